@@ -1,0 +1,128 @@
+"""Where a store's data comes from: the one interface between importers or generators and the store writer.
+
+A `Source` streams: node-sized arrays (labels, split) may lie in memory, edges and features come in bounded pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from distgnn.errors import UserError
+
+TRAIN, VALIDATION, TEST = 1, 2, 3
+EDGE_CHUNK = 1 << 20
+
+Edges = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
+
+
+@dataclass
+class ImportOptions:
+    """What the user may say about an input beyond its path; `None` means "what the format or the file says".
+
+    `format`: one of `importers.FORMATS`. `features`, `labels`: companion files of an edge list. `id_column`,
+    `label_column`, `source_column`, `target_column`: column names (or numbers from 0) in CSV files. `split`: "0.6/0.2/0.2",
+    seeded by `seed`; it replaces a split that the format has. `weights`: take edge weights from the file instead of ones.
+    `scratch`: folder for the temporary copies of compressed features (default: the system's temporary folder).
+    """
+
+    format: str | None = None
+    features: str | None = None
+    labels: str | None = None
+    id_column: str | None = None
+    label_column: str | None = None
+    source_column: str | None = None
+    target_column: str | None = None
+    split: str | None = None
+    seed: int = 0
+    directed: bool | None = None
+    weights: bool = False
+    scratch: str | None = None
+
+
+class Source:
+    """A graph with optional features, labels and split, read in pieces. Nodes are 0..n-1, the "original ids".
+
+    `directed` False means that the reverse of every edge belongs to the graph whether or not it is listed (a self-loop is
+    its own reverse). `labels` int32[n], -1 = unlabelled, with `classes` classes and, where the input names them,
+    `class_names`. `split` uint8[n]: 0 none, 1 train, 2 validation, 3 test. `width` is the feature width, 0 without features.
+    `edge_count` is the number of edges that `edges()` will yield, where known without reading them.
+    """
+
+    name: str = "graph"
+    n: int = 0
+    directed: bool = False
+    labels: np.ndarray | None = None
+    classes: int = 0
+    class_names: list[str] | None = None
+    split: np.ndarray | None = None
+    width: int = 0
+    edge_count: int | None = None
+
+    def edges(self) -> Iterator[Edges]:
+        """Yield (src int64[k], dst int64[k], weight float64[k] or None), k <= 2**20; may be called again.
+
+        An edge src -> dst is the entry A[dst, src] = weight (1 where the weight is None). Duplicates may occur.
+        """
+        raise NotImplementedError
+
+    def features(self, ids: np.ndarray) -> np.ndarray:
+        """The float32 (len(ids), width) features of these nodes, in this order; UserError names a NaN or infinity."""
+        if self.width:
+            raise NotImplementedError
+        return np.zeros((len(ids), 0), np.float32)
+
+
+class RowNormalised(Source):
+    """The same source with every feature row divided by its sum; rows that sum to zero stay as they are."""
+
+    def __init__(self, source: Source):
+        self.source = source
+        self.__dict__.update({key: getattr(source, key) for key in Source.__annotations__})
+
+    def edges(self) -> Iterator[Edges]:
+        return self.source.edges()
+
+    def features(self, ids: np.ndarray) -> np.ndarray:
+        rows = self.source.features(ids)
+        sums = rows.sum(axis=1, dtype=np.float64)
+        scale = np.divide(1.0, sums, out=np.ones_like(sums), where=sums != 0)
+        return (rows * scale[:, None]).astype(np.float32)
+
+
+def parse_split(text: str) -> tuple[float, float, float]:
+    """The three shares of "0.6/0.2/0.2"; UserError where they are not three shares that sum to at most 1."""
+    try:
+        train, validation, test = (float(part) for part in text.split("/"))
+    except ValueError:
+        raise UserError(f"--split {text!r}: expected three numbers TRAIN/VAL/TEST, such as 0.6/0.2/0.2") from None
+    shares = (train, validation, test)
+    if not all(0 <= share <= 1 for share in shares) or sum(shares) > 1 + 1e-9:
+        raise UserError(f"--split {text!r}: the shares must lie in 0..1 and sum to at most 1, such as 0.6/0.2/0.2")
+    return shares
+
+
+def random_split(n: int, text: str, seed: int, labels: np.ndarray | None = None) -> np.ndarray:
+    """uint8[n]: a seeded split of the labelled nodes (of all nodes without labels) into the shares of `text`.
+
+    A node's place depends on (seed, node id) only, so it is the same on every machine and NumPy version.
+    """
+    shares = parse_split(text)
+    nodes = np.arange(n) if labels is None else np.flatnonzero(labels >= 0)
+    keys = mix(mix(np.full(1, seed, np.int64).view(np.uint64)) + nodes.astype(np.uint64))
+    nodes = nodes[np.argsort(keys, kind="stable")]
+    bounds = np.rint(np.cumsum(shares) * len(nodes)).astype(np.int64).clip(0, len(nodes))
+    split = np.zeros(n, np.uint8)
+    for part, lo, hi in zip((TRAIN, VALIDATION, TEST), [0, *bounds[:2]], bounds):
+        split[nodes[lo:hi]] = part
+    return split
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """The SplitMix64 finaliser: a bijection of uint64 whose values look independent of their arguments."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
