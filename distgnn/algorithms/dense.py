@@ -1,0 +1,138 @@
+"""Dense products with the weights: ``Z = T W``, ``dT = G Wᵀ`` and ``dW = Tᵀ G`` for every way the operands are cut.
+
+CAGNET sections IV-A4, IV-B4, IV-C (Algorithm 3, second phase) and IV-D with replicated weights; Plexus Algorithm 1 with weights
+cut over a plane of the grid and once more over the third axis. Kept apart from the sparse products, which know nothing of weights.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+from distgnn import local
+from distgnn.layout import Cut, Layout, Range, block
+from distgnn.matrix import DistDense
+
+
+class DenseProducts(ABC):
+    """The products of one layer with its weights.
+
+    Attributes:
+        input_layout: how ``T`` (n, f) is cut; output_layout: how ``Z`` and ``G`` (n, f') are; weight_layout: how ``W`` (f, f') is.
+    """
+
+    input_layout: Layout
+    output_layout: Layout
+    weight_layout: Layout
+
+    @abstractmethod
+    def times(self, T: DistDense, W: DistDense) -> DistDense:
+        """``Z = T W``."""
+
+    @abstractmethod
+    def backward(self, T: DistDense, G: DistDense, W: DistDense | None) -> tuple[DistDense, DistDense | None]:
+        """``(dW, dT) = (Tᵀ G, G Wᵀ)`` in one go, so that what both need travels once; no ``dT`` without ``W``."""
+
+    def check(self, T: DistDense | None, Z: DistDense | None, W: DistDense | None) -> None:
+        """Raise ValueError, on every rank alike, unless shapes and layouts fit together."""
+        for name, X, layout in (("T", T, self.input_layout), ("G", Z, self.output_layout), ("W", W, self.weight_layout)):
+            if X is not None and not X.layout.same(layout, X.shape):
+                raise ValueError(f"{name} is not cut as this product needs it")
+        if T is not None and W is not None and T.shape[1] != W.shape[0]:
+            raise ValueError(f"shapes {T.shape} and {W.shape} don't multiply")
+        if T is not None and Z is not None and T.shape[0] != Z.shape[0]:
+            raise ValueError(f"T {T.shape} and G {Z.shape} have different numbers of rows")
+        if Z is not None and W is not None and Z.shape[1] != W.shape[1]:
+            raise ValueError(f"G {Z.shape} and W {W.shape} have different widths")
+
+
+class ReplicatedWeights(DenseProducts):
+    """Every rank holds all of ``W``; ``T`` is cut over row axes and, in 2D and Split-3D, over one column axis.
+
+    Without a column axis, ``times`` and ``dT`` need no communication and ``dW`` one all-reduce of f·f' words over the row axes
+    (never over replicas, which hold the same rows). With one, panels of ``T`` (of ``G`` in backward) are broadcast along it
+    as in CAGNET Algorithm 3, lines 12-18: nf/pr words; the paper's backward broadcasts twice, sharing the panels of ``G``
+    between both products makes it once.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        if len(layout.col_axes) > 1:
+            raise ValueError("columns cut over several axes are not what replicated weights are for")
+        self.input_layout = self.output_layout = layout
+        self.grid = layout.grid
+        self.weight_layout = Layout(self.grid, Cut(), Cut())
+        self.along_row = self.grid.along(*layout.col_axes)
+        self.along_rows = self.grid.along(*layout.row_axes)
+
+    def _panels(self, X: DistDense) -> Iterator[tuple[Range, Any]]:
+        """The column blocks of ``X`` one after another on all ranks of the row, each with its global columns."""
+        columns = X.layout.cols.vector(self.grid, X.shape[1])
+        for c in range(self.along_row.size):
+            left, right = block(columns, c)
+            own = c == self.along_row.rank
+            panel = X.block if own else self.grid.backend.empty((X.block.shape[0], right - left), X.dtype)
+            yield (left, right), self.along_row.bcast(panel, root=c)
+
+    def times(self, T: DistDense, W: DistDense) -> DistDense:
+        self.check(T, None, W)
+        shape = (T.shape[0], W.shape[1])
+        Z = DistDense(self.grid.backend.zeros(self.output_layout.local_shape(shape), T.dtype), self.output_layout, shape)
+        left, right = Z.col_range
+        for (top, bottom), T_c in self._panels(T):  # Alg. 3, lines 12-16
+            local.gemm(T_c, W.block[top:bottom, left:right], out=Z.block, accumulate=True)  # line 18
+        return Z
+
+    def backward(self, T: DistDense, G: DistDense, W: DistDense | None) -> tuple[DistDense, DistDense | None]:
+        self.check(T, G, W)
+        backend = self.grid.backend
+        top, bottom = T.col_range
+        dW = backend.empty((bottom - top, G.shape[1]), T.dtype)
+        dT = None if W is None else T.like(backend.zeros(T.block.shape, T.dtype))
+        for (left, right), G_c in self._panels(G):
+            dW[:, left:right] = local.gemm(T.block, G_c, trans_a=True)
+            if dT is not None and W is not None:
+                local.gemm(G_c, W.block[top:bottom, left:right], out=dT.block, accumulate=True, trans_b=True)
+        dW = self.along_rows.allreduce(dW)
+        dW = self.along_row.allgather_rows(dW, T.layout.cols.vector(self.grid, T.shape[1]))
+        return DistDense(dW, self.weight_layout, (T.shape[1], G.shape[1])), dT
+
+
+class ShardedWeights(DenseProducts):
+    """Plexus Algorithm 1: ``T`` is cut over (out, feature), ``W`` over (feature, contract) and its rows once more over out,
+    ``Z`` over (out, contract). Line numbers are the paper's.
+    """
+
+    def __init__(self, grid: Any, rows: Cut, out: str, contract: str, feature: str) -> None:
+        self.grid = grid
+        self.input_layout = Layout(grid, rows, Cut((feature,)))
+        self.output_layout = Layout(grid, rows, Cut((contract,)))
+        self.weight_layout = Layout(grid, Cut((feature, out)), Cut((contract,)))
+        self.out, self.contract, self.feature = grid.along(out), grid.along(contract), grid.along(feature)
+
+    def _shares(self, height: int) -> Any:
+        """How the rows of this rank's plane block of ``W`` are cut over the out axis."""
+        vector = self.weight_layout.rows.vector(self.grid, height)
+        first = self.feature.rank * self.out.size
+        return vector[first : first + self.out.size + 1] - vector[first]
+
+    def _whole(self, W: DistDense) -> Any:
+        return self.out.allgather_rows(W.block, self._shares(W.shape[0]))
+
+    def times(self, T: DistDense, W: DistDense) -> DistDense:
+        self.check(T, None, W)
+        W_block = self._whole(W)  # line 6
+        Q = local.gemm(T.block, W_block)  # line 7
+        Q = self.feature.allreduce(Q)  # line 8
+        return DistDense(Q, self.output_layout, (T.shape[0], W.shape[1]))
+
+    def backward(self, T: DistDense, G: DistDense, W: DistDense | None) -> tuple[DistDense, DistDense | None]:
+        self.check(T, G, W)
+        shape = (T.shape[1], G.shape[1])
+        dW = local.gemm(T.block, G.block, trans_a=True)  # line 15
+        dW = self.out.reduce_scatter_rows(dW, self._shares(shape[0]))  # line 16
+        dT = None
+        if W is not None:
+            dT = local.gemm(G.block, self._whole(W), trans_b=True)  # lines 18-19
+            dT = T.like(self.contract.allreduce(dT))  # line 20
+        return DistDense(dW, self.weight_layout, shape), dT

@@ -1,0 +1,87 @@
+"""Split-3D product (CAGNET section IV-D, after the Split-3D-SpGEMM of Azad et al.)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from distgnn import local
+from distgnn.algorithms.dense import ReplicatedWeights
+from distgnn.algorithms.panels import SparsePanels, dense_panels
+from distgnn.grid import Grid
+from distgnn.layout import Cut, Layout, as_partition, block
+from distgnn.matrix import CSR, BlockSource, DistDense, DistSparse
+
+
+class Split3D(DistSparse):
+    """Independent 2D products in each of l layers of q x q processes, then a reduce-scatter across the layers.
+
+    Rows and columns of A are each cut into q·l pieces, piece (i, k) within block i. Process (i, j, k) holds rows i (all of their
+    l pieces) and column piece (j, k) of A, n/q x n/(q l), and of ``H`` row piece (i, k) and column block j, n/(q l) x f/q. Layer
+    k thus multiplies the columns (·, k) of A with the rows (·, k) of ``H``, and the sum over the *fiber* (i, j, ·), scattered back in
+    row pieces, is laid out as ``H`` was.
+
+    Aᵀ is not stored (Table II): its product gathers ``G`` along the fiber, sends the transposed panels of A along the row and
+    sums the panels of the result up the column.
+
+    Cost per product and rank: (q-1)/q of nnz/(q·l) non-zeros per row of panels and n f/(q l) words of ``H``, then (l-1)/l of
+    n f/q² words in the reduce-scatter.
+
+    Args:
+        grid: has the axes ``rows`` (q), ``cols`` (q) and ``fibers`` (l).
+        source: gives the blocks of A.
+        row_parts, col_parts: partitions of A's rows and columns into q·l pieces; default even.
+    """
+
+    name = "3d-split"
+    axes = ("rows", "cols", "fibers")
+
+    def __init__(
+        self, grid: Grid, source: BlockSource, row_parts: np.ndarray | None = None, col_parts: np.ndarray | None = None
+    ) -> None:
+        self._place(grid, source)
+        q, layers = grid.shape["rows"], grid.shape["fibers"]
+        row_parts = as_partition(row_parts, self.shape[0], q * layers)
+        col_parts = as_partition(col_parts, self.shape[1], q * layers)
+        self.output_layout = Layout(grid, Cut(("rows", "fibers"), row_parts), Cut(("cols",)))
+        self.input_layout = Layout(grid, Cut(("rows", "fibers"), col_parts), Cut(("cols",)))
+        self.dense = ReplicatedWeights(self.output_layout)
+        self.row, self.column, self.fiber = grid.along("cols"), grid.along("rows"), grid.along("fibers")
+
+        i, j, k = grid.coords["rows"], grid.coords["cols"], grid.coords["fibers"]
+        self.pieces = row_parts[i * layers : (i + 1) * layers + 1]  # the row pieces of block i, one per layer
+        self.heights = [int(np.diff(col_parts)[s * layers + k]) for s in range(q)]  # of this layer's pieces of H
+        rows = (int(self.pieces[0]), int(self.pieces[-1]))
+        mine = self._load(lambda: [source.block(rows, block(col_parts, j * layers + k))])
+        self.A = SparsePanels(self.row, range(q), {j: mine[0]})
+
+    @cached_property
+    def At(self) -> SparsePanels:
+        """The panels of A, each transposed where it is."""
+        mine = {s: CSR.from_scipy(panel.to_scipy().T, self.grid.backend) for s, panel in self.A.mine.items()}
+        return SparsePanels(self.row, range(self.row.size), mine)
+
+    def multiply(self, H: DistDense) -> DistDense:
+        partial = self.grid.backend.zeros((int(self.pieces[-1] - self.pieces[0]), H.block.shape[1]), H.dtype)
+        stages = [(s, (0, height)) for s, height in enumerate(self.heights)]
+        for A_s, H_s in zip(self.A, dense_panels(self.column, H.block, stages), strict=True):  # 2D SUMMA in layer k
+            local.spmm(A_s, H_s, out=partial, accumulate=True)
+        T = self.fiber.reduce_scatter_rows(partial, self.pieces - self.pieces[0])
+        return DistDense(T, self.output_layout, (self.shape[0], H.shape[1]))
+
+    def multiply_adjoint(self, G: DistDense) -> DistDense:
+        whole = self.fiber.allgather_rows(G.block, self.pieces - self.pieces[0])
+        B = self._zeros(self.input_layout, (self.shape[1], G.shape[1]))
+        for s, At_s in enumerate(self.At):
+            B_s = self.column.reduce(local.spmm(At_s, whole), root=s)
+            if s == self.column.rank:
+                B.block[...] = B_s
+        return B
+
+    @staticmethod
+    def grids(ranks: int) -> list[dict[str, int]]:
+        """Every q² l = P, the most cubic first."""
+        sides = [q for q in range(1, ranks + 1) if ranks % (q * q) == 0]
+        best = sorted(sides, key=lambda q: (2 * q + ranks // (q * q), q))
+        return [{"rows": q, "cols": q, "fibers": ranks // (q * q)} for q in best]

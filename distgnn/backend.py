@@ -1,0 +1,134 @@
+"""Which array library holds the numbers: NumPy on the host, CuPy on a GPU. The only place that knows one from the other."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import resource
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from distgnn.errors import UserError
+
+log = logging.getLogger(__name__)
+
+
+class Backend:
+    """NumPy arrays on the host."""
+
+    name = "numpy"
+    on_device = False
+    xp: ModuleType = np
+
+    def bind(self, local_rank: int) -> str:
+        """Bind this process to a device by its rank on the node; returns the device's name for the log."""
+        return "host"
+
+    def asarray(self, x: Any, dtype: Any = None) -> Any:
+        """A C-contiguous array on this backend's device holding the same numbers; copies only if it must."""
+        return np.ascontiguousarray(x, dtype=dtype)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self.xp.empty(shape, dtype=dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self.xp.zeros(shape, dtype=dtype)
+
+    def to_host(self, x: Any) -> np.ndarray:
+        """The array as NumPy."""
+        return np.asarray(x)
+
+    def pinned(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """A host array that device copies reach at full speed."""
+        return np.empty(shape, dtype=dtype)
+
+    def synchronize(self) -> None:
+        """Wait until everything queued on the current stream is done."""
+
+    def peak_bytes(self) -> int:
+        """The most memory this process has held so far, in bytes."""
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class CupyBackend(Backend):
+    """CuPy arrays on one GPU, chosen by the rank on the node."""
+
+    name = "cupy"
+    on_device = True
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.xp = cupy
+
+    def bind(self, local_rank: int) -> str:
+        count = self.xp.cuda.runtime.getDeviceCount()
+        device = local_rank % count
+        self.xp.cuda.Device(device).use()
+        if local_rank >= count:
+            log.warning("more ranks than GPUs on this node: rank %d shares device %d", local_rank, device)
+        return f"cuda:{device}"
+
+    def asarray(self, x: Any, dtype: Any = None) -> Any:
+        return self.xp.ascontiguousarray(self.xp.asarray(x, dtype=dtype))
+
+    def to_host(self, x: Any) -> np.ndarray:
+        return self.xp.asnumpy(x)
+
+    def pinned(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        count = int(np.prod(shape))
+        memory = self.xp.cuda.alloc_pinned_memory(max(1, count * np.dtype(dtype).itemsize))
+        return np.frombuffer(memory, dtype, count).reshape(shape)
+
+    def synchronize(self) -> None:
+        self.xp.cuda.get_current_stream().synchronize()
+
+    def peak_bytes(self) -> int:
+        return int(self.xp.get_default_memory_pool().total_bytes())
+
+
+@functools.cache
+def _has_gpu() -> bool:
+    try:
+        import cupy
+
+        return cupy.cuda.runtime.getDeviceCount() > 0
+    except Exception:  # no CuPy, no driver or no device all mean the same here
+        return False
+
+
+@functools.cache
+def _make(name: str) -> Backend:
+    return CupyBackend() if name == "cupy" else Backend()
+
+
+def available() -> list[str]:
+    """Names of the backends that work on this machine."""
+    return ["numpy", "cupy"] if _has_gpu() else ["numpy"]
+
+
+def get(name: str | None = None) -> Backend:
+    """The backend called ``name``; ``auto`` (default, or what ``DISTGNN_BACKEND`` says) takes a GPU where there is one.
+
+    Raises:
+        UserError: unknown name, or ``cupy`` asked for where no GPU answers.
+    """
+    name = name or os.environ.get("DISTGNN_BACKEND", "auto")
+    if name not in ("auto", "numpy", "cupy"):
+        raise UserError(f"--backend {name}: no such backend; choose auto, numpy or cupy")
+    if name == "cupy" and not _has_gpu():
+        raise UserError("--backend cupy: CuPy or a GPU is missing here; install the extra cuda12 or cuda13, or use numpy")
+    return _make("cupy" if name != "numpy" and _has_gpu() else "numpy")
+
+
+def of(array: Any) -> Backend:
+    """The backend an array lives on."""
+    return _make("numpy" if isinstance(array, (np.ndarray, np.generic)) else "cupy")
+
+
+def module(array: Any) -> ModuleType:
+    """``numpy`` or ``cupy``, whichever made ``array``."""
+    return of(array).xp

@@ -1,0 +1,299 @@
+"""Moving arrays between ranks: everything about staging, stream order, contiguity, large counts and packing is in this file.
+
+A :class:`Comm` is a group of ranks. Its methods take and return arrays of the group's backend, are collective over the group,
+block until their result may be used, and charge the ledger what their bandwidth-optimal form moves (see ``ledger.py``).
+
+Where the arrays are on a GPU there are two ways, decided once per process by :func:`cuda_aware`: a CUDA-aware MPI is given device
+pointers, any other MPI pinned host copies. Reductions of device arrays never enter MPI as device buffers, because MPIs stage those
+through pageable host memory: a CUDA-aware MPI runs them here as a ring of point-to-point messages with the sums on the device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+from distgnn import ledger
+from distgnn.backend import Backend
+from distgnn.errors import UserError
+from distgnn.layout import partition
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_OPERATIONS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
+
+
+def cuda_aware(environ: Mapping[str, str] = os.environ) -> tuple[bool, str]:
+    """Does this MPI take device pointers, and how do we know? First answer wins:
+    ``DISTGNN_CUDA_AWARE``, MPI's ``mpi_memory_alloc_kinds``, ``MPIX_Query_cuda_support``, ``MPICH_GPU_SUPPORT_ENABLED``.
+    """
+    override = environ.get("DISTGNN_CUDA_AWARE")
+    if override:
+        if override.lower() not in ("0", "1", "true", "false", "yes", "no"):
+            raise UserError(f"DISTGNN_CUDA_AWARE={override}: expected 0 or 1")
+        return override.lower() in ("1", "true", "yes"), "DISTGNN_CUDA_AWARE"
+    kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds")
+    if kinds and "cuda" in kinds:
+        return True, f"mpi_memory_alloc_kinds={kinds}"
+    try:
+        query = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support
+        return bool(query()), "MPIX_Query_cuda_support"
+    except (AttributeError, OSError):
+        pass
+    if environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1":
+        return True, "MPICH_GPU_SUPPORT_ENABLED"
+    return False, "nothing says so"
+
+
+@functools.cache
+def _cuda_aware_once() -> bool:
+    answer, reason = cuda_aware()
+    log.info("CUDA-aware MPI: %s (%s)", answer, reason)
+    return answer
+
+
+class Comm:
+    """A group of ranks that exchange arrays of one backend.
+
+    Args:
+        mpi: the mpi4py communicator of the group.
+        backend: where the arrays live.
+        name: the group's name in the ledger (grid axes, as a rule).
+    """
+
+    #: The largest count handed to MPI in one call; longer arrays travel in pieces, so any MPI will do.
+    count_limit = 2**31 - 1
+
+    def __init__(self, mpi: MPI.Intracomm, backend: Backend, name: str = "world") -> None:
+        self.mpi = mpi
+        self.backend = backend
+        self.name = name
+        self.rank: int = mpi.Get_rank()
+        self.size: int = mpi.Get_size()
+        self.direct = not backend.on_device or _cuda_aware_once()
+        self.ring = backend.on_device and self.direct
+
+    # -- collectives on arrays -----------------------------------------------------------------------------------------
+
+    def bcast(self, array: Any, root: int, words: int | None = None) -> Any:
+        """``array`` of rank ``root``, in place on every rank; all pass the same shape and dtype. Returns ``array``.
+
+        ``words`` is the number of payload elements where ``array`` is a packed buffer of bytes.
+        """
+        away = self.rank != root
+        self._charge("bcast", away * (array.size if words is None else words), away * array.nbytes, messages=int(away))
+        if self.size > 1:
+            with self._buffer(array, send=not away, receive=away, name="bcast") as buffer:
+                for piece in self._pieces(buffer):
+                    self.mpi.Bcast(piece, root)
+        return array
+
+    def allreduce(self, array: Any, op: str = "sum") -> Any:
+        """Element-wise ``sum``, ``max`` or ``min`` over the group, in place and bitwise equal on every rank. Returns ``array``."""
+        self._charge_fraction("allreduce", 2, array, messages=2 * (self.size - 1))
+        if self.size == 1:
+            return array
+        if self.ring and op == "sum":
+            flat = self._flat(array)
+            parts = partition(flat.size, self.size)
+            mine = self._ring_reduce_scatter(flat, parts)
+            self._allgather_into(mine, flat, parts, 1)
+            return array
+        with self._buffer(array, send=True, receive=True, name="allreduce", reduction=True) as buffer:
+            for piece in self._pieces(buffer):
+                self.mpi.Allreduce(MPI.IN_PLACE, piece, _OPERATIONS[op])
+        return array
+
+    def reduce(self, array: Any, root: int) -> Any:
+        """Sum over the group on rank ``root``, in place there; the other ranks' ``array`` is left as scratch. Returns ``array``."""
+        away = self.rank != root
+        self._charge("reduce", away * array.size, away * array.nbytes, messages=int(away))
+        if self.size > 1:
+            with self._buffer(array, send=True, receive=not away, name="reduce", reduction=True) as buffer:
+                for piece in self._pieces(buffer):
+                    self.mpi.Reduce(piece if away else MPI.IN_PLACE, None if away else piece, MPI.SUM, root)
+        return array
+
+    def allgather_rows(self, block: Any, parts: np.ndarray) -> Any:
+        """Row blocks put together: rank ``i`` gives rows ``parts[i]:parts[i+1]``, every rank gets all ``parts[-1]`` rows."""
+        row = int(np.prod(block.shape[1:], dtype=np.int64))
+        self._check_rows("allgather", block, parts, self.rank)
+        received = (int(parts[-1]) - block.shape[0]) * row
+        self._charge("allgather", received, received * block.itemsize, messages=self.size - 1)
+        if self.size == 1:
+            return block
+        whole = self.backend.empty((int(parts[-1]), *block.shape[1:]), block.dtype)
+        self._allgather_into(self._flat(block), self._flat(whole), parts, row)
+        return whole
+
+    def reduce_scatter_rows(self, array: Any, parts: np.ndarray) -> Any:
+        """Sum over the group, of which rank ``i`` keeps rows ``parts[i]:parts[i+1]``; ``array`` is left as scratch."""
+        row = int(np.prod(array.shape[1:], dtype=np.int64))
+        if array.shape[0] != parts[-1]:
+            raise ValueError(f"reduce_scatter_rows: {array.shape[0]} rows given, the partition covers {parts[-1]}")
+        self._charge_fraction("reduce_scatter", 1, array, messages=self.size - 1)
+        if self.size == 1:
+            return array
+        counts = np.diff(parts) * row
+        shape = (int(parts[self.rank + 1] - parts[self.rank]), *array.shape[1:])
+        if self.ring:
+            return self._ring_reduce_scatter(self._flat(array), parts * row).reshape(shape)
+        mine = self.backend.empty(shape, array.dtype)
+        with (
+            self._buffer(array, send=True, receive=False, name="reduce_scatter", reduction=True) as source,
+            self._buffer(mine, send=False, receive=True, name="reduce_scatter", reduction=True) as target,
+        ):
+            if array.size <= self.count_limit:
+                self.mpi.Reduce_scatter(source, target, counts.tolist(), MPI.SUM)
+            else:
+                self._reduce_scatter_in_pieces(source, target, parts * row)
+        return mine
+
+    # -- point to point, between this rank and one other ---------------------------------------------------------------
+
+    def send(self, array: Any, destination: int) -> None:
+        """Send ``array`` to one rank, which must call :meth:`receive` with the same shape and dtype."""
+        self._charge("send", 0, 0)
+        with self._buffer(array, send=True, receive=False, name="send") as buffer:
+            for piece in self._pieces(buffer):
+                self.mpi.Send(piece, destination)
+
+    def receive(self, array: Any, source: int) -> Any:
+        """Receive into ``array`` from one rank. Returns ``array``."""
+        self._charge("receive", array.size, array.nbytes, messages=1)
+        with self._buffer(array, send=False, receive=True, name="receive") as buffer:
+            for piece in self._pieces(buffer):
+                self.mpi.Recv(piece, source)
+        return array
+
+    # -- small Python objects, for setup and reports (not charged: no algorithm moves its data this way) ---------------
+
+    def barrier(self) -> None:
+        self.mpi.Barrier()
+
+    def share(self, thing: T, root: int = 0) -> T:
+        """A small Python object of rank ``root`` on every rank."""
+        return self.mpi.bcast(thing, root)
+
+    def gather_objects(self, thing: T) -> list[T]:
+        """Everybody's small Python object, by rank, on every rank."""
+        return self.mpi.allgather(thing)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Errors inside are raised on every rank, so that nobody waits for a rank that has left.
+
+        A rank that failed raises its own exception; the others raise that of the lowest failing rank: a :class:`UserError` as
+        such, anything else as a RuntimeError that says which rank failed and how. The region must not communicate.
+        """
+        failure: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+        summary = None if failure is None else (isinstance(failure, UserError), type(failure).__name__, str(failure))
+        summaries = self.mpi.allgather(summary)
+        if failure is not None:
+            raise failure
+        for rank, other in enumerate(summaries):
+            if other is not None:
+                bad_input, kind, message = other
+                raise UserError(message) if bad_input else RuntimeError(f"rank {rank} failed with {kind}: {message}")
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _charge(self, operation: str, words: int | Fraction, nbytes: int | Fraction, messages: int = 0) -> None:
+        itemsize = Fraction(nbytes) / Fraction(words) if words else 0
+        ledger.charge("comm", operation, self.name, words=words, itemsize=itemsize, messages=messages)  # type: ignore[arg-type]
+
+    def _charge_fraction(self, operation: str, times: int, array: Any, messages: int) -> None:
+        share = Fraction(times * (self.size - 1), self.size)
+        self._charge(operation, share * array.size, share * array.nbytes, messages)
+
+    def _flat(self, array: Any) -> Any:
+        if not array.flags.c_contiguous:
+            raise ValueError(f"arrays that travel must be C-contiguous; got shape {array.shape} with strides {array.strides}")
+        return array.reshape(-1)
+
+    def _check_rows(self, operation: str, block: Any, parts: np.ndarray, index: int) -> None:
+        expected = int(parts[index + 1] - parts[index])
+        if block.shape[0] != expected:
+            raise ValueError(f"{operation}: {block.shape[0]} rows given where the partition says {expected}")
+
+    @contextmanager
+    def _buffer(self, array: Any, *, send: bool, receive: bool, name: str, reduction: bool = False) -> Iterator[Any]:
+        """What to hand to MPI for ``array``: the array itself once its stream is done with it, or a pinned host copy."""
+        flat = self._flat(array)
+        self.backend.synchronize()  # for receive buffers too: a queued kernel may still read the old contents
+        with ledger.timed("comm", name, self.name):
+            if self.direct and not (reduction and self.backend.on_device):
+                yield flat
+                return
+            host = self.backend.pinned(flat.shape, flat.dtype)
+            if send:
+                host[...] = self.backend.to_host(flat)
+            yield host
+            if receive:
+                flat[...] = self.backend.asarray(host)
+
+    def _pieces(self, flat: Any) -> Iterator[Any]:
+        """``flat`` in pieces MPI can count; one, possibly empty, as a rule."""
+        for start in range(0, max(1, flat.size), self.count_limit):
+            yield flat[start : start + self.count_limit]
+
+    def _allgather_into(self, mine: Any, whole: Any, parts: np.ndarray, row: int) -> None:
+        counts, starts = np.diff(parts) * row, parts[:-1] * row
+        with (
+            self._buffer(mine, send=True, receive=False, name="allgather") as source,
+            self._buffer(whole, send=False, receive=True, name="allgather") as target,
+        ):
+            if whole.size <= self.count_limit:
+                self.mpi.Allgatherv(source, [target, counts.tolist(), starts.tolist(), None])
+                return
+            for rank, (start, count) in enumerate(zip(starts, counts, strict=True)):
+                part = target[start : start + count]
+                if rank == self.rank:
+                    part[...] = source
+                for piece in self._pieces(part):
+                    self.mpi.Bcast(piece, rank)
+
+    def _reduce_scatter_in_pieces(self, source: Any, target: Any, bounds: np.ndarray) -> None:
+        for rank in range(self.size):
+            for piece in self._pieces(source[bounds[rank] : bounds[rank + 1]]):
+                root = rank == self.rank
+                self.mpi.Reduce(MPI.IN_PLACE if root else piece, piece if root else None, MPI.SUM, rank)
+        target[...] = source[bounds[self.rank] : bounds[self.rank + 1]]
+
+    def _ring_reduce_scatter(self, flat: Any, bounds: np.ndarray) -> Any:
+        """Sum over the group by p-1 steps around a ring: every rank passes on a growing partial sum and adds its own share to
+        the one it gets; the sums run where the arrays live. ``bounds`` cuts ``flat`` into the ranks' parts.
+        """
+
+        def part(index: int) -> Any:
+            index %= self.size
+            return flat[bounds[index] : bounds[index + 1]]
+
+        after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        largest = max(1, int(np.diff(bounds).max()))
+        for step in range(1, self.size):
+            outgoing, mine = part(self.rank - step), part(self.rank - step - 1)
+            incoming = self.backend.empty(mine.shape, mine.dtype)
+            with (
+                self._buffer(outgoing, send=True, receive=False, name="ring") as source,
+                self._buffer(incoming, send=False, receive=True, name="ring") as target,
+            ):
+                for start in range(0, largest, self.count_limit):  # the shorter side ends in empty messages
+                    end = start + self.count_limit
+                    self.mpi.Sendrecv(source[start:end], after, 0, target[start:end], before, 0)
+            mine += incoming
+        return part(self.rank).copy()

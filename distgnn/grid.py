@@ -1,0 +1,77 @@
+"""A grid of processes: ranks ↔ named coordinates, and the sub-communicators along its axes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mpi4py import MPI
+
+from distgnn import backend as backends
+from distgnn.backend import Backend
+from distgnn.comm import Comm
+from distgnn.errors import UserError
+
+
+class Grid:
+    """The ranks of a communicator arranged in named axes, the first axis slowest.
+
+    >>> grid = Grid(MPI.COMM_WORLD, rows=4, reps=2)      # doctest: +SKIP
+    >>> grid.coords["rows"], grid.along("rows").size     # doctest: +SKIP
+
+    Args:
+        comm: an mpi4py communicator; every rank of it takes part in the grid (collective).
+        backend: an array backend or its name; default: a GPU where there is one.
+        axes: the size of each axis, by name; their product must be ``comm.size``.
+
+    Raises:
+        UserError: the sizes do not multiply to the number of ranks.
+    """
+
+    def __init__(self, comm: MPI.Intracomm | None = None, *, backend: Backend | str | None = None, **axes: int) -> None:
+        comm = MPI.COMM_WORLD if comm is None else comm
+        size, rank = comm.Get_size(), comm.Get_rank()
+        axes = axes or {"rows": size}
+        if math.prod(axes.values()) != size or min(axes.values()) < 1:
+            sizes = " x ".join(f"{name}={count}" for name, count in axes.items())
+            raise UserError(f"grid {sizes}: its axes must be positive and multiply to the {size} ranks of this run")
+        self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
+        self.shape = dict(axes)
+        self.size, self.rank = size, rank
+        self.coords: dict[str, int] = {}
+        for name in reversed(axes):
+            rank, self.coords[name] = divmod(rank, axes[name])
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.device = self.backend.bind(node.Get_rank())
+        node.Free()
+        self.world = Comm(comm, self.backend, "world")
+        self._along: dict[tuple[str, ...], Comm] = {}
+
+    def __repr__(self) -> str:
+        return f"Grid({', '.join(f'{name}={count}' for name, count in self.shape.items())})"
+
+    def count(self, *axes: str) -> int:
+        """How many blocks a dimension cut over ``axes`` has."""
+        return math.prod(self.shape[axis] for axis in axes)
+
+    def index(self, *axes: str) -> int:
+        """This rank's block of a dimension cut over ``axes``, the first axis slowest."""
+        position = 0
+        for axis in axes:
+            position = position * self.shape[axis] + self.coords[axis]
+        return position
+
+    def along(self, *axes: str) -> Comm:
+        """The ranks that differ from this one only in ``axes``, numbered by their coordinates there, the first axis slowest.
+
+        Collective over the grid the first time it is asked for; ``along()`` is this rank alone.
+        """
+        if axes not in self._along:
+            others = [axis for axis in self.shape if axis not in axes]
+            group = self.world.mpi.Split(color=self.index(*others), key=self.index(*axes))
+            self._along[axes] = Comm(group, self.backend, "+".join(axes) or "self")
+        return self._along[axes]
+
+    def describe(self) -> dict[str, Any]:
+        """Axis sizes for the log."""
+        return dict(self.shape)

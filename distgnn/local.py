@@ -1,0 +1,101 @@
+"""Products on one rank. Each function picks a kernel by array type; the choice can be forced with ``DISTGNN_SPMM``.
+
+The kernels behind ``spmm`` are SciPy's on the host and cuSPARSE (through CuPy) on a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from scipy.sparse import _sparsetools
+
+from distgnn import backend, ledger
+from distgnn.errors import UserError
+from distgnn.matrix import CSR
+
+SpmmKernel = Callable[[CSR, Any, Any], None]
+
+
+def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
+    """``out = A B``, or ``out += A B`` with ``accumulate``.
+
+    Args:
+        A: (m, k) CSR block; B: (k, f) C-contiguous dense block of the same dtype on the same device.
+        out: (m, f) C-contiguous; made (and with ``accumulate`` started from zero) when missing.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ValueError: shapes or dtypes that don't fit, or an array that is not C-contiguous.
+    """
+    shape = (A.shape[0], B.shape[1])
+    if A.shape[1] != B.shape[0]:
+        raise ValueError(f"spmm: shapes {A.shape} and {B.shape} don't multiply")
+    if out is None:
+        out = backend.of(B).zeros(shape, B.dtype)
+    elif not accumulate:
+        out[...] = 0
+    for name, array in (("B", B), ("out", out)):
+        if array.dtype != A.dtype or not array.flags.c_contiguous:
+            raise ValueError(f"spmm: {name} must be C-contiguous {A.dtype}, got {array.dtype} with strides {array.strides}")
+    if out.shape != shape:
+        raise ValueError(f"spmm: out has shape {out.shape}, the product {shape}")
+    on = backend.of(B)
+    ledger.charge("spmm", "spmm", flops=2 * A.nnz * shape[1])
+    with ledger.timed("spmm", "spmm", synchronize=on.synchronize):
+        if A.nnz and shape[1]:
+            _spmm_kernel(on.name)(A, B, out)
+    return out
+
+
+def gemm(A: Any, B: Any, out: Any = None, accumulate: bool = False, trans_a: bool = False, trans_b: bool = False) -> Any:
+    """``out = op(A) op(B)``, or ``out += op(A) op(B)`` with ``accumulate``; op transposes where asked.
+
+    A, B and ``out`` are 2-D arrays of one dtype on one device. Returns ``out``, made when missing.
+    """
+    A, B = A.T if trans_a else A, B.T if trans_b else B
+    on = backend.of(B)
+    ledger.charge("gemm", "gemm", flops=2 * A.shape[0] * A.shape[1] * B.shape[1])
+    with ledger.timed("gemm", "gemm", synchronize=on.synchronize):
+        if out is None:
+            return on.xp.matmul(A, B)
+        if accumulate:
+            out += on.xp.matmul(A, B)
+        else:
+            on.xp.matmul(A, B, out=out)
+    return out
+
+
+def _spmm_scipy(A: CSR, B: Any, out: Any) -> None:
+    # The routine behind SciPy's csr @ dense, called directly because it adds into `out` without a temporary.
+    m, k = A.shape
+    _sparsetools.csr_matvecs(m, k, B.shape[1], A.indptr, A.indices, A.data, B.ravel(), out.ravel())
+
+
+def _spmm_cusparse(A: CSR, B: Any, out: Any) -> None:
+    if "cusparse" not in A.cached:
+        from cupyx.scipy.sparse import csr_matrix  # reached only with CuPy arrays in hand
+
+        A.cached["cusparse"] = csr_matrix((A.data, A.indices, A.indptr), shape=A.shape)
+    out += A.cached["cusparse"] @ B
+
+
+_SPMM_KERNELS: dict[str, dict[str, SpmmKernel]] = {
+    "numpy": {"scipy": _spmm_scipy},
+    "cupy": {"cusparse": _spmm_cusparse},
+}
+
+
+@functools.cache
+def _spmm_kernel(device: str) -> SpmmKernel:
+    kernels = _SPMM_KERNELS[device]
+    wanted = os.environ.get("DISTGNN_SPMM", "auto")
+    if wanted == "auto":
+        return next(iter(kernels.values()))
+    if wanted not in kernels:
+        raise UserError(f"DISTGNN_SPMM={wanted}: no such kernel for {device} arrays; there is {', '.join(['auto', *kernels])}")
+    return kernels[wanted]

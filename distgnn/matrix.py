@@ -1,0 +1,376 @@
+"""The matrices: a local CSR block, the dense and sparse distributed matrices, and scatter and gather between them and the world.
+
+The block sources at the end answer one question, "what stands in these rows and columns?", for a whole matrix in memory, for
+pieces a rank already holds, and (in ``store/``) for a sharded file. Every distributed operator is built from one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+
+from distgnn.backend import Backend
+from distgnn.errors import UserError
+from distgnn.layout import Layout, Range
+
+if TYPE_CHECKING:
+    from distgnn.algorithms.dense import DenseProducts
+    from distgnn.grid import Grid
+
+Shape = tuple[int, int]
+
+
+class CSR:
+    """A CSR block on this rank, its three arrays packed in one buffer of bytes, so that it travels as one message.
+
+    Attributes:
+        shape: rows, columns of the block.
+        indptr, indices, data: views into ``buffer``; row pointers and column numbers share one integer type.
+        buffer: 1-D uint8, what :meth:`Comm.bcast` sends.
+    """
+
+    __slots__ = ("buffer", "cached", "data", "indices", "indptr", "shape")
+
+    def __init__(self, shape: Shape, nnz: int, index_dtype: Any, dtype: Any, buffer: Any) -> None:
+        self.shape = shape
+        # Values first: they have the strictest alignment whenever indices are narrower.
+        ends = np.cumsum([0, nnz * np.dtype(dtype).itemsize, nnz * np.dtype(index_dtype).itemsize])
+        last = int(ends[2]) + (shape[0] + 1) * np.dtype(index_dtype).itemsize
+        self.buffer = buffer[:last]
+        self.data = buffer[: ends[1]].view(dtype)
+        self.indices = buffer[ends[1] : ends[2]].view(index_dtype)
+        self.indptr = buffer[ends[2] : last].view(index_dtype)
+        self.cached: dict[str, Any] = {}
+
+    @staticmethod
+    def nbytes(shape: Shape, nnz: int, index_dtype: Any, dtype: Any) -> int:
+        """Bytes of the buffer such a block needs."""
+        return nnz * np.dtype(dtype).itemsize + (nnz + shape[0] + 1) * np.dtype(index_dtype).itemsize
+
+    @classmethod
+    def from_scipy(cls, matrix: Any, backend: Backend, dtype: Any = None) -> CSR:
+        """A SciPy sparse matrix, sorted, as a block on ``backend``'s device.
+
+        Raises:
+            ValueError: row pointers not monotone or column numbers out of range (checked here once, never per product).
+        """
+        matrix = sp.csr_array(matrix)
+        matrix.sort_indices()
+        _validate(matrix)
+        dtype = np.dtype(dtype or matrix.dtype)
+        wide = max(matrix.nnz, *matrix.shape) > np.iinfo(np.int32).max
+        index_dtype = np.int64 if wide else np.int32
+        host = np.empty(cls.nbytes(matrix.shape, matrix.nnz, index_dtype, dtype), dtype=np.uint8)
+        block = cls(matrix.shape, matrix.nnz, index_dtype, dtype, host)
+        block.data[...] = matrix.data
+        block.indices[...] = matrix.indices
+        block.indptr[...] = matrix.indptr
+        return cls(matrix.shape, matrix.nnz, index_dtype, dtype, backend.asarray(host)) if backend.on_device else block
+
+    @property
+    def nnz(self) -> int:
+        return int(self.data.size)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.data.dtype)
+
+    @property
+    def words(self) -> int:
+        """Payload elements of the block when it travels: values, column numbers and row pointers."""
+        return self.data.size + self.indices.size + self.indptr.size
+
+    def header(self) -> tuple[Shape, int, np.dtype, np.dtype]:
+        """What a receiver must know to make room: the arguments of :meth:`nbytes`."""
+        return self.shape, self.nnz, np.dtype(self.indices.dtype), self.dtype
+
+    def to_scipy(self) -> sp.csr_array:
+        """The block as a SciPy matrix on the host (sharing memory where the block is there already)."""
+        arrays = [a if isinstance(a, np.ndarray) else a.get() for a in (self.data, self.indices, self.indptr)]
+        return sp.csr_array(tuple(arrays), shape=self.shape, copy=False)
+
+
+def _validate(matrix: sp.csr_array) -> None:
+    rows, columns = matrix.shape
+    if matrix.indptr.size != rows + 1 or matrix.indptr[0] != 0 or np.any(np.diff(matrix.indptr) < 0):
+        raise ValueError("CSR row pointers must rise from 0, one more than there are rows")
+    if matrix.nnz and not (0 <= matrix.indices.min() and matrix.indices.max() < columns):
+        raise ValueError(f"CSR column numbers must lie in 0..{columns - 1}")
+
+
+class DistDense:
+    """A dense matrix cut over the grid.
+
+    Attributes:
+        block: this rank's rows and columns, 2-D and C-contiguous, on the grid's backend.
+        layout: which rows and columns those are.
+        shape: the global shape.
+    """
+
+    __slots__ = ("block", "layout", "shape")
+
+    def __init__(self, block: Any, layout: Layout, shape: Shape) -> None:
+        expected = layout.local_shape(shape)
+        if tuple(block.shape) != expected:
+            raise ValueError(f"rank {layout.grid.rank}: block of shape {block.shape} where the layout says {expected}")
+        if not block.flags.c_contiguous:
+            raise ValueError("blocks of a DistDense must be C-contiguous")
+        self.block, self.layout, self.shape = block, layout, (int(shape[0]), int(shape[1]))
+
+    @classmethod
+    def empty(cls, layout: Layout, shape: Shape, dtype: Any) -> DistDense:
+        return cls(layout.grid.backend.empty(layout.local_shape(shape), dtype), layout, shape)
+
+    @property
+    def grid(self) -> Any:
+        return self.layout.grid
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.block.dtype)
+
+    @property
+    def row_range(self) -> Range:
+        return self.layout.ranges(self.shape)[0]
+
+    @property
+    def col_range(self) -> Range:
+        return self.layout.ranges(self.shape)[1]
+
+    def like(self, block: Any) -> DistDense:
+        """Another block cut the same way."""
+        return DistDense(block, self.layout, self.shape)
+
+
+class DistSparse(ABC):
+    """A sparse matrix cut over the grid by one of the algorithms, as an operator: ``Y = A @ H`` and ``G = A.T @ Y``.
+
+    Attributes:
+        grid: the process grid; shape: the global shape (rows, columns); dtype: of the values.
+        input_layout: how ``H`` of ``A @ H`` must be cut; output_layout: how the product is.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    grid: Grid
+    source: BlockSource
+    shape: Shape
+    dtype: np.dtype
+    symmetric: bool
+    input_layout: Layout
+    output_layout: Layout
+    dense: DenseProducts
+
+    @abstractmethod
+    def multiply(self, H: DistDense) -> DistDense:
+        """``A H``; ``H`` in ``input_layout``, the result in ``output_layout``."""
+
+    @abstractmethod
+    def multiply_adjoint(self, G: DistDense) -> DistDense:
+        """``Aᵀ G``; ``G`` in ``output_layout``, the result in ``input_layout``."""
+
+    def __matmul__(self, H: DistDense) -> DistDense:
+        """``A H``. Collective.
+
+        Raises:
+            ValueError: shapes, layouts or dtypes don't fit (on every rank alike).
+        """
+        self._check(H, self.shape[1], self.input_layout)
+        return self.multiply(H)
+
+    @property
+    def T(self) -> DistSparse:
+        """The adjoint operator: ``A.T @ G``. A symmetric matrix cut alike in rows and columns is its own adjoint."""
+        if self.symmetric and self.input_layout.same(self.output_layout, (self.shape[0], 0)):
+            return self
+        return Adjoint(self)
+
+    def layer(self, number: int) -> DistSparse:
+        """The operator of GCN layer ``number``, whose ``input_layout`` is how the layer before leaves its output."""
+        return self
+
+    # Products with the weights of a layer, cut as this algorithm cuts them (see algorithms/dense.py).
+
+    @property
+    def weight_layout(self) -> Layout:
+        """How the weights of a layer are cut."""
+        return self.dense.weight_layout
+
+    @property
+    def next_layout(self) -> Layout:
+        """How ``Z = (A H) W`` is cut: the ``input_layout`` of the next layer's operator."""
+        return self.dense.output_layout
+
+    def times(self, T: DistDense, W: DistDense) -> DistDense:
+        """``Z = T W``: ``T`` in ``output_layout``, ``W`` in ``weight_layout``, ``Z`` in ``next_layout``. Collective."""
+        return self.dense.times(T, W)
+
+    def backward(self, T: DistDense, G: DistDense, W: DistDense | None = None) -> tuple[DistDense, DistDense | None]:
+        """``(dW, dT) = (Tᵀ G, G Wᵀ)`` for ``G`` in ``next_layout``; without ``W``, only ``dW``. Collective."""
+        return self.dense.backward(T, G, W)
+
+    # For the algorithms' constructors.
+
+    def _place(self, grid: Grid, source: BlockSource) -> None:
+        """Take over what every algorithm takes from its arguments; check that the grid has the axes it needs."""
+        if tuple(grid.shape) != self.axes:
+            raise UserError(f"algorithm {self.name} needs a grid with the axes {', '.join(self.axes)}; got {grid}")
+        self.grid, self.source = grid, source
+        self.shape = (int(source.shape[0]), int(source.shape[1]))
+        self.dtype, self.symmetric = np.dtype(source.dtype), source.symmetric
+
+    def _load(self, read: Callable[[], Iterable[Any]]) -> list[CSR]:
+        """The blocks that ``read`` gives, on the grid's device. Collective: an error on one rank is raised on all."""
+        with self.grid.world.together():
+            return [CSR.from_scipy(block, self.grid.backend, self.dtype) for block in read()]
+        raise AssertionError("unreachable: together() raises")
+
+    def _zeros(self, layout: Layout, shape: Shape) -> DistDense:
+        return DistDense(self.grid.backend.zeros(layout.local_shape(shape), self.dtype), layout, shape)
+
+    def _check(self, H: DistDense, rows: int, layout: Layout) -> None:
+        if not isinstance(H, DistDense):
+            raise TypeError(f"{self.name}: can multiply a DistDense (see scatter), got {type(H).__name__}")
+        if H.shape[0] != rows:
+            raise ValueError(f"{self.name}: shapes {self.shape} and {H.shape} don't multiply")
+        if not H.layout.same(layout, H.shape):
+            raise ValueError(f"{self.name}: H is cut over {_words(H.layout)}, this operator needs {_words(layout)}")
+        if H.dtype != self.dtype:
+            raise ValueError(f"{self.name}: A holds {self.dtype}, H holds {H.dtype}; convert one of them")
+
+
+def _words(layout: Layout) -> str:
+    return f"rows over ({', '.join(layout.row_axes)}), columns over ({', '.join(layout.col_axes)})"
+
+
+class Adjoint(DistSparse):
+    """``Aᵀ`` as an operator of its own; holds no data."""
+
+    def __init__(self, forward: DistSparse) -> None:
+        self.forward = forward
+        self.name = f"{forward.name} transposed"
+        self.grid, self.dtype, self.symmetric = forward.grid, forward.dtype, forward.symmetric
+        self.shape = (forward.shape[1], forward.shape[0])
+        self.input_layout, self.output_layout = forward.output_layout, forward.input_layout
+
+    def multiply(self, H: DistDense) -> DistDense:
+        return self.forward.multiply_adjoint(H)
+
+    def multiply_adjoint(self, G: DistDense) -> DistDense:
+        return self.forward.multiply(G)
+
+    @property
+    def T(self) -> DistSparse:
+        return self.forward
+
+
+# -- scatter and gather ------------------------------------------------------------------------------------------------
+
+
+def scatter(X: Any, layout: Layout, dtype: Any = None) -> DistDense:
+    """Cut a global matrix that rank 0 has (others pass anything, e.g. None) over the grid. Collective.
+
+    Returns:
+        the distributed matrix, on the grid's backend; replicas get equal copies.
+    """
+    grid = layout.grid
+    world = grid.world
+    with world.together():
+        if world.rank == 0:
+            X = np.ascontiguousarray(X, dtype=dtype)
+            if X.ndim != 2:
+                raise ValueError(f"scatter takes a matrix; got an array of shape {X.shape}")
+            if layout.rows.parts is not None and X.shape[0] != layout.rows.parts[-1]:
+                raise ValueError(f"scatter: the layout cuts {layout.rows.parts[-1]} rows, the matrix has {X.shape[0]}")
+    shape, kind = world.share((X.shape, X.dtype) if world.rank == 0 else ((0, 0), np.dtype(float)))
+    ranges = world.gather_objects(layout.ranges(shape))
+    if world.rank == 0:
+        for rank in range(1, world.size):
+            (top, bottom), (left, right) = ranges[rank]
+            world.send(grid.backend.asarray(X[top:bottom, left:right]), rank)
+        (top, bottom), (left, right) = ranges[0]
+        return DistDense(grid.backend.asarray(X[top:bottom, left:right]).copy(), layout, shape)
+    return DistDense(world.receive(grid.backend.empty(layout.local_shape(shape), kind), 0), layout, shape)
+
+
+def gather(Y: DistDense) -> np.ndarray | None:
+    """The global matrix as a NumPy array on rank 0, None elsewhere. Collective; for tests and small results."""
+    world = Y.grid.world
+    ranges = world.gather_objects(Y.layout.ranges(Y.shape) if Y.layout.primary else None)
+    if world.rank != 0:
+        if Y.layout.primary:
+            world.send(Y.block, 0)
+        return None
+    whole = np.empty(Y.shape, dtype=Y.dtype)
+    for rank, held in enumerate(ranges):
+        if held is not None:
+            (top, bottom), (left, right) = held
+            block = Y.block if rank == 0 else world.receive(Y.grid.backend.empty((bottom - top, right - left), Y.dtype), rank)
+            whole[top:bottom, left:right] = Y.grid.backend.to_host(block)
+    return whole
+
+
+# -- block sources -----------------------------------------------------------------------------------------------------
+
+
+class BlockSource(Protocol):
+    """Where the blocks of a sparse matrix come from. ``symmetric`` promises A == Aᵀ to the last bit."""
+
+    shape: Shape
+    dtype: np.dtype
+    symmetric: bool
+
+    def block(self, rows: Range, cols: Range) -> sp.csr_array:
+        """Rows and columns of the matrix as CSR with local, sorted indices. Local to a rank."""
+        ...
+
+
+class MatrixSource:
+    """A whole SciPy matrix, held by every rank: for tests, small graphs and research code.
+
+    Args:
+        matrix: anything SciPy turns into CSR; duplicates are summed.
+        dtype: float32 or float64; default: the matrix's own, or float32 for integers.
+    """
+
+    def __init__(self, matrix: Any, dtype: Any = None) -> None:
+        matrix = sp.csr_array(matrix)
+        matrix.sum_duplicates()
+        self.matrix = matrix.astype(dtype or (matrix.dtype if matrix.dtype.kind == "f" else np.float32))
+        self.shape: Shape = (int(matrix.shape[0]), int(matrix.shape[1]))
+        self.dtype = np.dtype(self.matrix.dtype)
+        self.symmetric = self.shape[0] == self.shape[1] and (self.matrix != self.matrix.T).nnz == 0
+
+    def block(self, rows: Range, cols: Range) -> sp.csr_array:
+        return self.matrix[rows[0] : rows[1], cols[0] : cols[1]]
+
+
+class LocalBlocks:
+    """The pieces of a matrix that this rank holds already; asking for anything outside one of them is an error.
+
+    Args:
+        shape: of the global matrix.
+        pieces: ``(rows, cols, csr)`` triples: global ranges and the SciPy matrix that stands there.
+        symmetric: promise that the global matrix equals its transpose exactly, so that no Aᵀ is needed.
+    """
+
+    def __init__(self, shape: Shape, pieces: Sequence[tuple[Range, Range, Any]], symmetric: bool = False) -> None:
+        self.shape = shape
+        self.symmetric = symmetric
+        self.pieces = [(rows, cols, sp.csr_array(csr)) for rows, cols, csr in pieces]
+        for rows, cols, csr in self.pieces:
+            if csr.shape != (rows[1] - rows[0], cols[1] - cols[0]):
+                raise ValueError(f"piece of shape {csr.shape} does not fill rows {rows} and columns {cols}")
+        self.dtype = np.dtype(self.pieces[0][2].dtype)
+
+    def block(self, rows: Range, cols: Range) -> sp.csr_array:
+        if rows[0] >= rows[1] or cols[0] >= cols[1]:
+            return sp.csr_array((rows[1] - rows[0], cols[1] - cols[0]), dtype=self.dtype)
+        for (top, bottom), (left, right), csr in self.pieces:
+            if top <= rows[0] and rows[1] <= bottom and left <= cols[0] and cols[1] <= right:
+                return csr[rows[0] - top : rows[1] - top, cols[0] - left : cols[1] - left]
+        raise ValueError(f"this rank was given no piece that covers rows {rows} and columns {cols}")
