@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distgnn import rng
 from distgnn.errors import UserError
 
 TRAIN, VALIDATION, TEST = 1, 2, 3
 EDGE_CHUNK = 1 << 20
+SPLIT_STREAM = int.from_bytes(b"split", "big")
 
 Edges = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
 
@@ -111,18 +113,9 @@ def random_split(n: int, text: str, seed: int, labels: np.ndarray | None = None)
     """
     shares = parse_split(text)
     nodes = np.arange(n) if labels is None else np.flatnonzero(labels >= 0)
-    keys = mix(mix(np.full(1, seed, np.int64).view(np.uint64)) + nodes.astype(np.uint64))
-    nodes = nodes[np.argsort(keys, kind="stable")]
+    nodes = nodes[np.argsort(rng.hashes(rng.key(seed, SPLIT_STREAM), nodes), kind="stable")]
     bounds = np.rint(np.cumsum(shares) * len(nodes)).astype(np.int64).clip(0, len(nodes))
     split = np.zeros(n, np.uint8)
     for part, lo, hi in zip((TRAIN, VALIDATION, TEST), [0, *bounds[:2]], bounds):
         split[nodes[lo:hi]] = part
     return split
-
-
-def mix(x: np.ndarray) -> np.ndarray:
-    """The SplitMix64 finaliser: a bijection of uint64 whose values look independent of their arguments."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
