@@ -1,0 +1,105 @@
+"""The ``distgnn`` command. One module per command, each with ``HELP``, ``add_arguments(parser)`` and ``run(args)``.
+
+Commands import MPI, NumPy and the rest inside ``run``, so that ``--help`` answers at once and without MPI.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import IO, NoReturn
+
+from distgnn import __version__, launch
+from distgnn.cli import config
+from distgnn.errors import UserError
+
+#: In the order in which ``--help`` shows them.
+COMMANDS = ("demo", "generate", "prepare", "info", "train", "algorithms")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command on every rank of the job.
+
+    Returns:
+        0 done, 2 bad usage or input (one line on rank 0 said what). Everything else is a bug and raises; the abort hook then ends
+        all ranks with exit code 1.
+    """
+    launch.limit_threads()
+    launch.install_abort_hook()
+    try:
+        args = parse(sys.argv[1:] if argv is None else argv)
+        launch.start()
+        command_module(args.command).run(args)
+    except UserError as error:
+        return launch.leave(error)
+    except RuntimeError as error:
+        if "cannot load MPI library" not in str(error):  # mpi4py's words
+            raise
+        return launch.leave(UserError("no MPI library found; install the mpich wheel (extra mpi) or load this site's MPI module"))
+    return 0
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line with environment and ``--config`` file filled in; ``.command`` is the command's name.
+
+    Raises:
+        UserError: anything wrong with it. SystemExit(0) after ``--help`` and ``--version``.
+    """
+    if not argv or argv[0] not in COMMANDS:
+        return overview().parse_args(argv)  # help, version, or a complaint
+    name, words = argv[0], argv[1:]
+    parser = Parser(prog=f"distgnn {name}", description=command_module(name).HELP)
+    command_module(name).add_arguments(parser)
+    config.add_option(parser)
+    config.apply(parser, name, words, os.environ, COMMANDS)
+    return parser.parse_args(words, argparse.Namespace(command=name))
+
+
+def overview() -> Parser:
+    """The parser that knows all commands by name, for ``distgnn --help``."""
+    parser = Parser(
+        prog="distgnn",
+        description="Train graph neural networks over MPI with interchangeable distributed sparse products.",
+        epilog="Flags win over environment variables (DISTGNN_WEIGHT_DECAY for --weight-decay), those over the --config file. "
+        "Exit codes: 0 done, 2 bad usage or input, 1 failed.",
+    )
+    parser.add_argument("--version", action="version", version=f"distgnn {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        commands.add_parser(name, help=command_module(name).HELP)
+    return parser
+
+
+def command_module(name: str) -> ModuleType:
+    """The module of a command."""
+    return importlib.import_module(f"distgnn.cli.{name}")
+
+
+class Formatter(argparse.HelpFormatter):
+    """Appends the default to a flag's help where there is one worth telling."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text = action.help
+        untold = (None, False, argparse.SUPPRESS)
+        if text is None or not action.option_strings or "default" in text or any(action.default is value for value in untold):
+            return text
+        return f"{text} (default: %(default)s)"
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors are UserErrors like any other bad input; only the job's first rank prints help."""
+
+    def __init__(self, *args, **kwargs) -> None:  # type: ignore[no-untyped-def]
+        kwargs.setdefault("formatter_class", Formatter)
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+    def _print_message(self, message: str, file: IO[str] | None = None) -> None:  # type: ignore[override]
+        if launch.is_first():
+            super()._print_message(message, file)

@@ -1,0 +1,175 @@
+"""pytest plugin for MPI: a test has one outcome for all ranks, one rank prints it, and no run hangs.
+
+- ``comm`` is a communicator of 1, 2, 3, 4, 6, 8, 9 and 12 ranks in turn (or of those in ``@pytest.mark.ranks(2, 4)``), as far as the
+  launch has them; ranks beyond skip the test.
+- A failure on one rank fails the test on every rank, with the failing rank's message.
+- Rank 0 prints the report; what the other ranks would print goes to files, whose folder is named after a failure.
+- A test longer than pytest-timeout's limit, or ranks that wait for one that failed, end the run with the stacks of all ranks.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+from _pytest.terminal import TerminalReporter
+from mpi4py import MPI
+
+from mpi_helpers import communicators
+from mpi_helpers.watchdog import Watchdog
+
+RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("mpi", "tests on several ranks")
+    group.addoption("--ranks-above", type=int, default=0, metavar="P", help="leave out `comm` of up to P ranks")
+    group.addoption("--grace", type=float, default=10, metavar="S", help="seconds for other ranks to end after one failed")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "ranks(*sizes): sizes of `comm` that this test runs on")
+    config.pluginmanager.register(Collective(config), "collective")
+
+
+class Collective:
+    """State of this rank in the run; collective to make and in every hook."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.control = MPI.COMM_WORLD.Dup()  # whatever a failing test leaves in its communicators, ours stays in order
+        folder = tempfile.mkdtemp(prefix="distgnn-ranks-") if RANK == 0 else None
+        self.folder = Path(self.control.bcast(folder))
+        self.watchdog = Watchdog(self.folder)
+        self.config = config
+        if RANK > 0:
+            log = open(self.folder / f"rank-{RANK}.log", "w", buffering=1)
+            config.pluginmanager.unregister(name="terminalreporter")
+            config.pluginmanager.register(TerminalReporter(config, log), "terminalreporter")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out sizes that this launch does not have or another covers, and with --only-mpi the serial tests."""
+        kept, left_out = [], []
+        for item in items:
+            size = item.callspec.params.get("comm") if hasattr(item, "callspec") else None
+            if size is not None:
+                item.add_marker(pytest.mark.mpi)
+            fits = size is None or config.getoption("ranks_above") < size <= SIZE
+            serial = config.getoption("only_mpi", False) and not item.get_closest_marker("mpi")
+            (kept if fits and not serial else left_out).append(item)
+        items[:] = kept
+        config.hook.pytest_deselected(items=left_out)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """All ranks must be about to run the same tests, or they would wait for each other in different ones."""
+        mine = (session.testsfailed, [item.nodeid for item in session.items])
+        if any(other != mine for other in self.control.allgather(mine)):
+            pytest.exit(f"rank {RANK}: the ranks collected different tests", returncode=1)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        """One test on all ranks: run it, agree on the outcome, then report."""
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        self.watchdog.watch(item.nodeid, _limit(item))
+        reports = self.agree(runtestprotocol(item, log=False, nextitem=nextitem))
+        self.watchdog.rest()
+        for report in reports:
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+        """Where one rank's setup fails, the others must not go on into the test."""
+        report = yield
+        if report.failed:
+            self.watchdog.hurry(self.config.getoption("grace"), _text(report))
+        if call.when == "setup" and self.control.allreduce(report.failed, MPI.LOR) and not report.failed:
+            report.outcome, report.longrepr = "failed", ELSEWHERE
+        return report
+
+    def agree(self, reports: list[pytest.TestReport]) -> list[pytest.TestReport]:
+        """Make a failure anywhere a failure here; return the reports, one of which tells what the others saw."""
+        own = [_text(report) for report in reports if report.failed and report.longrepr != ELSEWHERE]
+        if not self.control.allreduce(bool(own), MPI.LOR):
+            communicators.free_children()
+            return reports
+        communicators.abandon()
+        failures = {rank: "\n".join(texts) for rank, texts in enumerate(self.control.allgather(own)) if texts}
+        carrier = next((report for report in reports if report.failed), None)
+        if carrier is None:
+            carrier = next((report for report in reports if report.when == "call"), reports[0])
+            carrier.outcome = "failed"
+        if not own:
+            first = min(failures)
+            carrier.longrepr = f"rank {first} of {SIZE}: {failures.pop(first)}"
+        failures.pop(RANK, None)
+        carrier.sections += [(f"rank {rank} of {SIZE} failed as well", text) for rank, text in failures.items()]
+        return reports
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter, exitstatus: int) -> None:
+        if exitstatus != 0 and RANK == 0 and SIZE > 1:
+            terminalreporter.write_line(f"what the other ranks printed: {self.folder}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if RANK == 0 and (SIZE == 1 or exitstatus in (0, pytest.ExitCode.NO_TESTS_COLLECTED)):
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+ELSEWHERE = "setup failed on another rank"
+
+
+def _text(report: pytest.TestReport) -> str:
+    """A failure as text: its message, the traceback, and the end of what the test printed."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    message = crash.message if crash else f"failed in {report.when}"
+    printed = [f"{name}:\n{text[-2000:]}" for name, text in report.sections if text.strip()]
+    return "\n".join([message, report.longreprtext, *printed])
+
+
+def _limit(item: pytest.Item) -> float:
+    """Seconds that a test may take: pytest-timeout's limit, and a little more, so that it speaks first where it can."""
+    mark = item.get_closest_marker("timeout")
+    if mark is not None:
+        limit = mark.kwargs.get("timeout", mark.args[0] if mark.args else 0)
+    else:
+        limit = item.config.getoption("timeout", None)
+        limit = item.config.getini("timeout") if limit is None else limit
+    return (float(limit or 0) or 3600) + 1
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "comm" in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("ranks")
+        sizes = mark.args if mark else communicators.SIZES
+        metafunc.parametrize("comm", sizes, indirect=True, ids=[f"P{size}" for size in sizes])
+    if "backend" in metafunc.fixturenames:
+        from distgnn import backend
+
+        metafunc.parametrize("backend", backend.available(), indirect=True)
+
+
+@pytest.fixture
+def comm(request: pytest.FixtureRequest) -> MPI.Intracomm:
+    """A communicator of the first ranks of the launch, of every size in turn; ranks that are not in it skip the test."""
+    return communicators.subcomm(request.param)
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> Any:
+    """Every array backend that this machine has."""
+    from distgnn import backend as backends
+
+    return backends.get(request.param)
+
+
+@pytest.fixture
+def shared_tmp_path(comm: MPI.Intracomm, tmp_path: Path) -> Path:
+    """One temporary folder for all ranks of ``comm`` (pytest-mpi's ``mpi_tmp_path`` needs all ranks of the launch)."""
+    return comm.bcast(tmp_path)

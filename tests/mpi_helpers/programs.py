@@ -1,0 +1,76 @@
+"""Running programs under mpiexec from a (serial) test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Finished:
+    """How a program ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """This environment without what a launcher put there, with the working tree importable."""
+    launcher = ("PMI", "OMPI_", "PRTE_", "MPI_LOCAL", "MPIR_CVAR", "HYDI_", "HYDRA_", "SLURM_", "DISTGNN_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
+    paths = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
+    return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)} | extra
+
+
+def mpiexec(
+    ranks: int,
+    *command: str | Path,
+    timeout: float = 60,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Finished:
+    """Run ``python *command`` on ``ranks`` ranks (without a launcher for 0) and wait for it.
+
+    Fails the test, and ends the program, when it takes longer than ``timeout`` seconds.
+    """
+    words = [sys.executable, *map(str, command)]
+    if ranks:
+        words = [launcher(), "-n", str(ranks), *words]
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(**(env or {})),
+        cwd=cwd or ROOT,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)  # mpiexec ends its ranks
+        try:
+            out, err = process.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+        pytest.fail(f"{' '.join(words)} still ran after {timeout} s\n{out}\n{err}")
+    return Finished(process.returncode, out, err)
+
+
+def launcher() -> str:
+    """The mpiexec that goes with this Python: ``$MPIEXEC``, the one beside it (mpich wheel), or the one on the path."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    return os.environ.get("MPIEXEC") or (str(beside) if beside.exists() else shutil.which("mpiexec") or "mpiexec")

@@ -1,0 +1,172 @@
+"""The test machinery itself: run on tiny test files under mpiexec, where it must fail together, end hangs and print once."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from mpi4py import MPI
+from mpi_helpers import Finished, mpiexec
+
+TESTS = Path(__file__).parent
+HEADER = "import pytest, time\nfrom mpi4py import MPI\nWORLD = MPI.COMM_WORLD\n"
+
+
+def run_tests(folder: Path, ranks: int, source: str, *options: str) -> Finished:
+    """Run ``source`` as a test file with the plugin on ``ranks`` ranks."""
+    (folder / "test_tiny.py").write_text(HEADER + textwrap.dedent(source))
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --with-mpi -p no:cacheprovider\ntimeout = 30\n")
+    words = ["-m", "pytest", "-p", "mpi_helpers.plugin", *options, folder / "test_tiny.py"]
+    return mpiexec(ranks, *words, cwd=folder, env={"PYTHONPATH": f"{TESTS}:{TESTS.parent}", "TMPDIR": str(folder)})
+
+
+def test_all_ranks_pass_and_one_reports(tmp_path: Path) -> None:
+    result = run_tests(tmp_path, 3, "@pytest.mark.mpi\ndef test_sum():\n    assert WORLD.allreduce(1) == 3\n")
+    assert result.code == 0
+    assert result.out.count("1 passed") == 1
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_one_failing_rank_fails_all(tmp_path: Path, failing: int) -> None:
+    result = run_tests(
+        tmp_path,
+        3,
+        f"""
+        @pytest.mark.mpi
+        def test_broken():
+            answer = 41 + WORLD.rank
+            assert WORLD.rank != {failing}, f"the answer is {{answer}}"
+
+        @pytest.mark.mpi
+        def test_next():
+            assert WORLD.allreduce(1) == 3
+        """,
+    )
+    assert result.code == 1
+    assert f"the answer is {41 + failing}" in result.out
+    assert f"rank {failing} of 3: AssertionError: the answer is {41 + failing}" in result.out or failing == 0
+    assert result.out.count("1 failed, 1 passed") == 1, "every rank must go on to the next test, rank 0 alone must print"
+    for rank in (1, 2):
+        folder = result.out.split("what the other ranks printed: ")[1].split()[0]
+        assert "1 failed, 1 passed" in Path(folder, f"rank-{rank}.log").read_text()
+
+
+def test_failures_of_several_ranks_are_all_told(tmp_path: Path) -> None:
+    result = run_tests(tmp_path, 3, "@pytest.mark.mpi\ndef test_broken():\n    assert WORLD.rank + 10 == 12\n")
+    assert result.code == 1
+    assert "assert (0 + 10) == 12" in result.out
+    assert "assert (1 + 10) == 12" in result.out
+    assert "assert (2 + 10) == 12" not in result.out
+
+
+def test_a_setup_that_fails_on_one_rank_keeps_the_others_out_of_the_test(tmp_path: Path) -> None:
+    result = run_tests(
+        tmp_path,
+        3,
+        """
+        @pytest.fixture
+        def resource():
+            assert WORLD.rank != 1, "no resource"
+
+        @pytest.mark.mpi
+        def test_uses_it(resource):
+            WORLD.Barrier()
+        """,
+    )
+    assert result.code == 1
+    assert "no resource" in result.out
+    assert "1 error" in result.out
+
+
+def test_a_hang_is_ended_with_its_stacks(tmp_path: Path) -> None:
+    result = run_tests(
+        tmp_path,
+        3,
+        """
+        def wait_for_nobody():
+            WORLD.recv(source=1 - WORLD.rank)
+
+        @pytest.mark.mpi
+        def test_hangs():
+            if WORLD.rank < 2:
+                wait_for_nobody()
+        """,
+        "--timeout=2",
+    )
+    assert result.code != 0
+    assert "test_hangs has not ended after 3 s" in result.err
+    assert result.err.count("in wait_for_nobody") == 2, "both ranks' stacks, once"
+    assert "in agree" in result.err, "and that of the rank which waits at the end of the test"
+
+
+def test_ranks_that_wait_for_a_failed_one_are_ended_with_its_message(tmp_path: Path) -> None:
+    result = run_tests(
+        tmp_path,
+        3,
+        """
+        @pytest.mark.mpi
+        def test_broken():
+            assert WORLD.rank != 1, "rank one fell out"
+            WORLD.Barrier()
+        """,
+        "--grace=1",
+    )
+    assert result.code != 0
+    assert "rank one fell out" in result.err
+    assert result.err.count("in test_broken") == 2
+
+
+def test_ranks_that_collect_different_tests_stop(tmp_path: Path) -> None:
+    result = run_tests(tmp_path, 2, "if WORLD.rank == 0:\n    def test_only_here():\n        WORLD.Barrier()\n")
+    assert result.code != 0
+    assert "collected different tests" in result.out + result.err
+
+
+def test_comm_has_every_size_and_the_launches_share_them(tmp_path: Path) -> None:
+    source = """
+        def test_sizes(comm):
+            assert comm.allreduce(1) == comm.size
+            print("SIZE", comm.size)
+
+        @pytest.mark.ranks(2)
+        def test_two(comm):
+            assert comm.size == 2
+
+        def test_serial():
+            pass
+        """
+    result = run_tests(tmp_path, 4, source, "--only-mpi", "--ranks-above=2", "-rP")
+    assert result.code == 0
+    assert [line for line in result.out.splitlines() if line.startswith("SIZE")] == ["SIZE 3", "SIZE 4"]
+    alone = run_tests(tmp_path, 0, source, "-v")
+    assert alone.code == 0
+    assert "test_sizes[P1] PASSED" in alone.out
+    assert "2 passed" in alone.out
+
+
+def test_communicators_that_tests_forget_are_freed(tmp_path: Path) -> None:
+    result = run_tests(
+        tmp_path,
+        2,
+        """
+        @pytest.mark.parametrize("turn", range(24))
+        @pytest.mark.ranks(2)
+        def test_forgets(comm, turn):
+            for _ in range(50):
+                comm.Split(comm.rank, 0).Split(0, 0)
+        """,
+        "-q",
+    )
+    assert result.code == 0, result.out
+    assert "24 passed" in result.out
+
+
+def test_comm_is_what_it_says(comm: MPI.Intracomm) -> None:
+    assert comm.allgather(comm.rank) == list(range(comm.size))
+
+
+def test_shared_tmp_path_is_one_folder(comm: MPI.Intracomm, shared_tmp_path: Path) -> None:
+    (shared_tmp_path / str(comm.rank)).touch()
+    comm.Barrier()
+    assert len(list(shared_tmp_path.iterdir())) == comm.size
