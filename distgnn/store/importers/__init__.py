@@ -1,0 +1,89 @@
+"""Importers: one module per format, each with `open_source(path, options) -> Imported`, and the recognition of formats."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from distgnn.errors import UserError
+from distgnn.store.importers import edge_list, generated, matrix_market, npz, ogb, planetoid, reddit
+from distgnn.store.importers.companions import attach
+from distgnn.store.importers.imported import Imported
+from distgnn.store.source import ImportOptions, Source, parse_split, random_split
+
+FORMATS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
+    "edges": edge_list.open_source,
+    "generated": generated.open_source,
+    "mtx": matrix_market.open_source,
+    "npz": npz.open_source,
+    "ogb": ogb.open_source,
+    "planetoid": planetoid.open_source,
+    "reddit": reddit.open_source,
+}
+DIRECTORIES = ("generated", "ogb", "planetoid", "reddit")
+
+
+def open_source(path: str | os.PathLike[str], options: ImportOptions | None = None) -> Source:
+    """Open a graph in any of `FORMATS`, recognised unless the options name one.
+
+    `features` and `labels` of the options replace or add to what the format has; `split` replaces its split, or is
+    laid over the labelled nodes. UserError names the file and what is wrong with it.
+    """
+    path, options = Path(path), options or ImportOptions()
+    if options.split is not None:
+        parse_split(options.split)
+    if options.format is not None and options.format not in FORMATS:
+        raise UserError(f"--format {options.format}: unknown; expected one of {', '.join(FORMATS)}")
+    if not path.exists():
+        raise UserError(f"{path}: no such file or directory")
+    path, options = with_companions(path, options)
+    form = options.format or recognise(path)
+    if path.is_dir() != (form in DIRECTORIES):
+        raise UserError(f"{path}: is a {'directory' if path.is_dir() else 'file'}; the format {form} is a "
+                        f"{'directory' if form in DIRECTORIES else 'file'}")
+    source = FORMATS[form](path, options)
+    if not source.n:
+        raise UserError(f"{path}: a graph without nodes; expected at least one")
+    if form != "edges":
+        attach(source, options, grow=False)
+    if options.split is not None:
+        source.split = random_split(source.n, options.split, options.seed, source.labels)
+    return source
+
+
+def recognise(path: Path) -> str:
+    """The name of the format, by the file's name or by what lies in the directory."""
+    if path.is_dir():
+        if (path / "graph.json").exists():
+            return "generated"
+        if any(path.glob("ind.*.graph")):
+            return "planetoid"
+        if ogb.is_ogb(path):
+            return "ogb"
+        if reddit.find_pair(path):
+            return "reddit"
+        raise UserError(f"{path}: a directory of unknown format; expected graph.json, ind.NAME.graph, raw/edge.csv.gz, "
+                        "NAME_graph.npz with NAME_data.npz, or NAME_edges.csv with NAME_target.csv and NAME.json")
+    name = path.name.lower()
+    if name.endswith((".mtx", ".mtx.gz")):
+        return "mtx"
+    if name.endswith(".npz"):
+        return "npz"
+    if name.removesuffix(".gz").endswith(edge_list.SUFFIXES):
+        return "edges"
+    raise UserError(f"{path}: unknown format; expected .mtx, .mtx.gz, .npz, {', '.join(edge_list.SUFFIXES)} (.gz), or --format "
+                    f"with one of {', '.join(FORMATS)}")
+
+
+def with_companions(path: Path, options: ImportOptions) -> tuple[Path, ImportOptions]:
+    """For a directory with one NAME_edges.csv, NAME_target.csv and NAME.json: the first, and the others as companions."""
+    if not path.is_dir() or options.format not in (None, "edges"):
+        return path, options
+    found = [sorted(path.glob(pattern)) for pattern in ("*_edges.csv", "*_target.csv", "*.json")]
+    if [len(files) for files in found] != [1, 1, 1]:
+        return path, options
+    edges, labels, features = (files[0] for files in found)
+    return edges, dataclasses.replace(options, format="edges", labels=options.labels or str(labels),
+                                      features=options.features or str(features))

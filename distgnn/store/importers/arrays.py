@@ -1,0 +1,204 @@
+"""Arrays in .npy and .npz files, mapped or streamed instead of loaded; object arrays are never unpickled."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import shutil
+import struct
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+
+from distgnn.errors import UserError
+from distgnn.store.importers.text import reading
+
+CHUNK = 1 << 20
+COPY_BYTES = 1 << 24
+
+
+@dataclass
+class Header:
+    """The first bytes of a .npy file: what follows them from `offset` on."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    fortran: bool
+    offset: int
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=object))
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size * self.dtype.itemsize
+
+
+def read_header(file: IO[bytes], length: int, name: str) -> Header:
+    """The header of the .npy that starts here and has `length` bytes in all."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+        header = Header(shape, dtype, fortran and len(shape) > 1, file.tell())
+    except (ValueError, EOFError, SyntaxError, TypeError) as error:
+        raise UserError(f"{name}: not a complete NumPy array file ({str(error).splitlines()[0]})") from None
+    if dtype.hasobject:
+        raise UserError(f"{name}: holds Python objects, which are pickles and never loaded; save it as numbers")
+    if dtype.kind not in "biuf":
+        raise UserError(f"{name}: holds {dtype}, expected numbers")
+    if length < header.end or min(shape, default=0) < 0:
+        raise UserError(f"{name}: truncated: shape {shape} of {dtype} needs {header.end} bytes, the file has {length}")
+    return header
+
+
+class Mapped:
+    """An array in a file, rows read through a memory map whose pages are given back after each read."""
+
+    def __init__(self, path: str | os.PathLike[str], header: Header, start: int = 0):
+        self.path, self.shape, self.dtype = path, header.shape, header.dtype
+        self._map: mmap.mmap | None = None
+        self._array = np.zeros(header.shape, header.dtype) if header.size == 0 else self._mapped(header, start)
+
+    def _mapped(self, header: Header, start: int) -> np.ndarray:
+        with open(self.path, "rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.ndarray(header.shape, header.dtype, self._map, start + header.offset, order="F" if header.fortran else "C")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        """A copy of these rows (any NumPy index)."""
+        values = np.array(self._array[index])
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+        return values
+
+
+def open_npy(path: str | os.PathLike[str]) -> Mapped:
+    """Map a .npy file."""
+    with reading(path), open(path, "rb") as file:
+        header = read_header(file, os.path.getsize(path), str(path))
+    with reading(path):
+        return Mapped(path, header)
+
+
+@contextlib.contextmanager
+def scratch_file(folder: str | None) -> Iterator[str]:
+    """A temporary file that loses its name at the end of the block; what is mapped by then stays mapped."""
+    with reading(folder or tempfile.gettempdir()):
+        handle, name = tempfile.mkstemp(prefix="distgnn-", suffix=".scratch", dir=folder)
+    os.close(handle)
+    try:
+        yield name
+    finally:
+        os.remove(name)
+
+
+class Npz:
+    """A .npz archive, member by member: `read` small ones, `stream` long ones, `mapped` for rows in any order."""
+
+    def __init__(self, path: str | os.PathLike[str], scratch: str | None = None):
+        self.path, self.scratch = path, scratch
+        with reading(path), zipfile.ZipFile(path) as archive:
+            self._members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        self._headers: dict[str, Header] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._members
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._members)
+
+    @contextlib.contextmanager
+    def _open(self, name: str) -> Iterator[IO[bytes]]:
+        """The member as a file, its damage reported as a UserError."""
+        if name not in self._members:
+            raise UserError(f"{self.path}: has no array {name!r}; it has {', '.join(self._members)}")
+        with reading(self.path):
+            try:
+                with zipfile.ZipFile(self.path) as archive, archive.open(self._members[name]) as file:
+                    yield file
+            except (NotImplementedError, RuntimeError, struct.error) as error:  # compression method, encryption
+                raise UserError(f"{self.path}: array {name!r} cannot be read ({error})") from None
+
+    def header(self, name: str) -> Header:
+        if name not in self._headers:
+            with self._open(name) as file:
+                length = self._members[name].file_size
+                self._headers[name] = read_header(file, length, f"{self.path}, array {name!r}")
+        return self._headers[name]
+
+    def read(self, name: str) -> np.ndarray:
+        """The whole member."""
+        header = self.header(name)
+        parts = list(self.stream(name, 0, header.size))
+        flat = np.concatenate(parts) if parts else np.zeros(0, header.dtype)
+        return flat.reshape(header.shape, order="F" if header.fortran else "C")
+
+    def text(self, name: str) -> str:
+        """A member that holds one string, such as the `format` of a SciPy matrix."""
+        with self._open(name) as file:
+            try:
+                array = np.lib.format.read_array(file, allow_pickle=False)
+            except (ValueError, EOFError):
+                raise UserError(f"{self.path}, array {name!r}: expected a string") from None
+        value = array.item() if array.size == 1 else ""
+        return value.decode("latin1") if isinstance(value, bytes) else str(value)
+
+    def stream(self, name: str, start: int, count: int, chunk: int = CHUNK) -> Iterator[np.ndarray]:
+        """Yield elements start..start+count of the member, in the order of the file, at most `chunk` at a time."""
+        header = self.header(name)
+        size = header.dtype.itemsize
+        with self._open(name) as file:
+            skip = header.offset + start * size
+            while skip:
+                skip -= len(_exactly(file, min(skip, COPY_BYTES)))
+            while count:
+                data = _exactly(file, min(chunk, count) * size)
+                yield np.frombuffer(data, header.dtype)
+                count -= len(data) // size
+            if start + count == header.size:
+                file.read(1)  # the end of the member is where its checksum is compared
+
+    def mapped(self, name: str) -> Mapped:
+        """Map the member where it lies if it is stored plainly, else a temporary copy of it."""
+        header, info = self.header(name), self._members[name]
+        if info.compress_type == zipfile.ZIP_STORED:
+            return Mapped(self.path, header, self._data_offset(name))
+        with scratch_file(self.scratch) as copy:
+            with self._open(name) as file, open(copy, "wb") as out:
+                shutil.copyfileobj(file, out, COPY_BYTES)
+            return Mapped(copy, header)
+
+    def _data_offset(self, name: str) -> int:
+        """Where the member's bytes start: behind its local header, whose extra field the directory does not know."""
+        info = self._members[name]
+        with reading(self.path), open(self.path, "rb") as file:
+            file.seek(info.header_offset)
+            local = file.read(30)
+            if len(local) < 30 or local[:4] != b"PK\x03\x04":
+                raise UserError(f"{self.path}: truncated or damaged; a complete file is needed")
+            return info.header_offset + 30 + sum(struct.unpack("<HH", local[26:30]))
+
+
+def _exactly(file: IO[bytes], count: int) -> bytes:
+    data = file.read(count)
+    if len(data) < count:
+        raise EOFError("the file ends early")
+    return data
+
+
+def integers(array: np.ndarray, what: str) -> np.ndarray:
+    """The array as int64; UserError where it holds anything but integers."""
+    if array.dtype.kind not in "iu":
+        raise UserError(f"{what}: holds {array.dtype}, expected integers")
+    return array.astype(np.int64, copy=False)

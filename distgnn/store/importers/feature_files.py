@@ -1,0 +1,132 @@
+"""Features in files of their own: .npy, .npz, tables of numbers, or JSON `{node: [active feature ids]}`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+
+from distgnn.errors import UserError
+from distgnn.store.importers.arrays import Header, Mapped, Npz, open_npy, scratch_file
+from distgnn.store.importers.imported import HIGHEST_ID, sparse_ids
+from distgnn.store.importers.tables import DenseRows, Features, SparseRows, npz_rows
+from distgnn.store.importers.text import ID_NAMES, Heading, Table, open_binary, reading
+from distgnn.store.source import ImportOptions
+
+
+def read_features(path: Path, options: ImportOptions) -> Features:
+    """Features in the format that the file's name says."""
+    name = path.name.lower().removesuffix(".gz")
+    if name.endswith(".npy") and not path.name.endswith(".gz"):
+        return DenseRows(open_npy(path), path)
+    if name.endswith(".npz") and not path.name.endswith(".gz"):
+        return archived_features(path, options.scratch)
+    if name.endswith(".json"):
+        return json_features(path)
+    if name.endswith((".csv", ".tsv", ".txt")):
+        return csv_features(path, options)
+    raise UserError(f"{path}: features in an unknown format; expected .npy, .npz, .csv, .tsv or .json")
+
+
+def archived_features(path: Path, scratch: str | None) -> Features:
+    """The only array of a .npz, or the sparse matrix that SciPy saved there."""
+    archive = Npz(path, scratch)
+    if "format" in archive:
+        kind = archive.text("format")
+        if kind == "csr":
+            return npz_rows(archive, "")
+        with reading(path):
+            try:
+                matrix = scipy.sparse.load_npz(path).tocsr()
+            except (ValueError, KeyError, NotImplementedError, TypeError) as error:
+                raise UserError(f"{path}: not a sparse matrix that can be read ({error})") from None
+        return SparseRows(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1], path)
+    if len(archive.names) != 1:
+        raise UserError(f"{path}: holds {', '.join(archive.names) or 'nothing'}; expected one array of features, "
+                        "or a matrix saved by SciPy")
+    return DenseRows(archive.mapped(archive.names[0]), path)
+
+
+def json_features(path: Path) -> SparseRows:
+    """`{"node": [ids of the features it has]}`: ones at these ids, kept as sparse rows in memory."""
+    with reading(path), open_binary(path) as file:
+        text = file.read().decode("utf-8")
+    try:
+        table = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error})") from None
+    expected = "expected {node: [active feature ids]} with ids from 0"
+    if not isinstance(table, dict):
+        raise UserError(f"{path}: holds a {type(table).__name__}; {expected}")
+    for node, active in table.items():
+        if not node.isdecimal() or int(node) > HIGHEST_ID:
+            raise UserError(f"{path}: node {node!r} is no node id; {expected}")
+        if not isinstance(active, list) or not all(type(k) is int and 0 <= k < 1 << 31 for k in active):
+            raise UserError(f"{path}: node {node} has features {str(active)[:60]}; {expected}")
+    nodes = np.fromiter(map(int, table), np.int64, len(table))
+    if len(np.unique(nodes)) != len(nodes):
+        raise UserError(f"{path}: a node is listed twice, once with leading zeros")
+    counts = np.fromiter(map(len, table.values()), np.int64, len(table))
+    columns = np.fromiter((k for active in table.values() for k in active), np.int32, int(counts.sum()))
+    n, width = int(nodes.max(initial=-1)) + 1, int(columns.max(initial=-1)) + 1
+    if sparse_ids(n, len(nodes)):
+        raise UserError(f"{path}: node {n - 1} among {len(nodes)}; node ids must count from 0 without large gaps")
+    order = np.argsort(np.repeat(nodes, counts), kind="stable")
+    indptr = np.zeros(n + 1, np.int64)
+    indptr[nodes + 1] = counts
+    return SparseRows(np.cumsum(indptr), columns[order], None, width, path, complete=False)
+
+
+def csv_features(path: Path, options: ImportOptions) -> DenseRows:
+    """A CSV of numbers: line i is node i, unless the header names an id column (or `id_column` does)."""
+    heading = Heading.of(path)
+    names = [name.lower() for name in heading.columns]
+    column = None
+    if heading.named:
+        wanted = options.id_column if options.id_column in heading.columns else None
+        column = heading.columns.index(wanted) if wanted else next((names.index(k) for k in ID_NAMES if k in names), None)
+    return dense_csv(path, options.scratch, heading, column)
+
+
+def dense_csv(path: Path, scratch: str | None, heading: Heading | None = None, ids: int | None = None) -> DenseRows:
+    """Copy a text table of numbers into a temporary float32 array, block by block, and map that."""
+    heading = heading or Heading.of(path)
+    columns = len(heading.columns)
+    values = columns - (ids is not None)
+    table = Table(path, np.dtype(np.float64), f"{values} finite numbers" + (" and a node id" if ids is not None else ""),
+                  heading.delimiter, skip=heading.skip, width=columns, check=lambda rows: _bad_values(rows, ids))
+    nodes = [np.zeros(0, np.int64)]
+    count = 0
+    with scratch_file(scratch) as copy:
+        with open(copy, "wb") as out:
+            for rows in table:
+                count += len(rows)
+                if ids is not None:
+                    nodes.append(rows[:, ids].astype(np.int64))
+                    rows = np.delete(rows, ids, axis=1)
+                np.ascontiguousarray(rows, np.float32).tofile(out)
+        array = Mapped(copy, Header((count, values), np.dtype(np.float32), False, 0))
+    return DenseRows(array, path, None if ids is None else _invert(np.concatenate(nodes), path))
+
+
+def _bad_values(rows: np.ndarray, ids: int | None) -> str | None:
+    with np.errstate(over="ignore"):
+        if not np.isfinite(rows.astype(np.float32)).all():
+            return "NaN, infinite or too large"
+    if ids is not None and ((rows[:, ids] < 0) | (rows[:, ids] > HIGHEST_ID) | (rows[:, ids] % 1 != 0)).any():
+        return "no node id"
+    return None
+
+
+def _invert(ids: np.ndarray, path: object) -> np.ndarray:
+    """places[id] = row, -1 for ids without one."""
+    highest = int(ids.max(initial=-1))
+    if sparse_ids(highest, len(ids)):
+        raise UserError(f"{path}: node {highest} among {len(ids)}; node ids must count from 0 without large gaps")
+    places = np.full(highest + 1, -1, np.int64)
+    places[ids] = np.arange(len(ids))
+    if np.count_nonzero(places >= 0) != len(ids):
+        raise UserError(f"{path}: a node has two rows; expected one row for each")
+    return places

@@ -1,0 +1,132 @@
+"""The source every importer makes: an edge stream, a feature table and the small node arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from distgnn.errors import UserError
+from distgnn.rng import splitmix64
+from distgnn.store.importers.tables import Features
+from distgnn.store.source import EDGE_CHUNK, Edges, ImportOptions, Source
+
+HIGHEST_ID = 1 << 40
+HIGHEST_CLASS = 1 << 20
+Stream = Callable[[], Iterator[Edges]]
+
+
+@dataclass
+class Scan:
+    """What one pass over a stream found; `symmetric`: every edge is listed as often as its reverse, weights alike."""
+
+    count: int = 0
+    loops: int = 0
+    highest: int = -1
+    symmetric: bool = True
+
+
+def scan(stream: Stream, weights: bool) -> Scan:
+    """Read the stream once, in the memory of one piece.
+
+    Symmetry is decided by comparing sums of 64-bit hashes of the edges and of their reverses: equal sums of unequal
+    edge lists are as likely as a 64-bit collision.
+    """
+    found = Scan()
+    difference = np.zeros(1, np.uint64)
+    for src, dst, weight in stream():
+        found.count += len(src)
+        found.loops += int(np.count_nonzero(src == dst))
+        if len(src):
+            found.highest = max(found.highest, int(src.max()), int(dst.max()))
+        s, t = splitmix64(src.view(np.uint64)), splitmix64(dst.view(np.uint64))
+        salt = weight.astype(np.float64).view(np.uint64) if weights and weight is not None else np.zeros(1, np.uint64)
+        triple = np.uint64(3)
+        difference += (splitmix64(s + triple * t + salt) - splitmix64(t + triple * s + salt)).sum(dtype=np.uint64)
+    found.symmetric = not difference[0]
+    return found
+
+
+class Imported(Source):
+    """A source over `stream()`, which yields (src, dst, weight or None) pieces of any size, ids not yet checked.
+
+    `half` is set where both directions of every edge are listed: only the one with src <= dst is passed on, so that
+    nobody counts an edge twice, and the source is undirected.
+    """
+
+    def __init__(self, name: str, path: object, n: int, stream: Stream, options: ImportOptions,
+                 table: Features | None = None):
+        self.name, self.path, self.n, self.stream, self.options = name, path, n, stream, options
+        self.half = False
+        self.set_features(table)
+
+    def set_features(self, table: Features | None) -> None:
+        self.table = table
+        self.width = table.width if table else 0
+
+    def settle_direction(self, directed: bool, found: Scan | None = None) -> None:
+        """Decide `directed`: what the user said, else undirected where both directions are listed, else `directed`.
+
+        Reads the stream once unless `found` is given or the user said that the graph is directed.
+        """
+        if self.options.directed:
+            self.directed = True
+            return
+        found = found or scan(self._kept, self.options.weights)
+        self.half = found.symmetric
+        self.directed = directed and not found.symmetric and self.options.directed is None
+        self.edge_count = (found.count + found.loops) // 2 if self.half else found.count
+
+    def set_labels(self, labels: np.ndarray, path: object, classes: int | None = None) -> None:
+        """Take the integer labels that `path` has (below zero: unlabelled), which must be one per node."""
+        if labels.shape != (self.n,):
+            raise UserError(f"{path}: labels have shape {labels.shape}, expected one for each of the {self.n} nodes")
+        highest, limit = int(labels.max(initial=-1)), classes or HIGHEST_CLASS
+        if highest >= limit:
+            raise UserError(f"{path}: label {highest} lies outside 0..{limit - 1}")
+        self.labels = np.maximum(labels, -1).astype(np.int32)
+        self.classes = classes or highest + 1
+
+    def set_split(self, split: np.ndarray, path: object) -> None:
+        if split.shape != (self.n,) or split.min(initial=0) < 0 or split.max(initial=0) > 3:
+            raise UserError(f"{path}: the split must hold one of 0, 1, 2, 3 for each of the {self.n} nodes")
+        self.split = split.astype(np.uint8)
+
+    def _kept(self) -> Iterator[Edges]:
+        """The stream with ids and weights checked, weights dropped where they are not asked for."""
+        for src, dst, weight in self.stream():
+            check_ids(src, self.n, self.path)
+            check_ids(dst, self.n, self.path)
+            if not self.options.weights:
+                weight = None
+            elif weight is not None and not np.isfinite(weight).all():
+                bad = int(np.flatnonzero(~np.isfinite(weight))[0])
+                raise UserError(f"{self.path}: edge {src[bad]} -> {dst[bad]} has weight {weight[bad]}; "
+                                "expected a finite number")
+            yield src, dst, weight
+
+    def edges(self) -> Iterator[Edges]:
+        for src, dst, weight in self._kept():
+            if self.half:
+                keep = src <= dst
+                src, dst, weight = src[keep], dst[keep], None if weight is None else weight[keep]
+            for lo in range(0, len(src), EDGE_CHUNK):
+                piece = slice(lo, lo + EDGE_CHUNK)
+                yield src[piece], dst[piece], None if weight is None else weight[piece].astype(np.float64, copy=False)
+
+    def features(self, ids: np.ndarray) -> np.ndarray:
+        if self.table is None:
+            return super().features(ids)
+        return self.table.rows(np.asarray(ids, np.int64))
+
+
+def sparse_ids(highest: int, count: int) -> bool:
+    """Whether an id is so large for so many things that ids are no numbering of nodes: arrays of n would be waste."""
+    return highest > (count << 6) + (1 << 20)
+
+
+def check_ids(ids: np.ndarray, n: int, path: object) -> None:
+    if len(ids) and (ids.min() < 0 or ids.max() >= n):
+        bad = ids[(ids < 0) | (ids >= n)][0]
+        raise UserError(f"{path}: node id {bad} lies outside 0..{n - 1}")

@@ -1,0 +1,196 @@
+"""Tables of numbers in text files, read in blocks of whole lines; a bad line is named with its number and text.
+
+Blocks go through `numpy.loadtxt`, which checks every field while it parses. `numpy.fromstring` on translated separators is
+about twice as fast but only counts numbers, so that `1,2,3` followed by `4` would pass as two edges.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO
+
+import numpy as np
+
+from distgnn.errors import UserError
+
+BLOCK_BYTES = 1 << 24
+LINE_BYTES = 1 << 26
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+ID_NAMES = ("id", "node", "node_id", "nodeid")  # what a column of node ids is called when nobody says
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what a missing, truncated or damaged file raises into a UserError that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a directory where a file is expected") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
+        raise UserError(f"{path}: truncated or damaged ({error}); a complete file is needed") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text (byte {error.start}: {error.reason})") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def open_binary(path: str | os.PathLike[str]) -> IO[bytes]:
+    """The file's bytes, decompressed where they start with gzip's magic number, whatever the name says."""
+    with open(path, "rb") as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path, "rb") if compressed else open(path, "rb")  # type: ignore[return-value]
+
+
+def blocks(path: str | os.PathLike[str], skip: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield (number of the first line counted from 1, bytes of whole lines) after the first `skip` lines."""
+    with reading(path), open_binary(path) as file:
+        for _ in range(skip):
+            file.readline()
+        number, tail = skip + 1, b""
+        if not skip and (start := file.read(len(BYTE_ORDER_MARK))) != BYTE_ORDER_MARK:
+            tail = start
+        while data := file.read(BLOCK_BYTES):
+            cut = data.rfind(b"\n") + 1
+            if not cut:
+                tail += data
+                if len(tail) > LINE_BYTES:
+                    raise UserError(f"{path}, line {number}: longer than {LINE_BYTES >> 20} MiB; is this a text file?")
+                continue
+            block, tail = tail + data[:cut], data[cut:]
+            yield number, block
+            number += block.count(b"\n")
+        if tail:
+            yield number, tail
+
+
+def first_line(path: str | os.PathLike[str], comments: str = "#") -> tuple[int, str]:
+    """Number and text of the first line that is neither blank nor a comment; (0, "") where there is none."""
+    with reading(path), open_binary(path) as file:
+        for number, line in enumerate(file, 1):
+            text = line.decode().strip("\ufeff\r\n")
+            if text.strip() and not text.lstrip().startswith(comments):
+                return number, text
+    return 0, ""
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+class BadValue(ValueError):
+    """A line that can be parsed and whose values are wrong."""
+
+
+@dataclass
+class Heading:
+    """What the first line of a table says: how its columns are separated, what they are called, where the data starts."""
+
+    delimiter: str | None
+    columns: list[str]
+    named: bool
+    skip: int
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], comments: str = "#") -> Heading:
+        """A first line without any number in it is a header."""
+        number, text = first_line(path, comments)
+        delimiter = next((mark for mark in (",", "\t", ";") if mark in text), None)
+        fields = next(csv.reader([text], delimiter=delimiter)) if delimiter else text.split()
+        columns = [field.strip() for field in fields]
+        named = number > 0 and not any(is_number(field) for field in columns)
+        return cls(delimiter, columns, named, number if named else max(number - 1, 0))
+
+    def find(self, column: str, flag: str, path: str | os.PathLike[str]) -> int:
+        """The position of a column given by name or by number from 0."""
+        if self.named and column in self.columns:
+            return self.columns.index(column)
+        if column.isdigit() and int(column) < len(self.columns):
+            return int(column)
+        have = ", ".join(self.columns) if self.named else f"no header and {len(self.columns)} columns"
+        raise UserError(f"{flag} {column}: no such column in {path}, which has {have}")
+
+
+@dataclass
+class Table:
+    """A text table of one dtype: structured (one field a column) or plain (every column, checked for `width`).
+
+    `check(array)` may return what is wrong with the values; `expected` says in words what a line should be.
+    """
+
+    path: str | os.PathLike[str]
+    dtype: np.dtype
+    expected: str
+    delimiter: str | None = None
+    columns: tuple[int, ...] | None = None
+    comments: str = "#"
+    skip: int = 0
+    width: int | None = None
+    check: Callable[[np.ndarray], str | None] | None = None
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Yield the rows of each block: structured (rows,) or plain (rows, columns)."""
+        for number, block in blocks(self.path, self.skip):
+            try:
+                rows = self._parse(block)
+            except ValueError:
+                raise self._bad_line(number, block) from None
+            if len(rows):
+                yield rows
+
+    def _parse(self, block: bytes) -> np.ndarray:
+        """The block's rows, or a ValueError caused by one line alone: no line's fate depends on another."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)  # older NumPy reads 1.5 as an integer and only warns
+            warnings.simplefilter("ignore", UserWarning)        # a block without data
+            try:
+                rows = np.loadtxt(io.BytesIO(block), self.dtype, comments=self.comments, delimiter=self.delimiter,
+                                  usecols=self.columns, quotechar='"', ndmin=1 if self.dtype.names else 2)
+            except DeprecationWarning as warning:
+                raise ValueError(str(warning)) from None
+        if len(rows) and self.width is not None and rows.shape[1] != self.width:
+            raise BadValue(f"{rows.shape[1]} columns")
+        wrong = self.check(rows) if self.check and len(rows) else None
+        if wrong:
+            raise BadValue(wrong)
+        return rows
+
+    def _bad_line(self, number: int, block: bytes) -> UserError:
+        """Find the first line of a bad block that cannot be read, by bisection."""
+        lines = [line + b"\n" for line in block.split(b"\n")]
+        lo, hi = 0, len(lines)
+        while hi - lo > 1:
+            middle = (lo + hi) // 2
+            if self._wrong(b"".join(lines[lo:middle])) is None:
+                lo = middle
+            else:
+                hi = middle
+        why = self._wrong(lines[lo])
+        text = lines[lo].decode("utf-8", "replace").rstrip("\r\n")
+        text = text if len(text) <= 80 else text[:77] + "..."
+        because = f" ({why})" if why else ""
+        return UserError(f"{self.path}, line {number + lo}: bad line {text!r}{because}; expected {self.expected}")
+
+    def _wrong(self, block: bytes) -> str | None:
+        """None where the block is good; else what is wrong with its values, empty where it cannot even be parsed."""
+        try:
+            self._parse(block)
+        except BadValue as error:
+            return str(error)
+        except ValueError:
+            return ""
+        return None
