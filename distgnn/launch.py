@@ -136,7 +136,7 @@ def _mpi() -> Any:
 
 
 def _connected_world(begin: bool = True) -> Any:
-    """A communicator of all ranks if MPI connected several, else None; ``begin``: start MPI for it if a launcher announced several."""
+    """A communicator of all ranks if MPI connected several, else None; ``begin``: start MPI where a launcher announced them."""
     if "mpi4py.MPI" not in sys.modules and not (begin and launched()[0] > 1):
         return None
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def kernels_folder() -> Path:
-    """The folder with the kernel sources: ``distgnn/kernels`` where installed, ``kernels`` beside the package in a working tree."""
+    """The kernel sources: ``distgnn/kernels`` where installed, ``kernels`` beside the package in a working tree."""
     package = Path(__file__).resolve().parent
     installed = package / "kernels"
     return installed if installed.is_dir() else package.parent / "kernels"

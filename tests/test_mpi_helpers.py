@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from mpi4py import MPI
+
 from mpi_helpers import Finished, mpiexec
 
 TESTS = Path(__file__).parent

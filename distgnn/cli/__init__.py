@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from distgnn import __version__, launch
 from distgnn.cli import config
@@ -93,9 +93,9 @@ class Formatter(argparse.HelpFormatter):
 class Parser(argparse.ArgumentParser):
     """Errors are UserErrors like any other bad input; only the job's first rank prints help."""
 
-    def __init__(self, *args, **kwargs) -> None:  # type: ignore[no-untyped-def]
-        kwargs.setdefault("formatter_class", Formatter)
-        super().__init__(*args, allow_abbrev=False, **kwargs)
+    def __init__(self, **settings: Any) -> None:
+        fixed: dict[str, Any] = {"formatter_class": Formatter, "allow_abbrev": False}
+        super().__init__(**fixed | settings)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")

@@ -1,6 +1,7 @@
-"""Settings of a command from four places: flag, over environment ``DISTGNN_FLAG_NAME``, over TOML ``--config FILE``, over default.
+"""Settings of a command from four places: flag, over environment ``DISTGNN_FLAG_NAME``, over a TOML file, over the default.
 
-Works for any parser: a value from the environment or the file goes through the flag's own type and choices and becomes its default.
+Works for any parser: a value from the environment or the file goes through the flag's own type and choices and becomes its
+default.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def _convert(parser: argparse.ArgumentParser, action: argparse.Action, value: An
 
 
 def _text(value: Any) -> str:
-    """A TOML value as one writes it on the command line: ``[15, 10]`` is ``15,10`` and ``{rows = 4, reps = 2}`` is ``rows=4,reps=2``."""
+    """A TOML value as on the command line: ``[15, 10]`` is ``15,10``, ``{rows = 4, reps = 2}`` is ``rows=4,reps=2``."""
     if isinstance(value, Mapping):
         return ",".join(f"{name}={_text(part)}" for name, part in value.items())
     if isinstance(value, (list, tuple)):

@@ -1,7 +1,7 @@
 """pytest plugin for MPI: a test has one outcome for all ranks, one rank prints it, and no run hangs.
 
-- ``comm`` is a communicator of 1, 2, 3, 4, 6, 8, 9 and 12 ranks in turn (or of those in ``@pytest.mark.ranks(2, 4)``), as far as the
-  launch has them; ranks beyond skip the test.
+- ``comm`` is a communicator of 1, 2, 3, 4, 6, 8, 9 and 12 ranks in turn (or of those in ``@pytest.mark.ranks(2, 4)``), as far as
+  the launch has them; ranks beyond skip the test.
 - A failure on one rank fails the test on every rank, with the failing rank's message.
 - Rank 0 prints the report; what the other ranks would print goes to files, whose folder is named after a failure.
 - A test longer than pytest-timeout's limit, or ranks that wait for one that failed, end the run with the stacks of all ranks.

@@ -1,0 +1,66 @@
+"""The job scripts start the right program with the right launcher; the programs are stand-ins that print how they were called."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mpi_helpers import clean_environment
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> dict[str, str]:
+    """An environment whose distgnn, srun and mpiexec print their names and arguments."""
+    for name in ("distgnn", "mpiexec", "srun", "other-mpiexec"):
+        speaks = 'if [ "$1" = --mpi=list ]; then echo "none pmix pmi2" >&2; exit; fi\n' if name == "srun" else ""
+        (tmp_path / name).write_text(f'#!/bin/sh\n{speaks}echo "{name} $*"\n')
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    return clean_environment(PATH=path, DISTGNN=str(tmp_path / "distgnn")) | {"MPIEXEC": ""}
+
+
+def run(script: str, *words: str, env: dict[str, str]) -> str:
+    command = ["bash", f"jobs/{script}", *words]
+    result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return (result.stdout + result.stderr).replace(env["DISTGNN"], "DISTGNN").strip()
+
+
+def test_mpiexec_beside_the_program(machine: dict[str, str]) -> None:
+    assert run("demo.sh", env=machine) == "mpiexec -n 4 DISTGNN demo"
+    assert run("demo.sh", "--seed", "3", env=machine | {"RANKS": "8"}) == "mpiexec -n 8 DISTGNN demo --seed 3"
+
+
+def test_train_with_the_launcher_of_the_user(machine: dict[str, str], tmp_path: Path) -> None:
+    expected = f"other-mpiexec -bind-to core -n 2 DISTGNN train {tmp_path} --epochs 3"
+    environ = machine | {"MPIEXEC": "other-mpiexec -bind-to core", "RANKS": "2"}
+    assert run("train.sh", str(tmp_path), "--epochs", "3", env=environ) == expected
+    assert "usage: jobs/train.sh STORE" in run("train.sh", env=environ)
+
+
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_SUBMIT_DIR": str(ROOT)}
+
+
+def test_slurm(machine: dict[str, str]) -> None:
+    environ = machine | SLURM
+    assert run("demo.sbatch", env=environ) == "srun --mpi=pmi2 --ntasks=4 DISTGNN demo"
+    assert run("demo.sbatch", env=environ | {"SRUN_MPI": "pmix"}) == "srun --mpi=pmix --ntasks=4 DISTGNN demo"
+    trained = run("train.sbatch", "graph.dg", "--epochs", "3", env=environ)
+    assert trained == "srun --mpi=pmi2 --ntasks=4 DISTGNN train graph.dg --log train-7.jsonl --epochs 3"
+
+
+def test_slurm_without_a_fitting_srun(machine: dict[str, str]) -> None:
+    Path(machine["DISTGNN"]).with_name("srun").write_text("#!/bin/sh\necho none\n")
+    assert run("demo.sbatch", env=machine | SLURM) == "mpiexec -n 4 DISTGNN demo"
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "jobs").glob("*.*") if path.name != "launch.sh"))
+def test_every_job_tells_its_cost(script: str) -> None:
+    cost = (ROOT / "jobs" / script).read_text().split("\n# Cost: ")[1].split("\n#\n")[0].lower()
+    for unit in ("ranks", "memory"):
+        assert unit in cost
+    assert "minute" in cost or "hour" in cost

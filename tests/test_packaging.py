@@ -1,0 +1,36 @@
+"""The kernel sources are found in a working tree, and are part of what is built for installation."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from distgnn.resources import kernels_folder
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    skipped = {"__pycache__"}
+    files = (path for path in folder.rglob("*") if path.is_file() and not skipped & set(path.parts))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.suffix not in (".o", ".so")}
+
+
+def test_kernels_are_found() -> None:
+    assert "README.md" in contents(kernels_folder())
+
+
+def test_a_build_contains_the_kernels_and_finds_them(tmp_path: Path) -> None:
+    tree, built = tmp_path / "tree", tmp_path / "built"
+    for name in ("distgnn", "kernels"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.py", "pyproject.toml", "README.md", "MANIFEST.in"):
+        shutil.copy(ROOT / name, tree)
+    build = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(built)]
+    subprocess.run(build, cwd=tree, check=True, capture_output=True, timeout=120)
+    program = "from distgnn.resources import kernels_folder; print(kernels_folder())"
+    found = subprocess.run([sys.executable, "-c", program], cwd=built, check=True, capture_output=True, text=True).stdout.strip()
+    assert Path(found) == built / "distgnn" / "kernels"
+    assert contents(Path(found)) == contents(ROOT / "kernels")
