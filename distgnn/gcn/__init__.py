@@ -1,0 +1,13 @@
+"""The graph convolutional network on top of the distributed operators: layers, loss, optimisers, training
+loop.
+"""
+
+from distgnn.gcn.loss import Targets, accuracies, softmax_cross_entropy
+from distgnn.gcn.model import GCN
+from distgnn.gcn.optim import SGD, Adam, AdamW, Optimizer
+from distgnn.gcn.training import evaluate, train
+
+__all__ = [
+    "GCN", "SGD", "Adam", "AdamW", "Optimizer", "Targets",
+    "accuracies", "evaluate", "softmax_cross_entropy", "train",
+]  # fmt: skip

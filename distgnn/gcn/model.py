@@ -1,0 +1,192 @@
+"""The graph convolutional network: layers over one distributed adjacency matrix, with its backward pass by
+hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from distgnn.gcn.layers import GraphConvolution
+from distgnn.gcn.loss import Targets, accuracies, softmax_cross_entropy
+from distgnn.gcn.optim import Parameter
+from distgnn.layout import Layout
+from distgnn.matrix import DistDense, DistSparse, gather
+
+Array = Any
+
+
+class GCN:
+    """Kipf and Welling's network, full-graph, on any of the distributed algorithms.
+
+    Args:
+        A: normalised adjacency matrix, n x n, as an operator of one of the algorithms.
+        widths: feature width, hidden widths, classes: one more than there are layers.
+        seed: weights and dropout masks are functions of (seed, global index, epoch), so every algorithm at
+            every rank count trains the same network.
+        dropout: probability with which entries of every layer's input, the features included, are dropped.
+        bias: add a bias to every layer.
+        nodes: function (first, last) -> int64 original ids of these rows of A, where A is in a permuted
+            order.
+
+    Attributes:
+        input_layout: of the features; output_layout: of the logits.
+        parameters: what an optimiser updates (weights and biases), aligned with the gradients of `backward`.
+
+    Raises:
+        ValueError: A is not square, or widths or dropout make no sense (on every rank).
+    """
+
+    def __init__(
+        self, A: DistSparse, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
+        nodes: Callable[[int, int], np.ndarray] | None = None,
+    ) -> None:  # fmt: skip
+        widths = [int(width) for width in widths]
+        if A.shape[0] != A.shape[1]:
+            raise ValueError(f"a GCN needs a square adjacency matrix, got {A.shape}")
+        if len(widths) < 2 or min(widths) < 1:
+            raise ValueError(f"widths {widths}: need features, hidden widths and classes, each at least 1")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout {dropout}: must be in [0, 1)")
+        self.A, self.widths, self.grid = A, widths, A.grid
+        self.seed, self.dropout = int(seed), float(dropout)
+        self.layers = []
+        for index, shape in enumerate(pairwise(widths)):
+            operator = A.layer(index)
+            first, last = operator.input_layout.row_range
+            ids = np.arange(first, last) if nodes is None else np.asarray(nodes(first, last), dtype=np.int64)
+            on_device = self.grid.backend.asarray(ids)
+            self.layers.append(GraphConvolution(operator, index, shape, seed, self.dropout, bias, on_device))
+        for index, (layer, above) in enumerate(pairwise(self.layers)):
+            shape = (A.shape[0], widths[index + 1])
+            if not layer.A.next_layout.same(above.A.input_layout, shape):
+                raise ValueError(
+                    f"the output of layer {index} is not cut as layer {index + 1} takes it; "
+                    "A needs equal partitions of its rows and columns"
+                )
+
+    @property
+    def input_layout(self) -> Layout:
+        return self.layers[0].A.input_layout
+
+    @property
+    def output_layout(self) -> Layout:
+        return self.layers[-1].A.next_layout
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        weights = [Parameter(f"W{i}", i, "weight", layer.W) for i, layer in enumerate(self.layers)]
+        return weights + [Parameter(f"b{i}", i, "bias", b) for i, b in enumerate(self._biases())]
+
+    def targets(self, labels: Array, split: Array) -> Targets:
+        """Labels and splits of the rows of `output_layout` that this rank holds, made ready for the loss.
+        Collective.
+        """
+        return Targets(self.output_layout, self.widths[-1], labels, split)
+
+    def forward(self, X: DistDense, epoch: int | None = None, keep: bool = False) -> DistDense:
+        """Logits of all nodes, n x classes in `output_layout`. Collective.
+
+        Args:
+            X: features, n x widths[0], in `input_layout`; left alone.
+            epoch: apply this epoch's dropout; None for none.
+            keep: keep what `backward` needs, one n x fan-in matrix per layer.
+        """
+        if X.shape != (self.A.shape[0], self.widths[0]):
+            raise ValueError(f"features are {X.shape}, the network needs {(self.A.shape[0], self.widths[0])}")
+        handed = [X]
+        for layer in self.layers:
+            handed.append(layer.forward(handed, epoch, keep))
+        return handed.pop()
+
+    def backward(
+        self, handed: list[DistDense], epoch: int | None = None, need_input: bool = False
+    ) -> tuple[list[Array], DistDense | None]:
+        """Gradients after a `forward(..., keep=True)` in the same epoch. Collective.
+
+        Args:
+            handed: a list from which the gradient of the logits is taken, so that its memory can be freed
+                early.
+            need_input: whether to compute the gradient of the features.
+
+        Returns:
+            one block per parameter, in the order of `parameters`; and the gradient of the features, or None.
+        """
+        dW: list[Array] = []
+        db: list[Array] = []
+        for layer in reversed(self.layers):
+            weight, bias, below = layer.backward(handed, epoch, need_input or layer.index > 0)
+            dW.insert(0, weight)
+            db.insert(0, bias)
+            if below is not None:
+                handed.append(below)
+            del below
+        return dW + [bias for bias in db if bias is not None], handed.pop() if need_input else None
+
+    def gradients(
+        self, X: DistDense, targets: Targets, epoch: int | None = None, need_input: bool = False,
+        evaluate: bool = False,
+    ) -> tuple[float, dict[str, float], list[Array], DistDense | None]:  # fmt: skip
+        """Loss, accuracies of the same logits if `evaluate` says so, and what `backward` returns. Collective.
+        """
+        Z = self.forward(X, epoch, keep=True)
+        found = accuracies(Z, targets) if evaluate else {}
+        loss, G = softmax_cross_entropy(Z, targets, overwrite=True)
+        handed = [G]
+        del Z, G
+        return loss, found, *self.backward(handed, epoch, need_input)
+
+    # -- global weights --------------------------------------------------------------------------------------
+
+    def get_weights(self) -> list[np.ndarray]:
+        """The weight matrices, global, as NumPy arrays on every rank, one per layer. Collective."""
+        return [collect(layer.W) for layer in self.layers]
+
+    def set_weights(self, weights: Sequence[np.ndarray]) -> None:
+        """Set the weights from global arrays, given alike on every rank. Collective.
+
+        Raises:
+            ValueError: wrong number or shapes (on every rank).
+        """
+        with self.grid.world.together():
+            weights = [np.asarray(W) for W in weights]
+            expected = [layer.shape for layer in self.layers]
+            if [W.shape for W in weights] != expected:
+                raise ValueError(f"weights of shapes {[W.shape for W in weights]} for layers {expected}")
+        for layer, W in zip(self.layers, weights, strict=True):
+            assign(layer.W, W)
+
+    def get_biases(self) -> list[np.ndarray]:
+        """The biases, global, as 1-D NumPy arrays on every rank, one per layer; empty without bias. Collective."""
+        return [collect(b)[0] for b in self._biases()]
+
+    def set_biases(self, biases: Sequence[np.ndarray]) -> None:
+        """Set the biases from global arrays, given alike on every rank. Collective.
+
+        Raises:
+            ValueError: wrong number or shapes (on every rank).
+        """
+        with self.grid.world.together():
+            biases = [np.asarray(b) for b in biases]
+            expected = [b.shape[1:] for b in self._biases()]
+            if [b.shape for b in biases] != expected:
+                raise ValueError(f"biases of shapes {[b.shape for b in biases]} for layers {expected}")
+        for ours, b in zip(self._biases(), biases, strict=True):
+            assign(ours, b[None])
+
+    def _biases(self) -> list[DistDense]:
+        return [layer.b for layer in self.layers if layer.b is not None]
+
+
+def collect(Y: DistDense) -> np.ndarray:
+    """A global matrix, small enough for every rank, as a NumPy array on all of them. Collective."""
+    return Y.grid.world.share(gather(Y))
+
+
+def assign(Y: DistDense, whole: np.ndarray) -> None:
+    """Set this rank's block from the global matrix."""
+    (top, bottom), (left, right) = Y.row_range, Y.col_range
+    Y.block[...] = Y.grid.backend.asarray(whole[top:bottom, left:right])

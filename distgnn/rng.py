@@ -1,0 +1,140 @@
+"""Random numbers that are functions of (seed, what for, global index) and of nothing else.
+
+A generator with a state gives different numbers to different block layouts. Here every number is the hash of
+its own coordinates, so a rank computes exactly the entries that its block holds, in any order, and every layout,
+rank count and node order sees the same weights and the same dropout masks.
+
+Two hashes serve two purposes. `uniform` spends a full SplitMix64 (Steele, Lea, Flood: Fast splittable
+pseudorandom number generators, OOPSLA 2014) on every entry: for weights, which are few. `keep_blocks` spends one
+SplitMix64 on every row and every column and only six 32-bit passes on every entry: for dropout masks, which are
+as large as the features and are needed in every epoch.
+
+All arithmetic wraps modulo 2**32 or 2**64 on integers, so NumPy and CuPy agree to the bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+Array = Any  # a NumPy or a CuPy array
+
+# What a number is for: the second word of every key, so that no two uses ever share a sequence.
+# (3 is taken by the node orders of `store`.)
+WEIGHTS = 1
+DROPOUT = 2
+
+_M64 = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX1, _MIX2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MIX32 = 0x846CA68B  # the first multiplier of Chris Wellons' lowbias32
+
+CACHED = 1 << 16  # entries of one row block on a host: three 256 KiB arrays stay in a core's L2 cache
+LAUNCHED = 1 << 24  # entries of one row block on a GPU, where launches cost and L2 does not hold them anyway
+
+
+def splitmix64(x: Array) -> Array:
+    """The SplitMix64 output function of a uint64 array (a new array; `x` is left alone)."""
+    x = x + np.uint64(_GOLDEN)
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(_MIX1)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(_MIX2)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+def key(seed: int, stream: int, *counters: int) -> int:
+    """A 64-bit key for one use: `stream` says what for, `counters` say which time (epoch, layer, ...).
+
+    Order matters and so does the number of counters: key(s, t, 1, 2) is unrelated to key(s, t, 2, 1).
+    """
+    state = 0
+    for word in (int(seed), int(stream), *(int(c) for c in counters)):
+        state = _splitmix64_int((state ^ word) & _M64)
+    return state
+
+
+def _splitmix64_int(x: int) -> int:
+    x = (x + _GOLDEN) & _M64
+    x = ((x ^ (x >> 30)) * _MIX1) & _M64
+    x = ((x ^ (x >> 27)) * _MIX2) & _M64
+    return x ^ (x >> 31)
+
+
+def hashes(k: int, ids: Array) -> Array:
+    """One uint64 per id (int64 array, any order, global indices), a function of (k, id)."""
+    return splitmix64(splitmix64(ids.astype(np.uint64)) ^ np.uint64(k))
+
+
+def uniform(k: int, rows: Array, cols: Array) -> Array:
+    """float64[len(rows), len(cols)] in [0, 1): entry (i, j) is a function of (k, rows[i], cols[j]).
+
+    `rows` and `cols` are int64 arrays of global indices; the answer is on their device.
+    """
+    row_keys, col_keys = hashes(k, rows), hashes(key(k, 1), cols)
+    words = splitmix64(row_keys[:, None] + col_keys[None, :])
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def keep_blocks(
+    k: int, rows: Array, cols: Array, probability: float, xp: Any = np
+) -> Iterator[tuple[slice, Array]]:
+    """Yield (slice of rows, bool mask) over row blocks: entry (i, j) is True with the given probability.
+
+    Entry (i, j) depends on (k, rows[i], cols[j]) only. The mask is one buffer that the next step overwrites.
+    A block is small enough that it and two arrays of its size stay in a core's cache.
+    """
+    m, f = len(rows), len(cols)
+    if m == 0 or f == 0:
+        return
+    threshold = min(max(round(probability * 2.0**32), 0), 2**32)
+    row_keys = hashes(k, rows)
+    low = row_keys.astype(np.uint32)[:, None]
+    odd = ((row_keys >> np.uint64(32)).astype(np.uint32) | np.uint32(1))[:, None]
+    col_keys = (hashes(key(k, 1), cols) >> np.uint64(32)).astype(np.uint32)[None, :]
+    step = block_rows(f, xp)
+    x, shifted = xp.empty((2, min(step, m), f), dtype=np.uint32)
+    keep = xp.empty(x.shape, dtype=bool)
+    for start in range(0, m, step):
+        part = slice(start, min(start + step, m))
+        size = part.stop - start
+        x, shifted, keep = x[:size], shifted[:size], keep[:size]
+        xp.bitwise_xor(col_keys, low[part], out=x)
+        xp.multiply(x, odd[part], out=x)
+        xp.right_shift(x, np.uint32(16), out=shifted)
+        xp.bitwise_xor(x, shifted, out=x)
+        xp.multiply(x, np.uint32(_MIX32), out=x)  # now the upper bits, which decide, depend on all
+        if threshold == 2**32:
+            keep[...] = True
+        else:
+            xp.less(x, np.uint32(threshold), out=keep)
+        yield part, keep
+
+
+def keep_mask(k: int, rows: Array, cols: Array, probability: float, xp: Any = np) -> Array:
+    """The masks of `keep_blocks` as one bool[len(rows), len(cols)] array."""
+    mask = xp.zeros((len(rows), len(cols)), dtype=bool)
+    for part, keep in keep_blocks(k, rows, cols, probability, xp):
+        mask[part] = keep
+    return mask
+
+
+def block_rows(width: int, xp: Any = np) -> int:
+    """How many rows of this width to treat at a time: a multiple of 8, at least 8."""
+    return max((CACHED if xp is np else LAUNCHED) // max(width, 1) // 8 * 8, 8)
+
+
+def glorot(
+    seed: int, layer: int, shape: tuple[int, int], rows: Array, cols: Array, dtype: Any = np.float32
+) -> Array:  # fmt: skip
+    """Entries (rows, cols) of a layer's initial weights: uniform in ±sqrt(6 / (fan in + fan out)).
+
+    `shape` is the global (fan in, fan out); entry (i, j) is a function of (seed, layer, i, j, shape). Glorot and
+    Bengio: Understanding the difficulty of training deep feedforward neural networks, AISTATS 2010.
+    """
+    limit = math.sqrt(6.0 / max(sum(shape), 1))
+    return ((2.0 * uniform(key(seed, WEIGHTS, layer), rows, cols) - 1.0) * limit).astype(dtype)
