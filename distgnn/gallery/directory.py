@@ -1,0 +1,119 @@
+"""Write a generated graph as a directory of plain .npy files, chunk by chunk, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from distgnn.errors import UserError
+from distgnn.gallery.graph import Edges, GeneratedGraph
+from distgnn.store.publish import new_directory
+from distgnn.store.source import EDGE_CHUNK
+
+FORMAT, VERSION = "distgnn-graph", 1
+
+
+def write(graph: GeneratedGraph, path: str | os.PathLike[str], force: bool = False) -> dict[str, Any]:
+    """Write `graph` to the directory `path` and return what its graph.json says.
+
+    Files: graph.json; edges.npy int64 (m, 2), source and target; features.npy float32 (n, width), labels.npy int32 (n,) and
+    split.npy uint8 (n,) where the graph has them. Memory: a few arrays of n, and chunks; never all edges or features.
+
+    The directory appears when it is complete. An existing one is replaced only with `force`, and only if it is a generated
+    graph. UserError: `path` exists (or is something else), its parent does not, or the disk is too small.
+    """
+    with new_directory(path, force=force, replaceable=_is_generated, what="generated graph") as folder:
+        _check_space(graph, folder)
+        m = save_rows(folder / "edges.npy", np.int64, (2,), (np.stack(ends, axis=1) for ends in graph.edges()))
+        labels, split = graph.labels(lambda: _read_edges(folder / "edges.npy")), graph.split()
+        if labels is not None:
+            save_rows(folder / "labels.npy", np.int32, (), [labels])
+        if split is not None:
+            save_rows(folder / "split.npy", np.uint8, (), [split])
+        if graph.width:
+            save_rows(folder / "features.npy", np.float32, (graph.width,), graph.features())
+        description = describe(graph, m)
+        with _durable(folder / "graph.json") as file:
+            file.write(json.dumps(description, indent=2).encode() + b"\n")
+    return description
+
+
+def describe(graph: GeneratedGraph, edges: int) -> dict[str, Any]:
+    """The contents of graph.json."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "kind": graph.kind,
+        "n": graph.n,
+        "edges": edges,
+        "directed": graph.directed,
+        "classes": graph.classes,
+        "width": graph.width,
+        "seed": graph.seed,
+        "parameters": graph.parameters,
+    }
+
+
+def save_rows(path: Path, dtype: Any, row_shape: tuple[int, ...], pieces: Iterable[np.ndarray]) -> int:
+    """Write an .npy file (version 1.0, C order) of pieces of shape (k, *row_shape); returns the number of rows.
+
+    The header is written again when that is known. Plain writes rather than a memory map: the pages of a map count as this
+    process's memory until the system drops them.
+    """
+    rows = 0
+    with _durable(path) as file:
+        begin = _write_header(file, dtype, (0, *row_shape))
+        for piece in pieces:
+            if piece.shape[1:] != row_shape:
+                raise ValueError(f"a piece of shape {piece.shape} in a file of rows {row_shape}")
+            file.write(np.ascontiguousarray(piece, dtype).data)
+            rows += len(piece)
+        file.seek(0)
+        if _write_header(file, dtype, (rows, *row_shape)) != begin:
+            raise RuntimeError("the longer .npy header overwrote the first row")
+    return rows
+
+
+def _write_header(file: IO[bytes], dtype: Any, shape: tuple[int, ...]) -> int:
+    """NumPy leaves room for the first dimension to grow, so where the data begins does not depend on it."""
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.tell()
+
+
+@contextmanager
+def _durable(path: Path) -> Iterator[IO[bytes]]:
+    """A new file that is on the disk when the block ends."""
+    with open(path, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _is_generated(path: Path) -> bool:
+    return (path / "graph.json").is_file() and (path / "edges.npy").is_file()
+
+
+def _read_edges(path: Path) -> Iterator[Edges]:
+    """The chunks of an edges.npy."""
+    with open(path, "rb") as file:
+        np.lib.format.read_magic(file)
+        np.lib.format.read_array_header_1_0(file)
+        while len(chunk := np.fromfile(file, np.int64, 2 * EDGE_CHUNK)):
+            src, dst = np.ascontiguousarray(chunk.reshape(-1, 2).T)
+            yield src, dst
+
+
+def _check_space(graph: GeneratedGraph, directory: Path) -> None:
+    """Before minutes of work, not after them. Road maps have about as many edges as nodes."""
+    needed = 16 * (graph.n if graph.m is None else graph.m) + graph.n * (4 * graph.width + 5)
+    free = shutil.disk_usage(directory).free
+    if needed > free:
+        raise UserError(f"{directory.parent} has {free / 1e9:.1f} GB free; this graph needs {needed / 1e9:.1f} GB")

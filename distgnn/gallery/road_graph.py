@@ -1,0 +1,136 @@
+"""Road-like graphs: planar, spatially numbered, mostly nodes of degree 2, as in the street networks of OpenStreetMap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from distgnn.gallery.graph import Edges, GeneratedGraph, check
+from distgnn.gallery.streams import stream, unit_rows
+
+
+class RoadMap(GeneratedGraph):
+    """A square map: streets run along every `spacing`-th row and column of a grid of cells, a node in every cell of a street.
+
+    So there is a junction every `spacing` cells, joined by chains of nodes of degree 2. A share `missing_roads` of the pieces
+    between junctions is not there, nor is a share `missing_nodes` of all nodes. Up to 0.4 missing roads one component dominates
+    (bonds of the square lattice percolate at 0.5).
+
+    Like a map that was cut into tiles, nodes are numbered tile by tile, the tiles row by row, and row by row within a tile of
+    `tile` x `tile` cells. Non-zeros therefore crowd around the diagonal, and the blocks of a 2D cut are very unequal.
+
+    The label is the region: that of the nearest of `classes` random centres. The features are the region's direction plus noise.
+    """
+
+    kind = "road"
+    m = None  # known when the last chunk has been drawn
+
+    def __init__(
+        self,
+        nodes: int,
+        *,
+        spacing: int = 4,
+        missing_roads: float = 0.25,
+        missing_nodes: float = 0.01,
+        tile: int = 32,
+        **common: Any,
+    ):
+        """Raises UserError for numbers that make no sense."""
+        super().__init__(nodes, directed=False, **common)
+        check(spacing >= 1, f"--spacing {spacing}: expected at least 1")
+        check(0 <= missing_roads <= 1, f"--missing-roads {missing_roads}: expected a share between 0 and 1")
+        check(0 <= missing_nodes <= 0.9, f"--missing-nodes {missing_nodes}: expected a share between 0 and 0.9")
+        check(tile >= 1, f"--tile {tile}: expected at least 1")
+        self.spacing, self.missing_roads, self.missing_nodes = spacing, missing_roads, missing_nodes
+        per_junction = (1 + 2 * (1 - missing_roads) * (spacing - 1)) * (1 - missing_nodes)
+        side = spacing * math.sqrt(self.n / per_junction)
+        self.tile = spacing * max(1, math.ceil(min(tile, side) / spacing))
+        self.tiles = max(1, round(side / self.tile))
+        self._first = self._count_strips()
+        self.edge_chunks = len(self._first) - 1
+        self.parameters |= {
+            "spacing": spacing,
+            "missing_roads": missing_roads,
+            "missing_nodes": missing_nodes,
+            "tile": self.tile,
+        }
+
+    def edge_chunk(self, index: int) -> Edges:
+        """Chunk `index` is a strip: one row of tiles, and the streets that lead from it to the next."""
+        across, down, present = self._strip(index)
+        ids = self._ids(index, present)
+        below = np.full((1, ids.shape[1]), -1, np.int64)
+        if index + 1 < self.edge_chunks:
+            below[:] = self._ids(index + 1, self._strip(index + 1)[2])[:1]
+        s = self.spacing
+        rows = ids[::s]
+        columns = np.concatenate([ids[:, ::s], below[:, ::s]])
+        pieces = (
+            (rows[:, :-1], rows[:, 1:], np.repeat(across, s, axis=1)[:, :-1]),
+            (columns[:-1], columns[1:], np.repeat(down, s, axis=0)),
+        )
+        chosen = [(a[k], b[k]) for a, b, there in pieces for k in [there & (a >= 0) & (b >= 0)]]
+        return np.concatenate([a for a, _ in chosen]), np.concatenate([b for _, b in chosen])
+
+    def _strip(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Which pieces of street lead right and down from each junction, and which cells have a node (tile, tiles * tile)."""
+        rng = stream(self.seed, "strip", index)
+        s, shape = self.spacing, (self.tile, self.tile * self.tiles)
+        junctions = (shape[0] // s, shape[1] // s)
+        across = rng.random(junctions, np.float32) >= self.missing_roads
+        down = rng.random(junctions, np.float32) >= self.missing_roads
+        present = np.zeros(shape, bool)
+        present[::s] = np.repeat(across, s, axis=1)
+        present[:, ::s] |= np.repeat(down, s, axis=0)
+        present[::s, ::s] = True
+        present &= rng.random(shape, np.float32) >= self.missing_nodes
+        return across, down, present
+
+    def _ids(self, index: int, present: np.ndarray) -> np.ndarray:
+        """int64 like `present`: the number of every node, tile by tile; -1 where there is none, or where the map ends."""
+        tile, tiles = self.tile, self.tiles
+        by_tile = present.reshape(tile, tiles, tile).transpose(1, 0, 2)
+        ids = self._first[index] + np.cumsum(by_tile.ravel(), dtype=np.int64) - 1
+        ids = ids.reshape(tiles, tile, tile).transpose(1, 0, 2).reshape(present.shape)
+        return np.where(present & (ids < self.n), ids, -1)
+
+    def _count_strips(self) -> list[int]:
+        """First node of every strip, until there are n nodes; the last strip is cut off there."""
+        first = [0]
+        while first[-1] < self.n:
+            first.append(first[-1] + int(np.count_nonzero(self._strip(len(first) - 1)[2])))
+        return first
+
+    @cached_property
+    def _regions(self) -> np.ndarray:
+        """int32 (n,): the nearest centre."""
+        shape = (self.tile * self.edge_chunks, self.tile * self.tiles)
+        centres = stream(self.seed, "regions").random((max(self.classes, 1), 2)) * shape
+        regions = np.empty(self.n, np.int32)
+        for strip in range(self.edge_chunks):
+            ids = self._ids(strip, self._strip(strip)[2])
+            rows, columns = np.nonzero(ids >= 0)
+            regions[ids[rows, columns]] = _nearest(rows + strip * self.tile, columns, centres)
+        return regions
+
+    def _hidden_states(self) -> tuple[np.ndarray, np.ndarray]:
+        table = unit_rows(stream(self.seed, "table"), max(self.classes, 1), self.width)
+        return self._regions, table.astype(np.float32)
+
+    def _labels(self, edges: Callable[[], Iterable[Edges]]) -> np.ndarray:
+        return self._regions
+
+
+def _nearest(rows: np.ndarray, columns: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """int32: index of the nearest centre; memory of one distance per point, however many centres."""
+    best = np.full(len(rows), np.inf)
+    nearest = np.zeros(len(rows), np.int32)
+    for index, (row, column) in enumerate(centres):
+        distance = (rows - row) ** 2 + (columns - column) ** 2
+        closer = distance < best
+        best[closer], nearest[closer] = distance[closer], index
+    return nearest

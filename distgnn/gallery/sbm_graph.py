@@ -1,0 +1,154 @@
+"""Planted partitions: the degree-corrected stochastic block model (Karrer and Newman, Phys. Rev. E 83, 2011)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from distgnn.gallery.graph import Edges, GeneratedGraph, check, chunk_count, chunk_size, edge_count, node_permutation
+from distgnn.gallery.streams import power_law, stream, unit_rows
+
+
+class PlantedPartition(GeneratedGraph):
+    """`communities` groups of nodes; a share `mixing` of the edges leaves its community, the others stay inside.
+
+    The first end of an edge is drawn with probability proportional to a node's weight, the second likewise among the other
+    nodes of its community or among all nodes outside; so expected degrees are proportional to the weights. There are no
+    self-loops, except that a node alone in the graph has no choice. The only node of a community has none inside, and all its
+    edges leave. Sizes and weights are equal, or power laws (the LFR benchmark: Lancichinetti et al., Phys. Rev. E 78, 2008);
+    weights are cut where the expected degree would exceed sqrt(n * degree), beyond which most of a hub's edges would be
+    duplicates.
+
+    The label is the community modulo `classes`; the features are the class's direction plus noise.
+    """
+
+    kind = "sbm"
+    m: int
+
+    def __init__(
+        self,
+        nodes: int,
+        *,
+        communities: int = 16,
+        edges: int | None = None,
+        degree: float | None = None,
+        mixing: float = 0.2,
+        size_exponent: float | None = None,
+        degree_exponent: float | None = None,
+        classes: int | None = None,
+        scramble: bool = True,
+        directed: bool = False,
+        **common: Any,
+    ):
+        """`edges` listed or `degree` non-zeros per node (default 16); exponents above 1, None: equal; `classes` None: all.
+
+        Raises UserError for numbers that make no sense.
+        """
+        check(nodes >= 1, f"--nodes {nodes}: expected at least one node")
+        check(1 <= communities <= nodes, f"--communities {communities}: expected 1 to --nodes {nodes}")
+        super().__init__(nodes, classes=communities if classes is None else classes, directed=directed, **common)
+        check(self.classes <= communities, f"--classes {classes}: expected at most --communities {communities}")
+        check(0 <= mixing <= 1, f"--mixing {mixing}: expected a share between 0 and 1")
+        check(mixing == 0 or communities > 1, f"--mixing {mixing}: edges cannot leave the only community; expected 0")
+        for flag, exponent in (("--size-exponent", size_exponent), ("--degree-exponent", degree_exponent)):
+            valid = exponent is None or (math.isfinite(exponent) and exponent > 1)
+            check(valid, f"{flag} {exponent}: expected a number above 1")
+        self.m = edge_count(self.n, edges, degree, 16.0, directed)
+        self.edge_chunks = chunk_count(self.m)
+        self.communities, self.mixing, self.scramble = communities, mixing, scramble
+        self.size_exponent, self.degree_exponent = size_exponent, degree_exponent
+        self.parameters |= {
+            "communities": communities,
+            "mixing": mixing,
+            "size_exponent": size_exponent,
+            "degree_exponent": degree_exponent,
+            "scramble": scramble,
+        }
+
+    def edge_chunk(self, index: int) -> Edges:
+        """Nodes are numbered community by community, and lie side by side on a line, each as long as its weight."""
+        rng = stream(self.seed, "edges", index)
+        size = chunk_size(self.m, index)
+        line, starts = self._line, self._starts
+        src = self._at(np.sort(rng.random(size)) * line[-1])  # sorted: the search walks through memory in order
+        own = self._community[src]
+        left, right = line[starts[own]], line[starts[own + 1]]
+        leaves = rng.random(size) < self.mixing
+        if self.communities > 1:
+            leaves |= starts[own + 1] - starts[own] == 1
+        place = rng.random(size)
+        dst = np.where(
+            leaves,
+            self._at(_beside(place, 0.0, line[-1], left, right)),
+            self._at(_beside(place, left, right, line[src], line[src + 1])),
+        )
+        inside = np.clip(dst, starts[own], starts[own + 1] - 1)  # against rounding at a community's end
+        dst = np.where(leaves, dst, inside)
+        return self._ids(src), self._ids(dst)
+
+    def _at(self, place: np.ndarray) -> np.ndarray:
+        """The nodes that lie at these places of the line."""
+        return np.clip(np.searchsorted(self._line, place, side="right") - 1, 0, self.n - 1)
+
+    def _ids(self, nodes: np.ndarray) -> np.ndarray:
+        return self._permutation[nodes].astype(np.int64, copy=False) if self.scramble else nodes
+
+    @cached_property
+    def _permutation(self) -> np.ndarray:
+        return node_permutation(self.n, self.seed)
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """int64 (communities + 1,): first node of every community; none is empty."""
+        k = self.communities
+        shares = np.ones(k)
+        if self.size_exponent is not None:
+            shares = power_law(stream(self.seed, "sizes"), k, self.size_exponent)
+        ends = np.rint(np.cumsum(shares / shares.sum()) * (self.n - k)).astype(np.int64)
+        ends[-1] = self.n - k
+        return np.concatenate([[0], ends + np.arange(1, k + 1)])
+
+    @cached_property
+    def _community(self) -> np.ndarray:
+        return np.repeat(np.arange(self.communities, dtype=np.int32), np.diff(self._starts))
+
+    @cached_property
+    def _line(self) -> np.ndarray:
+        """float64 (n + 1,): where every node's weight begins, and the end."""
+        line = np.arange(self.n + 1, dtype=np.float64)
+        if self.degree_exponent is not None and self.m:
+            weights = power_law(stream(self.seed, "degrees"), self.n, self.degree_exponent)
+            degree = self.m * (1 if self.directed else 2) / self.n
+            weights = np.minimum(weights, _cut(weights, math.sqrt(self.n / degree)))
+            np.cumsum(weights, out=line[1:])
+        return line
+
+    def _hidden_states(self) -> tuple[np.ndarray, np.ndarray]:
+        states = max(self.classes, 1)
+        return self._classes(states), unit_rows(stream(self.seed, "table"), states, self.width).astype(np.float32)
+
+    def _labels(self, edges: Callable[[], Iterable[Edges]]) -> np.ndarray:
+        return self._classes(self.classes)
+
+    def _classes(self, count: int) -> np.ndarray:
+        labels = np.empty(self.n, np.int32)
+        labels[self._permutation if self.scramble else slice(None)] = self._community % count
+        return labels
+
+
+def _beside(place: np.ndarray, left: Any, right: Any, hole_left: np.ndarray, hole_right: np.ndarray) -> np.ndarray:
+    """Map `place` in [0, 1) uniformly onto left..right without the hole in it."""
+    at = left + place * ((right - left) - (hole_right - hole_left))
+    return np.where(at >= hole_left, at + (hole_right - hole_left), at)
+
+
+def _cut(weights: np.ndarray, ratio: float) -> float:
+    """The largest weight allowed so that it stays below `ratio` times the mean; the mean itself falls as weights are cut."""
+    limit = float(weights.max())
+    for _ in range(32):
+        limit = max(1.0, ratio * float(np.minimum(weights, limit).mean()))
+    return limit
