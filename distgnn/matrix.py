@@ -356,16 +356,21 @@ class LocalBlocks:
         shape: of the global matrix.
         pieces: ``(rows, cols, csr)`` triples: global ranges and the SciPy matrix that stands there.
         symmetric: promise that the global matrix equals its transpose exactly, so that no Aᵀ is needed.
+        dtype: of the values, the same on every rank; a rank that holds no piece can't infer it.
     """
 
-    def __init__(self, shape: Shape, pieces: Sequence[tuple[Range, Range, Any]], symmetric: bool = False) -> None:
+    def __init__(
+        self, shape: Shape, pieces: Sequence[tuple[Range, Range, Any]], symmetric: bool = False, dtype: Any = None
+    ) -> None:
         self.shape = shape
         self.symmetric = symmetric
         self.pieces = [(rows, cols, sp.csr_array(csr)) for rows, cols, csr in pieces]
         for rows, cols, csr in self.pieces:
             if csr.shape != (rows[1] - rows[0], cols[1] - cols[0]):
                 raise ValueError(f"piece of shape {csr.shape} does not fill rows {rows} and columns {cols}")
-        self.dtype = np.dtype(self.pieces[0][2].dtype)
+        if dtype is None and not pieces:
+            raise ValueError("a rank that holds no piece of the matrix must be told its dtype")
+        self.dtype = np.dtype(self.pieces[0][2].dtype if dtype is None else dtype)
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
         if rows[0] >= rows[1] or cols[0] >= cols[1]:

@@ -1,0 +1,70 @@
+"""From a store straight onto a grid: each rank reads what it will hold, and nothing passes through rank 0."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from distgnn.grid import Grid
+from distgnn.layout import Layout
+from distgnn.matrix import DistDense, DistSparse
+from distgnn.store.loader import Store
+
+
+def load(
+    store: Store | str | os.PathLike[str], grid: Grid, algorithm: str = "1d", order: str | None = None, dtype: Any = None,
+    **partitions: Any,
+) -> DistSparse:  # fmt: skip
+    """The adjacency matrix of a store as a distributed operator. Collective.
+
+    Args:
+        store: an opened store or its path.
+        grid: with the axes the algorithm needs (see ``algorithms.make_grid``).
+        order: node order; default: the store's first. If it comes with a partition vector, that cuts the matrix.
+        dtype: of the values; default: as stored.
+        partitions: other partition vectors, as the algorithm's class takes them.
+
+    Raises:
+        UserError: no such store, order or algorithm, or a damaged file; on every rank.
+    """
+    from distgnn import algorithms
+
+    cls = algorithms.get(algorithm)
+    with grid.world.together():
+        source = open_store(store).order(order)
+    if dtype is not None:
+        source.dtype = np.dtype(dtype)
+    if source.partition is not None:
+        partitions = {"row_parts": source.partition, "col_parts": source.partition} | partitions
+    return cls(grid, source, **partitions)  # type: ignore[call-arg]
+
+
+def load_features(
+    store: Store | str | os.PathLike[str], layout: Layout, order: str | None = None, dtype: Any = np.float32
+) -> DistDense:
+    """The features of a store, n x width, cut as ``layout`` says: each rank reads its own rows and columns. Collective."""
+    grid = layout.grid
+    with grid.world.together():
+        opened = open_store(store)
+        shape = (opened.n, opened.width)
+        rows, cols = layout.ranges(shape)
+        block = opened.features(order, rows, cols)
+    return DistDense(grid.backend.asarray(block, dtype), layout, shape)
+
+
+def load_targets(
+    store: Store | str | os.PathLike[str], layout: Layout, order: str | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """``(labels, split)`` of the rows that this rank holds under ``layout``, int32 and uint8 on the host. Collective."""
+    with layout.grid.world.together():
+        opened = open_store(store)
+        rows = layout.row_range
+        return opened.labels(order, rows), opened.split(order, rows)
+    raise AssertionError("unreachable: together() raises")
+
+
+def open_store(store: Store | str | os.PathLike[str]) -> Store:
+    """The store itself, opened if it is a path."""
+    return store if isinstance(store, Store) else Store(store)
