@@ -38,7 +38,7 @@ class Grid:
         self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
         self.shape = dict(axes)
         self.size, self.rank = size, rank
-        self.coords: dict[str, int] = {}
+        self.coords: dict[str, int] = dict.fromkeys(axes, 0)
         for name in reversed(axes):
             rank, self.coords[name] = divmod(rank, axes[name])
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
