@@ -1,13 +1,16 @@
 """Metadata is in pyproject.toml; this file installs the kernel sources as package data of distgnn.
 
 The sources lie in ``kernels/`` beside the package, where C and CUDA people look for them, and are installed as
-``distgnn/kernels``. ``distgnn.resources.kernels_folder()`` finds them in both places.
+``distgnn/kernels``. ``distgnn.resources.kernels_folder()`` finds them in both places. The host kernels are also compiled, to the
+extension module ``distgnn._host``. Without a C compiler or Cython the package is installed without it and uses SciPy.
 """
 
 import shutil
+import tempfile
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
@@ -24,4 +27,37 @@ class BuildWithKernels(build_py):
             shutil.copytree(HERE / "kernels", target, ignore=shutil.ignore_patterns("__pycache__", "*.o", "*.so"))
 
 
-setup(cmdclass={"build_py": BuildWithKernels})
+class BuildHostKernels(build_ext):
+    """Compile the host kernels, with OpenMP where the compiler has it; every instruction set is asked for in the sources."""
+
+    def build_extension(self, extension: Extension) -> None:
+        flags = ["-O3", *(["-fopenmp"] if self._compiles("-fopenmp") else [])]
+        extension.extra_compile_args, extension.extra_link_args = flags, flags
+        super().build_extension(extension)
+
+    def _compiles(self, flag: str) -> bool:
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "probe.c")
+            source.write_text("#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n")
+            try:
+                objects = self.compiler.compile([str(source)], output_dir=folder, extra_postargs=[flag])
+                self.compiler.link_executable(objects, str(Path(folder, "probe")), extra_postargs=[flag])
+            except Exception:  # each kind of compiler has its own exceptions
+                return False
+        return True
+
+
+def extensions() -> list[Extension]:
+    try:
+        from Cython.Build import cythonize
+    except ImportError:
+        print("distgnn: no Cython, so no compiled host kernels; products on the host will use SciPy")
+        return []
+    host = Path("kernels/host")  # relative: setuptools takes no absolute sources
+    sources = [str(host / "_host.pyx"), *map(str, sorted(host.glob("*.c")))]
+    headers = sorted(map(str, host.glob("*.h")))
+    module = Extension("distgnn._host", sources, include_dirs=[str(host)], depends=headers, optional=True)
+    return cythonize([module], build_dir="build/cython")
+
+
+setup(cmdclass={"build_py": BuildWithKernels, "build_ext": BuildHostKernels}, ext_modules=extensions())

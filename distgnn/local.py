@@ -1,6 +1,7 @@
 """Products on one rank. Each function picks a kernel by array type; the choice can be forced with ``DISTGNN_SPMM``.
 
-The kernels behind ``spmm`` are SciPy's on the host and cuSPARSE (through CuPy) on a GPU.
+The kernels behind ``spmm`` are on the host the compiled ones of ``kernels/host/``, or SciPy's where those are not built; on a GPU
+cuSPARSE (through CuPy).
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from scipy.sparse import _sparsetools
 
-from distgnn import backend, ledger
+from distgnn import backend, hostkernels, ledger
 from distgnn.errors import UserError
 from distgnn.matrix import CSR
 
-SpmmKernel = Callable[[CSR, Any, Any], None]
+#: (A, B, out, accumulate)
+SpmmKernel = Callable[[CSR, Any, Any, bool], None]
 
 
 def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
@@ -24,7 +27,7 @@ def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
 
     Args:
         A: (m, k) CSR block; B: (k, f) C-contiguous dense block of the same dtype on the same device.
-        out: (m, f) C-contiguous; made (and with ``accumulate`` started from zero) when missing.
+        out: (m, f) C-contiguous, sharing no memory with B; made (and with ``accumulate`` started from zero) when missing.
 
     Returns:
         ``out``.
@@ -35,20 +38,20 @@ def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
     shape = (A.shape[0], B.shape[1])
     if A.shape[1] != B.shape[0]:
         raise ValueError(f"spmm: shapes {A.shape} and {B.shape} don't multiply")
+    on = backend.of(B)
     if out is None:
-        out = backend.of(B).zeros(shape, B.dtype)
-    elif not accumulate:
-        out[...] = 0
+        out, accumulate = on.empty(shape, B.dtype), False
     for name, array in (("B", B), ("out", out)):
         if array.dtype != A.dtype or not array.flags.c_contiguous:
             raise ValueError(f"spmm: {name} must be C-contiguous {A.dtype}, got {array.dtype} with strides {array.strides}")
     if out.shape != shape:
         raise ValueError(f"spmm: out has shape {out.shape}, the product {shape}")
-    on = backend.of(B)
     ledger.charge("spmm", "spmm", flops=2 * A.nnz * shape[1])
     with ledger.timed("spmm", "spmm", synchronize=on.synchronize):
         if A.nnz and shape[1]:
-            _spmm_kernel(on.name)(A, B, out)
+            _spmm_kernel(on.name, A.dtype)(A, B, out, accumulate)
+        elif not accumulate:
+            out[...] = 0
     return out
 
 
@@ -70,32 +73,48 @@ def gemm(A: Any, B: Any, out: Any = None, accumulate: bool = False, trans_a: boo
     return out
 
 
-def _spmm_scipy(A: CSR, B: Any, out: Any) -> None:
+def _spmm_host(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
+    hostkernels.multiply(A.indptr, A.indices, A.data, B, out, accumulate=accumulate)
+
+
+def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
     # The routine behind SciPy's csr @ dense, called directly because it adds into `out` without a temporary.
+    if not accumulate:
+        out[...] = 0
     m, k = A.shape
     _sparsetools.csr_matvecs(m, k, B.shape[1], A.indptr, A.indices, A.data, B.ravel(), out.ravel())
 
 
-def _spmm_cusparse(A: CSR, B: Any, out: Any) -> None:
+def _spmm_cusparse(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
     if "cusparse" not in A.cached:
         from cupyx.scipy.sparse import csr_matrix  # reached only with CuPy arrays in hand
 
         A.cached["cusparse"] = csr_matrix((A.data, A.indices, A.indptr), shape=A.shape)
-    out += A.cached["cusparse"] @ B
+    if accumulate:
+        out += A.cached["cusparse"] @ B
+    else:
+        out[...] = A.cached["cusparse"] @ B
 
 
+#: By device, best first. ``auto`` takes the first that can do the job.
 _SPMM_KERNELS: dict[str, dict[str, SpmmKernel]] = {
-    "numpy": {"scipy": _spmm_scipy},
+    "numpy": {"host": _spmm_host, "scipy": _spmm_scipy},
     "cupy": {"cusparse": _spmm_cusparse},
 }
 
 
 @functools.cache
-def _spmm_kernel(device: str) -> SpmmKernel:
+def _spmm_kernel(device: str, dtype: np.dtype) -> SpmmKernel:
     kernels = _SPMM_KERNELS[device]
     wanted = os.environ.get("DISTGNN_SPMM", "auto")
     if wanted == "auto":
-        return next(iter(kernels.values()))
+        return next(kernel for name, kernel in kernels.items() if _can(name, dtype))
     if wanted not in kernels:
         raise UserError(f"DISTGNN_SPMM={wanted}: no such kernel for {device} arrays; there is {', '.join(['auto', *kernels])}")
+    if not _can(wanted, dtype):
+        raise UserError(f"DISTGNN_SPMM={wanted}: not for {dtype}, or not built here (install with a C compiler at hand)")
     return kernels[wanted]
+
+
+def _can(name: str, dtype: np.dtype) -> bool:
+    return name != "host" or (dtype in (np.float32, np.float64) and hostkernels.module() is not None)

@@ -1,0 +1,227 @@
+"""The host SpMM kernels against SciPy in float64: every instruction set of this machine, every width class, every option."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from distgnn import hostkernels
+from distgnn.gallery import awkward
+
+pytestmark = pytest.mark.skipif(hostkernels.module() is None, reason="host kernels not built")
+
+ISAS = hostkernels.module().isas() if hostkernels.module() else []
+WIDTHS = [1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 41, 64, 100, 128, 129, 256, 602, 1024]
+SHAPES = awkward()
+#: Relative to the sum of the magnitudes of the terms: a few units in the last place times the square root of the row's length.
+TOLERANCE = {np.dtype(np.float32): 2e-6, np.dtype(np.float64): 5e-15}
+
+
+def to_bfloat16(x: np.ndarray) -> np.ndarray:
+    """The upper halves of float32 numbers, cut off."""
+    return (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def from_bfloat16(x: np.ndarray) -> np.ndarray:
+    return (x.astype(np.uint32) << 16).view(np.float32)
+
+
+def dense(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype, spare: int = 0) -> np.ndarray:
+    """Random numbers of both signs whose rows lie `spare` numbers apart; the gaps hold NaN, which would show up if read."""
+    whole = np.full((shape[0], shape[1] + spare), np.nan, dtype)
+    whole[:, : shape[1]] = rng.standard_normal(shape)
+    return whole[:, : shape[1]]
+
+
+def assert_close(got: np.ndarray, want: np.ndarray, magnitude: np.ndarray, what: str = "") -> None:
+    """`magnitude`: the same sum over absolute values."""
+    allowed = TOLERANCE[got.dtype] * np.maximum(magnitude, 1e-30)
+    wrong = ~(np.abs(got - want) <= allowed)
+    assert not wrong.any(), f"{what}: {wrong.sum()} of {wrong.size} wrong, first at {np.argwhere(wrong)[0]}"
+
+
+@pytest.fixture(params=range(len(ISAS)), ids=ISAS)
+def isa(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_every_shape_and_width(isa: int, dtype: type, index: type) -> None:
+    rng = np.random.default_rng(1)
+    for name, A in SHAPES.items():
+        values = A.data.astype(dtype)
+        exact = sp.csr_array((values.astype(np.float64), A.indices, A.indptr), shape=A.shape)
+        for width in WIDTHS:
+            B = dense(rng, (A.shape[1], width), dtype)
+            out = np.full((A.shape[0], width), np.nan, dtype)
+            hostkernels.multiply(A.indptr.astype(index), A.indices.astype(index), values, B, out, isa=isa)
+            assert_close(out, exact @ B.astype(np.float64), abs(exact) @ abs(B.astype(np.float64)), f"{name}, width {width}")
+
+
+@pytest.mark.parametrize("width", range(1, 70))
+def test_every_narrow_width_apart_and_misaligned(isa: int, width: int) -> None:
+    rng = np.random.default_rng(width)
+    A = SHAPES["prime"]
+    for dtype in (np.float32, np.float64):
+        B = dense(rng, (A.shape[1], width), dtype, spare=width % 5)
+        whole = np.full((A.shape[0], width + 3), 7.0, dtype)
+        values = np.concatenate([[np.nan], A.data]).astype(dtype)[1:]
+        hostkernels.multiply(A.indptr, A.indices, values, B, whole[:, 1 : width + 1], isa=isa)
+        exact = sp.csr_array((values.astype(np.float64), A.indices, A.indptr), shape=A.shape)
+        assert_close(whole[:, 1 : width + 1].copy(), exact @ B.astype(np.float64), abs(exact) @ abs(B.astype(np.float64)))
+        assert (whole[:, 0] == 7).all() and (whole[:, width + 1 :] == 7).all(), "wrote beside the rows of out"
+
+
+@pytest.mark.parametrize("prefetch", [-1, 0, 1, 5, 10_000])
+def test_looking_ahead_changes_nothing(isa: int, prefetch: int) -> None:
+    rng = np.random.default_rng(2)
+    for A in SHAPES.values():
+        B = dense(rng, (A.shape[1], 24), np.float32)
+        got, want = np.empty((2, A.shape[0], 24), np.float32)
+        hostkernels.multiply(A.indptr, A.indices, A.data.astype(np.float32), B, got, isa=isa, prefetch=prefetch)
+        hostkernels.multiply(A.indptr, A.indices, A.data.astype(np.float32), B, want, isa=isa)
+        assert_close(got, want, np.abs(sp.csr_array(A)) @ np.abs(B))
+
+
+OPTIONS = ["accumulate", "row_scale", "column_scale", "no_values", "bias", "relu", "mask"]
+TOGETHER = [OPTIONS, ["row_scale", "column_scale", "no_values"], ["bias", "relu"]]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("chosen", [*[[o] for o in OPTIONS], *TOGETHER], ids=str)
+def test_options(isa: int, dtype: type, chosen: list[str]) -> None:
+    rng = np.random.default_rng(3)
+    for name in ("prime", "wide", "tall", "hub_row", "empty_rows", "no_edges"):
+        A = SHAPES[name]
+        m, k = A.shape
+        for width in (1, 3, 16, 17, 41, 64, 200, 602):
+            B, out, mask = (dense(rng, shape, dtype, spare=3) for shape in ((k, width), (m, width), (m, width)))
+            row, column, bias = (rng.uniform(-2, 2, size).astype(dtype) for size in (m, k, width))
+            values = None if "no_values" in chosen else A.data.astype(dtype)
+            given = {"row_scale": row, "column_scale": column, "bias": bias, "mask": mask, "accumulate": True, "relu": True}
+            want, magnitude = reference(A, values, B, out, {o: given[o] for o in chosen if o in given})
+            hostkernels.multiply(A.indptr, A.indices, values, B, out, isa=isa, **{o: given[o] for o in chosen if o in given})
+            assert_close(np.ascontiguousarray(out), want, magnitude, f"{name}, width {width}")
+
+
+def reference(
+    A: sp.csr_array, values: np.ndarray | None, B: np.ndarray, out: np.ndarray, options: dict
+) -> tuple[np.ndarray, np.ndarray]:
+    """What a product with these options is, and the sum of its terms' magnitudes, in float64."""
+    data = np.ones(A.nnz) if values is None else values.astype(np.float64)
+    exact = sp.csr_array((data, A.indices, A.indptr), shape=A.shape)
+    if "column_scale" in options:
+        exact = exact @ sp.diags_array(options["column_scale"].astype(np.float64))
+    if "row_scale" in options:
+        exact = sp.diags_array(options["row_scale"].astype(np.float64)) @ exact
+    want, magnitude = exact @ B.astype(np.float64), abs(exact) @ abs(B.astype(np.float64))
+    if "accumulate" in options:
+        want, magnitude = want + out, magnitude + abs(out)
+    if "bias" in options:
+        want, magnitude = want + options["bias"], magnitude + abs(options["bias"])
+    if "relu" in options:
+        want = np.maximum(want, 0)
+    if "mask" in options:
+        want = np.where(options["mask"] > 0, want, 0)
+    return want, magnitude
+
+
+def test_bfloat16_features(isa: int) -> None:
+    rng = np.random.default_rng(4)
+    for name in ("prime", "hub_row", "wide", "no_edges"):
+        A = SHAPES[name]
+        values = A.data.astype(np.float32)
+        for width in WIDTHS:
+            B = to_bfloat16(rng.standard_normal((A.shape[1], width)))
+            out = np.empty((A.shape[0], width), np.float32)
+            hostkernels.multiply(A.indptr, A.indices, values, B, out, isa=isa)
+            exact = sp.csr_array((values.astype(np.float64), A.indices, A.indptr), shape=A.shape)
+            B64 = from_bfloat16(B).astype(np.float64)
+            assert_close(out, exact @ B64, abs(exact) @ abs(B64), f"{name}, width {width}")
+
+
+def test_threads_give_the_bits_of_one(isa: int) -> None:
+    rng = np.random.default_rng(5)
+    A = sp.random_array((3000, 500), density=0.1, rng=rng, dtype=np.float32).tocsr()
+    B = dense(rng, (500, 20), np.float32)
+    outs = np.empty((3, 3000, 20), np.float32)
+    for out, threads in zip(outs, (1, 2, 7), strict=True):
+        hostkernels.multiply(A.indptr, A.indices, A.data, B, out, isa=isa, threads=threads)
+    assert np.array_equal(outs[0], outs[1]) and np.array_equal(outs[0], outs[2])
+
+
+def test_nan_and_infinity_stay_in_their_rows_and_columns(isa: int) -> None:
+    A = SHAPES["diagonal"]
+    B = np.ones((19, 17), np.float32)
+    B[4, 9], B[7, 16] = np.nan, np.inf
+    out = np.empty((19, 17), np.float32)
+    hostkernels.multiply(A.indptr, A.indices, A.data.astype(np.float32), B, out, isa=isa, relu=True)
+    assert np.isnan(out[4, 9]) and np.isinf(out[7, 16])
+    assert np.isfinite(out).sum() == out.size - 2
+
+
+@pytest.mark.parametrize(
+    "change, error, words",
+    [
+        ({"B": np.ones((5, 4), np.int32)}, TypeError, "B: need an array of float32"),
+        ({"B": [[1.0]]}, TypeError, "B: need an array"),
+        ({"B": np.ones((5, 8), np.float32)[:, ::2]}, ValueError, "B: rows must be contiguous"),
+        ({"B": np.ones((5, 4), np.float32)[::-1]}, ValueError, "B: rows must follow"),
+        ({"B": np.ones((4, 5), np.float32).T}, ValueError, "B: rows must be contiguous"),
+        ({"B": np.ones(5, np.float32)}, ValueError, "B: need 2 dimensions"),
+        ({"B": np.ones((5, 4))}, TypeError, "out: need an array of float64"),
+        ({"B": np.ones((5, 4), ">f4")}, TypeError, "B: need an array of float32"),
+        ({"out": np.ones((3, 5), np.float32)}, ValueError, "out: need shape"),
+        ({"out": np.ones((3, 3), np.float32)}, ValueError, "out: need shape"),
+        ({"values": np.ones(3)}, TypeError, "values: need an array of float32"),
+        ({"values": np.ones(2, np.float32)}, ValueError, "values: need shape"),
+        ({"indptr": np.array([0, 1, 2])[:0]}, ValueError, "indptr"),
+        ({"indptr": np.array([0, 1, 2, 4])}, ValueError, "rise from 0 to 3"),
+        ({"indptr": np.array([1, 1, 2, 3])}, ValueError, "rise from 0 to 3"),
+        ({"indices": np.array([0.0, 1.0, 2.0])}, TypeError, "indices: need an array of int32 or int64"),
+        ({"bias": np.ones(5, np.float32)}, ValueError, "bias: need shape"),
+        ({"row_scale": np.ones(5, np.float32)}, ValueError, "row_scale: need shape"),
+        ({"column_scale": np.ones(3, np.float32)}, ValueError, "column_scale: need shape"),
+        ({"mask": np.ones((3, 3), np.float32)}, ValueError, "mask: need shape"),
+        ({"isa": 17}, ValueError, "isa"),
+    ],
+    ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
+)
+def test_bad_arguments(change: dict, error: type, words: str) -> None:
+    arguments = {
+        "indptr": np.array([0, 1, 2, 3]), "indices": np.array([0, 4, 2]), "values": np.ones(3, np.float32),
+        "B": np.ones((5, 4), np.float32), "out": np.ones((3, 4), np.float32),
+    }  # fmt: skip
+    hostkernels.multiply(**arguments)
+    with pytest.raises(error, match=words):
+        hostkernels.multiply(**(arguments | change))
+
+
+def test_out_must_be_writable_and_its_own() -> None:
+    arguments = np.array([0, 1]), np.array([0]), np.ones(1, np.float32)
+    B = np.ones((1, 4), np.float32)
+    with pytest.raises(ValueError, match="out shares memory with B"):
+        hostkernels.multiply(*arguments, B, B)
+    frozen = np.ones((1, 4), np.float32)
+    frozen.flags.writeable = False
+    with pytest.raises(TypeError, match="out: need a writable array"):
+        hostkernels.multiply(*arguments, B, frozen)
+    hostkernels.multiply(*arguments, frozen, B)
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_check_finds_what_could_crash(index: type) -> None:
+    check = hostkernels.module().check
+    indptr, indices = np.array([0, 2, 2, 3], index), np.array([0, 4, 2], index)
+    check(indptr, indices, 5)
+    for bad, words in (
+        ((indptr, indices, 4), "0..3, got 4 at position 1"),
+        ((indptr, np.array([0, 4, -1], index), 5), "got -1 at position 2"),
+        ((np.array([0, 2, 1, 3], index), indices, 5), "falls from 2 to 1 at row 1"),
+        ((np.array([0, 2, 2, 4], index), indices, 5), "rise from 0 to 3"),
+        ((np.array([1, 2, 2, 3], index), indices, 5), "rise from 0 to 3"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            check(*bad)
