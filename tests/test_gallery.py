@@ -86,6 +86,11 @@ def test_streams_differ_by_seed_purpose_and_chunk_and_by_nothing_else() -> None:
     assert stream(0, "a").random(8).tolist() == draws[0]
 
 
+def test_streams_of_neighbouring_chunks_share_no_numbers() -> None:
+    words = np.concatenate([stream(0, "a", chunk).bit_generator.random_raw(10_000) for chunk in range(3)])
+    assert len(np.unique(words)) == len(words)
+
+
 def test_alias_table_draws_its_distribution_and_nothing_impossible() -> None:
     probabilities = np.array([0.5, 0.0, 0.31, 0.19])
     shares = np.bincount(AliasTable(probabilities).draw(stream(0, "test"), 100_000), minlength=4) / 100_000
@@ -206,10 +211,12 @@ def test_rmat_scrambling_only_renumbers() -> None:
     assert abs(np.corrcoef(np.arange(500), degrees[1])[0, 1]) < 0.2 < -np.corrcoef(np.arange(500), degrees[0])[0, 1]
 
 
-def test_rmat_labels_are_those_of_averaged_states() -> None:
-    made = RMat(200, degree=6, noise=0, features=16, directed=True)
+@pytest.mark.parametrize("directed", [False, True])
+def test_rmat_labels_are_those_of_averaged_states(directed: bool) -> None:
+    made = RMat(200, degree=6, directed=directed)
     src, dst = drawn(made)
-    mean = sp.csr_array((np.ones(len(src)), (dst, src)), shape=(200, 200)) + sp.eye_array(200, format="csr")
+    A = sp.csr_array((np.ones(len(src)), (dst, src)), shape=(200, 200))
+    mean = sp.eye_array(200, format="csr") + (A if directed else A + A.T)
     mean = sp.diags_array(1 / mean.sum(axis=1)) @ mean
     directions = gallery.streams.unit_rows(stream(0, "classes"), 8, rmat_graph.DIMENSIONS)
     signal = mean @ mean @ made._directions[made._states]
