@@ -1,0 +1,91 @@
+"""``distgnn prepare SRC OUT``: import a graph and write it as a sharded store."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distgnn.store.writer import Summary
+
+HELP = "import a graph, normalise and permute it, and write it as a sharded store"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SRC", help="what generate wrote, or a file or directory in one of the formats")
+    parser.add_argument("out", metavar="OUT", help="directory to create, by custom NAME.dg")
+    parser.add_argument("--force", action="store_true", help="replace OUT if it is a store")
+
+    reading = parser.add_argument_group("reading")
+    reading.add_argument(
+        "--format",
+        default="auto",
+        metavar="F",
+        help="auto, edges (CSV, TSV), generated, mtx, npz, ogb, planetoid or reddit (default: auto)",
+    )
+    direction = reading.add_mutually_exclusive_group()
+    direction.add_argument("--directed", dest="directed", action="store_true", default=None, help="an edge has one direction")
+    direction.add_argument("--undirected", dest="directed", action="store_false", default=None, help="add every edge's reverse")
+    reading.add_argument("--weights", action="store_true", help="take edge weights from the source instead of ones")
+    reading.add_argument("--features", metavar="FILE", help=".npy, .npz, .csv, or .json with {node: [active features]}")
+    reading.add_argument("--labels", metavar="FILE", help=".npy, .npz or .csv with a label for every node")
+    reading.add_argument("--split", metavar="A/B/C", help="shares of training, validation and test nodes, such as 0.6/0.2/0.2")
+    reading.add_argument("--source-column", metavar="NAME", help="column of an edge list that has the edge's source")
+    reading.add_argument("--target-column", metavar="NAME", help="column of an edge list that has the edge's target")
+    reading.add_argument("--id-column", metavar="NAME", help="column of the label and feature files that has the node")
+    reading.add_argument("--label-column", metavar="NAME", help="column of the label file that has the label")
+
+    writing = parser.add_argument_group("writing")
+    writing.add_argument(
+        "--order", default="random", metavar="NAMES", help="node orders to write, separated by commas: random, original"
+    )
+    writing.add_argument("--seed", type=int, default=0, metavar="S", help="of the random order and the split")
+    writing.add_argument(
+        "--normalize", default="gcn", choices=("gcn", "row", "none"), help="scale by degrees on both sides, by row, or not"
+    )
+    writing.add_argument("--no-self-loops", dest="self_loops", action="store_false", help="do not add missing self-loops")
+    writing.add_argument("--dtype", default="float32", choices=("float32", "float64"), help="of the matrix")
+    writing.add_argument("--shards", metavar="RxC", help="grid of shards (default: so that each has a few million entries)")
+
+
+def run(args: argparse.Namespace) -> None:
+    from distgnn.cli.first_rank import on_first_rank
+
+    on_first_rank(lambda: print(summary(prepare(args)), flush=True))
+
+
+def prepare(args: argparse.Namespace) -> Summary:
+    """Write the store that the command line describes."""
+    from distgnn.store import writer
+    from distgnn.store.importers import open_source
+    from distgnn.store.source import ImportOptions
+
+    order = [name.strip() for name in args.order.split(",")]
+    shards = None if args.shards is None else writer.parse_shards(args.shards)
+    written = {"order": order, "normalize": args.normalize, "dtype": args.dtype, "force": args.force}
+    writer.check_arguments(args.out, **written)  # before a long import
+    names = (
+        "features",
+        "labels",
+        "id_column",
+        "label_column",
+        "source_column",
+        "target_column",
+        "split",
+        "seed",
+        "directed",
+        "weights",
+    )
+    options = ImportOptions(**{name: getattr(args, name) for name in names})
+    options.format = None if args.format == "auto" else args.format
+    source = open_source(args.source, options)
+    return writer.prepare(source, args.out, seed=args.seed, shards=shards, self_loops=args.self_loops, **written)
+
+
+def summary(done: Summary) -> str:
+    """Two lines about what was written and what it took."""
+    grids = ", ".join(f"{name} {rows}x{cols}" for name, (rows, cols) in done.shards.items())
+    return (
+        f"{done.out}: {done.n} nodes, {done.nnz} entries from {done.edges} edges; shards: {grids}\n"
+        f"{done.seconds:.1f} s, peak memory {done.peak_bytes / 2**20:.0f} MiB"
+    )

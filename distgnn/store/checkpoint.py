@@ -1,0 +1,186 @@
+"""Checkpoints: the state of a run on disk, whole or not at all, readable on any other grid.
+
+A checkpoint is a directory. Every rank writes its own file under a name that no earlier one had; when all of them are on disk
+rank 0 renames a manifest that names them over the old one. Until then the old checkpoint is valid, and after that its files
+are removed. State that all ranks hold alike (weights, moments, counters) is written once by rank 0; state that is cut over the
+grid (trained features) as the blocks that the ranks hold, from which any other window can be put together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distgnn.errors import UserError
+from distgnn.layout import Range
+from distgnn.store import hdf5, manifest
+from distgnn.store.publish import writing
+
+if TYPE_CHECKING:
+    from distgnn.comm import Comm
+
+FORMAT, VERSION = "distgnn-checkpoint", 1
+
+_RANK_FILE = re.compile(r"\d{6,}-\d{5,}\.h5|" + re.escape(manifest.NAME) + r"\.tmp")  # all that an interrupted save can leave
+
+Piece = tuple[int, int, np.ndarray, tuple[int, int]]
+
+
+def save(
+    path: str | os.PathLike[str],
+    comm: Comm,
+    arrays: Mapping[str, np.ndarray],
+    pieces: Mapping[str, Piece] | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint, replacing the one at `path` if there is one. Collective.
+
+    Args:
+        path: a directory, made if it is missing (its parent must exist).
+        comm: the ranks of the run.
+        arrays: host arrays of any shape by name; those of rank 0 count.
+        pieces: this rank's blocks of sharded matrices: name -> (first row, first column, host block, global shape). Where several
+            ranks hold the same block it is enough that one of them gives it.
+        meta: whatever else it takes to go on, as JSON (epoch, configuration); that of rank 0 counts.
+
+    Raises:
+        UserError: `path` is something else than a checkpoint or cannot be written; on every rank. The old one is intact then.
+    """
+    root = Path(path)
+    generation = 0
+    with comm.together():
+        if comm.rank == 0:
+            generation = _prepare(root)
+    generation = comm.share(generation)
+    own = root / f"{generation:06d}-{comm.rank:05d}.h5"
+    try:
+        with comm.together(), writing(root):
+            described = _write(own, arrays if comm.rank == 0 else {}, pieces or {})
+    except BaseException:
+        own.unlink(missing_ok=True)
+        raise
+    everybody = comm.gather_objects(described)
+    with comm.together(), writing(root):
+        if comm.rank == 0:
+            _commit(root, generation, everybody, {**(meta or {})})
+
+
+def load(path: str | os.PathLike[str], comm: Comm) -> CheckpointReader:
+    """Open a checkpoint. Collective; the reader it gives to each rank is not.
+
+    Raises:
+        UserError: no checkpoint there, of another schema version, or with a file missing or truncated; on every rank.
+    """
+    root = Path(path)
+    content: dict[str, Any] = {}
+    with comm.together():
+        if comm.rank == 0:
+            content = manifest.read(root, format=FORMAT, version=VERSION, what="checkpoint")
+            manifest.check_sizes(root, content["files"])
+    return CheckpointReader(root, comm.share(content))
+
+
+class CheckpointReader:
+    """What a checkpoint holds. Attributes: `meta`; `names` of the arrays; `sharded`: name -> global shape of the sharded ones."""
+
+    def __init__(self, root: Path, content: dict[str, Any]) -> None:
+        self.root, self._content = root, content
+        self.meta: dict[str, Any] = content["meta"]
+        self.names: tuple[str, ...] = tuple(content["arrays"])
+        self.sharded = {name: (piece["shape"][0], piece["shape"][1]) for name, piece in content["pieces"].items()}
+
+    def array(self, name: str) -> np.ndarray:
+        """A replicated array, whole."""
+        self._check(name, self._content["arrays"])
+        with hdf5.reading(self.root / self._content["arrays"][name]) as file:
+            return file["arrays"][name][()]
+
+    def piece(self, name: str, rows: Range, cols: Range) -> np.ndarray:
+        """A window of a sharded matrix, put together from the blocks of the ranks that wrote it; C-contiguous.
+
+        Raises:
+            UserError: no such matrix, or no rank wrote some of the window.
+        """
+        self._check(name, self._content["pieces"])
+        described = self._content["pieces"][name]
+        for what, (lo, hi), extent in (("rows", rows, described["shape"][0]), ("columns", cols, described["shape"][1])):
+            if not 0 <= lo <= hi <= extent:
+                raise ValueError(f"{what} {lo}..{hi} of {name} do not lie within 0..{extent}")
+        window = np.empty((rows[1] - rows[0], cols[1] - cols[0]), described["dtype"])
+        missing = np.ones(window.shape, bool)
+        for part in described["parts"]:
+            top, bottom = max(rows[0], part["row"]), min(rows[1], part["row"] + part["shape"][0])
+            left, right = max(cols[0], part["col"]), min(cols[1], part["col"] + part["shape"][1])
+            if top >= bottom or left >= right:
+                continue
+            here = np.s_[top - rows[0] : bottom - rows[0], left - cols[0] : right - cols[0]]
+            there = np.s_[top - part["row"] : bottom - part["row"], left - part["col"] : right - part["col"]]
+            with hdf5.reading(self.root / part["file"]) as file:
+                window[here] = file["pieces"][name][there]
+            missing[here] = False
+        if missing.any():
+            row, col = np.argwhere(missing)[0] + (rows[0], cols[0])
+            raise UserError(f"{self.root}: {name!r} is incomplete, no rank wrote row {row}, column {col}")
+        return window
+
+    def _check(self, name: str, known: Mapping[str, Any]) -> None:
+        if name not in known:
+            raise UserError(f"{self.root}: has no {name!r}; it has {', '.join(known) or 'nothing of the kind'}")
+
+
+def _prepare(root: Path) -> int:
+    """Make the directory if need be; the number of the next generation of files."""
+    if not root.exists():
+        if not root.parent.is_dir():
+            raise UserError(f"{root}: directory {root.parent} does not exist")
+        with writing(root):
+            root.mkdir()
+    elif (root / manifest.NAME).exists():
+        return int(manifest.read(root, format=FORMAT, version=VERSION, what="checkpoint")["generation"]) + 1
+    elif not root.is_dir() or any(not _RANK_FILE.fullmatch(entry.name) for entry in root.iterdir()):
+        raise UserError(f"{root} exists and is not a distgnn checkpoint; give another name")
+    return 0
+
+
+def _write(path: Path, arrays: Mapping[str, np.ndarray], pieces: Mapping[str, Piece]) -> dict[str, Any]:
+    """This rank's file, on disk when it returns. Returns its part of the manifest."""
+    described: dict[str, Any] = {"file": path.name, "arrays": list(arrays), "pieces": {}}
+    with hdf5.create_file(path) as file:
+        for name, array in arrays.items():
+            hdf5.store_array(file.require_group("arrays"), name, np.asarray(array))
+        for name, (row, col, block, shape) in pieces.items():
+            if block.ndim != 2 or row < 0 or col < 0 or row + block.shape[0] > shape[0] or col + block.shape[1] > shape[1]:
+                raise ValueError(f"{name}: a block of shape {block.shape} at ({row}, {col}) is not in a matrix of shape {shape}")
+            hdf5.store_array(file.require_group("pieces"), name, block)
+            part = {"file": path.name, "row": row, "col": col, "shape": block.shape}
+            described["pieces"][name] = {"shape": shape, "dtype": block.dtype.name, "part": part}
+    described["fingerprint"] = manifest.fingerprint(path, sync=True)
+    return described
+
+
+def _commit(root: Path, generation: int, everybody: list[dict[str, Any]], meta: dict[str, Any]) -> None:
+    """Name the new files in the manifest; from here on they are the checkpoint."""
+    pieces: dict[str, Any] = {}
+    for rank in everybody:
+        for name, piece in rank["pieces"].items():
+            entry = pieces.setdefault(name, {"shape": piece["shape"], "dtype": piece["dtype"], "parts": []})
+            if entry["shape"] != piece["shape"] or entry["dtype"] != piece["dtype"]:
+                raise ValueError(f"{name}: ranks disagree on its shape or dtype: {entry['shape']} and {piece['shape']}")
+            entry["parts"].append(piece["part"])
+    manifest.sync_folder(root)
+    content: dict[str, Any] = {
+        "format": FORMAT, "version": VERSION, "generation": generation, "meta": meta,
+        "arrays": dict.fromkeys(everybody[0]["arrays"], everybody[0]["file"]), "pieces": pieces,
+        "files": {rank["file"]: rank["fingerprint"] for rank in everybody},
+    }  # fmt: skip
+    manifest.write(root, content)
+    for stale in root.glob("*-*.h5"):
+        if stale.name not in content["files"]:
+            with contextlib.suppress(OSError):  # it costs room, nothing else
+                stale.unlink()

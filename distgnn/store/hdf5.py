@@ -1,0 +1,125 @@
+"""Reading and writing HDF5 files the way every file of a store is: explicit chunks, Fletcher-32, no locking, no compression."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from distgnn.errors import UserError
+
+# Below HDF5's chunk cache of 1 MiB (8 MiB since HDF5 2.0), so that reading a chunk in pieces checks its sum once.
+CHUNK_BYTES = 1 << 19
+CHUNK_COLUMNS = 128
+RESERVE_BYTES = 16 << 20  # more than HDF5 holds back: its chunk caches and metadata
+
+
+def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Chunks of at most CHUNK_BYTES of an array of `shape`, at most CHUNK_COLUMNS wide: a rank reads ranges of rows, and of
+    columns where features are cut over a grid axis. Chunks are stored whole, so the last ones are about as full as the others."""
+    width = tuple(_evenly(extent, CHUNK_COLUMNS) for extent in shape[1:])
+    row = itemsize * int(np.prod(width, dtype=np.int64))
+    return (_evenly(shape[0], max(1, CHUNK_BYTES // max(row, 1))), *width)
+
+
+def _evenly(extent: int, most: int) -> int:
+    """The size of the fewest blocks of at most `most` that cover `extent`."""
+    return max(1, -(-extent // max(1, -(-extent // most))))
+
+
+def create(group: h5py.Group, name: str, shape: tuple[int, ...], dtype: Any) -> h5py.Dataset:
+    """A dataset of `shape` to be filled; scalars and empty arrays, which HDF5 cannot cut into chunks, are contiguous."""
+    if not shape or 0 in shape:
+        return group.create_dataset(name, shape, dtype)
+    chunks = chunk_shape(shape, np.dtype(dtype).itemsize)
+    return group.create_dataset(name, shape, dtype, chunks=chunks, fletcher32=True, fillvalue=0, track_times=False)
+
+
+def store_array(group: h5py.Group, name: str, array: np.ndarray) -> None:
+    """All of `array` as a dataset."""
+    dataset = create(group, name, array.shape, array.dtype)
+    dataset[...] = array
+    dataset.flush()  # what fails later, when the dataset is closed, is not raised
+
+
+class Growing:
+    """A one-dimensional dataset written front to back, whose length turns out at the end."""
+
+    def __init__(self, group: h5py.Group, name: str, dtype: Any, expected: int) -> None:
+        chunks = chunk_shape((max(1, expected),), np.dtype(dtype).itemsize)
+        self.dataset = group.create_dataset(
+            name, (0,), dtype, maxshape=(None,), chunks=chunks, fletcher32=True, track_times=False
+        )
+        self.length = 0
+
+    def append(self, values: np.ndarray) -> None:
+        self.dataset.resize((self.length + len(values),))
+        self.dataset[self.length :] = values
+        self.dataset.flush()
+        self.length += len(values)
+
+
+@contextmanager
+def create_file(path: Path) -> Iterator[h5py.File]:
+    """A new file in the format of HDF5 1.10, the first whose metadata has checksums too, as Fletcher-32 is for the data."""
+    with _writable(path, "w") as file:
+        yield file
+
+
+@contextmanager
+def extend_file(path: Path) -> Iterator[h5py.File]:
+    """A file made by `create_file`, to put more into."""
+    with _writable(path, "r+") as file:
+        yield file
+
+
+@contextmanager
+def _writable(path: Path, mode: str) -> Iterator[h5py.File]:
+    with _reserve(path), h5py.File(path, mode, libver=("v110", "v110"), locking=False) as file:
+        try:
+            yield file
+            file.flush()
+        except BaseException:
+            _reserved(path).unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _reserve(path: Path) -> Iterator[None]:
+    """Keep room on the disk for as long as a file is being written.
+
+    On a full disk HDF5 cannot write what it still holds when a file is closed, and then the process dies of a segmentation fault
+    some time after. So there must be room for that, which is let go when writing has failed, before the file is closed.
+    """
+    try:
+        if hasattr(os, "posix_fallocate"):  # macOS has none
+            with open(_reserved(path), "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+        yield
+    finally:
+        _reserved(path).unlink(missing_ok=True)
+
+
+def _reserved(path: Path) -> Path:
+    return path.with_name(path.name + ".reserve")
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
+    """The file, opened without locking; whatever goes wrong inside is a UserError that names it.
+
+    Only reads of this one file belong inside: a missing dataset (KeyError) counts as damage.
+    """
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            yield file
+    except FileNotFoundError:
+        raise UserError(f"{path}: file is missing; copy it or make it again") from None
+    except (OSError, KeyError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path}: truncated or corrupt HDF5 file ({reason}); copy it or make it again") from None

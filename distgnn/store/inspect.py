@@ -1,0 +1,82 @@
+"""What a store holds, in numbers: for `distgnn info`, for reports and for choosing an order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distgnn.layout import Range, as_partition, block
+from distgnn.store.loader import Order, Store
+
+ENTRIES = 1 << 22  # looked at a time
+
+_FACTS = (
+    *("source", "n", "nnz", "edges", "directed", "weighted", "symmetric", "self_loops", "normalize", "dtype", "seed"),
+    *("degrees", "width", "classes", "class_names", "labelled", "split"),
+)
+
+
+def describe(store: Store, ranks: int | None = None) -> dict[str, Any]:
+    """Facts of the manifest, and of every order its shards: their grid, entries, max/mean entries and bytes.
+
+    With `ranks` also how the order behaves when cut into that many block rows (see `block_rows`), which reads all of it.
+    """
+    facts = {name: store.manifest[name] for name in _FACTS}
+    facts["orders"] = {name: _describe_order(store, store.order(name), ranks) for name in store.orders}
+    facts["bytes"] = sum(file["bytes"] for file in store.manifest["files"].values())
+    return facts
+
+
+def _describe_order(store: Store, order: Order, ranks: int | None) -> dict[str, Any]:
+    grid = order.shard_nnz.shape
+    shards = [name for row in store.manifest["orders"][order.name]["files"] for name in row]
+    described: dict[str, Any] = {
+        "shards": list(grid),
+        "largest_shard": int(order.shard_nnz.max()),
+        "balance": balance(order.shard_nnz),
+        "bytes": sum(store.manifest["files"][name]["bytes"] for name in shards),
+    }
+    if ranks is not None:
+        described["block_rows"] = block_rows(order, ranks)
+    return described
+
+
+def balance(counts: np.ndarray) -> float:
+    """Largest over mean: 1 is perfect; 1 where there is nothing."""
+    return float(counts.max() / counts.mean()) if counts.sum() else 1.0
+
+
+def block_rows(order: Order, ranks: int) -> dict[str, Any]:
+    """Entries and communication volume of A @ H with one block row of A and H per rank, cut evenly or as the order says.
+
+    `receives` and `sends`: per rank, the rows of H that must come and go when only those with a non-zero in the receiver's block
+    row are sent (sparsity-aware 1D: NnzCols of section 4 there). Times the width they are words.
+    """
+    n = order.shape[0]
+    vector = order.partition if order.partition is not None and len(order.partition) == ranks + 1 else None
+    parts = as_partition(vector, n, ranks)
+    nnz, receives, sends = (np.zeros(ranks, np.int64) for _ in range(3))
+    for rank in range(ranks):
+        lo, hi = block(parts, rank)
+        needed, nnz[rank] = _touched(order, (lo, hi))
+        needed[lo:hi] = False
+        receives[rank] = np.count_nonzero(needed)
+        before = np.concatenate([[0], np.cumsum(needed)])
+        sends += np.diff(before[parts])
+    return {
+        "ranks": ranks, "nnz": nnz.tolist(), "balance": balance(nnz),
+        "receives": receives.tolist(), "sends": sends.tolist(), "volume": int(receives.sum()),
+    }  # fmt: skip
+
+
+def _touched(order: Order, rows: Range) -> tuple[np.ndarray, int]:
+    """(bool[n]: columns with an entry in these rows, number of entries)."""
+    n = order.shape[0]
+    touched, entries = np.zeros(n, bool), 0
+    step = max(1, n * ENTRIES // max(1, order.nnz))
+    for lo in range(*rows, step):
+        window = order.block((lo, min(lo + step, rows[1])), (0, n))
+        touched[window.indices] = True
+        entries += window.nnz
+    return touched, entries

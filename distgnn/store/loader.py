@@ -1,0 +1,312 @@
+"""Reading a store: any window of the matrix, features, labels and split, from only the files and rows it touches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import scipy.sparse as sp
+
+from distgnn.errors import UserError
+from distgnn.layout import Range, owner
+from distgnn.store import hdf5, manifest
+from distgnn.store.adjacency import bounded
+from distgnn.store.nodes import PIECE_BYTES
+from distgnn.store.orders import index_type
+
+ENTRIES = 2 << 20  # read at a time
+
+
+class Store:
+    """An opened store. Any rank may open it; opening reads the manifest and looks at the length of every file.
+
+    Attributes:
+        path, manifest: where it is and what it says of itself (see ``manifest.py``).
+        n, nnz, width, classes: nodes, entries of A, feature width, number of classes (0 where there are none).
+        dtype: of A's values.
+        symmetric: A == A.T, to the bit.
+        orders: names of the orders, the default first.
+
+    Raises:
+        UserError: no such directory, not a store, another schema version, a file missing or of the wrong length.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.manifest: dict[str, Any] = manifest.read(self.path)
+        try:
+            manifest.check_sizes(self.path, self.manifest["files"])
+            self.n, self.nnz = int(self.manifest["n"]), int(self.manifest["nnz"])
+            self.width, self.classes = int(self.manifest["width"]), int(self.manifest["classes"])
+            self.dtype = np.dtype(self.manifest["dtype"])
+            self.symmetric = bool(self.manifest["symmetric"])
+            self.orders: tuple[str, ...] = tuple(self.manifest["orders"])
+            nodes = self.manifest["nodes"]
+            self._nodes = NodeFiles(self.path, nodes["partition"], nodes["files"])
+            self._stored = {name: self.order(name) for name in self.orders}[nodes["order"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{self.path / manifest.NAME}: damaged ({error}); copy or prepare the store again") from None
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r}: {self.n} nodes, {self.nnz} entries, {self.width} features, {self.classes} classes)"
+
+    def order(self, name: str | None = None) -> Order:
+        """The matrix in one order (default: the first); UserError lists the orders there are."""
+        name = self.orders[0] if name is None else name
+        if name not in self.manifest["orders"]:
+            raise UserError(f"{self.path}: no order {name!r}; it has {', '.join(self.orders)}")
+        return Order(self.path, name, self.manifest["orders"][name], self.n, self.dtype)
+
+    def features(self, order: str | Order | None = None, rows: Range | None = None, cols: Range | None = None) -> np.ndarray:
+        """float32[rows, cols] of the nodes at these positions of an order; everything by default.
+
+        In the order they are stored in (the default one) this reads just the window. In others a rank's nodes are scattered
+        over the whole store: it reads the columns of all nodes, in pieces, and keeps what it needs.
+        """
+        rows, cols = rows or (0, self.n), cols or (0, self.width)
+        _check_window("features", rows, self.n)
+        _check_window("features", cols, self.width)
+        if not self.width:
+            return np.zeros((rows[1] - rows[0], 0), np.float32)
+        return self._read("features", order, rows, cols)
+
+    def labels(self, order: str | Order | None = None, rows: Range | None = None) -> np.ndarray:
+        """int32[rows]: the class of the nodes at these positions, -1 where unlabelled."""
+        rows = rows or (0, self.n)
+        _check_window("labels", rows, self.n)
+        if not self.classes:
+            return np.full(rows[1] - rows[0], -1, np.int32)
+        return self._read("labels", order, rows, None)
+
+    def split(self, order: str | Order | None = None, rows: Range | None = None) -> np.ndarray:
+        """uint8[rows]: 0 none, 1 train, 2 validation, 3 test."""
+        rows = rows or (0, self.n)
+        _check_window("split", rows, self.n)
+        if self.manifest["split"] is None:
+            return np.zeros(rows[1] - rows[0], np.uint8)
+        return self._read("split", order, rows, None)
+
+    def verify(self) -> list[str]:
+        """Reads every byte; the names of files that are not what was written."""
+        return manifest.verify(self.path, self.manifest["files"])
+
+    def _read(self, name: str, order: str | Order | None, rows: Range, cols: Range | None) -> np.ndarray:
+        wanted = order if isinstance(order, Order) else self.order(order)
+        if wanted.name == self._stored.name:
+            return self._nodes.rows(name, rows, cols)
+        return self._nodes.gather(name, self._stored.positions(wanted.permutation(*rows)), cols)
+
+
+class Order:
+    """The matrix A of a store with its nodes in one order: a BlockSource that distributed operators load from.
+
+    Attributes:
+        name, shape, dtype, nnz
+        symmetric: A == A.T to the bit, so one copy serves both.
+        partition: the partition vector this order was made for (a partitioner's unequal blocks), or None.
+        rows, cols: partition vectors of the shard grid; `shard_nnz` its entries.
+    """
+
+    def __init__(self, root: Path, name: str, entry: dict[str, Any], n: int, dtype: Any) -> None:
+        self.root, self.name, self._files = root, name, entry["files"]
+        self.shape = (n, n)
+        self.dtype = np.dtype(dtype)
+        self.symmetric = bool(entry["symmetric"])
+        self.partition = None if entry["partition"] is None else np.asarray(entry["partition"], np.int64)
+        self.rows, self.cols = np.asarray(entry["rows"], np.int64), np.asarray(entry["cols"], np.int64)
+        self.shard_nnz = np.asarray(entry["nnz"], np.int64).reshape(len(self.rows) - 1, len(self.cols) - 1)
+        self.nnz = int(self.shard_nnz.sum())
+        stored = entry["permutation"]
+        self._permutation = None if stored is None else NodeFiles(root, stored["partition"], stored["files"])
+
+    def block(self, rows: Range, cols: Range) -> sp.csr_array:
+        """A[rows, cols] as CSR with local, sorted, unique indices: int32 where they fit.
+
+        Reads the shards that the window touches, and of those only its rows. Memory: the block, and beside it at most ENTRIES
+        entries and a few numbers per row and touched shard.
+        """
+        _check_window("rows", rows, self.shape[0])
+        _check_window("columns", cols, self.shape[1])
+        tiles = [(i, j) for i, _ in overlaps(self.rows, rows) for j, _ in overlaps(self.cols, cols)]
+        result = _Assembly((rows[1] - rows[0], cols[1] - cols[0]), self.dtype, int(sum(self.shard_nnz[t] for t in tiles)))
+        for i, window in overlaps(self.rows, rows):
+            strip = [self._tile(i, j, part, cols[0]) for j, part in overlaps(self.cols, cols)]
+            step = max(1, ENTRIES // max(1, len(strip)))  # rows at a time: every tile's pointers are held
+            for lo in range(window[0], window[1], step):
+                self._read_strip(strip, (lo, min(lo + step, window[1])), result)
+        return result.finish()
+
+    def entries(self, limit: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """All (rows, columns, values), int64 positions, shard by shard in pieces of about `limit`."""
+        for i, rows in overlaps(self.rows, (0, self.shape[0])):
+            for j, cols in overlaps(self.cols, (0, self.shape[1])):
+                tile = self._tile(i, j, cols, 0)
+                pointers = tile.pointers((0, rows[1] - rows[0]))
+                for lo, hi in bounded(np.diff(pointers), limit):
+                    counts, indices, values = tile.read(pointers[lo : hi + 1])
+                    yield np.repeat(np.arange(lo, hi) + rows[0], counts), indices.astype(np.int64), values
+
+    def permutation(self, lo: int, hi: int) -> np.ndarray:
+        """int64: the original ids of the nodes at positions lo..hi."""
+        _check_window("positions", (lo, hi), self.shape[0])
+        if self._permutation is None:
+            return np.arange(lo, hi)
+        return self._permutation.rows("permutation", (lo, hi)).astype(np.int64)
+
+    def positions(self, ids: np.ndarray) -> np.ndarray:
+        """int64: where the nodes with these original ids stand."""
+        if self._permutation is None:
+            return np.asarray(ids, np.int64)
+        return self._permutation.gather("inverse", np.asarray(ids)).astype(np.int64)
+
+    def _tile(self, i: int, j: int, window: Range, left: int) -> _Tile:
+        first, last = int(self.cols[j]), int(self.cols[j + 1])
+        part = None if window == (first, last) else (window[0] - first, window[1] - first)
+        return _Tile(self.root / self._files[i][j], part, first - left, index_type(self.shape[1]))
+
+    def _read_strip(self, strip: list[_Tile], rows: Range, result: _Assembly) -> None:
+        """Rows of one row of shards, appended to `result`."""
+        top = int(self.rows[owner(self.rows, rows[0])])
+        pointers = [tile.pointers((rows[0] - top, rows[1] - top)) for tile in strip]
+        counts = np.diff(np.sum(pointers, axis=0))
+        for lo, hi in bounded(counts, ENTRIES):
+            parts = [tile.read(pointer[lo : hi + 1]) for tile, pointer in zip(strip, pointers, strict=True)]
+            result.append(*(parts[0] if len(parts) == 1 else _side_by_side(parts)))
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """One shard file as part of a window: the columns wanted of it (None: all), and what to add to them to make them local
+    to the window, in integers of type `kind`."""
+
+    path: Path
+    cols: Range | None
+    shift: int
+    kind: np.dtype
+
+    def pointers(self, rows: Range) -> np.ndarray:
+        """int64: where in the file these rows of the shard begin and end."""
+        with hdf5.reading(self.path) as file:
+            return file["indptr"][rows[0] : rows[1] + 1].astype(np.int64)
+
+    def read(self, pointers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(entries per row, columns, values) of the rows that these pointers delimit."""
+        where, counts = slice(int(pointers[0]), int(pointers[-1])), np.diff(pointers)
+        with hdf5.reading(self.path) as file:
+            indices, values = file["indices"][where], file["values"][where]
+        if self.cols is not None:
+            inside = (indices >= self.cols[0]) & (indices < self.cols[1])
+            before = np.concatenate([[0], np.cumsum(inside)])
+            counts = np.diff(before[pointers - pointers[0]])
+            indices, values = indices[inside], values[inside]
+        if self.shift:
+            indices = np.add(indices, self.shift, dtype=self.kind)
+        return counts, indices, values
+
+
+def _side_by_side(parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> tuple[np.ndarray, ...]:
+    """The rows of tiles that stand beside each other, as if they were one tile; their columns are local to the window already."""
+    counts = np.stack([part[0] for part in parts])
+    ends = np.cumsum(counts.T.ravel()).reshape(counts.T.shape).T  # row by row, and within a row tile by tile
+    total = int(counts.sum())
+    indices = np.empty(total, np.result_type(*(part[1].dtype for part in parts)))
+    values = np.empty(total, parts[0][2].dtype)
+    for (count, columns, numbers), end in zip(parts, ends, strict=True):
+        target = np.repeat(end - np.cumsum(count), count) + np.arange(len(columns))
+        indices[target], values[target] = columns, numbers
+    return counts.sum(axis=0), indices, values
+
+
+class _Assembly:
+    """A CSR block that is filled from its first row to its last. Room for `bound` entries is reserved, which costs nothing
+    until it is touched, so that blocks need not be held twice while they are put together."""
+
+    def __init__(self, shape: tuple[int, int], dtype: np.dtype, bound: int) -> None:
+        self.shape = shape
+        self.counts = np.zeros(shape[0] + 1, np.int64)
+        self.indices = np.empty(bound, index_type(max(bound, shape[1])))
+        self.values = np.empty(bound, dtype)
+        self.row = self.nnz = 0
+
+    def append(self, counts: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
+        """The next rows."""
+        self.counts[self.row + 1 : self.row + 1 + len(counts)] = counts
+        self.indices[self.nnz : self.nnz + len(indices)] = indices
+        self.values[self.nnz : self.nnz + len(values)] = values
+        self.row += len(counts)
+        self.nnz += len(indices)
+
+    def finish(self) -> sp.csr_array:
+        kind = index_type(max(self.nnz, self.shape[1]))
+        self.indices.resize(self.nnz, refcheck=False)
+        self.values.resize(self.nnz, refcheck=False)
+        indptr = np.cumsum(self.counts).astype(kind)
+        block = sp.csr_array((self.values, self.indices.astype(kind, copy=False), indptr), shape=self.shape)
+        block.has_sorted_indices = block.has_canonical_format = True
+        return block
+
+
+class NodeFiles:
+    """Arrays with one row per node, cut into files by a partition vector."""
+
+    def __init__(self, root: Path, partition: Sequence[int], files: Sequence[str]) -> None:
+        self.root, self.partition, self.files = root, np.asarray(partition, np.int64), files
+
+    def rows(self, name: str, rows: Range, cols: Range | None = None) -> np.ndarray:
+        """Rows `rows` (of columns `cols`) of an array."""
+        result = _empty(name, rows[1] - rows[0], cols)
+        for k, (lo, hi) in overlaps(self.partition, rows):
+            first = int(self.partition[k])
+            with hdf5.reading(self.root / self.files[k]) as file:
+                result[lo - rows[0] : hi - rows[0]] = _slice(file[name], lo - first, hi - first, cols)
+        return result
+
+    def gather(self, name: str, positions: np.ndarray, cols: Range | None = None) -> np.ndarray:
+        """The rows at `positions`, in this order. Reads the files from front to back, in pieces, and skips what has none."""
+        result = _empty(name, len(positions), cols)
+        step = max(1, PIECE_BYTES // max(1, result[:1].nbytes))
+        arrangement = np.argsort(positions, kind="stable")
+        sorted_positions = positions[arrangement]
+        for k, (first, last) in overlaps(self.partition, (0, int(self.partition[-1]))):
+            with hdf5.reading(self.root / self.files[k]) as file:
+                for lo in range(first, last, step):
+                    a, b = np.searchsorted(sorted_positions, [lo, min(lo + step, last)])
+                    if a < b:
+                        start, stop = int(sorted_positions[a]), int(sorted_positions[b - 1]) + 1
+                        piece = _slice(file[name], start - first, stop - first, cols)
+                        result[arrangement[a:b]] = piece[sorted_positions[a:b] - start]
+        return result
+
+
+_TYPES = {"features": np.float32, "labels": np.int32, "split": np.uint8, "permutation": np.int64, "inverse": np.int64}
+
+
+def _empty(name: str, rows: int, cols: Range | None) -> np.ndarray:
+    return np.empty((rows,) if cols is None else (rows, cols[1] - cols[0]), _TYPES[name])
+
+
+def _slice(dataset: h5py.Dataset, lo: int, hi: int, cols: Range | None) -> np.ndarray:
+    return dataset[lo:hi] if cols is None else dataset[lo:hi, cols[0] : cols[1]]
+
+
+def overlaps(vector: np.ndarray, window: Range) -> Iterator[tuple[int, Range]]:
+    """The blocks of a partition vector that a window touches, each with its part of the window."""
+    lo, hi = window
+    if lo == hi:
+        return
+    for index in range(owner(vector, lo), len(vector) - 1):
+        first, last = max(lo, int(vector[index])), min(hi, int(vector[index + 1]))
+        if first >= hi:
+            return
+        if first < last:
+            yield index, (first, last)
+
+
+def _check_window(what: str, window: Range, extent: int) -> None:
+    if not 0 <= window[0] <= window[1] <= extent:
+        raise ValueError(f"{what} {window[0]}..{window[1]} do not lie within 0..{extent}")

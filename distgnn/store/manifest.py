@@ -1,0 +1,115 @@
+"""`manifest.json`: what a store holds, in which files, how long each is and what it hashes to.
+
+Schema version 1, all of it JSON:
+
+    format, version     "distgnn-store", 1
+    source, seed        name of the data; seed of the orders
+    n, nnz, edges       nodes; entries of A; edges read from the source (before reversing and merging)
+    dtype               of A's values; features are always float32
+    width, classes      feature width, number of classes, 0 where there are none
+    class_names         list or null
+    labelled, split     labelled nodes; {"train", "validation", "test"} node counts or null
+    directed, weighted, self_loops, normalize, symmetric
+    degrees             {"min", "mean", "max", "isolated"}: neighbours per node (per row), the node itself not counted
+    nodes               {"order", "partition", "files"}: row shards of features, labels, split, in the order named
+    orders              name -> {"rows", "cols": partition vectors of the shard grid, "files": 2D list, "nnz": 2D list,
+                        "permutation": {"partition", "files"} or null for the identity, "symmetric",
+                        "partition": null or the partition vector this order was made for}; the first is the default
+    files               path -> {"bytes", "sha256"}, all files but the manifest
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from distgnn.errors import UserError
+
+NAME = "manifest.json"
+FORMAT = "distgnn-store"
+VERSION = 1
+
+
+def read(folder: str | os.PathLike[str], *, format: str = FORMAT, version: int = VERSION, what: str = "store") -> dict[str, Any]:
+    """The manifest of a directory.
+
+    Raises:
+        UserError: no such directory, no readable manifest of this `format`, or one of another schema version.
+    """
+    root = Path(folder)
+    if not root.exists():
+        raise UserError(f"{root}: no such {what}")
+    if not root.is_dir():
+        raise UserError(f"{root}: is a file; a distgnn {what} is a directory with a {NAME}")
+    try:
+        content = json.loads((root / NAME).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{root}: not a distgnn {what}, it has no {NAME}") from None
+    except (ValueError, OSError) as error:
+        raise UserError(f"{root / NAME}: not readable as JSON ({error})") from None
+    if not isinstance(content, dict) or content.get("format") != format:
+        raise UserError(f'{root}: not a distgnn {what}; its {NAME} does not say "format": "{format}"')
+    if content.get("version") != version:
+        found = content.get("version")
+        raise UserError(f"{root}: {what} schema version {found}, this distgnn reads version {version}; make it again")
+    return content
+
+
+def write(folder: Path, content: dict[str, Any]) -> None:
+    """Write the manifest of `folder` so that it is either the old one or the new one, and on disk."""
+    temporary = folder / (NAME + ".tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1, default=_plain)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, folder / NAME)
+    sync_folder(folder)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars and arrays as JSON."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} {value!r} does not go into JSON")
+
+
+def fingerprint(path: Path, *, sync: bool = False) -> dict[str, Any]:
+    """{"bytes", "sha256"} of a file; with `sync`, after everything in it has reached the disk."""
+    digest, size = hashlib.sha256(), 0
+    with open(path, "rb", buffering=0) as file:
+        if sync:
+            os.fsync(file.fileno())
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+            size += len(piece)
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_sizes(root: Path, files: dict[str, Any]) -> None:
+    """UserError for the first file that is missing or of another length than the manifest says."""
+    for name, expected in files.items():
+        try:
+            size = (root / name).stat().st_size
+        except OSError:
+            raise UserError(f"{root / name}: file is missing; copy it or make it again") from None
+        if size != expected["bytes"]:
+            raise UserError(f"{root / name}: {size} bytes where the manifest says {expected['bytes']}; "
+                            "the file is truncated or was changed, copy it or make it again")  # fmt: skip
+
+
+def verify(root: Path, files: dict[str, Any]) -> list[str]:
+    """The names of the files whose bytes are not those the manifest was written for."""
+    return [name for name, expected in files.items() if fingerprint(root / name) != expected]

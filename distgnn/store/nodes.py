@@ -1,0 +1,100 @@
+"""Arrays with one row per node (features, labels, split, permutations), cut into files by rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from distgnn.errors import UserError
+from distgnn.layout import partition
+from distgnn.store import hdf5
+from distgnn.store.orders import NodeOrder
+from distgnn.store.source import Source
+from distgnn.store.spill import Spill
+
+SHARD_BYTES = 64 << 20  # of features; one file's rows are held in memory while they are put in order
+SHARD_ROWS = 1 << 22
+PIECE_BYTES = 8 << 20
+
+
+def row_partition(n: int, width: int) -> np.ndarray:
+    """Partition vector of the row files."""
+    return partition(n, max(1, -(-n * width * 4 // SHARD_BYTES), -(-n // SHARD_ROWS)))
+
+
+def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder) -> list[Path]:
+    """Files with rows of `permutation` (position -> original id) and `inverse` (original id -> position)."""
+    paths = []
+    for index, (lo, hi) in enumerate(pairwise(parts)):
+        paths.append(folder / f"permutation-{index:04d}.h5")
+        positions = np.arange(lo, hi)
+        with hdf5.create_file(paths[-1]) as file:
+            hdf5.store_array(file, "permutation", order.ids(positions))
+            hdf5.store_array(file, "inverse", order.positions(positions))
+    return paths
+
+
+def write_nodes(folder: Path, scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder) -> list[Path]:
+    """Files with rows of `features`, `labels` and `split` of a source, those it has, in this order."""
+    paths = []
+    shuffled = source.width and order.permutation is not None
+    spilled = _spilled(scratch, parts, source, order) if shuffled else None
+    for index, (lo, hi) in enumerate(pairwise(parts)):
+        paths.append(folder / f"rows-{index:04d}.h5")
+        ids = order.ids(np.arange(lo, hi))
+        with hdf5.create_file(paths[-1]) as file:
+            if source.width:
+                features = hdf5.create(file, "features", (int(hi - lo), source.width), np.float32)
+                if spilled is None:
+                    for start, block in _feature_blocks(source, lo, hi):
+                        features[start - lo : start - lo + len(block)] = block
+                else:
+                    features[...] = _assembled(spilled, index, features.shape)
+            if source.labels is not None:
+                hdf5.store_array(file, "labels", np.asarray(source.labels[ids], np.int32))
+            if source.split is not None:
+                hdf5.store_array(file, "split", np.asarray(source.split[ids], np.uint8))
+    if spilled is not None:
+        spilled.close()
+    return paths
+
+
+def _feature_blocks(source: Source, lo: int, hi: int) -> Iterator[tuple[int, np.ndarray]]:
+    """(first id, rows) of the features of ids lo..hi: always consecutive ids, which every format reads fastest."""
+    step = max(1, PIECE_BYTES // (4 * source.width))
+    for start in range(lo, hi, step):
+        ids = np.arange(start, min(start + step, hi))
+        block = np.asarray(source.features(ids), np.float32)
+        bad = ~np.isfinite(block).all(axis=1)
+        if bad.any():
+            raise UserError(f"{source.name}: node {ids[bad][0]} has a feature that is not a finite number")
+        yield start, block
+
+
+def _spilled(scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder) -> Spill:
+    """All features, read once from front to back, in one bucket per row file.
+
+    Fetching the rows of one file after the other instead would read at random from a file that may not fit in memory.
+    """
+    record = np.dtype([("row", np.int64), ("features", np.float32, (source.width,))])
+    spill = Spill(scratch / "features", len(parts) - 1, record)
+    for start, block in _feature_blocks(source, 0, source.n):
+        positions = order.positions(np.arange(start, start + len(block)))
+        buckets = np.searchsorted(parts, positions, side="right") - 1
+        rows = np.empty(len(block), record)
+        rows["row"] = positions - parts[buckets]
+        rows["features"] = block
+        spill.add(buckets, rows)
+    return spill
+
+
+def _assembled(spill: Spill, index: int, shape: tuple[int, int]) -> np.ndarray:
+    """The features of one row file, in order."""
+    block = np.empty(shape, np.float32)
+    for rows in spill.read(index, max(1, PIECE_BYTES // spill.dtype.itemsize)):
+        block[rows["row"]] = rows["features"]
+    spill.drop(index)
+    return block

@@ -1,0 +1,59 @@
+"""Node orders: which node stands at which position.
+
+An order is a permutation ``p`` with ``p[position] = original id``. `random` spreads hubs and communities
+evenly over any blocks (MG-GCN section 5.2: it balances the non-zeros of tiles without looking at the graph).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from distgnn import rng
+from distgnn.errors import UserError
+
+KNOWN = ("original", "random")
+PERMUTATION = 3  # what the numbers are for: a stream of `rng` beside its WEIGHTS and DROPOUT
+
+
+def check_names(names: Sequence[str]) -> None:
+    """UserError unless there is at least one name and all are known and different."""
+    for name in names:
+        if name not in KNOWN:
+            raise UserError(f"--order {name}: no such order; known: {', '.join(KNOWN)}")
+    if not names or len(set(names)) != len(names):
+        raise UserError(f"--order {','.join(names)}: give one or more different orders of {', '.join(KNOWN)}")
+
+
+@dataclass(frozen=True)
+class NodeOrder:
+    """A node order held in memory: `permutation` [position] -> id and `inverse` [id] -> position, int32 where it fits;
+    both None for the identity."""
+
+    name: str
+    permutation: np.ndarray | None = None
+    inverse: np.ndarray | None = None
+
+    def ids(self, positions: np.ndarray) -> np.ndarray:
+        return positions if self.permutation is None else self.permutation[positions]
+
+    def positions(self, ids: np.ndarray) -> np.ndarray:
+        return ids if self.inverse is None else self.inverse[ids]
+
+
+def make(name: str, n: int, seed: int) -> NodeOrder:
+    """The order of this name; the same for a seed on every machine and NumPy version."""
+    if name == "original":
+        return NodeOrder(name)
+    keys = rng.hashes(rng.key(seed, PERMUTATION), np.arange(n))
+    permutation = np.argsort(keys, kind="stable").astype(index_type(n))
+    inverse = np.empty_like(permutation)
+    inverse[permutation] = np.arange(n, dtype=inverse.dtype)
+    return NodeOrder(name, permutation, inverse)
+
+
+def index_type(n: int) -> np.dtype:
+    """The smallest of int32 and int64 that counts to n."""
+    return np.dtype(np.int32 if n < 2**31 else np.int64)

@@ -1,0 +1,94 @@
+"""A directory that appears whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from distgnn.errors import UserError
+from distgnn.store.manifest import sync_folder
+
+# What a full or forbidden disk says: the user's to mend, not a bug.
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+@contextmanager
+def new_directory(
+    out: str | os.PathLike[str], *, force: bool, replaceable: Callable[[Path], bool], what: str = "store"
+) -> Iterator[Path]:
+    """Yield an empty sibling of `out` that takes its name when the block ends, and vanishes if it ends in an exception.
+
+    With `force` an existing directory is replaced, but only if `replaceable` recognises it, and not before the new one is
+    complete. The caller has made the files inside durable.
+
+    Raises:
+        UserError: `out` exists (and no `force`, or it is something else), its parent doesn't, or the disk refuses.
+    """
+    target = Path(os.path.realpath(out))
+    check_target(out, force=force, replaceable=replaceable, what=what)
+    with writing(out):
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+        try:
+            yield folder
+            folder.chmod(0o777 & ~_umask())  # mkdtemp makes it private
+            sync_folder(folder)
+            check_target(out, force=force, replaceable=replaceable, what=what)
+            _rename(folder, target)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)  # gone already if it was renamed
+
+
+@contextmanager
+def writing(out: str | os.PathLike[str]) -> Iterator[None]:
+    """A full or forbidden disk inside is a UserError that names `out`."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # both come from HDF5, which may have the number in its message only
+        number = getattr(error, "errno", None) or next((code for code in _DISK if f"errno = {code}," in str(error)), None)
+        if number not in _DISK:
+            raise
+        raise UserError(f"cannot write {out}: {os.strerror(number)}") from error
+
+
+def check_target(out: str | os.PathLike[str], *, force: bool, replaceable: Callable[[Path], bool], what: str = "store") -> None:
+    """The UserError that `new_directory` would raise, before anything is done."""
+    target = Path(os.path.realpath(out))
+    if not target.parent.is_dir():
+        raise UserError(f"{out}: directory {target.parent} does not exist")
+    if not os.path.lexists(target) or _is_empty(target):
+        return
+    if not force:
+        raise UserError(f"{out} exists; give --force to replace it, or another name")
+    if not target.is_dir() or not replaceable(target):
+        raise UserError(f"{out} exists and is not a distgnn {what}, so --force will not replace it; give another name")
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
+
+
+def _rename(folder: Path, target: Path) -> None:
+    """Put `folder` in the place of `target`; the old directory stays restorable until the new one is there."""
+    if not target.exists() or _is_empty(target):
+        os.rename(folder, target)  # rename(2) replaces an empty directory
+    else:
+        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
+        os.rename(target, old)
+        try:
+            os.rename(folder, target)
+        except BaseException:
+            os.rename(old, target)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+    sync_folder(target.parent)
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,346 @@
+"""From a Source to a store: stream, bucket, sort, normalise, publish."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distgnn import backend
+from distgnn.errors import UserError
+from distgnn.layout import partition
+from distgnn.store import manifest, nodes, orders
+from distgnn.store.adjacency import PIECE, AdjacencyWriter, Scale, Seen, ShardGrid
+from distgnn.store.loader import Order
+from distgnn.store.orders import NodeOrder
+from distgnn.store.publish import check_target, new_directory
+from distgnn.store.source import Source
+
+log = logging.getLogger(__name__)
+
+NORMALIZATIONS = ("gcn", "row", "none")
+DTYPES = ("float32", "float64")
+
+Edges = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
+
+
+@dataclass
+class Summary:
+    """What `prepare` did. `stages`: (name, seconds, peak resident bytes of the process by its end)."""
+
+    out: str
+    n: int = 0
+    nnz: int = 0
+    edges: int = 0
+    shards: dict[str, tuple[int, int]] = field(default_factory=dict)
+    stages: list[tuple[str, float, int]] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return sum(seconds for _, seconds, _ in self.stages)
+
+    @property
+    def peak_bytes(self) -> int:
+        return max((peak for _, _, peak in self.stages), default=0)
+
+
+def prepare(
+    source: Source,
+    out: str | os.PathLike[str],
+    *,
+    order: Sequence[str] = ("random",),
+    seed: int = 0,
+    shards: tuple[int, int] | None = None,
+    normalize: str = "gcn",
+    self_loops: bool = True,
+    dtype: str = "float32",
+    force: bool = False,
+) -> Summary:
+    """Write the store `out` (a directory, by custom NAME.dg) from a Source, in this process alone.
+
+    A[i, j] is the weight of edge j -> i (1 without weights), and of i -> j too unless the source is directed; of repeated edges
+    the largest weight counts. `self_loops` adds A[i, i] = 1 where there is no such entry. With d the row sums,
+
+        gcn     A[i, j] d_i^-1/2 d_j^-1/2, exactly symmetric where A is       (Kipf and Welling; CAGNET section III)
+        row     A[i, j] d_i^-1
+        none    A[i, j]
+
+    and 0 in place of 0^-1/2 and 0^-1.
+
+    Args:
+        order: the orders to write (`orders.KNOWN`); the first is the default, and features and labels are stored in it.
+        seed: of the random order.
+        shards: rows and columns of the grid of shards; by default from the sizes, so that a shard stays bounded.
+        dtype: of A's values, float32 or float64 (features are always float32).
+        force: replace an existing store once the new one is complete.
+
+    Memory: a few arrays of one number per node, and a few hundred MB for the shard in work, whatever the number of edges. Disk:
+    besides the store, 8 bytes per entry (16 with weights) and a copy of the features until it is done.
+
+    Raises:
+        UserError: bad arguments or data, or `out` exists. Nothing is left behind then, nor after any other exception.
+    """
+    check_arguments(out, order=order, normalize=normalize, dtype=dtype, force=force)
+    _check_source(source)
+    with new_directory(out, force=force, replaceable=_is_store) as folder:
+        work = _Preparation(source, folder, np.dtype(dtype), normalize, self_loops, seed, Summary(str(out)))
+        return work.run(order, shards)
+
+
+def check_arguments(
+    out: str | os.PathLike[str], *, order: Sequence[str], normalize: str = "gcn", dtype: str = "float32", force: bool = False
+) -> None:
+    """The UserError that `prepare` would raise for its arguments: worth knowing before a long import."""
+    orders.check_names(order)
+    _choice("--normalize", normalize, NORMALIZATIONS)
+    _choice("--dtype", dtype, DTYPES)
+    check_target(out, force=force, replaceable=_is_store)
+
+
+def parse_shards(text: str) -> tuple[int, int]:
+    """The grid that `--shards RxC` names."""
+    try:
+        rows, cols = (int(part) for part in text.lower().split("x"))
+        if rows < 1 or cols < 1:
+            raise ValueError
+    except ValueError:
+        raise UserError(f"--shards {text!r}: expected ROWSxCOLUMNS, such as 4x4") from None
+    return rows, cols
+
+
+@dataclass
+class _Preparation:
+    """One call of `prepare`: what all its steps need."""
+
+    source: Source
+    folder: Path
+    dtype: np.dtype
+    normalize: str
+    self_loops: bool
+    seed: int
+    summary: Summary
+
+    def __post_init__(self) -> None:
+        self.n = self.summary.n = self.source.n
+        self.symmetric = not self.source.directed and self.normalize != "row"
+        self.scratch = self.folder / "scratch"
+        self.started = time.perf_counter()
+
+    def run(self, names: Sequence[str], shards: tuple[int, int] | None) -> Summary:
+        self.scratch.mkdir()
+        made = [orders.make(name, self.n, self.seed) for name in names]
+        first = made[0]
+        grid = self._grid(shards)
+        parts = nodes.row_partition(self.n, self.source.width)
+        content = self._describe()
+        content["nodes"] = self._write_nodes(parts, first)
+        content["orders"] = {}
+        for order in made:
+            entry = self._write_permutation(order, parts)
+            if order is first:
+                degrees = self._write_first(order, entry, grid)
+                content.update(edges=self.summary.edges, nnz=self.summary.nnz, weighted=self.weighted, degrees=degrees)
+            else:
+                self._write_other(order, entry, first, content["orders"][first.name])
+            content["orders"][order.name] = entry
+        shutil.rmtree(self.scratch)
+        self._finish(content)
+        return self.summary
+
+    # -- the parts, in the order they are written --------------------------------------------------------------------------
+
+    def _grid(self, shards: tuple[int, int] | None) -> ShardGrid:
+        if shards is not None:
+            return ShardGrid(partition(self.n, shards[0]), partition(self.n, shards[1]))
+        edges = self.source.edge_count
+        if edges is None:
+            edges = sum(len(src) for src, _, _ in self.source.edges())
+            self._stage("count")
+        return ShardGrid.for_size(self.n, edges * (1 if self.source.directed else 2) + self.n * self.self_loops)
+
+    def _write_nodes(self, parts: np.ndarray, order: NodeOrder) -> dict[str, Any]:
+        (self.folder / "nodes").mkdir()
+        paths = nodes.write_nodes(self.folder / "nodes", self.scratch, parts, self.source, order)
+        self._stage("features")
+        return {"order": order.name, "partition": parts.tolist(), "files": self._relative(paths)}
+
+    def _write_permutation(self, order: NodeOrder, parts: np.ndarray) -> dict[str, Any]:
+        folder = self.folder / "orders" / order.name
+        folder.mkdir(parents=True)
+        entry: dict[str, Any] = {"permutation": None, "partition": None, "symmetric": self.symmetric}
+        if order.permutation is not None:
+            paths = nodes.write_permutation(folder, parts, order)
+            entry["permutation"] = {"partition": parts.tolist(), "files": self._relative(paths)}
+        return entry
+
+    def _write_first(self, order: NodeOrder, entry: dict[str, Any], grid: ShardGrid) -> dict[str, Any]:
+        """Shards of the first order, from the source. Returns the degree statistics."""
+        edges = self._edges()
+        head = next(edges, None)
+        self.weighted = head is not None and head[2] is not None
+        writer = self._writer(order, grid, np.float64 if self.weighted else None)
+        for src, dst, weights in itertools.chain([] if head is None else [head], edges):
+            if weights is not None and not self.weighted:
+                raise ValueError(f"{self.source.name}: some edges have weights, but the first ones had none")
+            src, dst = order.positions(src), order.positions(dst)
+            writer.add(dst, src, weights)
+            if not self.source.directed:
+                writer.add(src, dst, weights)
+        if self.self_loops:
+            for lo in range(0, self.n, PIECE):
+                loops = np.arange(lo, min(lo + PIECE, self.n))  # of all positions: the same in any order
+                writer.add(loops, loops, np.full(len(loops), -np.inf) if self.weighted else None)
+        degrees = _Degrees(self.n)
+        self._write_shards(writer, entry, order.name, degrees.count, lambda: self._scaling(degrees.sums))
+        self.summary.nnz = int(writer.nnz.sum())
+        return degrees.statistics()
+
+    def _write_other(self, order: NodeOrder, entry: dict[str, Any], first: NodeOrder, stored: dict[str, Any]) -> None:
+        """Shards of a further order, from those of the first: the same values, moved."""
+        matrix = Order(self.folder, first.name, stored, self.n, self.dtype)
+        writer = self._writer(order, ShardGrid(matrix.rows, matrix.cols), self.dtype)
+        for rows, cols, values in matrix.entries(PIECE):
+            writer.add(order.positions(first.ids(rows)), order.positions(first.ids(cols)), values)
+        self._write_shards(writer, entry, order.name)
+
+    def _writer(self, order: NodeOrder, grid: ShardGrid, weight: Any) -> AdjacencyWriter:
+        return AdjacencyWriter(self.folder / "orders" / order.name, self.scratch, grid, weight)
+
+    def _write_shards(
+        self, writer: AdjacencyWriter, entry: dict[str, Any], name: str, seen: Seen | None = None, scaling: Any = None
+    ) -> None:
+        """Turn what the writer has been given into files, and say in the order's `entry` where they are."""
+        self._stage(f"bucket {name}")
+        writer.write_structure(seen)
+        self._stage(f"sort {name}")
+        writer.write_values(self.dtype, scaling() if scaling else None)
+        self._stage(f"values {name}")
+        height, width = writer.grid.shape
+        entry["rows"], entry["cols"] = writer.grid.rows.tolist(), writer.grid.cols.tolist()
+        entry["nnz"] = writer.nnz.tolist()
+        entry["files"] = [self._relative([writer.path(i, j) for j in range(width)]) for i in range(height)]
+        self.summary.shards[name] = writer.grid.shape
+
+    def _finish(self, content: dict[str, Any]) -> None:
+        """Everything to disk, and the manifest that says so."""
+        paths = sorted(path for path in self.folder.rglob("*") if path.is_file())
+        content["files"] = {path.relative_to(self.folder).as_posix(): manifest.fingerprint(path, sync=True) for path in paths}
+        for path in [path for path in self.folder.rglob("*") if path.is_dir()]:
+            manifest.sync_folder(path)
+        manifest.write(self.folder, content)
+        self._stage("finish")
+
+    # -- inside ----------------------------------------------------------------------------------------------------------
+
+    def _describe(self) -> dict[str, Any]:
+        source, labels = self.source, self.source.labels
+        split = None
+        if source.split is not None:
+            sizes = np.bincount(source.split, minlength=4).tolist()
+            split = {"train": sizes[1], "validation": sizes[2], "test": sizes[3]}
+        return {
+            "format": manifest.FORMAT, "version": manifest.VERSION, "source": source.name, "seed": self.seed,
+            "n": self.n, "nnz": 0, "edges": 0, "dtype": self.dtype.name, "width": int(source.width),
+            "classes": int(source.classes), "class_names": source.class_names,
+            "labelled": 0 if labels is None else int(np.count_nonzero(labels >= 0)), "split": split,
+            "directed": bool(source.directed), "weighted": False, "self_loops": self.self_loops,
+            "normalize": self.normalize, "symmetric": self.symmetric,
+        }  # fmt: skip
+
+    def _edges(self) -> Iterator[Edges]:
+        """The source's edges, checked, in pieces of at most PIECE."""
+        for src, dst, weights in self.source.edges():
+            for lo in range(0, len(src), PIECE):
+                piece = slice(lo, lo + PIECE)
+                chunk = (src[piece], dst[piece], None if weights is None else weights[piece])
+                _check_edges(self.source.name, self.n, self.summary.edges, *chunk)
+                self.summary.edges += len(chunk[0])
+                yield chunk
+
+    def _scaling(self, sums: np.ndarray) -> Scale | None:
+        if self.normalize == "none":
+            return None
+        if np.any(sums < 0):
+            raise UserError(
+                f"--normalize {self.normalize}: a node's edge weights sum to {sums.min():g}; "
+                "negative weights need --normalize none"
+            )
+        if self.normalize == "row":
+            inverse = np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > 0)
+            return lambda rows, cols: inverse[rows]
+        root = np.divide(1.0, np.sqrt(sums), out=np.zeros_like(sums), where=sums > 0)
+        return lambda rows, cols: root[rows] * root[cols]  # this product first: it is the same for (i, j) and (j, i)
+
+    def _relative(self, paths: Sequence[Path]) -> list[str]:
+        return [path.relative_to(self.folder).as_posix() for path in paths]
+
+    def _stage(self, name: str) -> None:
+        now = time.perf_counter()
+        peak = backend.get("numpy").peak_bytes()
+        self.summary.stages.append((name, now - self.started, peak))
+        log.info("%s: %.1f s, peak memory so far %.0f MiB", name, now - self.started, peak / 2**20)
+        self.started = now
+
+
+class _Degrees:
+    """Row sums, and neighbours without the node itself, added up shard by shard."""
+
+    def __init__(self, n: int) -> None:
+        self.sums = np.zeros(n)
+        self.neighbours = np.zeros(n, np.int64)
+
+    def count(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
+        lo, hi = rows[0], rows[-1] + 1
+        self.sums[lo:hi] += np.bincount(rows - lo, weights)
+        self.neighbours[lo:hi] += np.bincount(rows - lo, rows != cols).astype(np.int64)
+
+    def statistics(self) -> dict[str, Any]:
+        d = self.neighbours
+        return {"min": int(d.min()), "mean": float(d.mean()), "max": int(d.max()), "isolated": int(np.count_nonzero(d == 0))}
+
+
+def _choice(flag: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise UserError(f"{flag} {value}: expected one of {', '.join(known)}")
+
+
+def _is_store(path: Path) -> bool:
+    """May --force replace this? A store, readable or damaged, of this or another schema version."""
+    try:
+        content = json.loads((path / manifest.NAME).read_text())
+    except (OSError, ValueError):
+        return path.suffix == ".dg" and (path / manifest.NAME).exists()
+    return isinstance(content, dict) and content.get("format") == manifest.FORMAT
+
+
+def _check_source(source: Source) -> None:
+    if source.n < 1:
+        raise UserError(f"{source.name}: has no nodes")
+    for what, array, most in (("label", source.labels, source.classes - 1), ("split", source.split, 3)):
+        if array is None:
+            continue
+        if len(array) != source.n:
+            raise UserError(f"{source.name}: {len(array)} {what} values for {source.n} nodes")
+        least = -1 if what == "label" else 0
+        if array.min() < least or array.max() > most:
+            node = int(np.flatnonzero((array < least) | (array > most))[0])
+            raise UserError(f"{source.name}: node {node} has {what} {array[node]}; expected {least}..{most}")
+
+
+def _check_edges(name: str, n: int, before: int, src: np.ndarray, dst: np.ndarray, weights: np.ndarray | None) -> None:
+    for ids in (src, dst):
+        if len(ids) and (ids.min() < 0 or ids.max() >= n):
+            at = int(np.flatnonzero((ids < 0) | (ids >= n))[0])
+            raise UserError(f"{name}: edge {before + at + 1} names node {ids[at]}; node ids must be 0..{n - 1}")
+    if weights is not None and not np.isfinite(weights).all():
+        at = int(np.flatnonzero(~np.isfinite(weights))[0])
+        raise UserError(f"{name}: edge {before + at + 1} has weight {weights[at]}; weights must be finite")
