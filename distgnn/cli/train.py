@@ -1,0 +1,77 @@
+"""``distgnn train STORE``: full-graph training of a GCN with any of the distributed algorithms."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "train a GCN on a store"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", metavar="STORE", help="what prepare made")
+    where = parser.add_argument_group("algorithm")
+    where.add_argument("--algorithm", default="1d", metavar="NAME", help="see distgnn algorithms")
+    where.add_argument("--grid", metavar="SHAPE", help="2x2 in the order of its axes, or rows=2,cols=2 (default: the best)")
+    where.add_argument("--replication", type=count, metavar="C", help="copies of 1.5d, the same as --grid reps=C")
+    where.add_argument("--order", metavar="NAME", help="node order of the store (default: its first)")
+    where.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="of all matrices")
+    where.add_argument("--backend", choices=("auto", "numpy", "cupy"), help="array library (default: a GPU if there is one)")
+    net = parser.add_argument_group("network")
+    net.add_argument("--layers", type=count, metavar="L", help="number of layers (default: one more than --hidden has widths)")
+    net.add_argument("--hidden", type=widths, default=[16], metavar="F[,F...]", help="hidden widths, one for all or one for each")
+    net.add_argument("--bias", action=argparse.BooleanOptionalAction, default=False, help="a bias in every layer (default: no)")
+    net.add_argument("--dropout", type=float, default=0.0, metavar="P", help="dropped share of every layer's input")
+    net.add_argument("--train-features", action="store_true", help="train the features too")
+    net.add_argument("--normalize-features", action="store_true", help="divide every row of the features by its sum")
+    steps = parser.add_argument_group("training")
+    steps.add_argument("--epochs", type=count, default=200, metavar="N", help="updates, counted from the start of training")
+    steps.add_argument("--optimizer", choices=("adam", "adamw", "sgd"), default="adam", help="what makes the updates")
+    steps.add_argument("--lr", type=float, default=0.01, metavar="X", help="step size")
+    steps.add_argument("--momentum", type=float, default=0.0, metavar="X", help="of sgd")
+    steps.add_argument("--weight-decay", type=numbers, default=[0.0], metavar="X[,X...]", help="one for all or one per layer")
+    steps.add_argument("--seed", type=int, default=0, metavar="S", help="of weights and dropout")
+    steps.add_argument("--eval-every", type=natural, default=1, metavar="N", help="epochs between accuracies, 0: at the end only")
+    out = parser.add_argument_group("output")
+    out.add_argument("--log", metavar="FILE", help="write JSON lines")
+    out.add_argument("--checkpoint", metavar="DIR", help="keep weights and optimiser state here")
+    out.add_argument("--checkpoint-every", type=natural, default=0, metavar="N", help="epochs between saves, 0: at the end only")
+    out.add_argument("--resume", action="store_true", help="go on from --checkpoint, on any grid; --log is appended to")
+    out.add_argument("--force", action="store_true", help="replace an existing --log or --checkpoint")
+    out.add_argument("--check", action="store_true", help="train the serial reference beside, fail if losses differ by 1e-4")
+
+
+def run(args: argparse.Namespace) -> None:
+    from distgnn.gcn.job import Job
+
+    Job(args).run()
+
+
+def natural(text: str) -> int:
+    """An int that is at least 0."""
+    value = int(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+def count(text: str) -> int:
+    """An int that is at least 1."""
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+def widths(text: str) -> list[int]:
+    """"64" or "64,32"."""
+    return [count(word) for word in text.split(",")]
+
+
+def numbers(text: str) -> list[float]:
+    """"5e-4" or "5e-4,0"."""
+    return [float(word) for word in text.split(",")]
+
+
+# What argparse calls these in its complaints.
+natural.__name__, count.__name__ = "whole number from 0", "whole number from 1"
+widths.__name__, numbers.__name__ = "list of whole numbers from 1", "list of numbers"

@@ -1,0 +1,160 @@
+"""`distgnn train` from the command line: what it accepts, and one clear line for everything else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi_helpers import mpiexec
+
+from distgnn import cli
+from distgnn.store import prepare
+from distgnn.store.source import Source
+
+
+class Ring(Source):
+    """Twelve nodes in a ring, three classes."""
+
+    def __init__(self, **missing: Any) -> None:
+        self.name, self.n, self.width, self.classes = "ring", 12, 4, 3
+        self.labels, self.split = np.arange(12, dtype=np.int32) % 3, np.tile([1, 2, 3], 4).astype(np.uint8)
+        vars(self).update(missing)
+
+    def edges(self):
+        yield np.arange(12), (np.arange(12) + 1) % 12, None
+
+    def features(self, ids):
+        return np.random.default_rng(0).random((12, self.width)).astype(np.float32)[ids]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("store") / "ring.dg"
+    prepare(Ring(), path)
+    return str(path)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
+    """The one line that a command is refused with."""
+    assert cli.main(["train", *map(str, words)]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("distgnn: error: ") and len(printed.err.splitlines()) == 1
+    return printed.err
+
+
+def test_defaults_and_flags() -> None:
+    args = cli.parse(["train", "x.dg"])
+    assert (args.algorithm, args.hidden, args.epochs, args.weight_decay, args.dropout) == ("1d", [16], 200, [0.0], 0.0)
+    args = cli.parse(["train", "x.dg", "--hidden", "64,32", "--weight-decay", "5e-4,0", "--no-bias", "--grid=2x2"])
+    assert (args.hidden, args.weight_decay, args.bias, args.grid) == ([64, 32], [5e-4, 0.0], False, "2x2")
+
+
+def test_settings_may_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('hidden = [8, 4]\nweight-decay = [5e-4, 0, 0]\ngrid = {rows = 2, reps = 1}\nbias = true\n')
+    args = cli.parse(["train", "x.dg", "--config", str(file)])
+    assert (args.hidden, args.weight_decay, args.grid, args.bias) == ([8, 4], [5e-4, 0.0, 0.0], "rows=2,reps=1", True)
+
+
+def test_it_trains_and_says_so(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On one rank, without a launcher and without a terminal: a line per epoch."""
+    log = tmp_path / "log"
+    assert cli.main(["train", store, "--epochs", "3", "--layers", "3", "--hidden", "5", "--check", "--log", str(log)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[:3]] == [["epoch", "1"], ["epoch", "2"], ["epoch", "3"]]
+    assert lines[3].startswith("accuracy after the last update: train ")
+    assert json.loads(log.read_text().splitlines()[0])["config"]["widths"] == [4, 5, 5, 3]
+
+
+def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", store, "--epochs", "130"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch ")]
+    assert 50 < len(lines) < 70
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--algorithm", "4d"], "--algorithm 4d: no such algorithm; there is 1d, 1.5d, 2d"),
+        (["--algorithm", "2d", "--grid", "2x2"], "possible (rows x cols): 1x1"),
+        (["--algorithm", "2d", "--grid", "2x2x2"], "--grid 2x2x2: algorithm 2d has the axes rows, cols"),
+        (["--algorithm", "2d", "--grid", "two"], "--grid two: algorithm 2d has the axes rows, cols"),
+        (["--algorithm", "2d", "--grid", "rows=1,reps=1"], "algorithm 2d has the axes rows, cols, not reps"),
+        (["--algorithm", "2d", "--grid", "0x1"], "possible (rows x cols): 1x1"),
+        (["--algorithm", "1.5d", "--replication", "2"], "possible (rows x reps): 1x1"),
+        (["--algorithm", "2d", "--replication", "1"], "only 1.5d does"),
+        (["--hidden", "0"], "--hidden: invalid list of whole numbers from 1 value: '0'"),
+        (["--hidden", "8,8", "--layers", "2"], "--hidden 8,8: 2 widths make 3 layers, --layers says 2"),
+        (["--layers", "0"], "--layers: invalid whole number from 1 value: '0'"),
+        (["--epochs", "-1"], "--epochs: invalid whole number from 1 value: '-1'"),
+        (["--lr", "fast"], "--lr: invalid float value: 'fast'"),
+        (["--lr", "0"], "--lr 0.0: the step size must be a positive number"),
+        (["--lr", "nan"], "--lr nan: the step size must be a positive number"),
+        (["--dropout", "1"], "--dropout 1.0: must be at least 0 and less than 1"),
+        (["--dropout=-0.1"], "--dropout -0.1: must be at least 0"),
+        (["--weight-decay", "1,2,3"], "--weight-decay 1.0,2.0,3.0: give one for all 2 layers or one for each"),
+        (["--weight-decay=-1"], "--weight-decay [-1.0]: must be numbers that are at least 0"),
+        (["--momentum", "0.9"], "only --optimizer sgd has a momentum"),
+        (["--optimizer", "lion"], "--optimizer: invalid choice: 'lion'"),
+        (["--order", "metis-8"], "no order 'metis-8'; it has random"),
+        (["--backend", "torch"], "--backend: invalid choice: 'torch'"),
+        (["--resume"], "--resume: say with --checkpoint DIR where to go on from"),
+        (["--checkpoint-every", "2"], "--checkpoint-every: say with --checkpoint DIR where to save"),
+        (["--log", "nowhere/log"], "--log nowhere/log: directory"),
+        (["--unknown"], "unrecognized arguments: --unknown"),
+    ],
+    ids=lambda value: "_".join(value) if isinstance(value, list) else None,
+)
+def test_bad_settings(store: str, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+    assert message in refused(capsys, store, *words)
+
+
+def test_a_store_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"{tmp_path}/missing.dg: no such store" in refused(capsys, tmp_path / "missing.dg")
+    assert "not a distgnn store" in refused(capsys, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("missing", "what"),
+    [({"width": 0}, "features"), ({"labels": None, "classes": 0}, "labels"), ({"split": None}, "split"),
+     ({"split": np.full(12, 3, np.uint8)}, "no node is in the training split")],
+    ids=["features", "labels", "split", "train"],
+)  # fmt: skip
+def test_a_store_without_what_training_needs(missing, what, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(Ring(**missing), tmp_path / "poor.dg")
+    assert what in refused(capsys, tmp_path / "poor.dg")
+
+
+def test_nothing_existing_is_overwritten(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, saved = tmp_path / "log", tmp_path / "saved"
+    log.write_text("precious\n")
+    assert f"--log {log}: exists; use --force" in refused(capsys, store, "--log", log)
+    saved.mkdir()
+    (saved / "thesis.tex").write_text("precious\n")
+    assert f"--checkpoint {saved}: exists" in refused(capsys, store, "--checkpoint", saved)
+    assert "not a distgnn checkpoint" in refused(capsys, store, "--checkpoint", saved, "--force", "--epochs", 1)
+    assert "has no manifest" in refused(capsys, store, "--checkpoint", saved, "--resume")
+    assert "no such checkpoint" in refused(capsys, store, "--checkpoint", tmp_path / "none", "--resume")
+    assert log.read_text() == "precious\n" and [path.name for path in saved.iterdir()] == ["thesis.tex"]
+    assert cli.main(["train", store, "--log", str(log), "--force", "--epochs", "1"]) == 0
+    assert log.read_text().startswith('{"event": "run"')
+
+
+def test_a_refused_run_writes_no_log(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, store, "--log", tmp_path / "log", "--algorithm", "2d", "--grid", "3x3")
+    refused(capsys, store, "--log", tmp_path / "log", "--checkpoint", tmp_path / "none", "--resume")
+    assert not (tmp_path / "log").exists()
+
+
+def test_ranks_end_together(store: str, tmp_path: Path) -> None:
+    """Under a launcher: a good run ends with 0, a bad grid with 2 and the possible ones, on all ranks."""
+    good = mpiexec(2, "-m", "distgnn", "train", store, "--epochs", "2", "--algorithm", "3d", "--check", "--log", tmp_path / "log")
+    assert good.code == 0, good.err
+    assert good.out.count("accuracy after the last update") == 1
+    assert len(json.loads((tmp_path / "log").read_text().splitlines()[-1])["words"]) == 2
+    bad = mpiexec(4, "-m", "distgnn", "train", store, "--algorithm", "1.5d", "--replication", "3")
+    assert bad.code == 2
+    assert bad.err.count("distgnn: error:") == 1 and "possible (rows x reps): 2x2; 4x1; 1x4" in bad.err

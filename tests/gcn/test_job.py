@@ -1,0 +1,159 @@
+"""Runs of `distgnn train` on several ranks: the log, checkpoints on other grids, --check."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import distgnn as dg
+from distgnn.algorithms import make_grid
+from distgnn.gcn.job import Job
+
+from .problem import ALGORITHMS
+from .stores import CLASSES, WIDTH, arguments, events, run, small_store
+
+NETWORK = ("--hidden", 6, "--dropout", 0.4, "--weight-decay", "1e-2,0", "--bias", "--lr", 0.05)
+
+
+@pytest.mark.ranks(1, 4)
+def test_log_has_the_format(comm, shared_tmp_path):
+    P, log = comm.Get_size(), shared_tmp_path / "run.jsonl"
+    run(comm, small_store(shared_tmp_path, comm), "--algorithm", "2d", "--epochs", 3, "--log", log)
+    comm.Barrier()
+    if comm.Get_rank() > 0:
+        return
+    (start,), epochs, (end,) = (events(log, kind) for kind in ("run", "epoch", "end"))
+    assert start["config"]["widths"] == [WIDTH, 16, CLASSES] and start["config"]["lr"] == 0.01
+    assert start["grid"]["rows"] * start["grid"]["cols"] == P
+    assert [rank["rank"] for rank in start["ranks"]] == list(range(P))
+    assert all({"host", "device"} <= set(rank) for rank in start["ranks"])
+    assert {"distgnn", "numpy", "mpi4py"} <= set(start["versions"]) and "MPI" in start["mpi"]
+    assert start["cuda_aware"]["answer"] in (True, False)
+    assert [e["epoch"] for e in epochs] == [1, 2, 3]
+    for e in epochs:
+        assert {"loss", "train_acc", "val_acc", "test_acc", "seconds"} <= set(e)
+        assert set(e["phases"]) == {"spmm", "gemm", "comm", "other"}
+        assert e["phases"]["spmm"] > 0
+    assert end["epoch_seconds_median"] == np.median([e["seconds"] for e in epochs])
+    for name in ("words", "bytes", "messages", "peak_bytes"):
+        assert len(end[name]) == P and (max(end[name]) > 0) == (P > 1 or name == "peak_bytes")
+    assert {"train_acc", "val_acc", "test_acc"} <= set(end)
+    for rank in range(P):
+        words = sum(e["words"] for e in end["ledger"] if e["rank"] == rank and e["phase"] == "comm")
+        assert abs(words - end["words"][rank]) <= len(end["ledger"])  # each entry is rounded on its own
+
+
+@pytest.mark.ranks(1, 4)
+def test_words_of_the_epochs_and_the_last_evaluation_are_the_words_of_the_run(comm, shared_tmp_path):
+    """Without dropout, evaluation costs nothing but once after the last update."""
+    log, words = shared_tmp_path / "run.jsonl", []
+    store = small_store(shared_tmp_path, comm)
+    for epochs in (2, 5):
+        run(comm, store, "--algorithm", "1d", "--epochs", epochs, "--log", log, "--force")
+        comm.Barrier()
+        words.append(comm.bcast((events(log, "end")[0]["words"][0], events(log, "epoch")[0]["words"])))
+    assert words[1][0] - words[0][0] == pytest.approx(3 * words[0][1], abs=3)
+
+
+@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_check_agrees(comm, name, shared_tmp_path, capsys):
+    run(comm, small_store(shared_tmp_path, comm), "--algorithm", name, "--epochs", 5, "--check", *NETWORK,
+        "--normalize-features", "--train-features")  # fmt: skip
+    if comm.Get_rank() == 0:
+        assert "check: every loss equals the serial one" in capsys.readouterr().out
+
+
+@pytest.mark.ranks(1, 2)
+def test_check_fails_on_every_rank_when_losses_differ(comm, shared_tmp_path, capsys, monkeypatch):
+    """As they would if every copy of a row counted: gradients twice too large on the distributed side."""
+    from distgnn.gcn import optim
+
+    step = optim.Optimizer.step
+    monkeypatch.setattr(optim.Optimizer, "step", lambda self, ps, gs: step(self, ps, [2 * g for g in gs]))
+    with pytest.raises(SystemExit) as exit:
+        run(comm, small_store(shared_tmp_path, comm), "--epochs", 5, "--check", "--optimizer", "sgd", "--lr", 0.1)
+    assert exit.value.code == 1
+    if comm.Get_rank() == 0:
+        assert "--check: epoch 2: loss" in capsys.readouterr().err
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("extra", [(), ("--train-features",)], ids=["weights", "features"])
+def test_resume_on_another_grid_continues_the_curve(comm, shared_tmp_path, optimizer, extra):
+    """3 epochs on one grid, 3 on another algorithm's, the rest on a single rank: the losses of one run of 8."""
+    store, log, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "parts.jsonl", shared_tmp_path / "saved"
+    words = [store, *NETWORK, "--optimizer", optimizer, "--momentum", 0.5 if optimizer == "sgd" else 0, *extra]
+    whole = shared_tmp_path / "whole.jsonl"
+    run(comm, *words, "--epochs", 8, "--log", whole, "--algorithm", "1.5d")
+    words += ["--checkpoint", saved, "--log", log]
+    run(comm, *words, "--epochs", 3, "--algorithm", "3d")
+    run(comm, *words, "--epochs", 6, "--algorithm", "2d", "--resume", "--checkpoint-every", 2)
+    if comm.Get_rank() == 0:
+        run(MPI.COMM_SELF, *words, "--epochs", 8, "--resume", "--check")
+        parts, reference = events(log, "epoch"), events(whole, "epoch")
+        assert [e["epoch"] for e in parts] == list(range(1, 9))
+        for name in ("loss", "train_acc", "val_acc", "test_acc"):
+            np.testing.assert_allclose([e[name] for e in parts], [e[name] for e in reference], rtol=1e-5)
+        assert len(events(log, "run")) == 3
+    comm.Barrier()
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_checkpoint_of_another_run_is_refused(comm, shared_tmp_path):
+    store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"
+    words = [store, "--epochs", 2, "--checkpoint", saved]
+    run(comm, *words)
+    for other, what in (("--seed=1", "seed"), ("--hidden=5", "widths"), ("--bias", "bias"), ("--dropout=0.1", "dropout")):
+        with pytest.raises(dg.UserError, match=what):
+            run(comm, *words, "--resume", "--epochs", 4, other)
+    with pytest.raises(dg.UserError, match="2 epochs already"):
+        run(comm, *words, "--resume")
+    with pytest.raises(dg.UserError, match="exists"):
+        run(comm, *words)
+    run(comm, *words, "--force", "--seed", 1)
+
+
+@pytest.mark.ranks(1, 4)
+def test_normalized_features_have_rows_of_sum_one(comm, backend):
+    """Where columns are cut too; a row of zeros stays."""
+    from distgnn.gcn.features import normalize_rows
+
+    X = np.random.default_rng(0).random((13, 7)).astype(np.float32)
+    X[3] = 0
+    A = dg.distribute(np.eye(13, dtype=np.float32), make_grid(comm, "2d", backend=backend), "2d")
+    H = dg.scatter(X, A.input_layout)
+    normalize_rows(H)
+    whole = dg.gather(H)
+    if comm.Get_rank() == 0:
+        sums = X.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(whole, X / np.where(sums == 0, 1, sums), rtol=1e-6)
+
+
+@pytest.mark.ranks(2)
+def test_every_order_has_the_same_losses(comm, shared_tmp_path):
+    """With dropout, whose masks follow the original ids."""
+    store = small_store(shared_tmp_path, comm)
+    losses = []
+    for order in ("random", "original"):
+        job = Job(arguments(store, "--order", order, "--epochs", 4, "--dtype", "float64", *NETWORK), comm)
+        job.run()
+        losses.append(job.model.get_weights())
+    for first, second in zip(*losses, strict=True):
+        np.testing.assert_allclose(first, second, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.ranks(2)
+def test_a_store_of_directed_edges(comm, shared_tmp_path):
+    from distgnn.store import prepare
+
+    from .stores import Communities
+
+    if comm.Get_rank() == 0:
+        prepare(Communities(directed=True), shared_tmp_path / "d.dg", normalize="row")
+    comm.Barrier()
+    run(comm, shared_tmp_path / "d.dg", "--epochs", 3, "--check", "--train-features", *NETWORK)
+
+
