@@ -26,6 +26,19 @@ def spmm(A: sp.csr_array, H: np.ndarray) -> np.ndarray:
     return np.asarray(A @ H)
 
 
+def normalize(A: sp.csr_array, self_loops: bool = True, dtype: Any = np.float32) -> sp.csr_array:
+    """D^-1/2 (A + I) D^-1/2 with D the row sums (Kipf and Welling); a loop that is there already is not doubled."""
+    A = sp.csr_array(A, dtype=np.float64)
+    if self_loops:
+        A = A + sp.diags_array((A.diagonal() == 0).astype(np.float64))
+    degrees = np.asarray(A.sum(axis=1)).ravel()
+    scale = np.zeros_like(degrees)
+    np.divide(1.0, np.sqrt(degrees, where=degrees > 0, out=scale), where=degrees > 0, out=scale)
+    pattern = sp.coo_array(A)
+    values = pattern.data * (scale[pattern.row] * scale[pattern.col])
+    return sp.csr_array((values.astype(dtype), (pattern.row, pattern.col)), shape=A.shape)
+
+
 def softmax_cross_entropy(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> tuple[float, np.ndarray]:
     """Mean cross-entropy of softmax(Z) over the nodes `rows`, and its gradient by all of Z (n x C)."""
     G = np.zeros_like(Z)

@@ -119,3 +119,15 @@ def test_training_leaves_its_inputs_alone() -> None:
     for array, copy in zip((X, labels, split), copies, strict=True):
         np.testing.assert_array_equal(array, copy)
     assert abs(model.features - X).max() > 0
+
+
+def test_normalize_is_the_textbook_formula():
+    A = np.array([[0.0, 1, 0, 0], [1, 2, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
+    loops = np.array([1.0, 0, 1, 1])  # node 1 has one already
+    with_loops = A + np.diag(loops)
+    scale = np.diag(1 / np.sqrt(with_loops.sum(axis=1)))
+    normal = reference.normalize(sp.csr_array(A), dtype=np.float64)
+    np.testing.assert_allclose(normal.toarray(), scale @ with_loops @ scale, rtol=1e-15)
+    assert (normal != normal.T).nnz == 0
+    bare = reference.normalize(sp.csr_array(A), self_loops=False).toarray()
+    assert np.isfinite(bare).all() and not bare[3].any()
