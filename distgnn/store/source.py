@@ -116,6 +116,6 @@ def random_split(n: int, text: str, seed: int, labels: np.ndarray | None = None)
     nodes = nodes[np.argsort(rng.hashes(rng.key(seed, SPLIT_STREAM), nodes), kind="stable")]
     bounds = np.rint(np.cumsum(shares) * len(nodes)).astype(np.int64).clip(0, len(nodes))
     split = np.zeros(n, np.uint8)
-    for part, lo, hi in zip((TRAIN, VALIDATION, TEST), [0, *bounds[:2]], bounds):
+    for part, lo, hi in zip((TRAIN, VALIDATION, TEST), [0, *bounds[:2]], bounds, strict=True):
         split[nodes[lo:hi]] = part
     return split

@@ -1,4 +1,8 @@
-"""Importers: one module per format, each with `open_source(path, options) -> Imported`, and the recognition of formats."""
+"""Importers: one module per format, each with `open_source(path, options) -> Imported`, and the recognition of formats.
+
+A file that holds a matrix gives A entry by entry (A[i, j] is entry (i, j)); a file that holds a graph gives edges from
+source to target, A[target, source]. A format that lists both directions of every edge is recognised as undirected.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from pathlib import Path
 
 from distgnn.errors import UserError
 from distgnn.store.importers import edge_list, generated, matrix_market, npz, ogb, planetoid, reddit
-from distgnn.store.importers.companions import attach
+from distgnn.store.importers.companions import attach_features, attach_labels
 from distgnn.store.importers.imported import Imported
 from distgnn.store.source import ImportOptions, Source, parse_split, random_split
 
@@ -47,7 +51,8 @@ def open_source(path: str | os.PathLike[str], options: ImportOptions | None = No
     if not source.n:
         raise UserError(f"{path}: a graph without nodes; expected at least one")
     if form != "edges":
-        attach(source, options, grow=False)
+        attach_features(source, options, grow=False)
+        attach_labels(source, options, grow=False)
     if options.split is not None:
         source.split = random_split(source.n, options.split, options.seed, source.labels)
     return source

@@ -9,6 +9,7 @@ import shutil
 import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
@@ -40,19 +41,22 @@ class Header:
         return self.offset + self.size * self.dtype.itemsize
 
 
-def read_header(file: IO[bytes], length: int, name: str) -> Header:
-    """The header of the .npy that starts here and has `length` bytes in all."""
+def read_header(file: IO[bytes], length: int, name: str, kinds: str = "biuf") -> Header:
+    """The header of the .npy that starts here and has `length` bytes in all; its dtype must be of one of the kinds."""
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(file)
         header = Header(shape, dtype, fortran and len(shape) > 1, file.tell())
-    except (ValueError, EOFError, SyntaxError, TypeError) as error:
-        raise UserError(f"{name}: not a complete NumPy array file ({str(error).splitlines()[0]})") from None
+    except (OSError, zlib.error, zipfile.BadZipFile):
+        raise
+    except Exception as error:  # a damaged header goes through a Python parser, which raises what it likes
+        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{name}: not a complete NumPy array file ({what})") from None
     if dtype.hasobject:
         raise UserError(f"{name}: holds Python objects, which are pickles and never loaded; save it as numbers")
-    if dtype.kind not in "biuf":
-        raise UserError(f"{name}: holds {dtype}, expected numbers")
+    if dtype.kind not in kinds:
+        raise UserError(f"{name}: holds {dtype}, expected {'numbers' if kinds == 'biuf' else 'a string'}")
     if length < header.end or min(shape, default=0) < 0:
         raise UserError(f"{name}: truncated: shape {shape} of {dtype} needs {header.end} bytes, the file has {length}")
     return header
@@ -107,7 +111,7 @@ class Npz:
 
     def __init__(self, path: str | os.PathLike[str], scratch: str | None = None):
         self.path, self.scratch = path, scratch
-        with reading(path), zipfile.ZipFile(path) as archive:
+        with reading(path), _unzipping(path), zipfile.ZipFile(path) as archive:
             self._members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         self._headers: dict[str, Header] = {}
 
@@ -123,18 +127,15 @@ class Npz:
         """The member as a file, its damage reported as a UserError."""
         if name not in self._members:
             raise UserError(f"{self.path}: has no array {name!r}; it has {', '.join(self._members)}")
-        with reading(self.path):
-            try:
-                with zipfile.ZipFile(self.path) as archive, archive.open(self._members[name]) as file:
-                    yield file
-            except (NotImplementedError, RuntimeError, struct.error) as error:  # compression method, encryption
-                raise UserError(f"{self.path}: array {name!r} cannot be read ({error})") from None
+        with reading(self.path), _unzipping(f"{self.path}, array {name!r}"), zipfile.ZipFile(self.path) as archive:
+            with archive.open(self._members[name]) as file:
+                yield file
 
-    def header(self, name: str) -> Header:
+    def header(self, name: str, kinds: str = "biuf") -> Header:
         if name not in self._headers:
             with self._open(name) as file:
                 length = self._members[name].file_size
-                self._headers[name] = read_header(file, length, f"{self.path}, array {name!r}")
+                self._headers[name] = read_header(file, length, f"{self.path}, array {name!r}", kinds)
         return self._headers[name]
 
     def read(self, name: str) -> np.ndarray:
@@ -146,12 +147,11 @@ class Npz:
 
     def text(self, name: str) -> str:
         """A member that holds one string, such as the `format` of a SciPy matrix."""
-        with self._open(name) as file:
-            try:
-                array = np.lib.format.read_array(file, allow_pickle=False)
-            except (ValueError, EOFError):
-                raise UserError(f"{self.path}, array {name!r}: expected a string") from None
-        value = array.item() if array.size == 1 else ""
+        header = self.header(name, "US")
+        if header.size != 1:
+            raise UserError(f"{self.path}, array {name!r}: {header.size} strings, expected one")
+        (array,) = self.stream(name, 0, 1)
+        value = array.item()
         return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
     def stream(self, name: str, start: int, count: int, chunk: int = CHUNK) -> Iterator[np.ndarray]:
@@ -188,6 +188,15 @@ class Npz:
             if len(local) < 30 or local[:4] != b"PK\x03\x04":
                 raise UserError(f"{self.path}: truncated or damaged; a complete file is needed")
             return info.header_offset + 30 + sum(struct.unpack("<HH", local[26:30]))
+
+
+@contextlib.contextmanager
+def _unzipping(name: object) -> Iterator[None]:
+    """What Python's zipfile raises beside BadZipFile: unknown compression, encryption, impossible fields."""
+    try:
+        yield
+    except (NotImplementedError, RuntimeError, struct.error) as error:
+        raise UserError(f"{name}: cannot be unpacked ({error}); expected a plain or compressed .npz") from None
 
 
 def _exactly(file: IO[bytes], count: int) -> bytes:

@@ -11,26 +11,32 @@ from distgnn.store.importers.label_files import read_labels
 from distgnn.store.source import ImportOptions
 
 
-def attach(source: Imported, options: ImportOptions, grow: bool) -> None:
-    """Give the source the features and labels that the options name.
+def attach_features(source: Imported, options: ImportOptions, grow: bool) -> None:
+    """Give the source the features that the options name, if any.
 
-    Where nothing declares the number of nodes (`grow`), it becomes what the edges (source.n so far), the features and a
-    complete table of labels say. Otherwise, and beyond that, a node that only a companion knows is an error.
+    Where nothing declares the number of nodes (`grow`), it becomes what the edges (source.n so far) and the features say.
     """
-    if options.features:
-        table = read_features(Path(options.features), options)
-        if grow:
-            source.n = max(source.n, table.nodes)
-        if table.complete and table.nodes != source.n:
-            raise UserError(f"{options.features}: {table.nodes} rows of features for a graph of {source.n} nodes "
-                            f"({source.path}); expected as many rows as nodes")
-        if table.nodes > source.n:
-            raise UserError(f"{options.features}: has node {table.nodes - 1}; the graph in {source.path} has nodes "
-                            f"0..{source.n - 1}")
-        source.set_features(table)
-        grow = grow and not table.complete
-    if options.labels:
-        labels = read_labels(Path(options.labels), options)
-        if grow and labels.complete:
-            source.n = max(source.n, len(labels.ids))
-        labels.attach(source)
+    if not options.features:
+        return
+    table = read_features(Path(options.features), options)
+    if grow:
+        source.n = max(source.n, table.nodes)
+    if table.complete and table.nodes != source.n:
+        raise UserError(f"{options.features}: {table.nodes} rows of features for a graph of {source.n} nodes "
+                        f"({source.path}); expected as many rows as nodes")
+    if table.nodes > source.n:
+        raise UserError(f"{options.features}: has node {table.nodes - 1}; the graph in {source.path} has nodes 0..{source.n - 1}")
+    source.set_features(table)
+
+
+def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
+    """Give the source the labels that the options name, if any; a label for a node that is not in the graph is an error.
+
+    Where nothing declares the number of nodes (`grow`), a table that lists 0..k-1 once each may add isolated nodes.
+    """
+    if not options.labels:
+        return
+    labels = read_labels(Path(options.labels), options)
+    if grow and labels.complete:
+        source.n = max(source.n, len(labels.ids))
+    labels.attach(source)

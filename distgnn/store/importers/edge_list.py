@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.companions import attach
-from distgnn.store.importers.imported import HIGHEST_ID, Imported, scan
+from distgnn.store.importers.companions import attach_features, attach_labels
+from distgnn.store.importers.imported import HIGHEST_ID, Imported, scan, sparse_ids, sparse_limit
 from distgnn.store.importers.text import Heading, Table
 from distgnn.store.source import Edges, ImportOptions
 
@@ -31,24 +31,19 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
         for rows in table:
             yield rows["src"], rows["dst"], rows["weight"] if "weight" in (rows.dtype.names or ()) else None
 
-    def declared() -> Iterator[Edges]:
-        return stream(source.n)
-
     found = scan(stream, options.weights)
-    source = Imported(data_name(path), path, found.highest + 1, declared, options)
-    attach(source, options, grow=True)
-    if source.n <= found.highest or far_apart(source.n, found.count, source):
-        for _ in stream(min(source.n, (found.count << 6) + (1 << 20))):
+    source = Imported(data_name(path), path, found.highest + 1, stream, options)
+    attach_features(source, options, grow=True)
+    declared = source.table is not None and source.table.complete
+    known = source.table.nodes if source.table else 0
+    if not declared and sparse_ids(found.highest, found.count + known):
+        for _ in stream(sparse_limit(found.count + known)):
             pass
+    attach_labels(source, options, grow=not declared)
     if not source.n:
         raise UserError(f"{path}: no edges, and no features or table of labels that would say how many nodes there are")
     source.settle_direction(directed=False, found=found)
     return source
-
-
-def far_apart(n: int, edges: int, source: Imported) -> bool:
-    """Whether ids are so large for so few edges that they are no numbering of nodes: every array of n would be waste."""
-    return source.table is None and source.labels is None and n > (edges << 6) + (1 << 20)
 
 
 def edge_table(path: Path, options: ImportOptions) -> Table:

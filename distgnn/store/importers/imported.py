@@ -121,9 +121,13 @@ class Imported(Source):
         return self.table.rows(np.asarray(ids, np.int64))
 
 
+def sparse_limit(count: int) -> int:
+    """An id from here on, among so many things, shows that ids are no numbering of nodes: arrays of n would be waste."""
+    return (count << 6) + (1 << 20)
+
+
 def sparse_ids(highest: int, count: int) -> bool:
-    """Whether an id is so large for so many things that ids are no numbering of nodes: arrays of n would be waste."""
-    return highest > (count << 6) + (1 << 20)
+    return highest >= sparse_limit(count)
 
 
 def check_ids(ids: np.ndarray, n: int, path: object) -> None:

@@ -97,8 +97,8 @@ def _archived(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features 
     path = raw / "data.npz"
     archive = Npz(path, options.scratch)
     header = archive.header("edge_index")
-    if len(header.shape) != 2 or header.shape[0] != 2 or header.fortran:
-        raise UserError(f"{path}, array 'edge_index': shape {header.shape}, expected (2, edges) in C order")
+    if len(header.shape) != 2 or header.shape[0] != 2:
+        raise UserError(f"{path}, array 'edge_index': shape {header.shape}, expected (2, edges)")
     edges = header.shape[1]
     table = DenseRows(archive.mapped("node_feat"), f"{path}, array 'node_feat'") if "node_feat" in archive else None
     if "num_nodes_list" in archive:
@@ -113,6 +113,10 @@ def _archived(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features 
 
     def stream() -> Iterator[Edges]:
         where = f"{path}, array 'edge_index'"
+        if header.fortran:  # column after column, so the ends of an edge lie side by side
+            for ends in archive.stream("edge_index", 0, 2 * edges):
+                yield integers(ends[0::2], where), integers(ends[1::2], where), None
+            return
         sides = archive.stream("edge_index", 0, edges), archive.stream("edge_index", edges, edges)
         for src, dst in zip(*sides, strict=True):
             yield integers(src, where), integers(dst, where), None

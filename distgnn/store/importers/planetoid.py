@@ -1,113 +1,24 @@
 """Planetoid directories: `ind.NAME.{x,tx,allx,y,ty,ally,graph,test.index}` (Cora, CiteSeer, PubMed).
 
-All but the last are pickles, and a pickle can run any program. These are read by an unpickler that admits the few NumPy
-and SciPy classes of which such files consist and refuses everything else by name.
+All but the last are pickles, which `pickles.py` reads without trusting them.
 """
 
 from __future__ import annotations
 
-import collections
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse
 
 from distgnn.errors import UserError
 from distgnn.store.importers.imported import Imported
+from distgnn.store.importers.pickles import load, load_array, load_csr
 from distgnn.store.importers.tables import SparseRows
-from distgnn.store.importers.text import Table, reading
+from distgnn.store.importers.text import Table
 from distgnn.store.source import EDGE_CHUNK, TEST, TRAIN, VALIDATION, Edges, ImportOptions
 
 STANDARD_VALIDATION = 500
-
-_reconstruct = np.zeros(0).__reduce__()[0]
-_scalar = np.float64(0).__reduce__()[0]
-
-# The names under which Python 2 and 3, NumPy 1 and 2 and SciPy before and after 1.8 wrote the same few things.
-ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy.core.multiarray", "scalar"): _scalar,
-    ("numpy._core.multiarray", "scalar"): _scalar,
-    ("scipy.sparse.csr", "csr_matrix"): scipy.sparse.csr_matrix,
-    ("scipy.sparse._csr", "csr_matrix"): scipy.sparse.csr_matrix,
-    ("collections", "defaultdict"): collections.defaultdict,
-    ("__builtin__", "list"): list,
-    ("builtins", "list"): list,
-}
-
-
-def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """`_codecs.encode`, with which Python 3 writes bytes in old protocols, for the one encoding it uses there."""
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"encoding {encoding}")
-    return text.encode("latin1")
-
-
-ALLOWED["_codecs", "encode"] = _encode
-
-
-class RestrictedUnpickler(pickle.Unpickler):
-    """Loads nothing but what `ALLOWED` lists."""
-
-    def __init__(self, file: Any, path: Path):
-        super().__init__(file, encoding="latin1")
-        self.path = path
-
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return ALLOWED[module, name]
-        except KeyError:
-            raise UserError(f"{self.path}: this pickle asks for {module}.{name}; only NumPy arrays, SciPy CSR matrices "
-                            "and dictionaries of lists are loaded") from None
-
-
-def load(path: Path) -> Any:
-    """The object in one of the pickles; UserError where it is damaged or asks for anything that is not allowed."""
-    with reading(path), open(path, "rb") as file:
-        try:
-            return RestrictedUnpickler(file, path).load()
-        except (UserError, OSError):
-            raise
-        except Exception as error:  # a damaged pickle can raise nearly anything
-            what = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(f"{path}: not a complete pickle ({what}); expected a file of a Planetoid data set") from None
-
-
-def load_rows(path: Path) -> scipy.sparse.csr_matrix:
-    """A feature matrix, built anew from its checked arrays: an unpickled object is whatever the file says."""
-    matrix = load(path)
-    try:
-        if isinstance(matrix, scipy.sparse.csr_matrix):
-            state = vars(matrix)
-            shape = tuple(int(size) for size in state.get("_shape", state.get("shape")))
-            arrays = (state["data"], state["indices"], state["indptr"])
-            if any(array.dtype.kind not in "biuf" for array in arrays):
-                raise ValueError("arrays that are not numbers")
-            matrix = scipy.sparse.csr_matrix(arrays, shape=shape)
-            matrix.check_format(full_check=True)
-            return matrix
-        matrix = np.asarray(matrix)
-        if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
-            raise ValueError(f"{matrix.dtype} of shape {matrix.shape}")
-        return scipy.sparse.csr_matrix(matrix)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise UserError(f"{path}: not a feature matrix ({error})") from None
-
-
-def load_classes(path: Path) -> np.ndarray:
-    """One-hot rows, one column per class."""
-    rows = load(path)
-    if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.dtype.kind not in "biuf":
-        raise UserError(f"{path}: expected a matrix of one-hot labels")
-    if rows.shape[1] == 0:
-        raise UserError(f"{path}: the one-hot labels have no columns")
-    return rows
 
 
 def load_edges(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -154,11 +65,11 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
         return path / f"ind.{name}.{suffix}"
 
     name = data_name(path)
-    allx, tx = load_rows(part("allx")), load_rows(part("tx"))
-    ally, ty, y = load_classes(part("ally")), load_classes(part("ty")), load_classes(part("y"))
+    allx, tx = load_csr(part("allx")), load_csr(part("tx"))
+    ally, ty, y = (load_array(part(suffix), 2, "a matrix of one-hot labels") for suffix in ("ally", "ty", "y"))
     known = allx.shape[0]
     test = _test_ids(part("test.index"), known)
-    for suffix, have, want in (("ally", ally.shape[0], known), ("tx", tx.shape[0], len(test)),
+    for suffix, have, want in (("ally", ally.shape[0], known), ("ally", min(ally.shape[1], 1), 1), ("tx", tx.shape[0], len(test)),
                                ("ty", ty.shape[0], len(test)), ("tx", tx.shape[1], allx.shape[1]),
                                ("ty", ty.shape[1], ally.shape[1])):
         if have != want:

@@ -1,0 +1,208 @@
+"""Features and labels in files of their own, and seeded splits."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from distgnn.errors import UserError
+from distgnn.store.importers import open_source
+from distgnn.store.source import ImportOptions, RowNormalised, Source, parse_split, random_split
+
+from .importing import adjacency, all_features, refused, truncate, write, write_gz
+
+X = np.array([[0, 1, 2], [3, 0, 0], [0, 0, 0], [0.5, 0, 0.25]])
+
+
+@pytest.fixture
+def edges(tmp_path):
+    return write(tmp_path / "edges.csv", "0,1\n1,2\n3,0\n")
+
+
+def opened(edges, **options):
+    return open_source(edges, ImportOptions(**{key: str(value) for key, value in options.items()}))
+
+
+def test_every_feature_format_gives_the_same_rows(edges, tmp_path):
+    files = [tmp_path / name for name in ("a.npy", "f.npy", "h.npy", "b.npz", "c.npz", "csr.npz", "csc.npz", "coo.npz")]
+    np.save(files[0], X)
+    np.save(files[1], np.asfortranarray(X.astype(np.float32)))
+    np.save(files[2], X.astype(">f4"))
+    np.savez(files[3], features=X)
+    np.savez_compressed(files[4], X)
+    for path in files[5:]:
+        scipy.sparse.save_npz(path, scipy.sparse.csr_matrix(X).asformat(path.stem))
+    lines = [",".join(map(str, row)) for row in X]
+    files.append(write(tmp_path / "plain.csv", "\n".join(lines)))
+    files.append(write_gz(tmp_path / "named.csv.gz", "\n".join(["x,y,z", *lines])))
+    rows = [f"{X[k, 0]}\t{k}\t{X[k, 1]}\t{X[k, 2]}\n" for k in (3, 0, 1)]  # node 2 has no row
+    files.append(write(tmp_path / "ids.tsv", "y\tid\tx\tz\n" + "".join(rows)))
+    for path in files:
+        assert np.array_equal(all_features(opened(edges, features=path)), X.astype(np.float32)), path
+
+
+def test_scratch_folder_is_left_empty(edges, tmp_path):
+    np.savez_compressed(tmp_path / "x.npz", X)
+    (tmp_path / "scratch").mkdir()
+    source = opened(edges, features=tmp_path / "x.npz", scratch=tmp_path / "scratch")
+    assert not list((tmp_path / "scratch").iterdir())
+    assert np.array_equal(all_features(source), X.astype(np.float32))
+    with pytest.raises(UserError, match="nowhere"):
+        opened(edges, features=tmp_path / "x.npz", scratch=tmp_path / "nowhere")
+
+
+def test_json_features_are_binary(edges, tmp_path):
+    path = write(tmp_path / "x.json", json.dumps({"2": [4, 0], "0": [1, 1], "1": []}))
+    source = opened(edges, features=path)
+    assert source.n == 4 and source.width == 5
+    assert np.array_equal(all_features(source), [[0, 1, 0, 0, 0], [0] * 5, [1, 0, 0, 0, 1], [0] * 5])
+    more = write(tmp_path / "more.json", json.dumps({"5": [0]}))
+    assert opened(edges, features=more).n == 6
+
+
+@pytest.mark.parametrize("content", [
+    '{"0": [1}', "[1, 2]", '{"a": [1]}', '{"-1": [1]}', '{"0": 1}', '{"0": [-1]}', '{"0": [1.5]}', '{"0": ["x"]}', '{"0": [NaN]}',
+    '{"0": [true]}', '{"0": [1], "00": [2]}', '{"0": [1], "900000000": [2]}', '{"9999999999999999999": []}',
+])
+def test_bad_json_features(edges, tmp_path, content):
+    refused(edges, "x.json", features=str(write(tmp_path / "x.json", content)))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
+def test_features_that_are_not_finite(edges, tmp_path, bad):
+    values = X.copy()
+    values[2, 1] = bad
+    np.save(tmp_path / "x.npy", values)
+    refused(edges, "x.npy", "feature 1 of node 2", features=str(tmp_path / "x.npy"))
+    csv = write(tmp_path / "x.csv", "\n".join(",".join(map(str, row)) for row in values))
+    refused(edges, "x.csv, line 3", features=str(csv))
+    scipy.sparse.save_npz(tmp_path / "x.npz", scipy.sparse.csr_matrix(values))
+    refused(edges, "x.npz", "feature 1 of node 2", features=str(tmp_path / "x.npz"))
+
+
+def test_a_table_of_node_features_keeps_finite_sums(edges, tmp_path):
+    values = np.full((4, 2), 3e38)
+    np.save(tmp_path / "x.npy", values)
+    assert np.array_equal(all_features(opened(edges, features=tmp_path / "x.npy")), values.astype(np.float32))
+
+
+def test_rows_that_do_not_match_the_nodes(edges, tmp_path):
+    np.save(tmp_path / "x.npy", X[:3])
+    refused(edges, "x.npy: 3 rows of features", "graph of 4 nodes", features=str(tmp_path / "x.npy"))
+    np.save(tmp_path / "more.npy", np.ones((6, 2)))
+    assert opened(edges, features=tmp_path / "more.npy").n == 6
+    np.save(tmp_path / "flat.npy", np.ones(4))
+    refused(edges, "flat.npy", r"\(nodes, width\)", features=str(tmp_path / "flat.npy"))
+
+
+def test_bad_feature_files(edges, tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((4, 100)))
+    refused(edges, "x.npy", "truncated", features=str(truncate(tmp_path / "x.npy", 0.9)))
+    refused(edges, "x.npy", "not a complete NumPy", features=str(truncate(tmp_path / "x.npy", 0.01)))
+    np.save(tmp_path / "o.npy", np.array([[{}], [None]]), allow_pickle=True)
+    refused(edges, "o.npy", "Python objects", features=str(tmp_path / "o.npy"))
+    np.save(tmp_path / "s.npy", np.array([["a"], ["b"]]))
+    refused(edges, "s.npy", "expected numbers", features=str(tmp_path / "s.npy"))
+    np.savez(tmp_path / "two.npz", a=X, b=X)
+    refused(edges, "two.npz", "holds a, b", features=str(tmp_path / "two.npz"))
+    refused(edges, "ragged.csv, line 2", "3 finite numbers",
+            features=str(write(tmp_path / "ragged.csv", "1,2,3\n1,2\n1,2,3\n1,2,3\n")))
+    refused(edges, "twice.csv", "two rows", features=str(write(tmp_path / "twice.csv", "id,x\n0,1\n0,2\n")))
+    refused(edges, "half.csv, line 2", "no node id", features=str(write(tmp_path / "half.csv", "id,x\n0.5,1\n")))
+    refused(edges, "gone.npy", "no such file", features=str(tmp_path / "gone.npy"))
+    refused(edges, "x.bin", "unknown format", features=str(tmp_path / "x.bin"))
+
+
+def test_string_labels_are_sorted_into_classes(edges, tmp_path):
+    path = write(tmp_path / "y.csv", 'id,page,kind\n1,"Voice, The 中国",tv\n0,x,company\n2,"say ""hi""",tv\n3,,\n')
+    source = opened(edges, labels=path)
+    assert source.class_names == ["company", "tv"] and source.classes == 2 and source.labels.dtype == np.int32
+    assert source.labels.tolist() == [0, 1, 1, -1]
+
+
+@pytest.mark.parametrize(("values", "names", "labels"), [
+    (["10", "9", "9", "10"], ["9", "10"], [1, 0, 0, 1]),
+    (["0", "-1", "2", "1"], ["0", "1", "2"], [0, -1, 2, 1]),
+    (["b", "nan", "a", ""], ["a", "b"], [1, -1, 0, -1]),
+    (["01", "1", "1", "1"], ["01", "1"], [0, 1, 1, 1]),
+])
+def test_order_of_classes(edges, tmp_path, values, names, labels):
+    path = write(tmp_path / "y.csv", "".join(f"{k},{value}\n" for k, value in enumerate(values)))
+    source = opened(edges, labels=path)
+    assert source.class_names == names and source.labels.tolist() == labels
+
+
+def test_label_columns(edges, tmp_path):
+    path = write(tmp_path / "y.tsv", "colour\tnode\tyear\nred\t0\t1999\nblue\t3\t2001\n")
+    assert opened(edges, labels=path, label_column="colour").labels.tolist() == [1, -1, -1, 0]
+    assert opened(edges, labels=path).class_names == ["1999", "2001"]
+    assert opened(edges, labels=path, id_column="1", label_column="0").class_names == ["blue", "red"]
+    refused(edges, "--label-column shape", "colour, node, year", labels=str(path), label_column="shape")
+    refused(edges, "--id-column 7", labels=str(path), id_column="7")
+
+
+def test_labels_of_unknown_nodes(edges, tmp_path):
+    path = write(tmp_path / "y.csv", "id,label\n0,a\n4,b\n")
+    refused(edges, "y.csv, line 3", "label for node 4", r"0\.\.3", labels=str(path))
+    complete = write(tmp_path / "z.csv", "id,label\n" + "".join(f"{k},a\n" for k in range(6)))
+    assert opened(edges, labels=complete).n == 6  # a table of all nodes may add isolated ones
+    np.save(tmp_path / "x.npy", X)
+    refused(edges, "z.csv, line 6", "node 4", labels=str(complete), features=str(tmp_path / "x.npy"))
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    ("id,label\n0,a\nx,b\n", "line 3: bad line 'x,b'"),
+    ("id,label\n0,a\n-1,b\n", "line 3: bad line '-1,b'"),
+    ("id,label\n0,a\n1\n", "line 3: bad line '1'"),
+    ("id,label\n0,a\n0,b\n", "line 3: node 0 has a second label"),
+    ("id,label\n0,\n1,\n", "every label is empty"),
+    ("id\n0\n", "1 column"),
+    ("", "0 column"),
+])
+def test_bad_labels(edges, tmp_path, content, words):
+    refused(edges, "y.csv", words, labels=str(write(tmp_path / "y.csv", content)))
+
+
+def test_companions_of_a_matrix(tmp_path):
+    path = write(tmp_path / "a.mtx", "%%MatrixMarket matrix coordinate pattern symmetric\n3 3 1\n2 1\n")
+    np.save(tmp_path / "x.npy", X[:3])
+    labels = write(tmp_path / "y.csv", "0 a\n2 b\n")
+    source = opened(path, features=tmp_path / "x.npy", labels=labels, split="0.5/0.5/0")
+    assert source.labels.tolist() == [0, -1, 1] and sorted(source.split.tolist()) == [0, 1, 2] and source.split[1] == 0
+    np.save(tmp_path / "x.npy", X)
+    refused(path, "4 rows of features for a graph of 3", features=str(tmp_path / "x.npy"))
+    refused(path, "label for node 3", labels=str(write(tmp_path / "y.csv", "".join(f"{k} a\n" for k in range(4)))))
+
+
+def test_seeded_split(edges):
+    split = random_split(1000, "0.6/0.2/0.1", 5)
+    assert split.dtype == np.uint8 and np.bincount(split).tolist() == [100, 600, 200, 100]
+    assert np.array_equal(split, random_split(1000, "0.6/0.2/0.1", 5))
+    assert not np.array_equal(split, random_split(1000, "0.6/0.2/0.1", 6))
+    # Ten nodes of seed 0, so that the split of a published run stays what it was.
+    assert random_split(10, "0.5/0.3/0.2", 0).tolist() == [2, 1, 1, 1, 3, 1, 3, 2, 2, 1]
+    assert np.bincount(open_source(edges, ImportOptions(split="0.5/0.25/0.25")).split, minlength=4).tolist() == [0, 2, 1, 1]
+
+
+@pytest.mark.parametrize("text", ["", "0.6/0.2", "0.6/0.2/0.2/0.1", "a/b/c", "0.6/0.3/0.2", "-0.1/0.5/0.5", "nan/0/0",
+                                  "0.6,0.2,0.2"])
+def test_malformed_split(edges, text):
+    refused(edges, "--split", "0.6/0.2/0.2", split=text)
+
+
+def test_thirds_are_a_split():
+    assert sum(parse_split("0.34/0.33/0.33")) == pytest.approx(1)
+    assert np.bincount(random_split(10, "0.7/0.2/0.1", 1)).tolist() == [0, 7, 2, 1]
+
+
+def test_row_normalised(edges, tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    source = opened(edges, features=tmp_path / "x.npy", labels=write(tmp_path / "y.csv", "0,a\n1,b\n"))
+    normalised = RowNormalised(source)
+    assert isinstance(normalised, Source) and normalised.n == 4 and normalised.width == 3 and normalised.classes == 2
+    assert np.array_equal(adjacency(normalised), adjacency(source))
+    rows = all_features(normalised)
+    assert np.allclose(rows.sum(axis=1), [1, 1, 0, 1]) and np.allclose(rows[3], [2 / 3, 0, 1 / 3])

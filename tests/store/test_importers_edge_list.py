@@ -1,0 +1,170 @@
+"""Edge lists: separators, headers, weights, columns, the number of nodes, and every kind of bad line."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pytest
+
+from distgnn.store.importers import open_source, text
+from distgnn.store.source import ImportOptions
+
+from .importing import adjacency, refused, truncate, write, write_gz
+
+PATH_OF_THREE = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
+
+
+@pytest.mark.parametrize("content", [
+    "0,1\n1,2\n",
+    "0,1\n1,2",
+    "0\t1\n1\t2\n",
+    "0 1\n1 2\n",
+    "  0   1 \n1  2\n",
+    "0;1\n1;2\n",
+    "id_1,id_2\n0,1\n1,2\n",
+    '"from node","to node"\r\n0, 1\r\n1, 2\r\n',
+    "# a comment\n# 3 nodes, 2 edges\n0 1\n\n1 2 # the last\n",
+    "# comment before the header\nsource\ttarget\n0\t1\n1\t2\n",
+    "\ufeff0,1\n1,2\n",
+    "\ufeffa,b\n0,1\n1,2\n",
+    '"0","1"\n"1","2"\n',
+    "0,1\n1,0\n1,2\n2,1\n",
+    "0,1\n0,1\n1,2\n",
+])
+def test_spellings_of_one_graph(tmp_path, content):
+    source = open_source(write(tmp_path / "small.csv", content))
+    assert source.n == 3 and not source.directed and source.width == 0 and source.labels is None
+    assert np.array_equal(adjacency(source), PATH_OF_THREE)
+    assert source.features(np.array([2, 0])).shape == (2, 0)
+
+
+def test_gzip_is_recognised_by_content(tmp_path):
+    for name in ("a.csv.gz", "a.csv"):
+        assert np.array_equal(adjacency(open_source(write_gz(tmp_path / name, "0,1\n1,2\n"))), PATH_OF_THREE)
+
+
+def test_blocks_join_lines(tmp_path, monkeypatch):
+    edges = np.random.default_rng(0).integers(0, 1000, (500, 2))
+    path = write(tmp_path / "a.txt", "".join(f"{a} {b}\n" for a, b in edges))
+    for size in (1, 7, 64, 1000):
+        monkeypatch.setattr(text, "BLOCK_BYTES", size)
+        source = open_source(path, ImportOptions(directed=True))
+        pieces = list(source.edges())
+        assert np.array_equal(np.concatenate([piece[0] for piece in pieces]), edges[:, 0])
+        assert np.array_equal(np.concatenate([piece[1] for piece in pieces]), edges[:, 1])
+
+
+def test_directed_on_request(tmp_path):
+    path = write(tmp_path / "a.csv", "0,1\n1,2\n2,2\n")
+    matrix = adjacency(open_source(path, ImportOptions(directed=True)))
+    assert np.array_equal(matrix, [[0, 0, 0], [1, 0, 0], [0, 1, 1]])  # A[dst, src]
+
+
+def test_weights_only_on_request(tmp_path):
+    path = write(tmp_path / "a.csv", "src,dst,w\n0,1,0.5\n1,2,3e-1\n")
+    assert np.array_equal(adjacency(open_source(path)), PATH_OF_THREE)
+    assert np.allclose(adjacency(open_source(path, ImportOptions(weights=True))), [[0, .5, 0], [.5, 0, .3], [0, .3, 0]])
+
+
+def test_both_directions_listed_once(tmp_path):
+    path = write(tmp_path / "a.csv", "0,1,2\n1,0,2\n1,1,5\n")
+    source = open_source(path, ImportOptions(weights=True))
+    assert sum(len(edges[0]) for edges in source.edges()) == 2 == source.edge_count
+    assert np.array_equal(adjacency(source), [[0, 2], [2, 5]])
+    uneven = write(tmp_path / "b.csv", "0,1,2\n1,0,3\n")
+    assert sum(len(edges[0]) for edges in open_source(uneven, ImportOptions(weights=True)).edges()) == 2
+
+
+def test_columns_by_name_and_number(tmp_path):
+    path = write(tmp_path / "a.csv", 'when,to,"a, name",from,weight\nmonday,1,x,0,2\ntuesday,2,"y, z",1,4\n')
+    for names in (("from", "to"), ("3", "1")):
+        options = ImportOptions(source_column=names[0], target_column=names[1], directed=True, weights=True)
+        assert np.array_equal(adjacency(open_source(path, options)), [[0, 0, 0], [2, 0, 0], [0, 4, 0]])
+    refused(path, "--source-column nobody", "when, to, a, name, from, weight", source_column="nobody")
+    refused(path, "5 columns", "--source-column")
+    refused(path, "two of|two columns", source_column="to", target_column="to")
+
+
+def test_weights_asked_for_where_none_are(tmp_path):
+    refused(write(tmp_path / "a.csv", "0,1\n"), "--weights", "third column", weights=True)
+
+
+@pytest.mark.parametrize(("content", "line", "shown"), [
+    ("0,1\n1,x\n2,3\n", 2, "1,x"),
+    ("0,1\n1,2,3\n", 2, "1,2,3"),
+    ("0,1\n1\n", 2, "1"),
+    ("0,1\n1,\n", 2, "1,"),
+    ("0,1\n,1\n", 2, ",1"),
+    ("0,1\n1.5,2\n", 2, "1.5,2"),
+    ("0,x\n1,2\n", 1, "0,x"),
+    ("a,b\n# note\n\n0,1\n2;3\n", 5, "2;3"),
+    ("0 1\n1 2 # fine\n3 four\n", 3, "3 four"),
+    ("0,1\n-1,2\n", 2, "-1,2"),
+    ("0,1\n99999999999999999999999,2\n", 2, "99999"),
+    ("0,1\n2000000000000,2\n", 2, "2000000000000,2"),
+    ("0,1,1\n1,2,nan\n", 2, "1,2,nan"),
+    ("0,1,1\n1,2,inf\n", 2, "1,2,inf"),
+    ("0,1,1\n1,2\n", 2, "1,2"),
+    ("0,1,1\n1,2,x\n", 2, "1,2,x"),
+    ("0,1\n0x1,2\n", 2, "0x1,2"),
+])
+def test_bad_line_is_named(tmp_path, content, line, shown):
+    message = refused(write(tmp_path / "a.csv", content), "expected SOURCE")
+    assert f"a.csv, line {line}: bad line '{shown}" in message
+
+
+def test_negative_and_large_ids_say_so(tmp_path):
+    refused(write(tmp_path / "a.csv", "0,1\n3,-1\n"), "negative node id")
+    refused(write(tmp_path / "b.csv", "0,1\n3,1099511627776\n"), "line 2", "node id above 1099511627775")
+    # 2**39 nodes and two edges: no numbering of nodes, and no arrays of that size are made
+    far = write(tmp_path / "c.csv", "0,1\n3,549755813888\n")
+    refused(far, "line 2", "node id above")
+    refused(far, "line 2", "node id above", features=str(write(tmp_path / "x.json", '{"0": [1]}')))
+    refused(far, "line 2", "node id above", labels=str(write(tmp_path / "y.csv", "0,a\n")))
+    np.save(tmp_path / "x.npy", np.ones((4, 1)))
+    refused(far, "4 rows of features", features=str(tmp_path / "x.npy"))
+
+
+def test_bad_line_far_into_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "BLOCK_BYTES", 1000)
+    lines = [f"{k},{k + 1}" for k in range(2000)]
+    lines[1234] = "7,eight"
+    assert "line 1235: bad line '7,eight'" in refused(write(tmp_path / "a.csv", "\n".join(lines)))
+
+
+def test_damaged_files(tmp_path):
+    refused(tmp_path / "none.csv", "none.csv", "no such file")
+    whole = write_gz(tmp_path / "a.csv.gz", "".join(f"{k},{k * 7919 % 5000}\n" for k in range(5000)))
+    refused(truncate(whole, 0.7), "a.csv.gz", "truncated or damaged")
+    corrupt = write_gz(tmp_path / "b.csv.gz", "".join(f"{k},{k * 7919 % 5000}\n" for k in range(5000)))
+    data = bytearray(corrupt.read_bytes())
+    data[len(data) // 2] ^= 255
+    corrupt.write_bytes(data)
+    refused(corrupt, "b.csv.gz")
+    binary = tmp_path / "c.csv"
+    binary.write_bytes(bytes(range(128, 256)) * 10)
+    refused(binary, "c.csv", "UTF-8")
+
+
+def test_one_endless_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(text, "LINE_BYTES", 256)
+    refused(write(tmp_path / "a.csv", "0,1\n" + "1" * 1000), "line 2", "is this a text file")
+
+
+def test_empty_list_needs_a_number_of_nodes(tmp_path):
+    for content in ("", "src,dst\n", "# nothing\n"):
+        path = write(tmp_path / "a.csv", content)
+        refused(path, "no edges", "how many nodes")
+        np.save(tmp_path / "x.npy", np.ones((3, 2)))
+        source = open_source(path, ImportOptions(features=str(tmp_path / "x.npy")))
+        assert source.n == 3 and not adjacency(source).any()
+        labels = write(tmp_path / "y.csv", "0,a\n1,b\n")
+        assert open_source(path, ImportOptions(labels=str(labels))).n == 2
+
+
+def test_gzip_of_a_header_alone(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b""))
+    refused(path, "no edges")
