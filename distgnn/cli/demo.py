@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> None:
         print(f"training on {MPI.COMM_WORLD.Get_size()} ranks, {args.epochs} epochs with each algorithm\n", flush=True)
         print(_line(HEADER), flush=True)
     rows = []
-    for name in ALGORITHMS:
-        _train(out, name, args.epochs, check=not rows)
+    for number, name in enumerate(ALGORITHMS):
+        _train(out, name, args.epochs, check=number == 0)
         if first:
             rows.append(read_log(out / f"{name}.jsonl"))
             print(_line(cells(rows[-1], rows[0])), flush=True)

@@ -42,6 +42,7 @@ class Job:
         sizes = parse_grid(args.grid, args.algorithm)
         comm = MPI.COMM_WORLD if comm is None else comm
         self.grid = algorithms.make_grid(comm, args.algorithm, sizes, args.replication, args.backend)
+        self.speaks = self.grid.rank == 0 and not args.quiet
         self.optimizer = optim.make(args.optimizer, args.lr, args.weight_decay, args.momentum)
         hidden = hidden_widths(args.hidden, args.layers)
         if len(args.weight_decay) not in (1, len(hidden) + 1):
@@ -81,7 +82,7 @@ class Job:
             raise SystemExit(1) from None
         finally:
             log.close()
-        if check is not None and self.grid.rank == 0:
+        if check is not None and self.speaks:
             print(f"check: every loss equals the serial one; largest relative difference {check.largest:.1e}")
 
     def train(self, log: RunLog, first_epoch: int, check: SerialCheck | None) -> None:
@@ -91,7 +92,7 @@ class Job:
             self.model, self.X, self.targets, self.optimizer, args.epochs, first_epoch=first_epoch,
             eval_every=args.eval_every, train_features=args.train_features, timing=True,
         )  # fmt: skip
-        with Ledger(timing=True) as ledger, progress(self.grid.rank == 0, first_epoch, args.epochs) as show:
+        with Ledger(timing=True) as ledger, progress(self.speaks, first_epoch, args.epochs) as show:
             for record in epochs:
                 log.write("epoch", record)
                 show(record)
@@ -107,7 +108,7 @@ class Job:
             final = evaluate(self.model, self.X, self.targets)
         end = final | {"epochs": args.epochs, "loss": record["loss"]} | end_record(self.grid, ledger, seconds)
         log.write("end", end)
-        if self.grid.rank == 0:
+        if self.speaks:
             print(summary(end))
 
     def resume(self) -> int:

@@ -1,0 +1,48 @@
+"""The demo: runs on four ranks, agrees with itself, leaves logs and a report, and says so when it does not agree."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from mpi_helpers import mpiexec
+
+from distgnn.algorithms import ALGORITHMS
+from distgnn.cli import demo
+
+
+@pytest.mark.timeout(240)
+def test_demo_trains_with_every_algorithm_and_reports(tmp_path):
+    out = tmp_path / "out"
+    for _ in range(2):  # again into the directory that it made
+        done = mpiexec(4, "-m", "distgnn", "demo", "--out", str(out), "--nodes", "400", "--epochs", "3")
+        assert done.returncode == 0, done.stderr
+        assert "all 5 algorithms have equal losses" in done.stdout
+    curves = []
+    for name in ALGORITHMS:
+        events = [json.loads(line) for line in (out / f"{name}.jsonl").read_text().splitlines()]
+        assert [event["event"] for event in events] == ["run", "epoch", "epoch", "epoch", "end"]
+        assert len(events[-1]["words"]) == 4 and max(events[-1]["words"]) > 0
+        curves.append([event["loss"] for event in events[1:-1]])
+    assert all(curve == pytest.approx(curves[0], rel=1e-4) for curve in curves)
+    report = (out / "report.md").read_text()
+    assert all(f"| {name} |" in report for name in ALGORITHMS)
+
+
+def test_demo_does_not_touch_what_it_did_not_make(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    done = mpiexec(2, "-m", "distgnn", "demo", "--out", str(tmp_path), "--nodes", "50", "--epochs", "1")
+    assert done.returncode == 2
+    assert done.stderr.count("distgnn: error:") == 1 and "was not made by this command" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["thesis.tex"]
+
+
+def row(name, losses):
+    end = {"test_acc": 0.5, "words": [1, 2], "epoch_seconds_median": 0.1}
+    return {"algorithm": name, "grid": {"rows": 2}, "losses": losses, "end": end, "log": f"{name}.jsonl"}
+
+
+@pytest.mark.parametrize(("losses", "failed"), [([1.0, 0.50001], False), ([1.0, 0.51], True), ([1.0, float("nan")], True)])
+def test_demo_fails_where_losses_differ(tmp_path, losses, failed, capsys):
+    assert demo.conclude([row("1d", [1.0, 0.5]), row("2d", losses)], tmp_path) is failed
+    assert ("DISAGREE" in capsys.readouterr().out) is failed
