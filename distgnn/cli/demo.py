@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -111,9 +112,10 @@ HEADER = ("algorithm", "grid", "last loss", "largest difference", "test accuracy
 
 
 def difference(losses: list[float], others: list[float]) -> float:
-    """The largest relative difference between two loss curves; NaN if a loss is."""
-    worst = [abs(a - b) / abs(b) for a, b in zip(losses, others, strict=True)]
-    return max(worst, key=lambda d: float("inf") if d != d else d)
+    """The largest relative difference between two loss curves; infinite where one is not a number."""
+    if not all(math.isfinite(loss) for loss in [*losses, *others]):
+        return math.inf
+    return max(abs(a - b) / abs(b) for a, b in zip(losses, others, strict=True))
 
 
 def cells(row: dict[str, Any], reference: dict[str, Any]) -> tuple[str, ...]:
@@ -138,7 +140,7 @@ def _line(values: tuple[str, ...]) -> str:
 def conclude(rows: list[dict[str, Any]], out: Path) -> bool:
     """Say whether the algorithms agree and write the report. Returns whether they do not."""
     worst = max(difference(row["losses"], rows[0]["losses"]) for row in rows)
-    agree = worst <= TOLERANCE  # and not its negation, so that NaN fails
+    agree = worst <= TOLERANCE
     verdict = (
         f"{rows[0]['algorithm']} equals the serial reference, and all {len(rows)} algorithms have equal losses in all "
         f"{len(rows[0]['losses'])} epochs: largest relative difference {worst:.1e}"
