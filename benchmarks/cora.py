@@ -1,0 +1,137 @@
+"""Cora as Kipf and Welling trained it, with every distributed algorithm, against the serial reference seed by seed.
+
+Two layers, hidden 16, dropout 0.5, weight decay 5e-4 on the first layer, Adam 0.01, 200 epochs, row-normalised features.
+Prints a Markdown section for the number of ranks it was launched on; `--out FILE` appends it to a file:
+
+    distgnn prepare PLANETOID/cora cora.dg
+    for P in 1 2 3 4 6 8 9; do
+        mpiexec -n $P python benchmarks/cora.py cora.dg --serial cora-serial.npz --out benchmarks/results/cora.md
+    done
+
+The serial curves of all seeds are computed by the first launch (rank 0) and kept in the file given by `--serial`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import distgnn as dg
+from distgnn.algorithms import ALGORITHMS, grids, make_grid
+from distgnn.gcn.features import normalize_rows
+from distgnn.gcn.optim import Adam
+from distgnn.gcn.training import evaluate, train
+from distgnn.reference import GCNReference
+from distgnn.store import load_targets
+
+HIDDEN, DROPOUT, DECAY, LR, EPOCHS = 16, 0.5, [5e-4, 0.0], 0.01, 200
+
+
+def serial(store: dg.Store, seeds: int, path: Path) -> dict[str, np.ndarray]:
+    """Losses (seeds x epochs) and final test accuracies of the reference, from `path` if they are there."""
+    if path.exists():
+        kept = np.load(path)
+        if len(kept["accuracy"]) >= seeds:
+            return {name: kept[name][:seeds] for name in ("loss", "accuracy")}
+    order = store.order()
+    X = store.features(order)
+    X /= np.maximum(np.abs(X).sum(axis=1, keepdims=True), 1e-12)
+    labels, split = store.labels(order), store.split(order)
+    A = order.block((0, store.n), (0, store.n))
+    losses, found = [], []
+    for seed in range(seeds):
+        widths = [store.width, HIDDEN, store.classes]
+        reference = GCNReference(A, widths, seed, DROPOUT, nodes=order.permutation(0, store.n))
+        records = reference.train(X, labels, split, EPOCHS, "adam", LR, DECAY, evaluate=False)
+        losses.append([record["loss"] for record in records])
+        found.append(reference.accuracies(X, labels, split)["test_acc"])
+        print(f"serial, seed {seed}: test accuracy {100 * found[-1]:.1f} %", file=sys.stderr, flush=True)
+    np.savez(path, loss=np.array(losses), accuracy=np.array(found))
+    return {"loss": np.array(losses), "accuracy": np.array(found)}
+
+
+def distributed(store: dg.Store, grid: dg.Grid, algorithm: str, seeds: int) -> dict[str, np.ndarray]:
+    """The same of one algorithm on one grid, and the median seconds of an epoch."""
+    order = store.order()
+    A = dg.load(store, grid, algorithm)
+    losses, found, seconds = [], [], []
+    X = targets = None
+    for seed in range(seeds):
+        model = dg.gcn.GCN(A, [store.width, HIDDEN, store.classes], seed, DROPOUT, nodes=order.permutation)
+        if X is None:
+            X = dg.load_features(store, model.input_layout)
+            normalize_rows(X)
+            targets = model.targets(*load_targets(store, model.output_layout))
+        records = list(train(model, X, targets, Adam(LR, DECAY), EPOCHS, eval_every=0))
+        losses.append([record["loss"] for record in records])
+        seconds += [record["seconds"] for record in records]
+        found.append(evaluate(model, X, targets)["test_acc"])
+    return {"loss": np.array(losses), "accuracy": np.array(found), "seconds": np.median(seconds)}
+
+
+def row(name: str, shape: str, run: dict[str, Any], reference: dict[str, np.ndarray]) -> str:
+    """One line of the table; differences are the largest over all seeds (and epochs)."""
+    accuracy = 100 * run["accuracy"]
+    loss = abs(run["loss"] / reference["loss"] - 1).max()
+    moved = 100 * abs(run["accuracy"] - reference["accuracy"]).max()
+    cells = (name, shape, f"{accuracy.mean():.2f} ± {accuracy.std():.2f}", f"{loss:.1e}", f"{moved:.1f}")
+    return "| " + " | ".join([*cells, f"{1000 * run['seconds']:.1f}"]) + " |"
+
+
+def machine() -> str:
+    model = platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = names[0] if names else model
+    library = MPI.Get_library_version().split("\n")[0].split()
+    return f"{model}, {os.cpu_count()} cores; {' '.join(library)}; NumPy {np.__version__}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("store")
+    parser.add_argument("--algorithms", default=",".join(ALGORITHMS), help="comma-separated (default: all)")
+    parser.add_argument("--all-grids", action="store_true", help="every grid of every algorithm, not only its default")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--serial", type=Path, default=Path("cora-serial.npz"), help="where the serial curves are kept")
+    parser.add_argument("--out", type=Path, help="append the section to this file")
+    args = parser.parse_args()
+    comm = MPI.COMM_WORLD
+    store = dg.Store(args.store)
+    reference = serial(store, args.seeds, args.serial) if comm.rank == 0 else None
+    comm.Barrier()
+    rows = []
+    started = time.strftime("%Y-%m-%d")
+    for name in args.algorithms.split(","):
+        for sizes in grids(name, comm.size)[: None if args.all_grids else 1]:
+            run = distributed(store, make_grid(comm, name, sizes), name, args.seeds)
+            if reference is not None:
+                rows.append(row(name, "x".join(str(size) for size in sizes.values()), run, reference))
+                print(rows[-1], file=sys.stderr, flush=True)
+    if reference is None:
+        return
+    serial_mean, serial_deviation = 100 * reference["accuracy"].mean(), 100 * reference["accuracy"].std()
+    section = "\n".join([
+        f"## {comm.size} rank{'s' * (comm.size > 1)}", "",
+        f"`mpiexec -n {comm.size} python {' '.join([sys.argv[0], *sys.argv[1:]])}`, {started}, {machine()}", "",
+        f"Serial reference: test accuracy {serial_mean:.2f} ± {serial_deviation:.2f} % over {args.seeds} seeds.", "",
+        "| algorithm | grid | test accuracy, % | largest relative difference of a loss | of an accuracy, points | epoch, ms |",
+        "|---|---|---|---|---|---|", *rows, "",
+    ])  # fmt: skip
+    print(section)
+    if args.out:
+        with open(args.out, "a", encoding="utf-8") as file:
+            file.write(section + "\n")
+
+
+if __name__ == "__main__":
+    main()
