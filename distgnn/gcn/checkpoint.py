@@ -11,7 +11,7 @@ import numpy as np
 from distgnn.comm import Comm
 from distgnn.errors import UserError
 from distgnn.gcn.optim import Optimizer, Parameter
-from distgnn.store import checkpoint
+from distgnn.store import checkpoint, manifest
 from distgnn.store.checkpoint import Piece
 
 Array = Any
@@ -37,6 +37,12 @@ def save(
                 rows, cols = p.matrix.row_range, p.matrix.col_range
                 pieces[name] = (rows[0], cols[0], p.matrix.grid.backend.to_host(block), p.matrix.shape)
     checkpoint.save(path, comm, {}, pieces, {"epoch": epoch, "steps": optimizer.steps, "run": dict(run)})
+
+
+def check_replaceable(path: str | os.PathLike[str]) -> None:
+    """UserError if what is at this path is not a checkpoint, or an empty directory."""
+    if not os.path.isdir(path) or os.listdir(path):
+        manifest.read(path, format=checkpoint.FORMAT, version=checkpoint.VERSION, what="checkpoint")
 
 
 def restore(

@@ -208,8 +208,10 @@ def check_outputs(args: argparse.Namespace) -> None:
         raise UserError("--resume: say with --checkpoint DIR where to go on from")
     if args.checkpoint_every and not args.checkpoint:
         raise UserError("--checkpoint-every: say with --checkpoint DIR where to save")
-    if args.checkpoint and not args.resume and not args.force and Path(args.checkpoint).exists():
-        raise UserError(f"--checkpoint {args.checkpoint}: exists; use --resume to go on from it or --force to replace it")
+    if args.checkpoint and not args.resume and Path(args.checkpoint).exists():
+        if not args.force:
+            raise UserError(f"--checkpoint {args.checkpoint}: exists; use --resume to go on from it or --force to replace it")
+        checkpoint.check_replaceable(args.checkpoint)  # now, not after the first epochs
     if args.log:
         check_log(Path(args.log), args.resume, args.force)
     for flag, path in (("--log", args.log), ("--checkpoint", args.checkpoint)):

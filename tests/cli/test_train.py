@@ -135,7 +135,7 @@ def test_nothing_existing_is_overwritten(store: str, tmp_path: Path, capsys: pyt
     saved.mkdir()
     (saved / "thesis.tex").write_text("precious\n")
     assert f"--checkpoint {saved}: exists" in refused(capsys, store, "--checkpoint", saved)
-    assert "not a distgnn checkpoint" in refused(capsys, store, "--checkpoint", saved, "--force", "--epochs", 1)
+    assert "not a distgnn checkpoint" in refused(capsys, store, "--checkpoint", saved, "--force")
     assert "has no manifest" in refused(capsys, store, "--checkpoint", saved, "--resume")
     assert "no such checkpoint" in refused(capsys, store, "--checkpoint", tmp_path / "none", "--resume")
     assert log.read_text() == "precious\n" and [path.name for path in saved.iterdir()] == ["thesis.tex"]
