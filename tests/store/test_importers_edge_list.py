@@ -142,6 +142,9 @@ def test_damaged_files(tmp_path):
     data[len(data) // 2] ^= 255
     corrupt.write_bytes(data)
     refused(corrupt, "b.csv.gz")
+    returns = tmp_path / "d.csv"
+    returns.write_bytes(b"a,b\rc,d\r0,1\r")
+    refused(returns, "d.csv, line 1")
     binary = tmp_path / "c.csv"
     binary.write_bytes(bytes(range(128, 256)) * 10)
     refused(binary, "c.csv", "UTF-8")

@@ -1,4 +1,4 @@
-"""Arrays in .npy and .npz files, mapped or streamed instead of loaded; object arrays are never unpickled."""
+"""Arrays in .npy and .npz files, read by rows or streamed instead of loaded; object arrays are never unpickled."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import os
 import shutil
 import struct
 import tempfile
+import weakref
 import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -62,41 +63,73 @@ def read_header(file: IO[bytes], length: int, name: str, kinds: str = "biuf") ->
     return header
 
 
-class Mapped:
-    """An array in a file, rows read through a memory map whose pages are given back after each read."""
+class StoredArray:
+    """A C-ordered or F-ordered array in a file, of which rows are read as they are asked for.
+
+    Rows in C order are read with pread, run by run of consecutive ids: through a memory map, scattered rows would cost
+    this process 64 KiB each, since that much around a fault is mapped and counted, or a fault each if it is given back.
+    """
 
     def __init__(self, path: str | os.PathLike[str], header: Header, start: int = 0):
         self.path, self.shape, self.dtype = path, header.shape, header.dtype
-        self._map: mmap.mmap | None = None
-        self._array = np.zeros(header.shape, header.dtype) if header.size == 0 else self._mapped(header, start)
-
-    def _mapped(self, header: Header, start: int) -> np.ndarray:
-        with open(self.path, "rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return np.ndarray(header.shape, header.dtype, self._map, start + header.offset, order="F" if header.fortran else "C")
+        self._start, self._fortran = start + header.offset, header.fortran
+        self._file = os.open(path, os.O_RDONLY)  # stays good when the file loses its name
+        weakref.finalize(self, os.close, self._file)
+        if os.fstat(self._file).st_size < start + header.end:
+            raise UserError(f"{path}: truncated: an array in it ends at byte {start + header.end}")
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, index: Any) -> np.ndarray:
-        """A copy of these rows (any NumPy index)."""
-        values = np.array(self._array[index])
-        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
+    def read(self) -> np.ndarray:
+        """The whole array."""
+        return self._view().copy(order="C")
+
+    def rows(self, ids: np.ndarray) -> np.ndarray:
+        """A new array of these rows (elements of a vector), in this order; IndexError for an id outside."""
+        values = np.empty((len(ids), *self.shape[1:]), self.dtype)
+        if len(ids) and (ids.min() < 0 or ids.max() >= len(self)):
+            raise IndexError(f"{self.path}: row outside 0..{len(self) - 1}")
+        if not values.size:
+            return values
+        if self._fortran:
+            return self._view()[ids]
+        size = values.nbytes // len(ids)
+        buffer = values.reshape(-1).view(np.uint8).data
+        ends = np.append(np.flatnonzero(np.diff(ids) != 1) + 1, len(ids))
+        begins = np.append(0, ends[:-1])
+        places = self._start + ids[begins] * size
+        with reading(self.path):
+            for begin, end, place in zip((begins * size).tolist(), (ends * size).tolist(), places.tolist(), strict=True):
+                self._fill(buffer[begin:end], place)
         return values
 
+    def _fill(self, buffer: memoryview, place: int) -> None:
+        """Read until the buffer is full; one call moves at most 2 GiB."""
+        while got := os.preadv(self._file, [buffer], place):
+            if got == len(buffer):
+                return
+            buffer, place = buffer[got:], place + got
+        raise EOFError("the file became shorter")
 
-def open_npy(path: str | os.PathLike[str]) -> Mapped:
-    """Map a .npy file."""
+    def _view(self) -> np.ndarray:
+        if 0 in self.shape:
+            return np.zeros(self.shape, self.dtype)
+        mapped = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
+        return np.ndarray(self.shape, self.dtype, mapped, self._start, order="F" if self._fortran else "C")
+
+
+def open_npy(path: str | os.PathLike[str]) -> StoredArray:
+    """The array in a .npy file."""
     with reading(path), open(path, "rb") as file:
         header = read_header(file, os.path.getsize(path), str(path))
     with reading(path):
-        return Mapped(path, header)
+        return StoredArray(path, header)
 
 
 @contextlib.contextmanager
 def scratch_file(folder: str | None) -> Iterator[str]:
-    """A temporary file that loses its name at the end of the block; what is mapped by then stays mapped."""
+    """A temporary file that loses its name at the end of the block; whoever has opened it by then keeps it."""
     with reading(folder or tempfile.gettempdir()):
         handle, name = tempfile.mkstemp(prefix="distgnn-", suffix=".scratch", dir=folder)
     os.close(handle)
@@ -107,7 +140,7 @@ def scratch_file(folder: str | None) -> Iterator[str]:
 
 
 class Npz:
-    """A .npz archive, member by member: `read` small ones, `stream` long ones, `mapped` for rows in any order."""
+    """A .npz archive, member by member: `read` small ones, `stream` long ones, `stored` for rows in any order."""
 
     def __init__(self, path: str | os.PathLike[str], scratch: str | None = None):
         self.path, self.scratch = path, scratch
@@ -169,15 +202,15 @@ class Npz:
             if start + count == header.size:
                 file.read(1)  # the end of the member is where its checksum is compared
 
-    def mapped(self, name: str) -> Mapped:
-        """Map the member where it lies if it is stored plainly, else a temporary copy of it."""
+    def stored(self, name: str) -> StoredArray:
+        """The member where it lies if it is stored plainly, else a temporary copy of it."""
         header, info = self.header(name), self._members[name]
         if info.compress_type == zipfile.ZIP_STORED:
-            return Mapped(self.path, header, self._data_offset(name))
+            return StoredArray(self.path, header, self._data_offset(name))
         with scratch_file(self.scratch) as copy:
             with self._open(name) as file, open(copy, "wb") as out:
                 shutil.copyfileobj(file, out, COPY_BYTES)
-            return Mapped(copy, header)
+            return StoredArray(copy, header)
 
     def _data_offset(self, name: str) -> int:
         """Where the member's bytes start: behind its local header, whose extra field the directory does not know."""
@@ -204,6 +237,11 @@ def _exactly(file: IO[bytes], count: int) -> bytes:
     if len(data) < count:
         raise EOFError("the file ends early")
     return data
+
+
+def rows_of(array: StoredArray | np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """These rows, wherever the array is."""
+    return array.rows(ids) if isinstance(array, StoredArray) else array[ids]
 
 
 def integers(array: np.ndarray, what: str) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse
 
 from distgnn.errors import UserError
-from distgnn.store.importers.arrays import Header, Mapped, Npz, open_npy, scratch_file
+from distgnn.store.importers.arrays import Header, Npz, StoredArray, open_npy, scratch_file
 from distgnn.store.importers.imported import HIGHEST_ID, sparse_ids
 from distgnn.store.importers.tables import DenseRows, Features, SparseRows, npz_rows
 from distgnn.store.importers.text import ID_NAMES, Heading, Table, open_binary, reading
@@ -46,7 +46,7 @@ def archived_features(path: Path, scratch: str | None) -> Features:
     if len(archive.names) != 1:
         raise UserError(f"{path}: holds {', '.join(archive.names) or 'nothing'}; expected one array of features, "
                         "or a matrix saved by SciPy")
-    return DenseRows(archive.mapped(archive.names[0]), path)
+    return DenseRows(archive.stored(archive.names[0]), path)
 
 
 def json_features(path: Path) -> SparseRows:
@@ -107,7 +107,7 @@ def dense_csv(path: Path, scratch: str | None, heading: Heading | None = None, i
                     nodes.append(rows[:, ids].astype(np.int64))
                     rows = np.delete(rows, ids, axis=1)
                 np.ascontiguousarray(rows, np.float32).tofile(out)
-        array = Mapped(copy, Header((count, values), np.dtype(np.float32), False, 0))
+        array = StoredArray(copy, Header((count, values), np.dtype(np.float32), False, 0))
     return DenseRows(array, path, None if ids is None else _invert(np.concatenate(nodes), path))
 
 

@@ -75,5 +75,5 @@ def _attributes(archive: Npz) -> Features | None:
             return npz_rows(archive, prefix)
     for name in ATTRIBUTE_NAMES:
         if name in archive:
-            return DenseRows(archive.mapped(name), f"{archive.path}, array {name!r}")
+            return DenseRows(archive.stored(name), f"{archive.path}, array {name!r}")
     return None

@@ -100,7 +100,7 @@ def _archived(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features 
     if len(header.shape) != 2 or header.shape[0] != 2:
         raise UserError(f"{path}, array 'edge_index': shape {header.shape}, expected (2, edges)")
     edges = header.shape[1]
-    table = DenseRows(archive.mapped("node_feat"), f"{path}, array 'node_feat'") if "node_feat" in archive else None
+    table = DenseRows(archive.stored("node_feat"), f"{path}, array 'node_feat'") if "node_feat" in archive else None
     if "num_nodes_list" in archive:
         counts = integers(archive.read("num_nodes_list"), f"{path}, array 'num_nodes_list'").ravel()
         if len(counts) != 1:

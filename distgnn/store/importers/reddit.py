@@ -33,7 +33,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     archive = Npz(data, options.scratch)
     places = _places(archive, source.n)
     where = f"{data}, array 'feature'"
-    table = DenseRows(archive.mapped("feature"), where, places)
+    table = DenseRows(archive.stored("feature"), where, places)
     if len(table.array) != source.n:
         raise UserError(f"{where}: {len(table.array)} rows for {source.n} nodes")
     source.set_features(table)

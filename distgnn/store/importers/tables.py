@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.arrays import Mapped, Npz, integers
+from distgnn.store.importers.arrays import Npz, StoredArray, integers, rows_of
 
 
 class Features(Protocol):
@@ -33,9 +33,9 @@ def finite(rows: np.ndarray, ids: np.ndarray, path: object) -> np.ndarray:
 
 
 class DenseRows:
-    """Rows of a mapped array; `places[id]` is the row of a node (-1: none, all zero), the id itself without it."""
+    """Rows of an array in a file; `places[id]` is the row of a node (-1: none, all zero), the id itself without it."""
 
-    def __init__(self, array: Mapped, path: object, places: np.ndarray | None = None):
+    def __init__(self, array: StoredArray, path: object, places: np.ndarray | None = None):
         if len(array.shape) != 2:
             raise UserError(f"{path}: features have shape {array.shape}, expected (nodes, width)")
         self.array, self.path, self.places = array, path, places
@@ -45,13 +45,13 @@ class DenseRows:
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         if self.places is None:
-            return finite(self.array[ids], ids, self.path)
+            return finite(self.array.rows(ids), ids, self.path)
         known = ids < self.nodes
         places = np.full(len(ids), -1, np.int64)
         places[known] = self.places[ids[known]]
         rows = np.zeros((len(ids), self.width), np.float32)
         have = places >= 0
-        rows[have] = finite(self.array[places[have]], ids[have], self.path)
+        rows[have] = finite(self.array.rows(places[have]), ids[have], self.path)
         return rows
 
 
@@ -61,8 +61,8 @@ class SparseRows:
     Raises UserError where the three arrays do not describe a matrix of this shape.
     """
 
-    def __init__(self, indptr: np.ndarray, indices: np.ndarray, data: np.ndarray | None, width: int, path: object,
-                 complete: bool = True):
+    def __init__(self, indptr: np.ndarray, indices: StoredArray | np.ndarray, data: StoredArray | np.ndarray | None,
+                 width: int, path: object, complete: bool = True):
         self.nodes, self.width, self.path, self.complete = len(indptr) - 1, width, path, complete
         self.indptr, self.indices, self.data = check_pointers(indptr, len(indices), path), indices, data
         if data is not None and len(data) != len(indices):
@@ -77,14 +77,14 @@ class SparseRows:
         owner = np.repeat(np.arange(len(ids)), counts)
         first = np.cumsum(counts) - counts
         entries = starts[owner] + np.arange(len(owner)) - first[owner]
-        columns = integers(self.indices[entries], f"{self.path}: column indices")
+        columns = integers(rows_of(self.indices, entries), f"{self.path}: column indices")
         if len(columns) and (columns.min() < 0 or columns.max() >= self.width):
             raise UserError(f"{self.path}: a feature column lies outside 0..{self.width - 1}")
         rows = np.zeros((len(ids), self.width), np.float64 if self.data is not None else np.float32)
         if self.data is None:
             rows[owner, columns] = 1
         else:
-            np.add.at(rows, (owner, columns), self.data[entries])
+            np.add.at(rows, (owner, columns), rows_of(self.data, entries))
         return finite(rows, ids, self.path)
 
 
@@ -97,11 +97,11 @@ def check_pointers(indptr: np.ndarray, entries: int, path: object) -> np.ndarray
 
 
 def npz_rows(archive: Npz, prefix: str) -> SparseRows:
-    """The compressed sparse rows under names with this prefix: indptr in memory, entries mapped."""
+    """The compressed sparse rows under names with this prefix: indptr in memory, entries in the file."""
     where = f"{archive.path}, {prefix}*"
     shape = integers(archive.read(f"{prefix}shape"), where)
     indptr = archive.read(f"{prefix}indptr")
     if shape.shape != (2,) or len(indptr) != shape[0] + 1:
         raise UserError(f"{where}: {len(indptr)} row pointers for shape {tuple(shape)}, expected one more than rows")
-    indices, data = archive.mapped(f"{prefix}indices"), archive.mapped(f"{prefix}data")
-    return SparseRows(indptr, indices, data, int(shape[1]), where)  # type: ignore[arg-type]
+    indices, data = archive.stored(f"{prefix}indices"), archive.stored(f"{prefix}data")
+    return SparseRows(indptr, indices, data, int(shape[1]), where)

@@ -110,7 +110,10 @@ class Heading:
         """A first line without any number in it is a header."""
         number, text = first_line(path, comments)
         delimiter = next((mark for mark in (",", "\t", ";") if mark in text), None)
-        fields = next(csv.reader([text], delimiter=delimiter)) if delimiter else text.split()
+        try:
+            fields = next(csv.reader([text], delimiter=delimiter)) if delimiter else text.split()
+        except csv.Error as error:
+            raise UserError(f"{path}, line {number}: {error}; expected a row of fields separated by {delimiter!r}") from None
         columns = [field.strip() for field in fields]
         named = number > 0 and not any(is_number(field) for field in columns)
         return cls(delimiter, columns, named, number if named else max(number - 1, 0))
