@@ -22,28 +22,31 @@ export OMP_NUM_THREADS OPENBLAS_NUM_THREADS
 
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST = $(BIN)/python -m pytest
-# Ranks of MPI tests share one report; what earlier launches cover is left out.
 MPI_TESTS = --only-mpi -p no:cacheprovider
+
+# Waiting ranks of MPICH poll. Where they outnumber the cores they must sleep between polls, or they starve those that work.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+crowded = $(shell test $(1) -gt $(CORES) && echo env MPIR_CVAR_ENABLE_HEAVY_YIELD=1)
+launch = $(call crowded,$(1)) $(MPIEXEC) -n $(1)
 
 .PHONY: demo test test-serial test-4 test-12 lint install clean
 .NOTPARALLEL:
 
 demo: $(VENV)/installed
-	$(MPIEXEC) -n $(RANKS) $(BIN)/distgnn demo $(ARGS)
+	$(call launch,$(RANKS)) $(BIN)/distgnn demo $(ARGS)
 
 test: test-serial test-4 test-12
 
 test-serial: $(VENV)/installed-test
 	$(PYTEST) $(ARGS)
 
-# P = 2, 3, 4
+# P = 2, 3, 4 (--ranks-above: one rank is covered by test-serial)
 test-4: $(VENV)/installed-test
-	$(MPIEXEC) -n 4 $(PYTEST) $(MPI_TESTS) --ranks-above 1 $(ARGS)
+	$(call launch,4) $(PYTEST) $(MPI_TESTS) --ranks-above 1 $(ARGS)
 
-# P = 6, 8, 9, 12. Waiting ranks poll; with many ranks per core MPICH must sleep between polls, or the working ones starve.
-test-12: export MPIR_CVAR_ENABLE_HEAVY_YIELD = 1
+# P = 6, 8, 9, 12
 test-12: $(VENV)/installed-test
-	$(MPIEXEC) -n 12 $(PYTEST) $(MPI_TESTS) --ranks-above 4 $(ARGS)
+	$(call launch,12) $(PYTEST) $(MPI_TESTS) --ranks-above 4 $(ARGS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check
@@ -51,21 +54,28 @@ lint: $(VENV)/installed-dev
 
 install: $(VENV)/installed
 
-$(VENV)/installed: pyproject.toml setup.py
+# Each installation brings what the ones before it bring, so that a fresh clone installs (and compiles the kernels) once.
+BUILT_FROM = pyproject.toml setup.py $(wildcard kernels/host/*)
+
+$(VENV)/installed: $(BUILT_FROM)
+	$(call install)
+	@touch $@
+
+$(VENV)/installed-test: $(BUILT_FROM)
+	$(call install,test)
+	@touch $@ $(VENV)/installed
+
+$(VENV)/installed-dev: $(BUILT_FROM)
+	$(call install,test$(COMMA)dev)
+	@touch $@ $(VENV)/installed-test $(VENV)/installed
+
+define install
 	@test -n "$(PYTHON)" || { echo "distgnn needs Python 3.10 or newer; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "Installing into $(VENV) with $(PYTHON) ..."
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) 'pip>=21.3'
-	$(PIP) -e '.$(if $(MPI),[$(MPI)])'
-	@touch $@
-
-$(VENV)/installed-test: $(VENV)/installed
-	$(PIP) -e '.[$(if $(MPI),$(MPI)$(COMMA))test]'
-	@touch $@
-
-$(VENV)/installed-dev: $(VENV)/installed
-	$(PIP) -e '.[dev]'
-	@touch $@
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) 'pip>=21.3'
+	@$(PIP) -e '.$(if $(MPI)$(1),[$(MPI)$(if $(1),$(if $(MPI),$(COMMA))$(1))])'
+endef
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

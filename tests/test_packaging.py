@@ -26,7 +26,7 @@ def test_a_build_contains_the_kernels_and_finds_them(tmp_path: Path) -> None:
     tree, built = tmp_path / "tree", tmp_path / "built"
     for name in ("distgnn", "kernels"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.py", "pyproject.toml", "README.md", "MANIFEST.in"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / name, tree)
     build = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(built)]
     subprocess.run(build, cwd=tree, check=True, capture_output=True, timeout=120)
