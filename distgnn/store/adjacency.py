@@ -121,28 +121,28 @@ def bounded(counts: np.ndarray, limit: int) -> Ranges:
     return ranges
 
 
-def merged_ranges(spill: Spill, bucket: int, rows: int, bits: int, limit: int) -> Iterator[np.ndarray]:
-    """The merged records of a bucket, in one array or, if there are more than `limit`, one range of rows after the other."""
-    if spill.lengths[bucket] <= limit:
-        yield _merged(spill, bucket, limit)
+def merged_ranges(spill: Spill, bucket: int, rows: int, bits: int) -> Iterator[np.ndarray]:
+    """The merged records of a bucket, in one array or, if there are more than LIMIT, one range of rows after the other."""
+    if spill.lengths[bucket] <= LIMIT:
+        yield _merged(spill, bucket)
         return
     counts = np.zeros(rows, np.int64)
     for piece in spill.read(bucket, PIECE):
         counts += np.bincount(_keys(piece) >> bits, minlength=rows)
-    ranges = bounded(counts, limit)
+    ranges = bounded(counts, LIMIT)
     starts = np.array([lo for lo, _ in ranges])
     finer = Spill(spill.folder / f"{bucket:06d}-rows", len(ranges), spill.dtype)
     for piece in spill.read(bucket, PIECE):
         finer.add(np.searchsorted(starts, _keys(piece) >> bits, side="right") - 1, piece)
     for part in range(len(ranges)):
-        yield _merged(finer, part, limit)
+        yield _merged(finer, part)
         finer.drop(part)
     finer.close()
 
 
-def _merged(spill: Spill, bucket: int, limit: int) -> np.ndarray:
-    """A whole bucket merged; repeats beyond `limit` are merged as they come, so that they cost time but no memory."""
-    held, size = [np.empty(0, spill.dtype)], 0
+def _merged(spill: Spill, bucket: int) -> np.ndarray:
+    """A whole bucket merged; repeats beyond LIMIT are merged as they come, so that they cost time but no memory."""
+    held, size, limit = [np.empty(0, spill.dtype)], 0, LIMIT
     for piece in spill.read(bucket, PIECE):
         held.append(piece)
         size += len(piece)
@@ -165,11 +165,10 @@ class AdjacencyWriter:
         scratch: a folder for what is not needed in the end.
         grid: how to cut.
         weight: dtype of the weights given with the entries; None if all are 1.
-        limit: entries to sort at a time.
     """
 
-    def __init__(self, folder: Path, scratch: Path, grid: ShardGrid, weight: Any = None, limit: int = LIMIT) -> None:
-        self.folder, self.scratch, self.grid, self.limit = folder, scratch, grid, limit
+    def __init__(self, folder: Path, scratch: Path, grid: ShardGrid, weight: Any = None) -> None:
+        self.folder, self.scratch, self.grid = folder, scratch, grid
         self.spill = Spill(scratch / "entries", grid.shape[0] * grid.shape[1], record_type(weight))
         self.weight = weight
         self.nnz = np.zeros(grid.shape, np.int64)
@@ -188,7 +187,8 @@ class AdjacencyWriter:
         `seen(rows, cols, weights)` is told of all entries, in pieces within which the rows ascend.
         """
         for bucket, i, j in self.grid.shards():
-            with hdf5.create_file(self.path(i, j)) as file, open(self._weights(i, j), "wb") as weights_file:
+            size = 8 * int(self.spill.lengths[bucket] + self.grid.rows[i + 1] - self.grid.rows[i])
+            with hdf5.create_file(self.path(i, j), size) as file, open(self._weights(i, j), "wb") as weights_file:
                 self._write_shard(file, weights_file, bucket, i, j, seen)
             self.spill.drop(bucket)
         self.spill.close()
@@ -199,7 +199,7 @@ class AdjacencyWriter:
         bits, mask = self.grid.bits, (1 << self.grid.bits) - 1
         indptr = np.zeros(rows + 1, np.int64)
         indices = hdf5.Growing(file, "indices", index_type(columns), int(self.spill.lengths[bucket]))
-        for entries in merged_ranges(self.spill, bucket, rows, bits, self.limit):
+        for entries in merged_ranges(self.spill, bucket, rows, bits):
             for start in range(0, len(entries), PIECE):
                 piece = entries[start : start + PIECE]
                 row, col = _keys(piece) >> bits, _keys(piece) & mask
@@ -220,7 +220,8 @@ class AdjacencyWriter:
         """Write the values, which are the weights times `scale(rows, cols)`."""
         for _, i, j in self.grid.shards():
             weights_path = self._weights(i, j)
-            with hdf5.extend_file(self.path(i, j)) as file, open(weights_path, "rb") as weights_file:
+            size = int(self.nnz[i, j]) * np.dtype(dtype).itemsize
+            with hdf5.extend_file(self.path(i, j), size) as file, open(weights_path, "rb") as weights_file:
                 values = hdf5.create(file, "values", (int(self.nnz[i, j]),), dtype)
                 indptr = file["indptr"][:].astype(np.int64)
                 for lo, hi in bounded(np.diff(indptr), PIECE):

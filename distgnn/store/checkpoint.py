@@ -151,7 +151,8 @@ def _prepare(root: Path) -> int:
 def _write(path: Path, arrays: Mapping[str, np.ndarray], pieces: Mapping[str, Piece]) -> dict[str, Any]:
     """This rank's file, on disk when it returns. Returns its part of the manifest."""
     described: dict[str, Any] = {"file": path.name, "arrays": list(arrays), "pieces": {}}
-    with hdf5.create_file(path) as file:
+    size = sum(np.asarray(array).nbytes for array in arrays.values()) + sum(piece[2].nbytes for piece in pieces.values())
+    with hdf5.create_file(path, size) as file:
         for name, array in arrays.items():
             hdf5.store_array(file.require_group("arrays"), name, np.asarray(array))
         for name, (row, col, block, shape) in pieces.items():

@@ -16,7 +16,7 @@ from distgnn.errors import UserError
 # Below HDF5's chunk cache of 1 MiB (8 MiB since HDF5 2.0), so that reading a chunk in pieces checks its sum once.
 CHUNK_BYTES = 1 << 19
 CHUNK_COLUMNS = 128
-RESERVE_BYTES = 16 << 20  # more than HDF5 holds back: its chunk caches and metadata
+CACHE_BYTES, METADATA_BYTES = 16 << 20, 1 << 18  # more than HDF5 holds back
 
 
 def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -65,22 +65,25 @@ class Growing:
 
 
 @contextmanager
-def create_file(path: Path) -> Iterator[h5py.File]:
-    """A new file in the format of HDF5 1.10, the first whose metadata has checksums too, as Fletcher-32 is for the data."""
-    with _writable(path, "w") as file:
+def create_file(path: Path, size: int) -> Iterator[h5py.File]:
+    """A new file in the format of HDF5 1.10, the first whose metadata has checksums too, as Fletcher-32 is for the data.
+
+    `size`: bytes that will be written to it, more or less.
+    """
+    with _writable(path, "w", size) as file:
         yield file
 
 
 @contextmanager
-def extend_file(path: Path) -> Iterator[h5py.File]:
-    """A file made by `create_file`, to put more into."""
-    with _writable(path, "r+") as file:
+def extend_file(path: Path, size: int) -> Iterator[h5py.File]:
+    """A file made by `create_file`, to put `size` bytes more into."""
+    with _writable(path, "r+", size) as file:
         yield file
 
 
 @contextmanager
-def _writable(path: Path, mode: str) -> Iterator[h5py.File]:
-    with _reserve(path), h5py.File(path, mode, libver=("v110", "v110"), locking=False) as file:
+def _writable(path: Path, mode: str, size: int) -> Iterator[h5py.File]:
+    with _reserve(path, size), h5py.File(path, mode, libver=("v110", "v110"), locking=False) as file:
         try:
             yield file
             file.flush()
@@ -90,7 +93,7 @@ def _writable(path: Path, mode: str) -> Iterator[h5py.File]:
 
 
 @contextmanager
-def _reserve(path: Path) -> Iterator[None]:
+def _reserve(path: Path, size: int) -> Iterator[None]:
     """Keep room on the disk for as long as a file is being written.
 
     On a full disk HDF5 cannot write what it still holds when a file is closed, and then the process dies of a segmentation fault
@@ -99,7 +102,7 @@ def _reserve(path: Path) -> Iterator[None]:
     try:
         if hasattr(os, "posix_fallocate"):  # macOS has none
             with open(_reserved(path), "wb") as file:
-                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+                os.posix_fallocate(file.fileno(), 0, min(size, CACHE_BYTES) + METADATA_BYTES)
         yield
     finally:
         _reserved(path).unlink(missing_ok=True)

@@ -134,7 +134,7 @@ class Order:
         _check_window("columns", cols, self.shape[1])
         tiles = [(i, j) for i, _ in overlaps(self.rows, rows) for j, _ in overlaps(self.cols, cols)]
         result = _Assembly((rows[1] - rows[0], cols[1] - cols[0]), self.dtype, int(sum(self.shard_nnz[t] for t in tiles)))
-        for i, window in overlaps(self.rows, rows):
+        for i, window in overlaps(self.rows, rows if tiles else (0, 0)):
             strip = [self._tile(i, j, part, cols[0]) for j, part in overlaps(self.cols, cols)]
             step = max(1, ENTRIES // max(1, len(strip)))  # rows at a time: every tile's pointers are held
             for lo in range(window[0], window[1], step):

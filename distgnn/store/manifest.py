@@ -79,13 +79,13 @@ def _plain(value: Any) -> Any:
 
 def fingerprint(path: Path, *, sync: bool = False) -> dict[str, Any]:
     """{"bytes", "sha256"} of a file; with `sync`, after everything in it has reached the disk."""
-    digest, size = hashlib.sha256(), 0
+    digest, size, buffer = hashlib.sha256(), 0, memoryview(bytearray(1 << 18))
     with open(path, "rb", buffering=0) as file:
         if sync:
             os.fsync(file.fileno())
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-            size += len(piece)
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+            size += count
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 

@@ -31,7 +31,7 @@ def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder) -> list
     for index, (lo, hi) in enumerate(pairwise(parts)):
         paths.append(folder / f"permutation-{index:04d}.h5")
         positions = np.arange(lo, hi)
-        with hdf5.create_file(paths[-1]) as file:
+        with hdf5.create_file(paths[-1], 16 * len(positions)) as file:
             hdf5.store_array(file, "permutation", order.ids(positions))
             hdf5.store_array(file, "inverse", order.positions(positions))
     return paths
@@ -45,7 +45,7 @@ def write_nodes(folder: Path, scratch: Path, parts: np.ndarray, source: Source, 
     for index, (lo, hi) in enumerate(pairwise(parts)):
         paths.append(folder / f"rows-{index:04d}.h5")
         ids = order.ids(np.arange(lo, hi))
-        with hdf5.create_file(paths[-1]) as file:
+        with hdf5.create_file(paths[-1], len(ids) * (4 * source.width + 5)) as file:
             if source.width:
                 features = hdf5.create(file, "features", (int(hi - lo), source.width), np.float32)
                 if spilled is None:

@@ -8,20 +8,19 @@ from typing import Any
 
 import numpy as np
 
-BUDGET = 64 << 20
+BUDGET = 64 << 20  # bytes held in memory
 
 
 class Spill:
-    """Buckets of records; what exceeds `budget` bytes is appended to one file per bucket.
+    """Buckets of records; what exceeds BUDGET bytes is appended to one file per bucket.
 
     No file stays open between appends, so any number of buckets works. `folder` is made when it is first needed and belongs to
     this spill; `close` removes it.
     """
 
-    def __init__(self, folder: Path, buckets: int, dtype: Any, budget: int = BUDGET) -> None:
+    def __init__(self, folder: Path, buckets: int, dtype: Any) -> None:
         self.folder = folder
         self.dtype = np.dtype(dtype)
-        self.budget = budget
         self.lengths = np.zeros(buckets, np.int64)
         self._held: list[list[np.ndarray]] = [[] for _ in range(buckets)]
         self._bytes = 0
@@ -39,7 +38,7 @@ class Spill:
             self._held[bucket].append(records[ends[bucket] - sizes[bucket] : ends[bucket]])
         self.lengths += sizes
         self._bytes += records.nbytes
-        if self._bytes > self.budget:
+        if self._bytes > BUDGET:
             self._flush()
 
     def read(self, bucket: int, size: int) -> Iterator[np.ndarray]:

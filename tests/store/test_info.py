@@ -1,0 +1,123 @@
+"""``distgnn info``: the numbers are those of the graph, and damage is found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distgnn import cli, partition
+from distgnn.store import Store, inspect, prepare
+
+from .graphs import AWKWARD, adjacency, permuted
+
+
+@pytest.fixture
+def info_store(tmp_path: Path) -> Path:
+    prepare(AWKWARD["prime"], tmp_path / "g.dg", order=("random", "original"), shards=(2, 3))
+    return tmp_path / "g.dg"
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    code = cli.main(["info", *map(str, words)])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_json_has_the_facts(info_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = AWKWARD["prime"]
+    code, out, _ = answer(capsys, info_store, "--json")
+    facts = json.loads(out)
+    assert code == 0
+    A = adjacency(graph)
+    degrees = np.diff(A.indptr) - 1
+    assert (facts["n"], facts["nnz"], facts["width"], facts["classes"], facts["edges"]) == (31, A.nnz, 5, 3, 90)
+    assert facts["degrees"] == {
+        "min": degrees.min(),
+        "mean": pytest.approx(degrees.mean()),
+        "max": degrees.max(),
+        "isolated": np.count_nonzero(degrees == 0),
+    }
+    assert sum(facts["split"].values()) == np.count_nonzero(graph.split)
+    assert facts["labelled"] == np.count_nonzero(graph.labels >= 0)
+    shards = Store(info_store).order("original").shard_nnz
+    assert shards.sum() == A.nnz
+    described = facts["orders"]["original"]
+    assert (described["shards"], described["largest_shard"]) == ([2, 3], shards.max())
+    assert described["balance"] == pytest.approx(shards.max() / shards.mean())
+    on_disk = sum(path.stat().st_size for path in info_store.rglob("*.h5"))
+    assert facts["bytes"] == on_disk
+    assert 0 < sum(order["bytes"] for order in facts["orders"].values()) < on_disk
+    assert "verified" not in facts
+
+
+@pytest.mark.parametrize("at_a_time", [1 << 22, 40])
+@pytest.mark.parametrize("ranks", [1, 3, 40])
+def test_balance_and_volume_of_block_rows(
+    ranks: int, at_a_time: int, info_store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect, "ENTRIES", at_a_time)
+    orders = json.loads(answer(capsys, info_store, "--json", "--ranks", ranks)[1])["orders"]
+    parts = partition(31, ranks)
+    for name, order in orders.items():
+        A = permuted(adjacency(AWKWARD["prime"]), Store(info_store).order(name).permutation(0, 31)).toarray()
+        blocks = [[A[parts[i] : parts[i + 1], parts[j] : parts[j + 1]] for j in range(ranks)] for i in range(ranks)]
+        moved = np.array(
+            [[0 if i == j else np.count_nonzero(B.any(axis=0)) for j, B in enumerate(row)] for i, row in enumerate(blocks)]
+        )
+        nnz = [sum(np.count_nonzero(B) for B in row) for row in blocks]
+        cut = order["block_rows"]
+        assert cut["nnz"] == nnz
+        assert cut["balance"] == pytest.approx(max(nnz) / np.mean(nnz))
+        assert cut["receives"] == moved.sum(axis=1).tolist()
+        assert cut["sends"] == moved.sum(axis=0).tolist()
+        assert cut["volume"] == moved.sum()
+
+
+def test_text(info_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = answer(capsys, info_store, "--ranks", 2, "--verify")
+    assert code == 0
+    for words in (
+        "31 x 31",
+        "undirected, unweighted, self-loops, normalised gcn, float32",
+        "order random",
+        "order original  2x3 shards",
+        "2 block rows: non-zeros max/mean",
+        "files are as they were written",
+    ):
+        assert words in out
+
+
+def test_text_without_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(AWKWARD["isolated nodes"], tmp_path / "g.dg", self_loops=False, normalize="none")
+    out = answer(capsys, tmp_path / "g.dg")[1]
+    assert out.count("none") == 3  # features, classes, split
+    assert "0 to 2, mean 0.17; 20 isolated nodes" in out
+    assert "not normalised" in out
+
+
+def test_verify_finds_a_changed_byte(info_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = info_store / "orders/original/shard-0001-0002.h5"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    assert answer(capsys, info_store)[0] == 0  # lengths are right
+    code, out, err = answer(capsys, info_store, "--verify")
+    assert (code, out) == (2, "")
+    assert "the bytes of orders/original/shard-0001-0002.h5 changed since it was written" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"), [(["nowhere.dg"], "nowhere.dg: no such store"), (["@", "--ranks", "0"], "--ranks 0")]
+)
+def test_bad_input(words: list[str], message: str, info_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = answer(capsys, *(word.replace("@", str(info_store)) for word in words))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_balance_of_nothing() -> None:
+    assert inspect.balance(np.zeros((2, 2), int)) == 1

@@ -1,0 +1,161 @@
+"""``distgnn prepare``: flags reach importer and writer; bad input is one line, exit code 2, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distgnn import cli, gallery
+from distgnn.store import Store
+from mpi_helpers import clean_environment, mpiexec
+
+EDGES = "from,to,strength\n0,1,2\n1,2,3\n3,1,0.5\n1,3,4\n2,2,5\n"
+
+
+@pytest.fixture
+def prepare_folder(tmp_path: Path) -> Path:
+    """A folder with an edge list, labels and features."""
+    (tmp_path / "e.csv").write_text(EDGES)
+    (tmp_path / "l.csv").write_text("who,kind\n" + "".join(f"{i},{'ab'[i % 2]}\n" for i in range(5)))
+    np.save(tmp_path / "x.npy", np.arange(10, dtype=np.float32).reshape(5, 2))
+    return tmp_path
+
+
+def run(folder: Path, words: str) -> int:
+    return cli.main(["prepare", *(word.replace("@", f"{folder}{os.sep}") for word in words.split())])
+
+
+def test_flags_reach_importer_and_writer(prepare_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "@e.csv @g.dg --labels @l.csv --id-column who --label-column kind --features @x.npy --split 0.4/0.2/0.4 --weights "
+    words += "--source-column from --target-column to --directed --format edges "
+    words += "--order original,random --seed 5 --normalize row --no-self-loops --dtype float64 --shards 2x3"
+    assert run(prepare_folder, words) == 0
+    store = Store(prepare_folder / "g.dg")
+    facts = store.manifest
+    assert (store.n, store.width, store.classes, store.orders) == (5, 2, 2, ("original", "random"))
+    assert [facts[name] for name in ("directed", "weighted", "normalize", "self_loops", "dtype", "seed")] == [
+        *(True, True, "row", False, "float64", 5)
+    ]
+    assert (facts["class_names"], facts["split"]) == (["a", "b"], {"train": 2, "validation": 1, "test": 2})
+    assert store.order().shard_nnz.shape == (2, 3)
+    A = store.order().block((0, 5), (0, 5)).toarray()
+    expected = np.zeros((5, 5))
+    expected[1, [0, 3]] = np.array([2, 0.5]) / 2.5
+    expected[2, [1, 2]] = np.array([3, 5]) / 8
+    expected[3, 1] = 1
+    np.testing.assert_allclose(A, expected, rtol=1e-15)
+    printed = capsys.readouterr().out
+    assert f"{prepare_folder / 'g.dg'}: 5 nodes, 5 entries from 5 edges; shards: original 2x3, random 2x3\n" in printed
+    assert "peak memory" in printed
+
+
+def test_defaults(prepare_folder: Path) -> None:
+    assert run(prepare_folder, "@e.csv @g.dg") == 0
+    store = Store(prepare_folder / "g.dg")
+    assert (store.orders, store.symmetric, store.manifest["normalize"]) == (("random",), True, "gcn")
+    assert store.nnz == 2 * 3 + 4
+    assert store.dtype == np.float32
+
+
+def test_generated_graphs(tmp_path: Path) -> None:
+    gallery.write(gallery.RMat(200, edges=900, features=4, classes=3), tmp_path / "raw")
+    assert run(tmp_path, "@raw @g.dg") == 0
+    store = Store(tmp_path / "g.dg")
+    assert (store.n, store.width, store.classes) == (200, 4, 3)
+    p = store.order().permutation(0, 200)
+    np.testing.assert_array_equal(store.features(), np.load(tmp_path / "raw" / "features.npy")[p])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("@nowhere.csv @g.dg", "nowhere.csv: no such file or directory"),
+        ("@e.csv @there", "there exists; give --force to replace it, or another name"),
+        ("@e.csv @there --force", "there exists and is not a distgnn store"),
+        ("@e.csv @no/g.dg", "does not exist"),
+        ("@e.csv @g.dg --order original,metis-8", "--order metis-8: no such order; known: original, random"),
+        ("@e.csv @g.dg --shards 4", "--shards '4': expected ROWSxCOLUMNS, such as 4x4"),
+        ("@e.csv @g.dg --normalize max", "argument --normalize: invalid choice: 'max'"),
+        ("@e.csv @g.dg --format xml", "--format xml: unknown; expected one of edges"),
+        ("@e.csv @g.dg --split 1/2", "--split '1/2': expected three numbers"),
+        ("@e.csv @g.dg --directed --undirected", "not allowed with argument --directed"),
+        ("@bad.csv @g.dg", "bad.csv"),
+    ],
+)
+def test_bad_input(words: str, message: str, prepare_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (prepare_folder / "there").mkdir()
+    (prepare_folder / "there" / "notes").write_text("mine")
+    (prepare_folder / "bad.csv").write_text("a,b\n0,1\n1,x\n")
+    before = {path: path.stat().st_mtime_ns for path in prepare_folder.rglob("*")}
+    assert run(prepare_folder, words) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.startswith("distgnn: error: ")
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert {path: path.stat().st_mtime_ns for path in prepare_folder.rglob("*")} == before
+
+
+def test_arguments_are_checked_before_a_long_import(prepare_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ("@nowhere.csv @e.csv", "@nowhere.csv @g.dg --order x", "@nowhere.csv @g.dg --shards x"):
+        assert run(prepare_folder, words) == 2
+        assert "nowhere" not in capsys.readouterr().err
+
+
+def test_several_ranks_do_it_once(prepare_folder: Path) -> None:
+    words = ["-m", "distgnn", "prepare", prepare_folder / "e.csv", prepare_folder / "g.dg"]
+    done = mpiexec(3, *words)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.count("5 nodes") == 0
+    assert done.out.count("4 nodes, 10 entries") == 1
+    again = mpiexec(3, *words)
+    assert again.code == 2
+    assert again.err.count("distgnn: error: ") == 1
+    assert Store(prepare_folder / "g.dg").verify() == []
+
+
+def test_being_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    """As `scancel` does: SIGTERM in the middle of the work."""
+    program = (
+        "import sys, time\n"
+        "from distgnn import cli\n"
+        "from distgnn.store import adjacency\n"
+        "def wait(*args): print('in the middle', flush=True); time.sleep(60)\n"
+        "adjacency.AdjacencyWriter.write_values = wait\n"
+        "sys.exit(cli.main(['prepare', *sys.argv[1:]]))\n"
+    )
+    (tmp_path / "e.csv").write_text(EDGES)
+    words = [sys.executable, "-c", program, tmp_path / "e.csv", tmp_path / "g.dg"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment())
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in the middle\n"
+        assert any(path.name.endswith(".tmp") for path in tmp_path.iterdir())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) != 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert [path.name for path in tmp_path.iterdir()] == ["e.csv"]
+
+
+def test_others_wait_without_a_core(prepare_folder: Path) -> None:
+    """While rank 0 works the other ranks use next to no processor time."""
+    program = (
+        "import resource, sys, time\n"
+        "from mpi4py import MPI\n"
+        "from distgnn.cli.first_rank import on_first_rank\n"
+        "MPI.COMM_WORLD.Barrier()\n"
+        "def seconds(): usage = resource.getrusage(resource.RUSAGE_SELF); return usage.ru_utime + usage.ru_stime\n"
+        "before = seconds()\n"
+        "on_first_rank(lambda: time.sleep(2))\n"
+        "sys.exit(seconds() - before > 1)\n"
+    )
+    (prepare_folder / "wait.py").write_text(program)
+    assert mpiexec(2, prepare_folder / "wait.py").code == 0

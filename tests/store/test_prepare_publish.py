@@ -1,0 +1,177 @@
+"""A store appears whole or not at all, and what was there before survives until then."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distgnn import UserError
+from distgnn.store import Store, prepare, publish, writer
+
+from .graphs import AWKWARD, Graph
+
+GRAPH = AWKWARD["prime"]
+
+
+class Failing(Graph):
+    """Raises in the middle of its edges, or of its features."""
+
+    def __init__(self, error: BaseException, where: str = "edges") -> None:
+        super().__init__(31, GRAPH.pairs, width=5)
+        self.error, self.where = error, where
+
+    def edges(self) -> Any:
+        for count, chunk in enumerate(super().edges()):
+            if count == 5 and self.where == "edges":
+                raise self.error
+            yield chunk
+
+    def features(self, ids: Any) -> Any:
+        if self.where == "features":
+            raise self.error
+        return super().features(ids)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("where", ["edges", "features"])
+@pytest.mark.parametrize("error", [UserError("bad"), ValueError("bad"), KeyboardInterrupt(), MemoryError()], ids=repr)
+def test_a_failure_leaves_nothing(error: BaseException, where: str, tmp_path: Path) -> None:
+    with pytest.raises(type(error)):
+        prepare(Failing(error, where), tmp_path / "g.dg", shards=(3, 3))
+    assert names(tmp_path) == set()
+
+
+def test_a_failure_at_the_very_end_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise RuntimeError("at the end")
+
+    monkeypatch.setattr(writer.manifest, "write", fail)
+    with pytest.raises(RuntimeError, match="at the end"):
+        prepare(GRAPH, tmp_path / "g.dg")
+    assert names(tmp_path) == set()
+
+
+def test_what_exists_is_kept_without_force(tmp_path: Path) -> None:
+    prepare(GRAPH, tmp_path / "g.dg")
+    before = Store(tmp_path / "g.dg").manifest
+    with pytest.raises(UserError, match=r"g.dg exists; give --force to replace it, or another name"):
+        prepare(AWKWARD["hub"], tmp_path / "g.dg")
+    assert Store(tmp_path / "g.dg").manifest == before
+    assert names(tmp_path) == {"g.dg"}
+
+
+def test_force_replaces_a_store(tmp_path: Path) -> None:
+    prepare(GRAPH, tmp_path / "g.dg", order=("random", "original"))
+    prepare(AWKWARD["hub"], tmp_path / "g.dg", force=True)
+    store = Store(tmp_path / "g.dg")
+    assert (store.n, store.orders) == (37, ("random",))
+    assert store.verify() == []
+    assert names(tmp_path) == {"g.dg"}
+    assert names(tmp_path / "g.dg" / "orders") == {"random"}
+
+
+def test_the_old_store_survives_a_failed_replacement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(GRAPH, tmp_path / "g.dg")
+    before = Store(tmp_path / "g.dg").manifest
+    with pytest.raises(ValueError, match="bad"):
+        prepare(Failing(ValueError("bad")), tmp_path / "g.dg", force=True)
+    assert Store(tmp_path / "g.dg").manifest == before
+
+    original, calls = os.rename, []
+
+    def rename(source: Any, target: Any) -> None:
+        calls.append(Path(source).name)
+        if len(calls) == 2:  # the new one is about to take the place that the old one has just left
+            raise OSError(errno.EIO, "input/output error")
+        original(source, target)
+
+    monkeypatch.setattr(publish.os, "rename", rename)
+    with pytest.raises(OSError, match="input/output error"):
+        prepare(AWKWARD["hub"], tmp_path / "g.dg", force=True)
+    assert Store(tmp_path / "g.dg").manifest == before
+    assert names(tmp_path) == {"g.dg"}
+
+
+@pytest.mark.parametrize("content", ["", '{"name": "web app"}', "not json"])
+def test_force_replaces_nothing_but_stores(content: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "thesis.tex").write_text("years of work")
+    if content:
+        (home / "manifest.json").write_text(content)
+    with pytest.raises(UserError, match=r"home exists and is not a distgnn store, so --force will not replace it"):
+        prepare(GRAPH, home, force=True)
+    with pytest.raises(UserError, match=r"thesis.tex exists and is not a distgnn store"):
+        prepare(GRAPH, home / "thesis.tex", force=True)
+    assert (home / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("content", ["{", '{"format": "distgnn-store", "version": 99}'])
+def test_force_replaces_damaged_and_foreign_versions(content: str, tmp_path: Path) -> None:
+    (tmp_path / "g.dg").mkdir()
+    (tmp_path / "g.dg" / "manifest.json").write_text(content)
+    prepare(GRAPH, tmp_path / "g.dg", force=True)
+    assert Store(tmp_path / "g.dg").n == 31
+
+
+def test_an_empty_directory_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "g.dg").mkdir()
+    prepare(GRAPH, tmp_path / "g.dg")
+    assert Store(tmp_path / "g.dg").n == 31
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    prepare(GRAPH, tmp_path / "there.dg")
+    (tmp_path / "here.dg").symlink_to(tmp_path / "there.dg")
+    prepare(AWKWARD["hub"], tmp_path / "here.dg", force=True)
+    assert (tmp_path / "here.dg").is_symlink()
+    assert Store(tmp_path / "there.dg").n == 37
+
+
+def test_the_parent_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"runs/g.dg: directory .*runs does not exist"):
+        prepare(GRAPH, tmp_path / "runs" / "g.dg")
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="room on the disk cannot be reserved here")
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_one_line(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, calls = os.posix_fallocate, []
+
+    def full(*args: int) -> None:
+        calls.append(args)
+        if len(calls) > 7:
+            raise OSError(number, os.strerror(number))
+        original(*args)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(UserError, match=rf"cannot write .*g.dg: {os.strerror(number)}"):
+        prepare(GRAPH, tmp_path / "g.dg", shards=(3, 3))
+    assert names(tmp_path) == set()
+
+
+def test_hdf5_says_what_the_disk_said(tmp_path: Path) -> None:
+    """Its RuntimeErrors have the error number in the text only."""
+    with pytest.raises(UserError, match="cannot write x: No space left on device"), publish.writing("x"):
+        raise RuntimeError("Unable to flush raw data (file write failed: file descriptor = 3, errno = 28, error message = ...)")
+    with pytest.raises(RuntimeError, match="else"), publish.writing("x"):
+        raise RuntimeError("something else, errno = 2, error message = ...")
+
+
+def test_others_may_read_it_if_the_umask_says_so(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        prepare(GRAPH, tmp_path / "g.dg")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "g.dg").stat().st_mode) == 0o750
+    assert all(path.stat().st_mode & 0o040 for path in (tmp_path / "g.dg").rglob("*"))
