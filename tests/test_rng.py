@@ -26,6 +26,10 @@ def test_splitmix64_is_the_published_sequence() -> None:
     assert rng.splitmix64(state).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
+def test_keys_use_the_same_hash() -> None:
+    assert rng.key(1234567, 0) == int(rng.splitmix64(rng.splitmix64(np.array([1234567], np.uint64)))[0])
+
+
 def test_keys_depend_on_every_word_and_their_order() -> None:
     words = [(0, 1), (1, 0), (1, 1), (0, 1, 0), (0, 1, 0, 0), (0, 1, 1, 2), (0, 1, 2, 1), (-1, 1), (2**63, 1)]
     keys = {rng.key(*w) for w in words}
