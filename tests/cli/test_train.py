@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi_helpers import mpiexec
 
 from distgnn import cli
 from distgnn.store import prepare
 from distgnn.store.source import Source
+from mpi_helpers import mpiexec
 
 
 class Ring(Source):
