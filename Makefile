@@ -29,7 +29,7 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 crowded = $(shell test $(1) -gt $(CORES) && echo env MPIR_CVAR_ENABLE_HEAVY_YIELD=1)
 launch = $(call crowded,$(1)) $(MPIEXEC) -n $(1)
 
-.PHONY: demo test test-serial test-4 test-12 lint install clean
+.PHONY: demo test test-serial test-4 test-12 lint lint-style lint-types install clean
 .NOTPARALLEL:
 
 demo: $(VENV)/installed
@@ -48,8 +48,12 @@ test-4: $(VENV)/installed-test
 test-12: $(VENV)/installed-test
 	$(call launch,12) $(PYTEST) $(MPI_TESTS) --ranks-above 4 $(ARGS)
 
-lint: $(VENV)/installed-dev
+lint: lint-style lint-types
+
+lint-style: $(VENV)/installed-dev
 	$(BIN)/ruff check
+
+lint-types: $(VENV)/installed-dev
 	$(BIN)/mypy
 
 install: $(VENV)/installed
