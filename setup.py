@@ -31,7 +31,7 @@ class BuildHostKernels(build_ext):
     """Compile the host kernels, with OpenMP where the compiler has it; every instruction set is asked for in the sources."""
 
     def build_extension(self, extension: Extension) -> None:
-        flags = ["-O3", *(["-fopenmp"] if self._compiles("-fopenmp") else [])]
+        flags = ["-O3", "-fno-math-errno", *(["-fopenmp"] if self._compiles("-fopenmp") else [])]
         extension.extra_compile_args, extension.extra_link_args = flags, flags
         super().build_extension(extension)
 

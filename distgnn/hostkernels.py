@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+from distgnn import rng
 from distgnn.errors import UserError
 
 log = logging.getLogger(__name__)
+
+CACHE_LINE = 64
 
 
 @functools.cache
@@ -23,6 +29,18 @@ def module() -> ModuleType | None:
         return None
     log.info("host kernels: %s of %s", _host.isas()[isa()], ", ".join(_host.isas()))
     return _host
+
+
+def built() -> ModuleType:
+    """The extension module.
+
+    Raises:
+        UserError: it was not built.
+    """
+    kernels = module()
+    if kernels is None:
+        raise UserError("the host kernels are not built here: install distgnn with a C compiler at hand")
+    return kernels
 
 
 @functools.cache
@@ -61,7 +79,58 @@ def multiply(indptr: Any, indices: Any, values: Any, B: Any, out: Any, **options
     Raises:
         TypeError, ValueError: types or shapes that don't fit, or an array that C cannot walk.
     """
-    kernels = module()
-    if kernels is None:
-        raise UserError("the host kernels are not built here: install distgnn with a C compiler at hand")
-    kernels.multiply(indptr, indices, values, B, out, **{"threads": threads(), "isa": isa(), **options})
+    built().multiply(indptr, indices, values, B, out, **{"threads": threads(), "isa": isa(), **options})
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An uninitialised C-contiguous array that starts at a cache line, where NumPy's own start 16 bytes after one: a gathered row of 16
+    numbers then is one line and not two.
+    """
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def dropout(block: np.ndarray, out: np.ndarray, k: int, rows: np.ndarray, cols: np.ndarray, keep: float, relu: bool = False) -> None:
+    """``out = block * mask / keep`` with the mask of ``rng.keep_mask(k, rows, cols, keep)``, of the positive part of `block` with `relu`.
+
+    `out` may be `block`; float32 or float64, rows contiguous. One reading and one writing of memory instead of rng's seven passes
+    in cache.
+    """
+    row_keys, column_keys = rng.hashes(k, rows), rng.hashes(rng.key(k, 1), cols)
+    low, odd = row_keys.astype(np.uint32), (row_keys >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
+    columns = (column_keys >> np.uint64(32)).astype(np.uint32)
+    threshold = min(max(round(keep * 2.0**32), 0), 2**32)
+    scale = float(block.dtype.type(1 / keep)) if keep > 0 else 0.0
+    built().dropout(block, out, low, odd, columns, threshold, scale, relu=relu, isa=isa())
+
+
+def pack_positive(block: np.ndarray) -> np.ndarray:
+    """``numpy.packbits(block > 0)`` of a C-contiguous matrix: one bit per entry, in rows."""
+    bits = np.empty(-(-block.size // 8), np.uint8)
+    built().pack_positive(block, bits, isa=isa())
+    return bits
+
+
+def keep_positive(block: np.ndarray, bits: np.ndarray, scale: float = 1.0) -> None:
+    """Multiply the entries of a C-contiguous matrix whose bit of `pack_positive` is 1 by `scale` and zero the others, in place."""
+    built().keep_positive(block, bits, float(block.dtype.type(scale)), isa=isa())
+
+
+def adam(w: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray, **options: float) -> None:
+    """One step of Adam on flat arrays of one type, in place. `options` are those of ``_host.adam``: rate, correction, first, second,
+    epsilon, shrink (decoupled weight decay: what is left of w), decay (of an L2 penalty).
+    """
+    built().adam(w, g, m, v, **options, isa=isa())
+
+
+def gather(x: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    """``out = x[rows]`` for int64 `rows`. Raises ValueError for a row that x does not have."""
+    built().gather(x, rows, out)
+
+
+def scatter_add(x: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    """``numpy.add.at(out, rows, x)`` for int64 `rows`, in their order. Raises ValueError for a row that out does not have."""
+    built().scatter_add(x, rows, out, isa=isa())

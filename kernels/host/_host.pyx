@@ -1,11 +1,13 @@
-# cython: language_level=3, boundscheck=False, wraparound=False
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The compiled host kernels as Python functions: arrays are checked here, then the GIL is released and C runs.
 
 Arrays come through the buffer protocol, so building this needs nothing of NumPy. Call it through `distgnn.hostkernels`.
 """
 
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+
+ANY = "float32 float64 int32 int64 uint8 uint16 uint32 uint64"
 
 
 cdef extern from "spmm.h" nogil:
@@ -13,7 +15,7 @@ cdef extern from "spmm.h" nogil:
         FLOAT32, FLOAT64, BFLOAT16
 
     struct spmm:
-        int64_t rows, columns, width
+        int64_t rows, columns, nonzeros, width
         number number
         bint wide_pointers, wide_indices
         const void *pointers
@@ -73,17 +75,17 @@ cdef class Array:
         if self.held:
             PyBuffer_Release(&self.view)
 
-    cdef int64_t extent(self, int axis):
+    cdef int64_t extent(self, int axis) noexcept nogil:
         return self.view.shape[axis]
 
-    cdef int64_t lead(self):
+    cdef int64_t lead(self) noexcept nogil:
         """Elements from one row to the next."""
         return self.view.strides[0] // self.view.itemsize if self.view.shape[0] > 1 else self.view.shape[1]
 
-    cdef uintptr_t start(self):
+    cdef uintptr_t start(self) noexcept nogil:
         return <uintptr_t>self.view.buf
 
-    cdef uintptr_t stop(self):
+    cdef uintptr_t stop(self) noexcept nogil:
         if self.view.len == 0:
             return self.start()
         if self.view.ndim == 1:
@@ -105,8 +107,8 @@ cdef str kind_of(const char *format, Py_ssize_t itemsize):
         return "float32" if itemsize == 4 else "float64"
     if code in ("i", "l", "q"):
         return f"int{8 * itemsize}"
-    if code == "H":
-        return "uint16"
+    if code in ("B", "H", "I", "L", "Q"):
+        return f"uint{8 * itemsize}"
     return f"format {code!r}"
 
 
@@ -127,7 +129,7 @@ def isas():
 cdef int fill_csr(spmm *s, Array indptr, Array indices, int64_t columns) except -1:
     if indptr.extent(0) < 1:
         raise ValueError("indptr: need one more than there are rows, got none")
-    s.rows, s.columns = indptr.extent(0) - 1, columns
+    s.rows, s.columns, s.nonzeros = indptr.extent(0) - 1, columns, indices.extent(0)
     s.pointers, s.wide_pointers = pointer(indptr), indptr.kind == "int64"
     s.indices, s.wide_indices = pointer(indices), indices.kind == "int64"
     return 0
@@ -219,3 +221,157 @@ def multiply(
     cdef const spmm_set *chosen = spmm_sets()[isa]
     with nogil:
         spmm_run(chosen, &s)
+
+
+cdef extern from "elementwise.h" nogil:
+    struct dropout_arguments "dropout":
+        int64_t rows, width, ldx, ldy
+        const void *x
+        void *y
+        const uint32_t *low
+        const uint32_t *odd
+        const uint32_t *columns
+        uint64_t threshold
+        double scale
+        bint relu
+
+    struct adam_arguments "adam":
+        int64_t count
+        void *w
+        void *m
+        void *v
+        const void *g
+        double shrink, decay, first, second, rate, correction, epsilon
+
+    struct elementwise_set:
+        void (*dropout[2])(const dropout_arguments *) noexcept nogil
+        void (*adam[2])(const adam_arguments *) noexcept nogil
+        void (*pack_positive[2])(const void *x, int64_t count, uint8_t *bits) noexcept nogil
+        void (*keep_positive[2])(void *x, int64_t count, const uint8_t *bits, double scale) noexcept nogil
+        void (*scatter_add[2])(
+            const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width, void *y, int64_t ldy) noexcept nogil
+
+    const elementwise_set *elementwise_of(int set)
+    void gather_rows(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t bytes, void *out, int64_t ldout)
+
+
+cdef const elementwise_set *chosen_set(int isa) except NULL:
+    if not 0 <= isa < len(isas()):
+        raise ValueError(f"isa: must lie in 0..{len(isas()) - 1}, got {isa}")
+    return elementwise_of(isa)
+
+
+cdef int whole(Array array) except -1:
+    """One piece of memory without gaps?"""
+    if array.view.ndim == 2 and array.view.len > 0 and array.lead() != array.extent(1):
+        raise ValueError(f"{array.name}: must be contiguous, got {array.lead()} elements between rows of {array.extent(1)}")
+    return 0
+
+
+cdef int check_rows(Array rows, int64_t limit) except -1:
+    cdef const int64_t *numbers = <const int64_t *>rows.view.buf
+    cdef int64_t i
+    for i in range(rows.extent(0)):
+        if numbers[i] < 0 or numbers[i] >= limit:
+            raise ValueError(f"rows: must lie in 0..{limit - 1}, got {numbers[i]} at position {i}")
+    return 0
+
+
+def dropout(x, out, low, odd, columns, uint64_t threshold, double scale, *, bint relu=False, int isa=0):
+    """`out[i, j] = x[i, j] * scale` (of its positive part with `relu`) where the hash of (low[i], odd[i], columns[j]) lies below `threshold`,
+    else 0; `out` may be `x`. Float32 or float64 (m, f); keys uint32 (m), (m), (f)."""
+    cdef Array X = Array("x", x, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
+    cdef Array L = Array("low", low, "uint32", 1), O = Array("odd", odd, "uint32", 1), J = Array("columns", columns, "uint32", 1)
+    Y.must_have(X.extent(0), X.extent(1))
+    L.must_have(X.extent(0))
+    O.must_have(X.extent(0))
+    J.must_have(X.extent(1))
+    if X.start() < Y.stop() and Y.start() < X.stop() and (X.start() != Y.start() or X.lead() != Y.lead()):
+        raise ValueError("out overlaps x without being x")
+    cdef dropout_arguments d
+    d.rows, d.width, d.ldx, d.ldy = X.extent(0), X.extent(1), X.lead(), Y.lead()
+    d.x, d.y = X.view.buf, Y.view.buf
+    d.low, d.odd, d.columns = <const uint32_t *>L.view.buf, <const uint32_t *>O.view.buf, <const uint32_t *>J.view.buf
+    d.threshold, d.scale, d.relu = threshold, scale, relu
+    cdef int wide = X.kind == "float64"
+    cdef const elementwise_set *chosen = chosen_set(isa)
+    with nogil:
+        chosen.dropout[wide](&d)
+
+
+def pack_positive(x, bits, *, int isa=0):
+    """`bits = numpy.packbits(x > 0)`; x contiguous (m, f), bits uint8."""
+    cdef Array X = Array("x", x, "float32 float64", 2), P = Array("bits", bits, "uint8", 1, True)
+    whole(X)
+    cdef int64_t count = X.extent(0) * X.extent(1)
+    P.must_have((count + 7) // 8)
+    cdef int wide = X.kind == "float64"
+    cdef const elementwise_set *chosen = chosen_set(isa)
+    with nogil:
+        chosen.pack_positive[wide](X.view.buf, count, <uint8_t *>P.view.buf)
+
+
+def keep_positive(x, bits, double scale=1.0, *, int isa=0):
+    """`x *= scale * numpy.unpackbits(bits)`; x contiguous (m, f), bits uint8."""
+    cdef Array X = Array("x", x, "float32 float64", 2, True), P = Array("bits", bits, "uint8", 1)
+    whole(X)
+    cdef int64_t count = X.extent(0) * X.extent(1)
+    P.must_have((count + 7) // 8)
+    cdef int wide = X.kind == "float64"
+    cdef const elementwise_set *chosen = chosen_set(isa)
+    with nogil:
+        chosen.keep_positive[wide](X.view.buf, count, <const uint8_t *>P.view.buf, scale)
+
+
+def adam(
+    w, g, m, v, *, double rate, double correction, double first=0.9, double second=0.999, double epsilon=1e-8, double shrink=1.0,
+    double decay=0.0, int isa=0,
+):
+    """A step of Adam on flat arrays of one type: `w *= shrink; g' = g + decay w; m = first m + (1 - first) g';
+    v = second v + (1 - second) g'^2; w -= rate m / (sqrt(v / correction) + epsilon)`."""
+    cdef Array W = Array("w", w, "float32 float64", 1, True)
+    cdef Array G = Array("g", g, W.kind, 1), M = Array("m", m, W.kind, 1, True), V = Array("v", v, W.kind, 1, True)
+    cdef Array other
+    for other in (G, M, V):
+        other.must_have(W.extent(0))
+    cdef adam_arguments a
+    a.count = W.extent(0)
+    a.w, a.g, a.m, a.v = W.view.buf, G.view.buf, M.view.buf, V.view.buf
+    a.shrink, a.decay, a.first, a.second, a.rate, a.correction, a.epsilon = shrink, decay, first, second, rate, correction, epsilon
+    cdef int wide = W.kind == "float64"
+    cdef const elementwise_set *chosen = chosen_set(isa)
+    with nogil:
+        chosen.adam[wide](&a)
+
+
+def gather(x, rows, out):
+    """`out[i] = x[rows[i]]`; x and out (., f) of one type, rows int64.
+
+    Raises:
+        ValueError: a row that x does not have.
+    """
+    cdef Array X = Array("x", x, ANY, 2), R = Array("rows", rows, "int64", 1), Y = Array("out", out, X.kind, 2, True)
+    Y.must_have(R.extent(0), X.extent(1))
+    check_rows(R, X.extent(0))
+    if X.start() < Y.stop() and Y.start() < X.stop():
+        raise ValueError("out shares memory with x")
+    cdef int64_t size = X.view.itemsize
+    with nogil:
+        gather_rows(X.view.buf, X.lead() * size, <const int64_t *>R.view.buf, R.extent(0), X.extent(1) * size, Y.view.buf, Y.lead() * size)
+
+
+def scatter_add(x, rows, out, *, int isa=0):
+    """`out[rows[i]] += x[i]` for i in order, so that repeated rows add up in the same order always; rows int64.
+
+    Raises:
+        ValueError: a row that out does not have.
+    """
+    cdef Array X = Array("x", x, "float32 float64", 2), R = Array("rows", rows, "int64", 1), Y = Array("out", out, X.kind, 2, True)
+    X.must_have(R.extent(0), Y.extent(1))
+    check_rows(R, Y.extent(0))
+    if X.start() < Y.stop() and Y.start() < X.stop():
+        raise ValueError("out shares memory with x")
+    cdef int wide = X.kind == "float64"
+    cdef const elementwise_set *chosen = chosen_set(isa)
+    with nogil:
+        chosen.scatter_add[wide](X.view.buf, X.lead(), <const int64_t *>R.view.buf, R.extent(0), X.extent(1), Y.view.buf, Y.lead())

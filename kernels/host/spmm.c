@@ -4,9 +4,11 @@
 
 #include <stddef.h>
 
-/* Two rows of B per kilobyte ... see README: measured */
-#define AHEAD_BYTES 16384
-#define CHUNK 16384 /* non-zeros: large enough to amortise its start, small enough to balance */
+#define CACHE_LINE 64
+#define AHEAD_BYTES 16384 /* measured: a third of the first-level cache */
+#define LEAST_AHEAD 8
+#define CHUNK 16384 /* non-zeros that a thread takes at a time */
+#define CONVERTED 4096 /* rows whose pointers are converted at a time */
 
 const struct spmm_set *const *spmm_sets(void)
 {
@@ -25,14 +27,17 @@ const struct spmm_set *const *spmm_sets(void)
     return sets;
 }
 
-static int64_t element_bytes(enum number number)
+static int64_t pointer(const struct spmm *s, int64_t row)
 {
-    return number == FLOAT64 ? 8 : number == FLOAT32 ? 4 : 2;
+    return s->wide_pointers ? ((const wide_int *)s->pointers)[row] : ((const narrow_int *)s->pointers)[row];
 }
 
-static int64_t clamp(int64_t x, int64_t low, int64_t high)
+/* So many non-zeros that the rows of B on their way fill AHEAD_BYTES of the first-level cache. */
+static int64_t look_ahead(const struct spmm *s, int64_t width)
 {
-    return x < low ? low : x > high ? high : x;
+    const int64_t bytes = width * (s->number == FLOAT64 ? 8 : s->number == FLOAT32 ? 4 : 2);
+    const int64_t lines = (bytes + CACHE_LINE - 1) / CACHE_LINE, rows = AHEAD_BYTES / (lines * CACHE_LINE);
+    return rows < LEAST_AHEAD ? LEAST_AHEAD : rows;
 }
 
 /* The first row that ends after the non-zero `target`. */
@@ -41,7 +46,7 @@ static int64_t row_of(const struct spmm *s, int64_t target)
     int64_t low = 0, high = s->rows;
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
-        if (spmm_pointer(s, middle + 1) <= target)
+        if (pointer(s, middle + 1) <= target)
             low = middle + 1;
         else
             high = middle;
@@ -49,7 +54,8 @@ static int64_t row_of(const struct spmm *s, int64_t target)
     return low;
 }
 
-static void run_rows(const struct spmm_set *set, const struct spmm *s, int64_t first, int64_t last)
+/* Rows first..last-1, all columns; pointers and indices are of one type. */
+static void run_panels(const struct spmm_set *set, const struct spmm *s, int64_t first, int64_t last)
 {
     const int64_t lanes = set->vector_bytes / (s->number == FLOAT64 ? 8 : 4);
     const int64_t vectors = (s->width + lanes - 1) / lanes;
@@ -59,23 +65,59 @@ static void run_rows(const struct spmm_set *set, const struct spmm *s, int64_t f
         /* Cut evenly, so that every panel but a single one is at least one vector wide. */
         const int64_t column = vectors * panel / panels * lanes, next = vectors * (panel + 1) / panels * lanes;
         const int64_t width = (next < s->width ? next : s->width) - column;
-        const int64_t ahead = s->ahead >= 0 ? s->ahead : clamp(AHEAD_BYTES / (width * element_bytes(s->number)), 8, 256);
+        const int64_t ahead = s->ahead >= 0 ? s->ahead : look_ahead(s, width);
         set->find(s->number, s->wide_indices, scaled, width)(s, first, last, column, width, ahead);
     }
 }
 
+/* The same where row pointers and indices differ in type: a copy of the pointers of some rows at a time, counted from the first. */
+static void run_converted(const struct spmm_set *set, const struct spmm *s, int64_t first, int64_t last)
+{
+    for (int64_t top = first; top < last; top += CONVERTED) {
+        const int64_t bottom = top + CONVERTED < last ? top + CONVERTED : last, start = pointer(s, top);
+        const size_t index_bytes = s->wide_indices ? 8 : 4, real_bytes = s->number == FLOAT64 ? 8 : 4;
+        union {
+            int32_t narrow[CONVERTED + 1];
+            int64_t wide[CONVERTED + 1];
+        } pointers;
+        for (int64_t row = top; row <= bottom; row++)
+            if (s->wide_indices)
+                pointers.wide[row - top] = pointer(s, row) - start;
+            else
+                pointers.narrow[row - top] = (int32_t)(pointer(s, row) - start);
+        struct spmm part = *s;
+        part.rows = bottom - top, part.nonzeros = s->nonzeros - start;
+        part.pointers = &pointers, part.wide_pointers = s->wide_indices;
+        part.indices = (const char *)s->indices + start * index_bytes;
+        part.values = s->values ? (const char *)s->values + start * real_bytes : NULL;
+        part.row_scale = s->row_scale ? (const char *)s->row_scale + top * real_bytes : NULL;
+        part.C = (char *)s->C + top * s->ldc * real_bytes;
+        part.mask = s->mask ? (const char *)s->mask + top * s->ldmask * real_bytes : NULL;
+        run_panels(set, &part, 0, part.rows);
+    }
+}
+
+static void run_rows(const struct spmm_set *set, const struct spmm *s, int64_t first, int64_t last)
+{
+    if (s->wide_pointers == s->wide_indices)
+        run_panels(set, s, first, last);
+    else
+        run_converted(set, s, first, last);
+}
+
 void spmm_run(const struct spmm_set *set, const struct spmm *s)
 {
-    const int64_t nonzeros = spmm_pointer(s, s->rows);
-    if (s->threads <= 1 || nonzeros < 2 * CHUNK || s->width == 0) {
+    const int64_t chunks = s->threads > 1 ? s->nonzeros / CHUNK : 1;
+    if (s->width == 0)
+        return;
+    if (chunks < 2) {
         run_rows(set, s, 0, s->rows);
         return;
     }
-    const int64_t chunks = nonzeros / CHUNK;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(s->threads)
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
-        const int64_t first = chunk == 0 ? 0 : row_of(s, nonzeros * chunk / chunks);
-        const int64_t last = chunk == chunks - 1 ? s->rows : row_of(s, nonzeros * (chunk + 1) / chunks);
+        const int64_t first = chunk == 0 ? 0 : row_of(s, s->nonzeros * chunk / chunks);
+        const int64_t last = chunk == chunks - 1 ? s->rows : row_of(s, s->nonzeros * (chunk + 1) / chunks);
         run_rows(set, s, first, last);
     }
 }
@@ -83,7 +125,7 @@ void spmm_run(const struct spmm_set *set, const struct spmm *s)
 int64_t spmm_bad_row(const struct spmm *s)
 {
     for (int64_t row = 0; row < s->rows; row++)
-        if (spmm_pointer(s, row) > spmm_pointer(s, row + 1))
+        if (pointer(s, row) > pointer(s, row + 1))
             return row;
     return -1;
 }

@@ -16,7 +16,7 @@ enum number { FLOAT32, FLOAT64, BFLOAT16, NUMBERS };
  * A null pointer leaves its factor or step out. The epilogue adds what C holds, adds the bias, cuts off what is negative, and
  * zeroes what is not positive in `mask`, in this order. */
 struct spmm {
-    int64_t rows, columns, width; /* rows and columns of A, columns of B and C */
+    int64_t rows, columns, nonzeros, width; /* of A; columns of B and C */
     enum number number;
     int wide_pointers, wide_indices; /* int64 rather than int32 */
     const void *pointers, *indices, *values;
@@ -34,7 +34,7 @@ struct spmm {
     int threads;
 };
 
-/* Computes rows first..last-1 of columns column..column+width-1 of C. */
+/* Computes rows first..last-1 of columns column..column+width-1 of C; takes row pointers and indices of one type. */
 typedef void spmm_rows(const struct spmm *s, int64_t first, int64_t last, int64_t column, int64_t width, int64_t ahead);
 
 /* The kernels of one instruction set. */
@@ -58,10 +58,5 @@ int64_t spmm_bad_index(const struct spmm *s, int64_t count);
 
 typedef int32_t narrow_int __attribute__((aligned(1), may_alias));
 typedef int64_t wide_int __attribute__((aligned(1), may_alias));
-
-static inline int64_t spmm_pointer(const struct spmm *s, int64_t row)
-{
-    return s->wide_pointers ? ((const wide_int *)s->pointers)[row] : ((const narrow_int *)s->pointers)[row];
-}
 
 #endif

@@ -16,7 +16,8 @@
 #define LOAD NAMED(load)
 #define MULTIPLY NAMED(multiply)
 #define PREFETCH NAMED(prefetch)
-#define FINISH NAMED(finish)
+#define BEFORE_STORE NAMED(before_store)
+#define AFTER_STORE NAMED(after_store)
 #define WEIGHT NAMED(weight)
 #define ROWS NAMED(rows)
 
@@ -59,17 +60,33 @@ static INLINE void PREFETCH(const STORED *b, int64_t tail, const int vectors)
     __builtin_prefetch(b + tail + LANES - 1); /* a row that starts within a line ends one line later */
 }
 
-static INLINE REAL WEIGHT(const struct spmm *s, int64_t p, int64_t j, const int scaled)
+static INLINE REAL WEIGHT(const LOOSE_REAL *values, const LOOSE_REAL *column_scale, int64_t p, int64_t j, const int scaled)
 {
     if (!scaled)
-        return ((const LOOSE_REAL *)s->values)[p];
-    const REAL value = s->values ? ((const LOOSE_REAL *)s->values)[p] : 1;
-    return s->column_scale ? value * ((const LOOSE_REAL *)s->column_scale)[j] : value;
+        return values[p];
+    return (values ? values[p] : 1) * (column_scale ? column_scale[j] : 1);
 }
 
-/* The rarer steps after the sum, on a row of C that has just been stored and is in cache; of one kernel's width or less. */
-static __attribute__((noinline)) void FINISH(const struct spmm *s, int64_t row, int64_t column, int64_t width)
+static INLINE void BEFORE_STORE(const struct spmm *s, const INDEX *pointer, const LOOSE_REAL *c, VECTOR *sums, int64_t tail,
+                                const int vectors)
 {
+    if (s->row_scale) {
+        const REAL scale = ((const LOOSE_REAL *)s->row_scale)[pointer - (const INDEX *)s->pointers];
+        UNROLL
+        for (int k = 0; k < vectors; k++)
+            sums[k] *= scale;
+    }
+    if (s->accumulate) { /* all loads before the stores, because the last two vectors overlap */
+        UNROLL
+        for (int k = 0; k < vectors; k++)
+            sums[k] += *(const LOOSE *)(c + AT(k));
+    }
+}
+
+/* The steps that are not worth unrolling: the row of C is in cache. */
+static __attribute__((noinline)) void AFTER_STORE(const struct spmm *s, const INDEX *pointer, int64_t column, int64_t width)
+{
+    const int64_t row = pointer - (const INDEX *)s->pointers;
     LOOSE_REAL *const c = (LOOSE_REAL *)s->C + row * s->ldc + column;
     const LOOSE_REAL *const bias = s->bias ? (const LOOSE_REAL *)s->bias + column : NULL;
     const LOOSE_REAL *const mask = s->mask ? (const LOOSE_REAL *)s->mask + row * s->ldmask + column : NULL;
@@ -84,44 +101,38 @@ static __attribute__((noinline)) void FINISH(const struct spmm *s, int64_t row, 
 static INLINE void ROWS(const struct spmm *s, int64_t first, int64_t last, int64_t column, int64_t width, int64_t ahead,
                         const int vectors, const int scaled)
 {
+    /* Copies of what *s says, because for all the compiler knows a store to C changes it. Few, to keep them in registers. */
     const STORED *const B = (const STORED *)s->B + column;
     const INDEX *const indices = (const INDEX *)s->indices;
-    const int64_t ldb = s->ldb, tail = width - LANES;
-    const int64_t unsafe = ahead ? spmm_pointer(s, s->rows) - ahead : 0; /* from here on, `ahead` is past the end */
-    const int finish = s->bias || s->relu || s->mask;
-    int64_t p = spmm_pointer(s, first);
+    const LOOSE_REAL *const values = (const LOOSE_REAL *)s->values, *const column_scale = (const LOOSE_REAL *)s->column_scale;
+    const INDEX *pointer = (const INDEX *)s->pointers + first, *const stop = (const INDEX *)s->pointers + last;
+    LOOSE_REAL *c = (LOOSE_REAL *)s->C + first * s->ldc + column;
+    const int64_t ldb = s->ldb, ldc = s->ldc, tail = vectors == 1 ? 0 : width - LANES;
+    const int64_t blind = s->nonzeros - ahead; /* from here on, `ahead` is past the end */
+    const int epilogue = s->bias || s->relu || s->mask ? 2 : s->row_scale || s->accumulate ? 1 : 0;
 
-    for (int64_t row = first; row < last; row++) {
-        const int64_t end = spmm_pointer(s, row + 1), middle = end < unsafe ? end : unsafe;
+    for (int64_t p = *pointer; pointer < stop; c += ldc) {
+        const int64_t end = *++pointer;
         VECTOR sums[MOST_VECTORS];
         UNROLL
         for (int k = 0; k < vectors; k++)
             sums[k] = (VECTOR){0};
-        for (; p < middle; p++) {
-            const int64_t j = indices[p];
-            PREFETCH(B + indices[p + ahead] * ldb, tail, vectors);
-            MULTIPLY(sums, WEIGHT(s, p, j, scaled), B + j * ldb, tail, vectors);
+        while (p < end) { /* once, but twice for the row in which the blind part begins */
+            const int64_t until = p < blind && blind < end ? blind : end;
+            const INDEX *const later = p < blind ? indices + ahead : indices;
+            for (; p < until; p++) {
+                const int64_t j = indices[p];
+                PREFETCH(B + later[p] * ldb, tail, vectors);
+                MULTIPLY(sums, WEIGHT(values, column_scale, p, j, scaled), B + j * ldb, tail, vectors);
+            }
         }
-        for (; p < end; p++) {
-            const int64_t j = indices[p];
-            MULTIPLY(sums, WEIGHT(s, p, j, scaled), B + j * ldb, tail, vectors);
-        }
-        LOOSE_REAL *const c = (LOOSE_REAL *)s->C + row * s->ldc + column;
-        if (s->row_scale) {
-            UNROLL
-            for (int k = 0; k < vectors; k++)
-                sums[k] *= ((const LOOSE_REAL *)s->row_scale)[row];
-        }
-        if (s->accumulate) { /* all loads before the stores, because the last two vectors overlap */
-            UNROLL
-            for (int k = 0; k < vectors; k++)
-                sums[k] += *(const LOOSE *)(c + AT(k));
-        }
+        if (epilogue)
+            BEFORE_STORE(s, pointer - 1, c, sums, tail, vectors);
         UNROLL
         for (int k = 0; k < vectors; k++)
             *(LOOSE *)(c + AT(k)) = sums[k];
-        if (finish)
-            FINISH(s, row, column, width);
+        if (epilogue > 1)
+            AFTER_STORE(s, pointer - 1, column, width);
     }
 }
 
@@ -149,7 +160,8 @@ static spmm_rows *const NAMED(kernels)[][2] = {VECTORS(ENTRY)};
 #undef LOAD
 #undef MULTIPLY
 #undef PREFETCH
-#undef FINISH
+#undef BEFORE_STORE
+#undef AFTER_STORE
 #undef WEIGHT
 #undef ROWS
 #undef AT

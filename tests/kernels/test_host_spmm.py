@@ -74,6 +74,22 @@ def test_every_narrow_width_apart_and_misaligned(isa: int, width: int) -> None:
         assert (whole[:, 0] == 7).all() and (whole[:, width + 1 :] == 7).all(), "wrote beside the rows of out"
 
 
+@pytest.mark.parametrize("types", [(np.int64, np.int32), (np.int32, np.int64)], ids=["wide-pointers", "wide-indices"])
+def test_pointers_and_indices_of_different_types(isa: int, types: tuple[type, type]) -> None:
+    """Converted some thousand rows at a time, so the matrix has more; all that goes by row must be counted from the same row."""
+    rng = np.random.default_rng(6)
+    A = sp.random_array((10_000, 50), density=0.05, rng=rng, dtype=np.float32).tocsr()
+    B, C, mask = (dense(rng, (size, 9), np.float32, spare=2) for size in (50, 10_000, 10_000))
+    scale = rng.standard_normal(10_000).astype(np.float32)
+    options = {"row_scale": scale, "mask": mask, "accumulate": True}
+    want = C.copy()
+    hostkernels.multiply(A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data, B, want, isa=isa, **options)
+    for threads in (1, 3):
+        got = C.copy()
+        hostkernels.multiply(A.indptr.astype(types[0]), A.indices.astype(types[1]), A.data, B, got, isa=isa, threads=threads, **options)
+        assert np.array_equal(got, want)
+
+
 @pytest.mark.parametrize("prefetch", [-1, 0, 1, 5, 10_000])
 def test_looking_ahead_changes_nothing(isa: int, prefetch: int) -> None:
     rng = np.random.default_rng(2)

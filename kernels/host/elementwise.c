@@ -1,0 +1,32 @@
+/* What of elementwise.h does not depend on the instruction set. */
+
+#include "elementwise.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "spmm.h"
+
+#define GATHER_AHEAD 8
+
+const struct elementwise_set *elementwise_of(int set)
+{
+#if defined(__x86_64__)
+    if (spmm_sets()[set] == &spmm_avx512)
+        return &elementwise_avx512;
+    if (spmm_sets()[set] == &spmm_avx2)
+        return &elementwise_avx2;
+#endif
+    (void)set;
+    return &elementwise_generic;
+}
+
+void gather_rows(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t bytes, void *out, int64_t ldout)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (i + GATHER_AHEAD < count)
+            for (int64_t byte = 0; byte < bytes; byte += 64)
+                __builtin_prefetch((const char *)x + rows[i + GATHER_AHEAD] * ldx + byte);
+        memcpy((char *)out + i * ldout, (const char *)x + rows[i] * ldx, (size_t)bytes);
+    }
+}

@@ -1,0 +1,45 @@
+/* Passes over dense matrices that a full-graph epoch makes between its products, each fused into one reading and one writing of
+ * memory. Arrays are flat or row-major, of any alignment; float or double by the suffix. The NumPy code of the GCN is the reference. */
+
+#ifndef DISTGNN_ELEMENTWISE_H
+#define DISTGNN_ELEMENTWISE_H
+
+#include <stdint.h>
+
+/* y = x * (kept ? scale : 0), of max(x, 0) with `relu`; x and y may be one. Entry (i, j) is kept if the hash of rng.py, a function
+ * of low[i], odd[i] and columns[j], lies below `threshold` (at most 2^32). */
+struct dropout {
+    int64_t rows, width, ldx, ldy; /* leading dimensions in elements */
+    const void *x;
+    void *y;
+    const uint32_t *low, *odd, *columns;
+    uint64_t threshold;
+    double scale;
+    int relu;
+};
+
+/* One step of Adam or AdamW (ICLR 2015, Algorithm 1; ICLR 2019, Algorithm 2): w <- shrink w, g <- g + decay w, then the moments
+ * m and v, then w <- w - rate m / (sqrt(v / correction) + epsilon). */
+struct adam {
+    int64_t count;
+    void *w, *m, *v;
+    const void *g;
+    double shrink, decay, first, second, rate, correction, epsilon;
+};
+
+struct elementwise_set {
+    void (*dropout[2])(const struct dropout *); /* [0] float, [1] double, in all of these */
+    void (*adam[2])(const struct adam *);
+    void (*pack_positive[2])(const void *x, int64_t count, uint8_t *bits); /* as numpy.packbits(x > 0) */
+    void (*keep_positive[2])(void *x, int64_t count, const uint8_t *bits, double scale);
+    void (*scatter_add[2])(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width, void *y, int64_t ldy);
+};
+
+extern const struct elementwise_set elementwise_avx512, elementwise_avx2, elementwise_generic;
+
+const struct elementwise_set *elementwise_of(int set); /* a position in spmm_sets() */
+
+/* out[i, :] = x[rows[i], :], rows of `bytes` bytes that lie ldx and ldout bytes apart. */
+void gather_rows(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t bytes, void *out, int64_t ldout);
+
+#endif

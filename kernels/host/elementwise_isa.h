@@ -1,0 +1,46 @@
+/* The kernels of elementwise.h for one instruction set; included by isa_*.c after spmm_isa.h. */
+
+#include "elementwise.h"
+
+/* Both sides of these loops are the same element or do not overlap, which the compiler cannot know. */
+#if defined(__clang__)
+#define LOOP(...) _Pragma("clang loop vectorize(assume_safety)") __VA_ARGS__
+#else
+#define LOOP(...) _Pragma("GCC ivdep") __VA_ARGS__
+#endif
+
+#define GATHER_AHEAD 8
+
+typedef int8_t bytes8 __attribute__((vector_size(8)));
+
+/* rng.py, keep_blocks: three multiplications and shifts modulo 2^32. */
+static INLINE uint32_t keep_hash(uint32_t x)
+{
+    x ^= x >> 16;
+    return x * 0x846CA68Bu;
+}
+#define KEEP(low, odd, column) keep_hash(((column) ^ (low)) * (odd))
+
+#define REAL float
+#define INTEGER int32_t
+#define NUMBER f32
+#define ROOT __builtin_sqrtf
+#include "elementwise_number.h"
+#undef REAL
+#undef INTEGER
+#undef NUMBER
+#undef ROOT
+
+#define REAL double
+#define INTEGER int64_t
+#define NUMBER f64
+#define ROOT __builtin_sqrt
+#include "elementwise_number.h"
+
+const struct elementwise_set CONCAT(elementwise_, ISA) = {
+    {dropout_f32_8, dropout_f64_8},
+    {adam_f32_8, adam_f64_8},
+    {pack_positive_f32_8, pack_positive_f64_8},
+    {keep_positive_f32_8, keep_positive_f64_8},
+    {scatter_add_f32_8, scatter_add_f64_8},
+};

@@ -1,0 +1,92 @@
+/* The kernels of elementwise.h for one type of number. Included by elementwise_isa.h, which defines REAL, INTEGER (of its size) and
+ * NUMBER. Plain loops are left to the compiler's vectoriser; what it does not see is written with its vectors of 8. */
+
+#define NAMED(x) CONCAT3(x, NUMBER, 8)
+#define LOOSE NAMED(loose)
+typedef REAL LOOSE __attribute__((aligned(1), may_alias));
+typedef REAL NAMED(vector) __attribute__((vector_size(8 * sizeof(REAL))));
+typedef REAL NAMED(loose_vector) __attribute__((vector_size(8 * sizeof(REAL)), aligned(1), may_alias));
+typedef INTEGER NAMED(integers) __attribute__((vector_size(8 * sizeof(REAL))));
+
+static void NAMED(dropout)(const struct dropout *d)
+{
+    const REAL scale = (REAL)d->scale;
+    const uint32_t threshold = (uint32_t)d->threshold;
+    const int64_t width = d->width;
+    const int all = d->threshold > UINT32_MAX, relu = d->relu;
+    for (int64_t i = 0; i < d->rows; i++) {
+        const LOOSE *const x = (const LOOSE *)d->x + i * d->ldx;
+        LOOSE *const y = (LOOSE *)d->y + i * d->ldy;
+        const uint32_t low = d->low[i], odd = d->odd[i], *const columns = d->columns;
+        if (relu)
+            LOOP(for (int64_t j = 0; j < width; j++) {
+                const REAL positive = x[j] < 0 ? 0 : x[j];
+                y[j] = positive * (all || KEEP(low, odd, columns[j]) < threshold ? scale : 0);
+            })
+        else
+            LOOP(for (int64_t j = 0; j < width; j++)
+                y[j] = x[j] * (all || KEEP(low, odd, columns[j]) < threshold ? scale : 0);)
+    }
+}
+
+static void NAMED(adam)(const struct adam *a)
+{
+    LOOSE *const w = (LOOSE *)a->w, *const m = (LOOSE *)a->m, *const v = (LOOSE *)a->v;
+    const LOOSE *const g = (const LOOSE *)a->g;
+    const REAL shrink = (REAL)a->shrink, decay = (REAL)a->decay, first = (REAL)a->first, second = (REAL)a->second;
+    const REAL rest = (REAL)(1 - a->first), rest2 = (REAL)(1 - a->second);
+    const REAL rate = (REAL)a->rate, correction = (REAL)a->correction, epsilon = (REAL)a->epsilon;
+    const int64_t count = a->count;
+    LOOP(for (int64_t i = 0; i < count; i++) {
+        const REAL weight = w[i] * shrink, gradient = g[i] + decay * weight;
+        m[i] = first * m[i] + rest * gradient;
+        v[i] = second * v[i] + rest2 * gradient * gradient;
+        w[i] = weight - rate * m[i] / (ROOT(v[i] / correction) + epsilon);
+    })
+}
+
+static void NAMED(pack_positive)(const void *x, int64_t count, uint8_t *bits)
+{
+    const LOOSE *const flat = (const LOOSE *)x;
+    int64_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        const NAMED(integers) positive = *(const NAMED(loose_vector) *)(flat + i) > 0;
+        union {
+            bytes8 bytes;
+            uint64_t word;
+        } mask = {.bytes = __builtin_convertvector(positive, bytes8)};
+        /* Byte k holds bit k; the product moves it to bit 63 - k (on a machine that is little-endian). */
+        bits[i / 8] = (uint8_t)((mask.word & 0x0101010101010101u) * 0x8040201008040201u >> 56);
+    }
+    for (int k = 0; i + k < count; k++)
+        bits[i / 8] = (uint8_t)((k ? bits[i / 8] : 0) | (flat[i + k] > 0) << (7 - k));
+}
+
+static void NAMED(keep_positive)(void *x, int64_t count, const uint8_t *bits, double scale)
+{
+    LOOSE *const flat = (LOOSE *)x;
+    const NAMED(integers) place = {128, 64, 32, 16, 8, 4, 2, 1};
+    const NAMED(vector) factor = (NAMED(vector)){0} + (REAL)scale;
+    int64_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        const NAMED(integers) kept = (((NAMED(integers)){0} + bits[i / 8]) & place) != 0;
+        *(NAMED(loose_vector) *)(flat + i) *= (NAMED(vector))(kept & (NAMED(integers))factor);
+    }
+    for (int k = 0; i + k < count; k++)
+        flat[i + k] *= bits[i / 8] >> (7 - k) & 1 ? (REAL)scale : 0;
+}
+
+static void NAMED(scatter_add)(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width, void *y, int64_t ldy)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const LOOSE *const from = (const LOOSE *)x + i * ldx;
+        LOOSE *const to = (LOOSE *)y + rows[i] * ldy;
+        if (i + GATHER_AHEAD < count)
+            __builtin_prefetch((const LOOSE *)y + rows[i + GATHER_AHEAD] * ldy, 1);
+        LOOP(for (int64_t j = 0; j < width; j++)
+            to[j] += from[j];)
+    }
+}
+
+#undef LOOSE
+#undef NAMED

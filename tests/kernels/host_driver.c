@@ -1,0 +1,223 @@
+/* Runs every host kernel on arrays of exactly their size that start at an odd address, so that the address sanitizer sees each access
+ * beyond an end and the undefined-behaviour sanitizer each one that assumes alignment; compares with plain loops in double. */
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "elementwise.h"
+#include "spmm.h"
+
+static uint64_t state = 1;
+static long checks;
+
+static double uniform(void)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(state >> 11) / 9007199254740992.0 * 2 - 1;
+}
+
+/* An array of its own heap block, one byte after the block's start. */
+static void *array(size_t bytes)
+{
+    return (char *)malloc(bytes + 1) + 1;
+}
+
+static void release(void *array)
+{
+    if (array)
+        free((char *)array - 1);
+}
+
+static int is_double(enum number number)
+{
+    return number == FLOAT64;
+}
+
+static void put(void *a, int wide, int64_t at, double value)
+{
+    if (wide)
+        memcpy((char *)a + 8 * at, &value, 8);
+    else
+        memcpy((char *)a + 4 * at, &(float){(float)value}, 4);
+}
+
+static double get(const void *a, int wide, int64_t at)
+{
+    float narrow;
+    double value;
+    if (wide) {
+        memcpy(&value, (const char *)a + 8 * at, 8);
+        return value;
+    }
+    memcpy(&narrow, (const char *)a + 4 * at, 4);
+    return narrow;
+}
+
+static void put_integer(void *a, int wide, int64_t at, int64_t value)
+{
+    if (wide)
+        memcpy((char *)a + 8 * at, &value, 8);
+    else
+        memcpy((char *)a + 4 * at, &(int32_t){(int32_t)value}, 4);
+}
+
+static void *numbers(int wide, int64_t count)
+{
+    void *a = array((size_t)count * (wide ? 8 : 4));
+    for (int64_t i = 0; i < count; i++)
+        put(a, wide, i, uniform());
+    return a;
+}
+
+static double feature(const void *B, enum number number, int64_t at)
+{
+    if (number != BFLOAT16)
+        return get(B, is_double(number), at);
+    uint16_t half;
+    memcpy(&half, (const char *)B + 2 * at, 2);
+    const uint32_t word = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &word, 4);
+    return value;
+}
+
+static void *features(enum number number, int64_t count)
+{
+    if (number != BFLOAT16)
+        return numbers(is_double(number), count);
+    void *a = array((size_t)count * 2);
+    for (int64_t i = 0; i < count; i++) {
+        const float value = (float)uniform();
+        memcpy((char *)a + 2 * i, (const char *)&value + 2, 2);
+    }
+    return a;
+}
+
+/* A matrix whose rows have 0, 1, 2, 0, a few, ... entries and whose last row is full. */
+static void product(const struct spmm_set *set, enum number number, int64_t width, unsigned options)
+{
+    enum { ROWS = 13, COLUMNS = 11 };
+    const int wide = is_double(number);
+    const int64_t lengths[ROWS] = {0, 1, 2, 0, 5, COLUMNS, 1, 1, 0, 3, 0, 1, COLUMNS};
+    struct spmm s = {.rows = ROWS, .columns = COLUMNS, .width = width, .number = number, .threads = 1};
+    for (int i = 0; i < ROWS; i++)
+        s.nonzeros += lengths[i];
+    s.wide_pointers = options & 1, s.wide_indices = options >> 1 & 1;
+    s.ahead = options & 4 ? -1 : (int64_t)(options >> 3 & 3) * 4;
+    void *pointers = array((ROWS + 1) * (s.wide_pointers ? 8 : 4)), *indices = array((size_t)s.nonzeros * (s.wide_indices ? 8 : 4));
+    int64_t at = 0;
+    for (int64_t i = 0; i < ROWS; i++) {
+        put_integer(pointers, s.wide_pointers, i, at);
+        for (int64_t e = 0; e < lengths[i]; e++, at++)
+            put_integer(indices, s.wide_indices, at, (i + e * 3) % COLUMNS);
+    }
+    put_integer(pointers, s.wide_pointers, ROWS, at);
+    void *values = options & 32 ? NULL : numbers(wide, s.nonzeros), *column_scale = options & 64 ? numbers(wide, COLUMNS) : NULL;
+    void *row_scale = options & 128 ? numbers(wide, ROWS) : NULL, *bias = options & 256 ? numbers(wide, width) : NULL;
+    s.ldb = width + (options >> 1 & 3), s.ldc = width + (options >> 2 & 1), s.ldmask = width;
+    void *B = features(number, (COLUMNS - 1) * s.ldb + width), *C = numbers(wide, (ROWS - 1) * s.ldc + width);
+    void *mask = options & 512 ? numbers(wide, ROWS * width) : NULL;
+    void *before = array((size_t)((ROWS - 1) * s.ldc + width) * (wide ? 8 : 4));
+    memcpy(before, C, (size_t)((ROWS - 1) * s.ldc + width) * (wide ? 8 : 4));
+    s.pointers = pointers, s.indices = indices, s.values = values, s.column_scale = column_scale, s.row_scale = row_scale;
+    s.B = B, s.C = C, s.bias = bias, s.mask = mask, s.accumulate = options >> 10 & 1, s.relu = options >> 11 & 1;
+    spmm_run(set, &s);
+
+    at = 0;
+    for (int64_t i = 0; i < ROWS; at += lengths[i++])
+        for (int64_t k = 0; k < width; k++, checks++) {
+            double want = 0, magnitude = 1e-30;
+            for (int64_t e = 0; e < lengths[i]; e++) {
+                const int64_t j = (i + e * 3) % COLUMNS;
+                double term = feature(B, number, j * s.ldb + k) * (values ? get(values, wide, at + e) : 1);
+                term *= (column_scale ? get(column_scale, wide, j) : 1) * (row_scale ? get(row_scale, wide, i) : 1);
+                want += term, magnitude += fabs(term);
+            }
+            if (s.accumulate)
+                want += get(before, wide, i * s.ldc + k), magnitude += 1;
+            if (bias)
+                want += get(bias, wide, k), magnitude += 1;
+            if (s.relu && want < 0)
+                want = 0;
+            if (mask && !(get(mask, wide, i * width + k) > 0))
+                want = 0;
+            const double got = get(C, wide, i * s.ldc + k);
+            if (!(fabs(got - want) <= (wide ? 1e-14 : 4e-6) * magnitude)) {
+                printf("%s number %d width %ld options %u: row %ld column %ld is %g, not %g\n", set->name, number, (long)width, options,
+                       (long)i, (long)k, got, want);
+                exit(1);
+            }
+        }
+    void *all[] = {pointers, indices, values, column_scale, row_scale, bias, B, C, mask, before};
+    for (size_t a = 0; a < sizeof all / sizeof *all; a++)
+        release(all[a]);
+}
+
+static void expect(int good, const char *what, int64_t count)
+{
+    checks++;
+    if (!good) {
+        printf("%s of %ld numbers is wrong\n", what, (long)count);
+        exit(1);
+    }
+}
+
+static void passes(const struct elementwise_set *set, int wide, int64_t rows, int64_t width)
+{
+    const int64_t count = rows * width;
+    void *x = numbers(wide, count), *y = numbers(wide, count), *m = numbers(wide, count), *v = numbers(wide, count);
+    uint32_t *low = malloc((size_t)rows * 4), *odd = malloc((size_t)rows * 4), *columns = malloc((size_t)width * 4);
+    uint8_t *bits = malloc((size_t)(count + 7) / 8);
+    int64_t *order = malloc((size_t)rows * 8);
+    for (int64_t i = 0; i < rows; i++)
+        low[i] = (uint32_t)i * 77777, odd[i] = (uint32_t)i * 2 + 12345, order[i] = (i * 5 + 3) % rows;
+    for (int64_t j = 0; j < width; j++)
+        columns[j] = (uint32_t)j * 1234567;
+    for (int relu = 0; relu < 2; relu++) {
+        set->dropout[wide](&(struct dropout){rows, width, width, width, x, y, low, odd, columns, 1u << 31, 2.0, relu});
+        for (int64_t i = 0; i < count; i++) {
+            uint32_t hash = (columns[i % width] ^ low[i / width]) * odd[i / width];
+            hash = (hash ^ hash >> 16) * 0x846CA68Bu;
+            const double from = get(x, wide, i), want = hash < 1u << 31 && !(relu && from < 0) ? 2 * from : 0;
+            expect(get(y, wide, i) == want, "dropout", count);
+        }
+    }
+    set->pack_positive[wide](x, count, bits);
+    set->keep_positive[wide](y, count, bits, 3.0);
+    for (int64_t i = 0; i < count; i++)
+        expect((bits[i / 8] >> (7 - i % 8) & 1) == (get(x, wide, i) > 0) && (get(x, wide, i) > 0 || get(y, wide, i) == 0), "bits", count);
+    for (int64_t i = 0; i < count; i++)
+        put(v, wide, i, fabs(get(v, wide, i)));
+    set->adam[wide](&(struct adam){count, y, m, v, x, 1, 0, 0.9, 0.999, 0.01, 0.5, 1e-8});
+    gather_rows(x, width * (wide ? 8 : 4), order, rows, width * (wide ? 8 : 4), m, width * (wide ? 8 : 4));
+    for (int64_t i = 0; i < count; i++)
+        put(v, wide, i, 0);
+    set->scatter_add[wide](m, width, order, rows, width, v, width);
+    int64_t permutation = 1;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t k = 0; k < i; k++)
+            permutation &= order[i] != order[k];
+    expect(!permutation || memcmp(v, x, (size_t)count * (wide ? 8 : 4)) == 0, "gather and scatter", count);
+    void *all[] = {x, y, m, v};
+    for (int a = 0; a < 4; a++)
+        release(all[a]);
+    free(low), free(odd), free(columns), free(bits), free(order);
+}
+
+int main(void)
+{
+    static const int64_t widths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 41, 64, 100, 129};
+    for (int set = 0; spmm_sets()[set]; set++) {
+        for (int number = 0; number < NUMBERS; number++)
+            for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+                for (unsigned options = 0; options < 4096; options += 1 + (unsigned)((uniform() + 1) * 40))
+                    product(spmm_sets()[set], (enum number)number, widths[w], options);
+        for (int wide = 0; wide < 2; wide++)
+            for (int64_t width = 1; width < 40; width++)
+                passes(elementwise_of(set), wide, width % 12 + 1, width);
+        printf("%s: %ld numbers checked\n", spmm_sets()[set]->name, checks);
+    }
+    return 0;
+}

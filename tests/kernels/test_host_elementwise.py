@@ -1,0 +1,139 @@
+"""The host kernels for element-wise passes against the NumPy code of the GCN, bit for bit where only one rounding is involved."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distgnn import hostkernels, rng
+
+pytestmark = pytest.mark.skipif(hostkernels.module() is None, reason="host kernels not built")
+
+ISAS = hostkernels.module().isas() if hostkernels.module() else []
+SHAPES = [(0, 5), (5, 0), (1, 1), (3, 7), (5, 8), (9, 16), (17, 33), (40, 129)]
+
+
+@pytest.fixture(params=range(len(ISAS)), ids=ISAS, autouse=True)
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(hostkernels, "isa", lambda: request.param)
+    return request.param
+
+
+@pytest.fixture(params=[np.float32, np.float64])
+def dtype(request: pytest.FixtureRequest) -> type:
+    return request.param
+
+
+def random(shape: tuple[int, ...], dtype: type, seed: int = 0) -> np.ndarray:
+    x = np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+    x[np.abs(x) < 0.2] = 0
+    return x
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_dropout_has_the_bits_of_the_reference(dtype: type, shape: tuple[int, int], keep: float) -> None:
+    x = random(shape, dtype)
+    rows = np.random.default_rng(1).integers(0, 2**40, shape[0])
+    cols = np.arange(100, 100 + shape[1])
+    k = rng.key(7, rng.DROPOUT, 3, 1)
+    factors = rng.keep_mask(k, rows, cols, keep).astype(dtype) * dtype(1 / keep if keep else 0)
+    out = np.empty_like(x)
+    hostkernels.dropout(x, out, k, rows, cols, keep)
+    assert same_bits(out, x * factors)
+    hostkernels.dropout(x, out, k, rows, cols, keep, relu=True)
+    assert np.array_equal(out, np.maximum(x, 0) * factors)
+    hostkernels.dropout(x, x, k, rows, cols, keep, relu=True)
+    assert same_bits(x, out)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_bits_of_what_is_positive(dtype: type, shape: tuple[int, int]) -> None:
+    x = random(shape, dtype)
+    bits = hostkernels.pack_positive(x)
+    assert same_bits(bits, np.packbits(x > 0))
+    gradient = random(shape, dtype, seed=1)
+    want = gradient * (x > 0) * dtype(1 / 0.7)
+    hostkernels.keep_positive(gradient, bits, 1 / 0.7)
+    assert same_bits(gradient, want)
+
+
+def test_nan_is_not_positive_but_survives_relu(dtype: type) -> None:
+    x = np.full((1, 9), np.nan, dtype)
+    assert not hostkernels.pack_positive(x).any()
+    out = np.zeros_like(x)
+    hostkernels.dropout(x, out, 0, np.arange(1), np.arange(9), 1.0, relu=True)
+    assert np.isnan(out).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"decay": 0.1}, {"shrink": 0.9}])
+@pytest.mark.parametrize("size", [0, 1, 7, 1000])
+def test_adam(dtype: type, size: int, options: dict) -> None:
+    w, g, m = (random((size,), dtype, seed) for seed in range(3))
+    v = np.abs(random((size,), dtype, 3))
+    got = [a.copy() for a in (w, m, v)]
+    hostkernels.adam(got[0], g, got[1], got[2], rate=0.02, correction=0.3, **options)
+    w, g, m, v = (a.astype(np.float64) for a in (w, g, m, v))
+    w *= options.get("shrink", 1)
+    g += options.get("decay", 0) * w
+    m = 0.9 * m + 0.1 * g
+    v = 0.999 * v + 0.001 * g**2
+    w -= 0.02 * m / (np.sqrt(v / 0.3) + 1e-8)
+    for name, a, b in zip("wmv", got, (w, m, v), strict=True):
+        np.testing.assert_allclose(a, b, rtol=20 * np.finfo(dtype).eps, atol=20 * np.finfo(dtype).eps, err_msg=name)
+
+
+@pytest.mark.parametrize("width", [0, 1, 3, 16, 41, 200])
+def test_gather_and_scatter_add(dtype: type, width: int) -> None:
+    x = random((30, width + 2), dtype)[:, :width]
+    rows = np.random.default_rng(2).integers(0, 30, 50)
+    out = np.full((50, width), np.nan, dtype)
+    hostkernels.gather(x, rows, out)
+    assert same_bits(out, x[rows])
+    got, want = random((30, width), dtype, 1), random((30, width), dtype, 1)
+    hostkernels.scatter_add(out, rows, got)
+    np.add.at(want, rows, out)
+    assert same_bits(got, want)
+
+
+def test_rows_must_exist() -> None:
+    x, out = np.ones((4, 3), np.float32), np.ones((2, 3), np.float32)
+    for bad in (-1, 4):
+        with pytest.raises(ValueError, match=f"rows: must lie in 0..3, got {bad} at position 1"):
+            hostkernels.gather(x, np.array([0, bad]), out)
+        with pytest.raises(ValueError, match=f"rows: must lie in 0..3, got {bad} at position 1"):
+            hostkernels.scatter_add(out, np.array([0, bad]), x)
+
+
+def test_bad_arguments() -> None:
+    x = np.ones((4, 3), np.float32)
+    ids, cols = np.arange(4), np.arange(3)
+    with pytest.raises(TypeError, match="out: need an array of float32"):
+        hostkernels.dropout(x, x.astype(np.float64), 0, ids, cols, 0.5)
+    with pytest.raises(ValueError, match="low: need shape"):
+        hostkernels.dropout(x, x, 0, ids[:3], cols, 0.5)
+    with pytest.raises(ValueError, match="columns: need shape"):
+        hostkernels.dropout(x, x, 0, ids, ids, 0.5)
+    whole = np.ones((5, 3), np.float32)
+    with pytest.raises(ValueError, match="out overlaps x without being x"):
+        hostkernels.dropout(whole[:4], whole[1:], 0, ids, cols, 0.5)
+    with pytest.raises(ValueError, match="contiguous"):
+        hostkernels.pack_positive(np.ones((4, 6), np.float32)[:, :3])
+    with pytest.raises(ValueError, match="bits: need shape"):
+        hostkernels.keep_positive(x, np.ones(3, np.uint8))
+    with pytest.raises(TypeError, match="rows: need an array of int64"):
+        hostkernels.gather(x, np.array([0, 1], np.int32), x[:2].copy())
+    with pytest.raises(ValueError, match="v: need shape"):
+        hostkernels.adam(x.ravel(), x.ravel(), x.ravel().copy(), np.ones(3, np.float32), rate=1, correction=1)
+
+
+def test_aligned_empty() -> None:
+    for shape in ((0, 3), (3, 5), (7,), (2, 3, 4)):
+        for dtype in (np.float32, np.float64, np.int8):
+            x = hostkernels.aligned_empty(shape, dtype)
+            assert x.shape == shape and x.dtype == dtype and x.flags.c_contiguous and x.flags.writeable
+            assert x.size == 0 or x.ctypes.data % 64 == 0

@@ -1,0 +1,49 @@
+"""The host kernels, compiled from their sources with the address and undefined-behaviour sanitizers, run by `host_driver.c`.
+
+Kernels are the same template for any number of vectors; three of them make the panel paths run at small widths and compile quickly.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from distgnn.resources import kernels_folder
+
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+FEW_VECTORS = ["-DMOST_VECTORS=3", "-DFULL_VECTORS(X)=X(1) X(2) X(3)"]
+DRIVER = Path(__file__).with_name("host_driver.c")
+
+
+def compile_c(sources: list[Path], program: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    include = f"-I{kernels_folder() / 'host'}"
+    command = [str(COMPILER), "-std=gnu11", "-g1", *flags, include, *map(str, sources), "-o", str(program), "-lm"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=500)
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The driver program."""
+    if COMPILER is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("sanitized")
+    probe = folder / "probe.c"
+    probe.write_text("int main(void) { return 0; }\n")
+    if compile_c([probe], folder / "probe", *SANITIZERS).returncode != 0:
+        pytest.skip("the C compiler has no sanitizers")
+    program = folder / "driver"
+    sources = [*sorted((kernels_folder() / "host").glob("*.c")), DRIVER]
+    done = compile_c(sources, program, *SANITIZERS, *FEW_VECTORS, "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Werror")
+    assert done.returncode == 0, done.stderr
+    return program
+
+
+@pytest.mark.timeout(600)
+def test_kernels_stay_within_their_arrays(sanitized: Path) -> None:
+    done = subprocess.run([str(sanitized)], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "generic: " in done.stdout
