@@ -70,8 +70,8 @@ def main() -> None:
     A = graph.A.astype(np.float32)
     X = np.random.default_rng(0).standard_normal((A.shape[0], args.width)).astype(np.float32)
     if comm.rank == 0:
-        print(f"directed R-MAT, {A.shape[0]:,} nodes, {A.nnz:,} non-zeros, width {args.width}, float32; {comm.size} ranks, one per")
-        print(f"host; {args.products} products with A and {args.products} with its transpose; MB over all ranks\n")
+        print(f"directed R-MAT, {A.shape[0]:,} nodes, {A.nnz:,} non-zeros, width {args.width}, float32; {comm.size} ranks, one")
+        print(f"per host; {args.products} products with A and {args.products} with its transpose; MB over all ranks\n")
         print("| algorithm | grid | ledger MB | wire MB | wire / ledger | messages |")
         print("| --- | --- | ---: | ---: | ---: | ---: |")
     for name in ALGORITHMS:

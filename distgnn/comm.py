@@ -4,8 +4,8 @@ A :class:`Comm` is a group of ranks. Its methods take and return arrays of the g
 block until their result may be used, and charge the ledger what their bandwidth-optimal form moves (see ``ledger.py``).
 
 Where the arrays are on a GPU there are two ways, decided once per process by :func:`cuda_aware`: a CUDA-aware MPI is given device
-pointers, any other MPI pinned host copies. Reductions of device arrays never enter MPI as device buffers, because MPIs stage those
-through pageable host memory: a CUDA-aware MPI runs them here as a ring of point-to-point messages with the sums on the device.
+pointers, any other MPI pinned host copies. Reductions of device arrays never enter MPI as device buffers, because MPIs stage
+those through pageable host memory: a CUDA-aware MPI runs them here as a ring of point-to-point messages, summed on the device.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Comm:
         return array
 
     def allreduce(self, array: Any, op: str = "sum") -> Any:
-        """Element-wise ``sum``, ``max`` or ``min`` over the group, in place and bitwise equal on every rank. Returns ``array``."""
+        """Element-wise ``sum``, ``max`` or ``min`` over the group, in place, bitwise equal on every rank. Returns ``array``."""
         self._charge_fraction("allreduce", 2, array, messages=2 * (self.size - 1))
         if self.size == 1:
             return array
@@ -115,7 +115,7 @@ class Comm:
         return array
 
     def reduce(self, array: Any, root: int) -> Any:
-        """Sum over the group on rank ``root``, in place there; the other ranks' ``array`` is left as scratch. Returns ``array``."""
+        """Sum over the group on rank ``root``, in place there; elsewhere ``array`` is left as scratch. Returns ``array``."""
         away = self.rank != root
         self._charge("reduce", away * array.size, away * array.nbytes, messages=int(away))
         if self.size > 1:

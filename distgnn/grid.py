@@ -68,7 +68,7 @@ class Grid:
         """
         if axes not in self._along:
             others = [axis for axis in self.shape if axis not in axes]
-            group = self.world.mpi.Split(color=self.index(*others), key=self.index(*axes))
+            group: MPI.Intracomm = self.world.mpi.Split(color=self.index(*others), key=self.index(*axes))  # type: ignore[assignment]
             self._along[axes] = Comm(group, self.backend, "+".join(axes) or "self")
         return self._along[axes]
 

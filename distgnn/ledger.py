@@ -74,7 +74,7 @@ class Ledger:
 
     @property
     def messages(self) -> int:
-        """Messages a rank receives in the textbook form of each collective (p - 1 for a collective over p ranks, 1 for a broadcast)."""
+        """Messages received in the textbook form of each collective: 1 for a broadcast, else p - 1, twice that for all-reduce."""
         return self._total("messages")
 
     @property
@@ -111,7 +111,7 @@ def charge(
     phase: str, operation: str, group: str = "", *, words: Fraction | int = 0, itemsize: int = 0, messages: int = 0,
     flops: int = 0,
 ) -> None:  # fmt: skip
-    """Charge one call of ``operation`` to every open ledger: ``words`` elements of ``itemsize`` bytes received, ``flops`` done."""
+    """Charge a call of ``operation`` to every open ledger: ``words`` elements of ``itemsize`` bytes received, ``flops`` done."""
     for ledger in _open:
         entry = ledger._entries[phase, operation, group]
         entry.calls += 1

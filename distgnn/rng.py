@@ -23,9 +23,10 @@ import numpy as np
 Array = Any  # a NumPy or a CuPy array
 
 # What a number is for: the second word of every key, so that no two uses ever share a sequence.
-# (3 is taken by the node orders of `store`.)
 WEIGHTS = 1
 DROPOUT = 2
+PERMUTATION = 3  # node orders of a store
+SPLIT = 4  # nodes into training, validation and test
 
 _M64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

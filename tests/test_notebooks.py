@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from mpi_helpers import clean_environment
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))

@@ -1,7 +1,7 @@
 """Dense products with the weights: ``Z = T W``, ``dT = G Wᵀ`` and ``dW = Tᵀ G`` for every way the operands are cut.
 
 CAGNET sections IV-A4, IV-B4, IV-C (Algorithm 3, second phase) and IV-D with replicated weights; Plexus Algorithm 1 with weights
-cut over a plane of the grid and once more over the third axis. Kept apart from the sparse products, which know nothing of weights.
+cut over a plane of the grid and once more over the third axis. The sparse products know nothing of weights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ class DenseProducts(ABC):
     """The products of one layer with its weights.
 
     Attributes:
-        input_layout: how ``T`` (n, f) is cut; output_layout: how ``Z`` and ``G`` (n, f') are; weight_layout: how ``W`` (f, f') is.
+        input_layout: how ``T`` (n, f) is cut.
+        output_layout: how ``Z`` and ``G`` (n, f') are.
+        weight_layout: how ``W`` (f, f') is.
     """
 
     input_layout: Layout

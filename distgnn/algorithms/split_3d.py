@@ -19,8 +19,8 @@ class Split3D(DistSparse):
 
     Rows and columns of A are each cut into q·l pieces, piece (i, k) within block i. Process (i, j, k) holds rows i (all of their
     l pieces) and column piece (j, k) of A, n/q x n/(q l), and of ``H`` row piece (i, k) and column block j, n/(q l) x f/q. Layer
-    k thus multiplies the columns (·, k) of A with the rows (·, k) of ``H``, and the sum over the *fiber* (i, j, ·), scattered back in
-    row pieces, is laid out as ``H`` was.
+    k thus multiplies the columns (·, k) of A with the rows (·, k) of ``H``, and the sum over the *fiber* (i, j, ·), scattered
+    back in row pieces, is laid out as ``H`` was.
 
     Aᵀ is not stored (Table II): its product gathers ``G`` along the fiber, sends the transposed panels of A along the row and
     sums the panels of the result up the column.

@@ -34,6 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parse(sys.argv[1:] if argv is None else argv)
         launch.start()
         command_module(args.command).run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # as in `distgnn info STORE | head`
+        if launch.launched()[0] > 1:
+            raise  # the other ranks must learn of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 1
     except UserError as error:
         return launch.leave(error)
     except RuntimeError as error:

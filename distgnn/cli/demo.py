@@ -152,7 +152,7 @@ def conclude(rows: list[dict[str, Any]], out: Path) -> bool:
     curve = ["| " + " | ".join([str(e), *(f"{row['losses'][e - 1]:.7f}" for row in rows)]) + " |" for e in _some(rows)]
     head = ["| epoch | " + " | ".join(row["algorithm"] for row in rows) + " |", "|" + " --- |" * (len(rows) + 1)]
     logs = [f"- `{row['log']}`" for row in rows]
-    parts = ["# distgnn demo", verdict, "\n".join(table), "Losses:", "\n".join(head + curve), "Logs (JSON lines):", "\n".join(logs)]
+    parts = ["# distgnn demo", verdict, "\n".join(table), "Losses:", "\n".join(head + curve), "Logs:", "\n".join(logs)]
     (out / "report.md").write_text("\n\n".join(parts) + "\n")
     print(f"\n{verdict}\nreport: {out / 'report.md'}, logs: {out}/*.jsonl", flush=True)
     return not agree

@@ -15,7 +15,6 @@ from distgnn import rng
 from distgnn.errors import UserError
 
 KNOWN = ("original", "random")
-PERMUTATION = 3  # what the numbers are for: a stream of `rng` beside its WEIGHTS and DROPOUT
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -47,7 +46,7 @@ def make(name: str, n: int, seed: int) -> NodeOrder:
     """The order of this name; the same for a seed on every machine and NumPy version."""
     if name == "original":
         return NodeOrder(name)
-    keys = rng.hashes(rng.key(seed, PERMUTATION), np.arange(n))
+    keys = rng.hashes(rng.key(seed, rng.PERMUTATION), np.arange(n))
     permutation = np.argsort(keys, kind="stable").astype(index_type(n))
     inverse = np.empty_like(permutation)
     inverse[permutation] = np.arange(n, dtype=inverse.dtype)

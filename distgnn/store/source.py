@@ -15,7 +15,6 @@ from distgnn.errors import UserError
 
 TRAIN, VALIDATION, TEST = 1, 2, 3
 EDGE_CHUNK = 1 << 20
-SPLIT_STREAM = int.from_bytes(b"split", "big")
 
 Edges = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
 
@@ -77,23 +76,6 @@ class Source:
         return np.zeros((len(ids), 0), np.float32)
 
 
-class RowNormalised(Source):
-    """The same source with every feature row divided by its sum; rows that sum to zero stay as they are."""
-
-    def __init__(self, source: Source):
-        self.source = source
-        self.__dict__.update({key: getattr(source, key) for key in Source.__annotations__})
-
-    def edges(self) -> Iterator[Edges]:
-        return self.source.edges()
-
-    def features(self, ids: np.ndarray) -> np.ndarray:
-        rows = self.source.features(ids)
-        sums = rows.sum(axis=1, dtype=np.float64)
-        scale = np.divide(1.0, sums, out=np.ones_like(sums), where=sums != 0)
-        return (rows * scale[:, None]).astype(np.float32)
-
-
 def parse_split(text: str) -> tuple[float, float, float]:
     """The three shares of "0.6/0.2/0.2"; UserError where they are not three shares that sum to at most 1."""
     try:
@@ -113,7 +95,7 @@ def random_split(n: int, text: str, seed: int, labels: np.ndarray | None = None)
     """
     shares = parse_split(text)
     nodes = np.arange(n) if labels is None else np.flatnonzero(labels >= 0)
-    nodes = nodes[np.argsort(rng.hashes(rng.key(seed, SPLIT_STREAM), nodes), kind="stable")]
+    nodes = nodes[np.argsort(rng.hashes(rng.key(seed, rng.SPLIT), nodes), kind="stable")]
     bounds = np.rint(np.cumsum(shares) * len(nodes)).astype(np.int64).clip(0, len(nodes))
     split = np.zeros(n, np.uint8)
     for part, lo, hi in zip((TRAIN, VALIDATION, TEST), [0, *bounds[:2]], bounds, strict=True):

@@ -67,7 +67,7 @@ def words_2d(g, A, f):
 
 
 def adjoint_words_2d(g, A, f):
-    """The same panels of A, transposed where they are, and the panels of the result summed up the column, charged like a broadcast."""
+    """The same panels of A, transposed where they are; panels of the result summed up the column, charged like a broadcast."""
     pr, pc, i, j = g.shape["rows"], g.shape["cols"], g.coords["rows"], g.coords["cols"]
     rows = partition(A.shape[0], pr)[i : i + 2]
     own_columns, own_rows = partition(A.shape[1], pc)[j : j + 2], partition(A.shape[1], pr)[i : i + 2]

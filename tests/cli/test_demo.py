@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from mpi_helpers import mpiexec
 
 from distgnn.algorithms import ALGORITHMS
 from distgnn.cli import demo
+from mpi_helpers import mpiexec
 
 
 @pytest.mark.timeout(240)
