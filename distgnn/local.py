@@ -1,7 +1,7 @@
 """Products on one rank. Each function picks a kernel by array type; the choice can be forced with ``DISTGNN_SPMM``.
 
 The kernels behind ``spmm`` are on the host the compiled ones of ``kernels/host/``, or SciPy's where those are not built; on a GPU
-cuSPARSE (through CuPy).
+those of ``kernels/*.cu`` (``raw``) or cuSPARSE.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import _sparsetools
 
-from distgnn import backend, hostkernels, ledger
+from distgnn import backend, cuda, hostkernels, ledger
 from distgnn.errors import UserError
 from distgnn.matrix import CSR
 
@@ -85,21 +85,10 @@ def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
     _sparsetools.csr_matvecs(m, k, B.shape[1], A.indptr, A.indices, A.data, B.ravel(), out.ravel())
 
 
-def _spmm_cusparse(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
-    if "cusparse" not in A.cached:
-        from cupyx.scipy.sparse import csr_matrix  # reached only with CuPy arrays in hand
-
-        A.cached["cusparse"] = csr_matrix((A.data, A.indices, A.indptr), shape=A.shape)
-    if accumulate:
-        out += A.cached["cusparse"] @ B
-    else:
-        out[...] = A.cached["cusparse"] @ B
-
-
 #: By device, best first. ``auto`` takes the first that can do the job.
 _SPMM_KERNELS: dict[str, dict[str, SpmmKernel]] = {
     "numpy": {"host": _spmm_host, "scipy": _spmm_scipy},
-    "cupy": {"cusparse": _spmm_cusparse},
+    "cupy": {"raw": cuda.spmm, "cusparse": cuda.spmm_cusparse},
 }
 
 

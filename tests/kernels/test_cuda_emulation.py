@@ -1,0 +1,173 @@
+"""The emulation finds what it promises to find, each fault in a kernel written for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernels.conftest import emulator
+
+SOURCE = r"""
+__global__ void reverse(const int* from, int* to) {  // right: every thread reads what another one wrote
+  __shared__ int held[64];
+  held[threadIdx.x] = from[threadIdx.x];
+  __syncthreads();
+  to[threadIdx.x] = held[63 - threadIdx.x];
+}
+__global__ void forgotten_barrier(const int* from, int* to) {
+  __shared__ int held[64];
+  held[threadIdx.x] = from[threadIdx.x];
+  to[threadIdx.x] = held[63 - threadIdx.x];
+}
+__global__ void collectives(int* to) {
+  const int lane = threadIdx.x % 32;
+  int sum = lane;
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  const unsigned odd = __ballot_sync(~0u, lane % 2);
+  const int from_left = __shfl_up_sync(~0u, lane, 1), from_right = __shfl_down_sync(~0u, lane, 1, 8);
+  __syncwarp();
+  to[threadIdx.x] = sum + int(odd == 0xaaaaaaaau) * 1000 + from_left * 10000 + from_right * 1000000;
+}
+__global__ void half_warps(int* to) {  // two groups of lanes at different shuffles: allowed
+  const unsigned mask = threadIdx.x < 16 ? 0xffffu : 0xffff0000u;
+  int sum = 1;
+  for (int step = 8; step > 0; step /= 2)
+    if (threadIdx.x < 16) sum += __shfl_xor_sync(mask, sum, step);
+  if (threadIdx.x >= 16) sum += __shfl_sync(mask, int(threadIdx.x), 20);
+  to[threadIdx.x] = sum;
+}
+__global__ void count(int* to) { atomicAdd(to, 1); }
+__global__ void divergent_barrier(int* to) {
+  if (threadIdx.x < 32) __syncthreads(); else __syncwarp();
+  if (threadIdx.x >= 32) { __shfl_sync(~0u, 1, 0); __syncthreads(); }
+  if (threadIdx.x == 3) __syncthreads();
+  *to = 1;
+}
+__global__ void early_return(int* to) {
+  if (threadIdx.x == 5) return;
+  __syncthreads();
+  *to = 1;
+}
+__global__ void left_warp(int* to) {
+  if (threadIdx.x == 5) return;
+  *to = __shfl_xor_sync(~0u, 1, 1);
+}
+__global__ void stranger(int* to) {
+  if (threadIdx.x < 16) *to = __shfl_sync(0xffffu, 1, 20);
+}
+__global__ void unnamed(int* to) { *to = __shfl_sync(0xffffu, 1, 0); }
+__global__ void mixed(int* to) {
+  if (threadIdx.x % 2) __syncwarp(); else *to = __shfl_sync(~0u, 1, 0);
+}
+__global__ void out_of_bounds(const int* from, int* to) { to[threadIdx.x] = from[threadIdx.x + 1]; }
+__global__ void before_bounds(const int* from, int* to) { to[threadIdx.x] = from[int(threadIdx.x) - 4]; }
+__global__ void shared_bounds(int* to) {
+  __shared__ int held[32];
+  held[threadIdx.x + 1] = 1;
+  *to = held[0];
+}
+__global__ void vector_load(const float* from, float* to) {
+  *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+}
+__global__ void overflow(int by, int* to) { *to = (1 << 30) * by; }
+"""
+NAMES = [line.split("(")[0].split()[-1] for line in SOURCE.splitlines() if line.startswith("__global__")]
+
+
+@pytest.fixture(scope="module")
+def cupy():
+    if emulator.compiler() is None:
+        pytest.skip("no C++ compiler here (g++, or what CXX names) to emulate a GPU with")
+    stand_in = emulator.Cupy()
+    stand_in.build(SOURCE, NAMES)
+    yield stand_in
+    stand_in.close()
+
+
+def run(cupy, name, threads, *arguments, order=0, grid=(1,)):
+    cupy.order = order
+    cupy.RawModule(code=SOURCE, name_expressions=[name]).get_function(name)(grid, (threads,), arguments)
+
+
+@pytest.mark.parametrize("order", [0, 1, 7])
+def test_barriers_and_collectives(cupy, order):
+    values, out = np.arange(64, dtype=np.int32), np.zeros(64, np.int32)
+    run(cupy, "reverse", 64, values, out, order=order)
+    np.testing.assert_array_equal(out, values[::-1])
+    run(cupy, "collectives", 64, out, order=order)
+    lane = np.arange(64) % 32
+    right = np.where(lane % 8 < 7, lane + 1, lane)
+    np.testing.assert_array_equal(out, 496 + 1000 + np.maximum(lane - 1, 0) * 10000 + right * 1000000)
+    run(cupy, "half_warps", 32, out, order=order)
+    np.testing.assert_array_equal(out[:32], [16] * 16 + [21] * 16)
+    total = np.zeros(1, np.int32)
+    run(cupy, "count", 96, total, order=order, grid=(5, 2))
+    assert total[0] == 960
+
+
+def test_a_forgotten_barrier_shows_in_some_order(cupy):
+    values = np.arange(1, 65, dtype=np.int32)
+    results = []
+    for order in (0, 1, 7):
+        out = np.zeros(64, np.int32)
+        run(cupy, "forgotten_barrier", 64, values, out, order=order)
+        results.append(out)
+    assert any((result != values[::-1]).any() for result in results)
+
+
+@pytest.mark.parametrize(
+    ("name", "threads", "report"),
+    [
+        ("divergent_barrier", 64, "different barriers|has left|have left"),
+        ("early_return", 32, "waits for threads that have left"),
+        ("left_warp", 32, "waits for a lane that has left"),
+        ("stranger", 32, "reads a lane that takes no part"),
+        ("unnamed", 32, "mask does not name it"),
+        ("mixed", 32, "different barriers"),
+        ("shared_bounds", 32, "out of bounds"),
+    ],
+)
+def test_faults_are_reported(cupy, name, threads, report):
+    with pytest.raises(emulator.EmulationError, match=report):
+        run(cupy, name, threads, np.zeros(1, np.int32))
+    run(cupy, "count", 32, np.zeros(1, np.int32))  # and the next launch works
+
+
+def test_accesses_out_of_bounds(cupy):
+    memory = np.arange(65, dtype=np.int32)
+    for start in range(4):  # at any alignment, to the byte
+        values = memory[start : start + 32]
+        with pytest.raises(emulator.EmulationError, match="AddressSanitizer: heap-buffer-overflow"):
+            run(cupy, "out_of_bounds", 32, values, np.zeros(32, np.int32))
+    with pytest.raises(emulator.EmulationError, match="AddressSanitizer"):
+        run(cupy, "before_bounds", 32, values, np.zeros(32, np.int32))
+
+
+def test_misaligned_vectors_and_overflow(cupy):
+    room, out = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    offset = -room.ctypes.data % 16 // 4
+    aligned_out = out[-out.ctypes.data % 16 // 4 :][:4]
+    run(cupy, "vector_load", 1, room[offset : offset + 4], aligned_out)
+    with pytest.raises(emulator.EmulationError, match="misaligned address"):
+        run(cupy, "vector_load", 1, room[offset + 1 : offset + 5], aligned_out)
+    with pytest.raises(emulator.EmulationError, match="signed integer overflow"):
+        run(cupy, "overflow", 1, np.int32(4), np.zeros(1, np.int32))
+
+
+def test_arguments_are_compared_with_parameters(cupy):
+    out = np.zeros(1, np.int32)
+    with pytest.raises(emulator.EmulationError, match="1 arguments for 2 parameters"):
+        run(cupy, "overflow", 1, np.int32(4))
+    with pytest.raises(emulator.EmulationError, match="argument 0 has 8 bytes, the parameter 4"):
+        run(cupy, "overflow", 1, 4, out)
+    with pytest.raises(emulator.EmulationError, match="argument 0 is an array"):
+        run(cupy, "overflow", 1, out, out)
+    with pytest.raises(emulator.EmulationError, match="overlap"):
+        run(cupy, "reverse", 64, np.zeros(128, np.int32), (both := np.zeros(128, np.int32))[:64], both[32:96])
+    with pytest.raises(emulator.EmulationError, match="C-contiguous"):
+        run(cupy, "overflow", 1, np.int32(4), np.zeros((4, 4), np.int32).T[:, ::2])
+
+
+def test_source_that_does_not_compile(cupy):
+    with pytest.raises(emulator.EmulationError, match="don't compile"):
+        emulator.Cupy().build("__global__ void broken() { nothing; }", ["broken"])
