@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from distgnn import backend, rng
+from distgnn import backend, hostkernels, rng
+from distgnn.gcn.dispatch import compiled
 
 Array = Any
 
@@ -26,23 +27,24 @@ class Dropout:
         self.scale = 1 / (1 - rate)
         self.nodes, self.cols = nodes, cols
 
-    def apply(self, block: Array, epoch: int, out: Array | None = None) -> Array:
-        """`block` times the epoch's mask, into `out` (default: in place; a new array must be passed in).
+    def apply(self, block: Array, epoch: int, out: Array | None = None, relu: bool = False) -> Array:
+        """`block`, or its positive part with `relu`, times the epoch's mask, into `out` (default: in place).
 
-        Its own adjoint: the backward pass applies it to the gradient. Memory: a few cache-sized row blocks.
+        Without `relu` its own adjoint: the backward pass applies it to the gradient. Memory: no array of the block's size.
         """
         out = block if out is None else out
-        if self.rate == 0:
-            if out is not block:
-                out[...] = block
+        k = rng.key(self.seed, rng.DROPOUT, epoch, self.layer)
+        if compiled(block):
+            hostkernels.dropout(block, out, k, self.nodes, self.cols, 1 - self.rate, relu)
             return out
         xp = backend.module(block)
         scale = block.dtype.type(self.scale)
-        k = rng.key(self.seed, rng.DROPOUT, epoch, self.layer)
         factors: Array = None
         for part, keep in rng.keep_blocks(k, self.nodes, self.cols, 1 - self.rate, xp):
             factors = xp.empty(keep.shape, block.dtype) if factors is None else factors[: len(keep)]
             factors[...] = keep
             factors *= scale
+            if relu:
+                xp.multiply(factors, block[part] > 0, out=factors)
             xp.multiply(block[part], factors, out=out[part])
         return out

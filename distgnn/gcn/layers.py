@@ -58,12 +58,11 @@ class GraphConvolution:
             keep: keep what `backward` needs: A H, and one bit per entry of H.
         """
         H = handed.pop()
-        if self.index > 0:
-            relu(H.block)
         if epoch is not None and self.dropout.rate > 0:
-            xp = backend.module(H.block)
-            out = xp.empty_like(H.block) if self.index == 0 else H.block
-            H = H.like(self.dropout.apply(H.block, epoch, out))
+            out = backend.module(H.block).empty_like(H.block) if self.index == 0 else H.block
+            H = H.like(self.dropout.apply(H.block, epoch, out, relu=self.index > 0))
+        elif self.index > 0:
+            relu(H.block)
         self.bits = positive_bits(H.block) if keep and self.index > 0 else None
         T = self.A @ H
         del H
@@ -100,7 +99,7 @@ class GraphConvolution:
         if self.index > 0:
             keep_positive(dH.block, self.bits, 1.0 if epoch is None else self.dropout.scale)
             self.bits = None
-        elif epoch is not None:
+        elif epoch is not None and self.dropout.rate > 0:
             self.dropout.apply(dH.block, epoch)
         return dW.block, db, dH
 

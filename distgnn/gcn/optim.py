@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distgnn import backend, rng
+from distgnn import backend, hostkernels, rng
 from distgnn.errors import UserError
+from distgnn.gcn.dispatch import compiled
 from distgnn.matrix import DistDense
 
 Array = Any
@@ -125,6 +126,14 @@ class Adam(Optimizer):
     def _update(self, w: Array, g: Array, *slots: Array, decay: float) -> None:
         m, v = slots
         first, second = self.betas
+        if compiled(w):
+            shrink, decay = (1 - self.lr * decay, 0.0) if self.decoupled else (1.0, decay)
+            rate, correction = self.lr / (1 - first**self.steps), 1 - second**self.steps
+            hostkernels.adam(
+                w, g, m, v, rate=rate, correction=correction, first=first, second=second, epsilon=self.epsilon,
+                shrink=shrink, decay=decay,
+            )  # fmt: skip
+            return
         if decay and self.decoupled:
             w *= 1 - self.lr * decay
         elif decay:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from distgnn import backend, rng
+from distgnn import backend, hostkernels, rng
+from distgnn.gcn.dispatch import compiled
 
 Array = Any
 
@@ -16,6 +17,8 @@ def relu(block: Array) -> None:
 
 def positive_bits(block: Array) -> Array:
     """One bit per entry, 1 where the block is positive: 1/32 of the memory of a float32 block."""
+    if compiled(block):
+        return hostkernels.pack_positive(block)
     xp = backend.module(block)
     flat = block.reshape(-1)
     bits = xp.empty(-(-flat.size // 8), dtype=xp.uint8)
@@ -28,6 +31,9 @@ def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> None:
     """Zero the entries of `G` whose bit is 0 and multiply the others by `scale`, in place: the backward of
     ReLU followed by dropout, since what dropout zeroed is not positive either.
     """
+    if compiled(G):
+        hostkernels.keep_positive(G, bits, scale)
+        return
     xp = backend.module(G)
     flat = G.reshape(-1)
     for start, stop in _pieces(flat.size, xp):

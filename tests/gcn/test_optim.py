@@ -49,7 +49,7 @@ def expected(name, w, gs, lr, decay, momentum):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
-def test_three_steps(name, momentum, backend, monkeypatch):
+def test_three_steps(name, momentum, backend, monkeypatch, passes):
     """Weight decay differs by layer and leaves biases and features alone; pieces end within the arrays."""
     if momentum and name != "sgd":
         pytest.skip("only sgd has a momentum")
@@ -71,7 +71,7 @@ def test_the_last_weight_decay_repeats(backend):
     assert make("sgd", 0.1, 0.3).decay(parameters(backend)[1]) == 0.3
 
 
-def test_float32_stays_float32(backend):
+def test_float32_stays_float32(backend, passes):
     p = Parameter("W0", 0, "weight", whole(np.ones((3, 2), np.float32), backend))
     for name in OPTIMIZERS:
         optimizer = make(name, 0.1, 0.1)

@@ -11,7 +11,7 @@ from distgnn.gcn.relu import keep_positive, positive_bits, relu
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1), (7, 3), (13, 16), (100, 9)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_backward_of_relu(shape, dtype, backend, monkeypatch):
+def test_backward_of_relu(shape, dtype, backend, monkeypatch, passes):
     """Also where pieces end within the matrix and sizes are no multiples of 8."""
     monkeypatch.setattr(rng, "CACHED", 24)
     monkeypatch.setattr(rng, "LAUNCHED", 24)
@@ -27,7 +27,7 @@ def test_backward_of_relu(shape, dtype, backend, monkeypatch):
     assert dZ.dtype == dtype
 
 
-def test_gradient_at_zero_is_zero(backend):
+def test_gradient_at_zero_is_zero(backend, passes):
     H, G = backend.zeros((4, 4), np.float32), backend.zeros((4, 4), np.float32) + 1
     keep_positive(G, positive_bits(H))
     assert not backend.to_host(G).any()

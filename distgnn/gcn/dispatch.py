@@ -1,0 +1,14 @@
+"""Where the element-wise passes of an epoch run: compiled on the host, or as array operations anywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distgnn import hostkernels
+
+
+def compiled(block: Any) -> bool:
+    """Whether the host kernels do this block: one pass over memory where array operations take several."""
+    return isinstance(block, np.ndarray) and block.dtype.char in "fd" and hostkernels.module() is not None
