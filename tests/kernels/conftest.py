@@ -120,6 +120,7 @@ OTHER_KERNELS = {
         for name in ("softmax_cross_entropy", "softmax_highest", "softmax_sums", "softmax_gradient")
         for element in ("float", "double")
     ],
+    "ceilings.cu": ["read_repeatedly"],
     "optimizers.cu": [f"{name}<{element}>" for name in ("sgd", "adam") for element in ("float", "double")],
 }  # fmt: skip
 

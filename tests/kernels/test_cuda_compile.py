@@ -54,8 +54,8 @@ def report_of(file: str, names: list[str], architecture: int) -> str:
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
         source = Path(folder, "kernels.cu")
         source.write_text(text)
-        flags = ["-std=c++17", "-cubin", f"-arch=sm_{architecture}", "-Xptxas", "-v", "-Werror", "all-warnings", "-diag-suppress", "177"]
-        command = [str(nvcc()), *flags, str(source), "-o", str(source.with_suffix(".cubin"))]
+        flags = ["-std=c++17", "-cubin", "-Xptxas", "-v", "-Werror", "all-warnings", "-diag-suppress", "177"]
+        command = [str(nvcc()), *flags, f"-arch=sm_{architecture}", str(source), "-o", str(source.with_suffix(".cubin"))]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, f"{file} for sm_{architecture}:\n{done.stderr[:4000]}"
         source.with_suffix(".ptxas").write_text(done.stderr)
