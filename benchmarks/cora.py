@@ -9,12 +9,14 @@ Prints a Markdown section for the number of ranks it was launched on; `--out FIL
     done
 
 With more ranks than cores set MPIR_CVAR_ENABLE_HEAVY_YIELD=1 (MPICH), so that waiting ranks let the others work.
-The serial curves of all seeds are computed by the first launch (rank 0) and kept in the file given by `--serial`.
+The serial curves of all seeds are computed by the first launch (rank 0) and kept in the file given by `--serial`, together with
+what they are of: another store, order or setting computes them again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import sys
@@ -36,13 +38,21 @@ from distgnn.store import load_targets
 HIDDEN, DROPOUT, DECAY, LR, EPOCHS = 16, 0.5, [5e-4, 0.0], 0.01, 200
 
 
+def problem(store: dg.Store) -> str:
+    """What a loss curve is of: the graph, the order of its nodes, and how it is trained."""
+    names = ("source", "n", "nnz", "edges", "normalize", "width", "classes", "split", "seed")
+    facts = {name: store.manifest[name] for name in names}
+    training = {"hidden": HIDDEN, "dropout": DROPOUT, "decay": DECAY, "lr": LR, "epochs": EPOCHS}
+    return json.dumps(facts | {"order": store.order().name} | training, sort_keys=True)
+
+
 def serial(store: dg.Store, seeds: int, path: Path) -> dict[str, np.ndarray]:
     """Losses (seeds x epochs) and final test accuracies of the reference, from `path` if they are there."""
+    order, subject = store.order(), problem(store)
     if path.exists():
         kept = np.load(path)
-        if len(kept["accuracy"]) >= seeds:
+        if "problem" in kept and str(kept["problem"]) == subject and len(kept["accuracy"]) >= seeds:
             return {name: kept[name][:seeds] for name in ("loss", "accuracy")}
-    order = store.order()
     X = store.features(order)
     X /= np.maximum(np.abs(X).sum(axis=1, keepdims=True), 1e-12)
     labels, split = store.labels(order), store.split(order)
@@ -55,7 +65,7 @@ def serial(store: dg.Store, seeds: int, path: Path) -> dict[str, np.ndarray]:
         losses.append([record["loss"] for record in records])
         found.append(reference.accuracies(X, labels, split)["test_acc"])
         print(f"serial, seed {seed}: test accuracy {100 * found[-1]:.1f} %", file=sys.stderr, flush=True)
-    np.savez(path, loss=np.array(losses), accuracy=np.array(found))
+    np.savez(path, loss=np.array(losses), accuracy=np.array(found), problem=subject)
     return {"loss": np.array(losses), "accuracy": np.array(found)}
 
 
