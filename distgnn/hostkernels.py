@@ -6,13 +6,18 @@ import functools
 import logging
 import math
 import os
+import time
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from distgnn import rng
 from distgnn.errors import UserError
+
+if TYPE_CHECKING:
+    from distgnn.matrix import CSR
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +87,54 @@ def multiply(indptr: Any, indices: Any, values: Any, B: Any, out: Any, **options
     built().multiply(indptr, indices, values, B, out, **{"threads": threads(), "isa": isa(), **options})
 
 
+class LookAhead:
+    """How far to prefetch for the products of one matrix with matrices of one width: measured in the first products themselves.
+
+    Which distance is best for rows of B that fill one cache line or less depends on how the lengths of rows vary and on who else
+    uses the last-level cache, by up to a third; for wider rows the choice of the C code is within a few per cent. Every candidate
+    gives the same bits, so trying them costs nothing but the difference.
+    """
+
+    CANDIDATES = (64, 128, 256)
+    TURNS = 3
+    LEAST_NONZEROS = 1 << 18  # below, a product is too short to time
+
+    def __init__(self, nnz: int, row_bytes: int) -> None:
+        close = nnz >= self.LEAST_NONZEROS and row_bytes <= CACHE_LINE
+        self.left = [distance for _ in range(self.TURNS) for distance in self.CANDIDATES] if close else []
+        self.best = dict.fromkeys(self.CANDIDATES, math.inf)
+        self.chosen = -1  # as the C code thinks best
+
+    def run(self, product: Callable[[int], None], name: str) -> None:
+        """Call `product` with the distance to use."""
+        if not self.left:
+            product(self.chosen)
+            return
+        distance = self.left.pop()
+        started = time.perf_counter()
+        product(distance)
+        self.best[distance] = min(self.best[distance], time.perf_counter() - started)
+        if not self.left:
+            self.chosen = min(self.best, key=self.best.__getitem__)
+            seconds = ", ".join(f"{d}: {t:.2g} s" for d, t in self.best.items())
+            log.info("%s: prefetches %d non-zeros ahead (%s)", name, self.chosen, seconds)
+
+
+def spmm(A: CSR, B: np.ndarray, out: np.ndarray, accumulate: bool) -> None:
+    """``out = A B``, or ``out += A B`` with `accumulate`, for a block of float32 or float64; see ``local.spmm``."""
+    key = f"look ahead {B.shape[1]}"
+    if key not in A.cached:
+        A.cached[key] = LookAhead(A.nnz, B.shape[1] * B.itemsize)
+
+    def product(distance: int) -> None:
+        multiply(A.indptr, A.indices, A.data, B, out, accumulate=accumulate, prefetch=distance)
+
+    A.cached[key].run(product, f"product of {A.shape} with width {B.shape[1]}")
+
+
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An uninitialised C-contiguous array that starts at a cache line, where NumPy's own start 16 bytes after one: a gathered row of 16
-    numbers then is one line and not two.
+    """An uninitialised C-contiguous array that starts at a cache line. NumPy's own large arrays start 16 bytes after one, so that
+    each row of 16 numbers that a product gathers takes two lines instead of one.
     """
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
@@ -93,11 +143,12 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def dropout(block: np.ndarray, out: np.ndarray, k: int, rows: np.ndarray, cols: np.ndarray, keep: float, relu: bool = False) -> None:
-    """``out = block * mask / keep`` with the mask of ``rng.keep_mask(k, rows, cols, keep)``, of the positive part of `block` with `relu`.
+def dropout(
+    block: np.ndarray, out: np.ndarray, k: int, rows: np.ndarray, cols: np.ndarray, keep: float, relu: bool = False
+) -> None:
+    """``out = block * rng.keep_mask(k, rows, cols, keep) / keep``, of the positive part of `block` with `relu`.
 
-    `out` may be `block`; float32 or float64, rows contiguous. One reading and one writing of memory instead of rng's seven passes
-    in cache.
+    `out` may be `block`; float32 or float64, rows contiguous. One pass over memory, where rng makes several in cache.
     """
     row_keys, column_keys = rng.hashes(k, rows), rng.hashes(rng.key(k, 1), cols)
     low, odd = row_keys.astype(np.uint32), (row_keys >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
@@ -115,13 +166,16 @@ def pack_positive(block: np.ndarray) -> np.ndarray:
 
 
 def keep_positive(block: np.ndarray, bits: np.ndarray, scale: float = 1.0) -> None:
-    """Multiply the entries of a C-contiguous matrix whose bit of `pack_positive` is 1 by `scale` and zero the others, in place."""
+    """Multiply the entries of a C-contiguous matrix whose bit of `pack_positive` is 1 by `scale`, zero the others, in place."""
     built().keep_positive(block, bits, float(block.dtype.type(scale)), isa=isa())
 
 
 def adam(w: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray, **options: float) -> None:
-    """One step of Adam on flat arrays of one type, in place. `options` are those of ``_host.adam``: rate, correction, first, second,
-    epsilon, shrink (decoupled weight decay: what is left of w), decay (of an L2 penalty).
+    """One step of Adam on flat arrays of one type, in place.
+
+    Args:
+        options: `rate`, `correction` (of v), and optionally `first`, `second`, `epsilon`, `shrink` (decoupled weight decay: the
+            share of w that is left), `decay` (gradient of an L2 penalty, per w).
     """
     built().adam(w, g, m, v, **options, isa=isa())
 

@@ -73,10 +73,6 @@ def gemm(A: Any, B: Any, out: Any = None, accumulate: bool = False, trans_a: boo
     return out
 
 
-def _spmm_host(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
-    hostkernels.multiply(A.indptr, A.indices, A.data, B, out, accumulate=accumulate)
-
-
 def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
     # The routine behind SciPy's csr @ dense, called directly because it adds into `out` without a temporary.
     if not accumulate:
@@ -87,7 +83,7 @@ def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
 
 #: By device, best first. ``auto`` takes the first that can do the job.
 _SPMM_KERNELS: dict[str, dict[str, SpmmKernel]] = {
-    "numpy": {"host": _spmm_host, "scipy": _spmm_scipy},
+    "numpy": {"host": hostkernels.spmm, "scipy": _spmm_scipy},
     "cupy": {"raw": cuda.spmm, "cusparse": cuda.spmm_cusparse},
 }
 

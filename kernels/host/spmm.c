@@ -54,6 +54,50 @@ static int64_t row_of(const struct spmm *s, int64_t target)
     return low;
 }
 
+/* The product with rows `row`... of A only, whose pointers stand in an array of their own. */
+static struct spmm rows_from(const struct spmm *s, int64_t row, const void *pointers, int wide_pointers)
+{
+    const int64_t real_bytes = s->number == FLOAT64 ? 8 : 4;
+    struct spmm part = *s;
+    part.rows = s->rows - row;
+    part.pointers = pointers, part.wide_pointers = wide_pointers;
+    part.row_scale = s->row_scale ? (const char *)s->row_scale + row * real_bytes : NULL;
+    part.C = (char *)s->C + row * s->ldc * real_bytes;
+    part.mask = s->mask ? (const char *)s->mask + row * s->ldmask * real_bytes : NULL;
+    return part;
+}
+
+/* One row, the non-zeros from `middle` on without looking ahead: first the others, then these added to them. */
+static void run_row_in_two(spmm_rows *kernel, const struct spmm *s, int64_t row, int64_t middle, int64_t column, int64_t width,
+                           int64_t ahead)
+{
+    const int64_t wide[] = {pointer(s, row), middle, pointer(s, row + 1)};
+    const int32_t narrow[] = {(int32_t)wide[0], (int32_t)wide[1], (int32_t)wide[2]};
+    struct spmm part = rows_from(s, row, s->wide_pointers ? (const void *)wide : narrow, s->wide_pointers);
+    part.bias = part.mask = NULL, part.relu = 0;
+    kernel(&part, 0, 1, column, width, ahead);
+    part = rows_from(s, row, s->wide_pointers ? (const void *)(wide + 1) : narrow + 1, s->wide_pointers);
+    part.accumulate = 1;
+    kernel(&part, 0, 1, column, width, 0);
+}
+
+/* Rows first..last-1 of a panel. The last `ahead` non-zeros of the matrix have nothing to prefetch. */
+static void run_panel(spmm_rows *kernel, const struct spmm *s, int64_t first, int64_t last, int64_t column, int64_t width, int64_t ahead)
+{
+    const int64_t blind = s->nonzeros - ahead;
+    int64_t row = row_of(s, blind); /* the first that ends in the blind part; row == rows if there is none */
+    if (row < first)
+        row = first;
+    if (row > last)
+        row = last;
+    kernel(s, first, row, column, width, ahead);
+    if (row < last && pointer(s, row) < blind) {
+        run_row_in_two(kernel, s, row, blind, column, width, ahead);
+        row++;
+    }
+    kernel(s, row, last, column, width, 0);
+}
+
 /* Rows first..last-1, all columns; pointers and indices are of one type. */
 static void run_panels(const struct spmm_set *set, const struct spmm *s, int64_t first, int64_t last)
 {
@@ -66,7 +110,7 @@ static void run_panels(const struct spmm_set *set, const struct spmm *s, int64_t
         const int64_t column = vectors * panel / panels * lanes, next = vectors * (panel + 1) / panels * lanes;
         const int64_t width = (next < s->width ? next : s->width) - column;
         const int64_t ahead = s->ahead >= 0 ? s->ahead : look_ahead(s, width);
-        set->find(s->number, s->wide_indices, scaled, width)(s, first, last, column, width, ahead);
+        run_panel(set->find(s->number, s->wide_indices, scaled, width), s, first, last, column, width, ahead);
     }
 }
 
@@ -75,7 +119,6 @@ static void run_converted(const struct spmm_set *set, const struct spmm *s, int6
 {
     for (int64_t top = first; top < last; top += CONVERTED) {
         const int64_t bottom = top + CONVERTED < last ? top + CONVERTED : last, start = pointer(s, top);
-        const size_t index_bytes = s->wide_indices ? 8 : 4, real_bytes = s->number == FLOAT64 ? 8 : 4;
         union {
             int32_t narrow[CONVERTED + 1];
             int64_t wide[CONVERTED + 1];
@@ -85,14 +128,10 @@ static void run_converted(const struct spmm_set *set, const struct spmm *s, int6
                 pointers.wide[row - top] = pointer(s, row) - start;
             else
                 pointers.narrow[row - top] = (int32_t)(pointer(s, row) - start);
-        struct spmm part = *s;
+        struct spmm part = rows_from(s, top, &pointers, s->wide_indices);
         part.rows = bottom - top, part.nonzeros = s->nonzeros - start;
-        part.pointers = &pointers, part.wide_pointers = s->wide_indices;
-        part.indices = (const char *)s->indices + start * index_bytes;
-        part.values = s->values ? (const char *)s->values + start * real_bytes : NULL;
-        part.row_scale = s->row_scale ? (const char *)s->row_scale + top * real_bytes : NULL;
-        part.C = (char *)s->C + top * s->ldc * real_bytes;
-        part.mask = s->mask ? (const char *)s->mask + top * s->ldmask * real_bytes : NULL;
+        part.indices = (const char *)s->indices + start * (s->wide_indices ? 8 : 4);
+        part.values = s->values ? (const char *)s->values + start * (s->number == FLOAT64 ? 8 : 4) : NULL;
         run_panels(set, &part, 0, part.rows);
     }
 }

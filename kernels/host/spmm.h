@@ -34,7 +34,8 @@ struct spmm {
     int threads;
 };
 
-/* Computes rows first..last-1 of columns column..column+width-1 of C; takes row pointers and indices of one type. */
+/* Computes rows first..last-1 of columns column..column+width-1 of C. Row pointers and indices must be of one type, and there must
+ * be `ahead` more indices after those of the last row. */
 typedef void spmm_rows(const struct spmm *s, int64_t first, int64_t last, int64_t column, int64_t width, int64_t ahead);
 
 /* The kernels of one instruction set. */

@@ -7,7 +7,7 @@
  * both compute the same numbers for the columns they share, so it takes no mask, no remainder loop and no read beyond the row.
  *
  * What costs time is waiting for rows of B. Rows of A are short, so the kernel prefetches for the non-zero that stands `ahead`
- * places further in the whole index array, whichever row it belongs to. The last `ahead` non-zeros have nothing to prefetch. */
+ * places further in the whole index array, whichever row it belongs to. With `ahead` 0 that is the one it is about to load. */
 
 #define VECTOR NAMED(vector)
 #define LOOSE NAMED(loose)
@@ -103,12 +103,11 @@ static INLINE void ROWS(const struct spmm *s, int64_t first, int64_t last, int64
 {
     /* Copies of what *s says, because for all the compiler knows a store to C changes it. Few, to keep them in registers. */
     const STORED *const B = (const STORED *)s->B + column;
-    const INDEX *const indices = (const INDEX *)s->indices;
+    const INDEX *const indices = (const INDEX *)s->indices, *const later = indices + ahead;
     const LOOSE_REAL *const values = (const LOOSE_REAL *)s->values, *const column_scale = (const LOOSE_REAL *)s->column_scale;
     const INDEX *pointer = (const INDEX *)s->pointers + first, *const stop = (const INDEX *)s->pointers + last;
     LOOSE_REAL *c = (LOOSE_REAL *)s->C + first * s->ldc + column;
     const int64_t ldb = s->ldb, ldc = s->ldc, tail = vectors == 1 ? 0 : width - LANES;
-    const int64_t blind = s->nonzeros - ahead; /* from here on, `ahead` is past the end */
     const int epilogue = s->bias || s->relu || s->mask ? 2 : s->row_scale || s->accumulate ? 1 : 0;
 
     for (int64_t p = *pointer; pointer < stop; c += ldc) {
@@ -117,14 +116,10 @@ static INLINE void ROWS(const struct spmm *s, int64_t first, int64_t last, int64
         UNROLL
         for (int k = 0; k < vectors; k++)
             sums[k] = (VECTOR){0};
-        while (p < end) { /* once, but twice for the row in which the blind part begins */
-            const int64_t until = p < blind && blind < end ? blind : end;
-            const INDEX *const later = p < blind ? indices + ahead : indices;
-            for (; p < until; p++) {
-                const int64_t j = indices[p];
-                PREFETCH(B + later[p] * ldb, tail, vectors);
-                MULTIPLY(sums, WEIGHT(values, column_scale, p, j, scaled), B + j * ldb, tail, vectors);
-            }
+        for (; p < end; p++) {
+            const int64_t j = indices[p];
+            PREFETCH(B + later[p] * ldb, tail, vectors);
+            MULTIPLY(sums, WEIGHT(values, column_scale, p, j, scaled), B + j * ldb, tail, vectors);
         }
         if (epilogue)
             BEFORE_STORE(s, pointer - 1, c, sums, tail, vectors);

@@ -1,6 +1,6 @@
 """The host kernels, compiled from their sources with the address and undefined-behaviour sanitizers, run by `host_driver.c`.
 
-Kernels are the same template for any number of vectors; three of them make the panel paths run at small widths and compile quickly.
+Kernels are one template for any number of vectors; no more than three make the panels run at small widths and compile fast.
 """
 
 from __future__ import annotations

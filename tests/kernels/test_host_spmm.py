@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from distgnn import hostkernels
+from distgnn import backend, hostkernels
 from distgnn.gallery import awkward
+from distgnn.matrix import CSR
 
 pytestmark = pytest.mark.skipif(hostkernels.module() is None, reason="host kernels not built")
 
@@ -86,7 +87,8 @@ def test_pointers_and_indices_of_different_types(isa: int, types: tuple[type, ty
     hostkernels.multiply(A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data, B, want, isa=isa, **options)
     for threads in (1, 3):
         got = C.copy()
-        hostkernels.multiply(A.indptr.astype(types[0]), A.indices.astype(types[1]), A.data, B, got, isa=isa, threads=threads, **options)
+        pattern = A.indptr.astype(types[0]), A.indices.astype(types[1])
+        hostkernels.multiply(*pattern, A.data, B, got, isa=isa, threads=threads, **options)
         assert np.array_equal(got, want)
 
 
@@ -241,3 +243,24 @@ def test_check_finds_what_could_crash(index: type) -> None:
     ):
         with pytest.raises(ValueError, match=words):
             check(*bad)
+
+
+def test_the_look_ahead_is_chosen_once_and_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(hostkernels.LookAhead, "LEAST_NONZEROS", 1)
+    clock = iter([0, 5, 10, 12, 20, 29] * 3)  # 256 takes 5, 128 takes 2, 64 takes 9
+    monkeypatch.setattr(hostkernels.time, "perf_counter", lambda: next(clock))
+    A = CSR.from_scipy(SHAPES["prime"].astype(np.float32), backend.get("numpy"))
+    B, out = np.ones((31, 16), np.float32), np.empty((31, 16), np.float32)
+    with caplog.at_level("INFO", logger="distgnn.hostkernels"):
+        for turn in range(12):
+            out[...] = np.nan
+            hostkernels.spmm(A, B, out, False)
+            assert np.allclose(out, SHAPES["prime"] @ B), turn
+    assert A.cached["look ahead 16"].chosen == 128
+    assert len(caplog.records) == 1 and "width 16: prefetches 128 non-zeros ahead" in caplog.text
+
+
+def test_nothing_is_tried_where_nothing_is_close() -> None:
+    assert not hostkernels.LookAhead(10, 64).left, "too short to time"
+    assert not hostkernels.LookAhead(1 << 24, 68).left, "wider than a cache line"
+    assert hostkernels.LookAhead(1 << 24, 64).left

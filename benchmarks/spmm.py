@@ -1,0 +1,47 @@
+"""Host SpMM on every graph and width of the comparison; appends a Markdown section to a results file.
+
+    python benchmarks/spmm.py --prototype k6x.so --out benchmarks/results/spmm-host.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from datetime import date
+from pathlib import Path
+
+from distgnn.bench import spmm, timing
+from distgnn.cli import bench
+
+GRAPHS = ["rmat-15", "rmat-16", "rmat-17", "rmat-18", "rmat-19", "rmat-20", "uniform-17", "uniform-20", "planted-17", "road-18"]
+MEMORY = 4 << 30  # of B and C together; wider points are left out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    bench.add_arguments(parser)
+    parser.add_argument("--out", type=Path, help="file to append to")
+    parser.set_defaults(graph=GRAPHS, widths=list(spmm.WIDTHS))
+    args = parser.parse_args(["spmm", *sys.argv[1:]])
+    ceilings = timing.copy_bandwidth(args.clock), timing.cache_bandwidth(args.clock)
+    points = []
+    for name in args.graph:
+        A = spmm.graph(name)
+        for width in args.widths:
+            if 8 * A.shape[0] * width > MEMORY:
+                continue
+            points.append(bench.measure(args, name, A, width, ceilings))
+            print(spmm.table(points[-1:], ceilings).splitlines()[-1], flush=True)
+    command = f"python benchmarks/spmm.py {shlex.join(sys.argv[1:])}"
+    parts = [f"# {date.today()}: `{command}`", bench.describe(ceilings), spmm.table(points, ceilings), spmm.summary(points)]
+    text = "\n\n".join(part.strip() for part in parts) + "\n\n"
+    print(text)
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        with args.out.open("a") as file:
+            file.write(text)
+
+
+if __name__ == "__main__":
+    main()

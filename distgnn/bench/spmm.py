@@ -1,0 +1,246 @@
+"""Sparse times dense on one rank: the host kernels beside SciPy, MKL, torch and an older kernel in a shared library."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse import _sparsetools
+
+from distgnn import backend, gallery, hostkernels
+from distgnn.bench import timing
+from distgnn.errors import UserError
+from distgnn.matrix import CSR
+from distgnn.store import Store
+
+Run = Callable[[], object]
+
+WIDTHS = (8, 16, 32, 41, 64, 100, 128, 256, 602)
+OURS = "host"
+
+
+def uniform(nodes: int, degree: int, seed: int = 0) -> sp.csr_array:
+    """Every row has `degree` non-zeros (minus duplicates) in columns drawn uniformly: no locality, no hubs."""
+    columns = np.random.default_rng(seed).integers(0, nodes, nodes * degree)
+    rows = np.repeat(np.arange(nodes), degree)
+    return sp.coo_array((np.ones(len(rows), np.float32), (rows, columns)), shape=(nodes, nodes)).tocsr()
+
+
+#: Name -> generator of the adjacency matrix.
+GRAPHS: dict[str, Callable[[], sp.csr_array]] = {
+    "rmat-15": lambda: gallery.rmat(1 << 15, degree=32).A,
+    "rmat-16": lambda: gallery.rmat(1 << 16, degree=32).A,
+    "rmat-17": lambda: gallery.rmat(1 << 17, degree=16).A,
+    "rmat-18": lambda: gallery.rmat(1 << 18, degree=16).A,
+    "rmat-19": lambda: gallery.rmat(1 << 19, degree=16).A,
+    "rmat-20": lambda: gallery.rmat(1 << 20, degree=16).A,
+    "uniform-17": lambda: uniform(1 << 17, 16),
+    "uniform-20": lambda: uniform(1 << 20, 16),
+    "planted-17": lambda: gallery.sbm(1 << 17).A,
+    "road-18": lambda: gallery.road(1 << 18).A,
+}
+
+
+def graph(name: str) -> sp.csr_array:
+    """A graph of `GRAPHS`, or the adjacency matrix of a store, as float32 CSR with int32 indices and random values.
+
+    Raises:
+        UserError: neither.
+    """
+    if name in GRAPHS:
+        A = GRAPHS[name]()
+    elif name.rstrip("/").endswith(".dg"):
+        store = Store(Path(name))
+        A = store.order().block((0, store.n), (0, store.n))
+    else:
+        raise UserError(f"--graph {name}: neither a store NAME.dg nor one of {', '.join(GRAPHS)}")
+    A = sp.csr_array(A, dtype=np.float32)
+    A.sort_indices()
+    A.indptr, A.indices = A.indptr.astype(np.int32), A.indices.astype(np.int32)
+    A.data[:] = np.random.default_rng(1).uniform(0.5, 1.5, A.nnz)
+    return A
+
+
+@dataclass
+class Point:
+    """One graph at one width."""
+
+    graph: str
+    nodes: int
+    nnz: int
+    width: int
+    bytes: int  # that a product moves if no row of B is ever reused
+    seconds: dict[str, float]  # candidate -> the best turn
+    median: dict[str, float] = field(default_factory=dict)
+    roof: float = math.nan  # seconds that the ceilings allow at best
+
+    def gflops(self, name: str) -> float:
+        return 2 * self.nnz * self.width / self.seconds[name] / 1e9
+
+    @property
+    def others(self) -> list[str]:
+        """The installed alternatives: everything that is neither ours nor the prototype."""
+        return [name for name in self.seconds if name not in (OURS, "prototype")]
+
+    def ratio(self, names: Iterable[str]) -> float:
+        """How many times faster than the fastest of `names` the host kernel is."""
+        return min((self.seconds[name] for name in names if name in self.seconds), default=math.nan) / self.seconds[OURS]
+
+
+def measure(
+    name: str, A: sp.csr_array, width: int, ceilings: tuple[float, float], prototype: Path | None = None, seconds: float = 1.0,
+    clock: str = "wall", plain_memory: bool = False,
+) -> Point:  # fmt: skip
+    """Time every candidate there is on `A` times a random float32 matrix, all on the same arrays.
+
+    Args:
+        ceilings: bytes per second of a copy through memory and of reading the last-level cache.
+        plain_memory: NumPy's own arrays instead of ones that start at a cache line.
+
+    Raises:
+        AssertionError: a candidate computes something else.
+    """
+    make = np.empty if plain_memory else hostkernels.aligned_empty
+    B, C = make((A.shape[1], width), np.float32), make((A.shape[0], width), np.float32)
+    B[...] = np.random.default_rng(2).random(B.shape, dtype=np.float32)
+    runs = candidates(A, B, C, prototype)
+    want = None
+    for other, run in runs.items():
+        C[...] = np.nan
+        run()
+        want = C.copy() if want is None else want
+        assert np.allclose(C, want, rtol=1e-4, atol=1e-4), f"{other} disagrees with {OURS} on {name} at width {width}"
+    del want
+    samples = timing.in_turns(runs, seconds, clock=clock)
+    best = {other: min(times) for other, times in samples.items()}
+    moved = A.nnz * (8 + 4 * width) + 4 * A.shape[0] * width + 8 * A.shape[0]
+    point = Point(name, A.shape[0], A.nnz, width, moved, best, {n: float(np.median(t)) for n, t in samples.items()})
+    point.roof = roof(A, width, *ceilings)
+    return point
+
+
+def roof(A: sp.csr_array, width: int, copy: float, cache: float) -> float:
+    """Seconds no kernel is expected to beat without locality: every byte once through memory, and every gathered row from the
+    cache where B fits it, else from memory.
+    """
+    gathered = A.nnz * (8 + 4 * width)
+    once = 8 * A.nnz + 8 * A.shape[0] * width + 8 * A.shape[0]
+    if 4 * A.shape[1] * width <= timing.last_level_cache():
+        return max(gathered / cache, (once - 4 * A.shape[1] * width if once > timing.last_level_cache() else 0) / copy)
+    return (gathered + 4 * A.shape[0] * width) / copy
+
+
+def candidates(A: sp.csr_array, B: np.ndarray, C: np.ndarray, prototype: Path | None = None) -> dict[str, Run]:
+    """Name -> a call that computes C = A B into the existing C; handles and conversions are made before, outside the timing."""
+    block = CSR.from_scipy(A, backend.get("numpy"))
+    runs: dict[str, Run] = {OURS: lambda: hostkernels.spmm(block, B, C, False), "scipy": _scipy(A, B, C)}
+    for _ in range(10):  # until the distance to prefetch is chosen
+        runs[OURS]()
+    if prototype is not None:
+        runs["prototype"] = _prototype(prototype, A, B, C)
+    for make in (_mkl, _torch):
+        try:
+            runs |= make(A, B, C)
+        except ImportError:
+            continue
+    return runs
+
+
+def _scipy(A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> Run:
+    def run() -> None:
+        C[...] = 0  # the routine adds; without A @ B's allocation it is SciPy at its best
+        _sparsetools.csr_matvecs(*A.shape, B.shape[1], A.indptr, A.indices, A.data, B.ravel(), C.ravel())
+
+    return run
+
+
+def _mkl(A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> dict[str, Run]:
+    import sparse_dot_mkl  # type: ignore[import-not-found,unused-ignore]
+
+    sparse_dot_mkl.mkl_set_num_threads(hostkernels.threads())
+    matrix = sp.csr_matrix(A)
+    return {"mkl": lambda: sparse_dot_mkl.dot_product_mkl(matrix, B, out=C, out_scalar=0.0)}
+
+
+def _torch(A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> dict[str, Run]:
+    import torch  # type: ignore[import-not-found,unused-ignore]
+
+    warnings.filterwarnings("ignore", "Sparse CSR tensor support")
+    torch.set_num_threads(hostkernels.threads())
+    arrays = (torch.from_numpy(x) for x in (A.indptr, A.indices, A.data))
+    matrix = torch.sparse_csr_tensor(*arrays, size=A.shape, check_invariants=False)
+    dense, out = torch.from_numpy(B), torch.from_numpy(C)
+    wide = torch.sparse_csr_tensor(
+        torch.from_numpy(A.indptr.astype(np.int64)), torch.from_numpy(A.indices.astype(np.int64)), torch.from_numpy(A.data),
+        size=A.shape, check_invariants=False,
+    )  # fmt: skip
+    return {
+        "torch": lambda: torch.mm(matrix, dense, out=out),
+        # What PyTorch Geometric calls; it has no `out`, and its result counts as made where it stands.
+        "torch-reduce": lambda: _made(torch.sparse.mm(wide, dense, "sum"), out),
+    }
+
+
+def _made(result: Any, out: Any) -> None:
+    """Copy the result for the check, which fills C with NaN before, and not in the timed calls after it."""
+    if out.numel() and out[0, 0].isnan():
+        out.copy_(result)
+
+
+def _prototype(path: Path, A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> Run:
+    """`sp(m, indptr, indices, values, B, ldb, C, ldc, f, D, W, mode, threads, chunk)` of a library, with its best settings."""
+    library = ctypes.CDLL(str(path))
+    width, panel = B.shape[1], 16 * math.ceil(math.ceil(B.shape[1] / 16) / math.ceil(B.shape[1] / 256))
+    ahead = min(max(16384 // (4 * panel), 8), 256)
+    indices = np.concatenate([A.indices, np.zeros(ahead, np.int32)])  # it reads so far past the end
+    address, long = lambda x: ctypes.c_void_p(x.ctypes.data), ctypes.c_int64
+    arguments = (
+        long(A.shape[0]), address(A.indptr), address(indices), address(A.data),
+        address(B), long(width), address(C), long(width), long(width),
+        ctypes.c_int(ahead), ctypes.c_int(16), ctypes.c_int(0), ctypes.c_int(hostkernels.threads()), long(16384),
+    )  # fmt: skip
+    keep = indices
+
+    def run() -> None:
+        assert keep is not None
+        library.sp(*arguments)
+
+    return run
+
+
+def table(points: Sequence[Point], ceilings: tuple[float, float]) -> str:
+    """Markdown: one line per point."""
+    names = [OURS, *dict.fromkeys(name for p in points for name in p.seconds if name != OURS)]
+    head = ["graph", "f", *(f"{name}" for name in names), "GB/s", "of copy", "of roof", "/ best other", "/ mkl", "/ prototype"]
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    for p in points:
+        rate = p.bytes / p.seconds[OURS]
+        cells = [p.graph, str(p.width), *(f"{p.gflops(n):.1f}" if n in p.seconds else "" for n in names)]
+        cells += [f"{rate / 1e9:.1f}", f"{rate / ceilings[0]:.2f}", f"{p.roof / p.seconds[OURS]:.2f}"]
+        cells += [f"{r:.2f}" if math.isfinite(r) else "" for r in (p.ratio(p.others), p.ratio(["mkl"]), p.ratio(["prototype"]))]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def summary(points: Sequence[Point]) -> str:
+    """Geometric means and worst cases of the ratios, in Markdown."""
+    lines = []
+    names = ("best other", "mkl", "scipy", "torch", "torch-reduce", "prototype")
+    groups: dict[str, list[float]] = {name: [] for name in names}
+    for p in points:
+        for name, ratios in groups.items():
+            ratio = p.ratio(p.others if name == "best other" else [name])
+            if math.isfinite(ratio):
+                ratios.append(ratio)
+    for name, ratios in groups.items():
+        if ratios:
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            lines.append(f"- times faster than {name}: geometric mean {mean:.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
+    return "\n".join(lines)

@@ -1,0 +1,74 @@
+"""Clocks and ceilings: candidates timed in turns, so that whatever else the machine does hits all alike."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from distgnn import hostkernels
+
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def in_turns(
+    candidates: Mapping[str, Callable[[], object]], seconds: float = 1.0, least: int = 3, clock: str = "wall"
+) -> dict[str, list[float]]:
+    """Call every candidate once to warm up, then all in turns until `seconds` have passed and each had at least `least` turns.
+
+    Args:
+        clock: "wall", or "cpu" for this process's own time, on a machine that others use: all its threads together.
+
+    Returns:
+        name -> seconds of each turn.
+    """
+    read = CLOCKS[clock]
+    for run in candidates.values():
+        run()
+    samples: dict[str, list[float]] = {name: [] for name in candidates}
+    started, turns = time.perf_counter(), 0
+    while turns < least or time.perf_counter() - started < seconds:
+        for name, run in candidates.items():
+            before = read()
+            run()
+            samples[name].append(read() - before)
+        turns += 1
+    return samples
+
+
+def copy_bandwidth(clock: str = "wall", size: int = 1 << 28) -> float:
+    """Bytes read plus bytes written per second by a copy that fits no cache: the ceiling of what streams through memory."""
+    source, target = (hostkernels.aligned_empty((size // 8,), np.float64) for _ in range(2))
+    source[:] = 1.0
+    return 2 * size / min(in_turns({"copy": lambda: np.copyto(target, source)}, 0.5, 5, clock)["copy"])
+
+
+def cache_bandwidth(clock: str = "wall", size: int = 1 << 23) -> float:
+    """Bytes per second that one thread reads from an array in the last-level cache: the ceiling of what gathers hit there."""
+    x = hostkernels.aligned_empty((size // 4,), np.float32)
+    x[:] = 1.0
+    return size / min(in_turns({"read": lambda: np.dot(x, x)}, 0.3, 20, clock)["read"])
+
+
+def last_level_cache() -> int:
+    """Bytes of the largest cache, 32 MiB where the system doesn't say."""
+    try:
+        return max(os.sysconf("SC_LEVEL3_CACHE_SIZE"), os.sysconf("SC_LEVEL2_CACHE_SIZE")) or 1 << 25
+    except (ValueError, OSError):
+        return 1 << 25
+
+
+def machine() -> str:
+    """One line on what this ran on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        fields = dict(line.split(":", 1) for line in lines if ":" in line)
+        fields = {name.strip(): value.strip() for name, value in fields.items()}
+        model = f"{fields.get('model name', '')} (family {fields.get('cpu family', '?')}, model {fields.get('model', '?')})"
+    except OSError:
+        model = platform.processor() or platform.machine()
+    return f"{model}, {os.cpu_count()} cores, {last_level_cache() >> 20} MiB last-level cache, {platform.system()}"
