@@ -56,8 +56,11 @@ def extensions() -> list[Extension]:
     host = Path("kernels/host")  # relative: setuptools takes no absolute sources
     sources = [str(host / "_host.pyx"), *map(str, sorted(host.glob("*.c")))]
     headers = sorted(map(str, host.glob("*.h")))
-    module = Extension("distgnn._host", sources, include_dirs=[str(host)], depends=headers, optional=True)
-    return cythonize([module], build_dir="build/cython")
+    module = Extension("distgnn._host", sources, include_dirs=[str(host)], depends=headers)
+    modules = cythonize([module], build_dir="build/cython")
+    for module in modules:
+        module.optional = True  # cythonize drops it
+    return modules
 
 
 setup(cmdclass={"build_py": BuildWithKernels, "build_ext": BuildHostKernels}, ext_modules=extensions())
