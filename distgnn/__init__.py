@@ -23,7 +23,6 @@ _HOMES = {
     "Ledger": "ledger",
     "Layout": "layout",
     "Cut": "layout",
-    "partition": "layout",
     "CSR": "matrix",
     "DistDense": "matrix",
     "DistSparse": "matrix",

@@ -45,6 +45,14 @@ class Backend:
         """A host array that device copies reach at full speed."""
         return np.empty(shape, dtype=dtype)
 
+    def copy_out(self, array: Any, host: np.ndarray) -> None:
+        """Copy an array to a host array of the same shape; the copy is complete on return."""
+        host[...] = array
+
+    def copy_in(self, host: np.ndarray, array: Any) -> None:
+        """Copy a host array into an array of the same shape; ``host`` may be reused on return."""
+        array[...] = host
+
     def synchronize(self) -> None:
         """Wait until everything queued on the current stream is done."""
 
@@ -82,6 +90,13 @@ class CupyBackend(Backend):
         count = int(np.prod(shape))
         memory = self.xp.cuda.alloc_pinned_memory(max(1, count * np.dtype(dtype).itemsize))
         return np.frombuffer(memory, dtype, count).reshape(shape)
+
+    def copy_out(self, array: Any, host: np.ndarray) -> None:
+        array.get(out=host)
+
+    def copy_in(self, host: np.ndarray, array: Any) -> None:
+        array.set(host)
+        self.synchronize()
 
     def synchronize(self) -> None:
         self.xp.cuda.get_current_stream().synchronize()

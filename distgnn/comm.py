@@ -93,7 +93,7 @@ class Comm:
         away = self.rank != root
         self._charge("bcast", away * (array.size if words is None else words), away * array.nbytes, messages=int(away))
         if self.size > 1:
-            with self._buffer(array, send=not away, receive=away, name="bcast") as buffer:
+            with self._collective("bcast"), self._buffer(array, send=not away, receive=away) as buffer:
                 for piece in self._pieces(buffer):
                     self.mpi.Bcast(piece, root)
         return array
@@ -103,15 +103,16 @@ class Comm:
         self._charge_fraction("allreduce", 2, array, messages=2 * (self.size - 1))
         if self.size == 1:
             return array
-        if self.ring and op == "sum":
-            flat = self._flat(array)
-            parts = partition(flat.size, self.size)
-            mine = self._ring_reduce_scatter(flat, parts)
-            self._allgather_into(mine, flat, parts, 1)
-            return array
-        with self._buffer(array, send=True, receive=True, name="allreduce", reduction=True) as buffer:
-            for piece in self._pieces(buffer):
-                self.mpi.Allreduce(MPI.IN_PLACE, piece, _OPERATIONS[op])
+        with self._collective("allreduce"):
+            if self.ring and op == "sum":
+                flat = self._flat(array)
+                parts = partition(flat.size, self.size)
+                mine = self._ring_reduce_scatter(flat, parts)
+                self._allgather_into(mine, flat, parts, 1)
+                return array
+            with self._buffer(array, send=True, receive=True, reduction=True) as buffer:
+                for piece in self._pieces(buffer):
+                    self.mpi.Allreduce(MPI.IN_PLACE, piece, _OPERATIONS[op])
         return array
 
     def reduce(self, array: Any, root: int) -> Any:
@@ -119,7 +120,7 @@ class Comm:
         away = self.rank != root
         self._charge("reduce", away * array.size, away * array.nbytes, messages=int(away))
         if self.size > 1:
-            with self._buffer(array, send=True, receive=not away, name="reduce", reduction=True) as buffer:
+            with self._collective("reduce"), self._buffer(array, send=True, receive=not away, reduction=True) as buffer:
                 for piece in self._pieces(buffer):
                     self.mpi.Reduce(piece if away else MPI.IN_PLACE, None if away else piece, MPI.SUM, root)
         return array
@@ -133,7 +134,8 @@ class Comm:
         if self.size == 1:
             return block
         whole = self.backend.empty((int(parts[-1]), *block.shape[1:]), block.dtype)
-        self._allgather_into(self._flat(block), self._flat(whole), parts, row)
+        with self._collective("allgather"):
+            self._allgather_into(self._flat(block), self._flat(whole), parts, row)
         return whole
 
     def reduce_scatter_rows(self, array: Any, parts: np.ndarray) -> Any:
@@ -147,11 +149,13 @@ class Comm:
         counts = np.diff(parts) * row
         shape = (int(parts[self.rank + 1] - parts[self.rank]), *array.shape[1:])
         if self.ring:
-            return self._ring_reduce_scatter(self._flat(array), parts * row).reshape(shape)
+            with self._collective("reduce_scatter"):
+                return self._ring_reduce_scatter(self._flat(array), parts * row).reshape(shape)
         mine = self.backend.empty(shape, array.dtype)
         with (
-            self._buffer(array, send=True, receive=False, name="reduce_scatter", reduction=True) as source,
-            self._buffer(mine, send=False, receive=True, name="reduce_scatter", reduction=True) as target,
+            self._collective("reduce_scatter"),
+            self._buffer(array, send=True, receive=False, reduction=True) as source,
+            self._buffer(mine, send=False, receive=True, reduction=True) as target,
         ):
             if array.size <= self.count_limit:
                 self.mpi.Reduce_scatter(source, target, counts.tolist(), MPI.SUM)
@@ -164,14 +168,14 @@ class Comm:
     def send(self, array: Any, destination: int) -> None:
         """Send ``array`` to one rank, which must call :meth:`receive` with the same shape and dtype."""
         self._charge("send", 0, 0)
-        with self._buffer(array, send=True, receive=False, name="send") as buffer:
+        with self._collective("send"), self._buffer(array, send=True, receive=False) as buffer:
             for piece in self._pieces(buffer):
                 self.mpi.Send(piece, destination)
 
     def receive(self, array: Any, source: int) -> Any:
         """Receive into ``array`` from one rank. Returns ``array``."""
         self._charge("receive", array.size, array.nbytes, messages=1)
-        with self._buffer(array, send=False, receive=True, name="receive") as buffer:
+        with self._collective("receive"), self._buffer(array, send=False, receive=True) as buffer:
             for piece in self._pieces(buffer):
                 self.mpi.Recv(piece, source)
         return array
@@ -231,20 +235,27 @@ class Comm:
             raise ValueError(f"{operation}: {block.shape[0]} rows given where the partition says {expected}")
 
     @contextmanager
-    def _buffer(self, array: Any, *, send: bool, receive: bool, name: str, reduction: bool = False) -> Iterator[Any]:
-        """What to hand to MPI for ``array``: the array itself once its stream is done with it, or a pinned host copy."""
+    def _collective(self, operation: str) -> Iterator[None]:
+        """Around everything between the last kernel and the last byte: waits for the stream, which MPI knows nothing of (for
+        receive buffers too: a queued kernel may still read their old contents), then measures, once, if a ledger asks for it.
+        """
+        self.backend.synchronize()
+        with ledger.timed("comm", operation, self.name):
+            yield
+
+    @contextmanager
+    def _buffer(self, array: Any, *, send: bool, receive: bool, reduction: bool = False) -> Iterator[Any]:
+        """What to hand to MPI for ``array``: the array itself, or a pinned host copy."""
         flat = self._flat(array)
-        self.backend.synchronize()  # for receive buffers too: a queued kernel may still read the old contents
-        with ledger.timed("comm", name, self.name):
-            if self.direct and not (reduction and self.backend.on_device):
-                yield flat
-                return
-            host = self.backend.pinned(flat.shape, flat.dtype)
-            if send:
-                host[...] = self.backend.to_host(flat)
-            yield host
-            if receive:
-                flat[...] = self.backend.asarray(host)
+        if self.direct and not (reduction and self.backend.on_device):
+            yield flat
+            return
+        host = self.backend.pinned(flat.shape, flat.dtype)
+        if send:
+            self.backend.copy_out(flat, host)
+        yield host
+        if receive:
+            self.backend.copy_in(host, flat)
 
     def _pieces(self, flat: Any) -> Iterator[Any]:
         """``flat`` in pieces MPI can count; one, possibly empty, as a rule."""
@@ -254,8 +265,8 @@ class Comm:
     def _allgather_into(self, mine: Any, whole: Any, parts: np.ndarray, row: int) -> None:
         counts, starts = np.diff(parts) * row, parts[:-1] * row
         with (
-            self._buffer(mine, send=True, receive=False, name="allgather") as source,
-            self._buffer(whole, send=False, receive=True, name="allgather") as target,
+            self._buffer(mine, send=True, receive=False) as source,
+            self._buffer(whole, send=False, receive=True) as target,
         ):
             if whole.size <= self.count_limit:
                 self.mpi.Allgatherv(source, [target, counts.tolist(), starts.tolist(), None])
@@ -288,12 +299,15 @@ class Comm:
         for step in range(1, self.size):
             outgoing, mine = part(self.rank - step), part(self.rank - step - 1)
             incoming = self.backend.empty(mine.shape, mine.dtype)
+            self.backend.synchronize()  # the sum of the step before is what goes out
             with (
-                self._buffer(outgoing, send=True, receive=False, name="ring") as source,
-                self._buffer(incoming, send=False, receive=True, name="ring") as target,
+                self._buffer(outgoing, send=True, receive=False) as source,
+                self._buffer(incoming, send=False, receive=True) as target,
             ):
                 for start in range(0, largest, self.count_limit):  # the shorter side ends in empty messages
                     end = start + self.count_limit
                     self.mpi.Sendrecv(source[start:end], after, 0, target[start:end], before, 0)
             mine += incoming
-        return part(self.rank).copy()
+        kept = part(self.rank).copy()
+        self.backend.synchronize()
+        return kept

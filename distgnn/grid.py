@@ -35,6 +35,7 @@ class Grid:
         if math.prod(axes.values()) != size or min(axes.values()) < 1:
             sizes = " x ".join(f"{name}={count}" for name, count in axes.items())
             raise UserError(f"grid {sizes}: its axes must be positive and multiply to the {size} ranks of this run")
+        comm = comm.Dup()  # messages of ours never meet messages of the caller's
         self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
         self.shape = dict(axes)
         self.size, self.rank = size, rank
@@ -45,7 +46,11 @@ class Grid:
         self.device = self.backend.bind(node.Get_rank())
         node.Free()
         self.world = Comm(comm, self.backend, "world")
-        self._along: dict[tuple[str, ...], Comm] = {}
+        self._along: dict[tuple[str, ...], Comm] = {(): Comm(MPI.COMM_SELF, self.backend, "self")}
+        ways = self.world.gather_objects((self.backend.name, self.world.direct))
+        if len(set(ways)) > 1:
+            told = "; ".join(f"rank {rank}: {name}{'' if direct else ', staged'}" for rank, (name, direct) in enumerate(ways))
+            raise UserError(f"all ranks must move arrays the same way; choose with --backend and DISTGNN_CUDA_AWARE ({told})")
 
     def __repr__(self) -> str:
         return f"Grid({', '.join(f'{name}={count}' for name, count in self.shape.items())})"
@@ -64,13 +69,23 @@ class Grid:
     def along(self, *axes: str) -> Comm:
         """The ranks that differ from this one only in ``axes``, numbered by their coordinates there, the first axis slowest.
 
-        Collective over the grid the first time it is asked for; ``along()`` is this rank alone.
+        Collective over the grid the first time it is asked for, except ``along()``, which is this rank alone.
         """
         if axes not in self._along:
             others = [axis for axis in self.shape if axis not in axes]
             group: MPI.Intracomm = self.world.mpi.Split(color=self.index(*others), key=self.index(*axes))  # type: ignore[assignment]
-            self._along[axes] = Comm(group, self.backend, "+".join(axes) or "self")
+            self._along[axes] = Comm(group, self.backend, "+".join(axes))
         return self._along[axes]
+
+    def free(self) -> None:
+        """Give the grid's communicators back to MPI, which has room for about two thousand. Collective; the grid, and the
+        matrices on it, can't be used afterwards. A program with a handful of grids needs not care.
+        """
+        for axes, comm in self._along.items():
+            if axes:
+                comm.mpi.Free()
+        self.world.mpi.Free()
+        self._along.clear()
 
     def describe(self) -> dict[str, Any]:
         """Axis sizes for the log."""

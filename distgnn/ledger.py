@@ -8,7 +8,7 @@ What a collective is charged, per rank, for a message of ``m`` words in a group 
     broadcast          m on every rank but the root          all-gather       m - own part
     reduce             m on every rank but the root          reduce-scatter   (p-1)/p m
     all-to-allv        what is received from others          all-reduce       2 (p-1)/p m
-    gather, scatter    what is received
+    send, receive      what is received
 
 A reduce is the mirror image of a broadcast: its non-root ranks are charged the words they send. Fractions are kept exact and
 rounded only when totals are read, so totals agree with the formulas to the word.

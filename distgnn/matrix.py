@@ -34,16 +34,19 @@ class CSR:
     """
 
     __slots__ = ("buffer", "cached", "data", "indices", "indptr", "shape")
+    indptr: Any
+    indices: Any
+    data: Any
 
     def __init__(self, shape: Shape, nnz: int, index_dtype: Any, dtype: Any, buffer: Any) -> None:
         self.shape = shape
-        # Values first: they have the strictest alignment whenever indices are narrower.
-        ends = np.cumsum([0, nnz * np.dtype(dtype).itemsize, nnz * np.dtype(index_dtype).itemsize])
-        last = int(ends[2]) + (shape[0] + 1) * np.dtype(index_dtype).itemsize
-        self.buffer = buffer[:last]
-        self.data = buffer[: ends[1]].view(dtype)
-        self.indices = buffer[ends[1] : ends[2]].view(index_dtype)
-        self.indptr = buffer[ends[2] : last].view(index_dtype)
+        self.buffer = buffer[: self.nbytes(shape, nnz, index_dtype, dtype)]
+        kinds = [("data", nnz, dtype), ("indices", nnz, index_dtype), ("indptr", shape[0] + 1, index_dtype)]
+        start = 0
+        for name, count, kind in sorted(kinds, key=lambda k: -np.dtype(k[2]).itemsize):  # widest first: all are aligned
+            end = start + count * np.dtype(kind).itemsize
+            setattr(self, name, self.buffer[start:end].view(kind))
+            start = end
         self.cached: dict[str, Any] = {}
 
     @staticmethod
@@ -59,8 +62,8 @@ class CSR:
             ValueError: row pointers not monotone or column numbers out of range (checked here once, never per product).
         """
         matrix = sp.csr_array(matrix)
-        matrix.sort_indices()
         _validate(matrix)
+        matrix.sort_indices()
         dtype = np.dtype(dtype or matrix.dtype)
         wide = max(matrix.nnz, *matrix.shape) > np.iinfo(np.int32).max
         index_dtype = np.int64 if wide else np.int32
@@ -164,6 +167,12 @@ class DistSparse(ABC):
     input_layout: Layout
     output_layout: Layout
     dense: DenseProducts
+    _adjoint: DistSparse | None = None
+
+    @staticmethod
+    @abstractmethod
+    def grids(ranks: int) -> list[dict[str, int]]:
+        """The grids of this many ranks that the algorithm can use, the best first."""
 
     @abstractmethod
     def multiply(self, H: DistDense) -> DistDense:
@@ -185,9 +194,10 @@ class DistSparse(ABC):
     @property
     def T(self) -> DistSparse:
         """The adjoint operator: ``A.T @ G``. A symmetric matrix cut alike in rows and columns is its own adjoint."""
-        if self.symmetric and self.input_layout.same(self.output_layout, (self.shape[0], 0)):
-            return self
-        return Adjoint(self)
+        if self._adjoint is None:
+            alike = self.symmetric and self.input_layout.same(self.output_layout, (self.shape[0], 0))
+            self._adjoint = self if alike else Adjoint(self)
+        return self._adjoint
 
     def layer(self, number: int) -> DistSparse:
         """The operator of GCN layer ``number``, whose ``input_layout`` is how the layer before leaves its output."""
@@ -216,12 +226,24 @@ class DistSparse(ABC):
     # For the algorithms' constructors.
 
     def _place(self, grid: Grid, source: BlockSource) -> None:
-        """Take over what every algorithm takes from its arguments; check that the grid has the axes it needs."""
+        """Take over what every algorithm takes from its arguments, checked: a grid it can use, one matrix on all ranks."""
         if tuple(grid.shape) != self.axes:
             raise UserError(f"algorithm {self.name} needs a grid with the axes {', '.join(self.axes)}; got {grid}")
+        if grid.shape not in self.grids(grid.size):
+            raise self.no_grid(" ".join(f"{axis}={size}" for axis, size in grid.shape.items()), grid.size)
         self.grid, self.source = grid, source
         self.shape = (int(source.shape[0]), int(source.shape[1]))
-        self.dtype, self.symmetric = np.dtype(source.dtype), source.symmetric
+        self.dtype, self.symmetric = np.dtype(source.dtype), bool(source.symmetric)
+        kinds = grid.world.gather_objects((self.shape, str(self.dtype), self.symmetric))
+        if len(set(kinds)) > 1:
+            raise ValueError(f"the ranks hold blocks of different matrices (shape, dtype, symmetric): {kinds}")
+
+    @classmethod
+    def no_grid(cls, asked: str, ranks: int) -> UserError:
+        """The error that names the grids this algorithm can use instead of the one asked for."""
+        listed = "; ".join("x".join(str(size) for size in grid.values()) for grid in cls.grids(ranks))
+        axes = " x ".join(cls.axes)
+        return UserError(f"--grid {asked}: not a grid for algorithm {cls.name} on {ranks} ranks; possible ({axes}): {listed}")
 
     def _load(self, read: Callable[[], Iterable[Any]]) -> list[CSR]:
         """The blocks that ``read`` gives, on the grid's device. Collective: an error on one rank is raised on all."""
@@ -256,6 +278,17 @@ class Adjoint(DistSparse):
         self.grid, self.dtype, self.symmetric = forward.grid, forward.dtype, forward.symmetric
         self.shape = (forward.shape[1], forward.shape[0])
         self.input_layout, self.output_layout = forward.output_layout, forward.input_layout
+
+    @property
+    def dense(self) -> DenseProducts:  # type: ignore[override]
+        raise TypeError("an adjoint has no products with weights; the forward operator, its .T, has")
+
+    @staticmethod
+    def grids(ranks: int) -> list[dict[str, int]]:
+        raise TypeError("an adjoint lives on the grid of its forward operator")
+
+    def layer(self, number: int) -> DistSparse:
+        return self.forward.layer(number).T
 
     def multiply(self, H: DistDense) -> DistDense:
         return self.forward.multiply_adjoint(H)

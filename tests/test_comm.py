@@ -134,6 +134,25 @@ def test_ledger_charges_the_bandwidth_optimal_form(group):
         assert [entry["operation"] for entry in ledger.entries()] == [name]
 
 
+def test_waiting_is_timed_once(group, monkeypatch):
+    """A collective of two buffers is one region of time: seconds never exceed the wall clock, and bear the collective's name."""
+    parts = partition(6, group.size)
+    runs = {
+        "bcast": lambda: group.bcast(mine(group, (6, 2)), 0),
+        "allreduce": lambda: group.allreduce(mine(group, (6, 2))),
+        "reduce": lambda: group.reduce(mine(group, (6, 2)), 0),
+        "allgather": lambda: group.allgather_rows(mine(group, (int(np.diff(parts)[group.rank]), 2)), parts),
+        "reduce_scatter": lambda: group.reduce_scatter_rows(mine(group, (6, 2)), parts),
+    }
+    for name, run in runs.items():
+        ticks = iter(range(1000))
+        monkeypatch.setattr("distgnn.ledger.time.perf_counter", lambda ticks=ticks: float(next(ticks)))
+        with dg.Ledger(timing=True) as ledger:
+            run()
+        assert ledger.seconds["comm"] == (group.size > 1), name
+        assert [entry["operation"] for entry in ledger.entries()] == [name]
+
+
 def test_staged_arrays_take_a_pinned_copy(comm):
     group = Comm(comm, StagedBackend())
     group.direct = group.ring = False

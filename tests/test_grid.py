@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 
@@ -49,6 +50,49 @@ def test_an_impossible_grid_lists_the_possible_ones(comm):
         make_grid(comm, "2d", {"fibers": 2})
     with pytest.raises(dg.UserError, match="no such algorithm"):
         make_grid(comm, "4d")
+
+
+@pytest.mark.ranks(4)
+def test_replication_and_grid_must_agree(comm):
+    assert make_grid(comm, "1.5d", {"rows": 2, "reps": 2}, replication=2).shape == {"rows": 2, "reps": 2}
+    with pytest.raises(dg.UserError, match=r"--replication 2: --grid says reps=1"):
+        make_grid(comm, "1.5d", {"rows": 4, "reps": 1}, replication=2)
+
+
+@pytest.mark.ranks(2, 6)
+def test_a_grid_that_an_algorithm_cannot_use_is_refused_by_its_operator(comm):
+    grid = dg.Grid(comm, rows=comm.Get_size(), cols=1, fibers=1)
+    with pytest.raises(dg.UserError, match=rf"not a grid for algorithm 3d-split.*1x1x{comm.Get_size()}"):
+        dg.distribute(np.eye(12), grid, "3d-split")
+
+
+def test_grids_do_not_use_up_communicators(comm):
+    """MPICH has room for about two thousand."""
+    for _ in range(800):
+        grid = dg.Grid(comm, rows=comm.Get_size(), cols=1)
+        grid.along("rows"), grid.along("cols"), grid.along()
+        grid.free()
+
+
+def test_a_grid_has_a_communicator_of_its_own(comm):
+    """A message of the caller's with any tag is not taken for one of ours."""
+    if comm.Get_size() > 1 and comm.Get_rank() == 0:
+        pending = comm.isend("the caller's", dest=1, tag=0)
+    grid = dg.Grid(comm, rows=comm.Get_size())
+    H = dg.scatter(np.arange(24.0).reshape(12, 2), dg.Layout(grid, dg.Cut(("rows",)), dg.Cut()))
+    whole = dg.gather(H)
+    if comm.Get_size() > 1 and comm.Get_rank() == 0:
+        np.testing.assert_array_equal(whole, np.arange(24.0).reshape(12, 2))
+        pending.wait()
+    elif comm.Get_rank() == 1:
+        assert comm.recv(source=0, tag=0) == "the caller's"
+
+
+@pytest.mark.ranks(2, 3)
+def test_ranks_that_move_arrays_differently_are_refused_together(comm, monkeypatch):
+    monkeypatch.setattr("distgnn.backend.Backend.name", "numpy" if comm.Get_rank() == 0 else "other")
+    with pytest.raises(dg.UserError, match="the same way"):
+        dg.Grid(comm, rows=comm.Get_size())
 
 
 def test_defaults_are_the_best_grids():

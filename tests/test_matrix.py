@@ -31,6 +31,19 @@ def test_csr_in_a_larger_buffer(backend):
     assert (CSR(*block.header(), room).to_scipy() != A).nnz == 0
 
 
+@pytest.mark.parametrize(("index", "value"), [(np.int64, np.float32), (np.int32, np.float64), (np.int32, np.float32)])
+def test_packed_arrays_are_aligned(index, value):
+    """An odd number of non-zeros leaves no array at an address that its type does not allow."""
+    shape, nnz = (5, 9), 7
+    room = np.zeros(CSR.nbytes(shape, nnz, index, value) + 8, np.uint8)
+    start = -room.ctypes.data % 8
+    block = CSR(shape, nnz, index, value, room[start:])
+    for array, size in ((block.data, nnz), (block.indices, nnz), (block.indptr, 6)):
+        assert array.size == size and array.flags.aligned
+    block.data[:], block.indices[:], block.indptr[:] = 1, 2, 3  # and none lies over another
+    assert (block.data == 1).all() and (block.indices == 2).all() and (block.indptr == 3).all()
+
+
 def broken(indptr, indices, shape):
     matrix = sp.csr_array(shape)
     matrix.indptr, matrix.indices = np.array(indptr), np.array(indices)
@@ -74,7 +87,7 @@ def test_scatter_and_gather_are_inverse(comm, backend, dtype):
 
 def test_scatter_refuses_on_every_rank(comm, backend):
     grid = make_grid(comm, "1d", backend=backend)
-    layout = Layout(grid, Cut(("rows",), dg.partition(7, comm.Get_size())), Cut())
+    layout = Layout(grid, Cut(("rows",), dg.layout.partition(7, comm.Get_size())), Cut())
     for wrong in (np.zeros((8, 2)), np.zeros(7)):
         with pytest.raises((ValueError, RuntimeError), match=r"cuts 7 rows|takes a matrix"):
             dg.scatter(wrong if grid.rank == 0 else None, layout)

@@ -63,7 +63,7 @@ def get(name: str) -> type[DistSparse]:
 
 def grids(name: str, ranks: int) -> list[dict[str, int]]:
     """Every grid of ``ranks`` processes that an algorithm can use, the one to take by default first."""
-    return get(name).grids(ranks)  # type: ignore[attr-defined]
+    return get(name).grids(ranks)
 
 
 def make_grid(
@@ -83,6 +83,8 @@ def make_grid(
     if replication is not None:
         if "reps" not in get(name).axes:
             raise UserError(f"--replication {replication}: algorithm {name} keeps no copies; only 1.5d does")
+        if wanted.get("reps", replication) != replication:
+            raise UserError(f"--replication {replication}: --grid says reps={wanted['reps']}; give one of them")
         wanted["reps"] = replication
     unknown = set(wanted) - set(get(name).axes)
     if unknown:
@@ -90,10 +92,7 @@ def make_grid(
     for grid in possible:
         if all(grid[axis] == size for axis, size in wanted.items()):
             return Grid(comm, backend=backend, **grid)
-    asked = " ".join(f"{axis}={size}" for axis, size in wanted.items())
-    listed = "; ".join("x".join(str(size) for size in grid.values()) for grid in possible)
-    axes = " x ".join(get(name).axes)
-    raise UserError(f"--grid {asked}: not a grid for algorithm {name} on {comm.Get_size()} ranks; possible ({axes}): {listed}")
+    raise get(name).no_grid(" ".join(f"{axis}={size}" for axis, size in wanted.items()), comm.Get_size())
 
 
 def distribute(matrix: Any, grid: Grid, algorithm: str, **partitions: Any) -> DistSparse:

@@ -22,8 +22,8 @@ class Plexus3D(DistSparse):
 
     In layer 0, A is cut over (z, x), ``H`` (the paper's F) over (x, y), the product over (z, y), the weights over (y, x) and the
     layer's output over (z, x). That output is the input of layer 1, whose roles are rotated; :meth:`layer` gives that operator.
-    At most three distinct shards of A are ever held. Only layer 0's ``H``, and all weights, are also cut over the third axis:
-    they have gradients and optimiser state.
+    At most three distinct shards of A are ever held, and their transposes once an adjoint has been used. Only layer 0's ``H``,
+    and all weights, are also cut over the third axis: they have gradients and optimiser state.
 
     Cost per product and rank, with Gx, Gy, Gz the axis sizes in layer 0: an all-gather of n f/(Gx Gy) words over z (layer 0 only)
     and an all-reduce of n f/(Gz Gy) words over x. The adjoint: n f/(Gx Gy) words over z, reduce-scattered in layer 0, else

@@ -22,8 +22,9 @@ class Split3D(DistSparse):
     k thus multiplies the columns (·, k) of A with the rows (·, k) of ``H``, and the sum over the *fiber* (i, j, ·), scattered
     back in row pieces, is laid out as ``H`` was.
 
-    Aᵀ is not stored (Table II): its product gathers ``G`` along the fiber, sends the transposed panels of A along the row and
-    sums the panels of the result up the column.
+    Aᵀ is not distributed a second time (Table II): its product gathers ``G`` along the fiber, sends the transposed panels of A
+    along the row and sums the panels of the result up the column. A rank keeps its own panel transposed too, from the first such
+    product on (a symmetric matrix never needs it).
 
     Cost per product and rank: (q-1)/q of nnz/(q·l) non-zeros per row of panels and n f/(q l) words of ``H``, then (l-1)/l of
     n f/q² words in the reduce-scatter.

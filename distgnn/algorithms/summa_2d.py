@@ -20,8 +20,9 @@ class Summa2D(DistSparse):
     The columns of A are cut over ``cols`` and the rows of H over ``rows``: two partitions of the same range, which differ on a
     rectangular grid. The stages are the blocks of their common refinement, so that each stage has one owner on either side.
 
-    Aᵀ is not stored (Table II). Its product runs the stages backwards: the transposed panel of A travels along the row as
-    before, the panel of the result is summed up the column instead of a panel of ``H`` being sent down.
+    Aᵀ is not distributed a second time (Table II). Its product runs the stages backwards: the transposed panel of A travels
+    along the row as before, the panel of the result is summed up the column instead of a panel of ``H`` being sent down. For
+    that a rank keeps its own panels transposed too, from the first such product on (a symmetric matrix never needs them).
 
     Cost per product and rank: the row's panels of A but the own ones, about nnz/pr non-zeros (an index and a value each, and
     the row pointers), and n f/pc words of ``H``, less the own block.

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from distgnn.cli.train import count
+
 HELP = "make a graph, train it on 4 ranks with every algorithm, check that they agree, write a report"
 RANKS = 4
 TOLERANCE = 1e-4  # of relative differences between losses, as in train --check
@@ -17,14 +19,14 @@ TOLERANCE = 1e-4  # of relative differences between losses, as in train --check
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="distgnn-demo", metavar="DIR", help="where graph, store, logs and report go")
-    parser.add_argument("--nodes", type=int, default=20_000, metavar="N", help="nodes of the planted-partition graph")
-    parser.add_argument("--epochs", type=int, default=20, metavar="E", help="epochs per algorithm")
+    parser.add_argument("--nodes", type=count, default=20_000, metavar="N", help="nodes of the planted-partition graph")
+    parser.add_argument("--epochs", type=count, default=20, metavar="E", help="epochs per algorithm")
 
 
 def run(args: argparse.Namespace) -> None:
     from distgnn.launch import launched
 
-    if launched()[0] == 1:
+    if not launched()[2]:
         _relaunch()  # returns only where there is no mpiexec: then one rank must do
 
     from mpi4py import MPI
@@ -95,7 +97,9 @@ def _train(out: Path, algorithm: str, epochs: int, check: bool) -> None:
 
 
 def _parse(command: Any, words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    from distgnn.cli import Parser
+
+    parser = Parser()
     command.add_arguments(parser)
     return parser.parse_args(words)
 
@@ -104,11 +108,11 @@ def read_log(path: Path) -> dict[str, Any]:
     """What the table and the report need of a run's log."""
     events = [json.loads(line) for line in path.read_text().splitlines()]
     start, end = events[0], events[-1]
-    losses = [event["loss"] for event in events if event["event"] == "epoch"]
+    losses = [math.nan if event["loss"] is None else event["loss"] for event in events if event["event"] == "epoch"]
     return {"algorithm": start["config"]["algorithm"], "grid": start["grid"], "losses": losses, "end": end, "log": path.name}
 
 
-HEADER = ("algorithm", "grid", "last loss", "largest difference", "test accuracy", "words received per rank", "s/epoch")
+HEADER = ("algorithm", "grid", "last loss", "largest difference", "test accuracy", "words per rank", "s/epoch")
 
 
 def difference(losses: list[float], others: list[float]) -> float:
@@ -133,7 +137,7 @@ def cells(row: dict[str, Any], reference: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _line(values: tuple[str, ...]) -> str:
-    widths = (9, 8, 11, 18, 13, 23, 7)
+    widths = (9, 8, 11, 18, 13, 14, 7)
     return "  ".join(value.ljust(w) if i < 2 else value.rjust(w) for i, (value, w) in enumerate(zip(values, widths, strict=True)))
 
 

@@ -13,8 +13,18 @@ import numpy as np
 from distgnn.layout import partition
 
 
+#: How nodes are cut; a test of other partitions puts its own function here. Feature widths are always cut evenly.
+cut_nodes = partition
+
+
 def sizes(n, parts):
+    """Block sizes of an even partition, as widths have."""
     return np.diff(partition(n, parts)).tolist()
+
+
+def heights(n, parts):
+    """Numbers of nodes per block."""
+    return np.diff(cut_nodes(n, parts)).tolist()
 
 
 def csr_words(A, rows, cols):
@@ -33,7 +43,7 @@ def reduce_scatter(p, m):
 
 def words_1d(g, A, f):
     """n f (P-1)/P: all of H but the own block (CAGNET IV-A1)."""
-    own = sizes(A.shape[1], g.size)[g.rank]
+    own = heights(A.shape[1], g.size)[g.rank]
     return (A.shape[1] - own) * f
 
 
@@ -42,21 +52,21 @@ def words_15d(g, A, f):
     rows, c = g.shape["rows"], g.shape["reps"]
     i, j = g.coords["rows"], g.coords["reps"]
     s = -(-rows // c)
-    heights = sizes(A.shape[1], rows)
-    received = sum(heights[q] * f for q in range(j * s, min((j + 1) * s, rows)) if q != i)
-    return received + allreduce(c, sizes(A.shape[0], rows)[i] * f)
+    blocks = heights(A.shape[1], rows)
+    received = sum(blocks[q] * f for q in range(j * s, min((j + 1) * s, rows)) if q != i)
+    return received + allreduce(c, heights(A.shape[0], rows)[i] * f)
 
 
 def stages_2d(n, pr, pc):
-    bounds = sorted({*partition(n, pr).tolist(), *partition(n, pc).tolist()})
+    bounds = sorted({*cut_nodes(n, pr).tolist(), *cut_nodes(n, pc).tolist()})
     return list(zip(bounds[:-1], bounds[1:], strict=True))
 
 
 def words_2d(g, A, f):
     """nnz/pr for the row's panels of A and n f/pc for the column's panels of H, without the own ones (CAGNET IV-C6)."""
     pr, pc, i, j = g.shape["rows"], g.shape["cols"], g.coords["rows"], g.coords["cols"]
-    rows = partition(A.shape[0], pr)[i : i + 2]
-    own_columns, own_rows = partition(A.shape[1], pc)[j : j + 2], partition(A.shape[1], pr)[i : i + 2]
+    rows = cut_nodes(A.shape[0], pr)[i : i + 2]
+    own_columns, own_rows = cut_nodes(A.shape[1], pc)[j : j + 2], cut_nodes(A.shape[1], pr)[i : i + 2]
     total = 0
     for first, last in stages_2d(A.shape[1], pr, pc):
         if not own_columns[0] <= first < own_columns[1]:
@@ -69,8 +79,8 @@ def words_2d(g, A, f):
 def adjoint_words_2d(g, A, f):
     """The same panels of A, transposed where they are; panels of the result summed up the column, charged like a broadcast."""
     pr, pc, i, j = g.shape["rows"], g.shape["cols"], g.coords["rows"], g.coords["cols"]
-    rows = partition(A.shape[0], pr)[i : i + 2]
-    own_columns, own_rows = partition(A.shape[1], pc)[j : j + 2], partition(A.shape[1], pr)[i : i + 2]
+    rows = cut_nodes(A.shape[0], pr)[i : i + 2]
+    own_columns, own_rows = cut_nodes(A.shape[1], pc)[j : j + 2], cut_nodes(A.shape[1], pr)[i : i + 2]
     total = 0
     for first, last in stages_2d(A.shape[1], pr, pc):
         if not own_columns[0] <= first < own_columns[1]:
@@ -83,9 +93,9 @@ def adjoint_words_2d(g, A, f):
 def split_3d_parts(g, A, f):
     q, layers = g.shape["rows"], g.shape["fibers"]
     i, j, k = g.coords["rows"], g.coords["cols"], g.coords["fibers"]
-    tops = partition(A.shape[0], q * layers)
+    tops = cut_nodes(A.shape[0], q * layers)
     rows = (int(tops[i * layers]), int(tops[(i + 1) * layers]))
-    lefts = partition(A.shape[1], q * layers)
+    lefts = cut_nodes(A.shape[1], q * layers)
     panels = [(int(lefts[s * layers + k]), int(lefts[s * layers + k + 1])) for s in range(q)]
     return q, layers, i, j, k, rows, panels, sizes(f, q)[j]
 
@@ -100,7 +110,7 @@ def words_3d_split(g, A, f):
 
 def adjoint_words_3d_split(g, A, f):
     q, layers, i, j, k, rows, panels, width = split_3d_parts(g, A, f)
-    tops = partition(A.shape[0], q * layers)
+    tops = cut_nodes(A.shape[0], q * layers)
     own = int(tops[i * layers + k + 1] - tops[i * layers + k])
     sparse = sum(2 * A[rows[0] : rows[1], slice(*panels[s])].nnz + panels[s][1] - panels[s][0] + 1 for s in range(q) if s != j)
     dense = sum((panels[s][1] - panels[s][0]) * width for s in range(q) if s != i)
@@ -109,15 +119,15 @@ def adjoint_words_3d_split(g, A, f):
 
 def words_3d(g, A, f):
     """All-gather of n f/(Gx Gy) over z, all-reduce of n f/(Gz Gy) over x (Plexus Algorithm 1, lines 2 and 4)."""
-    height = sizes(A.shape[1], g.shape["x"])[g.coords["x"]]
+    height = heights(A.shape[1], g.shape["x"])[g.coords["x"]]
     own = sizes(height, g.shape["z"])[g.coords["z"]]
     width = sizes(f, g.shape["y"])[g.coords["y"]]
-    return (height - own) * width + allreduce(g.shape["x"], sizes(A.shape[0], g.shape["z"])[g.coords["z"]] * width)
+    return (height - own) * width + allreduce(g.shape["x"], heights(A.shape[0], g.shape["z"])[g.coords["z"]] * width)
 
 
 def adjoint_words_3d(g, A, f):
     """Reduce-scatter of n f/(Gx Gy) over z (Plexus Algorithm 1, line 23)."""
-    height = sizes(A.shape[1], g.shape["x"])[g.coords["x"]]
+    height = heights(A.shape[1], g.shape["x"])[g.coords["x"]]
     return reduce_scatter(g.shape["z"], height * sizes(f, g.shape["y"])[g.coords["y"]])
 
 

@@ -9,6 +9,7 @@ import distgnn as dg
 from distgnn.algorithms import ALGORITHMS, grids, make_grid
 from distgnn.gallery import awkward
 
+from . import formulas
 from .formulas import ADJOINT_WORDS, WORDS, dense_words
 
 MATRICES = awkward()
@@ -105,6 +106,38 @@ def test_ledger_equals_formula(comm, name, backend):
             assert adjoint.words == round(ADJOINT_WORDS[name](grid, A, WIDTH)), (sizes, matrix)
 
 
+def uneven(n, parts):
+    """Partitions with large, small and empty blocks."""
+    shares = np.array([(7 * i + 3) % 5 for i in range(parts)], dtype=float) + (np.arange(parts) == parts - 1)
+    return np.concatenate([[0], np.round(np.cumsum(shares) / shares.sum() * n)]).astype(np.int64)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_ledger_equals_formula_on_uneven_partitions(comm, name, backend, monkeypatch):
+    monkeypatch.setattr(formulas, "cut_nodes", uneven)
+    A = MATRICES["prime"]
+    n = A.shape[0]
+    for sizes in grids(name, comm.Get_size()):
+        grid = make_grid(comm, name, sizes, backend=backend)
+        if name == "3d":
+            parts = {"row_parts": uneven(n, sizes["z"]), "col_parts": uneven(n, sizes["x"]), "y_parts": uneven(n, sizes["y"])}
+        else:
+            pieces = sizes["rows"] * sizes.get("fibers", 1)
+            parts = {"row_parts": uneven(n, pieces), "col_parts": uneven(n, pieces)}
+            if name == "2d":
+                parts["inner_parts"] = uneven(n, sizes["cols"])
+        operator = dg.distribute(A, grid, name, **parts)
+        X, Y = right_sides(A, WIDTH)
+        H, G = dg.scatter(X, operator.input_layout), dg.scatter(Y, operator.output_layout)
+        operator.T @ G
+        with dg.Ledger() as forward:
+            operator @ H
+        with dg.Ledger() as adjoint:
+            operator.T @ G
+        assert forward.words == round(WORDS[name](grid, A, WIDTH)), sizes
+        assert adjoint.words == round(ADJOINT_WORDS[name](grid, A, WIDTH)), sizes
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_flops_are_shared(comm, name, backend):
     """Over all ranks, each non-zero is multiplied once per column (once per replica group in 3D and 1.5D)."""
@@ -188,6 +221,29 @@ def test_local_blocks_alone(comm, name, backend):
     if grid.rank == 0:
         np.testing.assert_allclose(got, A @ X)
         np.testing.assert_allclose(adjoint, A.T @ Y)
+
+
+@pytest.mark.ranks(2, 4)
+def test_ranks_with_pieces_of_different_matrices_are_refused_together(comm):
+    A, grid = MATRICES["directed"], make_grid(comm, "1d")
+    last = comm.Get_rank() == comm.Get_size() - 1
+    for dtype, symmetric in ((np.float32 if last else np.float64, False), (np.float64, last)):
+        whole = [((0, A.shape[0]), (0, A.shape[1]), A.astype(dtype))]
+        with pytest.raises(ValueError, match="different matrices"):
+            dg.distribute(dg.LocalBlocks(A.shape, whole, symmetric), grid, "1d")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_adjoint_is_an_operator_like_any_other(comm, name, backend):
+    A = MATRICES["directed"]
+    operator = dg.distribute(A, make_grid(comm, name, backend=backend), name)
+    assert operator.T is operator.T and operator.T.T is operator
+    assert operator.T.layer(1).T is operator.layer(1)
+    with pytest.raises(TypeError, match="no products with weights"):
+        operator.T.weight_layout  # noqa: B018
+    twice = dg.gather(operator.T @ (operator @ dg.scatter(right_sides(A, 2)[0], operator.input_layout)))
+    if comm.Get_rank() == 0:
+        np.testing.assert_allclose(twice, A.T @ (A @ right_sides(A, 2)[0]))
 
 
 class Recorder(dg.MatrixSource):

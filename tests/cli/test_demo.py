@@ -37,12 +37,32 @@ def test_demo_does_not_touch_what_it_did_not_make(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["thesis.tex"]
 
 
-def row(name, losses):
-    end = {"test_acc": 0.5, "words": [1, 2], "epoch_seconds_median": 0.1}
-    return {"algorithm": name, "grid": {"rows": 2}, "losses": losses, "end": end, "log": f"{name}.jsonl"}
+def log(folder, name, losses):
+    """A run's log as train writes it; a loss that is not a number is null."""
+    events = [{"event": "run", "config": {"algorithm": name}, "grid": {"rows": 2}}]
+    events += [{"event": "epoch", "epoch": i + 1, "loss": loss} for i, loss in enumerate(losses)]
+    events += [{"event": "end", "test_acc": 0.5, "words": [1, 2], "epoch_seconds_median": 0.1}]
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return folder / f"{name}.jsonl"
 
 
-@pytest.mark.parametrize(("losses", "failed"), [([1.0, 0.50001], False), ([1.0, 0.51], True), ([1.0, float("nan")], True)])
+@pytest.mark.parametrize("flag", ["--epochs", "--nodes"])
+def test_demo_refuses_before_it_works(tmp_path, flag):
+    done = mpiexec(2, "-m", "distgnn", "demo", "--out", str(tmp_path / "out"), flag, "0")
+    assert done.code == 2 and done.err.count(f"argument {flag}") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.timeout(240)
+def test_demo_takes_the_ranks_it_is_given(tmp_path):
+    done = mpiexec(1, "-m", "distgnn", "demo", "--out", str(tmp_path / "out"), "--nodes", "60", "--epochs", "1")
+    assert done.code == 0 and "training on 1 ranks" in done.out
+
+
+@pytest.mark.parametrize(("losses", "failed"), [([1.0, 0.50001], False), ([1.0, 0.51], True), ([1.0, None], True)])
 def test_demo_fails_where_losses_differ(tmp_path, losses, failed, capsys):
-    assert demo.conclude([row("1d", [1.0, 0.5]), row("2d", losses)], tmp_path) is failed
+    rows = [demo.read_log(log(tmp_path, "1d", [1.0, 0.5])), demo.read_log(log(tmp_path, "2d", losses))]
+    for line in rows:
+        demo.cells(line, rows[0])  # as printed while the demo goes on
+    assert demo.conclude(rows, tmp_path) is failed
     assert ("DISAGREE" in capsys.readouterr().out) is failed

@@ -28,7 +28,7 @@ def layouts(comm, backend):
     for rows, cols in {(1, 1), (P, 1), (1, P), (P // 2, 2), (2, P // 4)}:
         if rows * cols and P % (rows * cols) == 0:
             grid = dg.Grid(comm, backend=backend, copies=P // (rows * cols), rows=rows, cols=cols)
-            parts = dg.partition(N, rows)
+            parts = dg.layout.partition(N, rows)
             if rows > 1:
                 parts[1] = 0  # a rank without nodes
             yield Layout(grid, Cut(("rows",), parts), Cut(("cols",)))
@@ -72,7 +72,7 @@ def test_logits_and_labels_are_not_changed(comm, backend):
 def test_targets_are_copies(comm, backend):
     _, labels, split = problem()
     layout = Layout(dg.Grid(comm, backend=backend, rows=comm.Get_size()), Cut(("rows",), None), Cut())
-    layout = Layout(layout.grid, Cut(("rows",), dg.partition(N, comm.Get_size())), Cut())
+    layout = Layout(layout.grid, Cut(("rows",), dg.layout.partition(N, comm.Get_size())), Cut())
     first, last = layout.row_range
     mine = labels[first:last].copy()
     targets = Targets(layout, CLASSES, mine, split[first:last])
@@ -124,7 +124,7 @@ def test_logits_never_travel(comm, backend):
     """Two words per training node over the axis that cuts the classes, two more of scalars: no block of logits."""
     P = comm.Get_size()
     Z, labels, split = problem()
-    layout = Layout(dg.Grid(comm, backend=backend, cols=P), Cut((), dg.partition(N, 1)), Cut(("cols",)))
+    layout = Layout(dg.Grid(comm, backend=backend, cols=P), Cut((), dg.layout.partition(N, 1)), Cut(("cols",)))
     logits, targets = place(layout, Z, labels, split)
     with dg.Ledger() as ledger:
         softmax_cross_entropy(logits, targets)
@@ -136,7 +136,7 @@ def test_wrong_targets_raise_on_every_rank(comm, backend):
     """Only the last rank's labels are wrong; the others must not wait for it."""
     P, rank = comm.Get_size(), comm.Get_rank()
     grid = dg.Grid(comm, backend=backend, rows=P)
-    layout = Layout(grid, Cut(("rows",), dg.partition(N, P)), Cut())
+    layout = Layout(grid, Cut(("rows",), dg.layout.partition(N, P)), Cut())
     first, last = layout.row_range
     labels, split = problem()[1][first:last], problem()[2][first:last]
     for wrong, what in ((CLASSES, "label 7"), (-2, "label -2")):
