@@ -77,7 +77,7 @@ class Point:
     nnz: int
     width: int
     bytes: int  # that a product moves if no row of B is ever reused
-    seconds: dict[str, float]  # candidate -> the best turn
+    seconds: dict[str, float]  # candidate -> the best call
     median: dict[str, float] = field(default_factory=dict)
     roof: float = math.nan  # seconds that the ceilings allow at best
 

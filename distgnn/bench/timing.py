@@ -16,26 +16,34 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time
 
 
 def in_turns(
-    candidates: Mapping[str, Callable[[], object]], seconds: float = 1.0, least: int = 3, clock: str = "wall"
+    candidates: Mapping[str, Callable[[], object]], seconds: float = 1.0, least: int = 3, clock: str = "wall", most: int = 8
 ) -> dict[str, list[float]]:
     """Call every candidate once to warm up, then all in turns until `seconds` have passed and each had at least `least` turns.
+
+    In a turn, a candidate is called as often as fits into one call of the slowest, up to `most` times: the faster a call, the
+    more of them it takes for one that nothing disturbs.
 
     Args:
         clock: "wall", or "cpu" for this process's own time, on a machine that others use: all its threads together.
 
     Returns:
-        name -> seconds of each turn.
+        name -> seconds of each call.
     """
     read = CLOCKS[clock]
-    for run in candidates.values():
+    once = {}
+    for name, run in candidates.items():
+        before = time.perf_counter()
         run()
+        once[name] = max(time.perf_counter() - before, 1e-9)
+    calls = {name: min(max(int(max(once.values()) / own), 1), most) for name, own in once.items()}
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     started, turns = time.perf_counter(), 0
     while turns < least or time.perf_counter() - started < seconds:
         for name, run in candidates.items():
-            before = read()
-            run()
-            samples[name].append(read() - before)
+            for _ in range(calls[name]):
+                before = read()
+                run()
+                samples[name].append(read() - before)
         turns += 1
     return samples
 

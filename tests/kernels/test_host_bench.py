@@ -53,7 +53,7 @@ def test_counts_and_ratios() -> None:
 
 def test_turns_alternate() -> None:
     calls: list[str] = []
-    samples = timing.in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 0, least=3)
+    samples = timing.in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 0, least=3, most=1)
     assert calls == ["a", "b"] * 4 and {name: len(times) for name, times in samples.items()} == {"a": 3, "b": 3}
 
 
