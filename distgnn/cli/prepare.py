@@ -84,8 +84,9 @@ def prepare(args: argparse.Namespace) -> Summary:
 
 def summary(done: Summary) -> str:
     """Two lines about what was written and what it took."""
+    direction = "directed" if done.directed else "undirected"
     grids = ", ".join(f"{name} {rows}x{cols}" for name, (rows, cols) in done.shards.items())
     return (
-        f"{done.out}: {done.n} nodes, {done.nnz} entries from {done.edges} edges; shards: {grids}\n"
+        f"{done.out}: {done.n} nodes, {done.nnz} entries from {done.edges} {direction} edges; shards: {grids}\n"
         f"{done.seconds:.1f} s, peak memory {done.peak_bytes / 2**20:.0f} MiB"
     )

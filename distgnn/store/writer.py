@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import math
 import os
 import shutil
 import time
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 NORMALIZATIONS = ("gcn", "row", "none")
 DTYPES = ("float32", "float64")
+MOST_SHARDS = 1 << 16  # each is a file
 
 Edges = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
 
@@ -41,6 +43,7 @@ class Summary:
     n: int = 0
     nnz: int = 0
     edges: int = 0
+    directed: bool = False
     shards: dict[str, tuple[int, int]] = field(default_factory=dict)
     stages: list[tuple[str, float, int]] = field(default_factory=list)
 
@@ -91,6 +94,8 @@ def prepare(
     """
     check_arguments(out, order=order, normalize=normalize, dtype=dtype, force=force)
     _check_source(source)
+    if shards is not None:
+        _check_shards(*shards)
     with new_directory(out, force=force, replaceable=_is_store) as folder:
         work = _Preparation(source, folder, np.dtype(dtype), normalize, self_loops, seed, Summary(str(out)))
         return work.run(order, shards)
@@ -114,6 +119,7 @@ def parse_shards(text: str) -> tuple[int, int]:
             raise ValueError
     except ValueError:
         raise UserError(f"--shards {text!r}: expected ROWSxCOLUMNS, such as 4x4") from None
+    _check_shards(rows, cols)
     return rows, cols
 
 
@@ -131,6 +137,7 @@ class _Preparation:
 
     def __post_init__(self) -> None:
         self.n = self.summary.n = self.source.n
+        self.summary.directed = bool(self.source.directed)
         self.symmetric = not self.source.directed and self.normalize != "row"
         self.scratch = self.folder / "scratch"
         self.started = time.perf_counter()
@@ -311,6 +318,12 @@ class _Degrees:
 def _choice(flag: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         raise UserError(f"{flag} {value}: expected one of {', '.join(known)}")
+
+
+def _check_shards(rows: int, cols: int) -> None:
+    if rows * cols > MOST_SHARDS:
+        side = math.isqrt(MOST_SHARDS)
+        raise UserError(f"--shards {rows}x{cols}: {rows * cols} files; at most {MOST_SHARDS} are possible, such as {side}x{side}")
 
 
 def _is_store(path: Path) -> bool:

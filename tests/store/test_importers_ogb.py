@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +54,13 @@ def test_undirected_by_name_and_by_option(tmp_path):
     for source in (by_name, by_option):
         assert not source.directed and np.array_equal(adjacency(source), symmetric)
     assert open_source(tmp_path / "ogbn_products", ImportOptions(directed=True)).directed
+
+
+@pytest.mark.parametrize("written", [".", "../ogbn_products/", "raw/.."])
+def test_the_name_is_that_of_the_directory_however_it_is_written(tmp_path, monkeypatch, written):
+    monkeypatch.chdir(make(tmp_path / "ogbn_products"))
+    source = open_source(Path(written))
+    assert source.name == "ogbn_products" and not source.directed
 
 
 def test_features_as_npy(tmp_path):

@@ -51,7 +51,7 @@ def test_flags_reach_importer_and_writer(prepare_folder: Path, capsys: pytest.Ca
     expected[3, 1] = 1
     np.testing.assert_allclose(A, expected, rtol=1e-15)
     printed = capsys.readouterr().out
-    assert f"{prepare_folder / 'g.dg'}: 5 nodes, 5 entries from 5 edges; shards: original 2x3, random 2x3\n" in printed
+    assert f"{prepare_folder / 'g.dg'}: 5 nodes, 5 entries from 5 directed edges; shards: original 2x3, random 2x3\n" in printed
     assert "peak memory" in printed
 
 
@@ -81,6 +81,7 @@ def test_generated_graphs(tmp_path: Path) -> None:
         ("@e.csv @no/g.dg", "does not exist"),
         ("@e.csv @g.dg --order original,metis-8", "--order metis-8: no such order; known: original, random"),
         ("@e.csv @g.dg --shards 4", "--shards '4': expected ROWSxCOLUMNS, such as 4x4"),
+        ("@e.csv @g.dg --shards 100000x100000", "--shards 100000x100000: 10000000000 files; at most 65536 are possible"),
         ("@e.csv @g.dg --normalize max", "argument --normalize: invalid choice: 'max'"),
         ("@e.csv @g.dg --format xml", "--format xml: unknown; expected one of edges"),
         ("@e.csv @g.dg --split 1/2", "--split '1/2': expected three numbers"),
@@ -113,7 +114,7 @@ def test_several_ranks_do_it_once(prepare_folder: Path) -> None:
     done = mpiexec(3, *words)
     assert (done.code, done.err) == (0, "")
     assert done.out.count("5 nodes") == 0
-    assert done.out.count("4 nodes, 10 entries") == 1
+    assert done.out.count("4 nodes, 10 entries from 5 undirected edges") == 1
     again = mpiexec(3, *words)
     assert again.code == 2
     assert again.err.count("distgnn: error: ") == 1

@@ -249,6 +249,13 @@ def test_bad_shard_grids(text: str) -> None:
     assert writer.parse_shards("4X12") == (4, 12)
 
 
+def test_more_shards_than_files_can_be(tmp_path: Path) -> None:
+    assert writer.parse_shards("65536x1") == (65536, 1)
+    with pytest.raises(UserError, match="--shards 257x256: 65792 files; at most 65536 are possible, such as 256x256"):
+        prepare(AWKWARD["prime"], tmp_path / "g.dg", shards=(257, 256))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_default_grid_bounds_the_shards() -> None:
     for n, entries in ((10**6, 10**6), (10**6, 68 * 10**6), (4 * 10**6, 68 * 10**6), (10**8, 10**10)):
         rows, cols = ShardGrid.for_size(n, entries).shape

@@ -55,14 +55,15 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     n, stream, table, edges = _archived(raw, options) if (raw / "data.npz").exists() else _csv(raw, options)
     if table and table.nodes != n:
         raise UserError(f"{raw}: features of {table.nodes} nodes for a graph of {n}")
-    source = Imported(path.name, edges, n, stream, options, table)
+    data_set = path.resolve().name  # of ogbn_products/. too
+    source = Imported(data_set, edges, n, stream, options, table)
     labels, where = _labels(raw)
     if labels is not None:
         source.set_labels(labels, where)
     split = _split(path / "split", n)
     if split is not None:
         source.set_split(split, path / "split")
-    source.settle_direction(directed=not any(name in path.name for name in UNDIRECTED))
+    source.settle_direction(directed=not any(name in data_set for name in UNDIRECTED))
     return source
 
 
