@@ -50,19 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from distgnn.launch import launched
+    from distgnn.cli.first_rank import on_first_rank
 
-    if launched()[0] == 1:
-        print(summary(args.out, generate(args)))
-        return
-    from mpi4py import MPI
-
-    from distgnn import backend
-    from distgnn.comm import Comm
-
-    with Comm(MPI.COMM_WORLD, backend.get("numpy")).together():  # one rank writes, its errors are everyone's
-        if MPI.COMM_WORLD.Get_rank() == 0:
-            print(summary(args.out, generate(args)))
+    on_first_rank(lambda: print(summary(args.out, generate(args)), flush=True))
 
 
 def generate(args: argparse.Namespace) -> dict[str, Any]:

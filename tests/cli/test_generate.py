@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 
 from distgnn import cli, gallery
 from distgnn.gallery import PlantedPartition, RMat, RoadMap
-from mpi_helpers import mpiexec
+from mpi_helpers import clean_environment, mpiexec
 
 
 @pytest.mark.parametrize(
@@ -135,3 +138,27 @@ def test_under_mpiexec_one_rank_writes_and_all_fail_together(tmp_path: Path) -> 
     assert second.code == 2
     assert second.err.count("\n") == 1
     assert "exists; give --force" in second.err
+
+
+def test_being_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    """As `scancel` does: SIGTERM in the middle of the work."""
+    program = (
+        "import sys, time\n"
+        "from distgnn import cli\n"
+        "from distgnn.gallery import RMat\n"
+        "def wait(*args): print('in the middle', flush=True); time.sleep(60)\n"
+        "RMat.edges = wait\n"
+        "sys.exit(cli.main(['generate', *sys.argv[1:]]))\n"
+    )
+    words = [sys.executable, "-c", program, "rmat", tmp_path / "out", "--nodes", "50"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment())
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in the middle\n"
+        assert list(tmp_path.iterdir())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) != 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert list(tmp_path.iterdir()) == []
