@@ -2,8 +2,9 @@
 
 A checkpoint is a directory. Every rank writes its own file under a name that no earlier one had; when all of them are on disk
 rank 0 renames a manifest that names them over the old one. Until then the old checkpoint is valid, and after that its files
-are removed. State that all ranks hold alike (weights, moments, counters) is written once by rank 0; state that is cut over the
-grid (trained features) as the blocks that the ranks hold, from which any other window can be put together.
+are removed. Matrices (weights, moments, trained features) are written as the blocks that ranks hold, from which any window can be
+put together: one that is cut over the grid by all who hold a part of it, one that all ranks hold alike as a single block by one
+of them. Counters and settings go into the manifest.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "distgnn-checkpoint", 1
 
-_RANK_FILE = re.compile(r"\d{6,}-\d{5,}\.h5|" + re.escape(manifest.NAME) + r"\.tmp")  # all that an interrupted save can leave
+# All that an interrupted save can leave.
+_RANK_FILE = re.compile(r"\d{6,}-\d{5,}\.h5(\.reserve)?")
+_LEFTOVER = re.compile(_RANK_FILE.pattern + "|" + re.escape(manifest.NAME) + r"\.tmp")
 
 Piece = tuple[int, int, np.ndarray, tuple[int, int]]
 
@@ -35,8 +38,7 @@ Piece = tuple[int, int, np.ndarray, tuple[int, int]]
 def save(
     path: str | os.PathLike[str],
     comm: Comm,
-    arrays: Mapping[str, np.ndarray],
-    pieces: Mapping[str, Piece] | None = None,
+    pieces: Mapping[str, Piece],
     meta: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a checkpoint, replacing the one at `path` if there is one. Collective.
@@ -44,9 +46,8 @@ def save(
     Args:
         path: a directory, made if it is missing (its parent must exist).
         comm: the ranks of the run.
-        arrays: host arrays of any shape by name; those of rank 0 count.
-        pieces: this rank's blocks of sharded matrices: name -> (first row, first column, host block, global shape). Where several
-            ranks hold the same block it is enough that one of them gives it.
+        pieces: this rank's blocks of matrices: name -> (first row, first column, host block, global shape). Where several ranks
+            hold the same block it is enough that one of them gives it.
         meta: whatever else it takes to go on, as JSON (epoch, configuration); that of rank 0 counts.
 
     Raises:
@@ -56,12 +57,15 @@ def save(
     generation = 0
     with comm.together():
         if comm.rank == 0:
-            generation = _prepare(root)
+            generation = next_generation(root)
+            if not root.exists():
+                with writing(root):
+                    root.mkdir()
     generation = comm.share(generation)
     own = root / f"{generation:06d}-{comm.rank:05d}.h5"
     try:
         with comm.together(), writing(root):
-            described = _write(own, arrays if comm.rank == 0 else {}, pieces or {})
+            described = _write(own, pieces)
     except BaseException:
         own.unlink(missing_ok=True)
         raise
@@ -87,27 +91,21 @@ def load(path: str | os.PathLike[str], comm: Comm) -> CheckpointReader:
 
 
 class CheckpointReader:
-    """What a checkpoint holds. Attributes: `meta`; `names` of the arrays; `sharded`: name -> global shape of the sharded ones."""
+    """What a checkpoint holds. Attributes: `meta`; `shapes`: name -> global shape of every matrix."""
 
     def __init__(self, root: Path, content: dict[str, Any]) -> None:
         self.root, self._content = root, content
         self.meta: dict[str, Any] = content["meta"]
-        self.names: tuple[str, ...] = tuple(content["arrays"])
-        self.sharded = {name: (piece["shape"][0], piece["shape"][1]) for name, piece in content["pieces"].items()}
-
-    def array(self, name: str) -> np.ndarray:
-        """A replicated array, whole."""
-        self._check(name, self._content["arrays"])
-        with hdf5.reading(self.root / self._content["arrays"][name]) as file:
-            return file["arrays"][name][()]
+        self.shapes = {name: (piece["shape"][0], piece["shape"][1]) for name, piece in content["pieces"].items()}
 
     def piece(self, name: str, rows: Range, cols: Range) -> np.ndarray:
-        """A window of a sharded matrix, put together from the blocks of the ranks that wrote it; C-contiguous.
+        """A window of a matrix, put together from the blocks of the ranks that wrote it; C-contiguous.
 
         Raises:
             UserError: no such matrix, or no rank wrote some of the window.
         """
-        self._check(name, self._content["pieces"])
+        if name not in self.shapes:
+            raise UserError(f"{self.root}: has no {name!r}; it has {', '.join(self.shapes) or 'nothing'}")
         described = self._content["pieces"][name]
         for what, (lo, hi), extent in (("rows", rows, described["shape"][0]), ("columns", cols, described["shape"][1])):
             if not 0 <= lo <= hi <= extent:
@@ -129,32 +127,29 @@ class CheckpointReader:
             raise UserError(f"{self.root}: {name!r} is incomplete, no rank wrote row {row}, column {col}")
         return window
 
-    def _check(self, name: str, known: Mapping[str, Any]) -> None:
-        if name not in known:
-            raise UserError(f"{self.root}: has no {name!r}; it has {', '.join(known) or 'nothing of the kind'}")
 
+def next_generation(path: str | os.PathLike[str]) -> int:
+    """The number of the files that the next `save` at `path` will write: 0 where there is nothing yet, or only what a first save
+    left that was interrupted.
 
-def _prepare(root: Path) -> int:
-    """Make the directory if need be; the number of the next generation of files."""
+    Raises:
+        UserError: `save` would refuse this path, as it holds something else than a checkpoint or its parent does not exist.
+    """
+    root = Path(path)
     if not root.exists():
-        if not root.parent.is_dir():
+        if not root.absolute().parent.is_dir():
             raise UserError(f"{root}: directory {root.parent} does not exist")
-        with writing(root):
-            root.mkdir()
     elif (root / manifest.NAME).exists():
         return int(manifest.read(root, format=FORMAT, version=VERSION, what="checkpoint")["generation"]) + 1
-    elif not root.is_dir() or any(not _RANK_FILE.fullmatch(entry.name) for entry in root.iterdir()):
+    elif not root.is_dir() or any(not _LEFTOVER.fullmatch(entry.name) for entry in root.iterdir()):
         raise UserError(f"{root} exists and is not a distgnn checkpoint; give another name")
     return 0
 
 
-def _write(path: Path, arrays: Mapping[str, np.ndarray], pieces: Mapping[str, Piece]) -> dict[str, Any]:
+def _write(path: Path, pieces: Mapping[str, Piece]) -> dict[str, Any]:
     """This rank's file, on disk when it returns. Returns its part of the manifest."""
-    described: dict[str, Any] = {"file": path.name, "arrays": list(arrays), "pieces": {}}
-    size = sum(np.asarray(array).nbytes for array in arrays.values()) + sum(piece[2].nbytes for piece in pieces.values())
-    with hdf5.create_file(path, size) as file:
-        for name, array in arrays.items():
-            hdf5.store_array(file.require_group("arrays"), name, np.asarray(array))
+    described: dict[str, Any] = {"file": path.name, "pieces": {}}
+    with hdf5.create_file(path, sum(piece[2].nbytes for piece in pieces.values())) as file:
         for name, (row, col, block, shape) in pieces.items():
             if block.ndim != 2 or row < 0 or col < 0 or row + block.shape[0] > shape[0] or col + block.shape[1] > shape[1]:
                 raise ValueError(f"{name}: a block of shape {block.shape} at ({row}, {col}) is not in a matrix of shape {shape}")
@@ -176,12 +171,11 @@ def _commit(root: Path, generation: int, everybody: list[dict[str, Any]], meta: 
             entry["parts"].append(piece["part"])
     manifest.sync_folder(root)
     content: dict[str, Any] = {
-        "format": FORMAT, "version": VERSION, "generation": generation, "meta": meta,
-        "arrays": dict.fromkeys(everybody[0]["arrays"], everybody[0]["file"]), "pieces": pieces,
+        "format": FORMAT, "version": VERSION, "generation": generation, "meta": meta, "pieces": pieces,
         "files": {rank["file"]: rank["fingerprint"] for rank in everybody},
     }  # fmt: skip
     manifest.write(root, content)
-    for stale in root.glob("*-*.h5"):
-        if stale.name not in content["files"]:
+    for stale in root.iterdir():
+        if _RANK_FILE.fullmatch(stale.name) and stale.name not in content["files"]:
             with contextlib.suppress(OSError):  # it costs room, nothing else
                 stale.unlink()
