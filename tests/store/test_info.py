@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distgnn import cli, partition
+from distgnn import cli
+from distgnn.layout import partition
 from distgnn.store import Store, inspect, prepare
 
 from .graphs import AWKWARD, adjacency, permuted
