@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from distgnn.comm import Comm
-from distgnn.matrix import BlockSource
-from distgnn.reference import GCNReference
 
 TOLERANCE = 1e-4
 
@@ -19,27 +17,24 @@ class CheckFailedError(Exception):
 
 
 class SerialCheck:
-    """The reference for a run. All of the graph and its features must fit on rank 0.
+    """The reference for a run. All of the graph and its features must fit on rank 0. Collective.
 
     Args:
         comm: the ranks of the run.
-        source: the adjacency matrix in the run's node order.
-        X, labels, split: of all nodes in that order; None for X on all ranks but 0.
-        settings: arguments of `GCNReference`; training: of its `train`.
+        reference: makes the reference and yields its record of every epoch; called on rank 0 only, so that only rank 0 reads what
+            that takes. Must not communicate.
+
+    Raises:
+        whatever `reference` raises, on every rank.
     """
 
-    def __init__(
-        self, comm: Comm, source: BlockSource, X: np.ndarray | None, labels: np.ndarray, split: np.ndarray,
-        settings: Mapping[str, Any], training: Mapping[str, Any],
-    ) -> None:  # fmt: skip
+    def __init__(self, comm: Comm, reference: Callable[[], Iterator[dict[str, float]]]) -> None:
         self.comm = comm
         self.largest = 0.0
         self._records: Iterator[dict[str, float]] = iter(())
         with comm.together():
-            if X is not None:
-                n = source.shape[0]
-                reference = GCNReference(source.block((0, n), (0, n)), **settings)
-                self._records = reference.train(X, labels, split, **training, evaluate=False)
+            if comm.rank == 0:
+                self._records = reference()
 
     def compare(self, record: Mapping[str, Any]) -> None:
         """Train the reference up to this record's epoch and compare the losses. Collective.
@@ -48,8 +43,9 @@ class SerialCheck:
             CheckFailedError: they differ by more than 1e-4 relative (on every rank).
         """
         message = None
-        if self.comm.rank == 0:
-            message = self._differs(record["epoch"], record["loss"])
+        with self.comm.together():
+            if self.comm.rank == 0:
+                message = self._differs(record["epoch"], record["loss"])
         message = self.comm.share(message)
         if message is not None:
             raise CheckFailedError(message)

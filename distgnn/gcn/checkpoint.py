@@ -11,7 +11,7 @@ import numpy as np
 from distgnn.comm import Comm
 from distgnn.errors import UserError
 from distgnn.gcn.optim import Optimizer, Parameter
-from distgnn.store import checkpoint, manifest
+from distgnn.store import checkpoint
 from distgnn.store.checkpoint import Piece
 
 Array = Any
@@ -19,12 +19,13 @@ Array = Any
 
 def save(
     path: str | os.PathLike[str], comm: Comm, parameters: Sequence[Parameter], optimizer: Optimizer, epoch: int,
-    run: Mapping[str, Any],
+    run: Mapping[str, Any], rates: Sequence[Mapping[str, Any]] = (),
 ) -> None:  # fmt: skip
     """Write weights, biases, trained features, and the optimiser's state after `epoch`. Collective.
 
     Args:
         run: what must be the same in a run that goes on from here, as JSON.
+        rates: what need not be: the step sizes and weight decays with which the updates so far were made, as JSON.
 
     Raises:
         UserError: `path` cannot be written; the previous checkpoint is intact then (on every rank).
@@ -36,23 +37,18 @@ def save(
             for name, block in _blocks(p, optimizer):
                 rows, cols = p.matrix.row_range, p.matrix.col_range
                 pieces[name] = (rows[0], cols[0], p.matrix.grid.backend.to_host(block), p.matrix.shape)
-    checkpoint.save(path, comm, {}, pieces, {"epoch": epoch, "steps": optimizer.steps, "run": dict(run)})
-
-
-def check_replaceable(path: str | os.PathLike[str]) -> None:
-    """UserError if what is at this path is not a checkpoint, or an empty directory."""
-    if not os.path.isdir(path) or os.listdir(path):
-        manifest.read(path, format=checkpoint.FORMAT, version=checkpoint.VERSION, what="checkpoint")
+    meta = {"epoch": epoch, "steps": optimizer.steps, "run": dict(run), "rates": list(rates)}
+    checkpoint.save(path, comm, pieces, meta)
 
 
 def restore(
     path: str | os.PathLike[str], comm: Comm, parameters: Sequence[Parameter], optimizer: Optimizer,
     run: Mapping[str, Any],
-) -> int:  # fmt: skip
+) -> tuple[int, list[dict[str, Any]]]:  # fmt: skip
     """Take all of that from a checkpoint, in place, on any grid. Collective.
 
     Returns:
-        the epoch after which it was written.
+        the epoch after which it was written, and its `rates`.
 
     Raises:
         UserError: no checkpoint there, a damaged one, or one of a run with other settings (on every rank).
@@ -66,12 +62,12 @@ def restore(
     with comm.together():
         for p in parameters:
             for name, block in _blocks(p, optimizer):
-                if reader.sharded.get(name) != p.matrix.shape:
+                if reader.shapes.get(name) != p.matrix.shape:
                     raise UserError(f"{path}: holds no {name} of shape {p.matrix.shape}")
                 window = reader.piece(name, p.matrix.row_range, p.matrix.col_range)
                 block[...] = p.matrix.grid.backend.asarray(window, dtype=np.dtype(block.dtype))
     optimizer.steps = int(reader.meta["steps"])
-    return int(reader.meta["epoch"])
+    return int(reader.meta["epoch"]), list(reader.meta["rates"])
 
 
 def _blocks(parameter: Parameter, optimizer: Optimizer) -> list[tuple[str, Array]]:

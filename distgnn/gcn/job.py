@@ -10,18 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from mpi4py import MPI
 
-from distgnn import algorithms
+from distgnn import algorithms, local
 from distgnn.errors import UserError
 from distgnn.gcn import checkpoint, optim
 from distgnn.gcn.check import CheckFailedError, SerialCheck
 from distgnn.gcn.features import normalize_rows
 from distgnn.gcn.log import RunLog, check_log, end_record, run_record
-from distgnn.gcn.loss import PARTS
+from distgnn.gcn.loss import PARTS, TRAIN
 from distgnn.gcn.model import GCN
 from distgnn.gcn.training import evaluate, parameters, train
+from distgnn.grid import Grid
 from distgnn.ledger import Ledger
+from distgnn.matrix import CSR
+from distgnn.reference import GCNReference
+from distgnn.store.checkpoint import next_generation
 from distgnn.store.distributed import load, load_features, load_targets
 from distgnn.store.loader import Store
 
@@ -58,6 +63,9 @@ class Job:
         with self.grid.world.together():
             if self.grid.rank == 0:
                 check_outputs(args)
+        check_kernels(self.grid, args.dtype)
+        decay = args.weight_decay if len(args.weight_decay) > 1 else args.weight_decay * (len(hidden) + 1)
+        self.rates = [{"lr": args.lr, "weight decay": decay}]
 
     def run(self) -> None:
         """Train, and write what was asked for. Ends the program with exit code 1 where --check fails. Collective."""
@@ -68,20 +76,22 @@ class Job:
         if args.normalize_features:
             normalize_rows(self.X)
         self.targets = self.model.targets(*load_targets(self.store, self.model.output_layout, order))
+        if self.targets.counts[TRAIN] == 0:
+            raise UserError(f"{self.store.path}: no node of the training split has a label, so there is nothing to train on")
         self.parameters = parameters(self.model, self.X, args.train_features)
         first_epoch = 1 + (self.resume() if args.resume else 0)
         check = self.serial_check() if args.check else None
-        # Only now, when nothing in the input can be found wrong any more.
-        log = RunLog(self.grid, args.log, append=args.resume, force=args.force)
-        log.write("run", run_record(self.grid, self.config()))
+        record = run_record(self.grid, self.config())
+        # Only now, as this empties or cuts an existing log: settings, environment, store and checkpoint are accepted. What can
+        # still fail is what happens while training: no room for a checkpoint, a failed check, the machine.
         try:
-            self.train(log, first_epoch, check)
+            with RunLog(self.grid, args.log, after=first_epoch - 1 if args.resume else None, force=args.force) as log:
+                log.write("run", record)
+                self.train(log, first_epoch, check)
         except CheckFailedError as failure:
             if self.grid.rank == 0:
                 print(f"distgnn: error: --check: {failure}", file=sys.stderr, flush=True)
             raise SystemExit(1) from None
-        finally:
-            log.close()
         if check is not None and self.speaks:
             print(f"check: every loss equals the serial one; largest relative difference {check.largest:.1e}")
 
@@ -101,10 +111,8 @@ class Job:
                     check.compare(record)
                 due = args.checkpoint_every and record["epoch"] % args.checkpoint_every == 0
                 if args.checkpoint and (due or record["epoch"] == args.epochs):
-                    comm = self.grid.world
-                    checkpoint.save(
-                        args.checkpoint, comm, self.parameters, self.optimizer, record["epoch"], self.identity()
-                    )
+                    state = self.grid.world, self.parameters, self.optimizer, record["epoch"]
+                    checkpoint.save(args.checkpoint, *state, self.identity(), self.rates)
             final = evaluate(self.model, self.X, self.targets)
         end = final | {"epochs": args.epochs, "loss": record["loss"]} | end_record(self.grid, ledger, seconds)
         log.write("end", end)
@@ -113,31 +121,37 @@ class Job:
 
     def resume(self) -> int:
         """The epoch after which the checkpoint was written, its state taken over."""
-        comm = self.grid.world
-        epoch = checkpoint.restore(
-            self.args.checkpoint, comm, self.parameters, self.optimizer, self.identity()
-        )
-        if epoch >= self.args.epochs:
-            raise UserError(f"--epochs {self.args.epochs}: {self.args.checkpoint} has {epoch} epochs already; ask for more")
+        args = self.args
+        epoch, rates = checkpoint.restore(args.checkpoint, self.grid.world, self.parameters, self.optimizer, self.identity())
+        if epoch >= args.epochs:
+            raise UserError(f"--epochs {args.epochs}: {args.checkpoint} has {epoch} epochs already; ask for more")
+        if args.check and rates != self.rates:
+            said = [" and ".join(f"{name} {value}" for name, value in rate.items()) for rate in (*rates, *self.rates)]
+            raise UserError(
+                f"--check: the serial reference trains from epoch 1 with {said[-1]}, but {args.checkpoint} was trained "
+                f"with {', and with '.join(said[:-1])}; give the same or leave out --check"
+            )
+        self.rates = [*(rate for rate in rates if rate not in self.rates), *self.rates]
         return epoch
 
     def serial_check(self) -> SerialCheck:
         """The reference with these settings, from epoch 1 on."""
-        args, order, first = self.args, self.order.name, self.grid.rank == 0
-        X = self.store.features(order).astype(args.dtype) if first else None
-        if X is not None and args.normalize_features:
+        return SerialCheck(self.grid.world, self.serial_records)
+
+    def serial_records(self) -> Iterator[dict[str, float]]:
+        """The epochs of the reference; reads all of the store that it needs. Called on rank 0 only."""
+        args, order, n = self.args, self.order, self.store.n
+        X = self.store.features(order).astype(args.dtype)
+        if args.normalize_features:
             sums = np.abs(X).sum(axis=1, keepdims=True, dtype=np.float64)
             X *= (1 / np.where(sums == 0, 1, sums)).astype(X.dtype)
-        settings = {
-            "widths": self.widths, "seed": args.seed, "dropout": args.dropout, "bias": args.bias, "dtype": args.dtype,
-            "nodes": self.order.permutation(0, self.store.n),
-        }  # fmt: skip
-        training = {
-            "epochs": args.epochs, "optimizer": args.optimizer, "lr": args.lr, "weight_decay": args.weight_decay,
-            "momentum": args.momentum, "train_features": args.train_features,
-        }  # fmt: skip
-        labels, split = self.store.labels(order), self.store.split(order)
-        return SerialCheck(self.grid.world, self.order, X, labels, split, settings, training)
+        reference = GCNReference(
+            order.block((0, n), (0, n)), self.widths, args.seed, args.dropout, args.bias, args.dtype, order.permutation(0, n)
+        )
+        return reference.train(
+            X, self.store.labels(order), self.store.split(order), args.epochs, args.optimizer, args.lr, args.weight_decay,
+            args.momentum, args.train_features, evaluate=False,
+        )  # fmt: skip
 
     def config(self) -> dict[str, Any]:
         """The settings with defaults resolved, for the log."""
@@ -149,10 +163,17 @@ class Job:
         """What a run that goes on from this one's checkpoint must share with it; the grid is not part of it."""
         args = self.args
         names = ("seed", "dropout", "bias", "optimizer", "momentum", "dtype", "train_features", "normalize_features")
-        settings: dict[str, Any] = {"nodes": self.store.n, "widths": self.widths}
-        settings |= {name: getattr(args, name) for name in names}
+        settings: dict[str, Any] = {f"graph {name}": self.store.manifest[name] for name in GRAPH}
+        settings |= {"widths": self.widths} | {name: getattr(args, name) for name in names}
         # Trained features are saved by position; everything else is the same in every order.
         return settings | ({"order": self.order.name} if args.train_features else {})
+
+
+#: What a store's manifest says of the graph itself, and not of how it is cut into files.
+GRAPH = (
+    *("source", "seed", "n", "nnz", "edges", "directed", "weighted", "self_loops", "normalize"),
+    *("width", "classes", "labelled", "split"),
+)
 
 
 def parse_grid(text: str | None, algorithm: str) -> dict[str, int] | None:
@@ -211,12 +232,19 @@ def check_outputs(args: argparse.Namespace) -> None:
     if args.checkpoint and not args.resume and Path(args.checkpoint).exists():
         if not args.force:
             raise UserError(f"--checkpoint {args.checkpoint}: exists; use --resume to go on from it or --force to replace it")
-        checkpoint.check_replaceable(args.checkpoint)  # now, not after the first epochs
+        next_generation(args.checkpoint)  # refuses what save would refuse: now, not after the first epochs
     if args.log:
         check_log(Path(args.log), args.resume, args.force)
     for flag, path in (("--log", args.log), ("--checkpoint", args.checkpoint)):
         if path and not Path(path).absolute().parent.is_dir():
             raise UserError(f"{flag} {path}: directory {Path(path).absolute().parent} does not exist")
+
+
+def check_kernels(grid: Grid, dtype: str) -> None:
+    """UserError if the environment asks for kernels that are not there, which the first product would find out. Collective."""
+    with grid.world.together():
+        one = np.ones((1, 1), dtype)
+        local.spmm(CSR.from_scipy(sp.csr_array(one), grid.backend), grid.backend.asarray(one))
 
 
 @contextmanager

@@ -86,7 +86,7 @@ class GraphConvolution:
             2.1, equation 5).
         """
         if self.T is None:
-            raise ValueError("backward without a forward(..., keep=True) before it")
+            raise RuntimeError("backward without a forward(..., keep=True) before it")
         G = handed.pop()
         dW, dT = self.A.backward(self.T, G, self.W if need_input else None)
         self.T = None

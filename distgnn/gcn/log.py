@@ -14,8 +14,10 @@ import json
 import math
 import os
 import platform
+import shutil
 import socket
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
@@ -32,22 +34,29 @@ PACKAGES = ("numpy", "scipy", "h5py", "mpi4py", "mpich", "cupy-cuda12x", "cupy-c
 
 
 class RunLog:
-    """A log file on rank 0, nothing on the other ranks or without a path. Collective to open.
+    """A log file on rank 0, nothing on the other ranks or without a path. Collective to open. A context manager.
 
     Args:
-        append: go on in an existing file; force: replace an existing file.
+        after: go on in an existing file after this epoch: what it says of later ones, which are to come once more, is cut off.
+        force: replace an existing file.
 
     Raises:
         UserError: the file exists and neither was asked for, or it cannot be written (on every rank).
     """
 
     def __init__(
-        self, grid: Grid, path: str | os.PathLike[str] | None, append: bool = False, force: bool = False
+        self, grid: Grid, path: str | os.PathLike[str] | None, after: int | None = None, force: bool = False
     ) -> None:
         self._file: IO[str] | None = None
         with grid.world.together():
             if path is not None and grid.rank == 0:
-                self._file = _open(Path(path), append, force)
+                self._file = _open(Path(path), after, force)
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def write(self, event: str, fields: Mapping[str, Any]) -> None:
         """One line, on disk before the next epoch begins."""
@@ -61,10 +70,15 @@ class RunLog:
 
 
 def run_record(grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What ran where: resolved configuration, versions, MPI, and every rank's host and device. Collective."""
+    """What ran where: resolved configuration, versions, MPI, and every rank's host and device. Collective.
+
+    Raises:
+        UserError: the environment has no answer to whether MPI is CUDA-aware (on every rank).
+    """
     from mpi4py import MPI
 
-    aware, reason = cuda_aware()
+    with grid.world.together():
+        aware, reason = cuda_aware()
     mine = {"rank": grid.rank, "host": socket.gethostname(), "device": grid.device, "coords": grid.coords}
     return {
         "config": dict(config),
@@ -103,12 +117,50 @@ def check_log(path: Path, append: bool, force: bool) -> None:
         raise UserError(f"--log {path}: exists; use --force to replace it, or another name")
 
 
-def _open(path: Path, append: bool, force: bool) -> IO[str]:
-    check_log(path, append, force)
+def _open(path: Path, after: int | None, force: bool) -> IO[str]:
+    check_log(path, after is not None, force)
     try:
-        return open(path, "a" if append else "w", encoding="utf-8")
+        if after is not None and path.is_file():
+            cut(path, after)
+        return open(path, "w" if after is None else "a", encoding="utf-8")
     except OSError as error:
         raise UserError(f"--log {path}: cannot write it ({error.strerror})") from error
+
+
+def cut(path: Path, epoch: int) -> None:
+    """Take from a log the epochs after `epoch`, the end of a run that went further, and a last line that was never finished.
+
+    The file is the old one or the new one, whatever happens.
+    """
+    if all(kept for _, kept in _judged(path, epoch)):
+        return
+    path = path.resolve()  # a link stays one
+    descriptor, name = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as shorter:
+            shorter.writelines(line for line, kept in _judged(path, epoch) if kept)
+            shorter.flush()
+            os.fsync(shorter.fileno())
+        shutil.copymode(path, name)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _judged(path: Path, epoch: int) -> Iterator[tuple[bytes, bool]]:
+    """Every line, and whether it stays. What is no line of a log stays."""
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                event = None
+            event = event if isinstance(event, dict) else {}
+            reached = {"epoch": event.get("epoch"), "end": event.get("epochs")}.get(str(event.get("event")))
+            beyond = isinstance(reached, int) and reached > epoch
+            torn = line.startswith(b'{"event"') and not line.endswith(b"\n")
+            yield line, not beyond and not torn
 
 
 def _versions() -> dict[str, str]:

@@ -38,6 +38,7 @@ class GCN:
 
     Raises:
         ValueError: A is not square, or widths or dropout make no sense (on every rank).
+        whatever `nodes` raises on some rank (on every rank).
     """
 
     def __init__(
@@ -53,12 +54,13 @@ class GCN:
             raise ValueError(f"dropout {dropout}: must be in [0, 1)")
         self.A, self.widths, self.grid = A, widths, A.grid
         self.seed, self.dropout = int(seed), float(dropout)
+        operators = [A.layer(index) for index in range(len(widths) - 1)]
+        ranges = [operator.input_layout.row_range for operator in operators]
+        with self.grid.world.together():  # `nodes` may read a file, which may be damaged for one rank only
+            ids = [np.asarray((nodes or np.arange)(first, last), dtype=np.int64) for first, last in ranges]
         self.layers = []
-        for index, shape in enumerate(pairwise(widths)):
-            operator = A.layer(index)
-            first, last = operator.input_layout.row_range
-            ids = np.arange(first, last) if nodes is None else np.asarray(nodes(first, last), dtype=np.int64)
-            on_device = self.grid.backend.asarray(ids)
+        for index, (operator, shape) in enumerate(zip(operators, pairwise(widths), strict=True)):
+            on_device = self.grid.backend.asarray(ids[index])
             self.layers.append(GraphConvolution(operator, index, shape, seed, self.dropout, bias, on_device))
         for index, (layer, above) in enumerate(pairwise(self.layers)):
             shape = (A.shape[0], widths[index + 1])

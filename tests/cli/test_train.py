@@ -143,6 +143,33 @@ def test_nothing_existing_is_overwritten(store: str, tmp_path: Path, capsys: pyt
     assert log.read_text().startswith('{"event": "run"')
 
 
+@pytest.mark.parametrize("setting", ["DISTGNN_CUDA_AWARE=maybe", "DISTGNN_SPMM=foo", "DISTGNN_HOST_ISA=foo"])
+def test_a_refused_environment_leaves_the_log(setting: str, store: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("precious\n")
+    env = dict([setting.split("=")])
+    done = mpiexec(0, "-m", "distgnn", "train", store, "--epochs", "1", "--log", log, "--force", env=env)
+    assert done.code == 2 and f"distgnn: error: {setting}: " in done.err and len(done.err.splitlines()) == 1
+    assert log.read_text() == "precious\n"
+
+
+def test_a_store_with_nothing_to_train_on_leaves_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels, log = np.where(np.arange(12) % 3 == 0, -1, 1).astype(np.int32), tmp_path / "log"  # the training nodes have none
+    prepare(Ring(labels=labels), tmp_path / "poor.dg")
+    log.write_text("precious\n")
+    assert "no node of the training split has a label" in refused(capsys, tmp_path / "poor.dg", "--log", log, "--force")
+    assert log.read_text() == "precious\n"
+
+
+def test_force_replaces_what_an_interrupted_first_save_left(store: str, tmp_path: Path, capsys) -> None:
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (saved / "000000-00000.h5").write_bytes(b"half")
+    words = ["train", store, "--epochs", "1", "--checkpoint", str(saved)]
+    assert cli.main([*words, "--force"]) == 0
+    assert cli.main([*words, "--resume", "--epochs", "2"]) == 0
+
+
 def test_a_refused_run_writes_no_log(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refused(capsys, store, "--log", tmp_path / "log", "--algorithm", "2d", "--grid", "3x3")
     refused(capsys, store, "--log", tmp_path / "log", "--checkpoint", tmp_path / "none", "--resume")

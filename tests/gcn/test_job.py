@@ -8,10 +8,12 @@ from mpi4py import MPI
 
 import distgnn as dg
 from distgnn.algorithms import make_grid
+from distgnn.gcn.check import SerialCheck
 from distgnn.gcn.job import Job
+from distgnn.store import Store, prepare
 
 from .problem import ALGORITHMS
-from .stores import CLASSES, WIDTH, arguments, events, run, small_store
+from .stores import CLASSES, WIDTH, Communities, arguments, events, run, small_store
 
 NETWORK = ("--hidden", 6, "--dropout", 0.4, "--weight-decay", "1e-2,0", "--bias", "--lr", 0.05)
 
@@ -79,6 +81,44 @@ def test_check_fails_on_every_rank_when_losses_differ(comm, shared_tmp_path, cap
         assert "--check: epoch 2: loss" in capsys.readouterr().err
 
 
+@pytest.mark.ranks(1, 2)
+def test_what_fails_in_the_reference_fails_on_every_rank(comm):
+    def broken():
+        yield {"epoch": 1, "loss": 2.0}
+        raise dg.UserError("no memory left")
+
+    def missing():
+        raise dg.UserError("features are damaged")
+
+    group = dg.Grid(comm, backend="numpy", rows=comm.Get_size()).world
+    check = SerialCheck(group, broken)
+    check.compare({"epoch": 1, "loss": 2.0})
+    with pytest.raises(dg.UserError, match="no memory left"):
+        check.compare({"epoch": 2, "loss": 2.0})
+    with pytest.raises(dg.UserError, match="features are damaged"):
+        SerialCheck(group, missing)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("what", ["features", "labels", "split", "permutation"])
+def test_only_the_first_rank_reads_for_the_check(comm, shared_tmp_path, monkeypatch, what):
+    """And what it cannot read is an error on every rank."""
+    store = small_store(shared_tmp_path, comm)
+    owner = Store if what != "permutation" else type(Store(store).order())
+    original, whole = getattr(owner, what), []
+
+    def read(self, *where):
+        if where == (0, 60) or (what != "permutation" and where[1:] == ()):
+            whole.append(where)
+            raise dg.UserError(f"{what} are damaged")
+        return original(self, *where)
+
+    monkeypatch.setattr(owner, what, read)
+    with pytest.raises(dg.UserError, match=f"{what} are damaged"):
+        run(comm, store, "--epochs", 1, "--check")
+    assert len(whole) == (comm.Get_rank() == 0)
+
+
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("extra", [(), ("--train-features",)], ids=["weights", "features"])
@@ -116,6 +156,62 @@ def test_a_checkpoint_of_another_run_is_refused(comm, shared_tmp_path):
     run(comm, *words, "--force", "--seed", 1)
 
 
+@pytest.mark.ranks(1, 2)
+def test_a_checkpoint_of_another_graph_is_refused(comm, shared_tmp_path):
+    """Of as many nodes, features and classes."""
+    saved = shared_tmp_path / "saved"
+    run(comm, small_store(shared_tmp_path, comm), "--epochs", 1, "--checkpoint", saved)
+    others = {"seed": {"seed": 1}, "nnz": {"self_loops": False}, "normalize": {"normalize": "none"}}
+    for name, options in others.items():
+        folder = shared_tmp_path / name
+        if comm.Get_rank() == 0:
+            folder.mkdir()
+        with pytest.raises(dg.UserError, match=f"saved: was written by a run with graph {name}"):
+            run(comm, small_store(folder, comm, **options), "--epochs", 2, "--checkpoint", saved, "--resume")
+    same = shared_tmp_path / "copied"
+    if comm.Get_rank() == 0:
+        same.mkdir()
+    run(comm, small_store(same, comm, shards=(2, 2)), "--epochs", 2, "--checkpoint", saved, "--resume")
+
+
+@pytest.mark.ranks(1, 2)
+def test_check_after_other_rates_is_refused(comm, shared_tmp_path):
+    """The reference starts at epoch 1 with this run's rates; a run without the check may change them as it likes."""
+    words = [small_store(shared_tmp_path, comm), "--checkpoint", shared_tmp_path / "saved"]
+    run(comm, *words, "--epochs", 1, "--lr", 0.1)
+    for rates in (("--lr", 0.2), ("--lr", 0.1, "--weight-decay", "0,0.1")):
+        with pytest.raises(dg.UserError, match=r"--check: the serial reference trains .* trained with lr 0.1"):
+            run(comm, *words, "--epochs", 2, *rates, "--resume", "--check")
+    run(comm, *words, "--epochs", 2, "--lr", 0.1, "--weight-decay", "0,0", "--resume", "--check")
+    run(comm, *words, "--epochs", 3, "--lr", 0.2, "--resume")
+    for rate in (0.1, 0.2):
+        with pytest.raises(dg.UserError, match=r"trained with lr 0.1 and .*, and with lr 0.2 and"):
+            run(comm, *words, "--epochs", 4, "--lr", rate, "--resume", "--check")
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_log_that_got_past_the_checkpoint_has_every_epoch_once(comm, shared_tmp_path, monkeypatch):
+    """Epochs 1 to 5 are logged and 4 are saved when the run ends."""
+    store, log = small_store(shared_tmp_path, comm), shared_tmp_path / "log"
+    words = [store, "--epochs", 8, "--checkpoint", shared_tmp_path / "saved", "--checkpoint-every", 4, "--log", log]
+    write = Job.train.__globals__["RunLog"].write
+
+    def interrupted(self, event, fields):
+        write(self, event, fields)
+        if fields.get("epoch") == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Job.train.__globals__["RunLog"], "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(comm, *words)
+    monkeypatch.undo()
+    comm.Barrier()
+    run(comm, *words, "--resume")
+    comm.Barrier()
+    assert [e["epoch"] for e in events(log, "epoch")] == list(range(1, 9))
+    assert len(events(log, "run")) == 2 and len(events(log, "end")) == 1
+
+
 @pytest.mark.ranks(1, 4)
 def test_normalized_features_have_rows_of_sum_one(comm, backend):
     """Where columns are cut too; a row of zeros stays."""
@@ -147,13 +243,7 @@ def test_every_order_has_the_same_losses(comm, shared_tmp_path):
 
 @pytest.mark.ranks(2)
 def test_a_store_of_directed_edges(comm, shared_tmp_path):
-    from distgnn.store import prepare
-
-    from .stores import Communities
-
     if comm.Get_rank() == 0:
         prepare(Communities(directed=True), shared_tmp_path / "d.dg", normalize="row")
     comm.Barrier()
     run(comm, shared_tmp_path / "d.dg", "--epochs", 3, "--check", "--train-features", *NETWORK)
-
-

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 import distgnn as dg
 from distgnn.gcn.job import progress
-from distgnn.gcn.log import RunLog, end_record
+from distgnn.gcn.log import RunLog, cut, end_record
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_existing_logs(grid, tmp_path):
     path.write_text("old\n")
     with pytest.raises(dg.UserError, match="use --force"):
         RunLog(grid, path)
-    log = RunLog(grid, path, append=True)
+    log = RunLog(grid, path, after=1)
     log.write("run", {})
     log.close()
     assert path.read_text() == 'old\n{"event": "run"}\n'
@@ -53,6 +53,52 @@ def test_existing_logs(grid, tmp_path):
     assert path.read_text() == ""
     with pytest.raises(dg.UserError, match="is a directory"):
         RunLog(grid, tmp_path, force=True)
+
+
+HISTORY = [
+    '{"event": "run", "config": {"epochs": 3}}',
+    *(f'{{"event": "epoch", "epoch": {epoch}, "loss": 1.0}}' for epoch in (1, 2, 3)),
+    '{"event": "end", "epochs": 3}',
+    "a note",
+    *(f'{{"event": "epoch", "epoch": {epoch}}}' for epoch in (4, 5, 6)),
+    '{"event": "end", "epochs": 6}',
+]
+
+
+def test_a_log_is_cut_after_an_epoch(tmp_path):
+    path = tmp_path / "log"
+    for epoch, kept in ((9, 10), (6, 10), (4, 7), (3, 6), (0, 2)):
+        path.write_text("".join(f"{line}\n" for line in HISTORY))
+        path.chmod(0o640)
+        cut(path, epoch)
+        expected = HISTORY[:kept] if epoch else [HISTORY[0], HISTORY[5]]
+        assert path.read_text().splitlines() == expected
+        assert path.stat().st_mode & 0o777 == 0o640
+    assert [entry.name for entry in tmp_path.iterdir()] == ["log"]
+
+
+def test_a_line_that_was_never_finished_goes(tmp_path):
+    path, link = tmp_path / "log", tmp_path / "link"
+    path.write_text(HISTORY[0] + "\n" + HISTORY[1][:20])
+    link.symlink_to(path)
+    log = RunLog(dg.Grid(MPI.COMM_SELF, backend="numpy", rows=1), link, after=1)
+    log.write("run", {})
+    log.close()
+    assert path.read_text() == HISTORY[0] + '\n{"event": "run"}\n' and link.is_symlink()
+
+
+def test_a_cut_that_fails_changes_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    path.write_text("".join(f"{line}\n" for line in HISTORY))
+
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("distgnn.gcn.log.os.fsync", fail)
+    with pytest.raises(dg.UserError, match="cannot write it .No space left"):
+        RunLog(dg.Grid(MPI.COMM_SELF, backend="numpy", rows=1), path, after=2)
+    assert path.read_text().splitlines() == HISTORY
+    assert [entry.name for entry in tmp_path.iterdir()] == ["log"]
 
 
 def test_without_a_path_nothing_is_written(grid):

@@ -37,6 +37,20 @@ def test_weights_are_global_and_come_back(comm, name, backend):
         np.testing.assert_allclose(Z, reference.forward(PROBLEM.X), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("name", ["1d", "3d"])
+def test_ids_that_one_rank_cannot_read_are_every_ranks_error(comm, name, backend):
+    """`nodes` reads a file; where only one rank's part of it is damaged the others must not go on alone."""
+
+    def nodes(first, last):
+        if comm.Get_rank() == comm.Get_size() - 1:
+            raise dg.UserError("permutation-0001.h5: truncated")
+        return np.arange(first, last)
+
+    with pytest.raises(dg.UserError, match=r"permutation-0001.h5: truncated"):
+        PROBLEM.model(make_grid(comm, name, backend=backend), name, nodes=nodes)
+
+
 @pytest.mark.ranks(1, 2)
 def test_setting_weights_copies_them(comm, backend):
     model, _, _ = PROBLEM.model(make_grid(comm, "1d", backend=backend), "1d")
@@ -76,7 +90,7 @@ def test_what_makes_no_sense_is_refused(comm, backend):
     model, X, _ = PROBLEM.model(grid, "1d")
     with pytest.raises(ValueError, match="features are"):
         dg.gcn.GCN(A, [9, 5]).forward(X)
-    with pytest.raises(ValueError, match="keep=True"):
+    with pytest.raises(RuntimeError, match="keep=True"):
         model.backward([model.forward(X)])
 
 
