@@ -115,6 +115,16 @@ def test_phases_add_up_and_timing_changes_nothing(comm, backend):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_no_second_is_counted_twice(comm, name, backend):
+    """What was measured of an epoch is at most the epoch; "other", which is what is left, would hide it."""
+    for grid in each_grid(comm, name, backend):
+        model, X, targets = PROBLEM.model(grid, name, dropout=0.3)
+        for record in train(model, X, targets, make("adam", 0.1), 3, timing=True, eval_every=0):
+            assert sum(record["phases"][phase] for phase in ("spmm", "gemm", "comm")) <= record["seconds"] * (1 + 1e-9)
+
+
 @pytest.mark.ranks(1, 3)
 def test_nothing_to_train_on_is_an_error_on_every_rank(comm, backend):
     problem = Problem()
