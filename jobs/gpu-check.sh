@@ -1,7 +1,8 @@
 #!/bin/bash
 # Everything that needs a GPU, in one go, on a bare machine with one: all tests on CuPy arrays, the kernels under compute-sanitizer,
 # the benchmark tables. Called by `make gpu-check`.
-# Cost: one GPU, for how long has not been measured; compute-sanitizer takes the most of it. --quick does less of that and of the tables.
+# Cost: one GPU, shared by up to 4 ranks (RANKS) and their memory pools, and a core for each. For how long has not been measured:
+# allow some hours, of which compute-sanitizer takes the most; --quick does less of that and of the tables, --only leaves steps out.
 #
 #   jobs/gpu-check.sh [--quick] [--dry-run] [--only STEP,...] [RESULTS]     steps: environment tests ranks cusparse sanitizer benchmark
 #

@@ -18,6 +18,10 @@ beside() { [[ -x ${DISTGNN%/*}/mpiexec ]] && echo "${DISTGNN%/*}/mpiexec"; }
 launch() {
   local ranks=$1 kind program
   shift
+  # Waiting ranks of MPICH poll. Where they outnumber the cores they must sleep between polls, or they starve those that work.
+  if [[ -z ${SLURM_JOB_ID:-} ]] && ((ranks > $(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))); then
+    export MPIR_CVAR_ENABLE_HEAVY_YIELD=${MPIR_CVAR_ENABLE_HEAVY_YIELD:-1}
+  fi
   if [[ -n ${MPIEXEC:-} ]]; then
     exec $MPIEXEC -n "$ranks" "$@"          # unquoted: it may bring flags of its own
   fi

@@ -5,7 +5,8 @@
 #
 #   RANKS=8 jobs/train.sh STORE [flags]      e.g. reddit.dg --algorithm 1.5d --replication 2 --epochs 100 --log run.jsonl
 set -euo pipefail
-store=$(realpath "${1:?usage: jobs/train.sh STORE [flags of distgnn train]}")
+(($#)) || { echo "usage: jobs/train.sh STORE [flags of distgnn train]" >&2; exit 2; }
+store=$(realpath "$1")
 shift
 here=$PWD
 cd "$(dirname "$0")/.."

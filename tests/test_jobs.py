@@ -39,7 +39,14 @@ def test_train_with_the_launcher_of_the_user(machine: dict[str, str], tmp_path: 
     expected = f"other-mpiexec -bind-to core -n 2 DISTGNN train {tmp_path} --epochs 3"
     environ = machine | {"MPIEXEC": "other-mpiexec -bind-to core", "RANKS": "2"}
     assert run("train.sh", str(tmp_path), "--epochs", "3", env=environ) == expected
-    assert "usage: jobs/train.sh STORE" in run("train.sh", env=environ)
+    assert run("train.sh", env=environ) == "usage: jobs/train.sh STORE [flags of distgnn train]"
+
+
+@pytest.mark.parametrize(("ranks", "asleep"), [(1, ""), (1 << 16, "1")])
+def test_ranks_that_outnumber_the_cores_sleep_while_they_wait(machine: dict[str, str], ranks: int, asleep: str) -> None:
+    Path(machine["DISTGNN"]).with_name("mpiexec").write_text('#!/bin/sh\necho "$MPIR_CVAR_ENABLE_HEAVY_YIELD"\n')
+    environ = {name: value for name, value in machine.items() if name != "MPIR_CVAR_ENABLE_HEAVY_YIELD"}
+    assert run("demo.sh", env=environ | {"RANKS": str(ranks)}) == asleep
 
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_SUBMIT_DIR": str(ROOT)}
@@ -51,6 +58,15 @@ def test_slurm(machine: dict[str, str]) -> None:
     assert run("demo.sbatch", env=environ | {"SRUN_MPI": "pmix"}) == "srun --mpi=pmix --ntasks=4 DISTGNN demo"
     trained = run("train.sbatch", "graph.dg", "--epochs", "3", env=environ)
     assert trained == "srun --mpi=pmi2 --ntasks=4 DISTGNN train graph.dg --log train-7.jsonl --epochs 3"
+
+
+def test_a_slurm_job_says_how_it_is_started(machine: dict[str, str], tmp_path: Path) -> None:
+    outside = run("train.sbatch", "graph.dg", env=machine)
+    assert outside == "usage: sbatch jobs/train.sbatch STORE [flags of distgnn train]; without Slurm: jobs/train.sh STORE"
+    assert run("demo.sbatch", env=machine).startswith("usage: sbatch jobs/demo.sbatch")
+    elsewhere = run("demo.sbatch", env=machine | SLURM | {"SLURM_SUBMIT_DIR": str(tmp_path)})
+    assert elsewhere == f"submit this job from the top of the repository: {tmp_path} has no jobs/launch.sh"
+    assert run("train.sbatch", env=machine | SLURM) == "usage: sbatch jobs/train.sbatch STORE [flags of distgnn train]"
 
 
 def test_slurm_without_a_fitting_srun(machine: dict[str, str]) -> None:
