@@ -6,10 +6,9 @@ Run one rank per host, each host with its own network interface:
 
 Once as the MPI chooses its collective algorithms, and, with MPICH, once with bandwidth-optimal ones forced by
 
-    MPIR_CVAR_BCAST_INTRA_ALGORITHM=binomial MPIR_CVAR_REDUCE_INTRA_ALGORITHM=binomial
+    MPIR_CVAR_DEVICE_COLLECTIVES=none MPIR_CVAR_BCAST_INTRA_ALGORITHM=binomial MPIR_CVAR_REDUCE_INTRA_ALGORITHM=binomial
     MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=reduce_scatter_allgather MPIR_CVAR_ALLGATHERV_INTRA_ALGORITHM=ring
     MPIR_CVAR_REDUCE_SCATTER_INTRA_ALGORITHM=pairwise
-    (and MPIR_CVAR_*_DEVICE_COLLECTIVE=0, MPIR_CVAR_*_COMPOSITION unset: MPICH must take the algorithm named)
 
 where the ratio that remains is message headers, TCP/IP and Ethernet framing.
 """

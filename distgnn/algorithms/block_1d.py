@@ -22,7 +22,7 @@ class Block1D(BlockRows):
         return range(parts)
 
     def _block_row(self, blocks: list[CSR], H: DistDense, T: DistDense) -> DistDense:
-        for A_ij, H_j in zip(blocks, self._panels(H), strict=True):  # Alg. 1, lines 3-4
+        for A_ij, H_j in zip(blocks, self._broadcast(H), strict=True):  # Alg. 1, lines 3-4
             local.spmm(A_ij, H_j, out=T.block, accumulate=True)  # line 5
         return T
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.algorithms.dense import ReplicatedWeights
-from distgnn.algorithms.panels import dense_panels
+from distgnn.algorithms.panels import broadcast_rows
 from distgnn.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, block
 from distgnn.matrix import CSR, BlockSource, DistDense, DistSparse
@@ -54,10 +54,10 @@ class BlockRows(DistSparse):
     def multiply_adjoint(self, G: DistDense) -> DistDense:
         return self._block_row(self.At, G, self._zeros(self.input_layout, (self.shape[1], G.shape[1])))
 
-    def _panels(self, H: DistDense) -> Iterator[Any]:
+    def _broadcast(self, H: DistDense) -> Iterator[Any]:
         """The row blocks of ``H`` of this rank's stages, broadcast one after another."""
         heights = np.diff(H.layout.rows.vector(self.grid, H.shape[0])).tolist()
-        return dense_panels(self.column, H.block, [(j, (0, heights[j])) for j in self.stages])
+        return broadcast_rows(self.column, H.block, [(j, (0, heights[j])) for j in self.stages])
 
     @abstractmethod
     def _stages(self, parts: int) -> range:

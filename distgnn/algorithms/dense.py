@@ -67,7 +67,7 @@ class ReplicatedWeights(DenseProducts):
         self.along_row = self.grid.along(*layout.col_axes)
         self.along_rows = self.grid.along(*layout.row_axes)
 
-    def _panels(self, X: DistDense) -> Iterator[tuple[Range, Any]]:
+    def _broadcast(self, X: DistDense) -> Iterator[tuple[Range, Any]]:
         """The column blocks of ``X`` one after another on all ranks of the row, each with its global columns."""
         columns = X.layout.cols.vector(self.grid, X.shape[1])
         for c in range(self.along_row.size):
@@ -81,7 +81,7 @@ class ReplicatedWeights(DenseProducts):
         shape = (T.shape[0], W.shape[1])
         Z = DistDense(self.grid.backend.zeros(self.output_layout.local_shape(shape), T.dtype), self.output_layout, shape)
         left, right = Z.col_range
-        for (top, bottom), T_c in self._panels(T):  # Alg. 3, lines 12-16
+        for (top, bottom), T_c in self._broadcast(T):  # Alg. 3, lines 12-16
             local.gemm(T_c, W.block[top:bottom, left:right], out=Z.block, accumulate=True)  # line 18
         return Z
 
@@ -91,7 +91,7 @@ class ReplicatedWeights(DenseProducts):
         top, bottom = T.col_range
         dW = backend.empty((bottom - top, G.shape[1]), T.dtype)
         dT = None if W is None else T.like(backend.zeros(T.block.shape, T.dtype))
-        for (left, right), G_c in self._panels(G):
+        for (left, right), G_c in self._broadcast(G):
             dW[:, left:right] = local.gemm(T.block, G_c, trans_a=True)
             if dT is not None and W is not None:
                 local.gemm(G_c, W.block[top:bottom, left:right], out=dT.block, accumulate=True, trans_b=True)

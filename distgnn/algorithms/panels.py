@@ -1,6 +1,7 @@
 """Panels: the blocks that ranks of a group broadcast to each other, stage by stage.
 
-An algorithm iterates over panels and never sees buffers; how far ahead panels travel is decided here.
+An algorithm iterates over panels, which broadcasts them one by one; it never sees buffers, and how far ahead panels travel is
+decided here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from distgnn.layout import Range
 from distgnn.matrix import CSR
 
 
-def dense_panels(comm: Comm, block: Any, stages: Sequence[tuple[int, Range]]) -> Iterator[Any]:
+def broadcast_rows(comm: Comm, block: Any, stages: Sequence[tuple[int, Range]]) -> Iterator[Any]:
     """For each stage ``(root, rows)``: those local rows of rank ``root``'s ``block``, on every rank of ``comm``.
 
     A panel is valid until the next one is asked for. Every rank passes a block of the same width and dtype.
@@ -44,8 +45,8 @@ class SparsePanels:
         away = [CSR.nbytes(*header) for header, root in zip(self.headers, self.roots, strict=True) if root != comm.rank]
         self._room = comm.backend.empty((max(away, default=0),), np.uint8)
 
-    def __iter__(self) -> Iterator[CSR]:
-        """The panel of each stage on every rank; valid until the next one is asked for."""
+    def broadcast(self) -> Iterator[CSR]:
+        """The panel of each stage, one after another, on every rank of the group; valid until the next one is asked for."""
         for stage, (root, header) in enumerate(zip(self.roots, self.headers, strict=True)):
             panel = self.mine[stage] if root == self.comm.rank else CSR(*header, self._room)
             self.comm.bcast(panel.buffer, root, words=panel.words)

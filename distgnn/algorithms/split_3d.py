@@ -8,7 +8,7 @@ import numpy as np
 
 from distgnn import local
 from distgnn.algorithms.dense import ReplicatedWeights
-from distgnn.algorithms.panels import SparsePanels, dense_panels
+from distgnn.algorithms.panels import SparsePanels, broadcast_rows
 from distgnn.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, block
 from distgnn.matrix import CSR, BlockSource, DistDense, DistSparse
@@ -66,7 +66,8 @@ class Split3D(DistSparse):
     def multiply(self, H: DistDense) -> DistDense:
         partial = self.grid.backend.zeros((int(self.pieces[-1] - self.pieces[0]), H.block.shape[1]), H.dtype)
         stages = [(s, (0, height)) for s, height in enumerate(self.heights)]
-        for A_s, H_s in zip(self.A, dense_panels(self.column, H.block, stages), strict=True):  # 2D SUMMA in layer k
+        A_panels, H_panels = self.A.broadcast(), broadcast_rows(self.column, H.block, stages)  # 2D SUMMA in layer k
+        for A_s, H_s in zip(A_panels, H_panels, strict=True):
             local.spmm(A_s, H_s, out=partial, accumulate=True)
         T = self.fiber.reduce_scatter_rows(partial, self.pieces - self.pieces[0])
         return DistDense(T, self.output_layout, (self.shape[0], H.shape[1]))
@@ -74,7 +75,7 @@ class Split3D(DistSparse):
     def multiply_adjoint(self, G: DistDense) -> DistDense:
         whole = self.fiber.allgather_rows(G.block, self.pieces - self.pieces[0])
         B = self._zeros(self.input_layout, (self.shape[1], G.shape[1]))
-        for s, At_s in enumerate(self.At):
+        for s, At_s in enumerate(self.At.broadcast()):
             B_s = self.column.reduce(local.spmm(At_s, whole), root=s)
             if s == self.column.rank:
                 B.block[...] = B_s

@@ -8,7 +8,7 @@ import numpy as np
 
 from distgnn import local
 from distgnn.algorithms.dense import ReplicatedWeights
-from distgnn.algorithms.panels import SparsePanels, dense_panels
+from distgnn.algorithms.panels import SparsePanels, broadcast_rows
 from distgnn.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, owner, refine
 from distgnn.matrix import CSR, BlockSource, DistDense, DistSparse
@@ -74,14 +74,15 @@ class Summa2D(DistSparse):
 
     def multiply(self, H: DistDense) -> DistDense:
         T = self._zeros(self.output_layout, (self.shape[0], H.shape[1]))
-        H_panels = dense_panels(self.column, H.block, self.H_stages)
-        for A_k, H_k in zip(self.A, H_panels, strict=True):  # Alg. 3, lines 9-10
+        A_panels = self.A.broadcast()  # along the process row: Alg. 3, line 9
+        H_panels = broadcast_rows(self.column, H.block, self.H_stages)  # line 10
+        for A_k, H_k in zip(A_panels, H_panels, strict=True):
             local.spmm(A_k, H_k, out=T.block, accumulate=True)  # line 11
         return T
 
     def multiply_adjoint(self, G: DistDense) -> DistDense:
         B = self._zeros(self.input_layout, (self.shape[1], G.shape[1]))
-        for At_k, (r, (top, bottom)) in zip(self.At, self.H_stages, strict=True):
+        for At_k, (r, (top, bottom)) in zip(self.At.broadcast(), self.H_stages, strict=True):
             B_k = self.column.reduce(local.spmm(At_k, G.block), root=r)
             if r == self.column.rank:
                 B.block[top:bottom] = B_k

@@ -12,7 +12,6 @@ import numpy as np
 
 from distgnn.layout import partition
 
-
 #: How nodes are cut; a test of other partitions puts its own function here. Feature widths are always cut evenly.
 cut_nodes = partition
 
