@@ -30,8 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     launch.limit_threads()
     launch.install_abort_hook()
+    origins = config.Origins()
     try:
-        args = parse(sys.argv[1:] if argv is None else argv)
+        args = parse(sys.argv[1:] if argv is None else argv, origins)
         launch.start()
         command_module(args.command).run(args)
         sys.stdout.flush()
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 1
     except UserError as error:
-        return launch.leave(error)
+        return launch.leave(origins.explain(error))
     except RuntimeError as error:
         if "cannot load MPI library" not in str(error):  # mpi4py's words
             raise
@@ -49,8 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
+def parse(argv: Sequence[str], origins: config.Origins | None = None) -> argparse.Namespace:
     """The command line with environment and ``--config`` file filled in; ``.command`` is the command's name.
+
+    Prints on rank 0's stderr what of the two is not taken. Puts into ``origins`` where the settings come from.
 
     Raises:
         UserError: anything wrong with it. SystemExit(0) after ``--help`` and ``--version``.
@@ -58,11 +61,24 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if not argv or argv[0] not in COMMANDS:
         return overview().parse_args(argv)  # help, version, or a complaint
     name, words = argv[0], argv[1:]
+    parser = command_parser(name)
+    applied = config.apply(parser, name, words, os.environ, COMMANDS)
+    if origins is not None:
+        origins.sources = applied.sources
+    args = parser.parse_args(words, argparse.Namespace(command=name))
+    if launch.is_first():
+        ignored = config.unknown_variables(os.environ, map(command_parser, COMMANDS))
+        for line in (*ignored, *applied.left_out):
+            print(f"distgnn: warning: {line}", file=sys.stderr, flush=True)
+    return args
+
+
+def command_parser(name: str) -> Parser:
+    """The parser of one command, with its defaults."""
     parser = Parser(prog=f"distgnn {name}", description=command_module(name).HELP)
     command_module(name).add_arguments(parser)
     config.add_option(parser)
-    config.apply(parser, name, words, os.environ, COMMANDS)
-    return parser.parse_args(words, argparse.Namespace(command=name))
+    return parser
 
 
 def overview() -> Parser:

@@ -1,15 +1,17 @@
 """Settings of a command from four places: flag, over environment ``DISTGNN_FLAG_NAME``, over a TOML file, over the default.
 
 Works for any parser: a value from the environment or the file goes through the flag's own type and choices and becomes its
-default.
+default. Names that nothing knows are refused in a file; in the environment, which is not this program's own, they are told.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import difflib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,15 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+#: What the environment may say beside the flags: for kernels, MPI and tests.
+VARIABLES = (
+    *("DISTGNN_BACKEND", "DISTGNN_CONFIG", "DISTGNN_CUDA_AWARE", "DISTGNN_EMULATION_CACHE", "DISTGNN_HOST_ISA"),
+    *("DISTGNN_SPMM", "DISTGNN_SPMM_TUNE"),
+)
+
+#: Settings that mean something for one algorithm only: this one, or (None) the one that is chosen where they are set.
+_ALGORITHM_OF = {"grid": None, "replication": "1.5d"}
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False, "": False}
 
@@ -38,7 +49,7 @@ def apply(
     argv: Sequence[str],
     environ: Mapping[str, str],
     commands: Iterable[str] = (),
-) -> None:
+) -> Origins:
     """Make what the ``--config`` file and the environment say the defaults of ``parser``.
 
     Args:
@@ -46,23 +57,93 @@ def apply(
         command: its name; the file's table of this name belongs to it, tables of the other ``commands`` are left alone.
         argv: the words after the command, looked at for ``--config`` only.
 
+    Returns:
+        where every setting comes from that is neither a flag's nor the default, and what was left out, for want of its algorithm.
+
     Raises:
         UserError: unreadable file, unknown key, or a value that the flag refuses; names the file or variable.
     """
     flags = _flags(parser)
+    layers: list[dict[str, tuple[Any, str]]] = [{}, {}]  # name -> value, source: of the file, of the environment
     finder = type(parser)(prog=parser.prog, add_help=False)
     finder.add_argument("--config", default=environ.get("DISTGNN_CONFIG"))
     path = finder.parse_known_args(list(argv))[0].config
     if path:
-        for name, value in _read(path, command, commands).items():
-            if name.replace("_", "-") not in flags:
-                known = ", ".join(sorted(flags))
-                raise UserError(f"{path}: unknown key {name!r} for {command}; known keys: {known}")
-            _set(parser, flags[name.replace("_", "-")], value, path)
-    for name, action in flags.items():
-        variable = "DISTGNN_" + name.upper().replace("-", "_")
-        if variable in environ:
-            _set(parser, action, environ[variable], variable)
+        for name, value in _read(path, command, commands, flags).items():
+            if name not in flags:
+                hint = _nearest(name, flags, "; did you mean {}?")
+                raise UserError(f"{path}: unknown key {name!r} for {command}{hint}; known keys: {', '.join(sorted(flags))}")
+            layers[0][name] = value, path
+    layers[1] = {name: (environ[_variable(name)], _variable(name)) for name in flags if _variable(name) in environ}
+    given = _given(parser, flags, argv)
+    left_out = _leave_out_other_algorithms(layers, given, parser.get_default("algorithm"))
+    origins = {}
+    for layer in layers:
+        for name, (value, source) in layer.items():
+            _set(parser, flags[name], value, source)
+            if flags[name].dest not in given:
+                origins[name] = source
+    return Origins(origins, left_out)
+
+
+@dataclass
+class Origins:
+    """`sources`: flag name -> file or variable that set it; `left_out`: a line about each setting that was not taken."""
+
+    sources: dict[str, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+    def explain(self, error: UserError) -> UserError:
+        """The same error, which also says where the flag that it begins with was set, if not on the command line."""
+        name = str(error).partition(" ")[0].rstrip(":").removeprefix("--")
+        source = self.sources.get(name)
+        return error if source is None else UserError(f"{error} (--{name} is set by {source})")
+
+
+def unknown_variables(environ: Mapping[str, str], parsers: Iterable[argparse.ArgumentParser]) -> list[str]:
+    """A line about each DISTGNN_ variable that no flag of these (all) commands and nothing else reads."""
+    known = {*VARIABLES, *(_variable(name) for parser in parsers for name in _flags(parser))}
+    unknown = sorted(name for name in environ if name.startswith("DISTGNN_") and name not in known)
+    return [f"{name}: no command has a flag of this name{_nearest(name, known, '; did you mean {}?')}" for name in unknown]
+
+
+def _leave_out_other_algorithms(layers: list[dict[str, tuple[Any, str]]], given: Mapping[str, Any], default: Any) -> list[str]:
+    """Drop from file and environment what is for another algorithm than the one that a source above them chose."""
+    lines, chosen = [], [default]
+    for layer in layers:
+        chosen.append(layer["algorithm"][0] if "algorithm" in layer else chosen[-1])
+    final = given.get("algorithm", chosen[-1])
+    for index, layer in enumerate(layers):
+        above = "algorithm" in given or any("algorithm" in other for other in layers[index + 1 :])
+        for name in [name for name in _ALGORITHM_OF if above and name in layer]:
+            home = _ALGORITHM_OF[name] or chosen[index + 1]
+            if home != final:
+                _, source = layer.pop(name)
+                if name not in given:
+                    lines.append(f"{source}: {name} is for algorithm {home} and is left out, as {final} was chosen")
+    return lines
+
+
+def _given(parser: argparse.ArgumentParser, flags: Mapping[str, argparse.Action], argv: Sequence[str]) -> dict[str, Any]:
+    """What the command line itself sets: dest -> value."""
+    if {"-h", "--help"} & set(argv):
+        return {}
+    finder = type(parser)(prog=parser.prog, add_help=False)
+    for action in flags.values():
+        bare = copy.copy(action)
+        bare.default, bare.required = argparse.SUPPRESS, False
+        finder._add_action(bare)
+    return vars(finder.parse_known_args(list(argv))[0])
+
+
+def _variable(name: str) -> str:
+    return "DISTGNN_" + name.upper().replace("-", "_")
+
+
+def _nearest(name: str, known: Iterable[str], text: str) -> str:
+    """`text` with the known name that looks most like this one; nothing if none does."""
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return text.format(near[0]) if near else ""
 
 
 def _flags(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
@@ -75,16 +156,28 @@ def _flags(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     return flags
 
 
-def _read(path: str, command: str, commands: Iterable[str]) -> dict[str, Any]:
+def _read(path: str, command: str, commands: Iterable[str], flags: Iterable[str]) -> dict[str, Any]:
+    """The settings for a command, names with dashes."""
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"--config {path}: cannot read it ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"--config {path}: not valid TOML: {error}") from error
-    tables = {name for name in (command, *commands) if isinstance(content.get(name), dict)}
+    names = {command, *commands}
+    tables = {name for name, value in content.items() if isinstance(value, dict) and name.replace("_", "-") not in flags}
+    for name in sorted(tables - names):
+        hint = _nearest(name, names, "; did you mean [{}]?")
+        raise UserError(f"{path}: unknown table [{name}]{hint}; tables are named like the commands: {', '.join(sorted(names))}")
     own = content[command] if command in tables else {}
-    return {name: value for name, value in content.items() if name not in tables} | own
+    return _dashed(path, {name: value for name, value in content.items() if name not in tables}) | _dashed(path, own)
+
+
+def _dashed(path: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    for name in table:
+        if "_" in name and name.replace("_", "-") in table:
+            raise UserError(f"{path}: {name.replace('_', '-')} and {name} are the same setting; give one of them")
+    return {name.replace("_", "-"): value for name, value in table.items()}
 
 
 def _set(parser: argparse.ArgumentParser, action: argparse.Action, value: Any, source: str) -> None:

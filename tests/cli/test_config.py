@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from distgnn import cli
 from distgnn.cli import Parser, config
 from distgnn.errors import UserError
 
@@ -91,7 +93,10 @@ def test_the_environment_can_switch_off_what_the_file_switches_on(tmp_path: Path
     [
         ("learning-rate = 1", "run.toml: unknown key 'learning-rate' for train; known keys: algorithm, epochs, fanout, force"),
         ("config = 'other.toml'", "unknown key 'config'"),
-        ("[infer]\nlr = 1", "unknown key 'infer'"),
+        ("epoch = 1", "unknown key 'epoch' for train; did you mean epochs?; known keys: "),
+        ("[infer]\nlr = 1", "run.toml: unknown table [infer]; tables are named like the commands: prepare, train"),
+        ("[trian]\nlr = 1", "unknown table [trian]; did you mean [train]?; tables"),
+        ("weight-decay = 1\nweight_decay = 2", "run.toml: weight-decay and weight_decay are the same setting; give one of them"),
         ("lr = 'fast'", "run.toml: argument --lr: invalid float value: 'fast'"),
         ("algorithm = '4d'", "run.toml: argument --algorithm: invalid choice: '4d'"),
         ("force = 3", "run.toml: --force is a switch: true or false, not 3"),
@@ -108,3 +113,65 @@ def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
 def test_bad_environment_is_named() -> None:
     with pytest.raises(UserError, match="DISTGNN_EPOCHS: argument --epochs: invalid int value: 'ten'"):
         parse(["x.dg"], {"DISTGNN_EPOCHS": "ten"})
+
+
+def algorithm(words: list[str], environ: dict[str, str], text: str, folder: Path) -> tuple[argparse.Namespace, list[str]]:
+    parser = Parser(prog="distgnn train")
+    for flag in ("--algorithm", "--grid", "--replication"):
+        parser.add_argument(flag)
+    parser.set_defaults(algorithm="1d")
+    config.add_option(parser)
+    words = [*words, f"--config={written(folder, text)}"]
+    left_out = config.apply(parser, "train", words, environ, COMMANDS).left_out
+    return parser.parse_args(words), left_out
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "text", "grid", "replication", "lines"),
+    [
+        (["--algorithm=2d"], {}, "algorithm = '1.5d'\nreplication = 2", None, None, 1),
+        (["--algorithm=2d"], {}, "replication = 2", None, None, 1),
+        (["--algorithm=1.5d"], {}, "replication = 2", None, "2", 0),
+        (["--algorithm=2d", "--grid=2x2"], {}, "algorithm = '3d'\ngrid = '2x2x2'", "2x2", None, 0),
+        (["--algorithm=2d"], {}, "algorithm = '2d'\ngrid = '2x2'", "2x2", None, 0),
+        ([], {"DISTGNN_ALGORITHM": "2d"}, "grid = '4'", None, None, 1),
+        ([], {"DISTGNN_ALGORITHM": "2d", "DISTGNN_GRID": "2x2"}, "grid = '4'", "2x2", None, 1),
+        (["--algorithm=3d"], {"DISTGNN_GRID": "2x2"}, "algorithm = '2d'", None, None, 1),
+        (["--grid=2x2"], {"DISTGNN_ALGORITHM": "2d"}, "algorithm = '1d'", "2x2", None, 0),
+        ([], {}, "replication = 2", None, "2", 0),
+    ],
+)
+def test_a_grid_of_another_algorithm_does_not_block(words, environ, text, grid, replication, lines, tmp_path: Path) -> None:
+    args, left_out = algorithm(words, environ, text, tmp_path)
+    assert (args.grid, args.replication, len(left_out)) == (grid, replication, lines)
+
+
+def test_what_is_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.parse(["train", "x.dg", "--algorithm=2d", f"--config={written(tmp_path, 'replication = 2')}"])
+    told = "run.toml: replication is for algorithm 1.5d and is left out, as 2d was chosen\n"
+    assert capsys.readouterr().err == f"distgnn: warning: {tmp_path}/{told}"
+
+
+def test_messages_name_where_a_setting_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setenv("DISTGNN_DROPOUT", "3")
+    assert cli.main(["train", "x.dg"]) == 2
+    assert "--dropout 3.0: must be at least 0 and less than 1 (--dropout is set by DISTGNN_DROPOUT)" in capsys.readouterr().err
+    assert cli.main(["train", "x.dg", "--dropout=2"]) == 2
+    assert "set by" not in capsys.readouterr().err
+
+
+def test_unknown_variables_are_told(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setenv("DISTGNN_EPOCH", "3")
+    monkeypatch.setenv("DISTGNN_NODES", "3")  # of another command
+    monkeypatch.setenv("DISTGNN_SPMM", "scipy")
+    cli.parse(["train", "x.dg"])
+    assert capsys.readouterr().err == (
+        "distgnn: warning: DISTGNN_EPOCH: no command has a flag of this name; did you mean DISTGNN_EPOCHS?\n"
+    )
+
+
+def test_variables_that_the_program_reads_are_known() -> None:
+    root = Path(cli.__file__).parents[1]
+    read = {name for path in root.rglob("*.py") for name in re.findall(r'"(DISTGNN_[A-Z_]+)"', path.read_text())}
+    assert "DISTGNN_HOST_ISA" in read
+    assert not config.unknown_variables(dict.fromkeys(read, ""), map(cli.command_parser, cli.COMMANDS))
