@@ -105,11 +105,21 @@ class Formatter(argparse.HelpFormatter):
     """Appends the default to a flag's help where there is one worth telling."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        text = action.help
-        untold = (None, False, argparse.SUPPRESS)
-        if text is None or not action.option_strings or "default" in text or any(action.default is value for value in untold):
+        text, value = action.help, action.default
+        switch = action.nargs == 0 and not isinstance(action, argparse.BooleanOptionalAction)
+        untold = value is None or value is False or value == argparse.SUPPRESS
+        if text is None or not action.option_strings or "default" in text or switch or untold:
             return text
-        return f"{text} (default: %(default)s)"
+        return f"{text} (default: {_as_typed(action, value).replace('%', '%%')})"
+
+
+def _as_typed(action: argparse.Action, value: Any) -> str:
+    """A value the way it is written on the command line."""
+    if isinstance(value, (list, tuple)):
+        return (" " if action.nargs else ",").join(_as_typed(action, part) for part in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class Parser(argparse.ArgumentParser):

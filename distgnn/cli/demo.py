@@ -12,7 +12,7 @@ from typing import Any
 
 from distgnn.cli.train import count
 
-HELP = "make a graph, train it on 4 ranks with every algorithm, check that they agree, write a report"
+HELP = "make a graph, train it with every algorithm (on 4 ranks unless launched on others), check that they agree, report"
 RANKS = 4
 TOLERANCE = 1e-4  # of relative differences between losses, as in train --check
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 
@@ -39,6 +40,19 @@ def test_every_command_has_its_module_and_a_line_of_help(name: str) -> None:
     assert "\n" not in module.HELP
     assert module.HELP in " ".join(cli.overview().format_help().split())
     assert callable(module.run)
+
+
+def test_help_tells_defaults_as_they_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    helps = {name: cli.command_parser(name).format_help() for name in ("train", "prepare", "bench")}
+    for line in ("hidden widths, one for all or one for each (default: 16)", "(default: 0.01)", "one per layer (default: 0)", "of weights and dropout (default: 0)"):
+        assert line in helps["train"]
+    assert "do not add missing self-loops\n" in helps["prepare"]
+    assert "(default: 16 64 128)" in helps["bench"]
+    parser = cli.Parser()
+    parser.add_argument("--bias", action=argparse.BooleanOptionalAction, default=True, help="a bias")
+    parser.add_argument("--share", default="50%", help="of it")
+    assert "a bias (default: yes)" in parser.format_help() and "of it (default: 50%)" in parser.format_help()
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
