@@ -96,7 +96,9 @@ class LookAhead:
     """
 
     CANDIDATES = (64, 128, 256)
-    TURNS = 3
+    DEFAULT = 256  # what the C code takes for such rows: best where they come from memory
+    GAIN = 0.9  # of the default's time, at most: less is noise
+    TURNS = 5
     LEAST_NONZEROS = 1 << 18  # below, a product is too short to time
 
     def __init__(self, nnz: int, row_bytes: int) -> None:
@@ -115,7 +117,8 @@ class LookAhead:
         product(distance)
         self.best[distance] = min(self.best[distance], time.thread_time() - started)
         if not self.left:
-            self.chosen = min(self.best, key=self.best.__getitem__)
+            best = min(self.best, key=self.best.__getitem__)
+            self.chosen = best if self.best[best] <= self.GAIN * self.best[self.DEFAULT] else self.DEFAULT
             seconds = ", ".join(f"{d}: {t:.2g} s" for d, t in self.best.items())
             log.info("%s: prefetches %d non-zeros ahead (%s)", name, self.chosen, seconds)
 

@@ -141,7 +141,7 @@ def candidates(A: sp.csr_array, B: np.ndarray, C: np.ndarray, prototype: Path | 
     """Name -> a call that computes C = A B into the existing C; handles and conversions are made before, outside the timing."""
     block = CSR.from_scipy(A, backend.get("numpy"))
     runs: dict[str, Run] = {OURS: lambda: hostkernels.spmm(block, B, C, False), "scipy": _scipy(A, B, C)}
-    for _ in range(10):  # until the distance to prefetch is chosen
+    for _ in range(1 + hostkernels.LookAhead.TURNS * len(hostkernels.LookAhead.CANDIDATES)):  # until the distance is chosen
         runs[OURS]()
     if prototype is not None:
         runs["prototype"] = _prototype(prototype, A, B, C)

@@ -245,19 +245,23 @@ def test_check_finds_what_could_crash(index: type) -> None:
             check(*bad)
 
 
-def test_the_look_ahead_is_chosen_once_and_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("seconds, chosen", [(2, 128), (8.9, 128), (9.1, 256), (12, 256)])
+def test_the_look_ahead_is_chosen_once_and_said(
+    seconds: float, chosen: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """128 takes `seconds`: it must be clearly faster than the default."""
     monkeypatch.setattr(hostkernels.LookAhead, "LEAST_NONZEROS", 1)
-    clock = iter([0, 5, 10, 12, 20, 29] * 3)  # 256 takes 5, 128 takes 2, 64 takes 9
+    clock = iter([0, 10, 20, 20 + seconds, 40, 59] * 5)  # 256 takes 10, 64 takes 19
     monkeypatch.setattr(hostkernels.time, "thread_time", lambda: next(clock))
     A = CSR.from_scipy(SHAPES["prime"].astype(np.float32), backend.get("numpy"))
     B, out = np.ones((31, 16), np.float32), np.empty((31, 16), np.float32)
     with caplog.at_level("INFO", logger="distgnn.hostkernels"):
-        for turn in range(12):
+        for turn in range(18):
             out[...] = np.nan
             hostkernels.spmm(A, B, out, False)
             assert np.allclose(out, SHAPES["prime"] @ B), turn
-    assert A.cached["look ahead 16"].chosen == 128
-    assert len(caplog.records) == 1 and "width 16: prefetches 128 non-zeros ahead" in caplog.text
+    assert A.cached["look ahead 16"].chosen == chosen
+    assert len(caplog.records) == 1 and f"width 16: prefetches {chosen} non-zeros ahead" in caplog.text
 
 
 def test_nothing_is_tried_where_nothing_is_close() -> None:
