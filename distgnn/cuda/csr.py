@@ -23,6 +23,7 @@ WARP = 32
 VECTOR_BYTES = 16  # what one load instruction of a lane fetches at most
 
 UNIT, PER_ENTRY, PER_COLUMN = 0, 1, 2
+FLOAT32, FLOAT64, BFLOAT16 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.uint16)
 
 
 @dataclass(frozen=True)
@@ -242,13 +243,14 @@ class _Product:
         launch(self.xp, FILE, name, grid, *segments, *factors, workspace, np.int32(width))
         grid = plan.long_rows.size, -(-f // (V * G))
         partial = plan.long_rows, cut.first, workspace, np.int32(width), np.int32(f)
-        name = f"spmm_combine<{C_TYPES[self.dtype.name]},{V},{G}>"
+        name = f"spmm_combine<{C_TYPES[self.dtype]},{V},{G}>"
         launch(self.xp, FILE, name, grid, *partial, *self.steps)
 
 
 def _tuner(A: CSR, B: Array, plan: Plan, f: int, kind: int) -> Tuner[Variant]:
-    alignment = address(B) & -address(B) or 256
-    key = f, np.dtype(B.dtype).name, kind, min(alignment, VECTOR_BYTES)
+    alignment = address(B) | 256
+    alignment = min(alignment & -alignment, VECTOR_BYTES)
+    key = f, B.dtype, kind, alignment
     if key not in plan.tuners:
         ways = candidates(f, B.dtype.itemsize, alignment, plan.average)
         if os.environ.get("DISTGNN_SPMM_TUNE", "1") == "0":
@@ -268,9 +270,9 @@ def _padded(xp: Any, B: Array, V: int) -> Array:
 
 def _check(A: CSR, B: Array, out: Array, weights: Any, row_scale: Array, bias: Array, keep: Array, positive: Array) -> None:
     (m, k), f, dtype = A.shape, B.shape[1], A.dtype
-    if dtype not in (np.float32, np.float64):
+    if dtype not in (FLOAT32, FLOAT64):
         raise ValueError(f"spmm: values must be float32 or float64, not {dtype}")
-    check("spmm: B", B, (k, f), np.uint16 if B.dtype == np.uint16 and dtype == np.float32 else dtype)
+    check("spmm: B", B, (k, f), BFLOAT16 if B.dtype == BFLOAT16 and dtype == FLOAT32 else dtype)
     check("spmm: out", out, (m, f), dtype)
     check("spmm: row_scale", row_scale, (m,), dtype)
     check("spmm: bias", bias, (f,), dtype)

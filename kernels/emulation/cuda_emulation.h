@@ -16,7 +16,9 @@
 #pragma once
 
 #include <sys/mman.h>
-#ifndef __x86_64__
+#if defined(__x86_64__) && !defined(EMULATION_UCONTEXT)
+#define EMULATION_SWITCH 1
+#else
 #include <ucontext.h>
 #endif
 
@@ -67,7 +69,7 @@ inline dim3 blockDim, gridDim;
 namespace emulation {
 
 // Where a fiber goes on. swapcontext, which is portable, makes two system calls per switch; six pushes do the same.
-#ifdef __x86_64__
+#ifdef EMULATION_SWITCH
 using Context = void*;  // the stack pointer; the registers that calls preserve lie on the stack
 
 extern "C" void emulation_switch(Context* from, Context to);

@@ -159,12 +159,14 @@ class Cupy:
     """NumPy with a ``RawModule``, for code that expects the module ``cupy``.
 
     Attributes:
+        flags: of the compiler.
         order: in which threads and blocks run: 0 forward, 1 backward, else the seed of a shuffle.
         launches: names of the kernels launched so far.
     """
 
     def __init__(self) -> None:
         self.order = 0
+        self.flags: tuple[str, ...] = FLAGS
         self.launches: list[str] = []
         self.programs: dict[tuple[str, str], Program] = {}
         self.cuda = _Cuda()
@@ -184,7 +186,8 @@ class Cupy:
         parts = min(os.cpu_count() or 1, -(-len(names) // 20))
         shares = [names[part::parts] for part in range(parts)]
         with ThreadPoolExecutor() as pool:
-            for share, path in zip(shares, pool.map(lambda share: compile_program(source, share), shares), strict=True):
+            paths = pool.map(lambda share: compile_program(source, share, self.flags), shares)
+            for share, path in zip(shares, paths, strict=True):
                 program = Program(path)
                 self.programs.update({(source, name): program for name in share})
 

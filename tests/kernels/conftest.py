@@ -82,7 +82,7 @@ VARIANTS = {
 
 def names_of(dtype: str, way: Variant, kind: int = 1, offset: str = "int", index: str = "int") -> list[str]:
     """The three kernels of a variant."""
-    element, total = launch.C_TYPES[dtype], "double" if dtype == "float64" else "float"
+    element, total = launch.C_TYPES[np.dtype(dtype)], "double" if dtype == "float64" else "float"
     return [
         f"spmm<{element},{offset},{index},{kind},{way.arguments}>",
         f"spmm_segments<{element},{index},{kind},{replace(way, P=way.L).arguments}>",
@@ -107,8 +107,7 @@ UNITS = ("uint4", "uint2", "unsigned", "unsigned short")
 #: All kernels besides csr_spmm.cu, by file.
 OTHER_KERNELS = {
     "rows.cu": [
-        *(f"gather_rows<{unit},{index},8>" for unit in UNITS for index in ("int", "int64")),
-        *(f"gather_rows<uint4,int,{lanes}>" for lanes in (1, 2, 4, 16, 32)),
+        *(f"gather_rows<{unit},{index},{G}>" for unit in UNITS for index in ("int", "int64") for G in (1, 2, 4, 8, 16, 32)),
         *(f"add_rows<{element},int64,{lanes}>" for element in ("float", "double") for lanes in (1, 8, 32)),
         "to_bfloat16",
     ],

@@ -74,11 +74,13 @@ __global__ void overflow(int by, int* to) { *to = (1 << 30) * by; }
 NAMES = [line.split("(")[0].split()[-1] for line in SOURCE.splitlines() if line.startswith("__global__")]
 
 
-@pytest.fixture(scope="module")
-def cupy():
+@pytest.fixture(scope="module", params=["as on this machine", "portable"])
+def cupy(request):
+    """With this machine's way to switch between fibers, and with the one that every machine has."""
     if emulator.compiler() is None:
         pytest.skip("no C++ compiler here (g++, or what CXX names) to emulate a GPU with")
     stand_in = emulator.Cupy()
+    stand_in.flags += ("-DEMULATION_UCONTEXT",) if request.param == "portable" else ()
     stand_in.build(SOURCE, NAMES)
     yield stand_in
     stand_in.close()

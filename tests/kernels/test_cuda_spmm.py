@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from distgnn import backend, cuda
+from distgnn import backend, cuda, local
 from distgnn.cuda import csr, launch
 from distgnn.matrix import CSR
 from kernels.conftest import VARIANTS, names_of, spmm_names
@@ -37,6 +37,7 @@ def matrix(average: float, hubs: tuple[int, ...] = (), m: int = 61, k: int = 53)
 
 
 HUBS = matrix(6, (700, 1300))
+AVERAGES, LENGTHS = (0.5, 20, 70, 300), (0, 1, 17)  # of test_degrees
 
 
 def block_of(gpu, A, dtype, index=np.int32):
@@ -82,6 +83,9 @@ def names_of_products() -> list[str]:
             names += names_of(dtype, csr.candidates(f, size, 256, average)[0])
         for f in (4, 8, 41):
             names += names_of(dtype, csr.candidates(f, size, size, average)[0])
+    degrees = [("float32", 16, matrix(a, LENGTHS).nnz / 61) for a in AVERAGES]
+    for dtype, f, degree in [*degrees, ("float64", 256, average), ("float32", 4, 1), ("float32", 1, 0), ("float32", 8, 0)]:
+        names += names_of(dtype, csr.candidates(f, np.dtype(dtype).itemsize, 256, degree)[0])
     for f in (8, 16, 41, 256):
         for way in csr.candidates(f, 4, 256, 20) + csr.candidates(f, 4, 256, average):
             names += names_of("float32", way)
@@ -221,11 +225,11 @@ def test_arrays_at_any_address(built, dtype, f):
         close(gpu.to_host(out), HUBS @ exact + C, dtype)
 
 
-@pytest.mark.parametrize("average", [0.5, 20, 70, 300])
+@pytest.mark.parametrize("average", AVERAGES)
 def test_degrees(built, average):
     """Few and many non-zeros per row: all numbers of teams, and short rows that are long for another matrix."""
     gpu = built
-    A = matrix(average, (0, 1, 17))
+    A = matrix(average, LENGTHS)
     block = block_of(gpu, A, np.float32)
     B, exact = dense((A.shape[1], 16), np.float32)
     close(gpu.to_host(cuda.spmm(block, gpu.asarray(B))), A @ exact, np.float32)
@@ -316,6 +320,14 @@ def test_bad_input_is_refused(built):
         cuda.spmm(block_of(gpu, HUBS, np.int32), zeros((k, 4), np.int32))
     with pytest.raises(TypeError, match="NumPy scalar"):
         launch.launch(gpu.xp, csr.FILE, "spmm", 1, 3)
+
+
+@pytest.mark.parametrize(("wanted", "kernel"), [("auto", cuda.spmm), ("raw", cuda.spmm), ("cusparse", cuda.spmm_cusparse)])
+def test_dispatch(monkeypatch, wanted, kernel):
+    monkeypatch.setenv("DISTGNN_SPMM", wanted)
+    local._spmm_kernel.cache_clear()
+    assert local._spmm_kernel("cupy", np.dtype(np.float32)) is kernel
+    local._spmm_kernel.cache_clear()
 
 
 @pytest.mark.parametrize("f", [1, 8, 41])
