@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 
 from distgnn.errors import UserError
+from distgnn.store.manifest import denied
 
 # Below HDF5's chunk cache of 1 MiB (8 MiB since HDF5 2.0), so that reading a chunk in pieces checks its sum once.
 CHUNK_BYTES = 1 << 19
@@ -123,6 +124,8 @@ def reading(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
             yield file
     except FileNotFoundError:
         raise UserError(f"{path}: file is missing; copy it or make it again") from None
+    except PermissionError:
+        raise denied(path) from None
     except (OSError, KeyError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path}: truncated or corrupt HDF5 file ({reason}); copy it or make it again") from None

@@ -33,7 +33,8 @@ class Store:
         orders: names of the orders, the default first.
 
     Raises:
-        UserError: no such directory, not a store, another schema version, a file missing or of the wrong length.
+        UserError: no such directory, not a store, another schema version, a file missing or of the wrong length, or numbers
+            of nodes or entries that contradict each other. What contradicts a file's contents is found when that is read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -47,7 +48,8 @@ class Store:
             self.symmetric = bool(self.manifest["symmetric"])
             self.orders: tuple[str, ...] = tuple(self.manifest["orders"])
             nodes = self.manifest["nodes"]
-            self._nodes = NodeFiles(self.path, nodes["partition"], nodes["files"])
+            self._nodes = NodeFiles(self.path, nodes["partition"], nodes["files"], self.width)
+            _check_partition("nodes", self._nodes.partition, self.n)
             self._stored = {name: self.order(name) for name in self.orders}[nodes["order"]]
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{self.path / manifest.NAME}: damaged ({error}); copy or prepare the store again") from None
@@ -60,7 +62,10 @@ class Store:
         name = self.orders[0] if name is None else name
         if name not in self.manifest["orders"]:
             raise UserError(f"{self.path}: no order {name!r}; it has {', '.join(self.orders)}")
-        return Order(self.path, name, self.manifest["orders"][name], self.n, self.dtype)
+        order = Order(self.path, name, self.manifest["orders"][name], self.n, self.dtype)
+        if order.nnz != self.nnz:
+            raise ValueError(f"{self.nnz} non-zeros, but {order.nnz} in the shards of order {name}")
+        return order
 
     def features(self, order: str | Order | None = None, rows: Range | None = None, cols: Range | None = None) -> np.ndarray:
         """float32[rows, cols] of the nodes at these positions of an order; everything by default.
@@ -81,7 +86,12 @@ class Store:
         _check_window("labels", rows, self.n)
         if not self.classes:
             return np.full(rows[1] - rows[0], -1, np.int32)
-        return self._read("labels", order, rows, None)
+        labels = self._read("labels", order, rows, None)
+        if len(labels) and not -1 <= labels.min() <= labels.max() < self.classes:
+            wrong = labels[(labels < -1) | (labels >= self.classes)][0]
+            raise UserError(f"{self.path / manifest.NAME}: says {self.classes} classes, but a node has label {wrong}; "
+                            f"expected -1..{self.classes - 1}, copy or prepare the store again")  # fmt: skip
+        return labels
 
     def split(self, order: str | Order | None = None, rows: Range | None = None) -> np.ndarray:
         """uint8[rows]: 0 none, 1 train, 2 validation, 3 test."""
@@ -123,6 +133,11 @@ class Order:
         self.nnz = int(self.shard_nnz.sum())
         stored = entry["permutation"]
         self._permutation = None if stored is None else NodeFiles(root, stored["partition"], stored["files"])
+        vectors = [self.rows, self.cols]
+        vectors += [] if self.partition is None else [self.partition]
+        vectors += [] if self._permutation is None else [self._permutation.partition]
+        for vector in vectors:
+            _check_partition(f"order {name}", vector, n)
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
         """A[rows, cols] as CSR with local, sorted, unique indices: int32 where they fit.
@@ -167,7 +182,8 @@ class Order:
     def _tile(self, i: int, j: int, window: Range, left: int) -> _Tile:
         first, last = int(self.cols[j]), int(self.cols[j + 1])
         part = None if window == (first, last) else (window[0] - first, window[1] - first)
-        return _Tile(self.root / self._files[i][j], part, first - left, index_type(self.shape[1]))
+        path, sizes = self.root / self._files[i][j], (int(self.rows[i + 1] - self.rows[i]), int(self.shard_nnz[i, j]))
+        return _Tile(path, sizes, part, first - left, index_type(self.shape[1]))
 
     def _read_strip(self, strip: list[_Tile], rows: Range, result: _Assembly) -> None:
         """Rows of one row of shards, appended to `result`."""
@@ -181,10 +197,11 @@ class Order:
 
 @dataclass(frozen=True)
 class _Tile:
-    """One shard file as part of a window: the columns wanted of it (None: all), and what to add to them to make them local
-    to the window, in integers of type `kind`."""
+    """One shard file as part of a window: its rows and entries, the columns wanted of it (None: all), and what to add to them
+    to make them local to the window, in integers of type `kind`."""
 
     path: Path
+    sizes: tuple[int, int]
     cols: Range | None
     shift: int
     kind: np.dtype
@@ -192,6 +209,8 @@ class _Tile:
     def pointers(self, rows: Range) -> np.ndarray:
         """int64: where in the file these rows of the shard begin and end."""
         with hdf5.reading(self.path) as file:
+            _check_shape(file["indptr"], (self.sizes[0] + 1,))
+            _check_shape(file["indices"], self.sizes[1:])
             return file["indptr"][rows[0] : rows[1] + 1].astype(np.int64)
 
     def read(self, pointers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -252,10 +271,10 @@ class _Assembly:
 
 
 class NodeFiles:
-    """Arrays with one row per node, cut into files by a partition vector."""
+    """Arrays with one row per node, cut into files by a partition vector; those of two dimensions have `width` columns."""
 
-    def __init__(self, root: Path, partition: Sequence[int], files: Sequence[str]) -> None:
-        self.root, self.partition, self.files = root, np.asarray(partition, np.int64), files
+    def __init__(self, root: Path, partition: Sequence[int], files: Sequence[str], width: int = 0) -> None:
+        self.root, self.partition, self.files, self.width = root, np.asarray(partition, np.int64), files, width
 
     def rows(self, name: str, rows: Range, cols: Range | None = None) -> np.ndarray:
         """Rows `rows` (of columns `cols`) of an array."""
@@ -263,7 +282,8 @@ class NodeFiles:
         for k, (lo, hi) in overlaps(self.partition, rows):
             first = int(self.partition[k])
             with hdf5.reading(self.root / self.files[k]) as file:
-                result[lo - rows[0] : hi - rows[0]] = _slice(file[name], lo - first, hi - first, cols)
+                dataset = self._dataset(file, name, k, cols)
+                result[lo - rows[0] : hi - rows[0]] = _slice(dataset, lo - first, hi - first, cols)
         return result
 
     def gather(self, name: str, positions: np.ndarray, cols: Range | None = None) -> np.ndarray:
@@ -274,13 +294,18 @@ class NodeFiles:
         sorted_positions = positions[arrangement]
         for k, (first, last) in overlaps(self.partition, (0, int(self.partition[-1]))):
             with hdf5.reading(self.root / self.files[k]) as file:
+                dataset = self._dataset(file, name, k, cols)
                 for lo in range(first, last, step):
                     a, b = np.searchsorted(sorted_positions, [lo, min(lo + step, last)])
                     if a < b:
                         start, stop = int(sorted_positions[a]), int(sorted_positions[b - 1]) + 1
-                        piece = _slice(file[name], start - first, stop - first, cols)
+                        piece = _slice(dataset, start - first, stop - first, cols)
                         result[arrangement[a:b]] = piece[sorted_positions[a:b] - start]
         return result
+
+    def _dataset(self, file: h5py.File, name: str, k: int, cols: Range | None) -> h5py.Dataset:
+        rows = int(self.partition[k + 1] - self.partition[k])
+        return _check_shape(file[name], (rows,) if cols is None else (rows, self.width))
 
 
 _TYPES = {"features": np.float32, "labels": np.int32, "split": np.uint8, "permutation": np.int64, "inverse": np.int64}
@@ -305,6 +330,20 @@ def overlaps(vector: np.ndarray, window: Range) -> Iterator[tuple[int, Range]]:
             return
         if first < last:
             yield index, (first, last)
+
+
+def _check_partition(what: str, vector: np.ndarray, n: int) -> None:
+    if not len(vector) or vector[0] != 0 or vector[-1] != n or np.any(np.diff(vector) < 0):
+        raise ValueError(f"{n} nodes, but {what} is cut at {vector.tolist() if len(vector) < 9 else '... ' + str(vector[-1])}")
+
+
+def _check_shape(dataset: h5py.Dataset, expected: tuple[int, ...]) -> h5py.Dataset:
+    """The dataset; UserError if the manifest means another shape."""
+    if dataset.shape != expected:
+        path = dataset.file.filename
+        raise UserError(f"{path}: {dataset.name[1:]} has shape {dataset.shape}, but {manifest.NAME} means {expected}; "
+                        "one of them was changed, copy or prepare the store again")  # fmt: skip
+    return dataset
 
 
 def _check_window(what: str, window: Range, extent: int) -> None:

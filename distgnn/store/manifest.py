@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +41,26 @@ def read(folder: str | os.PathLike[str], *, format: str = FORMAT, version: int =
         UserError: no such directory, no readable manifest of this `format`, or one of another schema version.
     """
     root = Path(folder)
-    if not root.exists():
-        raise UserError(f"{root}: no such {what}")
-    if not root.is_dir():
-        raise UserError(f"{root}: is a file; a distgnn {what} is a directory with a {NAME}")
     try:
+        if not root.exists():
+            raise UserError(f"{root}: no such {what}")
+        if not root.is_dir():
+            raise UserError(f"{root}: is a file; a distgnn {what} is a directory with a {NAME}")
+        if not stat.S_ISREG((root / NAME).stat().st_mode):  # reading a pipe would wait for ever
+            raise UserError(f"{root / NAME}: is not a regular file; copy the {what} or make it again")
         content = json.loads((root / NAME).read_text(encoding="utf-8"))
+    except PermissionError as error:
+        raise denied(error.filename or root / NAME) from None
     except FileNotFoundError:
         raise UserError(f"{root}: not a distgnn {what}, it has no {NAME}") from None
     except (ValueError, OSError) as error:
         raise UserError(f"{root / NAME}: not readable as JSON ({error})") from None
     if not isinstance(content, dict) or content.get("format") != format:
         raise UserError(f'{root}: not a distgnn {what}; its {NAME} does not say "format": "{format}"')
-    if content.get("version") != version:
-        found = content.get("version")
+    found = content.get("version")
+    if found is None:
+        raise UserError(f"{root / NAME}: damaged (it does not say its schema version); copy the {what} or make it again")
+    if found != version:
         raise UserError(f"{root}: {what} schema version {found}, this distgnn reads version {version}; make it again")
     return content
 
@@ -103,6 +110,8 @@ def check_sizes(root: Path, files: dict[str, Any]) -> None:
     for name, expected in files.items():
         try:
             size = (root / name).stat().st_size
+        except PermissionError:
+            raise denied(root / name) from None
         except OSError:
             raise UserError(f"{root / name}: file is missing; copy it or make it again") from None
         if size != expected["bytes"]:
@@ -112,4 +121,12 @@ def check_sizes(root: Path, files: dict[str, Any]) -> None:
 
 def verify(root: Path, files: dict[str, Any]) -> list[str]:
     """The names of the files whose bytes are not those the manifest was written for."""
-    return [name for name, expected in files.items() if fingerprint(root / name) != expected]
+    try:
+        return [name for name, expected in files.items() if fingerprint(root / name) != expected]
+    except PermissionError as error:
+        raise denied(error.filename) from None
+
+
+def denied(path: str | os.PathLike[str]) -> UserError:
+    """The error for a file that is there, and of which no more can be said."""
+    return UserError(f"{os.fspath(path)}: permission denied; give this user the right to read it")

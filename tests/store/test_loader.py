@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+import os
 import shutil
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -183,6 +186,7 @@ def test_a_file_is_not_a_store(tmp_path: Path) -> None:
         ('{"name": "my web app"}', 'not a distgnn store; its manifest.json does not say "format": "distgnn-store"'),
         ('{"format": "distgnn-store", "version": 2}', "store schema version 2, this distgnn reads version 1; make it again"),
         ('{"format": "distgnn-store", "version": 1}', "manifest.json: damaged"),
+        ('{"format": "distgnn-store"}', "manifest.json: damaged .it does not say its schema version"),
     ],
 )
 def test_not_a_store(content: str | None, message: str, tmp_path: Path) -> None:
@@ -198,6 +202,74 @@ def test_manifest_with_something_missing(key: str, store_copy: Path) -> None:
     del content[key]
     (store_copy / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"manifest.json: damaged"):
+        Store(store_copy)
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "message"),
+    [
+        ("n", 1, "manifest.json: damaged .48 nodes, but nodes is cut at"),
+        ("n", -1, "manifest.json: damaged .46 nodes, but nodes is cut at"),
+        ("nnz", 1, r"manifest.json: damaged .\d+ non-zeros, but \d+ in the shards of order random"),
+        ("width", 1, r"rows-0000.h5: features has shape \(9, 7\), but manifest.json means \(9, 8\)"),
+        ("width", -1, r"features has shape .* but manifest.json means"),
+        ("classes", -1, r"manifest.json: says 3 classes, but a node has label 3; expected -1\.\.2"),
+    ],
+)
+def test_a_manifest_that_contradicts_the_files(key: str, change: int, message: str, store_copy: Path) -> None:
+    content = json.loads((store_copy / "manifest.json").read_text())
+    content[key] += change
+    (store_copy / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=message):
+        _contents(Store(store_copy))
+
+
+@pytest.mark.parametrize("other", [True, False], ids=["of another order", "as stored"])
+def test_a_width_that_no_file_has(other: bool, store_copy: Path) -> None:
+    content = json.loads((store_copy / "manifest.json").read_text())
+    content["width"] = 3
+    (store_copy / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"manifest.json means"):
+        Store(store_copy).features("original" if other else "random", (0, 9))
+
+
+def test_entries_of_a_shard_that_are_not_in_its_file(store_copy: Path) -> None:
+    content = json.loads((store_copy / "manifest.json").read_text())
+    nnz = content["orders"]["random"]["nnz"]
+    nnz[0][0], nnz[0][1] = nnz[0][0] + 1, nnz[0][1] - 1
+    (store_copy / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"shard-0000-0000.h5: indices has shape"):
+        Store(store_copy).order("random").block((0, 2), (0, 2))
+
+
+def test_a_pipe_is_not_a_manifest(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(UserError, match=r"manifest.json: is not a regular file"):
+        Store(tmp_path)
+
+
+def test_what_may_not_be_read_is_not_called_damaged(store_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Any, *_args: Any, **_more: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    message = r"{}: permission denied; give this user the right to read it"
+    store = Store(store_copy)
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=message.format("rows-0000.h5")):
+        patch.setattr(h5py, "File", refuse)
+        store.features()
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=message.format(r"\.h5")):
+        patch.setattr("builtins.open", refuse)
+        store.verify()
+    stat = Path.stat
+    for hidden in ("manifest.json", "shard-0000-0000.h5"):
+        with monkeypatch.context() as patch, pytest.raises(UserError, match=message.format(hidden)):
+            def look(path: Path, hidden: str = hidden, **more: Any) -> Any:
+                return refuse(path) if path.name == hidden else stat(path, **more)
+
+            patch.setattr(Path, "stat", look)
+            Store(store_copy)
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=message.format("manifest.json")):
+        patch.setattr(Path, "read_text", refuse)
         Store(store_copy)
 
 
