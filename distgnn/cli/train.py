@@ -38,7 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out.add_argument("--resume", action="store_true", help="go on from --checkpoint, on any grid, and in --log")
     out.add_argument("--force", action="store_true", help="replace an existing --log or --checkpoint")
     out.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    out.add_argument("--check", action="store_true", help="train the serial reference beside, fail if losses differ by 1e-4")
+    out.add_argument(
+        "--check",
+        action="store_true",
+        help="train the serial reference beside, with the whole graph on rank 0, and fail if losses differ by 1e-4",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -49,30 +53,31 @@ def run(args: argparse.Namespace) -> None:
 
 def natural(text: str) -> int:
     """An int that is at least 0."""
-    value = int(text)
-    if value < 0:
-        raise ValueError(text)
-    return value
+    return _whole(text, 0)
 
 
 def count(text: str) -> int:
     """An int that is at least 1."""
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
+    return _whole(text, 1)
+
+
+def _whole(text: str, least: int) -> int:
+    if not text.strip().removeprefix("+").isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"expected a whole number, at least {least}, not {text!r}")
+    return int(text)
 
 
 def widths(text: str) -> list[int]:
     """"64" or "64,32"."""
-    return [count(word) for word in text.split(",")]
+    try:
+        return [count(word) for word in text.split(",")]
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"expected whole numbers, at least 1, as in 64,32, not {text!r}") from None
 
 
 def numbers(text: str) -> list[float]:
     """"5e-4" or "5e-4,0"."""
-    return [float(word) for word in text.split(",")]
-
-
-# What argparse calls these in its complaints.
-natural.__name__, count.__name__ = "whole number from 0", "whole number from 1"
-widths.__name__, numbers.__name__ = "list of whole numbers from 1", "list of numbers"
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers, as in 5e-4,0, not {text!r}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,6 +83,8 @@ class Job:
         first_epoch = 1 + (self.resume() if args.resume else 0)
         check = self.serial_check() if args.check else None
         record = run_record(self.grid, self.config())
+        if self.speaks:
+            print(self.describe(), flush=True)
         # Only now, as this empties or cuts an existing log: settings, environment, store and checkpoint are accepted. What can
         # still fail is what happens while training: no room for a checkpoint, a failed check, the machine.
         try:
@@ -159,6 +162,14 @@ class Job:
         config |= {"grid": self.grid.describe(), "order": self.order.name, "layers": len(self.widths) - 1}
         return config | {"widths": self.widths, "n": self.store.n, "nnz": self.store.nnz}
 
+    def describe(self) -> str:
+        """What is trained and how, in one line."""
+        grid = self.grid.describe()
+        arranged = f"grid {'x'.join(map(str, grid.values()))} ({' x '.join(grid)})"
+        ranks = f"{self.grid.size} rank{'s' if self.grid.size > 1 else ''}"
+        graph = f"{self.store.n} nodes, {self.store.nnz} non-zeros, widths {'-'.join(map(str, self.widths))}"
+        return f"{self.args.algorithm} on {ranks}, {arranged}: {graph}"
+
     def identity(self) -> dict[str, Any]:
         """What a run that goes on from this one's checkpoint must share with it; the grid is not part of it."""
         args = self.args
@@ -216,11 +227,15 @@ def hidden_widths(hidden: list[int], layers: int | None) -> list[int]:
 
 def check_content(store: Store) -> None:
     """UserError unless the store has what training needs."""
-    for what, missing in (("features", not store.width), ("labels", not store.classes), ("split", not store.manifest["split"])):
+    for what, missing, value in (
+        ("features", not store.width, "FILE"),
+        ("labels", not store.classes, "FILE"),
+        ("split", not store.manifest["split"], "0.6/0.2/0.2"),
+    ):
         if missing:
-            raise UserError(f"{store.path}: has no {what}, which train needs; prepare the store with {what}")
+            raise UserError(f"{store.path}: has no {what}, which train needs; make the store with prepare --{what} {value}")
     if not store.manifest["split"].get("train"):
-        raise UserError(f"{store.path}: no node is in the training split; prepare the store with --split")
+        raise UserError(f"{store.path}: no node is in the training split; make the store with prepare --split 0.6/0.2/0.2")
 
 
 def check_outputs(args: argparse.Namespace) -> None:
@@ -238,6 +253,17 @@ def check_outputs(args: argparse.Namespace) -> None:
     for flag, path in (("--log", args.log), ("--checkpoint", args.checkpoint)):
         if path and not Path(path).absolute().parent.is_dir():
             raise UserError(f"{flag} {path}: directory {Path(path).absolute().parent} does not exist")
+    if args.checkpoint:
+        check_writable(Path(args.checkpoint))
+
+
+def check_writable(path: Path) -> None:
+    """UserError unless files can be made in the directory of a checkpoint, or it beside others: known before the first epoch."""
+    folder = path if path.exists() else path.absolute().parent
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(f"--checkpoint {path}: cannot write to {folder} ({error.strerror})") from None
 
 
 def check_kernels(grid: Grid, dtype: str) -> None:
@@ -282,6 +308,6 @@ def summary(end: dict[str, Any]) -> str:
     accuracies = ", ".join(f"{name[:-4]} {end[name]:.4f}" for name in PARTS)
     return (
         f"accuracy after the last update: {accuracies}\n"
-        f"epoch {end['epoch_seconds_median']:.4f} s (median); words received per rank {max(end['words'])} at most; "
+        f"epoch {end['epoch_seconds_median']:.4f} s (median); words charged per rank {max(end['words'])} at most; "
         f"peak memory per rank {max(end['peak_bytes']) / 2**20:.0f} MiB at most"
     )

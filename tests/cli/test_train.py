@@ -64,9 +64,15 @@ def test_it_trains_and_says_so(store: str, tmp_path: Path, capsys: pytest.Captur
     log = tmp_path / "log"
     assert cli.main(["train", store, "--epochs", "3", "--layers", "3", "--hidden", "5", "--check", "--log", str(log)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines[:3]] == [["epoch", "1"], ["epoch", "2"], ["epoch", "3"]]
-    assert lines[3].startswith("accuracy after the last update: train ")
+    assert lines[0] == "1d on 1 rank, grid 1 (rows): 12 nodes, 36 non-zeros, widths 4-5-5-3"
+    assert [line.split()[:2] for line in lines[1:4]] == [["epoch", "1"], ["epoch", "2"], ["epoch", "3"]]
+    assert lines[4].startswith("accuracy after the last update: train ")
     assert json.loads(log.read_text().splitlines()[0])["config"]["widths"] == [4, 5, 5, 3]
+
+
+def test_quiet_is_quiet(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", store, "--epochs", "2", "--quiet", "--check"]) == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,10 +92,14 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
         (["--algorithm", "2d", "--grid", "0x1"], "possible (rows x cols): 1x1"),
         (["--algorithm", "1.5d", "--replication", "2"], "possible (rows x reps): 1x1"),
         (["--algorithm", "2d", "--replication", "1"], "only 1.5d does"),
-        (["--hidden", "0"], "--hidden: invalid list of whole numbers from 1 value: '0'"),
+        (["--hidden", "0"], "--hidden: expected whole numbers, at least 1, as in 64,32, not '0'"),
         (["--hidden", "8,8", "--layers", "2"], "--hidden 8,8: 2 widths make 3 layers, --layers says 2"),
-        (["--layers", "0"], "--layers: invalid whole number from 1 value: '0'"),
-        (["--epochs", "-1"], "--epochs: invalid whole number from 1 value: '-1'"),
+        (["--layers", "0"], "--layers: expected a whole number, at least 1, not '0'"),
+        (["--epochs", "-1"], "--epochs: expected a whole number, at least 1, not '-1'"),
+        (["--epochs", "1e3"], "--epochs: expected a whole number, at least 1, not '1e3'"),
+        (["--eval-every", "-1"], "--eval-every: expected a whole number, at least 0, not '-1'"),
+        (["--weight-decay", "1,x"], "--weight-decay: expected numbers, as in 5e-4,0, not '1,x'"),
+        (["--checkpoint", "/proc/saved"], "--checkpoint /proc/saved: "),  # on Linux root may write there, and cannot
         (["--lr", "fast"], "--lr: invalid float value: 'fast'"),
         (["--lr", "0"], "--lr 0.0: the step size must be a positive number"),
         (["--lr", "nan"], "--lr nan: the step size must be a positive number"),
@@ -119,7 +129,8 @@ def test_a_store_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize(
     ("missing", "what"),
-    [({"width": 0}, "features"), ({"labels": None, "classes": 0}, "labels"), ({"split": None}, "split"),
+    [({"width": 0}, "has no features, which train needs; make the store with prepare --features FILE"),
+     ({"labels": None, "classes": 0}, "prepare --labels FILE"), ({"split": None}, "prepare --split 0.6/0.2/0.2"),
      ({"split": np.full(12, 3, np.uint8)}, "no node is in the training split")],
     ids=["features", "labels", "split", "train"],
 )  # fmt: skip
