@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import resource
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -32,10 +34,14 @@ class Backend:
         return np.ascontiguousarray(x, dtype=dtype)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return self.xp.empty(shape, dtype=dtype)
+        """A C-contiguous array of anything. On the host it starts at a cache line; NumPy's own large arrays start 16 bytes after
+        one, so that every row of 16 numbers that a product gathers takes two lines instead of one.
+        """
+        return _at_cache_line(np.empty, shape, np.dtype(dtype))
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return self.xp.zeros(shape, dtype=dtype)
+        """A C-contiguous array of zeros, placed like those of :meth:`empty`."""
+        return _at_cache_line(np.zeros, shape, np.dtype(dtype))
 
     def to_host(self, x: Any) -> np.ndarray:
         """The array as NumPy."""
@@ -61,6 +67,16 @@ class Backend:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+CACHE_LINE = 64
+
+
+def _at_cache_line(allocate: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    size = math.prod(shape) * dtype.itemsize
+    memory = allocate(size + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
 class CupyBackend(Backend):
     """CuPy arrays on one GPU, chosen by the rank on the node."""
 
@@ -82,6 +98,12 @@ class CupyBackend(Backend):
 
     def asarray(self, x: Any, dtype: Any = None) -> Any:
         return self.xp.ascontiguousarray(self.xp.asarray(x, dtype=dtype))
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self.xp.empty(shape, dtype=dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self.xp.zeros(shape, dtype=dtype)
 
     def to_host(self, x: Any) -> np.ndarray:
         return self.xp.asnumpy(x)

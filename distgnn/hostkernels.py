@@ -135,17 +135,6 @@ def spmm(A: CSR, B: np.ndarray, out: np.ndarray, accumulate: bool) -> None:
     A.cached[key].run(product, f"product of {A.shape} with width {B.shape[1]}")
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An uninitialised C-contiguous array that starts at a cache line. NumPy's own large arrays start 16 bytes after one, so that
-    each row of 16 numbers that a product gathers takes two lines instead of one.
-    """
-    dtype = np.dtype(dtype)
-    size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + CACHE_LINE, np.uint8)
-    start = -memory.ctypes.data % CACHE_LINE
-    return memory[start : start + size].view(dtype).reshape(shape)
-
-
 def dropout(
     block: np.ndarray, out: np.ndarray, k: int, rows: np.ndarray, cols: np.ndarray, keep: float, relu: bool = False
 ) -> None:

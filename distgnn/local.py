@@ -64,13 +64,10 @@ def gemm(A: Any, B: Any, out: Any = None, accumulate: bool = False, trans_a: boo
     on = backend.of(B)
     ledger.charge("gemm", "gemm", flops=2 * A.shape[0] * A.shape[1] * B.shape[1])
     with ledger.timed("gemm", "gemm", synchronize=on.synchronize):
-        if out is None:
-            return on.xp.matmul(A, B)
-        if accumulate:
+        if accumulate and out is not None:
             out += on.xp.matmul(A, B)
-        else:
-            on.xp.matmul(A, B, out=out)
-    return out
+            return out
+        return on.xp.matmul(A, B, out=on.empty((A.shape[0], B.shape[1]), B.dtype) if out is None else out)
 
 
 def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:

@@ -90,3 +90,13 @@ def test_backends():
         assert dg.backend.get("auto").name == "numpy"
         with pytest.raises(dg.UserError, match="cuda12"):
             dg.backend.get("cupy")
+
+
+@pytest.mark.parametrize("make", ["empty", "zeros"])
+def test_host_arrays_start_at_a_cache_line(make):
+    for shape in ((0, 3), (3, 5), (7,), (2, 3, 4), (1000, 16)):
+        for dtype in (np.float32, np.float64, np.int8):
+            x = getattr(dg.backend.get("numpy"), make)(shape, dtype)
+            assert x.shape == shape and x.dtype == dtype and x.flags.c_contiguous and x.flags.writeable
+            assert x.size == 0 or x.ctypes.data % 64 == 0
+            assert make == "empty" or not x.any()

@@ -67,22 +67,22 @@ class ReplicatedWeights(DenseProducts):
         self.along_row = self.grid.along(*layout.col_axes)
         self.along_rows = self.grid.along(*layout.row_axes)
 
-    def _broadcast(self, X: DistDense) -> Iterator[tuple[Range, Any]]:
-        """The column blocks of ``X`` one after another on all ranks of the row, each with its global columns."""
+    def _broadcast(self, X: DistDense) -> Iterator[tuple[int, Range, Any]]:
+        """The column blocks of ``X`` one after another on all ranks of the row, each with its number and global columns."""
         columns = X.layout.cols.vector(self.grid, X.shape[1])
         for c in range(self.along_row.size):
             left, right = block(columns, c)
             own = c == self.along_row.rank
             panel = X.block if own else self.grid.backend.empty((X.block.shape[0], right - left), X.dtype)
-            yield (left, right), self.along_row.bcast(panel, root=c)
+            yield c, (left, right), self.along_row.bcast(panel, root=c)
 
     def times(self, T: DistDense, W: DistDense) -> DistDense:
         self.check(T, None, W)
         shape = (T.shape[0], W.shape[1])
-        Z = DistDense(self.grid.backend.zeros(self.output_layout.local_shape(shape), T.dtype), self.output_layout, shape)
+        Z = DistDense.empty(self.output_layout, shape, T.dtype)
         left, right = Z.col_range
-        for (top, bottom), T_c in self._broadcast(T):  # Alg. 3, lines 12-16
-            local.gemm(T_c, W.block[top:bottom, left:right], out=Z.block, accumulate=True)  # line 18
+        for c, (top, bottom), T_c in self._broadcast(T):  # Alg. 3, lines 12-16
+            local.gemm(T_c, W.block[top:bottom, left:right], out=Z.block, accumulate=c > 0)  # line 18
         return Z
 
     def backward(self, T: DistDense, G: DistDense, W: DistDense | None) -> tuple[DistDense, DistDense | None]:
@@ -90,11 +90,11 @@ class ReplicatedWeights(DenseProducts):
         backend = self.grid.backend
         top, bottom = T.col_range
         dW = backend.empty((bottom - top, G.shape[1]), T.dtype)
-        dT = None if W is None else T.like(backend.zeros(T.block.shape, T.dtype))
-        for (left, right), G_c in self._broadcast(G):
+        dT = None if W is None else T.like(backend.empty(T.block.shape, T.dtype))
+        for c, (left, right), G_c in self._broadcast(G):
             dW[:, left:right] = local.gemm(T.block, G_c, trans_a=True)
             if dT is not None and W is not None:
-                local.gemm(G_c, W.block[top:bottom, left:right], out=dT.block, accumulate=True, trans_b=True)
+                local.gemm(G_c, W.block[top:bottom, left:right], out=dT.block, accumulate=c > 0, trans_b=True)
         dW = self.along_rows.allreduce(dW)
         dW = self.along_row.allgather_rows(dW, T.layout.cols.vector(self.grid, T.shape[1]))
         return DistDense(dW, self.weight_layout, (T.shape[1], G.shape[1])), dT

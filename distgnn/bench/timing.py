@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distgnn import hostkernels
+from distgnn import backend
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -50,14 +50,14 @@ def in_turns(
 
 def copy_bandwidth(clock: str = "wall", size: int = 1 << 28) -> float:
     """Bytes read plus bytes written per second by a copy that fits no cache: the ceiling of what streams through memory."""
-    source, target = (hostkernels.aligned_empty((size // 8,), np.float64) for _ in range(2))
+    source, target = (backend.get("numpy").empty((size // 8,), np.float64) for _ in range(2))
     source[:] = 1.0
     return 2 * size / min(in_turns({"copy": lambda: np.copyto(target, source)}, 0.5, 5, clock)["copy"])
 
 
 def cache_bandwidth(clock: str = "wall", size: int = 1 << 23) -> float:
     """Bytes per second that one thread reads from an array in the last-level cache: the ceiling of what gathers hit there."""
-    x = hostkernels.aligned_empty((size // 4,), np.float32)
+    x = backend.get("numpy").empty((size // 4,), np.float32)
     x[:] = 1.0
     return size / min(in_turns({"read": lambda: np.dot(x, x)}, 0.3, 20, clock)["read"])
 

@@ -129,11 +129,3 @@ def test_bad_arguments() -> None:
         hostkernels.gather(x, np.array([0, 1], np.int32), x[:2].copy())
     with pytest.raises(ValueError, match="v: need shape"):
         hostkernels.adam(x.ravel(), x.ravel(), x.ravel().copy(), np.ones(3, np.float32), rate=1, correction=1)
-
-
-def test_aligned_empty() -> None:
-    for shape in ((0, 3), (3, 5), (7,), (2, 3, 4)):
-        for dtype in (np.float32, np.float64, np.int8):
-            x = hostkernels.aligned_empty(shape, dtype)
-            assert x.shape == shape and x.dtype == dtype and x.flags.c_contiguous and x.flags.writeable
-            assert x.size == 0 or x.ctypes.data % 64 == 0
