@@ -1,4 +1,4 @@
-"""jobs/gpu-check.sh without a GPU: the plan that it prints, what it says is missing, and a run with stand-ins for its programs."""
+"""jobs/gpu-check.sh without a GPU: the plan that it prints, what it says is missing, a run with stand-ins for its programs."""
 
 from __future__ import annotations
 
