@@ -29,7 +29,7 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 crowded = $(shell test $(1) -gt $(CORES) && echo env MPIR_CVAR_ENABLE_HEAVY_YIELD=1)
 launch = $(call crowded,$(1)) $(MPIEXEC) -n $(1)
 
-.PHONY: demo test test-serial test-4 test-12 lint lint-style lint-types install clean
+.PHONY: demo test test-serial test-4 test-12 gpu-check lint lint-style lint-types install clean
 .NOTPARALLEL:
 
 demo: $(VENV)/installed
@@ -47,6 +47,10 @@ test-4: $(VENV)/installed-test
 # P = 6, 8, 9, 12
 test-12: $(VENV)/installed-test
 	$(call launch,12) $(PYTEST) $(MPI_TESTS) --ranks-above 4 $(ARGS)
+
+# On a machine with a GPU: every test on CuPy arrays, kernels under compute-sanitizer, benchmark tables. See jobs/gpu-check.sh.
+gpu-check:
+	PYTHON="$(PYTHON)" WHEELS="$(WHEELS)" MPI_HOME="$(MPI_HOME)" jobs/gpu-check.sh $(ARGS)
 
 lint: lint-style lint-types
 

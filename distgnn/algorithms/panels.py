@@ -43,11 +43,13 @@ class SparsePanels:
         headers = comm.gather_objects({stage: panel.header() for stage, panel in self.mine.items()})
         self.headers = [headers[root][stage] for stage, root in enumerate(self.roots)]
         away = [CSR.nbytes(*header) for header, root in zip(self.headers, self.roots, strict=True) if root != comm.rank]
-        self._room = comm.backend.empty((max(away, default=0),), np.uint8)
+        room = comm.backend.empty((max(away, default=0),), np.uint8)
+        # One object per stage for good, though they share their memory: what a kernel plans for a block is kept with it.
+        pairs = enumerate(zip(self.roots, self.headers, strict=True))
+        self.panels = [self.mine[k] if root == comm.rank else CSR(*header, room) for k, (root, header) in pairs]
 
     def broadcast(self) -> Iterator[CSR]:
         """The panel of each stage, one after another, on every rank of the group; valid until the next one is asked for."""
-        for stage, (root, header) in enumerate(zip(self.roots, self.headers, strict=True)):
-            panel = self.mine[stage] if root == self.comm.rank else CSR(*header, self._room)
+        for root, panel in zip(self.roots, self.panels, strict=True):
             self.comm.bcast(panel.buffer, root, words=panel.words)
             yield panel
