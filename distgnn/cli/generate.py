@@ -7,6 +7,7 @@ from typing import Any
 
 HELP = "make an R-MAT, planted-partition or road-like graph of any size"
 
+NODES = 20_000  # where the command line says nothing
 COMMON = ("features", "classes", "noise", "split", "seed")
 OPTIONS = {
     "rmat": (*COMMON, "nodes", "scale", "edges", "degree", "probabilities", "directed", "scramble"),
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=OPTIONS, metavar="KIND", help="rmat (power-law), sbm (communities) or road (planar)")
     parser.add_argument("out", metavar="OUT", help="directory to create")
     parser.add_argument("--force", action="store_true", help="replace OUT if it is a generated graph")
-    parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes")
+    parser.add_argument("--nodes", type=int, metavar="N", help=f"number of nodes (default: {NODES})")
     parser.add_argument("--features", type=int, metavar="F", help="feature width, 0 for none (default: 64)")
     parser.add_argument("--classes", type=int, metavar="C", help="classes, 0: no labels (default: rmat 8, sbm all, road 16)")
     parser.add_argument("--noise", type=float, metavar="X", help="of one feature; signal of length 1 (default: rmat 0.1, else 1)")
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rmat.add_argument("--scale", type=int, metavar="K", help="2**K nodes, instead of --nodes")
     rmat.add_argument("--probabilities", type=_numbers, metavar="a,b,c,d", help="of the quadrants (default: 0.57,0.19,0.19,0.05)")
     sbm = parser.add_argument_group("sbm")
-    sbm.add_argument("--communities", type=int, metavar="K", help="number of communities (default: 16)")
+    sbm.add_argument("--communities", type=int, metavar="K", help="number of communities (default: 16, or one per node)")
     sbm.add_argument("--mixing", type=float, metavar="X", help="share of edges that leave their community (default: 0.2)")
     sbm.add_argument("--size-exponent", type=float, metavar="X", help="power law of community sizes (default: equal sizes)")
     sbm.add_argument("--degree-exponent", type=float, metavar="X", help="power law of degrees (default: equal expected degrees)")
@@ -57,12 +58,11 @@ def run(args: argparse.Namespace) -> None:
 
 def generate(args: argparse.Namespace) -> dict[str, Any]:
     """Write the graph; returns the contents of its graph.json."""
-    from distgnn.errors import UserError
     from distgnn.gallery import PlantedPartition, RMat, RoadMap, write
 
     options = given(args)
-    if args.kind != "rmat" and "nodes" not in options:
-        raise UserError(f"{args.kind} needs --nodes")
+    if "scale" not in options:
+        options.setdefault("nodes", NODES)
     graph = {"rmat": RMat, "sbm": PlantedPartition, "road": RoadMap}[args.kind](**options)
     return write(graph, args.out, force=args.force)
 

@@ -12,7 +12,12 @@ HELP = "import a graph, normalise and permute it, and write it as a sharded stor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SRC", help="what generate wrote, or a file or directory in one of the formats")
+    parser.add_argument(
+        "source",
+        metavar="SRC",
+        help="what generate wrote, or a file or directory in one of the formats; a directory with NAME_edges.csv, "
+        "NAME_target.csv and NAME.json is an edge list with its labels and features",
+    )
     parser.add_argument("out", metavar="OUT", help="directory to create, by custom NAME.dg")
     parser.add_argument("--force", action="store_true", help="replace OUT if it is a store")
 
@@ -25,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     direction = reading.add_mutually_exclusive_group()
     direction.add_argument("--directed", dest="directed", action="store_true", default=None, help="an edge has one direction")
-    direction.add_argument("--undirected", dest="directed", action="store_false", default=None, help="add every edge's reverse")
+    undirected = "add every edge's reverse (edge lists: unless told otherwise)"
+    direction.add_argument("--undirected", dest="directed", action="store_false", default=None, help=undirected)
     reading.add_argument("--weights", action="store_true", help="take edge weights from the source instead of ones")
     reading.add_argument("--features", metavar="FILE", help=".npy, .npz, .csv, or .json with {node: [active features]}")
     reading.add_argument("--labels", metavar="FILE", help=".npy, .npz or .csv with a label for every node")
@@ -83,10 +89,14 @@ def prepare(args: argparse.Namespace) -> Summary:
 
 
 def summary(done: Summary) -> str:
-    """Two lines about what was written and what it took."""
+    """Three lines: what was written, with which features, labels and split, and what it took."""
     direction = "directed" if done.directed else "undirected"
+    content = [f"{done.width} features" if done.width else "no features"]
+    content.append(f"{done.classes} classes, {done.labelled} nodes labelled" if done.classes else "no labels")
+    content.append("split " + ", ".join(f"{count} {part}" for part, count in done.split.items()) if done.split else "no split")
     grids = ", ".join(f"{name} {rows}x{cols}" for name, (rows, cols) in done.shards.items())
     return (
         f"{done.out}: {done.n} nodes, {done.nnz} entries from {done.edges} {direction} edges; shards: {grids}\n"
+        f"{'; '.join(content)}\n"
         f"{done.seconds:.1f} s, peak memory {done.peak_bytes / 2**20:.0f} MiB"
     )

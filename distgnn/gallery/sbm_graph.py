@@ -33,10 +33,10 @@ class PlantedPartition(GeneratedGraph):
         self,
         nodes: int,
         *,
-        communities: int = 16,
+        communities: int | None = None,
         edges: int | None = None,
         degree: float | None = None,
-        mixing: float = 0.2,
+        mixing: float | None = None,
         size_exponent: float | None = None,
         degree_exponent: float | None = None,
         classes: int | None = None,
@@ -44,14 +44,17 @@ class PlantedPartition(GeneratedGraph):
         directed: bool = False,
         **common: Any,
     ):
-        """`edges` listed or `degree` non-zeros per node (default 16); exponents above 1, None: equal; `classes` None: all.
+        """`edges` listed or `degree` non-zeros per node (default 16); exponents above 1, None: equal; `classes` None: all;
+        `communities` None: 16, but no more than nodes; `mixing` None: 0.2, or 0 where there is one community.
 
         Raises UserError for numbers that make no sense.
         """
         check(nodes >= 1, f"--nodes {nodes}: expected at least one node")
-        check(1 <= communities <= nodes, f"--communities {communities}: expected 1 to --nodes {nodes}")
+        communities = min(16, nodes) if communities is None else communities
+        check(1 <= communities <= nodes, f"--communities {communities}: expected 1 to {nodes}, the number of nodes")
+        mixing = (0.2 if communities > 1 else 0.0) if mixing is None else mixing
         super().__init__(nodes, classes=communities if classes is None else classes, directed=directed, **common)
-        check(self.classes <= communities, f"--classes {classes}: expected at most --communities {communities}")
+        check(self.classes <= communities, f"--classes {classes}: expected at most {communities}, the number of communities")
         check(0 <= mixing <= 1, f"--mixing {mixing}: expected a share between 0 and 1")
         check(mixing == 0 or communities > 1, f"--mixing {mixing}: edges cannot leave the only community; expected 0")
         for flag, exponent in (("--size-exponent", size_exponent), ("--degree-exponent", degree_exponent)):

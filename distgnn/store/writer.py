@@ -44,6 +44,10 @@ class Summary:
     nnz: int = 0
     edges: int = 0
     directed: bool = False
+    width: int = 0
+    classes: int = 0
+    labelled: int = 0
+    split: dict[str, int] | None = None
     shards: dict[str, tuple[int, int]] = field(default_factory=dict)
     stages: list[tuple[str, float, int]] = field(default_factory=list)
 
@@ -149,6 +153,8 @@ class _Preparation:
         grid = self._grid(shards)
         parts = nodes.row_partition(self.n, self.source.width)
         content = self._describe()
+        for name in ("width", "classes", "labelled", "split"):
+            setattr(self.summary, name, content[name])
         content["nodes"] = self._write_nodes(parts, first)
         content["orders"] = {}
         for order in made:

@@ -39,9 +39,12 @@ from mpi_helpers import clean_environment, mpiexec
             RoadMap(70, spacing=2, missing_roads=0, missing_nodes=0, tile=4, features=0, classes=0, split="0.5/0.1/0.1"),
             "undirected edges, no features, no labels, seed 0",
         ),
+        ("sbm", PlantedPartition(20_000), "sbm graph, 20000 nodes, 160000 undirected edges, 64 features, 16 classes, seed 0"),
+        ("sbm --nodes 5", PlantedPartition(5, communities=5), "sbm graph, 5 nodes, 40 undirected edges, 64 features, 5 classes"),
+        ("sbm --nodes 1", PlantedPartition(1, communities=1, mixing=0), "sbm graph, 1 nodes, 8 undirected edges, "),
         ("rmat --scale 6", RMat(64), "rmat graph, 64 nodes, 512 undirected edges, 64 features, 8 classes, seed 0"),
     ],
-    ids=["rmat", "sbm", "road", "scale"],
+    ids=["rmat", "sbm", "road", "defaults", "few nodes", "one node", "scale"],
 )
 def test_flags_reach_the_generator(words: str, graph: gallery.GeneratedGraph, line: str, tmp_path: Path, capsys) -> None:
     kind, *flags = words.split()
@@ -61,8 +64,6 @@ def test_flags_reach_the_generator(words: str, graph: gallery.GeneratedGraph, li
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("rmat", "rmat needs --nodes or --scale"),
-        ("sbm", "sbm needs --nodes"),
         ("rmat --nodes 0", "--nodes 0: expected 1 to 2**40 nodes"),
         ("sbm --nodes -3", "--nodes -3: expected"),
         ("road --nodes 0", "--nodes 0: expected"),
@@ -83,9 +84,9 @@ def test_flags_reach_the_generator(words: str, graph: gallery.GeneratedGraph, li
         ("rmat --nodes 8 --split 0.9/0.9/0.9", "--split '0.9/0.9/0.9'"),
         ("rmat --nodes 8 --mixing 0.1", "--mixing is for sbm, not for rmat"),
         ("road --nodes 8 --degree 3", "--degree is for rmat and sbm, not for road"),
-        ("sbm --nodes 8 --communities 9", "--communities 9: expected 1 to --nodes 8"),
-        ("sbm --nodes 8 --communities 4 --classes 5", "--classes 5: expected at most --communities 4"),
-        ("sbm --nodes 8 --communities 1", "--mixing 0.2: edges cannot leave the only community; expected 0"),
+        ("sbm --nodes 8 --communities 9", "--communities 9: expected 1 to 8, the number of nodes"),
+        ("sbm --nodes 8 --communities 4 --classes 5", "--classes 5: expected at most 4, the number of communities"),
+        ("sbm --nodes 8 --communities 1 --mixing 0.2", "--mixing 0.2: edges cannot leave the only community; expected 0"),
         ("sbm --nodes 80 --mixing 1.5", "--mixing 1.5: expected a share between 0 and 1"),
         ("sbm --nodes 80 --degree-exponent 1", "--degree-exponent 1.0: expected a number above 1"),
         ("sbm --nodes 80 --size-exponent nan", "--size-exponent nan: expected a number above 1"),

@@ -52,11 +52,13 @@ def test_flags_reach_importer_and_writer(prepare_folder: Path, capsys: pytest.Ca
     np.testing.assert_allclose(A, expected, rtol=1e-15)
     printed = capsys.readouterr().out
     assert f"{prepare_folder / 'g.dg'}: 5 nodes, 5 entries from 5 directed edges; shards: original 2x3, random 2x3\n" in printed
+    assert "\n2 features; 2 classes, 5 nodes labelled; split 2 train, 1 validation, 2 test\n" in printed
     assert "peak memory" in printed
 
 
-def test_defaults(prepare_folder: Path) -> None:
+def test_defaults(prepare_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(prepare_folder, "@e.csv @g.dg") == 0
+    assert "\nno features; no labels; no split\n" in capsys.readouterr().out
     store = Store(prepare_folder / "g.dg")
     assert (store.orders, store.symmetric, store.manifest["normalize"]) == (("random",), True, "gcn")
     assert store.nnz == 2 * 3 + 4
