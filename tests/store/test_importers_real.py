@@ -1,4 +1,4 @@
-"""Published data sets, where they lie beside the repository."""
+"""Published data sets, where they lie beside the clone: in ``../shared/data/cora`` and ``../shared/data/facebook``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def undirected_edges(source: Source) -> int:
     return len(np.unique(np.concatenate(keys)))
 
 
-@pytest.mark.skipif(not (DATA / "cora").exists(), reason="Cora is not here")
+@pytest.mark.skipif(not (DATA / "cora").exists(), reason=f"Cora is not in {DATA}")
 def test_cora():
     source = open_source(DATA / "cora")
     assert (source.name, source.n, source.width, source.classes, source.directed) == ("cora", 2708, 1433, 7, False)
@@ -33,7 +33,7 @@ def test_cora():
     assert features.sum() == 49216 and set(np.unique(features)) == {0, 1}
 
 
-@pytest.mark.skipif(not (DATA / "facebook").exists(), reason="the page graph is not here")
+@pytest.mark.skipif(not (DATA / "facebook").exists(), reason=f"the page graph is not in {DATA}")
 def test_facebook():
     source = open_source(DATA / "facebook", ImportOptions(split="0.6/0.2/0.2"))
     assert (source.name, source.n, source.width) == ("facebook", 22470, 4714)
