@@ -1,7 +1,7 @@
-"""Seconds per full-graph epoch of a three-layer GCN on one rank, beside PyTorch Geometric's GCNConv (needs torch and torch-geometric).
+"""Seconds per full-graph epoch of a three-layer GCN on one rank, beside PyTorch Geometric's GCNConv.
 
-R-MAT with 2^16 nodes and about 1.9 million non-zeros, widths 128-128-128-32, Adam, dropout 0.5, cached normalisation on both sides;
-all epochs in turns in one process, so that whatever else the machine does hits all alike.
+Needs torch and torch-geometric. R-MAT with 2^16 nodes and about 1.9 million non-zeros, widths 128-128-128-32, Adam, dropout 0.5,
+cached normalisation on both sides; all epochs in turns in one process, so that whatever else the machine does hits all alike.
 
     OMP_NUM_THREADS=1 python benchmarks/epoch.py --out benchmarks/results/epoch-host.md
 """
@@ -64,7 +64,9 @@ def main() -> None:
             file.write(text)
 
 
-def ours(A: sp.csr_array, X: np.ndarray, labels: np.ndarray, split: np.ndarray, args: Any, phases: list[Any]) -> Callable[[], Any]:
+def ours(
+    A: sp.csr_array, X: np.ndarray, labels: np.ndarray, split: np.ndarray, args: Any, phases: list[Any]
+) -> Callable[[], Any]:
     """A call that trains one epoch."""
     grid = dg.Grid(MPI.COMM_SELF, rows=1)
     operator = dg.distribute(normalize(A), grid, "1d")
@@ -119,11 +121,13 @@ def report(samples: dict[str, list[float]], phases: list[dict[str, float]], nnz:
     best = {name: float(np.median(times)) for name, times in samples.items()}
     total = sum(record["total"] for record in phases)
     share = {name: sum(record[name] for record in phases) / total for name in phases[0] if name != "total"}
+    command = f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', '')} python benchmarks/epoch.py {shlex.join(sys.argv[1:])}"
+    widths = "-".join(map(str, args.widths))
     lines = [
-        f"# {date.today()}: `OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', '')} python benchmarks/epoch.py {shlex.join(sys.argv[1:])}`",
+        f"# {date.today()}: `{command}`",
         "",
         f"{timing.machine()}; {hostkernels.threads()} thread(s). R-MAT 2^{args.scale}, {nnz} non-zeros with self-loops, "
-        f"widths {'-'.join(map(str, args.widths))}, dropout {args.dropout}; median of {args.epochs} epochs in turns, {args.clock} clock.",
+        f"widths {widths}, dropout {args.dropout}; median of {args.epochs} epochs in turns, {args.clock} clock.",
         "",
         "| | seconds per epoch | distgnn is faster by |",
         "|---|---:|---:|",
