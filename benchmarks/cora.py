@@ -31,7 +31,7 @@ import distgnn as dg
 from distgnn.algorithms import ALGORITHMS, grids, make_grid
 from distgnn.gcn.features import normalize_rows
 from distgnn.gcn.optim import Adam
-from distgnn.gcn.training import evaluate, train
+from distgnn.gcn.training import train
 from distgnn.reference import GCNReference
 from distgnn.store import load_targets
 
@@ -84,7 +84,7 @@ def distributed(store: dg.Store, grid: dg.Grid, algorithm: str, seeds: int) -> d
         records = list(train(model, X, targets, Adam(LR, DECAY), EPOCHS, eval_every=0))
         losses.append([record["loss"] for record in records])
         seconds += [record["seconds"] for record in records]
-        found.append(evaluate(model, X, targets)["test_acc"])
+        found.append(model.evaluate(X, targets)["test_acc"])
     return {"loss": np.array(losses), "accuracy": np.array(found), "seconds": np.median(seconds)}
 
 

@@ -43,6 +43,10 @@ class Backend:
         """A C-contiguous array of zeros, placed like those of :meth:`empty`."""
         return _at_cache_line(np.zeros, shape, np.dtype(dtype))
 
+    def address(self, x: Any) -> int:
+        """Where the array begins in memory."""
+        return int(x.ctypes.data)
+
     def to_host(self, x: Any) -> np.ndarray:
         """The array as NumPy."""
         return np.asarray(x)
@@ -104,6 +108,9 @@ class CupyBackend(Backend):
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.xp.zeros(shape, dtype=dtype)
+
+    def address(self, x: Any) -> int:
+        return int(x.data.ptr)
 
     def to_host(self, x: Any) -> np.ndarray:
         return self.xp.asnumpy(x)

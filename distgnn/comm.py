@@ -125,33 +125,42 @@ class Comm:
                     self.mpi.Reduce(piece if away else MPI.IN_PLACE, None if away else piece, MPI.SUM, root)
         return array
 
-    def allgather_rows(self, block: Any, parts: np.ndarray) -> Any:
-        """Row blocks put together: rank ``i`` gives rows ``parts[i]:parts[i+1]``, every rank gets all ``parts[-1]`` rows."""
+    def allgather_rows(self, block: Any, parts: np.ndarray, out: Any = None) -> Any:
+        """Row blocks put together: rank ``i`` gives rows ``parts[i]:parts[i+1]``, every rank gets all ``parts[-1]`` rows, in
+        ``out`` where that is given and there is more than one rank.
+        """
         row = int(np.prod(block.shape[1:], dtype=np.int64))
         self._check_rows("allgather", block, parts, self.rank)
         received = (int(parts[-1]) - block.shape[0]) * row
         self._charge("allgather", received, received * block.itemsize, messages=self.size - 1)
         if self.size == 1:
             return block
-        whole = self.backend.empty((int(parts[-1]), *block.shape[1:]), block.dtype)
+        shape = (int(parts[-1]), *block.shape[1:])
+        whole = self.backend.empty(shape, block.dtype) if out is None else out
         with self._collective("allgather"):
             self._allgather_into(self._flat(block), self._flat(whole), parts, row)
         return whole
 
-    def reduce_scatter_rows(self, array: Any, parts: np.ndarray) -> Any:
-        """Sum over the group, of which rank ``i`` keeps rows ``parts[i]:parts[i+1]``; ``array`` is left as scratch."""
+    def reduce_scatter_rows(self, array: Any, parts: np.ndarray, out: Any = None) -> Any:
+        """Sum over the group, of which rank ``i`` keeps rows ``parts[i]:parts[i+1]``, in ``out`` where that is given. ``array``
+        is left as scratch.
+        """
         row = int(np.prod(array.shape[1:], dtype=np.int64))
         if array.shape[0] != parts[-1]:
             raise ValueError(f"reduce_scatter_rows: {array.shape[0]} rows given, the partition covers {parts[-1]}")
         self._charge_fraction("reduce_scatter", 1, array, messages=self.size - 1)
-        if self.size == 1:
+        if self.size == 1 and out is None:
             return array
         counts = np.diff(parts) * row
         shape = (int(parts[self.rank + 1] - parts[self.rank]), *array.shape[1:])
+        mine = self.backend.empty(shape, array.dtype) if out is None else out
+        if self.size == 1:
+            mine[...] = array
+            return mine
         if self.ring:
             with self._collective("reduce_scatter"):
-                return self._ring_reduce_scatter(self._flat(array), parts * row).reshape(shape)
-        mine = self.backend.empty(shape, array.dtype)
+                mine[...] = self._ring_reduce_scatter(self._flat(array), parts * row).reshape(shape)
+            return mine
         with (
             self._collective("reduce_scatter"),
             self._buffer(array, send=True, receive=False, reduction=True) as source,

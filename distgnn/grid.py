@@ -11,6 +11,7 @@ from distgnn import backend as backends
 from distgnn.backend import Backend
 from distgnn.comm import Comm
 from distgnn.errors import UserError
+from distgnn.workspace import Workspace
 
 
 class Grid:
@@ -23,6 +24,10 @@ class Grid:
         comm: an mpi4py communicator; every rank of it takes part in the grid (collective).
         backend: an array backend or its name; default: a GPU where there is one.
         axes: the size of each axis, by name; their product must be ``comm.size``.
+
+    Attributes:
+        overlap: panels of products on this grid travel while others are multiplied (results do not depend on it).
+        workspace: the buffers that products and networks on this grid use again.
 
     Raises:
         UserError: the sizes do not multiply to the number of ranks.
@@ -45,6 +50,8 @@ class Grid:
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.device = self.backend.bind(node.Get_rank())
         node.Free()
+        self.overlap = True
+        self.workspace = Workspace(self.backend)
         self.world = Comm(comm, self.backend, "world")
         self._along: dict[tuple[str, ...], Comm] = {(): Comm(MPI.COMM_SELF, self.backend, "self")}
         ways = self.world.gather_objects((self.backend.name, self.world.direct))

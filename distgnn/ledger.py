@@ -142,3 +142,7 @@ def timed(phase: str, operation: str, group: str = "", synchronize: Any = None) 
         seconds = time.perf_counter() - start
         for ledger in timing:
             ledger._entries[phase, operation, group].seconds += seconds
+
+
+def held(purpose: str, nbytes: int) -> None:
+    """Memory of this purpose was taken, or with a negative number given back."""

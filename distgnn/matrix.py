@@ -175,12 +175,14 @@ class DistSparse(ABC):
         """The grids of this many ranks that the algorithm can use, the best first."""
 
     @abstractmethod
-    def multiply(self, H: DistDense) -> DistDense:
-        """``A H``; ``H`` in ``input_layout``, the result in ``output_layout``."""
+    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
+        """``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` where that is given. Unlike ``A @ H``,
+        nothing is checked; ``out`` shares no memory with ``H``.
+        """
 
     @abstractmethod
-    def multiply_adjoint(self, G: DistDense) -> DistDense:
-        """``Aᵀ G``; ``G`` in ``output_layout``, the result in ``input_layout``."""
+    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
+        """``Aᵀ G``; ``G`` in ``output_layout``, the result in ``input_layout``, in ``out`` where that is given."""
 
     def __matmul__(self, H: DistDense) -> DistDense:
         """``A H``. Collective.
@@ -215,13 +217,24 @@ class DistSparse(ABC):
         """How ``Z = (A H) W`` is cut: the ``input_layout`` of the next layer's operator."""
         return self.dense.output_layout
 
-    def times(self, T: DistDense, W: DistDense) -> DistDense:
+    def times(self, T: DistDense, W: DistDense, out: DistDense | None = None) -> DistDense:
         """``Z = T W``: ``T`` in ``output_layout``, ``W`` in ``weight_layout``, ``Z`` in ``next_layout``. Collective."""
-        return self.dense.times(T, W)
+        return self.dense.times(T, W, out)
 
-    def backward(self, T: DistDense, G: DistDense, W: DistDense | None = None) -> tuple[DistDense, DistDense | None]:
-        """``(dW, dT) = (Tᵀ G, G Wᵀ)`` for ``G`` in ``next_layout``; without ``W``, only ``dW``. Collective."""
-        return self.dense.backward(T, G, W)
+    def backward(
+        self, T: DistDense, G: DistDense, W: DistDense | None = None, out: DistDense | None = None
+    ) -> tuple[DistDense, DistDense | None]:
+        """``(dW, dT) = (Tᵀ G, G Wᵀ)`` for ``G`` in ``next_layout``, ``dT`` in ``out`` where that is given, which shares no memory
+        with ``T`` and ``G``; without ``W``, only ``dW``. Collective.
+        """
+        return self.dense.backward(T, G, W, out)
+
+    @property
+    def associative(self) -> bool:
+        """Can this operator compute ``A (H W)`` as well as ``(A H) W``? So it is where its input is cut like its output."""
+        return self.shape[0] == self.shape[1] and all(
+            self.input_layout.same(other, (self.shape[0], 0)) for other in (self.output_layout, self.next_layout)
+        )
 
     # For the algorithms' constructors.
 
@@ -251,8 +264,8 @@ class DistSparse(ABC):
             return [CSR.from_scipy(block, self.grid.backend, self.dtype) for block in read()]
         raise AssertionError("unreachable: together() raises")
 
-    def _zeros(self, layout: Layout, shape: Shape) -> DistDense:
-        return DistDense(self.grid.backend.zeros(layout.local_shape(shape), self.dtype), layout, shape)
+    def _result(self, layout: Layout, shape: Shape, out: DistDense | None) -> DistDense:
+        return DistDense.empty(layout, shape, self.dtype) if out is None else out
 
     def _check(self, H: DistDense, rows: int, layout: Layout) -> None:
         if not isinstance(H, DistDense):
@@ -290,11 +303,11 @@ class Adjoint(DistSparse):
     def layer(self, number: int) -> DistSparse:
         return self.forward.layer(number).T
 
-    def multiply(self, H: DistDense) -> DistDense:
-        return self.forward.multiply_adjoint(H)
+    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
+        return self.forward.multiply_adjoint(H, out)
 
-    def multiply_adjoint(self, G: DistDense) -> DistDense:
-        return self.forward.multiply(G)
+    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
+        return self.forward.multiply(G, out)
 
     @property
     def T(self) -> DistSparse:

@@ -27,8 +27,10 @@ class Block15D(BlockRows):
         return range(first, min(first + s, parts))  # lines 4-5
 
     def _block_row(self, blocks: list[CSR], H: DistDense, T: DistDense) -> DistDense:
-        for A_iq, H_q in zip(blocks, self._broadcast(H), strict=True):  # line 6
-            local.spmm(A_iq, H_q, out=T.block, accumulate=True)  # line 7
+        if not blocks:
+            T.block[...] = 0  # a process column without stages has nothing to add
+        for stage, (A_iq, H_q) in enumerate(zip(blocks, self._broadcast(H), strict=True)):  # line 6
+            local.spmm(A_iq, H_q, out=T.block, accumulate=stage > 0)  # line 7
         return T.like(self.grid.along("reps").allreduce(T.block))  # line 8
 
     @staticmethod

@@ -22,8 +22,8 @@ class Block1D(BlockRows):
         return range(parts)
 
     def _block_row(self, blocks: list[CSR], H: DistDense, T: DistDense) -> DistDense:
-        for A_ij, H_j in zip(blocks, self._broadcast(H), strict=True):  # Alg. 1, lines 3-4
-            local.spmm(A_ij, H_j, out=T.block, accumulate=True)  # line 5
+        for stage, (A_ij, H_j) in enumerate(zip(blocks, self._broadcast(H), strict=True)):  # Alg. 1, lines 3-4
+            local.spmm(A_ij, H_j, out=T.block, accumulate=stage > 0)  # line 5
         return T
 
     @staticmethod

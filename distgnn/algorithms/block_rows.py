@@ -48,11 +48,11 @@ class BlockRows(DistSparse):
         cols = self.input_layout.row_range
         return self._load(lambda: [self.source.block(block(self.row_parts, j), cols).T for j in self.stages])
 
-    def multiply(self, H: DistDense) -> DistDense:
-        return self._block_row(self.A, H, self._zeros(self.output_layout, (self.shape[0], H.shape[1])))
+    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
+        return self._block_row(self.A, H, self._result(self.output_layout, (self.shape[0], H.shape[1]), out))
 
-    def multiply_adjoint(self, G: DistDense) -> DistDense:
-        return self._block_row(self.At, G, self._zeros(self.input_layout, (self.shape[1], G.shape[1])))
+    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
+        return self._block_row(self.At, G, self._result(self.input_layout, (self.shape[1], G.shape[1]), out))
 
     def _broadcast(self, H: DistDense) -> Iterator[Any]:
         """The row blocks of ``H`` of this rank's stages, broadcast one after another."""
@@ -65,4 +65,4 @@ class BlockRows(DistSparse):
 
     @abstractmethod
     def _block_row(self, blocks: list[CSR], H: DistDense, T: DistDense) -> DistDense:
-        """This rank's rows of the product into ``T``, given as zeros."""
+        """This rank's rows of the product into ``T``, whatever it holds."""

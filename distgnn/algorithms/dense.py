@@ -29,12 +29,16 @@ class DenseProducts(ABC):
     weight_layout: Layout
 
     @abstractmethod
-    def times(self, T: DistDense, W: DistDense) -> DistDense:
-        """``Z = T W``."""
+    def times(self, T: DistDense, W: DistDense, out: DistDense | None = None) -> DistDense:
+        """``Z = T W``, in ``out`` where that is given; it shares no memory with ``T``."""
 
     @abstractmethod
-    def backward(self, T: DistDense, G: DistDense, W: DistDense | None) -> tuple[DistDense, DistDense | None]:
-        """``(dW, dT) = (Tᵀ G, G Wᵀ)`` in one go, so that what both need travels once; no ``dT`` without ``W``."""
+    def backward(
+        self, T: DistDense, G: DistDense, W: DistDense | None, out: DistDense | None = None
+    ) -> tuple[DistDense, DistDense | None]:
+        """``(dW, dT) = (Tᵀ G, G Wᵀ)`` in one go, so that what both need travels once; no ``dT`` without ``W``; ``dT`` in ``out``
+        where that is given, which shares no memory with ``T`` and ``G``.
+        """
 
     def check(self, T: DistDense | None, Z: DistDense | None, W: DistDense | None) -> None:
         """Raise ValueError, on every rank alike, unless shapes and layouts fit together."""
@@ -76,21 +80,22 @@ class ReplicatedWeights(DenseProducts):
             panel = X.block if own else self.grid.backend.empty((X.block.shape[0], right - left), X.dtype)
             yield c, (left, right), self.along_row.bcast(panel, root=c)
 
-    def times(self, T: DistDense, W: DistDense) -> DistDense:
+    def times(self, T: DistDense, W: DistDense, out: DistDense | None = None) -> DistDense:
         self.check(T, None, W)
-        shape = (T.shape[0], W.shape[1])
-        Z = DistDense.empty(self.output_layout, shape, T.dtype)
+        Z = DistDense.empty(self.output_layout, (T.shape[0], W.shape[1]), T.dtype) if out is None else out
         left, right = Z.col_range
         for c, (top, bottom), T_c in self._broadcast(T):  # Alg. 3, lines 12-16
             local.gemm(T_c, W.block[top:bottom, left:right], out=Z.block, accumulate=c > 0)  # line 18
         return Z
 
-    def backward(self, T: DistDense, G: DistDense, W: DistDense | None) -> tuple[DistDense, DistDense | None]:
+    def backward(
+        self, T: DistDense, G: DistDense, W: DistDense | None, out: DistDense | None = None
+    ) -> tuple[DistDense, DistDense | None]:
         self.check(T, G, W)
         backend = self.grid.backend
         top, bottom = T.col_range
         dW = backend.empty((bottom - top, G.shape[1]), T.dtype)
-        dT = None if W is None else T.like(backend.empty(T.block.shape, T.dtype))
+        dT = None if W is None else out or T.like(backend.empty(T.block.shape, T.dtype))
         for c, (left, right), G_c in self._broadcast(G):
             dW[:, left:right] = local.gemm(T.block, G_c, trans_a=True)
             if dT is not None and W is not None:
@@ -121,20 +126,24 @@ class ShardedWeights(DenseProducts):
     def _whole(self, W: DistDense) -> Any:
         return self.out.allgather_rows(W.block, self._shares(W.shape[0]))
 
-    def times(self, T: DistDense, W: DistDense) -> DistDense:
+    def times(self, T: DistDense, W: DistDense, out: DistDense | None = None) -> DistDense:
         self.check(T, None, W)
+        Z = DistDense.empty(self.output_layout, (T.shape[0], W.shape[1]), T.dtype) if out is None else out
         W_block = self._whole(W)  # line 6
-        Q = local.gemm(T.block, W_block)  # line 7
-        Q = self.feature.allreduce(Q)  # line 8
-        return DistDense(Q, self.output_layout, (T.shape[0], W.shape[1]))
+        local.gemm(T.block, W_block, out=Z.block)  # line 7
+        self.feature.allreduce(Z.block)  # line 8
+        return Z
 
-    def backward(self, T: DistDense, G: DistDense, W: DistDense | None) -> tuple[DistDense, DistDense | None]:
+    def backward(
+        self, T: DistDense, G: DistDense, W: DistDense | None, out: DistDense | None = None
+    ) -> tuple[DistDense, DistDense | None]:
         self.check(T, G, W)
         shape = (T.shape[1], G.shape[1])
         dW = local.gemm(T.block, G.block, trans_a=True)  # line 15
         dW = self.out.reduce_scatter_rows(dW, self._shares(shape[0]))  # line 16
         dT = None
         if W is not None:
-            dT = local.gemm(G.block, self._whole(W), trans_b=True)  # lines 18-19
-            dT = T.like(self.contract.allreduce(dT))  # line 20
+            dT = out or T.like(self.grid.backend.empty(T.block.shape, T.dtype))
+            local.gemm(G.block, self._whole(W), out=dT.block, trans_b=True)  # lines 18-19
+            self.contract.allreduce(dT.block)  # line 20
         return DistDense(dW, self.weight_layout, shape), dT

@@ -101,16 +101,20 @@ class Plexus3D(DistSparse):
             return self.layer(0).At
         return CSR.from_scipy(self.A.to_scipy().T, self.grid.backend)
 
-    def multiply(self, H: DistDense) -> DistDense:
+    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
+        T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
         F = self.out.allgather_rows(H.block, self.shares) if self.sharded else H.block  # Alg. 1, line 2
-        T = local.spmm(self.A, F)  # line 3
-        T = self.contract.allreduce(T)  # line 4
-        return DistDense(T, self.output_layout, (self.shape[0], H.shape[1]))
+        local.spmm(self.A, F, out=T.block)  # line 3
+        self.contract.allreduce(T.block)  # line 4
+        return T
 
-    def multiply_adjoint(self, G: DistDense) -> DistDense:
-        F = local.spmm(self.At, G.block)  # line 22
-        F = self.out.reduce_scatter_rows(F, self.shares) if self.sharded else self.out.allreduce(F)  # line 23
-        return DistDense(F, self.input_layout, (self.shape[1], G.shape[1]))
+    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
+        F = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
+        if self.sharded:
+            self.out.reduce_scatter_rows(local.spmm(self.At, G.block), self.shares, out=F.block)  # lines 22-23
+        else:
+            self.out.allreduce(local.spmm(self.At, G.block, out=F.block))
+        return F
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -63,23 +64,26 @@ class Split3D(DistSparse):
         mine = {s: CSR.from_scipy(panel.to_scipy().T, self.grid.backend) for s, panel in self.A.mine.items()}
         return SparsePanels(self.row, range(self.row.size), mine)
 
-    def multiply(self, H: DistDense) -> DistDense:
-        partial = self.grid.backend.zeros((int(self.pieces[-1] - self.pieces[0]), H.block.shape[1]), H.dtype)
+    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
+        T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
+        partial = self._whole(H.block.shape[1])
         stages = [(s, (0, height)) for s, height in enumerate(self.heights)]
         A_panels, H_panels = self.A.broadcast(), broadcast_rows(self.column, H.block, stages)  # 2D SUMMA in layer k
-        for A_s, H_s in zip(A_panels, H_panels, strict=True):
-            local.spmm(A_s, H_s, out=partial, accumulate=True)
-        T = self.fiber.reduce_scatter_rows(partial, self.pieces - self.pieces[0])
-        return DistDense(T, self.output_layout, (self.shape[0], H.shape[1]))
+        for stage, (A_s, H_s) in enumerate(zip(A_panels, H_panels, strict=True)):
+            local.spmm(A_s, H_s, out=partial, accumulate=stage > 0)
+        self.fiber.reduce_scatter_rows(partial, self.pieces - self.pieces[0], out=T.block)
+        return T
 
-    def multiply_adjoint(self, G: DistDense) -> DistDense:
-        whole = self.fiber.allgather_rows(G.block, self.pieces - self.pieces[0])
-        B = self._zeros(self.input_layout, (self.shape[1], G.shape[1]))
+    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
+        whole = self.fiber.allgather_rows(G.block, self.pieces - self.pieces[0], out=self._whole(G.block.shape[1]))
+        B = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
         for s, At_s in enumerate(self.At.broadcast()):
-            B_s = self.column.reduce(local.spmm(At_s, whole), root=s)
-            if s == self.column.rank:
-                B.block[...] = B_s
+            self.column.reduce(local.spmm(At_s, whole, out=B.block if s == self.column.rank else None), root=s)
         return B
+
+    def _whole(self, width: int) -> Any:
+        """Room for all row pieces of this rank's block of the product."""
+        return self.grid.workspace.take("whole rows", (int(self.pieces[-1] - self.pieces[0]), width), self.dtype)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

@@ -72,20 +72,20 @@ class Summa2D(DistSparse):
         mine = {k: CSR.from_scipy(panel.to_scipy().T, self.grid.backend) for k, panel in self.A.mine.items()}
         return SparsePanels(self.row, self.A_roots, mine)
 
-    def multiply(self, H: DistDense) -> DistDense:
-        T = self._zeros(self.output_layout, (self.shape[0], H.shape[1]))
+    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
+        T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
+        T.block[...] = 0
         A_panels = self.A.broadcast()  # along the process row: Alg. 3, line 9
         H_panels = broadcast_rows(self.column, H.block, self.H_stages)  # line 10
         for A_k, H_k in zip(A_panels, H_panels, strict=True):
             local.spmm(A_k, H_k, out=T.block, accumulate=True)  # line 11
         return T
 
-    def multiply_adjoint(self, G: DistDense) -> DistDense:
-        B = self._zeros(self.input_layout, (self.shape[1], G.shape[1]))
+    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
+        B = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
         for At_k, (r, (top, bottom)) in zip(self.At.broadcast(), self.H_stages, strict=True):
-            B_k = self.column.reduce(local.spmm(At_k, G.block), root=r)
-            if r == self.column.rank:
-                B.block[top:bottom] = B_k
+            own = B.block[top:bottom] if r == self.column.rank else None
+            self.column.reduce(local.spmm(At_k, G.block, out=own), root=r)
         return B
 
     @staticmethod

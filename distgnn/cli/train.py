@@ -13,6 +13,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--algorithm", default="1d", metavar="NAME", help="see distgnn algorithms")
     where.add_argument("--grid", metavar="SHAPE", help="2x2 in the order of its axes, or rows=2,cols=2 (default: the best)")
     where.add_argument("--replication", type=count, metavar="C", help="copies of 1.5d, the same as --grid reps=C")
+    where.add_argument(
+        "--overlap", action=argparse.BooleanOptionalAction, default=True,
+        help="let blocks travel while others are multiplied (default: yes)",
+    )  # fmt: skip
+    where.add_argument(
+        "--product-order", choices=("auto", "aggregate-first", "transform-first"), default="auto",
+        help="(A H) W, A (H W), or in each layer the one that multiplies fewer columns by A (default)",
+    )  # fmt: skip
+    where.add_argument(
+        "--keep-aggregate", action=argparse.BooleanOptionalAction, default=True,
+        help="multiply features that neither training nor dropout changes by A only once (default: yes)",
+    )  # fmt: skip
     where.add_argument("--order", metavar="NAME", help="node order of the store (default: its first)")
     where.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="of all matrices")
     where.add_argument("--backend", choices=("auto", "numpy", "cupy"), help="array library (default: a GPU if there is one)")

@@ -5,9 +5,9 @@ loop.
 from distgnn.gcn.loss import Targets, accuracies, softmax_cross_entropy
 from distgnn.gcn.model import GCN
 from distgnn.gcn.optim import SGD, Adam, AdamW, Optimizer
-from distgnn.gcn.training import evaluate, train
+from distgnn.gcn.training import train
 
 __all__ = [
     "GCN", "SGD", "Adam", "AdamW", "Optimizer", "Targets",
-    "accuracies", "evaluate", "softmax_cross_entropy", "train",
+    "accuracies", "softmax_cross_entropy", "train",
 ]  # fmt: skip

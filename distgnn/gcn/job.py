@@ -22,7 +22,7 @@ from distgnn.gcn.features import normalize_rows
 from distgnn.gcn.log import RunLog, check_log, end_record, run_record
 from distgnn.gcn.loss import PARTS, TRAIN
 from distgnn.gcn.model import GCN
-from distgnn.gcn.training import evaluate, parameters, train
+from distgnn.gcn.training import parameters, train
 from distgnn.grid import Grid
 from distgnn.ledger import Ledger
 from distgnn.matrix import CSR
@@ -48,6 +48,7 @@ class Job:
         sizes = parse_grid(args.grid, args.algorithm)
         comm = MPI.COMM_WORLD if comm is None else comm
         self.grid = algorithms.make_grid(comm, args.algorithm, sizes, args.replication, args.backend)
+        self.grid.overlap = args.overlap
         self.speaks = self.grid.rank == 0 and not args.quiet
         self.optimizer = optim.make(args.optimizer, args.lr, args.weight_decay, args.momentum)
         hidden = hidden_widths(args.hidden, args.layers)
@@ -72,7 +73,9 @@ class Job:
         """Train, and write what was asked for. Ends the program with exit code 1 where --check fails. Collective."""
         args, order = self.args, self.order.name
         A = load(self.store, self.grid, args.algorithm, order, args.dtype)
-        self.model = GCN(A, self.widths, args.seed, args.dropout, args.bias, self.order.permutation)
+        self.model = GCN(
+            A, self.widths, args.seed, args.dropout, args.bias, self.order.permutation, args.product_order, args.keep_aggregate
+        )
         self.X = load_features(self.store, self.model.input_layout, order, args.dtype)
         if args.normalize_features:
             normalize_rows(self.X)
@@ -116,7 +119,7 @@ class Job:
                 if args.checkpoint and (due or record["epoch"] == args.epochs):
                     state = self.grid.world, self.parameters, self.optimizer, record["epoch"]
                     checkpoint.save(args.checkpoint, *state, self.identity(), self.rates)
-            final = evaluate(self.model, self.X, self.targets)
+            final = self.model.evaluate(self.X, self.targets, args.train_features)
         end = final | {"epochs": args.epochs, "loss": record["loss"]} | end_record(self.grid, ledger, seconds)
         log.write("end", end)
         if self.speaks:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.gcn.layers import GraphConvolution
+from distgnn.errors import UserError
+from distgnn.gcn.layers import AGGREGATE, ORDERS, TRANSFORM, GraphConvolution
 from distgnn.gcn.loss import Targets, accuracies, softmax_cross_entropy
 from distgnn.gcn.optim import Parameter
 from distgnn.layout import Layout
@@ -29,6 +30,10 @@ class GCN:
             every rank count trains the same network.
         dropout: probability with which entries of every layer's input, the features included, are dropped.
         bias: add a bias to every layer.
+        product_order: "aggregate-first", (A H) W, "transform-first", A (H W), or "auto": in each layer the one that
+            multiplies fewer columns by A per epoch. `3d` can only aggregate first.
+        keep_aggregate: keep A X of features that are neither trained nor dropped, so that the first layer
+            multiplies by A once and never again.
         nodes: function (first, last) -> int64 original ids of these rows of A, where A is in a permuted
             order.
 
@@ -37,13 +42,14 @@ class GCN:
         parameters: what an optimiser updates (weights and biases), aligned with the gradients of `backward`.
 
     Raises:
-        ValueError: A is not square, or widths or dropout make no sense (on every rank).
+        ValueError: A is not square, or widths, dropout or product_order make no sense (on every rank).
+        UserError: transform first with an operator that can't (on every rank).
         whatever `nodes` raises on some rank (on every rank).
     """
 
     def __init__(
         self, A: DistSparse, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
-        nodes: Callable[[int, int], np.ndarray] | None = None,
+        nodes: Callable[[int, int], np.ndarray] | None = None, product_order: str = "auto", keep_aggregate: bool = True,
     ) -> None:  # fmt: skip
         widths = [int(width) for width in widths]
         if A.shape[0] != A.shape[1]:
@@ -52,6 +58,8 @@ class GCN:
             raise ValueError(f"widths {widths}: need features, hidden widths and classes, each at least 1")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout {dropout}: must be in [0, 1)")
+        if product_order not in ORDERS:
+            raise ValueError(f"product_order {product_order}: must be one of {', '.join(ORDERS)}")
         self.A, self.widths, self.grid = A, widths, A.grid
         self.seed, self.dropout = int(seed), float(dropout)
         operators = [A.layer(index) for index in range(len(widths) - 1)]
@@ -61,7 +69,13 @@ class GCN:
         self.layers = []
         for index, (operator, shape) in enumerate(zip(operators, pairwise(widths), strict=True)):
             on_device = self.grid.backend.asarray(ids[index])
-            self.layers.append(GraphConvolution(operator, index, shape, seed, self.dropout, bias, on_device))
+            options = (seed, self.dropout, bias, on_device, product_order, keep_aggregate)
+            self.layers.append(GraphConvolution(operator, index, shape, *options))
+        if product_order == TRANSFORM and not all(operator.associative for operator in operators):
+            raise UserError(
+                f"--product-order {TRANSFORM}: algorithm {A.name} cuts the input of a product unlike its output, so it "
+                f"can only do {AGGREGATE}"
+            )
         for index, (layer, above) in enumerate(pairwise(self.layers)):
             shape = (A.shape[0], widths[index + 1])
             if not layer.A.next_layout.same(above.A.input_layout, shape):
@@ -90,56 +104,71 @@ class GCN:
         return Targets(self.output_layout, self.widths[-1], labels, split)
 
     def forward(self, X: DistDense, epoch: int | None = None, keep: bool = False) -> DistDense:
-        """Logits of all nodes, n x classes in `output_layout`. Collective.
+        """Logits of all nodes, n x classes in `output_layout`, the caller's own. Collective.
 
         Args:
             X: features, n x widths[0], in `input_layout`; left alone.
             epoch: apply this epoch's dropout; None for none.
             keep: keep what `backward` needs, one n x fan-in matrix per layer.
         """
+        Z = self._forward(X, epoch, keep)
+        self.grid.workspace.forget(Z.block)
+        return Z
+
+    def _forward(self, X: DistDense, epoch: int | None, keep: bool, need_input: bool = True) -> DistDense:
+        """The logits, borrowed from the grid's workspace. Without `need_input`, X must stay as it is from now on."""
         if X.shape != (self.A.shape[0], self.widths[0]):
             raise ValueError(f"features are {X.shape}, the network needs {(self.A.shape[0], self.widths[0])}")
-        handed = [X]
+        H = X
         for layer in self.layers:
-            handed.append(layer.forward(handed, epoch, keep))
-        return handed.pop()
+            H = layer.forward(H, epoch, keep, need_input or layer.index > 0)
+        return H
 
     def backward(
-        self, handed: list[DistDense], epoch: int | None = None, need_input: bool = False
+        self, G: DistDense, epoch: int | None = None, need_input: bool = False
     ) -> tuple[list[Array], DistDense | None]:
         """Gradients after a `forward(..., keep=True)` in the same epoch. Collective.
 
         Args:
-            handed: a list from which the gradient of the logits is taken, so that its memory can be freed
-                early.
+            G: the gradient of the logits.
             need_input: whether to compute the gradient of the features.
 
         Returns:
-            one block per parameter, in the order of `parameters`; and the gradient of the features, or None.
+            one block per parameter, in the order of `parameters`; and the gradient of the features, or None. Its memory
+            is borrowed from the grid's workspace: give it back, or tell the workspace to forget it.
         """
         dW: list[Array] = []
         db: list[Array] = []
+        dH: DistDense | None = G
         for layer in reversed(self.layers):
-            weight, bias, below = layer.backward(handed, epoch, need_input or layer.index > 0)
+            assert dH is not None  # every layer but the first gives one
+            weight, bias, dH = layer.backward(dH, epoch, need_input or layer.index > 0)
             dW.insert(0, weight)
             db.insert(0, bias)
-            if below is not None:
-                handed.append(below)
-            del below
-        return dW + [bias for bias in db if bias is not None], handed.pop() if need_input else None
+        return dW + [bias for bias in db if bias is not None], dH
 
     def gradients(
         self, X: DistDense, targets: Targets, epoch: int | None = None, need_input: bool = False,
         evaluate: bool = False,
     ) -> tuple[float, dict[str, float], list[Array], DistDense | None]:  # fmt: skip
         """Loss, accuracies of the same logits if `evaluate` says so, and what `backward` returns. Collective.
+
+        Without `need_input`, X must stay as it is from the first call on (see `keep_aggregate`).
         """
-        Z = self.forward(X, epoch, keep=True)
+        Z = self._forward(X, epoch, True, need_input)
         found = accuracies(Z, targets) if evaluate else {}
         loss, G = softmax_cross_entropy(Z, targets, overwrite=True)
-        handed = [G]
-        del Z, G
-        return loss, found, *self.backward(handed, epoch, need_input)
+        return loss, found, *self.backward(G, epoch, need_input)
+
+    def evaluate(self, X: DistDense, targets: Targets, need_input: bool = True) -> dict[str, float]:
+        """train_acc, val_acc and test_acc of the present weights, without dropout. Collective.
+
+        `need_input=False` promises that X stays as it is, as in `gradients`.
+        """
+        Z = self._forward(X, None, False, need_input)
+        found = accuracies(Z, targets)
+        self.grid.workspace.give_back(Z.block)
+        return found
 
     # -- global weights --------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from distgnn.errors import UserError
-from distgnn.gcn.loss import PARTS, TRAIN, Targets, accuracies
+from distgnn.gcn.loss import PARTS, TRAIN, Targets
 from distgnn.gcn.model import GCN
 from distgnn.gcn.optim import Optimizer, Parameter
 from distgnn.ledger import PHASES, Ledger
@@ -20,11 +20,6 @@ def parameters(model: GCN, X: DistDense, train_features: bool = False) -> list[P
     """What is trained: weights, biases and, if asked, the features themselves (this rank's block)."""
     features = [Parameter("X", 0, "features", X)] if train_features else []
     return model.parameters + features
-
-
-def evaluate(model: GCN, X: DistDense, targets: Targets) -> dict[str, float]:
-    """train_acc, val_acc and test_acc of the present weights, without dropout. Collective."""
-    return accuracies(model.forward(X), targets)
 
 
 def train(
@@ -56,7 +51,7 @@ def train(
         record: dict[str, Any] = {"epoch": epoch, "loss": None}
         started = time.perf_counter()
         if wanted and model.dropout > 0:
-            record |= evaluate(model, X, targets)
+            record |= model.evaluate(X, targets, train_features)
         evaluated = time.perf_counter()
         with Ledger(timing) as ledger:
             # Without dropout the logits of the training pass are those to evaluate.
@@ -82,4 +77,6 @@ def _step(
     if dX is not None:
         gradients.append(dX.block)
     optimizer.step(parameters(model, X, train_features), gradients)
+    if dX is not None:
+        model.grid.workspace.give_back(dX.block)
     return {"loss": loss, **{name: found[name] for name in PARTS if name in found}}

@@ -48,13 +48,13 @@ def test_log_has_the_format(comm, shared_tmp_path):
 
 @pytest.mark.ranks(1, 4)
 def test_words_of_the_epochs_and_the_last_evaluation_are_the_words_of_the_run(comm, shared_tmp_path):
-    """Without dropout, evaluation costs nothing but once after the last update."""
+    """Without dropout, evaluation costs nothing but once after the last update. The first epoch multiplies the features once."""
     log, words = shared_tmp_path / "run.jsonl", []
     store = small_store(shared_tmp_path, comm)
     for epochs in (2, 5):
         run(comm, store, "--algorithm", "1d", "--epochs", epochs, "--log", log, "--force")
         comm.Barrier()
-        words.append(comm.bcast((events(log, "end")[0]["words"][0], events(log, "epoch")[0]["words"])))
+        words.append(comm.bcast((events(log, "end")[0]["words"][0], events(log, "epoch")[1]["words"])))
     assert words[1][0] - words[0][0] == pytest.approx(3 * words[0][1], abs=3)
 
 

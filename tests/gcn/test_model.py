@@ -91,7 +91,7 @@ def test_what_makes_no_sense_is_refused(comm, backend):
     with pytest.raises(ValueError, match="features are"):
         dg.gcn.GCN(A, [9, 5]).forward(X)
     with pytest.raises(RuntimeError, match="keep=True"):
-        model.backward([model.forward(X)])
+        model.backward(model.forward(X))
 
 
 @pytest.mark.ranks(2)
@@ -121,7 +121,7 @@ def test_backward_keeps_nothing(comm, name, backend):
     """What forward kept for backward is as large as the graph: it must be gone when backward is done."""
     model, X, targets = PROBLEM.model(make_grid(comm, name, backend=backend), name, dropout=0.5)
     model.gradients(X, targets, epoch=1)
-    assert all(layer.T is None for layer in model.layers)
+    assert all(layer.kept is None for layer in model.layers)
     assert all(layer.bits is None for layer in model.layers[1:])
 
 

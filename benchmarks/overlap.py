@@ -1,0 +1,119 @@
+"""Epochs with communication hidden behind computation, beside the same epochs one after the other (MG-GCN sections 4.3 and 6.4).
+
+Run one rank per host, at several rates of their links, each a section of the results:
+
+    mpiexec -n 4 -hosts h1,h2,h3,h4 python benchmarks/overlap.py --name "100 Mbit/s" --out benchmarks/results/overlap.md
+
+Epochs alternate between the two, so that whatever else the machine does hits both alike; what is quoted are medians, of each
+epoch the rank that took longest. Exposed communication is the time in which a rank waits for messages or drives MPI. Losses of
+all epochs must be equal to the last bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import distgnn as dg
+from distgnn import gallery
+from distgnn.algorithms import make_grid
+from distgnn.bench import timing
+from distgnn.gcn.optim import Adam
+from distgnn.gcn.training import train
+from distgnn.reference import normalize
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--scale", type=int, default=16, help="log2 of the nodes")
+    parser.add_argument("--degree", type=float, default=32, help="non-zeros per node before duplicates are merged")
+    parser.add_argument("--widths", type=int, nargs="+", default=[128, 128, 128, 32])
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--algorithms", nargs="+", default=["1d", "1.5d"])
+    parser.add_argument("--epochs", type=int, default=5, help="timed epochs of each, after one to warm up")
+    parser.add_argument("--name", default="", help="what to call the network in the results")
+    parser.add_argument("--out", type=Path, help="file to append to")
+    args = parser.parse_args()
+    comm = MPI.COMM_WORLD
+    graph = gallery.rmat(1 << args.scale, degree=args.degree, features=0, classes=0)
+    A = normalize(graph.A).astype(np.float32)
+    permutation = np.random.default_rng(0).permutation(A.shape[0])
+    A = A[permutation][:, permutation]
+    rows = [measure(comm, A, name, args) for name in args.algorithms]
+    if comm.rank == 0:
+        text = report(rows, A.nnz, comm.size, args)
+        print(text)
+        if args.out:
+            with args.out.open("a") as file:
+                file.write(text)
+
+
+def measure(comm: MPI.Intracomm, A: Any, name: str, args: argparse.Namespace) -> dict[Any, Any]:
+    """Medians over epochs, with and without overlap, of one algorithm."""
+    grid = make_grid(comm, name, {"reps": 2} if name == "1.5d" else None)
+    runs = {overlap: epochs(grid, A, name, overlap, args) for overlap in (False, True)}
+    samples: dict[bool, list[np.ndarray]] = {False: [], True: []}
+    losses: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(1 + args.epochs):
+        for overlap, run in runs.items():
+            loss, measured = next(run)
+            slowest = np.array(measured)
+            comm.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)
+            samples[overlap].append(slowest)
+            losses[overlap].append(loss)
+    assert losses[False] == losses[True], "overlap changes the result"
+    medians = {overlap: np.median(epochs[1:], axis=0) for overlap, epochs in samples.items()}
+    return {"name": f"{name} {'x'.join(map(str, grid.shape.values()))}"} | medians
+
+
+def epochs(grid: dg.Grid, A: Any, name: str, overlap: bool, args: argparse.Namespace) -> Iterator[tuple[float, list[float]]]:
+    """Train without end; yields the loss and (seconds, exposed communication, other than that, words) of an epoch."""
+    operator = dg.distribute(A, grid, name)
+    model = dg.gcn.GCN(operator, args.widths, dropout=args.dropout)
+    rng = np.random.default_rng(1)
+    X = dg.scatter(rng.standard_normal((A.shape[0], args.widths[0])).astype(np.float32), model.input_layout)
+    labels = rng.integers(0, args.widths[-1], A.shape[0]).astype(np.int32)
+    first, last = model.output_layout.row_range
+    targets = model.targets(labels[first:last], np.ones(last - first, np.uint8))
+    records = train(model, X, targets, Adam(0.01), 1 << 30, eval_every=0, timing=True)
+    while True:
+        grid.overlap = overlap
+        grid.world.barrier()
+        record = next(records)
+        exposed = record["phases"]["comm"]
+        yield record["loss"], [record["seconds"], exposed, record["seconds"] - exposed, float(record["words"])]
+
+
+def report(rows: list[dict[Any, Any]], nnz: int, ranks: int, args: argparse.Namespace) -> str:
+    """Markdown."""
+    widths = "-".join(map(str, args.widths))
+    lines = [
+        f"## {args.name or 'no name'}: {ranks} ranks, one per host ({date.today()})",
+        "",
+        f"`python benchmarks/overlap.py {shlex.join(sys.argv[1:])}`; {timing.machine()}. R-MAT 2^{args.scale}, {nnz:,} "
+        f"non-zeros, widths {widths}, dropout {args.dropout}; medians of {args.epochs} epochs in turns, of the slowest rank.",
+        "",
+        "| algorithm | MB per rank | computation | communication | one after the other | overlapped | ratio | bound "
+        "| exposed | of communication |",
+        "|---|" + "---:|" * 9,
+    ]
+    for row in rows:
+        (plain, communication, computation, words), (seconds, exposed, _, _) = row[False], row[True]
+        bound = (communication + computation) / max(communication, computation)
+        lines.append(
+            f"| {row['name']} | {4e-6 * words:.1f} | {computation:.3f} s | {communication:.3f} s | {plain:.3f} s "
+            f"| {seconds:.3f} s | {plain / seconds:.2f} | {bound:.2f} | {exposed:.3f} s | {exposed / communication:.0%} |"
+        )
+    return "\n".join(lines) + "\n\n"
+
+
+if __name__ == "__main__":
+    main()
