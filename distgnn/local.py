@@ -18,6 +18,9 @@ from distgnn import backend, cuda, hostkernels, ledger
 from distgnn.errors import UserError
 from distgnn.matrix import CSR
 
+#: Rows of a tall matrix that a product on the host takes at a time: they and their product stay in the second-level cache.
+GEMM_ROWS = 512
+
 #: (A, B, out, accumulate)
 SpmmKernel = Callable[[CSR, Any, Any, bool], None]
 
@@ -63,11 +66,17 @@ def gemm(A: Any, B: Any, out: Any = None, accumulate: bool = False, trans_a: boo
     A, B = A.T if trans_a else A, B.T if trans_b else B
     on = backend.of(B)
     ledger.charge("gemm", "gemm", flops=2 * A.shape[0] * A.shape[1] * B.shape[1])
+    accumulate = accumulate and out is not None
+    out = on.empty((A.shape[0], B.shape[1]), B.dtype) if out is None else out
     with ledger.timed("gemm", "gemm", synchronize=on.synchronize):
-        if accumulate and out is not None:
-            out += on.xp.matmul(A, B)
-            return out
-        return on.xp.matmul(A, B, out=on.empty((A.shape[0], B.shape[1]), B.dtype) if out is None else out)
+        step = max(A.shape[0], 1) if on.on_device or trans_a else GEMM_ROWS
+        for top in range(0, A.shape[0], step):
+            rows = slice(top, top + step)
+            if accumulate:
+                out[rows] += on.xp.matmul(A[rows], B)
+            else:
+                on.xp.matmul(A[rows], B, out=out[rows])
+    return out
 
 
 def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:

@@ -73,6 +73,13 @@ class Workspace:
         if buffer is not None:
             self._count(_BORROWED, -buffer.size)
 
+    def clear(self) -> None:
+        """Let go of all memory that is not lent."""
+        for name in list(self._named):
+            self._count(name, -self._named.pop(name).size)
+        while self._free:
+            self._count(_BORROWED, -self._free.pop().size)
+
     def _remove(self, buffer: Array) -> Array:
         self._free = [other for other in self._free if other is not buffer]
         return buffer

@@ -43,6 +43,17 @@ def test_the_smallest_that_is_large_enough_is_lent_and_too_small_ones_are_replac
     assert workspace.borrowed == 150  # in place of the ten
 
 
+def test_clear_keeps_what_is_lent(backend):
+    workspace = Workspace(backend)
+    workspace.take("panel", (8,), np.float32)
+    lent = workspace.borrow((4,), np.float32)
+    workspace.give_back(workspace.borrow((16,), np.float32))
+    workspace.clear()
+    assert workspace.reserved == workspace.borrowed == lent.nbytes
+    workspace.give_back(lent)
+    assert backend.address(workspace.borrow((4,), np.float32)) == backend.address(lent)
+
+
 def test_forgotten_and_foreign_arrays_never_come_back(backend):
     workspace = Workspace(backend)
     a = workspace.borrow((6,), np.float32)
