@@ -90,22 +90,23 @@ def multiply(indptr: Any, indices: Any, values: Any, B: Any, out: Any, **options
 class LookAhead:
     """How far to prefetch for the products of one matrix with matrices of one width: measured in the first products themselves.
 
-    Which distance is best for rows of B that fill one cache line or less depends on how the lengths of rows vary and on who else
-    uses the last-level cache, by up to a third; for wider rows the choice of the C code is within a few per cent. Every candidate
-    gives the same bits, so trying them costs nothing but the difference. The clock is this thread's, which others cannot stretch.
+    Which distance is best for rows of B that fill one or two cache lines depends on which cache B lies in, on how the lengths of
+    rows vary and on who else uses the last-level cache, by up to a half; for wider rows the choice of the C code is within a few
+    per cent. Every candidate gives the same bits, so trying them costs nothing but the difference. The clock is this thread's,
+    which others cannot stretch.
     """
 
-    CANDIDATES = (64, 128, 256)
-    DEFAULT = 256  # what the C code takes for such rows: best where they come from memory
-    GAIN = 0.9  # of the default's time, at most: less is noise
+    DEFAULT = -1  # what the C code takes: best where rows come from memory
+    CANDIDATES = (0, 64, 128, DEFAULT)
+    GAIN = 0.95  # of the default's time, at most: less is noise
     TURNS = 5
     LEAST_NONZEROS = 1 << 18  # below, a product is too short to time
 
     def __init__(self, nnz: int, row_bytes: int) -> None:
-        close = nnz >= self.LEAST_NONZEROS and row_bytes <= CACHE_LINE
+        close = nnz >= self.LEAST_NONZEROS and row_bytes <= 2 * CACHE_LINE
         self.left = [distance for _ in range(self.TURNS) for distance in self.CANDIDATES] if close else []
         self.best = dict.fromkeys(self.CANDIDATES, math.inf)
-        self.chosen = -1  # as the C code thinks best
+        self.chosen = self.DEFAULT
 
     def run(self, product: Callable[[int], None], name: str) -> None:
         """Call `product` with the distance to use."""
@@ -119,8 +120,11 @@ class LookAhead:
         if not self.left:
             best = min(self.best, key=self.best.__getitem__)
             self.chosen = best if self.best[best] <= self.GAIN * self.best[self.DEFAULT] else self.DEFAULT
-            seconds = ", ".join(f"{d}: {t:.2g} s" for d, t in self.best.items())
-            log.info("%s: prefetches %d non-zeros ahead (%s)", name, self.chosen, seconds)
+            seconds = ", ".join(f"{self._said(d)}: {t:.2g} s" for d, t in self.best.items())
+            log.info("%s: prefetches %s (%s)", name, self._said(self.chosen), seconds)
+
+    def _said(self, distance: int) -> str:
+        return {self.DEFAULT: "by width", 0: "nothing"}.get(distance, f"{distance} non-zeros ahead")
 
 
 def spmm(A: CSR, B: np.ndarray, out: np.ndarray, accumulate: bool) -> None:

@@ -24,6 +24,7 @@ Run = Callable[[], object]
 
 WIDTHS = (8, 16, 32, 41, 64, 100, 128, 256, 602)
 OURS = "host"
+LONG, HOPELESS = 0.5, 3.0
 
 
 def uniform(nodes: int, degree: int, seed: int = 0) -> sp.csr_array:
@@ -100,6 +101,8 @@ def measure(
 ) -> Point:  # fmt: skip
     """Time every candidate there is on `A` times a random float32 matrix, all on the same arrays.
 
+    A candidate whose first call takes over `LONG` seconds and `HOPELESS` times as long as ours is not called again.
+
     Args:
         ceilings: bytes per second of a copy through memory and of reading the last-level cache.
         plain_memory: NumPy's own arrays instead of ones that start at a cache line.
@@ -111,14 +114,18 @@ def measure(
     B, C = make((A.shape[1], width), np.float32), make((A.shape[0], width), np.float32)
     B[...] = np.random.default_rng(2).random(B.shape, dtype=np.float32)
     runs = candidates(A, B, C, prototype)
-    want = None
-    for other, run in runs.items():
+    want, samples, read = None, {}, timing.CLOCKS[clock]
+    for other, run in list(runs.items()):
         C[...] = np.nan
+        before = read()
         run()
+        samples[other] = [read() - before]
         want = C.copy() if want is None else want
         assert np.allclose(C, want, rtol=1e-4, atol=1e-4), f"{other} disagrees with {OURS} on {name} at width {width}"
+        if other != OURS and samples[other][0] > max(LONG, HOPELESS * samples[OURS][0]):
+            del runs[other]
     del want
-    samples = timing.in_turns(runs, seconds, clock=clock)
+    samples |= timing.in_turns(runs, seconds, clock=clock)
     best = {other: min(times) for other, times in samples.items()}
     moved = A.nnz * (8 + 4 * width) + 4 * A.shape[0] * width + 8 * A.shape[0]
     point = Point(name, A.shape[0], A.nnz, width, moved, best, {n: float(np.median(t)) for n, t in samples.items()})

@@ -67,35 +67,19 @@ static struct spmm rows_from(const struct spmm *s, int64_t row, const void *poin
     return part;
 }
 
-/* One row, the non-zeros from `middle` on without looking ahead: first the others, then these added to them. */
-static void run_row_in_two(spmm_rows *kernel, const struct spmm *s, int64_t row, int64_t middle, int64_t column, int64_t width,
-                           int64_t ahead)
+/* Rows first..last-1 of a panel. The rows that end within the last `ahead` non-zeros of the matrix look ahead at nothing, also the one
+ * that begins before them: added up in two parts it would have other bits, and bits must not depend on `ahead`. */
+static void run_panel(const struct spmm_set *set, const struct spmm *s, int64_t first, int64_t last, int64_t column, int64_t width)
 {
-    const int64_t wide[] = {pointer(s, row), middle, pointer(s, row + 1)};
-    const int32_t narrow[] = {(int32_t)wide[0], (int32_t)wide[1], (int32_t)wide[2]};
-    struct spmm part = rows_from(s, row, s->wide_pointers ? (const void *)wide : narrow, s->wide_pointers);
-    part.bias = part.mask = NULL, part.relu = 0;
-    kernel(&part, 0, 1, column, width, ahead);
-    part = rows_from(s, row, s->wide_pointers ? (const void *)(wide + 1) : narrow + 1, s->wide_pointers);
-    part.accumulate = 1;
-    kernel(&part, 0, 1, column, width, 0);
-}
-
-/* Rows first..last-1 of a panel. The last `ahead` non-zeros of the matrix have nothing to prefetch. */
-static void run_panel(spmm_rows *kernel, const struct spmm *s, int64_t first, int64_t last, int64_t column, int64_t width, int64_t ahead)
-{
-    const int64_t blind = s->nonzeros - ahead;
-    int64_t row = row_of(s, blind); /* the first that ends in the blind part; row == rows if there is none */
+    const int scaled = s->values == NULL || s->column_scale != NULL;
+    const int64_t ahead = s->ahead >= 0 ? s->ahead : look_ahead(s, width);
+    int64_t row = row_of(s, s->nonzeros - ahead); /* the first that ends there; row == rows if there is none */
     if (row < first)
         row = first;
     if (row > last)
         row = last;
-    kernel(s, first, row, column, width, ahead);
-    if (row < last && pointer(s, row) < blind) {
-        run_row_in_two(kernel, s, row, blind, column, width, ahead);
-        row++;
-    }
-    kernel(s, row, last, column, width, 0);
+    set->find(s->number, s->wide_indices, scaled, ahead == 0, width)(s, first, row, column, width, ahead);
+    set->find(s->number, s->wide_indices, scaled, 1, width)(s, row, last, column, width, 0);
 }
 
 /* Rows first..last-1, all columns; pointers and indices are of one type. */
@@ -104,13 +88,11 @@ static void run_panels(const struct spmm_set *set, const struct spmm *s, int64_t
     const int64_t lanes = set->vector_bytes / (s->number == FLOAT64 ? 8 : 4);
     const int64_t vectors = (s->width + lanes - 1) / lanes;
     const int64_t panels = (vectors + set->most_vectors - 1) / set->most_vectors;
-    const int scaled = s->values == NULL || s->column_scale != NULL;
     for (int64_t panel = 0; panel < panels; panel++) {
         /* Cut evenly, so that every panel but a single one is at least one vector wide. */
         const int64_t column = vectors * panel / panels * lanes, next = vectors * (panel + 1) / panels * lanes;
         const int64_t width = (next < s->width ? next : s->width) - column;
-        const int64_t ahead = s->ahead >= 0 ? s->ahead : look_ahead(s, width);
-        run_panel(set->find(s->number, s->wide_indices, scaled, width), s, first, last, column, width, ahead);
+        run_panel(set, s, first, last, column, width);
     }
 }
 

@@ -43,7 +43,7 @@ struct spmm_set {
     const char *name;
     int vector_bytes;
     int most_vectors; /* of accumulators that stay in registers: the widest panel */
-    spmm_rows *(*find)(enum number number, int wide_indices, int scaled, int64_t width);
+    spmm_rows *(*find)(enum number number, int wide_indices, int scaled, int blind, int64_t width); /* blind: `ahead` is 0 */
 };
 
 extern const struct spmm_set spmm_avx512, spmm_avx2, spmm_generic;

@@ -9,6 +9,9 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #define CACHE_LINE 64
 #define SHORT_VECTORS(X) X(1) X(2)
+#define BLIND(X) X(1) X(2)
+#define LONG_ROW 32   /* non-zeros; measured: chains cost shorter ones more than they save */
+#define MOST_CHAINS 4 /* as an addition takes four cycles */
 
 #define CONCAT_(a, b) a##b
 #define CONCAT(a, b) CONCAT_(a, b)
@@ -36,15 +39,15 @@
 #define HALF
 #include "spmm_number.h"
 
-static spmm_rows *find(enum number number, int wide_indices, int scaled, int64_t width)
+static spmm_rows *find(enum number number, int wide_indices, int scaled, int blind, int64_t width)
 {
-    typedef spmm_rows *finder(int64_t width, int scaled);
+    typedef spmm_rows *finder(int64_t width, int scaled, int blind);
     static finder *const finders[NUMBERS][2] = {
         [FLOAT32] = {find_f32_narrow_int, find_f32_wide_int},
         [FLOAT64] = {find_f64_narrow_int, find_f64_wide_int},
         [BFLOAT16] = {find_bf16_narrow_int, find_bf16_wide_int},
     };
-    return finders[number][wide_indices](width, scaled);
+    return finders[number][wide_indices](width, scaled, blind);
 }
 
 #define TEXT_(x) #x

@@ -31,9 +31,11 @@
 #undef LANES
 #undef VECTORS
 
-#define TABLE(lanes) CONCAT4(kernels, NUMBER, INDEX, lanes)
-#define ENTRY(lanes) TABLE(lanes)[(width + lanes - 1) / lanes - 1][scaled]
-static spmm_rows *FIND(int64_t width, int scaled)
+#define TABLE(name, lanes) CONCAT4(name, NUMBER, INDEX, lanes)
+#define PICK(name, lanes) TABLE(name, lanes)[(width + lanes - 1) / lanes - 1][scaled]
+#define HAS_BLIND(lanes) ((size_t)width <= lanes * sizeof TABLE(blind_kernels, lanes) / sizeof TABLE(blind_kernels, lanes)[0])
+#define ENTRY(lanes) (blind && HAS_BLIND(lanes) ? PICK(blind_kernels, lanes) : PICK(kernels, lanes))
+static spmm_rows *FIND(int64_t width, int scaled, int blind)
 {
     if (width >= LANES_FULL)
         return ENTRY(LANES_FULL);
@@ -52,6 +54,8 @@ static spmm_rows *FIND(int64_t width, int scaled)
     return ENTRY(1);
 }
 #undef ENTRY
+#undef HAS_BLIND
+#undef PICK
 #undef TABLE
 #undef FIND
 #undef NAMED

@@ -2,12 +2,17 @@
  *   REAL, STORED, INDEX    types of the accumulators, of what B holds and of the column numbers; the latter two of any alignment
  *   NAMED(x)               x with a suffix for these three and LANES
  *   VECTORS(X)             X(v) for each number of vectors v to make kernels for
+ *   BLIND(X)               the same for those that have a kernel without prefetching
  *
  * All columns of a panel stay in vector accumulators. If its width is no multiple of LANES, the last vector overlaps the one before:
  * both compute the same numbers for the columns they share, so it takes no mask, no remainder loop and no read beyond the row.
  *
  * What costs time is waiting for rows of B. Rows of A are short, so the kernel prefetches for the non-zero that stands `ahead`
- * places further in the whole index array, whichever row it belongs to. With `ahead` 0 that is the one it is about to load. */
+ * places further in the whole index array, whichever row it belongs to. With `ahead` 0 that is the one it is about to load. Where
+ * rows of B are narrow and B is in cache, the instructions cost more than the waiting; so there are kernels without prefetching.
+ *
+ * Narrow rows wait for something else as well: an addition to a vector for the addition before it. Rows of A that are too long for
+ * the processor to begin the next one meanwhile are added up in several chains. */
 
 #define VECTOR NAMED(vector)
 #define LOOSE NAMED(loose)
@@ -98,8 +103,17 @@ static __attribute__((noinline)) void AFTER_STORE(const struct spmm *s, const IN
         c[k] = mask[k] > 0 ? c[k] : 0;
 }
 
+/* sums += (non-zero p of A) * (its row of B) */
+#define TERM(sums, p)                                                                                                                \
+    do {                                                                                                                             \
+        const int64_t j_ = indices[p];                                                                                               \
+        if (!blind)                                                                                                                  \
+            PREFETCH(B + later[p] * ldb, tail, vectors);                                                                             \
+        MULTIPLY(sums, WEIGHT(values, column_scale, p, j_, scaled), B + j_ * ldb, tail, vectors);                                    \
+    } while (0)
+
 static INLINE void ROWS(const struct spmm *s, int64_t first, int64_t last, int64_t column, int64_t width, int64_t ahead,
-                        const int vectors, const int scaled)
+                        const int vectors, const int scaled, const int blind)
 {
     /* Copies of what *s says, because for all the compiler knows a store to C changes it. Few, to keep them in registers. */
     const STORED *const B = (const STORED *)s->B + column;
@@ -108,6 +122,7 @@ static INLINE void ROWS(const struct spmm *s, int64_t first, int64_t last, int64
     const INDEX *pointer = (const INDEX *)s->pointers + first, *const stop = (const INDEX *)s->pointers + last;
     LOOSE_REAL *c = (LOOSE_REAL *)s->C + first * s->ldc + column;
     const int64_t ldb = s->ldb, ldc = s->ldc, tail = vectors == 1 ? 0 : width - LANES;
+    const int chains = vectors > 2 ? 1 : MOST_CHAINS / vectors;
     const int epilogue = s->bias || s->relu || s->mask ? 2 : s->row_scale || s->accumulate ? 1 : 0;
 
     for (int64_t p = *pointer; pointer < stop; c += ldc) {
@@ -116,11 +131,22 @@ static INLINE void ROWS(const struct spmm *s, int64_t first, int64_t last, int64
         UNROLL
         for (int k = 0; k < vectors; k++)
             sums[k] = (VECTOR){0};
-        for (; p < end; p++) {
-            const int64_t j = indices[p];
-            PREFETCH(B + later[p] * ldb, tail, vectors);
-            MULTIPLY(sums, WEIGHT(values, column_scale, p, j, scaled), B + j * ldb, tail, vectors);
+        if (chains > 1 && end - p >= LONG_ROW) {
+            VECTOR others[MOST_CHAINS][2] = {0}; /* others[0] is `sums` */
+            for (; p + chains <= end; p += chains) {
+                UNROLL
+                for (int chain = 0; chain < chains; chain++)
+                    TERM(chain ? others[chain] : sums, p + chain);
+            }
+            UNROLL
+            for (int chain = 1; chain < chains; chain++) {
+                UNROLL
+                for (int k = 0; k < vectors; k++)
+                    sums[k] += others[chain][k];
+            }
         }
+        for (; p < end; p++)
+            TERM(sums, p);
         if (epilogue)
             BEFORE_STORE(s, pointer - 1, c, sums, tail, vectors);
         UNROLL
@@ -131,22 +157,26 @@ static INLINE void ROWS(const struct spmm *s, int64_t first, int64_t last, int64
     }
 }
 
-/* The kernels themselves: `vectors` and `scaled` become constants. */
-#define KERNEL(v)                                                                                                                    \
-    static void NAMED(values_##v)(const struct spmm *s, int64_t first, int64_t last, int64_t column, int64_t width, int64_t ahead)  \
+/* The kernels themselves: `vectors`, `scaled` and `blind` become constants. */
+#define KERNEL(name, vectors, scaled, blind)                                                                                         \
+    static void name(const struct spmm *s, int64_t first, int64_t last, int64_t column, int64_t width, int64_t ahead)                \
     {                                                                                                                                \
-        ROWS(s, first, last, column, width, ahead, v, 0);                                                                            \
-    }                                                                                                                                \
-    static void NAMED(scaled_##v)(const struct spmm *s, int64_t first, int64_t last, int64_t column, int64_t width, int64_t ahead)  \
-    {                                                                                                                                \
-        ROWS(s, first, last, column, width, ahead, v, 1);                                                                            \
+        ROWS(s, first, last, column, width, ahead, vectors, scaled, blind);                                                          \
     }
-VECTORS(KERNEL)
-#undef KERNEL
+#define KERNELS(v) KERNEL(NAMED(values_##v), v, 0, 0) KERNEL(NAMED(scaled_##v), v, 1, 0)
+#define BLIND_KERNELS(v) KERNEL(NAMED(blind_values_##v), v, 0, 1) KERNEL(NAMED(blind_scaled_##v), v, 1, 1)
+VECTORS(KERNELS)
+BLIND(BLIND_KERNELS)
 
 #define ENTRY(v) {NAMED(values_##v), NAMED(scaled_##v)},
+#define BLIND_ENTRY(v) {NAMED(blind_values_##v), NAMED(blind_scaled_##v)},
 static spmm_rows *const NAMED(kernels)[][2] = {VECTORS(ENTRY)};
+static spmm_rows *const NAMED(blind_kernels)[][2] = {BLIND(BLIND_ENTRY)};
+#undef KERNEL
+#undef KERNELS
+#undef BLIND_KERNELS
 #undef ENTRY
+#undef BLIND_ENTRY
 
 #undef VECTOR
 #undef LOOSE
@@ -159,4 +189,5 @@ static spmm_rows *const NAMED(kernels)[][2] = {VECTORS(ENTRY)};
 #undef AFTER_STORE
 #undef WEIGHT
 #undef ROWS
+#undef TERM
 #undef AT

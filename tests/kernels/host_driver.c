@@ -95,12 +95,12 @@ static void *features(enum number number, int64_t count)
     return a;
 }
 
-/* A matrix whose rows have 0, 1, 2, 0, a few, ... entries and whose last row is full. */
+/* A matrix whose rows have 0, 1, 2, 0, a few, ... entries, one enough for several chains, and whose last row is long. */
 static void product(const struct spmm_set *set, enum number number, int64_t width, unsigned options)
 {
-    enum { ROWS = 13, COLUMNS = 11 };
+    enum { ROWS = 13, COLUMNS = 47 };
     const int wide = is_double(number);
-    const int64_t lengths[ROWS] = {0, 1, 2, 0, 5, COLUMNS, 1, 1, 0, 3, 0, 1, COLUMNS};
+    const int64_t lengths[ROWS] = {0, 1, 2, 0, 5, COLUMNS, 1, 1, 0, 3, 0, 1, 35};
     struct spmm s = {.rows = ROWS, .columns = COLUMNS, .width = width, .number = number, .threads = 1};
     for (int i = 0; i < ROWS; i++)
         s.nonzeros += lengths[i];

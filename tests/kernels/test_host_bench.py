@@ -37,6 +37,26 @@ def test_a_wrong_candidate_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         spmm.measure("small", small(), 4, (1e9, 1e9), seconds=0)
 
 
+def test_what_is_hopeless_is_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def slow(A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> spmm.Run:
+        def run() -> None:
+            calls.append("scipy")
+            np.copyto(C, A @ B)
+
+        return run
+
+    monkeypatch.setattr(spmm, "_scipy", slow)
+    spmm.measure("small", small(), 4, (1e9, 1e9), seconds=0)
+    assert len(calls) > 3
+    calls.clear()
+    monkeypatch.setattr(spmm, "LONG", 0.0)
+    monkeypatch.setattr(spmm, "HOPELESS", 0.0)
+    point = spmm.measure("small", small(), 4, (1e9, 1e9), seconds=0)
+    assert calls == ["scipy"] and point.seconds["scipy"] > 0
+
+
 def test_counts_and_ratios() -> None:
     A = small()
     point = spmm.measure("small", A, 4, (1e9, 1e9), seconds=0)
