@@ -26,8 +26,7 @@ import distgnn as dg
 from distgnn import gallery
 from distgnn.algorithms import make_grid
 from distgnn.bench import timing
-from distgnn.gcn.optim import Adam
-from distgnn.gcn.training import train
+from distgnn.bench.epochs import epochs
 from distgnn.reference import normalize
 
 
@@ -59,7 +58,7 @@ def main() -> None:
 def measure(comm: MPI.Intracomm, A: Any, name: str, args: argparse.Namespace) -> dict[Any, Any]:
     """Medians over epochs, with and without overlap, of one algorithm."""
     grid = make_grid(comm, name, {"reps": 2} if name == "1.5d" else None)
-    runs = {overlap: epochs(grid, A, name, overlap, args) for overlap in (False, True)}
+    runs = {overlap: timed(grid, A, name, overlap, args) for overlap in (False, True)}
     samples: dict[bool, list[np.ndarray]] = {False: [], True: []}
     losses: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(1 + args.epochs):
@@ -70,20 +69,13 @@ def measure(comm: MPI.Intracomm, A: Any, name: str, args: argparse.Namespace) ->
             samples[overlap].append(slowest)
             losses[overlap].append(loss)
     assert losses[False] == losses[True], "overlap changes the result"
-    medians = {overlap: np.median(epochs[1:], axis=0) for overlap, epochs in samples.items()}
+    medians = {overlap: np.median(found[1:], axis=0) for overlap, found in samples.items()}
     return {"name": f"{name} {'x'.join(map(str, grid.shape.values()))}"} | medians
 
 
-def epochs(grid: dg.Grid, A: Any, name: str, overlap: bool, args: argparse.Namespace) -> Iterator[tuple[float, list[float]]]:
+def timed(grid: dg.Grid, A: Any, name: str, overlap: bool, args: argparse.Namespace) -> Iterator[tuple[float, list[float]]]:
     """Train without end; yields the loss and (seconds, exposed communication, other than that, words) of an epoch."""
-    operator = dg.distribute(A, grid, name)
-    model = dg.gcn.GCN(operator, args.widths, dropout=args.dropout)
-    rng = np.random.default_rng(1)
-    X = dg.scatter(rng.standard_normal((A.shape[0], args.widths[0])).astype(np.float32), model.input_layout)
-    labels = rng.integers(0, args.widths[-1], A.shape[0]).astype(np.int32)
-    first, last = model.output_layout.row_range
-    targets = model.targets(labels[first:last], np.ones(last - first, np.uint8))
-    records = train(model, X, targets, Adam(0.01), 1 << 30, eval_every=0, timing=True)
+    records = epochs(grid, A, name, args.widths, dropout=args.dropout)
     while True:
         grid.overlap = overlap
         grid.world.barrier()

@@ -1,0 +1,35 @@
+"""Training epochs on any matrix, for benchmarks: random features and labels, every node a training node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from distgnn import rng
+from distgnn.algorithms import distribute
+from distgnn.gcn.model import GCN
+from distgnn.gcn.optim import Adam
+from distgnn.gcn.training import train
+from distgnn.grid import Grid
+from distgnn.matrix import DistDense
+
+
+def epochs(grid: Grid, A: sp.csr_array, algorithm: str, widths: Sequence[int], **options: Any) -> Iterator[dict[str, Any]]:
+    """The records of `gcn.train`, without end. Collective.
+
+    Args:
+        A: the normalised adjacency matrix, equal on all ranks.
+        widths: of features, hidden layers and classes; options: of `GCN`.
+    """
+    model = GCN(distribute(A, grid, algorithm), widths, **options)
+    X = DistDense.empty(model.input_layout, (A.shape[0], widths[0]), A.dtype)
+    rows, cols = (grid.backend.xp.arange(*bounds) for bounds in (X.row_range, X.col_range))
+    for start in range(0, len(rows), 4096):
+        X.block[start : start + 4096] = rng.uniform(0, rows[start : start + 4096], cols) - 0.5
+    first, last = model.output_layout.row_range
+    labels = np.random.default_rng(1).integers(0, widths[-1], A.shape[0])[first:last]
+    targets = model.targets(labels, np.ones(last - first, np.uint8))
+    return train(model, X, targets, Adam(0.01), 1 << 62, eval_every=0, timing=True)
