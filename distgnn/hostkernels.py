@@ -176,6 +176,27 @@ def adam(w: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray, **options: 
     built().adam(w, g, m, v, **options, isa=isa())
 
 
+def cross_entropy(
+    logits: np.ndarray, rows: np.ndarray, labels: np.ndarray, out: np.ndarray, share: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """``out = share * (softmax(logits) - onehot(labels))`` in `rows`, zero in the others, in one pass.
+
+    Args:
+        logits, out: (m, f) float32 or float64, rows contiguous; may be one array.
+        rows: int64, rising. labels: int64, the column of each of these rows.
+
+    Returns:
+        of each row, the sum of the exponentials of its logits less their largest, and the label's logit less the largest: their
+        loss is ``log(first) - second``.
+
+    Raises:
+        ValueError: rows that do not rise, a row or a label that the logits don't have.
+    """
+    sums, own = np.empty(len(rows), logits.dtype), np.empty(len(rows), logits.dtype)
+    built().cross_entropy(logits, rows, labels, out, sums, own, share, isa=isa())
+    return sums, own
+
+
 def gather(x: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     """``out = x[rows]`` for int64 `rows`. Raises ValueError for a row that x does not have."""
     built().gather(x, rows, out)

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from distgnn import backend, rng
+from distgnn import backend, hostkernels, rng
+from distgnn.gcn.dispatch import compiled
 from distgnn.layout import Layout
 from distgnn.matrix import DistDense
 
@@ -78,10 +79,35 @@ def softmax_cross_entropy(Z: DistDense, targets: Targets, overwrite: bool = Fals
     Cost: two all-reduces of one word per local training node over the axes that cut the classes, one of one
         word.
     """
-    logits, layout = Z.block, Z.layout
+    layout = Z.layout
+    grid, count = layout.grid, max(targets.counts[TRAIN], 1)
+    across = grid.along(*layout.col_axes)
+    xp = backend.module(Z.block)
+    if across.size == 1 and compiled(Z.block):
+        gradient = Z.block if overwrite else backend.of(Z.block).empty(Z.block.shape, Z.block.dtype)
+        sums, own = hostkernels.cross_entropy(Z.block, targets.train_rows, targets.train_labels, gradient, 1 / count)
+    else:
+        gradient = Z.block if overwrite else xp.zeros_like(Z.block)
+        sums, own = _in_phases(Z, targets, gradient, 1 / count)
+
+    total = -own.sum(dtype=np.float64)
+    if grid.index(*layout.col_axes) == 0:  # all ranks of a row have the sums, one counts them
+        total = total + xp.log(sums.astype(np.float64)).sum()
+    loss = xp.asarray(total, dtype=np.float64).reshape(1)
+    grid.along(*layout.row_axes, *layout.col_axes).allreduce(loss)
+    return float(loss[0]) / count, Z.like(gradient)
+
+
+def _in_phases(Z: DistDense, targets: Targets, gradient: Array, share: float) -> tuple[Array, Array]:
+    """Fill `gradient` (zero, or the logits themselves), with all-reduces over the axes that cut the classes.
+
+    Returns:
+        of each training node the sum of the exponentials of its logits less their largest, over all classes; and the logit of its
+            own class less the largest, for the nodes whose class this rank holds.
+    """
+    logits = Z.block
     xp = backend.module(logits)
-    across = layout.grid.along(*layout.col_axes)
-    count = max(targets.counts[TRAIN], 1)
+    across = Z.layout.grid.along(*Z.layout.col_axes)
     rows, labels = targets.train_rows, targets.train_labels
     pieces = _pieces(len(rows), logits.shape[1], xp)
 
@@ -96,27 +122,20 @@ def softmax_cross_entropy(Z: DistDense, targets: Targets, overwrite: bool = Fals
     true_logits = logits[own] - highest[here]  # read before they may be overwritten
 
     sums = xp.zeros(len(rows), dtype=logits.dtype)
-    exponentials = logits if overwrite else xp.zeros_like(logits)
     for part in pieces:
         E = logits[rows[part]]
         E -= highest[part, None]
         xp.exp(E, out=E)
         sums[part] = E.sum(axis=1)
-        exponentials[rows[part]] = E
+        gradient[rows[part]] = E
     across.allreduce(sums)
-    if overwrite:
+    if gradient is logits:
         _zero_other_rows(logits, rows, xp)
 
     for part in pieces:
-        exponentials[rows[part]] *= (1 / (sums[part] * count))[:, None]
-    exponentials[own] -= logits.dtype.type(1 / count)
-
-    total = -true_logits.sum(dtype=np.float64)
-    if layout.grid.index(*layout.col_axes) == 0:  # all ranks of a row have the sums, one counts them
-        total = total + xp.log(sums.astype(np.float64)).sum()
-    loss = xp.asarray(total, dtype=np.float64).reshape(1)
-    layout.grid.along(*layout.row_axes, *layout.col_axes).allreduce(loss)
-    return float(loss[0]) / count, Z.like(exponentials)
+        gradient[rows[part]] *= (share / sums[part])[:, None]
+    gradient[own] -= logits.dtype.type(share)
+    return sums, true_logits
 
 
 def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
@@ -144,10 +163,7 @@ def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
     hits = xp.bincount(targets.parts[choice == targets.labels], minlength=TEST + 1).astype(np.int64)
     layout.grid.along(*layout.row_axes).allreduce(hits)
     hits = hits.tolist()
-    return {
-        name: hits[part] / targets.counts[part] if targets.counts[part] else float("nan")
-        for name, part in PARTS.items()
-    }
+    return {name: hits[part] / targets.counts[part] if targets.counts[part] else float("nan") for name, part in PARTS.items()}
 
 
 def _zero_other_rows(block: Array, rows: Array, xp: Any) -> None:

@@ -243,11 +243,22 @@ cdef extern from "elementwise.h" nogil:
         const void *g
         double shrink, decay, first, second, rate, correction, epsilon
 
+    struct cross_entropy_arguments "cross_entropy":
+        int64_t height, width, ldx, ldy, count
+        const void *x
+        void *y
+        const int64_t *rows
+        const int64_t *labels
+        void *sums
+        void *own
+        double share
+
     struct elementwise_set:
         void (*dropout[2])(const dropout_arguments *) noexcept nogil
         void (*adam[2])(const adam_arguments *) noexcept nogil
         void (*pack_positive[2])(const void *x, int64_t count, uint8_t *bits) noexcept nogil
         void (*keep_positive[2])(void *x, int64_t count, const uint8_t *bits, double scale) noexcept nogil
+        void (*cross_entropy[2])(const cross_entropy_arguments *) noexcept nogil
         void (*scatter_add[2])(
             const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width, void *y, int64_t ldy) noexcept nogil
 
@@ -273,7 +284,7 @@ cdef int check_rows(Array rows, int64_t limit) except -1:
     cdef int64_t i
     for i in range(rows.extent(0)):
         if numbers[i] < 0 or numbers[i] >= limit:
-            raise ValueError(f"rows: must lie in 0..{limit - 1}, got {numbers[i]} at position {i}")
+            raise ValueError(f"{rows.name}: must lie in 0..{limit - 1}, got {numbers[i]} at position {i}")
     return 0
 
 
@@ -342,6 +353,39 @@ def adam(
     cdef const elementwise_set *chosen = chosen_set(isa)
     with nogil:
         chosen.adam[wide](&a)
+
+
+def cross_entropy(x, rows, labels, out, sums, own, double share, *, int isa=0):
+    """`out[i] = share * (softmax(x[i]) - onehot(labels[.]))` for i in `rows`, zero in the other rows; of the rows, `sums`: the sum of
+    exponentials of x less the row's largest, `own`: x at the label less the row's largest. `out` may be `x`; rows and labels int64.
+
+    Raises:
+        ValueError: rows that do not rise, a row that x does not have or a label that is no column.
+    """
+    cdef Array X = Array("x", x, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
+    cdef Array R = Array("rows", rows, "int64", 1), L = Array("labels", labels, "int64", 1)
+    cdef Array S = Array("sums", sums, X.kind, 1, True), T = Array("own", own, X.kind, 1, True)
+    cdef Array other
+    Y.must_have(X.extent(0), X.extent(1))
+    for other in (L, S, T):
+        other.must_have(R.extent(0))
+    check_rows(R, X.extent(0))
+    cdef const int64_t *numbers = <const int64_t *>R.view.buf
+    cdef int64_t i
+    for i in range(1, R.extent(0)):
+        if numbers[i] <= numbers[i - 1]:
+            raise ValueError(f"rows: must rise, got {numbers[i - 1]} and {numbers[i]} from position {i - 1} on")
+    check_rows(L, X.extent(1))
+    if X.start() < Y.stop() and Y.start() < X.stop() and (X.start() != Y.start() or X.lead() != Y.lead()):
+        raise ValueError("out overlaps x without being x")
+    cdef cross_entropy_arguments e
+    e.height, e.width, e.ldx, e.ldy, e.count = X.extent(0), X.extent(1), X.lead(), Y.lead(), R.extent(0)
+    e.x, e.y, e.rows, e.labels = X.view.buf, Y.view.buf, numbers, <const int64_t *>L.view.buf
+    e.sums, e.own, e.share = S.view.buf, T.view.buf, share
+    cdef int wide = X.kind == "float64"
+    cdef const elementwise_set *chosen = chosen_set(isa)
+    with nogil:
+        chosen.cross_entropy[wide](&e)
 
 
 def gather(x, rows, out):

@@ -27,11 +27,24 @@ struct adam {
     double shrink, decay, first, second, rate, correction, epsilon;
 };
 
+/* Softmax cross-entropy by row and its gradient by the logits x: for each listed row i (rising, in 0..height-1), with E = exp(x - max x),
+ * y[i, :] = share * (E / sum E - onehot(label)), sums[i] = sum E and own[i] = x[label] - max x, so that the row's loss is log sums - own.
+ * The rows of y that are not listed become zero; x and y may be one. */
+struct cross_entropy {
+    int64_t height, width, ldx, ldy, count;
+    const void *x;
+    void *y;
+    const int64_t *rows, *labels; /* `count` of them */
+    void *sums, *own;
+    double share;
+};
+
 struct elementwise_set {
     void (*dropout[2])(const struct dropout *); /* [0] float, [1] double, in all of these */
     void (*adam[2])(const struct adam *);
     void (*pack_positive[2])(const void *x, int64_t count, uint8_t *bits); /* as numpy.packbits(x > 0) */
     void (*keep_positive[2])(void *x, int64_t count, const uint8_t *bits, double scale);
+    void (*cross_entropy[2])(const struct cross_entropy *);
     void (*scatter_add[2])(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width, void *y, int64_t ldy);
 };
 

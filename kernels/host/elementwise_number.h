@@ -1,5 +1,5 @@
-/* The kernels of elementwise.h for one type of number. Included by elementwise_isa.h, which defines REAL, INTEGER (of its size) and
- * NUMBER. Plain loops are left to the compiler's vectoriser; what it does not see is written with its vectors of 8. */
+/* The kernels of elementwise.h for one type of number. Included by elementwise_isa.h, which defines REAL, INTEGER and WORD
+ * (of its size), NUMBER and the constants of exp. Plain loops are left to the compiler's vectoriser; what it does not see is written with its vectors of 8. */
 
 #define NAMED(x) CONCAT3(x, NUMBER, 8)
 #define LOOSE NAMED(loose)
@@ -74,6 +74,86 @@ static void NAMED(keep_positive)(void *x, int64_t count, const uint8_t *bits, do
     }
     for (int k = 0; i + k < count; k++)
         flat[i + k] *= bits[i / 8] >> (7 - k) & 1 ? (REAL)scale : 0;
+}
+
+typedef WORD NAMED(words) __attribute__((vector_size(8 * sizeof(REAL))));
+
+/* exp in place, of numbers that are at most 0, to a unit or two in the last place; 0 where it is less than a normal number. */
+static INLINE void NAMED(exponential)(NAMED(vector) *inout)
+{
+    const NAMED(vector) x = *inout;
+    static const REAL coefficients[] = INVERSE_FACTORIALS;
+    const REAL shift = (REAL)((WORD)3 << (MANTISSA - 1)); /* adding it rounds to an integer, which its last bits then hold */
+    const NAMED(vector) shifted = x * (REAL)1.44269504088896340736 + shift, n = shifted - shift;
+    const NAMED(vector) rest = x - n * LN2_HIGH - n * LN2_LOW;
+    NAMED(vector) power = (NAMED(vector)){0} + coefficients[EXP_DEGREE];
+    UNROLL
+    for (int k = EXP_DEGREE - 1; k >= 0; k--)
+        power = power * rest + coefficients[k];
+    const NAMED(words) two_to_n = ((NAMED(words))shifted + EXPONENT_BIAS) << MANTISSA;
+    *inout = (NAMED(vector))((NAMED(integers))(power * (NAMED(vector))two_to_n) & ~(x < EXP_LEAST));
+}
+
+/* Up to 8 numbers; what is missing is minus infinity, whose exponential is 0. */
+static INLINE void NAMED(load_some)(NAMED(vector) *v, const LOOSE *x, int64_t count)
+{
+    if (count >= 8)
+        *v = *(const NAMED(loose_vector) *)x;
+    else
+        for (int k = 0; k < 8; k++)
+            (*v)[k] = k < count ? x[k] : -(REAL)__builtin_inf();
+}
+
+static INLINE void NAMED(store_some)(LOOSE *y, const NAMED(vector) *v, int64_t count)
+{
+    if (count >= 8)
+        *(NAMED(loose_vector) *)y = *v;
+    else
+        for (int k = 0; k < count; k++)
+            y[k] = (*v)[k];
+}
+
+static void NAMED(cross_entropy)(const struct cross_entropy *e)
+{
+    const int64_t width = e->width;
+    const REAL share = (REAL)e->share;
+    LOOSE *const sums = (LOOSE *)e->sums, *const own = (LOOSE *)e->own;
+    int64_t row = 0;
+    for (int64_t i = 0; i <= e->count; i++) {
+        const int64_t next = i < e->count ? e->rows[i] : e->height;
+        for (; row < next; row++)
+            LOOP(for (int64_t j = 0; j < width; j++)
+                ((LOOSE *)e->y)[row * e->ldy + j] = 0;)
+        if (i == e->count)
+            break;
+        const LOOSE *const x = (const LOOSE *)e->x + row * e->ldx;
+        LOOSE *const y = (LOOSE *)e->y + row++ * e->ldy;
+        NAMED(vector) most, some, sum = {0};
+        NAMED(load_some)(&most, x, width);
+        for (int64_t j = 8; j < width; j += 8) {
+            NAMED(load_some)(&some, x + j, width - j);
+            const NAMED(integers) more = some > most;
+            most = (NAMED(vector))((more & (NAMED(integers))some) | (~more & (NAMED(integers))most));
+        }
+        REAL highest = most[0], total = 0;
+        for (int k = 1; k < 8; k++)
+            highest = most[k] > highest ? most[k] : highest;
+        own[i] = x[e->labels[i]] - highest;
+        for (int64_t j = 0; j < width; j += 8) {
+            NAMED(load_some)(&some, x + j, width - j);
+            some -= highest;
+            NAMED(exponential)(&some);
+            NAMED(store_some)(y + j, &some, width - j);
+            sum += some;
+        }
+        for (int k = 0; k < 8; k++)
+            total += sum[k];
+        sums[i] = total;
+        const REAL factor = share / total;
+        LOOP(for (int64_t j = 0; j < width; j++)
+            y[j] *= factor;)
+        y[e->labels[i]] -= share;
+    }
 }
 
 static void NAMED(scatter_add)(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width, void *y, int64_t ldy)

@@ -195,6 +195,27 @@ static void passes(const struct elementwise_set *set, int wide, int64_t rows, in
     for (int64_t i = 0; i < count; i++)
         put(v, wide, i, 0);
     set->scatter_add[wide](m, width, order, rows, width, v, width);
+    int64_t *labels = malloc((size_t)rows * 8), *some = malloc((size_t)rows * 8), listed = 0;
+    for (int64_t i = 0; i < rows; i++)
+        if (i % 3 != 1)
+            some[listed] = i, labels[listed++] = (i * 7) % width;
+    void *sums = numbers(wide, listed), *own = numbers(wide, listed);
+    set->cross_entropy[wide](&(struct cross_entropy){rows, width, width, width, listed, x, y, some, labels, sums, own, 1.0});
+    for (int64_t i = 0, l = 0; i < rows; i++) {
+        double largest = -1, sum = 0;
+        for (int64_t j = 0; j < width; j++)
+            largest = fmax(largest, get(x, wide, i * width + j));
+        for (int64_t j = 0; j < width; j++)
+            sum += exp(get(x, wide, i * width + j) - largest);
+        for (int64_t j = 0; j < width; j++) {
+            double want = exp(get(x, wide, i * width + j) - largest) / sum - (l < listed && labels[l] == j);
+            if (l == listed || some[l] != i)
+                want = 0;
+            expect(fabs(get(y, wide, i * width + j) - want) <= 1e-6, "cross-entropy", count);
+        }
+        l += l < listed && some[l] == i;
+    }
+    release(sums), release(own), free(labels), free(some);
     int64_t permutation = 1;
     for (int64_t i = 0; i < rows; i++)
         for (int64_t k = 0; k < i; k++)

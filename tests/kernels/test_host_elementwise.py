@@ -87,6 +87,47 @@ def test_adam(dtype: type, size: int, options: dict) -> None:
         np.testing.assert_allclose(a, b, rtol=20 * np.finfo(dtype).eps, atol=20 * np.finfo(dtype).eps, err_msg=name)
 
 
+@pytest.mark.parametrize("spread", [1.0, 30.0, 3000.0])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (5, 8), (9, 16), (17, 33), (40, 129)])
+def test_cross_entropy(dtype: type, shape: tuple[int, int], spread: float) -> None:
+    """Against float64 NumPy; logits far below the largest have a softmax of exactly 0."""
+    x = (random((shape[0], shape[1] + 2), dtype) * dtype(spread))[:, : shape[1]]
+    rows = np.flatnonzero(np.random.default_rng(1).random(shape[0]) < 0.6)
+    labels = np.random.default_rng(2).integers(0, shape[1], len(rows))
+    exact = x[rows].astype(np.float64)
+    exact -= exact.max(axis=1, keepdims=True)
+    E = np.exp(exact)
+    want = np.zeros(shape)
+    want[rows] = 0.5 * E / E.sum(axis=1, keepdims=True)
+    want[rows, labels] -= 0.5
+    out = np.full(shape, np.nan, dtype)
+    for target in (out, x):  # beside the logits, and in their place
+        sums, own = hostkernels.cross_entropy(x, rows, labels, target, 0.5)
+        eps = np.finfo(dtype).eps
+        np.testing.assert_allclose(target, want, rtol=0, atol=4 * eps)
+        np.testing.assert_allclose(sums, E.sum(axis=1), rtol=10 * eps)
+        np.testing.assert_allclose(own, exact[np.arange(len(rows)), labels], rtol=2 * eps, atol=2 * eps * spread)
+        assert (target[np.setdiff1d(np.arange(shape[0]), rows)] == 0).all()
+
+
+def test_exponentials_are_right_to_the_last_places(dtype: type) -> None:
+    """Over their whole range; `sums` of rows (0, -t) is 1 + exp(-t), the gradient of the second class exp(-t) / sums."""
+    t = np.linspace(0, 86 if dtype == np.float32 else 707, 5001).astype(dtype)
+    x = np.stack([np.zeros_like(t), -t], axis=1)
+    rows = np.arange(len(t))
+    hostkernels.cross_entropy(x, rows, np.zeros(len(t), np.int64), x, 1.0)
+    want = np.exp(-t.astype(np.longdouble))
+    np.testing.assert_allclose((x[:, 1] / (want / (1 + want))).astype(np.float64), 1, rtol=0, atol=4 * np.finfo(dtype).eps)
+
+
+def test_what_is_no_number_spreads_over_its_row(dtype: type) -> None:
+    x = np.zeros((3, 9), dtype)
+    x[0, 4], x[1, 0] = np.nan, np.inf
+    out = np.empty_like(x)
+    sums, own = hostkernels.cross_entropy(x, np.arange(3), np.array([0, 1, 2]), out, 1.0)
+    assert np.isnan(out[0]).all() and np.isnan(sums[:2]).all() and np.isfinite(out[2]).all() and sums[2] == 9
+
+
 @pytest.mark.parametrize("width", [0, 1, 3, 16, 41, 200])
 def test_gather_and_scatter_add(dtype: type, width: int) -> None:
     x = random((30, width + 2), dtype)[:, :width]
@@ -127,5 +168,15 @@ def test_bad_arguments() -> None:
         hostkernels.keep_positive(x, np.ones(3, np.uint8))
     with pytest.raises(TypeError, match="rows: need an array of int64"):
         hostkernels.gather(x, np.array([0, 1], np.int32), x[:2].copy())
+    for rows, labels, words in (
+        ([0, 0], [1, 1], "rows: must rise, got 0 and 0 from position 0 on"),
+        ([0, 4], [1, 1], "rows: must lie in 0..3, got 4 at position 1"),
+        ([0, 1], [1, 3], "labels: must lie in 0..2, got 3 at position 1"),
+        ([0, 1], [1], "labels: need shape"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            hostkernels.cross_entropy(x, np.array(rows), np.array(labels), x, 1.0)
+    with pytest.raises(ValueError, match="out overlaps x without being x"):
+        hostkernels.cross_entropy(whole[:4], ids[:1], ids[:1], whole[1:], 1.0)
     with pytest.raises(ValueError, match="v: need shape"):
         hostkernels.adam(x.ravel(), x.ravel(), x.ravel().copy(), np.ones(3, np.float32), rate=1, correction=1)
