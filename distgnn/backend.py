@@ -66,6 +66,10 @@ class Backend:
     def synchronize(self) -> None:
         """Wait until everything queued on the current stream is done."""
 
+    def mark(self) -> Callable[[], bool]:
+        """A function that says whether everything queued on the current stream up to now is done."""
+        return lambda: True
+
     def peak_bytes(self) -> int:
         """The most memory this process has held so far, in bytes."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -129,6 +133,11 @@ class CupyBackend(Backend):
 
     def synchronize(self) -> None:
         self.xp.cuda.get_current_stream().synchronize()
+
+    def mark(self) -> Callable[[], bool]:
+        event = self.xp.cuda.Event(disable_timing=True)
+        event.record()
+        return lambda: bool(event.done)
 
     def peak_bytes(self) -> int:
         return int(self.xp.get_default_memory_pool().total_bytes())

@@ -82,6 +82,7 @@ class Comm:
         self.size: int = mpi.Get_size()
         self.direct = not backend.on_device or _cuda_aware_once()
         self.ring = backend.on_device and self.direct
+        self._tags = 0
 
     # -- collectives on arrays -----------------------------------------------------------------------------------------
 
@@ -91,7 +92,7 @@ class Comm:
         ``words`` is the number of payload elements where ``array`` is a packed buffer of bytes.
         """
         away = self.rank != root
-        self._charge("bcast", away * (array.size if words is None else words), away * array.nbytes, messages=int(away))
+        self.charge_broadcast(array, away, array.size if words is None else words)
         if self.size > 1:
             with self._collective("bcast"), self._buffer(array, send=not away, receive=away) as buffer:
                 for piece in self._pieces(buffer):
@@ -188,6 +189,35 @@ class Comm:
             for piece in self._pieces(buffer):
                 self.mpi.Recv(piece, source)
         return array
+
+    # -- for relays of panels (relay.py), which send and receive without waiting ----------------------------------------
+
+    def reserve_tags(self, count: int) -> int:
+        """The first of ``count`` message tags that nobody else uses; equal on all ranks, which must all ask alike."""
+        first = self._tags
+        self._tags += count
+        return first
+
+    def wire(self, array: Any, send: bool) -> Any:
+        """What MPI is given for ``array``: its numbers in one dimension, or a pinned host copy of them (to be filled, unless they
+        are to be sent). The stream that computes ``array`` must be done with it.
+        """
+        flat = self._flat(array)
+        if self.direct:
+            return flat
+        host = self.backend.pinned(flat.shape, flat.dtype)
+        if send:
+            self.backend.copy_out(flat, host)
+        return host
+
+    def unwire(self, wire: Any, array: Any) -> None:
+        """Bring what was received into ``wire`` to ``array``."""
+        if not self.direct:
+            self.backend.copy_in(wire, self._flat(array))
+
+    def charge_broadcast(self, array: Any, away: bool, words: int) -> None:
+        """Charge the ledger one broadcast as :meth:`bcast` does."""
+        self._charge("bcast", away * words, away * array.nbytes, messages=int(away))
 
     # -- small Python objects, for setup and reports (not charged: no algorithm moves its data this way) ---------------
 

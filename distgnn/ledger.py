@@ -12,6 +12,10 @@ What a collective is charged, per rank, for a message of ``m`` words in a group 
 
 A reduce is the mirror image of a broadcast: its non-root ranks are charged the words they send. Fractions are kept exact and
 rounded only when totals are read, so totals agree with the formulas to the word.
+
+Seconds are exclusive: a region timed inside another takes its time off the outer one, so that driving messages in the middle of a
+product counts as communication. Communication's seconds are those in which a rank waits for or drives messages, what is *exposed*
+of it; how long messages were under way, whoever waited, is their *flight*.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 PHASES = ("spmm", "gemm", "comm")
 
@@ -37,6 +41,18 @@ class Entry:
     bytes: Fraction = field(default_factory=Fraction)
     flops: int = 0
     seconds: float = 0.0
+    flight: float = 0.0
+
+
+class Event(NamedTuple):
+    """Something that took time on this rank, in seconds of ``time.perf_counter``."""
+
+    phase: str
+    operation: str
+    group: str
+    start: float
+    stop: float
+    flight: bool  # a transfer that was under way, whether or not anybody waited
 
 
 class Ledger:
@@ -44,16 +60,21 @@ class Ledger:
 
     Args:
         timing: also measure seconds per phase.
+        trace: also keep an :class:`Event` for everything measured, in ``events``; implies timing.
 
     Attributes ``words``, ``bytes``, ``messages``, ``calls`` cover communication, ``flops`` computation; all are this rank's own.
+    ``peak``: bytes by purpose at the moment when those told to :func:`held` were most.
     """
 
-    def __init__(self, timing: bool = False) -> None:
-        self.timing = timing
+    def __init__(self, timing: bool = False, trace: bool = False) -> None:
+        self.timing = timing or trace
+        self.events: list[Event] | None = [] if trace else None
+        self.peak: dict[str, int] = {}
         self._entries: dict[tuple[str, str, str], Entry] = defaultdict(Entry)
 
     def __enter__(self) -> Ledger:
         _open.append(self)
+        self.peak = dict(_held)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -93,18 +114,26 @@ class Ledger:
             totals[phase] += entry.seconds
         return totals
 
+    @property
+    def flight(self) -> float:
+        """Seconds that transfers were under way, added up over them."""
+        return self._total("flight")
+
     def entries(self) -> list[dict[str, Any]]:
         """One record per (phase, operation, group) for logs."""
         return [
             {
                 "phase": phase, "operation": operation, "group": group, "calls": e.calls, "messages": e.messages,
                 "words": round(e.words), "bytes": round(e.bytes), "flops": e.flops, "seconds": e.seconds,
+                "flight": e.flight,
             }
             for (phase, operation, group), e in sorted(self._entries.items())
         ]  # fmt: skip
 
 
 _open: list[Ledger] = []
+_nested: list[float] = []  # seconds of timed regions inside each timed region that is open
+_held: dict[str, int] = defaultdict(int)
 
 
 def charge(
@@ -134,15 +163,35 @@ def timed(phase: str, operation: str, group: str = "", synchronize: Any = None) 
     if synchronize is not None:
         synchronize()
     start = time.perf_counter()
+    _nested.append(0.0)
     try:
         yield
     finally:
         if synchronize is not None:
             synchronize()
-        seconds = time.perf_counter() - start
+        stop = time.perf_counter()
+        inside = _nested.pop()
+        if _nested:
+            _nested[-1] += stop - start
         for ledger in timing:
-            ledger._entries[phase, operation, group].seconds += seconds
+            ledger._entries[phase, operation, group].seconds += stop - start - inside
+            if ledger.events is not None:
+                ledger.events.append(Event(phase, operation, group, start, stop, False))
+
+
+def flight(operation: str, group: str, start: float, stop: float) -> None:
+    """A transfer was under way between these seconds of ``time.perf_counter``."""
+    for ledger in _open:
+        if ledger.timing:
+            ledger._entries["comm", operation, group].flight += stop - start
+        if ledger.events is not None:
+            ledger.events.append(Event("comm", operation, group, start, stop, True))
 
 
 def held(purpose: str, nbytes: int) -> None:
     """Memory of this purpose was taken, or with a negative number given back."""
+    _held[purpose] += nbytes
+    total = sum(_held.values())
+    for ledger in _open:
+        if total > sum(ledger.peak.values()):
+            ledger.peak = dict(_held)

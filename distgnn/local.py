@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 from scipy.sparse import _sparsetools
 
-from distgnn import backend, cuda, hostkernels, ledger
+from distgnn import backend, cuda, hostkernels, ledger, progress
 from distgnn.errors import UserError
 from distgnn.matrix import CSR
 
 #: Rows of a tall matrix that a product on the host takes at a time: they and their product stay in the second-level cache.
 GEMM_ROWS = 512
+
+#: Multiplications and additions of a sparse product between two looks at the messages that are under way.
+BETWEEN_POLLS = 1 << 23
 
 #: (A, B, out, accumulate)
 SpmmKernel = Callable[[CSR, Any, Any, bool], None]
@@ -52,10 +55,27 @@ def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
     ledger.charge("spmm", "spmm", flops=2 * A.nnz * shape[1])
     with ledger.timed("spmm", "spmm", synchronize=on.synchronize):
         if A.nnz and shape[1]:
-            _spmm_kernel(on.name, A.dtype)(A, B, out, accumulate)
+            kernel = _spmm_kernel(on.name, A.dtype)
+            for top, bottom, rows in _row_blocks(A, shape[1]) if _driving(on) else [(0, shape[0], A)]:
+                kernel(rows, B, out[top:bottom], accumulate)
+                progress.poll()
         elif not accumulate:
             out[...] = 0
     return out
+
+
+def _driving(on: backend.Backend) -> bool:
+    """Must a product stop now and then to drive what is under way? On a GPU it is queued, and the host is free to."""
+    return progress.pending() and not on.on_device
+
+
+def _row_blocks(A: CSR, width: int) -> list[tuple[int, int, CSR]]:
+    """The block in pieces that take a fraction of a millisecond to multiply, kept with it."""
+    nonzeros = max(BETWEEN_POLLS // width, 1)
+    key = f"row blocks {nonzeros}"
+    if key not in A.cached:
+        A.cached[key] = A.row_blocks(nonzeros)
+    return A.cached[key]
 
 
 def gemm(A: Any, B: Any, out: Any = None, accumulate: bool = False, trans_a: bool = False, trans_b: bool = False) -> Any:
@@ -76,6 +96,7 @@ def gemm(A: Any, B: Any, out: Any = None, accumulate: bool = False, trans_a: boo
                 out[rows] += on.xp.matmul(A[rows], B)
             else:
                 on.xp.matmul(A[rows], B, out=out[rows])
+            progress.poll()
     return out
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -82,14 +83,32 @@ class CSR:
     def dtype(self) -> np.dtype:
         return np.dtype(self.data.dtype)
 
+    @staticmethod
+    def count(shape: Shape, nnz: int) -> int:
+        """Payload elements of such a block when it travels: values, column numbers and row pointers."""
+        return 2 * nnz + shape[0] + 1
+
     @property
     def words(self) -> int:
-        """Payload elements of the block when it travels: values, column numbers and row pointers."""
-        return self.data.size + self.indices.size + self.indptr.size
+        """Payload elements of this block."""
+        return self.count(self.shape, self.nnz)
 
     def header(self) -> tuple[Shape, int, np.dtype, np.dtype]:
         """What a receiver must know to make room: the arguments of :meth:`nbytes`."""
         return self.shape, self.nnz, np.dtype(self.indices.dtype), self.dtype
+
+    def row_blocks(self, nonzeros: int) -> list[tuple[int, int, CSR]]:
+        """Consecutive rows of about so many non-zeros each, as (first, last, block): views, but for row pointers of their own."""
+        bounds = np.unique(np.searchsorted(self.indptr, np.arange(0, self.nnz, nonzeros)))
+        pieces = []
+        for first, last in pairwise([0, *bounds[(bounds > 0) & (bounds < self.shape[0])].tolist(), self.shape[0]]):
+            start, stop = int(self.indptr[first]), int(self.indptr[last])
+            piece = object.__new__(CSR)
+            piece.shape, piece.buffer, piece.cached = (last - first, self.shape[1]), None, {}
+            piece.data, piece.indices = self.data[start:stop], self.indices[start:stop]
+            piece.indptr = self.indptr[first : last + 1] - self.indptr[first]
+            pieces.append((first, last, piece))
+        return pieces
 
     def to_scipy(self) -> sp.csr_array:
         """The block as a SciPy matrix on the host (sharing memory where the block is there already)."""

@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from distgnn.algorithms.dense import ReplicatedWeights
-from distgnn.algorithms.panels import broadcast_rows
+from distgnn.algorithms.panels import broadcast
 from distgnn.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, block
 from distgnn.matrix import CSR, BlockSource, DistDense, DistSparse
+from distgnn.relay import upstream
 
 
 class BlockRows(DistSparse):
-    """``A`` and ``H`` in block rows over the axis ``rows``; a rank multiplies the column blocks of its ``stages``.
+    """``A`` and ``H`` in block rows over the axis ``rows``; a rank multiplies the column blocks of its ``stages``, in the order in
+    which their panels of ``H`` reach it.
 
     A directed graph's Aᵀ is held in block rows too, from its first use on (CAGNET Table II); a symmetric one is its own adjoint.
 
@@ -38,7 +40,9 @@ class BlockRows(DistSparse):
         self.input_layout = Layout(grid, Cut(("rows",), self.col_parts), Cut())
         self.dense = ReplicatedWeights(self.output_layout)
         self.column = grid.along("rows")
-        self.stages = self._stages(parts)
+        mine = self._stages(parts)
+        self.turns = upstream(self.column, mine)
+        self.stages = [mine[turn] for turn in self.turns]
         rows = self.output_layout.row_range
         self.A = self._load(lambda: [source.block(rows, block(self.col_parts, j)) for j in self.stages])
 
@@ -55,9 +59,11 @@ class BlockRows(DistSparse):
         return self._block_row(self.At, G, self._result(self.input_layout, (self.shape[1], G.shape[1]), out))
 
     def _broadcast(self, H: DistDense) -> Iterator[Any]:
-        """The row blocks of ``H`` of this rank's stages, broadcast one after another."""
+        """The row blocks of ``H`` of this rank's stages, broadcast one after another; the own one comes first."""
         heights = np.diff(H.layout.rows.vector(self.grid, H.shape[0])).tolist()
-        return broadcast_rows(self.column, H.block, [(j, (0, heights[j])) for j in self.stages])
+        roots = sorted(self.stages)
+        shapes = [(heights[j], H.block.shape[1]) for j in roots]
+        return broadcast(self.grid, self.column, roots, lambda stage: H.block, shapes, H.dtype, self.turns)
 
     @abstractmethod
     def _stages(self, parts: int) -> range:

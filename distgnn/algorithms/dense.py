@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from distgnn import local
+from distgnn.algorithms.panels import broadcast
 from distgnn.layout import Cut, Layout, Range, block
 from distgnn.matrix import DistDense
 
@@ -74,11 +75,11 @@ class ReplicatedWeights(DenseProducts):
     def _broadcast(self, X: DistDense) -> Iterator[tuple[int, Range, Any]]:
         """The column blocks of ``X`` one after another on all ranks of the row, each with its number and global columns."""
         columns = X.layout.cols.vector(self.grid, X.shape[1])
-        for c in range(self.along_row.size):
-            left, right = block(columns, c)
-            own = c == self.along_row.rank
-            panel = X.block if own else self.grid.backend.empty((X.block.shape[0], right - left), X.dtype)
-            yield c, (left, right), self.along_row.bcast(panel, root=c)
+        ranges = [block(columns, c) for c in range(self.along_row.size)]
+        shapes = [(X.block.shape[0], right - left) for left, right in ranges]
+        panels = broadcast(self.grid, self.along_row, range(len(ranges)), lambda c: X.block, shapes, X.dtype)
+        for c, panel in enumerate(panels):
+            yield c, ranges[c], panel
 
     def times(self, T: DistDense, W: DistDense, out: DistDense | None = None) -> DistDense:
         self.check(T, None, W)

@@ -9,7 +9,7 @@ import numpy as np
 
 from distgnn import local
 from distgnn.algorithms.dense import ReplicatedWeights
-from distgnn.algorithms.panels import SparsePanels, broadcast_rows
+from distgnn.algorithms.panels import SparsePanels, broadcast
 from distgnn.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, block
 from distgnn.matrix import CSR, BlockSource, DistDense, DistSparse
@@ -56,19 +56,20 @@ class Split3D(DistSparse):
         self.heights = [int(np.diff(col_parts)[s * layers + k]) for s in range(q)]  # of this layer's pieces of H
         rows = (int(self.pieces[0]), int(self.pieces[-1]))
         mine = self._load(lambda: [source.block(rows, block(col_parts, j * layers + k))])
-        self.A = SparsePanels(self.row, range(q), {j: mine[0]})
+        self.A = SparsePanels(grid, self.row, range(q), {j: mine[0]})
 
     @cached_property
     def At(self) -> SparsePanels:
         """The panels of A, each transposed where it is."""
         mine = {s: CSR.from_scipy(panel.to_scipy().T, self.grid.backend) for s, panel in self.A.mine.items()}
-        return SparsePanels(self.row, range(self.row.size), mine)
+        return SparsePanels(self.grid, self.row, range(self.row.size), mine)
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
         T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
         partial = self._whole(H.block.shape[1])
-        stages = [(s, (0, height)) for s, height in enumerate(self.heights)]
-        A_panels, H_panels = self.A.broadcast(), broadcast_rows(self.column, H.block, stages)  # 2D SUMMA in layer k
+        roots, shapes = range(len(self.heights)), [(height, H.block.shape[1]) for height in self.heights]
+        H_panels = broadcast(self.grid, self.column, roots, lambda stage: H.block, shapes, H.dtype)
+        A_panels = self.A.broadcast()  # 2D SUMMA in layer k
         for stage, (A_s, H_s) in enumerate(zip(A_panels, H_panels, strict=True)):
             local.spmm(A_s, H_s, out=partial, accumulate=stage > 0)
         self.fiber.reduce_scatter_rows(partial, self.pieces - self.pieces[0], out=T.block)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from distgnn import local
 from distgnn.algorithms.dense import ReplicatedWeights
-from distgnn.algorithms.panels import SparsePanels, broadcast_rows
+from distgnn.algorithms.panels import SparsePanels, broadcast
 from distgnn.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, owner, refine
 from distgnn.matrix import CSR, BlockSource, DistDense, DistSparse
@@ -64,22 +66,28 @@ class Summa2D(DistSparse):
         mine = [k for k, root in enumerate(self.A_roots) if root == self.row.rank]
         rows = self.output_layout.row_range
         blocks = self._load(lambda: [source.block(rows, stages[k]) for k in mine])
-        self.A = SparsePanels(self.row, self.A_roots, dict(zip(mine, blocks, strict=True)))
+        self.A = SparsePanels(grid, self.row, self.A_roots, dict(zip(mine, blocks, strict=True)))
 
     @cached_property
     def At(self) -> SparsePanels:
         """The panels of A, each transposed where it is."""
         mine = {k: CSR.from_scipy(panel.to_scipy().T, self.grid.backend) for k, panel in self.A.mine.items()}
-        return SparsePanels(self.row, self.A_roots, mine)
+        return SparsePanels(self.grid, self.row, self.A_roots, mine)
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
         T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
         T.block[...] = 0
         A_panels = self.A.broadcast()  # along the process row: Alg. 3, line 9
-        H_panels = broadcast_rows(self.column, H.block, self.H_stages)  # line 10
+        H_panels = self._broadcast(H)  # along the process column: line 10
         for A_k, H_k in zip(A_panels, H_panels, strict=True):
             local.spmm(A_k, H_k, out=T.block, accumulate=True)  # line 11
         return T
+
+    def _broadcast(self, H: DistDense) -> Iterator[Any]:
+        """The rows of ``H`` of each stage."""
+        roots, rows = [root for root, _ in self.H_stages], [slice(*rows) for _, rows in self.H_stages]
+        shapes = [(part.stop - part.start, H.block.shape[1]) for part in rows]
+        return broadcast(self.grid, self.column, roots, lambda stage: H.block[rows[stage]], shapes, H.dtype)
 
     def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
         B = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
