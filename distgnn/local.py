@@ -21,8 +21,9 @@ from distgnn.matrix import CSR
 #: Rows of a tall matrix that a product on the host takes at a time: they and their product stay in the second-level cache.
 GEMM_ROWS = 512
 
-#: Multiplications and additions of a sparse product between two looks at the messages that are under way.
-BETWEEN_POLLS = 1 << 23
+#: Multiplications and additions of a sparse product between two looks at the messages under way: about two milliseconds. With a
+#: quarter of it, looking costs what overlap gains.
+BETWEEN_POLLS = 1 << 25
 
 #: (A, B, out, accumulate)
 SpmmKernel = Callable[[CSR, Any, Any, bool], None]
@@ -70,7 +71,7 @@ def _driving(on: backend.Backend) -> bool:
 
 
 def _row_blocks(A: CSR, width: int) -> list[tuple[int, int, CSR]]:
-    """The block in pieces that take a fraction of a millisecond to multiply, kept with it."""
+    """The block in pieces between which messages are driven, kept with it."""
     nonzeros = max(BETWEEN_POLLS // width, 1)
     key = f"row blocks {nonzeros}"
     if key not in A.cached:

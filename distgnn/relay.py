@@ -77,6 +77,7 @@ class Relay:
                 self._wait(comm.backend.mark())  # what is sent has been computed, what is received into has been read
                 self.current = turn
                 self._advance()
+                self._wait(lambda turn=turn: turn < len(self.posted))  # type: ignore[misc]  # until a buffer is free
                 panel = self.posted[turn]
                 self._wait(panel.ready if self.overlap else panel.settled)
                 if self.overlap:

@@ -18,8 +18,8 @@ from distgnn.relay import upstream
 
 
 class BlockRows(DistSparse):
-    """``A`` and ``H`` in block rows over the axis ``rows``; a rank multiplies the column blocks of its ``stages``, in the order in
-    which their panels of ``H`` reach it.
+    """``A`` and ``H`` in block rows over the axis ``rows``; a rank multiplies the column blocks of its ``stages``, in the order
+    in which their panels of ``H`` reach it.
 
     A directed graph's Aᵀ is held in block rows too, from its first use on (CAGNET Table II); a symmetric one is its own adjoint.
 
