@@ -18,7 +18,7 @@ from distgnn.cli import config
 from distgnn.errors import UserError
 
 #: In the order in which ``--help`` shows them.
-COMMANDS = ("demo", "generate", "prepare", "info", "train", "bench", "algorithms")
+COMMANDS = ("demo", "generate", "prepare", "info", "train", "bench", "report", "algorithms")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

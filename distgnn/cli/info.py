@@ -69,7 +69,8 @@ def text(path: str, facts: dict[str, Any]) -> str:
         words = [f"{rows}x{cols} shards, {order['bytes'] / 1e6:.1f} MB, non-zeros max/mean {order['balance']:.2f}"]
         if "block_rows" in order:
             cut = order["block_rows"]
-            words.append(f"{cut['ranks']} block rows: non-zeros max/mean {cut['balance']:.2f}")
+            evenness = f"max/mean {cut['balance']:.2f}, stage by stage {cut['stage_balance']:.2f}"
+            words.append(f"{cut['ranks']} block rows: non-zeros {evenness}")
             words.append(f"sparsity-aware 1D moves {cut['volume']} rows, at most {max(cut['receives'])} to a rank")
         lines.append((f"order {name}", "; ".join(words)))
     if "verified" in facts:

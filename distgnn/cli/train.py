@@ -45,10 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps.add_argument("--eval-every", type=natural, default=1, metavar="N", help="epochs between accuracies, 0: at the end only")
     out = parser.add_argument_group("output")
     out.add_argument("--log", metavar="FILE", help="write JSON lines")
+    out.add_argument("--trace", metavar="FILE", help="write what every rank did when, for ui.perfetto.dev and report")
     out.add_argument("--checkpoint", metavar="DIR", help="keep weights and optimiser state here")
     out.add_argument("--checkpoint-every", type=natural, default=0, metavar="N", help="epochs between saves, 0: at the end only")
     out.add_argument("--resume", action="store_true", help="go on from --checkpoint, on any grid, and in --log")
-    out.add_argument("--force", action="store_true", help="replace an existing --log or --checkpoint")
+    out.add_argument("--force", action="store_true", help="replace an existing --log, --trace or --checkpoint")
     out.add_argument("--quiet", action="store_true", help="print nothing but errors")
     out.add_argument(
         "--check",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from mpi4py import MPI
 
-from distgnn import algorithms, local
+from distgnn import algorithms, local, trace
 from distgnn.errors import UserError
 from distgnn.gcn import checkpoint, optim
 from distgnn.gcn.check import CheckFailedError, SerialCheck
@@ -103,13 +104,18 @@ class Job:
 
     def train(self, log: RunLog, first_epoch: int, check: SerialCheck | None) -> None:
         """The epochs, and the end of the log. Collective."""
-        args, seconds, record = self.args, [], {}
+        args, seconds, record, marks = self.args, [], {}, []
         epochs = train(
             self.model, self.X, self.targets, self.optimizer, args.epochs, first_epoch=first_epoch,
             eval_every=args.eval_every, train_features=args.train_features, timing=True,
         )  # fmt: skip
-        with Ledger(timing=True) as ledger, progress(self.speaks, first_epoch, args.epochs) as show:
+        with (
+            Ledger(timing=True, trace=bool(args.trace)) as ledger,
+            progress(self.speaks, first_epoch, args.epochs) as show,
+        ):
             for record in epochs:
+                stop = time.perf_counter()
+                marks.append((record["epoch"], stop - record["seconds"], stop))
                 log.write("epoch", record)
                 show(record)
                 seconds.append(record["seconds"])
@@ -122,6 +128,8 @@ class Job:
             final = self.model.evaluate(self.X, self.targets, args.train_features)
         end = final | {"epochs": args.epochs, "loss": record["loss"]} | end_record(self.grid, ledger, seconds)
         log.write("end", end)
+        if args.trace:
+            trace.write(args.trace, self.grid.world, ledger.events or [], marks)
         if self.speaks:
             print(summary(end))
 
@@ -253,6 +261,8 @@ def check_outputs(args: argparse.Namespace) -> None:
         next_generation(args.checkpoint)  # refuses what save would refuse: now, not after the first epochs
     if args.log:
         check_log(Path(args.log), args.resume, args.force)
+    if args.trace:
+        trace.check_trace(Path(args.trace), args.force)
     for flag, path in (("--log", args.log), ("--checkpoint", args.checkpoint)):
         if path and not Path(path).absolute().parent.is_dir():
             raise UserError(f"{flag} {path}: directory {Path(path).absolute().parent} does not exist")

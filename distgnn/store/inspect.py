@@ -52,31 +52,38 @@ def block_rows(order: Order, ranks: int) -> dict[str, Any]:
 
     `receives` and `sends`: per rank, the rows of H that must come and go when only those with a non-zero in the receiver's block
     row are sent (sparsity-aware 1D: NnzCols of section 4 there). Times the width they are words.
+    `stage_balance`: what the fullest block of every stage adds up to, against the mean of a rank: how much longer the product
+    takes where all wait for each other after each stage (MG-GCN section 5.2).
     """
     n = order.shape[0]
     vector = order.partition if order.partition is not None and len(order.partition) == ranks + 1 else None
     parts = as_partition(vector, n, ranks)
-    nnz, receives, sends = (np.zeros(ranks, np.int64) for _ in range(3))
+    receives, sends = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    blocks = np.zeros((ranks, ranks), np.int64)
     for rank in range(ranks):
         lo, hi = block(parts, rank)
-        needed, nnz[rank] = _touched(order, (lo, hi))
+        needed, blocks[rank] = _touched(order, (lo, hi), parts)
         needed[lo:hi] = False
         receives[rank] = np.count_nonzero(needed)
         before = np.concatenate([[0], np.cumsum(needed)])
         sends += np.diff(before[parts])
+    nnz = blocks.sum(axis=1)
+    slowest = int(blocks.max(axis=0).sum())
     return {
         "ranks": ranks, "nnz": nnz.tolist(), "balance": balance(nnz),
+        "stage_balance": slowest / (nnz.sum() / ranks) if nnz.sum() else 1.0,
         "receives": receives.tolist(), "sends": sends.tolist(), "volume": int(receives.sum()),
     }  # fmt: skip
 
 
-def _touched(order: Order, rows: Range) -> tuple[np.ndarray, int]:
-    """(bool[n]: columns with an entry in these rows, number of entries)."""
+def _touched(order: Order, rows: Range, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(bool[n]: columns with an entry in these rows, number of entries in each block of columns)."""
     n = order.shape[0]
-    touched, entries = np.zeros(n, bool), 0
+    touched, entries = np.zeros(n, bool), np.zeros(len(parts) - 1, np.int64)
     step = max(1, n * ENTRIES // max(1, order.nnz))
     for lo in range(*rows, step):
         window = order.block((lo, min(lo + step, rows[1])), (0, n))
         touched[window.indices] = True
-        entries += window.nnz
+        # The bounds between blocks, so that empty blocks count nothing.
+        entries += np.diff(np.concatenate([[0], np.cumsum(np.bincount(window.indices, minlength=n))])[parts])
     return touched, entries

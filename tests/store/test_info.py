@@ -72,6 +72,8 @@ def test_balance_and_volume_of_block_rows(
         cut = order["block_rows"]
         assert cut["nnz"] == nnz
         assert cut["balance"] == pytest.approx(max(nnz) / np.mean(nnz))
+        stages = [max(np.count_nonzero(row[j]) for row in blocks) for j in range(ranks)]
+        assert cut["stage_balance"] == pytest.approx(sum(stages) / np.mean(nnz))
         assert cut["receives"] == moved.sum(axis=1).tolist()
         assert cut["sends"] == moved.sum(axis=0).tolist()
         assert cut["volume"] == moved.sum()
