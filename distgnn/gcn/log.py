@@ -93,13 +93,16 @@ def run_record(grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def end_record(grid: Grid, ledger: Ledger, epoch_seconds: Sequence[float]) -> dict[str, Any]:
-    """What the run cost, per rank: words, bytes and messages of the ledger, peak memory, the ledger itself. Collective."""
+    """What the run cost, per rank: words, bytes and messages of the ledger, peak memory (of the process, and by purpose of the
+    buffers that are used again), the ledger itself. Collective.
+    """
     mine: dict[str, Any] = {
         "words": ledger.words,
         "bytes": ledger.bytes,
         "messages": ledger.messages,
         "flops": ledger.flops,
         "peak_bytes": grid.backend.peak_bytes(),
+        "buffer_bytes": ledger.peak,
         "ledger": [{"rank": grid.rank} | entry for entry in ledger.entries()],
     }
     everybody = grid.world.gather_objects(mine)

@@ -7,15 +7,16 @@ import pytest
 
 import distgnn as dg
 from distgnn import local, relay
-from distgnn.algorithms import ALGORITHMS, grids, make_grid
+from distgnn.algorithms import ALGORITHMS, block_rows, grids, make_grid
 from distgnn.gallery import rmat
 
 
 @pytest.mark.ranks(1, 2, 3, 4, 6, 8, 9, 12)
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("width", [1, 37])
-def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, monkeypatch):
-    """With row blocks of a few non-zeros and segments of a few numbers, so that both are cut many times."""
+@pytest.mark.parametrize(("width", "panel_nonzeros"), [(1, 1), (37, 16), (37, 0.5)])
+def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, panel_nonzeros, monkeypatch):
+    """With row blocks of a few non-zeros, segments of a few numbers and several panels per rank, so that everything is cut."""
+    monkeypatch.setattr(block_rows, "PANEL_NONZEROS", panel_nonzeros)
     monkeypatch.setattr(relay, "SEGMENT", 1024)
     monkeypatch.setattr(local, "BETWEEN_POLLS", 512 * width)
     A = rmat(211, degree=9, directed=True, features=0, classes=0).A.astype(np.float32)
@@ -33,6 +34,11 @@ def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, mo
                 blocks = [(operator @ H).block, (operator.T @ G).block]
             found.append(([backend.to_host(block).copy() for block in blocks], ledger.words, ledger.messages))
         assert found[0][1:] == found[1][1:]
+        if name == "1d" and comm.Get_size() in (2, 3):
+            assert (operator.pieces > 1) == (panel_nonzeros < 16)
+        Y = dg.gather(operator @ H)
+        if grid.rank == 0:
+            np.testing.assert_allclose(Y, A @ X, rtol=1e-4, atol=1e-4)
         for with_overlap, without in zip(found[0][0], found[1][0], strict=True):
             np.testing.assert_array_equal(with_overlap, without)
         grid.free()
