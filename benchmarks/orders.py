@@ -12,6 +12,7 @@ import argparse
 import shlex
 import sys
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,11 @@ from distgnn.bench.epochs import epochs
 from distgnn.layout import partition
 from distgnn.reference import normalize
 
+BARE = {"features": 0, "classes": 0}
 GRAPHS = {
-    "R-MAT": lambda n: gallery.rmat(n, degree=32, scramble=False, features=0, classes=0).A,
-    "planted partition": lambda n: gallery.sbm(n, degree_exponent=2.5, size_exponent=2.5, scramble=False, features=0, classes=0).A,
-    "road-like": lambda n: gallery.road(n, features=0, classes=0).A,
+    "R-MAT": lambda n: gallery.rmat(n, degree=32, scramble=False, **BARE).A,
+    "planted partition": lambda n: gallery.sbm(n, degree_exponent=2.5, size_exponent=2.5, scramble=False, **BARE).A,
+    "road-like": lambda n: gallery.road(n, **BARE).A,
 }
 
 
@@ -45,8 +47,8 @@ def main() -> None:
         lines = [
             f"# {date.today()}: `mpiexec -n {comm.size} python benchmarks/orders.py {shlex.join(sys.argv[1:])}`",
             "",
-            f"{timing.machine()}. {args.nodes:,} nodes, widths {'-'.join(map(str, args.widths))}, dropout 0.5, `1d` on {comm.size} "
-            f"ranks of this machine; medians of {args.epochs} epochs in turns.",
+            f"{timing.machine()}. {args.nodes:,} nodes, widths {'-'.join(map(str, args.widths))}, dropout 0.5, `1d` on "
+            f"{comm.size} ranks of this machine; medians of {args.epochs} epochs in turns.",
             "",
             "| graph | order | non-zeros of a rank, max / mean | of a stage, max / mean | seconds per epoch |",
             "|---|---|---:|---:|---:|",
@@ -81,8 +83,9 @@ def measure(comm: MPI.Intracomm, name: str, graph: sp.csr_array, args: argparse.
 def balance(A: sp.csr_array, ranks: int) -> tuple[float, float]:
     """Non-zeros of the fullest block row over the mean; and, summed over stages, of each stage's fullest block over the mean."""
     parts = partition(A.shape[0], ranks)
-    counts = np.array([np.bincount(np.searchsorted(parts, A.indices[A.indptr[a] : A.indptr[b]], side="right") - 1, minlength=ranks)
-                       for a, b in zip(parts[:-1], parts[1:], strict=True)])  # fmt: skip
+    column = np.searchsorted(parts, A.indices, side="right") - 1
+    rows = [column[A.indptr[first] : A.indptr[last]] for first, last in pairwise(parts)]
+    counts = np.array([np.bincount(row, minlength=ranks) for row in rows])
     return counts.sum(1).max() / counts.sum(1).mean(), counts.max(0).sum() / counts.mean(0).sum()
 
 

@@ -27,11 +27,18 @@ from distgnn import gallery
 from distgnn.algorithms import make_grid
 from distgnn.bench import timing
 from distgnn.bench.epochs import epochs
+from distgnn.bench.spmm import uniform
 from distgnn.reference import normalize
+
+GRAPHS = {
+    "rmat": lambda n, degree: gallery.rmat(n, degree=degree, features=0, classes=0).A,
+    "uniform": lambda n, degree: uniform(n, int(degree)),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--graph", choices=list(GRAPHS), default="rmat")
     parser.add_argument("--scale", type=int, default=16, help="log2 of the nodes")
     parser.add_argument("--degree", type=float, default=32, help="non-zeros per node before duplicates are merged")
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 128, 128, 32])
@@ -42,10 +49,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
-    graph = gallery.rmat(1 << args.scale, degree=args.degree, features=0, classes=0)
-    A = normalize(graph.A).astype(np.float32)
-    permutation = np.random.default_rng(0).permutation(A.shape[0])
-    A = A[permutation][:, permutation]
+    A = normalize(GRAPHS[args.graph](1 << args.scale, args.degree)).astype(np.float32)
     rows = [measure(comm, A, name, args) for name in args.algorithms]
     if comm.rank == 0:
         text = report(rows, A.nnz, comm.size, args)
@@ -74,14 +78,15 @@ def measure(comm: MPI.Intracomm, A: Any, name: str, args: argparse.Namespace) ->
 
 
 def timed(grid: dg.Grid, A: Any, name: str, overlap: bool, args: argparse.Namespace) -> Iterator[tuple[float, list[float]]]:
-    """Train without end; yields the loss and (seconds, exposed communication, other than that, words) of an epoch."""
+    """Train without end; yields the loss and (seconds, exposed communication, other than that, SpMM, words) of an epoch."""
     records = epochs(grid, A, name, args.widths, dropout=args.dropout)
     while True:
         grid.overlap = overlap
         grid.world.barrier()
         record = next(records)
         exposed = record["phases"]["comm"]
-        yield record["loss"], [record["seconds"], exposed, record["seconds"] - exposed, float(record["words"])]
+        spmm = record["phases"]["spmm"]
+        yield record["loss"], [record["seconds"], exposed, record["seconds"] - exposed, spmm, float(record["words"])]
 
 
 def report(rows: list[dict[Any, Any]], nnz: int, ranks: int, args: argparse.Namespace) -> str:
@@ -90,18 +95,18 @@ def report(rows: list[dict[Any, Any]], nnz: int, ranks: int, args: argparse.Name
     lines = [
         f"## {args.name or 'no name'}: {ranks} ranks, one per host ({date.today()})",
         "",
-        f"`python benchmarks/overlap.py {shlex.join(sys.argv[1:])}`; {timing.machine()}. R-MAT 2^{args.scale}, {nnz:,} "
+        f"`python benchmarks/overlap.py {shlex.join(sys.argv[1:])}`; {timing.machine()}. {args.graph} 2^{args.scale}, {nnz:,} "
         f"non-zeros, widths {widths}, dropout {args.dropout}; medians of {args.epochs} epochs in turns, of the slowest rank.",
         "",
-        "| algorithm | MB per rank | computation | communication | one after the other | overlapped | ratio | bound "
+        "| algorithm | MB per rank | computation | of it SpMM | communication | one after the other | overlapped | ratio | bound "
         "| exposed | of communication |",
-        "|---|" + "---:|" * 9,
+        "|---|" + "---:|" * 10,
     ]
     for row in rows:
-        (plain, communication, computation, words), (seconds, exposed, _, _) = row[False], row[True]
+        (plain, communication, computation, spmm, words), (seconds, exposed, *_) = row[False], row[True]
         bound = (communication + computation) / max(communication, computation)
         lines.append(
-            f"| {row['name']} | {4e-6 * words:.1f} | {computation:.3f} s | {communication:.3f} s | {plain:.3f} s "
+            f"| {row['name']} | {4e-6 * words:.1f} | {computation:.3f} s | {spmm:.3f} s | {communication:.3f} s | {plain:.3f} s "
             f"| {seconds:.3f} s | {plain / seconds:.2f} | {bound:.2f} | {exposed:.3f} s | {exposed / communication:.0%} |"
         )
     return "\n".join(lines) + "\n\n"

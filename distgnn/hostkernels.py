@@ -90,20 +90,20 @@ def multiply(indptr: Any, indices: Any, values: Any, B: Any, out: Any, **options
 class LookAhead:
     """How far to prefetch for the products of one matrix with matrices of one width: measured in the first products themselves.
 
-    Which distance is best for rows of B that fill one or two cache lines depends on which cache B lies in, on how the lengths of
+    Which distance is best for rows of B that fill up to three cache lines depends on which cache B lies in, on how the lengths of
     rows vary and on who else uses the last-level cache, by up to a half; for wider rows the choice of the C code is within a few
     per cent. Every candidate gives the same bits, so trying them costs nothing but the difference. The clock is this thread's,
     which others cannot stretch.
     """
 
     DEFAULT = -1  # what the C code takes: best where rows come from memory
-    CANDIDATES = (0, 64, 128, DEFAULT)
+    CANDIDATES = (0, 32, 64, 128, DEFAULT)
     GAIN = 0.95  # of the default's time, at most: less is noise
     TURNS = 5
     LEAST_NONZEROS = 1 << 18  # below, a product is too short to time
 
     def __init__(self, nnz: int, row_bytes: int) -> None:
-        close = nnz >= self.LEAST_NONZEROS and row_bytes <= 2 * CACHE_LINE
+        close = nnz >= self.LEAST_NONZEROS and row_bytes <= 3 * CACHE_LINE
         self.left = [distance for _ in range(self.TURNS) for distance in self.CANDIDATES] if close else []
         self.best = dict.fromkeys(self.CANDIDATES, math.inf)
         self.chosen = self.DEFAULT

@@ -6,9 +6,9 @@ arrived. Every rank receives a panel once and every link carries it once, which 
 charges; the trees by which MPI libraries broadcast send it log p times through the root's link. Several panels are under way
 together, so that in the steady state all links are busy, as in a ring all-gather.
 
-A rank takes the panels in an order of its own, its *turns*, into at most two buffers. Panels never wait for each other in a
-circle if a rank's turns are the same as its predecessor's but for panels of the rank itself, which may come at any time since
-they need no buffer: a rank's t-th receive waits for its receive t-2 to be multiplied and handed on, and for the predecessor to
+A rank takes the panels in an order of its own, its *turns*, into a few buffers, two as a rule. Panels never wait for each other
+in a circle if a rank's turns are the same as its predecessor's but for panels of the rank itself, which may come at any time as
+they need no buffer: a rank's t-th receive waits for an earlier one to be multiplied and handed on, and for the predecessor to
 have the panel, as its receive t or an earlier one, and so on back to the root. Two orders are of this kind: 0, 1, 2 ... on all
 ranks, and the rank's own panels first, then those of its predecessor, of the one before that, and so on, in which nobody waits
 at the start.
@@ -47,15 +47,16 @@ class Relay:
         roots: the rank that has each stage's panel; the same on all ranks.
         turns: the stages in the order in which this rank takes them (see above).
         panel: ``panel(stage, buffer)`` gives the contiguous array to send from, or to receive into using the given one of
-            ``BUFFERS`` buffers.
+            the buffers.
         words: payload elements of each stage's panel, for the ledger; default: the array's.
         overlap: hand on, receive and send while the taker of a panel computes. Otherwise nothing is driven then: a panel is
             received and handed on before it is given out.
+        buffers: how many there are, at least 2.
     """
 
     def __init__(
         self, comm: Comm, roots: Sequence[int], turns: Sequence[int], panel: Callable[[int, int], Array],
-        words: Sequence[int] | None = None, overlap: bool = True,
+        words: Sequence[int] | None = None, overlap: bool = True, buffers: int = BUFFERS,
     ) -> None:  # fmt: skip
         self.comm, self.overlap = comm, overlap
         self.successor, self.predecessor = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -65,7 +66,7 @@ class Relay:
         self.posted: list[_Panel] = []  # by turn
         self.active: list[_Panel] = []  # those of them that are not done with
         self.current = -1
-        self.free = list(range(BUFFERS))
+        self.free = list(range(buffers))
         self.requests: list[MPI.Request] = []
         self.owners: list[tuple[_Panel, int]] = []  # of each request: the panel and the segment received, -1 for one handed on
 
@@ -127,7 +128,7 @@ class Relay:
         for panel in [panel for panel in self.active if panel.taken and panel.settled()]:
             self.active.remove(panel)
             self.free += [panel.buffer] if panel.buffer >= 0 else []
-        while len(self.posted) < len(self.turns) and len(self.posted) <= self.current + BUFFERS:
+        while len(self.posted) < len(self.turns):
             stage, root = self.turns[len(self.posted)]
             own = root == self.comm.rank
             if not own and not self.free:

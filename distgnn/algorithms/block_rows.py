@@ -87,7 +87,8 @@ class BlockRows(DistSparse):
         heights = np.diff(H.layout.rows.vector(self.grid, H.shape[0])).tolist()
         rows = [slice(*cut) for j in self.stages for cut in pairwise(partition(heights[j], self.pieces).tolist())]
         shapes = [(part.stop - part.start, H.block.shape[1]) for part in rows]
-        return broadcast(self.grid, self.column, self.roots, lambda stage: H.block[rows[stage]], shapes, H.dtype, self.turns)
+        own = lambda stage: H.block[rows[stage]]  # noqa: E731
+        return broadcast(self.grid, self.column, self.roots, own, shapes, H.dtype, self.turns, self.pieces)
 
     @abstractmethod
     def _stages(self, parts: int) -> range:

@@ -18,7 +18,7 @@ from distgnn.relay import BUFFERS, Relay
 
 def broadcast(
     grid: Grid, comm: Comm, roots: Sequence[int], own: Callable[[int], Any], shapes: Sequence[tuple[int, int]], dtype: Any,
-    turns: Sequence[int] | None = None,
+    turns: Sequence[int] | None = None, pieces: int = 1,
 ) -> Iterator[Any]:  # fmt: skip
     """For each stage ``own(stage)`` of its root, on every rank of ``comm``; valid until the next is asked for.
 
@@ -26,6 +26,7 @@ def broadcast(
         roots: the rank that has each stage's panel; shapes: of the panels; both the same on all ranks.
         own: the panel of a stage of which this rank is the root, C-contiguous.
         turns: the stages in the order in which this rank takes them (see ``relay.py``); default: as they come.
+        pieces: as many times the usual number of panels under way, where panels are as many times smaller.
     """
     away = [math.prod(shape) for root, shape in zip(roots, shapes, strict=True) if root != comm.rank]
     most = max(away, default=0)
@@ -36,7 +37,8 @@ def broadcast(
         room = grid.workspace.take(f"panel {buffer}", (most,), dtype)
         return room[: math.prod(shapes[stage])].reshape(shapes[stage])
 
-    return iter(Relay(comm, roots, range(len(roots)) if turns is None else turns, panel, overlap=grid.overlap))
+    turns = range(len(roots)) if turns is None else turns
+    return iter(Relay(comm, roots, turns, panel, overlap=grid.overlap, buffers=BUFFERS * pieces))
 
 
 class SparsePanels:
@@ -80,4 +82,4 @@ class SparsePanels:
         return known
 
 
-__all__ = ["BUFFERS", "SparsePanels", "broadcast"]
+__all__ = ["SparsePanels", "broadcast"]

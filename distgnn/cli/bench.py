@@ -58,7 +58,8 @@ def describe(ceilings: tuple[float, float]) -> str:
 Ceilings of this run: copy {ceilings[0] / 1e9:.1f} GB/s (read + written), last-level cache {ceilings[1] / 1e9:.1f} GB/s.
 
 Columns: GFLOP/s of each candidate (best call, all in turns on the same arrays; one call of those that take over
-{spmm.LONG:g} s and {spmm.HOPELESS:g} times as long as ours); of ours, GB/s as if no gathered row were reused, its share of the copy ceiling (above 1: rows are reused in cache), and the share of the roof: the least seconds that the ceilings
+{spmm.LONG:g} s and {spmm.HOPELESS:g} times as long as ours); of ours, GB/s as if no gathered row were reused,
+its share of the copy ceiling (above 1: rows are reused in cache), and the share of the roof: the least seconds that the ceilings
 allow without reuse, with gathers from cache where B fits it and from memory otherwise; times faster than the fastest of SciPy,
 MKL and torch, than MKL, and than the prototype.
 """
