@@ -1,4 +1,4 @@
-"""Where the element-wise passes of an epoch run: compiled on the host, or as array operations anywhere."""
+"""Where the element-wise passes of an epoch run: in the host kernels, in the CUDA kernels, or as array operations anywhere."""
 
 from __future__ import annotations
 
@@ -12,3 +12,8 @@ from distgnn import hostkernels
 def compiled(block: Any) -> bool:
     """Whether the host kernels do this block: one pass over memory where array operations take several."""
     return isinstance(block, np.ndarray) and block.dtype.char in "fd" and hostkernels.module() is not None
+
+
+def on_gpu(block: Any) -> bool:
+    """Whether the CUDA kernels do this block."""
+    return not isinstance(block, np.ndarray) and block.dtype.char in "fd" and block.size > 0

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from distgnn import backend, hostkernels, rng
-from distgnn.gcn.dispatch import compiled
+from distgnn import backend, cuda, hostkernels, rng
+from distgnn.gcn.dispatch import compiled, on_gpu
 
 Array = Any
 
@@ -37,6 +37,8 @@ class Dropout:
         if compiled(block):
             hostkernels.dropout(block, out, k, self.nodes, self.cols, 1 - self.rate, relu)
             return out
+        if on_gpu(block):
+            return cuda.activate(block, out, relu=relu, dropout=cuda.Dropout(self.rate, k, self.nodes, self.cols))
         xp = backend.module(block)
         scale = block.dtype.type(self.scale)
         factors: Array = None

@@ -7,12 +7,13 @@ The logits are never gathered: of every training node two numbers travel over th
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from distgnn import backend, hostkernels, rng
-from distgnn.gcn.dispatch import compiled
+from distgnn import backend, cuda, hostkernels, rng
+from distgnn.gcn.dispatch import compiled, on_gpu
 from distgnn.layout import Layout
 from distgnn.matrix import DistDense
 
@@ -65,6 +66,16 @@ class Targets:
         self.counts: list[int] = on.to_host(grid.along(*layout.row_axes).allreduce(totals)).tolist()
 
 
+    @cached_property
+    def position(self) -> Array:
+        """int32[rows]: where each row of this rank stands in `train_rows`, or -1."""
+        xp = self.layout.grid.backend.xp
+        first, last = self.layout.row_range
+        position = xp.full(last - first, -1, dtype=np.int32)
+        position[self.train_rows] = xp.arange(len(self.train_rows), dtype=np.int32)
+        return position
+
+
 def softmax_cross_entropy(Z: DistDense, targets: Targets, overwrite: bool = False) -> tuple[float, DistDense]:
     """Mean cross-entropy over the training nodes of the whole graph, and its gradient by `Z`. Collective.
 
@@ -86,6 +97,11 @@ def softmax_cross_entropy(Z: DistDense, targets: Targets, overwrite: bool = Fals
     if across.size == 1 and compiled(Z.block):
         gradient = Z.block if overwrite else backend.of(Z.block).empty(Z.block.shape, Z.block.dtype)
         sums, own = hostkernels.cross_entropy(Z.block, targets.train_rows, targets.train_labels, gradient, 1 / count)
+    elif across.size == 1 and on_gpu(Z.block):
+        losses, gradient = cuda.softmax_cross_entropy(
+            Z.block, targets.position, targets.train_labels, Z.block if overwrite else None, count
+        )
+        sums, own = xp.ones_like(losses), -losses
     else:
         gradient = Z.block if overwrite else xp.zeros_like(Z.block)
         sums, own = _in_phases(Z, targets, gradient, 1 / count)

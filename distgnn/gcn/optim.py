@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distgnn import backend, hostkernels, rng
+from distgnn import backend, cuda, hostkernels, rng
 from distgnn.errors import UserError
-from distgnn.gcn.dispatch import compiled
+from distgnn.gcn.dispatch import compiled, on_gpu
 from distgnn.matrix import DistDense
 
 Array = Any
@@ -132,6 +132,12 @@ class Adam(Optimizer):
             hostkernels.adam(
                 w, g, m, v, rate=rate, correction=correction, first=first, second=second, epsilon=self.epsilon,
                 shrink=shrink, decay=decay,
+            )  # fmt: skip
+            return
+        if on_gpu(w):
+            cuda.adam(
+                w, g, m, v, step=self.steps, lr=self.lr, betas=self.betas, epsilon=self.epsilon, decay=decay,
+                decoupled=self.decoupled,
             )  # fmt: skip
             return
         if decay and self.decoupled:

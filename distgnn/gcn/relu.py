@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from distgnn import backend, hostkernels, rng
-from distgnn.gcn.dispatch import compiled
+from distgnn import backend, cuda, hostkernels, rng
+from distgnn.gcn.dispatch import compiled, on_gpu
 
 Array = Any
 
@@ -33,6 +33,9 @@ def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> None:
     """
     if compiled(G):
         hostkernels.keep_positive(G, bits, scale)
+        return
+    if on_gpu(G):
+        cuda.keep_positive(G, bits, scale)
         return
     xp = backend.module(G)
     flat = G.reshape(-1)
