@@ -74,8 +74,8 @@ class Relay:
         """The panels in turn, each valid until the next is asked for. The last call returns when everything is handed on."""
         comm, finished = self.comm, False
         try:
+            self._wait(comm.backend.mark())  # what is sent has been computed, what is received into has been read
             for turn in range(len(self.turns)):
-                self._wait(comm.backend.mark())  # what is sent has been computed, what is received into has been read
                 self.current = turn
                 self._advance()
                 self._wait(lambda turn=turn: turn < len(self.posted))  # type: ignore[misc]  # until a buffer is free
@@ -85,8 +85,8 @@ class Relay:
                     progress.register(self._drive)
                 yield panel.take(comm)
                 progress.unregister(self._drive)
+                self._wait(comm.backend.mark())  # kernels that read it may still be queued
                 panel.taken = True
-            self._wait(comm.backend.mark())
             self._wait(lambda: not self.requests)
             finished = True
         finally:
@@ -95,12 +95,12 @@ class Relay:
                 self._abandon()
 
     def _wait(self, done: Callable[[], bool]) -> None:
-        """Drive this relay, and all others, until something is the case."""
+        """Drive this relay, and all others, until something is the case. Before the first turn nothing is posted."""
         if done():
             return
         with ledger.timed("comm", "bcast", self.comm.name):
             while not done():
-                if not self._advance():
+                if self.current < 0 or not self._advance():
                     _yield_core()  # where ranks share cores, another one has something to do
                 progress.poll()
 
