@@ -15,7 +15,7 @@ from distgnn.bench import spmm, timing
 from distgnn.cli import bench
 
 GRAPHS = ["rmat-15", "rmat-16", "rmat-17", "rmat-18", "rmat-19", "rmat-20", "uniform-17", "uniform-20", "planted-17", "road-18"]
-MEMORY = 4 << 30  # of B and C together; wider points are left out
+MEMORY = 6 << 30  # of B and C together; wider points are left out
 
 
 def main() -> None:
