@@ -15,13 +15,13 @@ rounded only when totals are read, so totals agree with the formulas to the word
 
 Seconds are exclusive: a region timed inside another takes its time off the outer one, so that driving messages in the middle of a
 product counts as communication. Communication's seconds are those in which a rank waits for or drives messages, what is *exposed*
-of it; how long messages were under way, whoever waited, is their *flight*.
+of it; *flight* is how long it took altogether, whoever waited.
 """
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +29,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 PHASES = ("spmm", "gemm", "comm")
+MOST_EVENTS = 200_000  # that a ledger keeps, the latest: about 50 MB
 
 
 @dataclass
@@ -45,7 +46,9 @@ class Entry:
 
 
 class Event(NamedTuple):
-    """Something that took time on this rank, in seconds of ``time.perf_counter``."""
+    """Something that took time on this rank, in seconds of ``time.perf_counter``, and what was charged to the same operation and
+    group since the event before it.
+    """
 
     phase: str
     operation: str
@@ -53,6 +56,30 @@ class Event(NamedTuple):
     start: float
     stop: float
     flight: bool  # a transfer that was under way, whether or not anybody waited
+    words: int = 0
+    bytes: int = 0
+    flops: int = 0
+
+
+class Union:
+    """The length of a union of intervals, told in the order in which they end."""
+
+    def __init__(self) -> None:
+        self._settled = 0.0  # what the oldest add up to
+        self._apart: list[tuple[float, float]] = []
+
+    def add(self, start: float, stop: float) -> None:
+        apart = self._apart
+        while apart and apart[-1][1] >= start:
+            start = min(start, apart.pop()[0])
+        apart.append((start, stop))
+        if len(apart) > 2000:  # so that long runs need no more memory; nothing reaches back over a thousand gaps
+            self._settled += sum(stop - start for start, stop in apart[:1000])
+            del apart[:1000]
+
+    @property
+    def length(self) -> float:
+        return self._settled + sum(stop - start for start, stop in self._apart)
 
 
 class Ledger:
@@ -60,7 +87,8 @@ class Ledger:
 
     Args:
         timing: also measure seconds per phase.
-        trace: also keep an :class:`Event` for everything measured, in ``events``; implies timing.
+        trace: also keep an :class:`Event` for everything measured, in ``events``, of which the latest ``MOST_EVENTS`` and one
+            more stay; implies timing.
 
     Attributes ``words``, ``bytes``, ``messages``, ``calls`` cover communication, ``flops`` computation; all are this rank's own.
     ``peak``: bytes by purpose at the moment when those told to :func:`held` were most.
@@ -68,8 +96,10 @@ class Ledger:
 
     def __init__(self, timing: bool = False, trace: bool = False) -> None:
         self.timing = timing or trace
-        self.events: list[Event] | None = [] if trace else None
+        self.events: deque[Event] | None = deque(maxlen=MOST_EVENTS + 1) if trace else None
         self.peak: dict[str, int] = {}
+        self._under_way = Union()
+        self._told: dict[tuple[str, str, str], tuple[Fraction, Fraction, int]] = {}
         self._entries: dict[tuple[str, str, str], Entry] = defaultdict(Entry)
 
     def __enter__(self) -> Ledger:
@@ -115,9 +145,26 @@ class Ledger:
         return totals
 
     @property
+    def exposed(self) -> float:
+        """Seconds that this rank waited for communication or drove it."""
+        return self.seconds["comm"]
+
+    @property
     def flight(self) -> float:
-        """Seconds that transfers were under way, added up over them."""
-        return self._total("flight")
+        """Seconds in which something was under way, or waited for: all of communication, of which ``exposed`` was not hidden."""
+        return self._under_way.length
+
+    def _measured(self, key: tuple[str, str, str], start: float, stop: float, inside: float) -> None:
+        """A timed region is over."""
+        entry = self._entries[key]
+        entry.seconds += stop - start - inside
+        if key[0] == "comm":
+            self._under_way.add(start, stop)
+        if self.events is not None:
+            words, nbytes, flops = self._told.get(key, (Fraction(0), Fraction(0), 0))
+            charged = round(entry.words - words), round(entry.bytes - nbytes), entry.flops - flops
+            self._told[key] = (entry.words, entry.bytes, entry.flops)
+            self.events.append(Event(*key, start, stop, False, *charged))
 
     def entries(self) -> list[dict[str, Any]]:
         """One record per (phase, operation, group) for logs."""
@@ -174,18 +221,17 @@ def timed(phase: str, operation: str, group: str = "", synchronize: Any = None) 
         if _nested:
             _nested[-1] += stop - start
         for ledger in timing:
-            ledger._entries[phase, operation, group].seconds += stop - start - inside
-            if ledger.events is not None:
-                ledger.events.append(Event(phase, operation, group, start, stop, False))
+            ledger._measured((phase, operation, group), start, stop, inside)
 
 
-def flight(operation: str, group: str, start: float, stop: float) -> None:
-    """A transfer was under way between these seconds of ``time.perf_counter``."""
+def flight(operation: str, group: str, start: float, stop: float, nbytes: int = 0) -> None:
+    """A transfer, of so many bytes, was under way between these seconds of ``time.perf_counter``, the latter being now."""
     for ledger in _open:
         if ledger.timing:
             ledger._entries["comm", operation, group].flight += stop - start
+            ledger._under_way.add(start, stop)
         if ledger.events is not None:
-            ledger.events.append(Event("comm", operation, group, start, stop, True))
+            ledger.events.append(Event("comm", operation, group, start, stop, True, bytes=nbytes))
 
 
 def held(purpose: str, nbytes: int) -> None:

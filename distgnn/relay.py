@@ -210,7 +210,7 @@ class _Panel:
         while self.in_order < len(self.there) and self.there[self.in_order]:
             self.in_order += 1
         if self.ready():
-            ledger.flight("bcast", self.group, self.posted_at, time.perf_counter())
+            ledger.flight("bcast", self.group, self.posted_at, time.perf_counter(), self.wire.nbytes)
 
     def take(self, comm: Comm) -> Array:
         """The array, complete, where products read it."""

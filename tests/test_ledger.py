@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from distgnn.ledger import PHASES, Ledger, charge, timed
+import pytest
+
+from distgnn.ledger import PHASES, Ledger, Union, charge, flight, timed
 
 
 def test_an_operation_is_charged_to_every_open_ledger():
@@ -52,3 +54,80 @@ def test_time_is_measured_only_when_asked_for(monkeypatch):
         pass
     assert ledger.seconds == {"spmm": 0.0, "gemm": 1.0, "comm": 0.0}
     assert silent.seconds["gemm"] == 0.0
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that a test sets: seconds in a list of one."""
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    return now
+
+
+def test_seconds_are_exclusive_and_communication_is_counted_once(clock):
+    """What is driven inside a product is communication's time; transfers under way beside each other pass the same seconds."""
+    with Ledger(timing=True) as ledger:
+        with timed("spmm", "spmm"):
+            clock[0] = 4.0
+            with timed("comm", "bcast", "rows"):
+                clock[0] = 5.0
+                with timed("gemm", "gemm"):
+                    clock[0] = 5.5
+            clock[0] = 8.0
+            flight("bcast", "rows", 3.0, 8.0)
+        clock[0] = 10.0
+        flight("bcast", "rows", 7.0, 10.0)
+        clock[0] = 20.0
+        with timed("comm", "allreduce", "rows"):
+            clock[0] = 22.0
+    assert ledger.seconds == {"spmm": 6.5, "gemm": 0.5, "comm": 3.0}
+    assert (ledger.exposed, ledger.flight) == (3.0, 9.0)  # under way from 3 to 10 and from 20 to 22
+    assert [entry["flight"] for entry in ledger.entries() if entry["operation"] == "bcast"] == [8.0]
+
+
+def test_a_ledger_that_does_not_time_is_told_of_no_flight():
+    with Ledger() as silent, Ledger(timing=True) as timing:
+        flight("bcast", "rows", 1.0, 3.0)
+    assert (silent.flight, timing.flight) == (0.0, 2.0)
+    assert silent.events is None and timing.events is None
+
+
+def test_events_carry_what_was_charged_for_them(clock):
+    with Ledger(trace=True) as ledger:
+        for words, stop in ((6, 1.0), (2, 3.0)):
+            charge("comm", "allreduce", "rows", words=Fraction(words), itemsize=4)
+            charge("comm", "bcast", "rows", words=100, itemsize=4)
+            with timed("comm", "allreduce", "rows"):
+                clock[0] = stop
+        charge("spmm", "spmm", flops=9)
+        with timed("spmm", "spmm"):
+            flight("bcast", "rows", 2.0, 3.0, 400)
+    found = [(e.operation, e.start, e.stop, e.flight, e.words, e.bytes, e.flops) for e in ledger.events]
+    assert found == [
+        ("allreduce", 0.0, 1.0, False, 6, 24, 0),
+        ("allreduce", 1.0, 3.0, False, 2, 8, 0),
+        ("bcast", 2.0, 3.0, True, 0, 400, 0),
+        ("spmm", 3.0, 3.0, False, 0, 0, 9),
+    ]
+
+
+def test_only_the_latest_events_stay(monkeypatch):
+    monkeypatch.setattr("distgnn.ledger.MOST_EVENTS", 3)
+    with Ledger(trace=True) as ledger:
+        for second in range(10):
+            flight("bcast", "rows", second, second + 0.5)
+    assert [event.start for event in ledger.events] == [6, 7, 8, 9]
+
+
+def test_length_of_a_union():
+    """Against seconds ticked off one by one, for more intervals than are kept apart."""
+    union, ticked = Union(), set()
+    for stop in range(3, 9000, 3):
+        start = stop - (2 if stop % 7 else 40)
+        union.add(max(start, 0), stop)
+        ticked.update(range(max(start, 0), stop))
+    assert union.length == len(ticked)
+    for stop in range(10_000, 20_000, 2):
+        union.add(stop - 1, stop)
+    assert union.length == len(ticked) + 5000
+    assert len(union._apart) <= 2000
