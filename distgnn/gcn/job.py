@@ -129,7 +129,9 @@ class Job:
         end = final | {"epochs": args.epochs, "loss": record["loss"]} | end_record(self.grid, ledger, seconds)
         log.write("end", end)
         if args.trace:
-            trace.write(args.trace, self.grid.world, ledger.events or [], marks)
+            left_out = trace.write(args.trace, self.grid.world, ledger.events or [], marks)
+            if left_out and self.speaks:
+                print(f"{args.trace}: the latest {trace.MOST_EVENTS} events of each rank, earlier ones are left out")
         if self.speaks:
             print(summary(end))
 

@@ -35,11 +35,13 @@ def train(
         timing: measure the phases, which makes a GPU wait for itself around every operation.
 
     Yields:
-        {"epoch", "loss", "train_acc", "val_acc", "test_acc", "seconds", "phases", "words", "eval_seconds"}.
+        {"epoch", "loss", "train_acc", "val_acc", "test_acc", "seconds", "phases", "flight", "words",
+        "eval_seconds"}.
         Loss (cross-entropy only, with the epoch's dropout) and accuracies (without dropout) belong to the
         weights at the start of the epoch; epochs without evaluation have no accuracies. `seconds` is this
         rank's time for forward, loss, backward and update, of which `phases` gives the parts (all of it
-        "other" without `timing`), and `words` what it received in them. Evaluation is counted apart.
+        "other" without `timing`), `words` what it received in them, and `flight` the seconds in which communication
+        was under way, of which phase "comm" was not hidden. Evaluation is counted apart.
 
     Raises:
         UserError: there is not a single labelled training node (on every rank).
@@ -63,6 +65,7 @@ def train(
         record["seconds"] = seconds
         other = max(seconds - sum(phases.values()), 0.0)
         record["phases"] = {name: phases[name] for name in PHASES} | {"other": other}
+        record["flight"] = ledger.flight
         record["words"] = ledger.words
         record["eval_seconds"] = evaluated - started
         yield record
