@@ -215,6 +215,14 @@ class Comm:
         if not self.direct:
             self.backend.copy_in(wire, self._flat(array))
 
+    def start_receive(self, piece: Any, source: int, tag: int) -> MPI.Request:
+        """Begin to receive into a piece of what :meth:`wire` gave, of at most ``count_limit`` elements."""
+        return self.mpi.Irecv(piece, source, tag)
+
+    def start_send(self, piece: Any, destination: int, tag: int) -> MPI.Request:
+        """Begin to send such a piece."""
+        return self.mpi.Isend(piece, destination, tag)
+
     def charge_broadcast(self, array: Any, away: bool, words: int) -> None:
         """Charge the ledger one broadcast as :meth:`bcast` does."""
         self._charge("bcast", away * words, away * array.nbytes, messages=int(away))

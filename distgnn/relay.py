@@ -141,7 +141,7 @@ class Relay:
             self.active.append(panel)
             if not own:
                 for segment, piece in enumerate(panel.segments):
-                    self._under_way(panel, segment, self.comm.mpi.Irecv(piece, self.predecessor, panel.tag))
+                    self._under_way(panel, segment, self.comm.start_receive(piece, self.predecessor, panel.tag))
             self._hand_on(panel)
 
     def _hand_on(self, panel: _Panel) -> None:
@@ -152,7 +152,7 @@ class Relay:
             piece = panel.segments[panel.handed_on]
             panel.handed_on += 1
             if not panel.last_stop:
-                self._under_way(panel, -1, self.comm.mpi.Isend(piece, self.successor, panel.tag))
+                self._under_way(panel, -1, self.comm.start_send(piece, self.successor, panel.tag))
 
     def _under_way(self, panel: _Panel, segment: int, request: MPI.Request) -> None:
         panel.under_way += 1
