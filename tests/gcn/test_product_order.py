@@ -21,7 +21,7 @@ def losses(model, X, targets, **options) -> list[float]:
     return [record["loss"] for record in train(model, X, targets, make("adam", 0.05), 4, **options)]
 
 
-@pytest.mark.ranks(1, 2, 4, 6, 8, 9)
+@pytest.mark.ranks(1, 2, 4, 9)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("train_features", [False, True])
