@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from distgnn.cli.train import widths
+
 HELP = "sizes, degrees, orders, load balance and communication volume of a store"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE", help="what prepare wrote")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--ranks", type=int, metavar="P", help="also balance and volume of every order cut into P block rows")
+    parser.add_argument(
+        "--ranks", type=widths, metavar="P[,P...]", help="also balance and volume of every order cut into P block rows"
+    )
     parser.add_argument("--verify", action="store_true", help="read every file and compare checksums")
 
 
@@ -34,12 +38,10 @@ def answer(args: argparse.Namespace) -> str:
     from distgnn.store.loader import Store
 
     store = Store(args.store)
-    if args.ranks is not None and args.ranks < 1:
-        raise UserError(f"--ranks {args.ranks}: expected at least 1")
     damaged = store.verify() if args.verify else []
     if damaged:
         raise UserError(f"{store.path}: the bytes of {', '.join(damaged)} changed since it was written; copy or prepare it again")
-    facts = describe(store, args.ranks)
+    facts = describe(store, args.ranks or ())
     if args.verify:
         facts["verified"] = len(store.manifest["files"])
     return json.dumps(facts, indent=1) if args.json else text(args.store, facts)
@@ -67,13 +69,16 @@ def text(path: str, facts: dict[str, Any]) -> str:
     for name, order in facts["orders"].items():
         rows, cols = order["shards"]
         words = [f"{rows}x{cols} shards, {order['bytes'] / 1e6:.1f} MB, non-zeros max/mean {order['balance']:.2f}"]
-        if "block_rows" in order:
-            cut = order["block_rows"]
-            evenness = f"max/mean {cut['balance']:.2f}, stage by stage {cut['stage_balance']:.2f}"
-            words.append(f"{cut['ranks']} block rows: non-zeros {evenness}")
-            words.append(f"sparsity-aware 1D moves {cut['volume']} rows, at most {max(cut['receives'])} to a rank")
         lines.append((f"order {name}", "; ".join(words)))
+        lines += [(f"  {cut['ranks']} block rows", cut_text(cut)) for cut in order.get("block_rows", ())]
     if "verified" in facts:
         lines.append(("verified", f"{facts['verified']} files are as they were written"))
     indent = max(len(name) for name, _ in lines) + 2
     return "\n".join(f"{name:{indent}}{value}" for name, value in lines)
+
+
+def cut_text(cut: dict[str, Any]) -> str:
+    """How an order behaves in block rows, in one line."""
+    stages = f"stage by stage {cut['stage_balance']:.2f}, in the worst stage {max(cut['stages']):.2f}"
+    moved = f"sparsity-aware 1D moves {cut['volume']} rows, at most {max(cut['receives'])} to a rank"
+    return f"non-zeros max/mean {cut['balance']:.2f}, {stages}; {moved}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ _FACTS = (
 )
 
 
-def describe(store: Store, ranks: int | None = None) -> dict[str, Any]:
+def describe(store: Store, ranks: Sequence[int] = ()) -> dict[str, Any]:
     """Facts of the manifest, and of every order its shards: their grid, entries, max/mean entries and bytes.
 
-    With `ranks` also how the order behaves when cut into that many block rows (see `block_rows`), which reads all of it.
+    With `ranks` also how the order behaves when cut into each of those numbers of block rows (see `block_rows`), which reads all
+    of it for each.
     """
     facts = {name: store.manifest[name] for name in _FACTS}
     facts["orders"] = {name: _describe_order(store, store.order(name), ranks) for name in store.orders}
@@ -28,7 +30,7 @@ def describe(store: Store, ranks: int | None = None) -> dict[str, Any]:
     return facts
 
 
-def _describe_order(store: Store, order: Order, ranks: int | None) -> dict[str, Any]:
+def _describe_order(store: Store, order: Order, ranks: Sequence[int]) -> dict[str, Any]:
     grid = order.shard_nnz.shape
     shards = [name for row in store.manifest["orders"][order.name]["files"] for name in row]
     described: dict[str, Any] = {
@@ -37,8 +39,8 @@ def _describe_order(store: Store, order: Order, ranks: int | None) -> dict[str, 
         "balance": balance(order.shard_nnz),
         "bytes": sum(store.manifest["files"][name]["bytes"] for name in shards),
     }
-    if ranks is not None:
-        described["block_rows"] = block_rows(order, ranks)
+    if ranks:
+        described["block_rows"] = [block_rows(order, count) for count in ranks]
     return described
 
 
@@ -53,7 +55,8 @@ def block_rows(order: Order, ranks: int) -> dict[str, Any]:
     `receives` and `sends`: per rank, the rows of H that must come and go when only those with a non-zero in the receiver's block
     row are sent (sparsity-aware 1D: NnzCols of section 4 there). Times the width they are words.
     `stage_balance`: what the fullest block of every stage adds up to, against the mean of a rank: how much longer the product
-    takes where all wait for each other after each stage (MG-GCN section 5.2).
+    takes where all wait for each other after each stage (MG-GCN section 5.2). `stages`: max/mean entries of each stage, which
+    multiplies one column of blocks.
     """
     n = order.shape[0]
     vector = order.partition if order.partition is not None and len(order.partition) == ranks + 1 else None
@@ -72,6 +75,7 @@ def block_rows(order: Order, ranks: int) -> dict[str, Any]:
     return {
         "ranks": ranks, "nnz": nnz.tolist(), "balance": balance(nnz),
         "stage_balance": slowest / (nnz.sum() / ranks) if nnz.sum() else 1.0,
+        "stages": [balance(stage) for stage in blocks.T],
         "receives": receives.tolist(), "sends": sends.tolist(), "volume": int(receives.sum()),
     }  # fmt: skip
 

@@ -12,7 +12,7 @@ from distgnn import cli
 from distgnn.layout import partition
 from distgnn.store import Store, inspect, prepare
 
-from .graphs import AWKWARD, adjacency, permuted
+from .graphs import AWKWARD, Graph, adjacency, permuted
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_balance_and_volume_of_block_rows(
     ranks: int, at_a_time: int, info_store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspect, "ENTRIES", at_a_time)
-    orders = json.loads(answer(capsys, info_store, "--json", "--ranks", ranks)[1])["orders"]
+    orders = json.loads(answer(capsys, info_store, "--json", "--ranks", f"1,{ranks}")[1])["orders"]
     parts = partition(31, ranks)
     for name, order in orders.items():
         A = permuted(adjacency(AWKWARD["prime"]), Store(info_store).order(name).permutation(0, 31)).toarray()
@@ -68,29 +68,46 @@ def test_balance_and_volume_of_block_rows(
         moved = np.array(
             [[0 if i == j else np.count_nonzero(B.any(axis=0)) for j, B in enumerate(row)] for i, row in enumerate(blocks)]
         )
-        nnz = [sum(np.count_nonzero(B) for B in row) for row in blocks]
-        cut = order["block_rows"]
+        nonzeros = [[np.count_nonzero(B) for B in row] for row in blocks]
+        nnz = [sum(row) for row in nonzeros]
+        one, cut = order["block_rows"]
+        assert (one["ranks"], cut["ranks"]) == (1, ranks) and one["stages"] == [1.0]
         assert cut["nnz"] == nnz
         assert cut["balance"] == pytest.approx(max(nnz) / np.mean(nnz))
-        stages = [max(np.count_nonzero(row[j]) for row in blocks) for j in range(ranks)]
+        stages = [max(column) for column in zip(*nonzeros, strict=True)]
         assert cut["stage_balance"] == pytest.approx(sum(stages) / np.mean(nnz))
+        worst = [max(column) / np.mean(column) if any(column) else 1 for column in zip(*nonzeros, strict=True)]
+        assert cut["stages"] == pytest.approx(worst)
         assert cut["receives"] == moved.sum(axis=1).tolist()
         assert cut["sends"] == moved.sum(axis=0).tolist()
         assert cut["volume"] == moved.sum()
 
 
 def test_text(info_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = answer(capsys, info_store, "--ranks", 2, "--verify")
+    code, out, _ = answer(capsys, info_store, "--ranks", "2,3", "--verify")
     assert code == 0
     for words in (
         "31 x 31",
         "undirected, unweighted, self-loops, normalised gcn, float32",
         "order random",
         "order original  2x3 shards",
-        "2 block rows: non-zeros max/mean",
+        "  2 block rows  non-zeros max/mean",
+        "  3 block rows  non-zeros max/mean",
         "files are as they were written",
     ):
         assert words in out
+
+
+def test_a_random_order_evens_the_stages_out(tmp_path: Path) -> None:
+    """Communities one after the other fill the blocks on the diagonal, so that in every stage one rank does all the work."""
+    n, P = 400, 4
+    rng = np.random.default_rng(0)
+    edges = np.concatenate([rng.integers(lo, lo + 100, (1500, 2)) for lo in range(0, n, 100)])
+    prepare(Graph(n, edges), tmp_path / "g.dg", order=("original", "random"), self_loops=False, normalize="none")
+    orders = inspect.describe(Store(tmp_path / "g.dg"), [P])["orders"]
+    original, random = (orders[name]["block_rows"][0] for name in ("original", "random"))
+    assert original["stages"] == [P] * P and original["balance"] < 1.1 < P - 1 < original["stage_balance"]
+    assert max(random["stages"]) < 1.5 and random["stage_balance"] < 1.5
 
 
 def test_text_without_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +130,8 @@ def test_verify_finds_a_changed_byte(info_store: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [(["nowhere.dg"], "nowhere.dg: no such store"), (["@", "--ranks", "0"], "--ranks 0")]
+    ("words", "message"),
+    [(["nowhere.dg"], "nowhere.dg: no such store"), (["@", "--ranks", "0"], "--ranks: expected whole numbers")],
 )
 def test_bad_input(words: list[str], message: str, info_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = answer(capsys, *(word.replace("@", str(info_store)) for word in words))
