@@ -1,7 +1,7 @@
 """The log of a run: JSON lines, one per event, written by rank 0 as it goes.
 
     {"event": "run", "config": {...}, "grid": {...}, "versions": {...}, "mpi": ..., "cuda_aware": ..., "ranks": [...]}
-    {"event": "epoch", "epoch": 1, "loss": ..., "train_acc": ..., "seconds": ..., "phases": {"spmm": ..., ...}}
+    {"event": "epoch", "epoch": 1, "loss": ..., "train_acc": ..., "seconds": ..., "phases": {"spmm": ..., ...}, "flight": ...}
     {"event": "end", "epoch_seconds_median": ..., "words": [per rank], "bytes": ..., "messages": ..., ...}
 
 Numbers that are not finite are null, since JSON has none such.
