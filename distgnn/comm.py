@@ -14,7 +14,7 @@ import ctypes
 import functools
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -95,7 +95,7 @@ class Comm:
         self.charge_broadcast(array, away, array.size if words is None else words)
         if self.size > 1:
             with self._collective("bcast"), self._buffer(array, send=not away, receive=away) as buffer:
-                for piece in self._pieces(buffer):
+                for piece in self.pieces(buffer):
                     self.mpi.Bcast(piece, root)
         return array
 
@@ -112,7 +112,7 @@ class Comm:
                 self._allgather_into(mine, flat, parts, 1)
                 return array
             with self._buffer(array, send=True, receive=True, reduction=True) as buffer:
-                for piece in self._pieces(buffer):
+                for piece in self.pieces(buffer):
                     self.mpi.Allreduce(MPI.IN_PLACE, piece, _OPERATIONS[op])
         return array
 
@@ -122,7 +122,7 @@ class Comm:
         self._charge("reduce", away * array.size, away * array.nbytes, messages=int(away))
         if self.size > 1:
             with self._collective("reduce"), self._buffer(array, send=True, receive=not away, reduction=True) as buffer:
-                for piece in self._pieces(buffer):
+                for piece in self.pieces(buffer):
                     self.mpi.Reduce(piece if away else MPI.IN_PLACE, None if away else piece, MPI.SUM, root)
         return array
 
@@ -179,18 +179,18 @@ class Comm:
         """Send ``array`` to one rank, which must call :meth:`receive` with the same shape and dtype."""
         self._charge("send", 0, 0)
         with self._collective("send"), self._buffer(array, send=True, receive=False) as buffer:
-            for piece in self._pieces(buffer):
+            for piece in self.pieces(buffer):
                 self.mpi.Send(piece, destination)
 
     def receive(self, array: Any, source: int) -> Any:
         """Receive into ``array`` from one rank. Returns ``array``."""
         self._charge("receive", array.size, array.nbytes, messages=1)
         with self._collective("receive"), self._buffer(array, send=False, receive=True) as buffer:
-            for piece in self._pieces(buffer):
+            for piece in self.pieces(buffer):
                 self.mpi.Recv(piece, source)
         return array
 
-    # -- for relays of panels (relay.py), which send and receive without waiting ----------------------------------------
+    # -- for relays of panels (relay.py) and exchanges of rows (exchange.py), which send and receive without waiting ----
 
     def reserve_tags(self, count: int) -> int:
         """The first of ``count`` message tags that nobody else uses; equal on all ranks, which must all ask alike."""
@@ -215,6 +215,11 @@ class Comm:
         if not self.direct:
             self.backend.copy_in(wire, self._flat(array))
 
+    def pieces(self, flat: Any) -> Iterator[Any]:
+        """``flat`` in pieces MPI can count; one, possibly empty, as a rule."""
+        for start in range(0, max(1, flat.size), self.count_limit):
+            yield flat[start : start + self.count_limit]
+
     def start_receive(self, piece: Any, source: int, tag: int) -> MPI.Request:
         """Begin to receive into a piece of what :meth:`wire` gave, of at most ``count_limit`` elements."""
         return self.mpi.Irecv(piece, source, tag)
@@ -226,6 +231,11 @@ class Comm:
     def charge_broadcast(self, array: Any, away: bool, words: int) -> None:
         """Charge the ledger one broadcast as :meth:`bcast` does."""
         self._charge("bcast", away * words, away * array.nbytes, messages=int(away))
+
+    def charge_alltoallv(self, arrays: Sequence[Any]) -> None:
+        """Charge the ledger one all-to-allv in which this rank receives these arrays, one from each of as many ranks."""
+        words, nbytes = sum(array.size for array in arrays), sum(array.nbytes for array in arrays)
+        self._charge("alltoallv", words, nbytes, messages=len(arrays))
 
     # -- small Python objects, for setup and reports (not charged: no algorithm moves its data this way) ---------------
 
@@ -239,6 +249,10 @@ class Comm:
     def gather_objects(self, thing: T) -> list[T]:
         """Everybody's small Python object, by rank, on every rank."""
         return self.mpi.allgather(thing)
+
+    def swap_objects(self, things: Sequence[T]) -> list[T]:
+        """``things[r]`` goes to rank ``r``; returns what every rank had for this one, by rank."""
+        return self.mpi.alltoall(things)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -304,11 +318,6 @@ class Comm:
         if receive:
             self.backend.copy_in(host, flat)
 
-    def _pieces(self, flat: Any) -> Iterator[Any]:
-        """``flat`` in pieces MPI can count; one, possibly empty, as a rule."""
-        for start in range(0, max(1, flat.size), self.count_limit):
-            yield flat[start : start + self.count_limit]
-
     def _allgather_into(self, mine: Any, whole: Any, parts: np.ndarray, row: int) -> None:
         counts, starts = np.diff(parts) * row, parts[:-1] * row
         with (
@@ -322,12 +331,12 @@ class Comm:
                 part = target[start : start + count]
                 if rank == self.rank:
                     part[...] = source
-                for piece in self._pieces(part):
+                for piece in self.pieces(part):
                     self.mpi.Bcast(piece, rank)
 
     def _reduce_scatter_in_pieces(self, source: Any, target: Any, bounds: np.ndarray) -> None:
         for rank in range(self.size):
-            for piece in self._pieces(source[bounds[rank] : bounds[rank + 1]]):
+            for piece in self.pieces(source[bounds[rank] : bounds[rank + 1]]):
                 root = rank == self.rank
                 self.mpi.Reduce(MPI.IN_PLACE if root else piece, piece if root else None, MPI.SUM, rank)
         target[...] = source[bounds[self.rank] : bounds[self.rank + 1]]

@@ -101,6 +101,28 @@ def gemm(A: Any, B: Any, out: Any = None, accumulate: bool = False, trans_a: boo
     return out
 
 
+def gather_rows(X: Any, rows: Any, out: Any = None) -> Any:
+    """``out[i] = X[rows[i]]``: packs the rows that another rank needs.
+
+    Args:
+        X: (m, f) C-contiguous; rows: int64 (k) in 0..m-1, on the same device; out: (k, f) like X, made when missing.
+
+    Returns:
+        ``out``.
+    """
+    on = backend.of(X)
+    out = on.empty((rows.size, X.shape[1]), X.dtype) if out is None else out
+    ledger.charge("spmm", "gather rows")
+    with ledger.timed("spmm", "gather rows", synchronize=on.synchronize):
+        if on.on_device:
+            cuda.gather_rows(X, rows, out)
+        elif hostkernels.module() is not None:
+            hostkernels.gather(X, rows, out)
+        elif out.size:
+            np.take(X, rows, axis=0, out=out, mode="clip")
+    return out
+
+
 def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
     # The routine behind SciPy's csr @ dense, called directly because it adds into `out` without a temporary.
     if not accumulate:

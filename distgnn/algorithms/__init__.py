@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,10 @@ from mpi4py import MPI
 
 from distgnn.algorithms.block_1d import Block1D
 from distgnn.algorithms.block_15d import Block15D
+from distgnn.algorithms.block_rows import SparsityAwareRows
 from distgnn.algorithms.plexus_3d import Plexus3D
+from distgnn.algorithms.sparsity_aware_1d import SparsityAware1D
+from distgnn.algorithms.sparsity_aware_15d import SparsityAware15D
 from distgnn.algorithms.split_3d import Split3D
 from distgnn.algorithms.summa_2d import Summa2D
 from distgnn.errors import UserError
@@ -20,6 +24,9 @@ from distgnn.matrix import DistSparse
 ALGORITHMS: dict[str, type[DistSparse]] = {
     cls.name: cls for cls in (Block1D, Block15D, Summa2D, Split3D, Plexus3D)
 }  # fmt: skip
+
+#: Of these, what sends only the rows that are needed.
+SPARSITY_AWARE: dict[str, type[SparsityAwareRows]] = {cls.name: cls for cls in (SparsityAware1D, SparsityAware15D)}
 
 
 @dataclass(frozen=True)
@@ -35,18 +42,21 @@ class Row:
     command: str
 
 
-def _row(name: str, title: str, paper: str, section: str, grid: str) -> Row:
-    cls = ALGORITHMS[name]
+def _row(cls: type[DistSparse], title: str, paper: str, section: str, options: str) -> Row:
     file = cls.__module__.replace(".", "/") + ".py"
-    return Row(name, title, paper, section, file, ", ".join(cls.axes), f"distgnn train STORE --algorithm {name} {grid}".rstrip())
+    command = f"distgnn train STORE --algorithm {cls.name} {options}".rstrip()
+    return Row(cls.name, title, paper, section, file, ", ".join(cls.axes), command)
 
 
+_CAGNET, _AWARE = "CAGNET, SC'20", "Sparsity-aware, ICPP'24"
 TABLE = [
-    _row("1d", "block rows, broadcasts", "CAGNET, SC'20", "IV-A, Algorithm 1", ""),
-    _row("1.5d", "block rows in c copies", "CAGNET, SC'20", "IV-B, Algorithm 2", "--replication 2"),
-    _row("2d", "SUMMA on pr x pc", "CAGNET, SC'20", "IV-C, Algorithm 3", "--grid 2x2"),
-    _row("3d-split", "SUMMA in layers, reduce-scatter over fibers", "CAGNET, SC'20", "IV-D", "--grid 2x2x2"),
-    _row("3d", "one plane per matrix, roles rotate by layer", "Plexus, 2025", "3.1-3.2, Algorithm 1", "--grid 2x2x2"),
+    _row(Block1D, "block rows, broadcasts", _CAGNET, "IV-A, Algorithm 1", ""),
+    _row(Block15D, "block rows in c copies", _CAGNET, "IV-B, Algorithm 2", "--replication 2"),
+    _row(SparsityAware1D, "block rows, only the rows needed", _AWARE, "4.1, Algorithm 1", "--sparsity-aware"),
+    _row(SparsityAware15D, "the same in c copies", _AWARE, "4.2, Algorithm 2", "--replication 2 --sparsity-aware"),
+    _row(Summa2D, "SUMMA on pr x pc", _CAGNET, "IV-C, Algorithm 3", "--grid 2x2"),
+    _row(Split3D, "SUMMA in layers, reduce-scatter over fibers", _CAGNET, "IV-D", "--grid 2x2x2"),
+    _row(Plexus3D, "one plane per matrix, roles rotate by layer", "Plexus, 2025", "3.1-3.2, Algorithm 1", "--grid 2x2x2"),
 ]
 
 
@@ -95,14 +105,36 @@ def make_grid(
     raise get(name).no_grid(" ".join(f"{axis}={size}" for axis, size in wanted.items()), comm.Get_size())
 
 
-def distribute(matrix: Any, grid: Grid, algorithm: str, **partitions: Any) -> DistSparse:
+def distribute(matrix: Any, grid: Grid, algorithm: str, sparsity_aware: bool | str = False, **partitions: Any) -> DistSparse:
     """A matrix that every rank holds, or any block source, as a distributed operator. Collective.
 
     Args:
         matrix: SciPy sparse matrix (equal on all ranks) or a :class:`~distgnn.matrix.BlockSource`.
+        sparsity_aware: True: send only the rows of dense matrices that are needed (``1d``, ``1.5d``); "auto": or whole blocks,
+            from each rank to each other what is estimated to be faster.
         partitions: ``row_parts``, ``col_parts`` and whatever else the algorithm's class takes.
+
+    Raises:
+        UserError: no such algorithm, or none that sends rows.
     """
     from distgnn.matrix import MatrixSource
 
+    cls = operator(algorithm, sparsity_aware)
     source = matrix if hasattr(matrix, "block") else MatrixSource(matrix)
-    return get(algorithm)(grid, source, **partitions)  # type: ignore[call-arg]
+    return cls(grid, source, **partitions)
+
+
+def operator(algorithm: str, sparsity_aware: bool | str = False) -> Callable[..., DistSparse]:
+    """What makes the operator of an algorithm from a grid, a block source and partition vectors (see :func:`distribute`).
+
+    Raises:
+        UserError: no such algorithm, or none that sends rows.
+    """
+    if sparsity_aware not in (False, True, "auto"):
+        raise UserError(f"--sparsity-aware={sparsity_aware}: expected auto, or nothing more than --sparsity-aware")
+    if not sparsity_aware:
+        return get(algorithm)
+    if algorithm not in SPARSITY_AWARE:
+        able = " and ".join(SPARSITY_AWARE)
+        raise UserError(f"--sparsity-aware: algorithm {get(algorithm).name} sends whole blocks; only {able} can send rows")
+    return functools.partial(SPARSITY_AWARE[algorithm], auto=sparsity_aware == "auto")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from distgnn import local
-from distgnn.algorithms.block_rows import BlockRows
+from distgnn.algorithms.block_rows import BroadcastRows
+from distgnn.grid import Grid
 from distgnn.matrix import CSR, DistDense
 
 
-class Block15D(BlockRows):
+class Block15D(BroadcastRows):
     """``A`` and ``H`` in P/c block rows over the axis ``rows``, each held by the c ranks of a process row (axis ``reps``).
 
     Process column ``j`` adds up its share of the stages, s = ⌈(P/c)/c⌉ of the P/c column blocks (the last columns take what
@@ -21,9 +22,10 @@ class Block15D(BlockRows):
     name = "1.5d"
     axes = ("rows", "reps")
 
-    def _stages(self, parts: int) -> range:
-        s = -(-parts // self.grid.shape["reps"])  # Alg. 2, line 3
-        first = min(self.grid.coords["reps"] * s, parts)
+    @staticmethod
+    def share(grid: Grid, parts: int) -> range:
+        s = -(-parts // grid.shape["reps"])  # Alg. 2, line 3
+        first = min(grid.coords["reps"] * s, parts)
         return range(first, min(first + s, parts))  # lines 4-5
 
     def _block_row(self, blocks: list[CSR], H: DistDense, T: DistDense) -> DistDense:

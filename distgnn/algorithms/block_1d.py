@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from distgnn import local
-from distgnn.algorithms.block_rows import BlockRows
+from distgnn.algorithms.block_rows import BroadcastRows
+from distgnn.grid import Grid
 from distgnn.matrix import CSR, DistDense
 
 
-class Block1D(BlockRows):
+class Block1D(BroadcastRows):
     """``A`` and ``H`` in block rows over the axis ``rows``; the blocks of ``H`` are broadcast one after another.
 
     Rank ``i`` of ``P`` holds row block ``A_i`` (about n/P x n, cut into the column blocks ``A_ij``) and ``H_i`` (n/P x f).
@@ -18,7 +19,8 @@ class Block1D(BlockRows):
     name = "1d"
     axes = ("rows",)
 
-    def _stages(self, parts: int) -> range:
+    @staticmethod
+    def share(grid: Grid, parts: int) -> range:
         return range(parts)
 
     def _block_row(self, blocks: list[CSR], H: DistDense, T: DistDense) -> DistDense:

@@ -1,9 +1,11 @@
-"""What the algorithms that cut matrices in block rows have in common: layouts, and which blocks of A and Aᵀ a rank holds."""
+"""What the algorithms that cut matrices in block rows have in common: layouts, which blocks of A and Aᵀ a rank holds, and how the
+blocks of H reach it, whole or only the rows it reads.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -11,7 +13,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.algorithms import packing
 from distgnn.algorithms.dense import ReplicatedWeights
+from distgnn.algorithms.halo import Halo
+from distgnn.algorithms.packing import Costs
 from distgnn.algorithms.panels import broadcast
 from distgnn.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, block, partition
@@ -24,8 +29,7 @@ MOST_PIECES = 4
 
 
 class BlockRows(DistSparse):
-    """``A`` and ``H`` in block rows over the axis ``rows``; a rank multiplies the column blocks of its ``stages``, in the order
-    in which their panels of ``H`` reach it.
+    """``A`` and ``H`` in block rows over the axis ``rows``; a rank multiplies the column blocks of its ``stages``.
 
     A directed graph's Aᵀ is held in block rows too, from its first use on (CAGNET Table II); a symmetric one is its own adjoint.
 
@@ -33,7 +37,15 @@ class BlockRows(DistSparse):
         grid: has the axis ``rows``.
         source: gives the blocks of A.
         row_parts, col_parts: partition vectors of A's rows and columns into as many blocks as ``rows`` has; default even.
+
+    Attributes:
+        column: the ranks that share ``H``.
+        stages: the column blocks this rank multiplies.
+        A, At: its block row of A and, made when asked for the first time, of Aᵀ, as ``_block_row`` takes them.
     """
+
+    A: Any
+    At: Any
 
     def __init__(
         self, grid: Grid, source: BlockSource, row_parts: np.ndarray | None = None, col_parts: np.ndarray | None = None
@@ -46,10 +58,43 @@ class BlockRows(DistSparse):
         self.input_layout = Layout(grid, Cut(("rows",), self.col_parts), Cut())
         self.dense = ReplicatedWeights(self.output_layout)
         self.column = grid.along("rows")
-        self.stages = self._stages(parts)
+        self.stages = self.share(grid, parts)
+
+    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
+        return self._block_row(self.A, H, self._result(self.output_layout, (self.shape[0], H.shape[1]), out))
+
+    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
+        return self._block_row(self.At, G, self._result(self.input_layout, (self.shape[1], G.shape[1]), out))
+
+    def _read(self) -> list[Any]:
+        """The blocks of A of this rank's stages. Local to a rank."""
         rows = self.output_layout.row_range
+        return [self.source.block(rows, block(self.col_parts, j)) for j in self.stages]
+
+    def _read_transposed(self) -> list[Any]:
+        """The same of Aᵀ."""
+        cols = self.input_layout.row_range
+        return [self.source.block(block(self.row_parts, j), cols).T for j in self.stages]
+
+    @staticmethod
+    @abstractmethod
+    def share(grid: Grid, parts: int) -> range:
+        """The column blocks this rank multiplies; the same for all ranks of a process column."""
+
+    @abstractmethod
+    def _block_row(self, held: Any, H: DistDense, T: DistDense) -> DistDense:
+        """This rank's rows of the product into ``T``, whatever it holds."""
+
+
+class BroadcastRows(BlockRows):
+    """Block rows whose products broadcast the blocks of ``H`` whole, cut into panels, and multiply them as they reach a rank."""
+
+    def __init__(
+        self, grid: Grid, source: BlockSource, row_parts: np.ndarray | None = None, col_parts: np.ndarray | None = None
+    ) -> None:
+        super().__init__(grid, source, row_parts, col_parts)
         with grid.world.together():
-            blocks = [source.block(rows, block(self.col_parts, j)) for j in self.stages]
+            blocks = self._read()
         self.pieces = self._choose_pieces(sum(A_ij.nnz for A_ij in blocks))
         self.roots = [j for j in self.stages for _ in range(self.pieces)]
         self.turns = upstream(self.column, self.roots)
@@ -57,9 +102,7 @@ class BlockRows(DistSparse):
 
     @cached_property
     def At(self) -> list[CSR]:
-        """This rank's stages of its block row of Aᵀ."""
-        cols = self.input_layout.row_range
-        return self._load(lambda: self._in_turns([self.source.block(block(self.row_parts, j), cols).T for j in self.stages]))
+        return self._load(lambda: self._in_turns(self._read_transposed()))
 
     def _choose_pieces(self, nonzeros: int) -> int:
         """Into how many panels the rows of one rank are cut: nothing can hide the product with the last one to arrive, so it
@@ -76,12 +119,6 @@ class BlockRows(DistSparse):
             blocks = [A_j[:, first:last] for A_j, cut in zip(columns, cuts, strict=True) for first, last in cut]
         return [blocks[turn] for turn in self.turns]
 
-    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        return self._block_row(self.A, H, self._result(self.output_layout, (self.shape[0], H.shape[1]), out))
-
-    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
-        return self._block_row(self.At, G, self._result(self.input_layout, (self.shape[1], G.shape[1]), out))
-
     def _broadcast(self, H: DistDense) -> Iterator[Any]:
         """The panels of ``H`` of this rank's stages, broadcast one after another; the own ones come first."""
         heights = np.diff(H.layout.rows.vector(self.grid, H.shape[0])).tolist()
@@ -90,10 +127,39 @@ class BlockRows(DistSparse):
         own = lambda stage: H.block[rows[stage]]  # noqa: E731
         return broadcast(self.grid, self.column, self.roots, own, shapes, H.dtype, self.turns, self.pieces)
 
-    @abstractmethod
-    def _stages(self, parts: int) -> range:
-        """The column blocks this rank multiplies; the same for all ranks of a process column."""
 
-    @abstractmethod
-    def _block_row(self, blocks: list[CSR], H: DistDense, T: DistDense) -> DistDense:
-        """This rank's rows of the product into ``T``, whatever it holds."""
+class SparsityAwareRows(BlockRows):
+    """Block rows whose products fetch only the rows of ``H`` that they read (see ``halo.py``).
+
+    Cost per product and rank: Σ_{j≠i} NnzCols(i, j) f words received, j over its stages, where NnzCols(i, j) is the number of
+    columns of A_ij that are not empty. At construction, and at the first product with a directed graph's Aᵀ, an index for each
+    of those rows.
+
+    Args:
+        grid, source, row_parts, col_parts: as above.
+        auto: fetch a rank's whole block where that is estimated to be faster (see ``packing.py``). More words, the same bits.
+    """
+
+    def __init__(
+        self, grid: Grid, source: BlockSource, row_parts: np.ndarray | None = None, col_parts: np.ndarray | None = None,
+        auto: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(grid, source, row_parts, col_parts)
+        self.auto = auto
+        self.A = self._inspect(self._read, self.output_layout, self.col_parts)
+
+    @cached_property
+    def At(self) -> Halo:
+        return self._inspect(self._read_transposed, self.input_layout, self.row_parts)
+
+    @cached_property
+    def _costs(self) -> Costs:
+        return packing.measure(self.grid, self.column)
+
+    def _inspect(self, read: Callable[[], list[Any]], rows: Layout, inner_parts: np.ndarray) -> Halo:
+        """The plan of the products with the blocks of this rank's stages. Collective."""
+        with self.grid.world.together():
+            blocks = dict(zip(self.stages, read(), strict=True))
+        first, last = rows.row_range
+        whole = (self._costs.whole_is_cheaper,) if self.auto else ()
+        return Halo(self.grid, self.column, last - first, blocks, np.diff(inner_parts).tolist(), self.dtype, *whole)

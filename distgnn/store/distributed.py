@@ -15,7 +15,7 @@ from distgnn.store.loader import Store
 
 def load(
     store: Store | str | os.PathLike[str], grid: Grid, algorithm: str = "1d", order: str | None = None, dtype: Any = None,
-    **partitions: Any,
+    sparsity_aware: bool | str = False, **partitions: Any,
 ) -> DistSparse:  # fmt: skip
     """The adjacency matrix of a store as a distributed operator. Collective.
 
@@ -24,6 +24,7 @@ def load(
         grid: with the axes the algorithm needs (see ``algorithms.make_grid``).
         order: node order; default: the store's first. If it comes with a partition vector, that cuts the matrix.
         dtype: of the values; default: as stored.
+        sparsity_aware: send only the rows that are needed, see ``algorithms.distribute``.
         partitions: other partition vectors, as the algorithm's class takes them.
 
     Raises:
@@ -31,14 +32,14 @@ def load(
     """
     from distgnn import algorithms
 
-    cls = algorithms.get(algorithm)
+    algorithms.operator(algorithm, sparsity_aware)  # refused before anything is read
     with grid.world.together():
         source = open_store(store).order(order)
     if dtype is not None:
         source.dtype = np.dtype(dtype)
     if source.partition is not None:
         partitions = {"row_parts": source.partition, "col_parts": source.partition} | partitions
-    return cls(grid, source, **partitions)  # type: ignore[call-arg]
+    return algorithms.distribute(source, grid, algorithm, sparsity_aware, **partitions)
 
 
 def load_features(

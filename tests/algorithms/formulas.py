@@ -56,6 +56,27 @@ def words_15d(g, A, f):
     return received + allreduce(c, heights(A.shape[0], rows)[i] * f)
 
 
+def columns_touched(A, tops, lefts, i, stages):
+    """Distinct columns of each A_ij with a non-zero, j over the stages but i: Σ NnzCols(i, j)."""
+    mine = A[tops[i] : tops[i + 1]]
+    return sum(np.unique(mine[:, lefts[j] : lefts[j + 1]].indices).size for j in stages if j != i)
+
+
+def words_1d_sparsity_aware(g, A, f):
+    """Σ_{j≠i} NnzCols(i, j) f (sparsity-aware paper, 4.1)."""
+    return columns_touched(A, cut_nodes(A.shape[0], g.size), cut_nodes(A.shape[1], g.size), g.rank, range(g.size)) * f
+
+
+def words_15d_sparsity_aware(g, A, f):
+    """The same over the stages of a process column, and an all-reduce over the copies (sparsity-aware paper, 4.2)."""
+    rows, c = g.shape["rows"], g.shape["reps"]
+    i, j = g.coords["rows"], g.coords["reps"]
+    s = -(-rows // c)
+    tops, stages = cut_nodes(A.shape[0], rows), range(j * s, min((j + 1) * s, rows))
+    received = columns_touched(A, tops, cut_nodes(A.shape[1], rows), i, stages) * f
+    return received + allreduce(c, int(tops[i + 1] - tops[i]) * f)
+
+
 def stages_2d(n, pr, pc):
     bounds = sorted({*cut_nodes(n, pr).tolist(), *cut_nodes(n, pc).tolist()})
     return list(zip(bounds[:-1], bounds[1:], strict=True))
@@ -136,6 +157,7 @@ def transposed(words):
 
 
 WORDS = {"1d": words_1d, "1.5d": words_15d, "2d": words_2d, "3d-split": words_3d_split, "3d": words_3d}
+SPARSITY_AWARE_WORDS = {"1d": words_1d_sparsity_aware, "1.5d": words_15d_sparsity_aware}
 ADJOINT_WORDS = {
     "1d": transposed(words_1d),
     "1.5d": transposed(words_15d),

@@ -1,0 +1,27 @@
+"""Sparsity-aware 1.5D product (sparsity-aware paper, section 4.2, Algorithm 2)."""
+
+from __future__ import annotations
+
+from distgnn import local
+from distgnn.algorithms.block_15d import Block15D
+from distgnn.algorithms.block_rows import SparsityAwareRows
+from distgnn.algorithms.halo import Halo
+from distgnn.matrix import DistDense
+
+
+class SparsityAware15D(SparsityAwareRows):
+    """``1.5d``, but of the ``H_q`` of its stages a rank receives only the rows that its ``A_iq`` has non-zeros for.
+
+    Cost per product and rank: exactly Σ_{q≠i} NnzCols(i, q) f words over its stages q, point to point within the process column;
+    then an all-reduce of n f c/P words over c ranks.
+    """
+
+    name = Block15D.name
+    axes = Block15D.axes
+    share = staticmethod(Block15D.share)  # Alg. 2, lines 2-4
+    grids = staticmethod(Block15D.grids)
+
+    def _block_row(self, A_i: Halo, H: DistDense, T: DistDense) -> DistDense:
+        for stage, (A_iq, H_q) in enumerate(A_i.blocks(H.block)):  # lines 5-12: ISend H[NnzCols(l, q)], Recv Ĥ[NnzCols(i, q)]
+            local.spmm(A_iq, H_q, out=T.block, accumulate=stage > 0)  # line 13: Ẑ = Ẑ + SpMM(A_iq, Ĥ)
+        return T.like(self.grid.along("reps").allreduce(T.block))  # line 15
