@@ -21,9 +21,9 @@ from distgnn.matrix import CSR
 #: Rows of a tall matrix that a product on the host takes at a time: they and their product stay in the second-level cache.
 GEMM_ROWS = 512
 
-#: Multiplications and additions of a sparse product between two looks at the messages under way: about half a
-#: millisecond. Less often, what the sockets hold is sent before more is given to them.
-BETWEEN_POLLS = 1 << 23
+#: Multiplications and additions of a sparse product between two looks at the messages under way: one or two milliseconds.
+#: Less often, what the sockets hold is sent before more is given to them; more often, the product is slower for it.
+BETWEEN_POLLS = 1 << 25
 
 #: (A, B, out, accumulate)
 SpmmKernel = Callable[[CSR, Any, Any, bool], None]

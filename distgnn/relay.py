@@ -31,7 +31,19 @@ Array = Any
 BUFFERS = 2
 SEGMENT = 1 << 18  # bytes
 _TAGS = 32768  # MPI promises as many
+PATIENCE = 5e-5  # seconds of waiting after which a rank takes naps
+LONGEST_NAP = 5e-4
 _yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
+
+
+def _rest(waited: float) -> None:
+    """Leave the core to others for a moment: where ranks share cores, or a host has a share of one, another has something to do.
+    A nap is a fraction of what has been waited, so that it adds little to that.
+    """
+    if waited < PATIENCE:
+        _yield_core()
+    else:
+        time.sleep(min(waited / 4, LONGEST_NAP))
 
 
 def upstream(comm: Comm, roots: Sequence[int]) -> list[int]:
@@ -99,9 +111,12 @@ class Relay:
         if done():
             return
         with ledger.timed("comm", "bcast", self.comm.name):
+            since = time.perf_counter()
             while not done():
-                if self.current < 0 or not self._advance():
-                    _yield_core()  # where ranks share cores, another one has something to do
+                if self.current >= 0 and self._advance():
+                    since = time.perf_counter()
+                else:
+                    _rest(time.perf_counter() - since)
                 progress.poll()
 
     def _drive(self) -> None:
