@@ -21,6 +21,7 @@ of it; *flight* is how long it took altogether, whoever waited.
 from __future__ import annotations
 
 import time
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -241,3 +242,9 @@ def held(purpose: str, nbytes: int) -> None:
     for ledger in _open:
         if total > sum(ledger.peak.values()):
             ledger.peak = dict(_held)
+
+
+def holds(owner: object, purpose: str, nbytes: int) -> None:
+    """``owner`` holds memory of this purpose, as long as it lives."""
+    held(purpose, nbytes)
+    weakref.finalize(owner, held, purpose, -nbytes).atexit = False

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn import ledger
 from distgnn.backend import Backend
 from distgnn.errors import UserError
 from distgnn.layout import Layout, Range
@@ -34,7 +35,7 @@ class CSR:
         buffer: 1-D uint8, what :meth:`Comm.bcast` sends.
     """
 
-    __slots__ = ("buffer", "cached", "data", "indices", "indptr", "shape")
+    __slots__ = ("__weakref__", "buffer", "cached", "data", "indices", "indptr", "shape")
     indptr: Any
     indices: Any
     data: Any
@@ -280,7 +281,10 @@ class DistSparse(ABC):
     def _load(self, read: Callable[[], Iterable[Any]]) -> list[CSR]:
         """The blocks that ``read`` gives, on the grid's device. Collective: an error on one rank is raised on all."""
         with self.grid.world.together():
-            return [CSR.from_scipy(block, self.grid.backend, self.dtype) for block in read()]
+            blocks = [CSR.from_scipy(block, self.grid.backend, self.dtype) for block in read()]
+            for block in blocks:
+                ledger.holds(block, "adjacency", block.buffer.nbytes)
+            return blocks
         raise AssertionError("unreachable: together() raises")
 
     def _result(self, layout: Layout, shape: Shape, out: DistDense | None) -> DistDense:

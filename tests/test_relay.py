@@ -6,9 +6,12 @@ import time
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
+from mpi4py import MPI
 
 import distgnn as dg
 from distgnn import ledger, progress, relay
+from distgnn.algorithms import make_grid
 from distgnn.relay import Relay, upstream
 
 ORDERS = {"as they come": lambda comm, roots: range(len(roots)), "own first": upstream}
@@ -126,3 +129,17 @@ def test_peak_is_the_moment_when_most_was_held():
         ledger.held("test panels", 20)
     assert (found.peak["test layers"], found.peak["test panels"]) == (100, 50)
     ledger.held("test panels", -70)
+
+
+def test_what_an_operator_holds_is_counted_as_long_as_it_lives(backend):
+    A = sp.random_array((40, 40), density=0.2, rng=np.random.default_rng(0), format="csr", dtype=np.float32)
+    grid = make_grid(MPI.COMM_SELF, "1d", backend=backend)
+    with dg.Ledger() as found:
+        before = found.peak.get("adjacency", 0)
+    operator = dg.distribute(A, grid, "1d")
+    with dg.Ledger() as found:
+        held = found.peak["adjacency"] - before
+    assert held == sum(block.buffer.nbytes for block in operator.A) > 0
+    del operator
+    with dg.Ledger() as found:
+        assert found.peak.get("adjacency", 0) == before
