@@ -74,7 +74,10 @@ class CSR:
         block.data[...] = matrix.data
         block.indices[...] = matrix.indices
         block.indptr[...] = matrix.indptr
-        return cls(matrix.shape, matrix.nnz, index_dtype, dtype, backend.asarray(host)) if backend.on_device else block
+        if backend.on_device:
+            block = cls(matrix.shape, matrix.nnz, index_dtype, dtype, backend.asarray(host))
+        ledger.holds(block, "adjacency", block.buffer.nbytes)
+        return block
 
     @property
     def nnz(self) -> int:
@@ -281,10 +284,7 @@ class DistSparse(ABC):
     def _load(self, read: Callable[[], Iterable[Any]]) -> list[CSR]:
         """The blocks that ``read`` gives, on the grid's device. Collective: an error on one rank is raised on all."""
         with self.grid.world.together():
-            blocks = [CSR.from_scipy(block, self.grid.backend, self.dtype) for block in read()]
-            for block in blocks:
-                ledger.holds(block, "adjacency", block.buffer.nbytes)
-            return blocks
+            return [CSR.from_scipy(block, self.grid.backend, self.dtype) for block in read()]
         raise AssertionError("unreachable: together() raises")
 
     def _result(self, layout: Layout, shape: Shape, out: DistDense | None) -> DistDense:
