@@ -28,10 +28,11 @@ VARIABLES = (
     *("DISTGNN_SPMM", "DISTGNN_SPMM_TUNE"),
 )
 
-#: Settings that mean something for one algorithm only: this one, or (None) the one that is chosen where they are set.
-_ALGORITHM_OF = {"grid": None, "replication": "1.5d"}
+#: Settings that mean something for some algorithms only: these, or (none) the one that is chosen where they are set.
+_ALGORITHMS_OF = {"grid": (), "replication": ("1.5d",), "sparsity-aware": ("1d", "1.5d")}
 
-_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False, "": False}
+#: What a switch may be set to in the environment.
+SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False, "": False}
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
@@ -115,12 +116,13 @@ def _leave_out_other_algorithms(layers: list[dict[str, tuple[Any, str]]], given:
     final = given.get("algorithm", chosen[-1])
     for index, layer in enumerate(layers):
         above = "algorithm" in given or any("algorithm" in other for other in layers[index + 1 :])
-        for name in [name for name in _ALGORITHM_OF if above and name in layer]:
-            home = _ALGORITHM_OF[name] or chosen[index + 1]
-            if home != final:
+        for name in [name for name in _ALGORITHMS_OF if above and name in layer]:
+            homes = _ALGORITHMS_OF[name] or (chosen[index + 1],)
+            if final not in homes:
                 _, source = layer.pop(name)
                 if name not in given:
-                    lines.append(f"{source}: {name} is for algorithm {home} and is left out, as {final} was chosen")
+                    said = " and ".join(homes)
+                    lines.append(f"{source}: {name} is for algorithm {said} and is left out, as {final} was chosen")
     return lines
 
 
@@ -189,7 +191,7 @@ def _convert(parser: argparse.ArgumentParser, action: argparse.Action, value: An
     """``value`` as ``action`` would have stored it, had it been given as a flag."""
     flag = action.option_strings[-1] if value is False else action.option_strings[0]
     if action.nargs == 0:
-        switch = _WORDS.get(str(value).lower())
+        switch = SWITCH.get(str(value).lower())
         if switch is None or not isinstance(value, (bool, str)):
             raise UserError(f"{source}: {action.option_strings[0]} is a switch: true or false, not {value!r}")
         if not isinstance(action, argparse.BooleanOptionalAction):

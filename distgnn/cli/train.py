@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from distgnn.cli.config import SWITCH
+
 HELP = "train a GCN on a store"
 
 
@@ -13,6 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--algorithm", default="1d", metavar="NAME", help="see distgnn algorithms")
     where.add_argument("--grid", metavar="SHAPE", help="2x2 in the order of its axes, or rows=2,cols=2 (default: the best)")
     where.add_argument("--replication", type=count, metavar="C", help="copies of 1.5d, the same as --grid reps=C")
+    where.add_argument(
+        "--sparsity-aware", type=fetching, nargs="?", const=True, default=False, metavar="auto",
+        help="1d and 1.5d: send only the rows that are needed; =auto: or whole blocks where that is estimated to be faster",
+    )  # fmt: skip
     where.add_argument(
         "--overlap", action=argparse.BooleanOptionalAction, default=True,
         help="let blocks travel while others are multiplied (default: yes)",
@@ -78,6 +84,16 @@ def _whole(text: str, least: int) -> int:
     if not text.strip().removeprefix("+").isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"expected a whole number, at least {least}, not {text!r}")
     return int(text)
+
+
+def fetching(text: str) -> bool | str:
+    """"auto", or a switch as files and the environment write it."""
+    word = text.strip().lower()
+    if word == "auto":
+        return word
+    if word not in SWITCH:
+        raise argparse.ArgumentTypeError(f"expected auto, yes or no, not {text!r} (without a value it must come after STORE)")
+    return SWITCH[word]
 
 
 def widths(text: str) -> list[int]:

@@ -46,6 +46,7 @@ class Job:
 
     def __init__(self, args: argparse.Namespace, comm: MPI.Intracomm | None = None) -> None:
         self.args = args
+        algorithms.operator(args.algorithm, args.sparsity_aware)  # refuses what does not go together
         sizes = parse_grid(args.grid, args.algorithm)
         comm = MPI.COMM_WORLD if comm is None else comm
         self.grid = algorithms.make_grid(comm, args.algorithm, sizes, args.replication, args.backend)
@@ -73,7 +74,7 @@ class Job:
     def run(self) -> None:
         """Train, and write what was asked for. Ends the program with exit code 1 where --check fails. Collective."""
         args, order = self.args, self.order.name
-        A = load(self.store, self.grid, args.algorithm, order, args.dtype)
+        A = load(self.store, self.grid, args.algorithm, order, args.dtype, args.sparsity_aware)
         self.model = GCN(
             A, self.widths, args.seed, args.dropout, args.bias, self.order.permutation, args.product_order, args.keep_aggregate
         )
@@ -181,7 +182,8 @@ class Job:
         arranged = f"grid {'x'.join(map(str, grid.values()))} ({' x '.join(grid)})"
         ranks = f"{self.grid.size} rank{'s' if self.grid.size > 1 else ''}"
         graph = f"{self.store.n} nodes, {self.store.nnz} non-zeros, widths {'-'.join(map(str, self.widths))}"
-        return f"{self.args.algorithm} on {ranks}, {arranged}: {graph}"
+        aware = {False: "", True: " sparsity-aware"}.get(self.args.sparsity_aware, f" sparsity-aware={self.args.sparsity_aware}")
+        return f"{self.args.algorithm}{aware} on {ranks}, {arranged}: {graph}"
 
     def identity(self) -> dict[str, Any]:
         """What a run that goes on from this one's checkpoint must share with it; the grid is not part of it."""

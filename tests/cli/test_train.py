@@ -52,6 +52,28 @@ def test_defaults_and_flags() -> None:
     assert (args.hidden, args.weight_decay, args.bias, args.grid) == ([64, 32], [5e-4, 0.0], False, "2x2")
 
 
+@pytest.mark.parametrize(
+    ("words", "environ", "text", "expected"),
+    [
+        ([], None, "", False),
+        (["--sparsity-aware"], None, "", True),
+        (["--sparsity-aware=auto"], "0", "", "auto"),
+        (["--sparsity-aware=no"], "auto", "", False),
+        ([], "1", "sparsity-aware = false", True),
+        ([], "auto", "", "auto"),
+        ([], None, "sparsity-aware = true", True),
+        ([], None, 'sparsity_aware = "auto"', "auto"),
+        ([], "", "sparsity-aware = true", False),
+        (["--algorithm=2d"], "auto", "", False),  # left out: it is for others
+    ],
+)
+def test_sparsity_aware_from_everywhere(words, environ, text, expected, tmp_path: Path, monkeypatch) -> None:
+    if environ is not None:
+        monkeypatch.setenv("DISTGNN_SPARSITY_AWARE", environ)
+    (tmp_path / "run.toml").write_text(text)
+    assert cli.parse(["train", "x.dg", *words, f"--config={tmp_path}/run.toml"]).sparsity_aware == expected
+
+
 def test_settings_may_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text('hidden = [8, 4]\nweight-decay = [5e-4, 0, 0]\ngrid = {rows = 2, reps = 1}\nbias = true\n')
@@ -92,6 +114,9 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
         (["--algorithm", "2d", "--grid", "0x1"], "possible (rows x cols): 1x1"),
         (["--algorithm", "1.5d", "--replication", "2"], "possible (rows x reps): 1x1"),
         (["--algorithm", "2d", "--replication", "1"], "only 1.5d does"),
+        (["--algorithm", "2d", "--sparsity-aware"], "--sparsity-aware: algorithm 2d sends whole blocks; only 1d and 1.5d can"),
+        (["--algorithm", "3d", "--sparsity-aware=auto"], "--sparsity-aware: algorithm 3d sends whole blocks"),
+        (["--sparsity-aware", "always"], "--sparsity-aware: expected auto, yes or no, not 'always'"),
         (["--hidden", "0"], "--hidden: expected whole numbers, at least 1, as in 64,32, not '0'"),
         (["--hidden", "8,8", "--layers", "2"], "--hidden 8,8: 2 widths make 3 layers, --layers says 2"),
         (["--layers", "0"], "--layers: expected a whole number, at least 1, not '0'"),
