@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from distgnn.cli.train import widths
+from distgnn.cli.train import count, widths
+
+WIDTH = 128  # of a store without features
 
 HELP = "sizes, degrees, orders, load balance and communication volume of a store"
 
@@ -15,6 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--ranks", type=widths, metavar="P[,P...]", help="also balance and volume of every order cut into P block rows"
+    )
+    parser.add_argument(
+        "--width", type=count, metavar="F", help="of the dense matrix, for volumes in MB (default: that of the features)"
     )
     parser.add_argument("--verify", action="store_true", help="read every file and compare checksums")
 
@@ -44,7 +49,21 @@ def answer(args: argparse.Namespace) -> str:
     facts = describe(store, args.ranks or ())
     if args.verify:
         facts["verified"] = len(store.manifest["files"])
+    width = args.width or store.width or WIDTH
+    for order in facts["orders"].values():
+        for cut in order.get("block_rows", ()):
+            cut["send_mb"] = megabytes(cut["sends"], width, store.dtype.itemsize)
     return json.dumps(facts, indent=1) if args.json else text(args.store, facts)
+
+
+def megabytes(rows: list[int], width: int, itemsize: int) -> dict[str, Any]:
+    """What ranks send in a product, on average and at most, when these are the rows of H: Table 2 of ``sparsity-aware.txt``."""
+    size = width * itemsize / 1e6
+    average = sum(rows) / len(rows)
+    return {
+        "width": width, "average": average * size, "max": max(rows) * size,
+        "imbalance_percent": 100 * (max(rows) / average - 1) if average else 0.0,
+    }  # fmt: skip
 
 
 def text(path: str, facts: dict[str, Any]) -> str:
@@ -70,15 +89,25 @@ def text(path: str, facts: dict[str, Any]) -> str:
         rows, cols = order["shards"]
         words = [f"{rows}x{cols} shards, {order['bytes'] / 1e6:.1f} MB, non-zeros max/mean {order['balance']:.2f}"]
         lines.append((f"order {name}", "; ".join(words)))
-        lines += [(f"  {cut['ranks']} block rows", cut_text(cut)) for cut in order.get("block_rows", ())]
+        for cut in order.get("block_rows", ()):
+            lines += [(f"  {cut['ranks']} block rows", balance_text(cut)), ("", volume_text(cut))]
     if "verified" in facts:
         lines.append(("verified", f"{facts['verified']} files are as they were written"))
     indent = max(len(name) for name, _ in lines) + 2
     return "\n".join(f"{name:{indent}}{value}" for name, value in lines)
 
 
-def cut_text(cut: dict[str, Any]) -> str:
-    """How an order behaves in block rows, in one line."""
+def balance_text(cut: dict[str, Any]) -> str:
+    """How an order shares the work of block rows, in one line."""
     stages = f"stage by stage {cut['stage_balance']:.2f}, in the worst stage {max(cut['stages']):.2f}"
-    moved = f"sparsity-aware 1D moves {cut['volume']} rows, at most {max(cut['receives'])} to a rank"
-    return f"non-zeros max/mean {cut['balance']:.2f}, {stages}; {moved}"
+    return f"non-zeros max/mean {cut['balance']:.2f}, {stages}"
+
+
+def volume_text(cut: dict[str, Any]) -> str:
+    """What sparsity-aware products send between them, in one line."""
+    sent = cut["send_mb"]
+    return (
+        f"sparsity-aware 1D, width {sent['width']}: a rank sends {sent['average']:.3g} MB, at most {sent['max']:.3g} MB "
+        f"(imbalance {sent['imbalance_percent']:.1f} %), receives at most {max(cut['receives'])} rows; "
+        f"volume {cut['volume']} rows, edge cut {cut['edge_cut']}"
+    )

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from distgnn.partition import Quality
     from distgnn.store.writer import Summary
 
 HELP = "import a graph, normalise and permute it, and write it as a sharded store"
@@ -45,7 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     writing.add_argument(
         "--order", default="random", metavar="NAMES", help="node orders to write, separated by commas: random, original"
     )
-    writing.add_argument("--seed", type=int, default=0, metavar="S", help="of the random order and the split")
+    writing.add_argument(
+        "--partition", metavar="METHOD:K[,...]", help="further orders METHOD-K, whose K parts become the block rows of "
+        "products: random, metis, metis-volume, hypergraph, volume, or a FILE with every node's part; holds the graph in memory",
+    )  # fmt: skip
+    writing.add_argument("--seed", type=int, default=0, metavar="S", help="of the random order, the partitions and the split")
     writing.add_argument(
         "--normalize", default="gcn", choices=("gcn", "row", "none"), help="scale by degrees on both sides, by row, or not"
     )
@@ -62,13 +67,17 @@ def run(args: argparse.Namespace) -> None:
 
 def prepare(args: argparse.Namespace) -> Summary:
     """Write the store that the command line describes."""
+    from distgnn import partition
     from distgnn.store import writer
     from distgnn.store.importers import open_source
     from distgnn.store.source import ImportOptions
 
     order = [name.strip() for name in args.order.split(",")]
     shards = None if args.shards is None else writer.parse_shards(args.shards)
-    written = {"order": order, "normalize": args.normalize, "dtype": args.dtype, "force": args.force}
+    partitions = [] if args.partition is None else partition.parse(args.partition)
+    written = {
+        "order": order, "normalize": args.normalize, "dtype": args.dtype, "force": args.force, "partitions": partitions,
+    }  # fmt: skip
     writer.check_arguments(args.out, **written)  # before a long import
     names = (
         "features",
@@ -89,7 +98,7 @@ def prepare(args: argparse.Namespace) -> Summary:
 
 
 def summary(done: Summary) -> str:
-    """Three lines: what was written, with which features, labels and split, and what it took."""
+    """What was written, with which features, labels and split, what every partition costs, and what it all took: a line each."""
     direction = "directed" if done.directed else "undirected"
     content = [f"{done.width} features" if done.width else "no features"]
     content.append(f"{done.classes} classes, {done.labelled} nodes labelled" if done.classes else "no labels")
@@ -98,5 +107,19 @@ def summary(done: Summary) -> str:
     return (
         f"{done.out}: {done.n} nodes, {done.nnz} entries from {done.edges} {direction} edges; shards: {grids}\n"
         f"{'; '.join(content)}\n"
+        f"{''.join(map(partition_line, done.partitions.items()))}"
         f"{done.seconds:.1f} s, peak memory {done.peak_bytes / 2**20:.0f} MiB"
+    )
+
+
+def partition_line(made: tuple[str, Quality]) -> str:
+    """An order by partition in a line."""
+    from distgnn.partition import largest_over_mean
+
+    name, q = made
+    parts = len(q.nodes)
+    empty = f"; {q.empty} of the {parts} parts are empty" if q.empty else ""
+    return (
+        f"{name}: sparsity-aware 1D on {parts} ranks moves {q.volume} rows, max/mean sent {largest_over_mean(q.sends):.2f}; "
+        f"non-zeros max/mean {largest_over_mean(q.nonzeros):.2f}{empty}\n"
     )

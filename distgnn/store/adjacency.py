@@ -47,6 +47,10 @@ class ShardGrid:
             side *= 2
         return cls(partition(n, side), partition(n, side))
 
+    def aligned(self, vector: np.ndarray) -> ShardGrid:
+        """About as many shards, with bounds at those of a partition vector where that is possible."""
+        return ShardGrid(_snapped(self.rows, vector), _snapped(self.cols, vector))
+
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.rows) - 1, len(self.cols) - 1
@@ -70,6 +74,14 @@ class ShardGrid:
         for i in range(self.shape[0]):
             for j in range(self.shape[1]):
                 yield i * self.shape[1] + j, i, j
+
+
+def _snapped(bounds: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """Every inner bound moved to the nearest one of `vector` if that is nearer than half of the average shard."""
+    after = np.searchsorted(vector, bounds).clip(1, len(vector) - 1)
+    lower, upper = vector[after - 1], vector[after]
+    near = np.where(bounds - lower <= upper - bounds, lower, upper)
+    return np.maximum.accumulate(np.where(2 * np.abs(near - bounds) * (len(bounds) - 1) < bounds[-1], near, bounds))
 
 
 def records(keys: np.ndarray, weights: np.ndarray | None, dtype: np.dtype) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.errors import UserError
 from distgnn.grid import Grid
 from distgnn.layout import Layout
 from distgnn.matrix import DistDense, DistSparse
@@ -22,13 +23,15 @@ def load(
     Args:
         store: an opened store or its path.
         grid: with the axes the algorithm needs (see ``algorithms.make_grid``).
-        order: node order; default: the store's first. If it comes with a partition vector, that cuts the matrix.
+        order: node order; default: the store's first. If it was made by partition, its parts are the block rows of ``1d`` and
+            ``1.5d``; the others cut it evenly.
         dtype: of the values; default: as stored.
         sparsity_aware: send only the rows that are needed, see ``algorithms.distribute``.
         partitions: other partition vectors, as the algorithm's class takes them.
 
     Raises:
-        UserError: no such store, order or algorithm, or a damaged file; on every rank.
+        UserError: no such store, order or algorithm, a damaged file, or a grid that does not have as many block rows as the order
+            has parts; on every rank.
     """
     from distgnn import algorithms
 
@@ -37,9 +40,20 @@ def load(
         source = open_store(store).order(order)
     if dtype is not None:
         source.dtype = np.dtype(dtype)
-    if source.partition is not None:
+    if source.partition is not None and algorithm in algorithms.SPARSITY_AWARE:
+        _check_parts(source.name, len(source.partition) - 1, grid, algorithm)
         partitions = {"row_parts": source.partition, "col_parts": source.partition} | partitions
     return algorithms.distribute(source, grid, algorithm, sparsity_aware, **partitions)
+
+
+def _check_parts(order: str, parts: int, grid: Grid, algorithm: str) -> None:
+    rows = grid.shape["rows"]
+    if parts != rows:
+        ranks = f"{parts} ranks" if algorithm == "1d" else f"{parts} C ranks with --replication C"
+        raise UserError(
+            f"--order {order}: has {parts} parts, and {algorithm} on {grid.size} ranks has {rows} block rows; use {ranks}, or "
+            f"prepare --partition {order.rpartition('-')[0]}:{rows}"
+        )
 
 
 def load_features(

@@ -22,7 +22,7 @@ def describe(store: Store, ranks: Sequence[int] = ()) -> dict[str, Any]:
     """Facts of the manifest, and of every order its shards: their grid, entries, max/mean entries and bytes.
 
     With `ranks` also how the order behaves when cut into each of those numbers of block rows (see `block_rows`), which reads all
-    of it for each.
+    of it for each; an order by partition also as it was made for.
     """
     facts = {name: store.manifest[name] for name in _FACTS}
     facts["orders"] = {name: _describe_order(store, store.order(name), ranks) for name in store.orders}
@@ -39,8 +39,10 @@ def _describe_order(store: Store, order: Order, ranks: Sequence[int]) -> dict[st
         "balance": balance(order.shard_nnz),
         "bytes": sum(store.manifest["files"][name]["bytes"] for name in shards),
     }
-    if ranks:
-        described["block_rows"] = [block_rows(order, count) for count in ranks]
+    own = [] if order.partition is None else [len(order.partition) - 1]
+    counts = [*own, *(count for count in ranks if count not in own)]
+    if counts:
+        described["block_rows"] = [block_rows(order, count) for count in counts]
     return described
 
 
@@ -53,7 +55,8 @@ def block_rows(order: Order, ranks: int) -> dict[str, Any]:
     """Entries and communication volume of A @ H with one block row of A and H per rank, cut evenly or as the order says.
 
     `receives` and `sends`: per rank, the rows of H that must come and go when only those with a non-zero in the receiver's block
-    row are sent (sparsity-aware 1D: NnzCols of section 4 there). Times the width they are words.
+    row are sent (sparsity-aware 1D: NnzCols of section 4 there). Times the width they are words. `volume`: their sum.
+    `edge_cut`: entries off the diagonal blocks; of a symmetric matrix, half of them.
     `stage_balance`: what the fullest block of every stage adds up to, against the mean of a rank: how much longer the product
     takes where all wait for each other after each stage (MG-GCN section 5.2). `stages`: max/mean entries of each stage, which
     multiplies one column of blocks.
@@ -76,6 +79,7 @@ def block_rows(order: Order, ranks: int) -> dict[str, Any]:
         "ranks": ranks, "nnz": nnz.tolist(), "balance": balance(nnz),
         "stage_balance": slowest / (nnz.sum() / ranks) if nnz.sum() else 1.0,
         "stages": [balance(stage) for stage in blocks.T],
+        "edge_cut": int(blocks.sum() - np.trace(blocks)) // (2 if order.symmetric else 1),
         "receives": receives.tolist(), "sends": sends.tolist(), "volume": int(receives.sum()),
     }  # fmt: skip
 

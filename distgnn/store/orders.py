@@ -1,7 +1,8 @@
 """Node orders: which node stands at which position.
 
 An order is a permutation ``p`` with ``p[position] = original id``. `random` spreads hubs and communities
-evenly over any blocks (MG-GCN section 5.2: it balances the non-zeros of tiles without looking at the graph).
+evenly over any blocks (MG-GCN section 5.2: it balances the non-zeros of tiles without looking at the graph). An order by
+partition has the parts one after the other; they become the blocks of the products it was made for.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ def check_names(names: Sequence[str]) -> None:
 @dataclass(frozen=True)
 class NodeOrder:
     """A node order held in memory: `permutation` [position] -> id and `inverse` [id] -> position, int32 where it fits;
-    both None for the identity."""
+    both None for the identity. `partition`: the partition vector that it was made for, or None."""
 
     name: str
     permutation: np.ndarray | None = None
     inverse: np.ndarray | None = None
+    partition: np.ndarray | None = None
 
     def ids(self, positions: np.ndarray) -> np.ndarray:
         return positions if self.permutation is None else self.permutation[positions]
@@ -47,10 +49,21 @@ def make(name: str, n: int, seed: int) -> NodeOrder:
     if name == "original":
         return NodeOrder(name)
     keys = rng.hashes(rng.key(seed, rng.PERMUTATION), np.arange(n))
-    permutation = np.argsort(keys, kind="stable").astype(index_type(n))
+    return _sorted(name, keys)
+
+
+def by_parts(name: str, part: np.ndarray, parts: int) -> NodeOrder:
+    """The nodes of part 0, of part 1, and so on, each in the order of their ids; part int (n,) in 0..parts-1."""
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=parts))])
+    return _sorted(name, part, bounds)
+
+
+def _sorted(name: str, keys: np.ndarray, partition: np.ndarray | None = None) -> NodeOrder:
+    """By ascending keys; nodes with the same key by id."""
+    permutation = np.argsort(keys, kind="stable").astype(index_type(len(keys)))
     inverse = np.empty_like(permutation)
-    inverse[permutation] = np.arange(n, dtype=inverse.dtype)
-    return NodeOrder(name, permutation, inverse)
+    inverse[permutation] = np.arange(len(keys), dtype=inverse.dtype)
+    return NodeOrder(name, permutation, inverse, partition)
 
 
 def index_type(n: int) -> np.dtype:

@@ -19,6 +19,8 @@ import numpy as np
 from distgnn import backend
 from distgnn.errors import UserError
 from distgnn.layout import partition
+from distgnn.partition import Quality, Wanted, check_names, measure
+from distgnn.partition.pattern import Pattern
 from distgnn.store import manifest, nodes, orders
 from distgnn.store.adjacency import PIECE, AdjacencyWriter, Scale, Seen, ShardGrid
 from distgnn.store.loader import Order
@@ -37,7 +39,8 @@ Edges = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
 
 @dataclass
 class Summary:
-    """What `prepare` did. `stages`: (name, seconds, peak resident bytes of the process by its end)."""
+    """What `prepare` did. `partitions`: order -> what it costs. `stages`: (name, seconds, peak resident bytes of the process by
+    its end)."""
 
     out: str
     n: int = 0
@@ -49,6 +52,7 @@ class Summary:
     labelled: int = 0
     split: dict[str, int] | None = None
     shards: dict[str, tuple[int, int]] = field(default_factory=dict)
+    partitions: dict[str, Quality] = field(default_factory=dict)
     stages: list[tuple[str, float, int]] = field(default_factory=list)
 
     @property
@@ -71,6 +75,7 @@ def prepare(
     self_loops: bool = True,
     dtype: str = "float32",
     force: bool = False,
+    partitions: Sequence[Wanted] = (),
 ) -> Summary:
     """Write the store `out` (a directory, by custom NAME.dg) from a Source, in this process alone.
 
@@ -89,27 +94,35 @@ def prepare(
         shards: rows and columns of the grid of shards; by default from the sizes, so that a shard stays bounded.
         dtype: of A's values, float32 or float64 (features are always float32).
         force: replace an existing store once the new one is complete.
+        partitions: further orders, by partition (``distgnn.partition``), each with the partition vector of its parts.
 
-    Memory: a few arrays of one number per node, and a few hundred MB for the shard in work, whatever the number of edges. Disk:
-    besides the store, 8 bytes per entry (16 with weights) and a copy of the features until it is done.
+    Memory: a few arrays of one number per node, and a few hundred MB for the shard in work, whatever the number of edges; with
+    partitions, all of A's structure too, and what the partitioner takes. Disk: besides the store, 8 bytes per entry (16 with
+    weights) and a copy of the features until it is done.
 
     Raises:
         UserError: bad arguments or data, or `out` exists. Nothing is left behind then, nor after any other exception.
     """
-    check_arguments(out, order=order, normalize=normalize, dtype=dtype, force=force)
+    check_arguments(out, order=order, normalize=normalize, dtype=dtype, force=force, partitions=partitions)
     _check_source(source)
+    for wanted in partitions:
+        wanted.check(source.n)
     if shards is not None:
         _check_shards(*shards)
     with new_directory(out, force=force, replaceable=_is_store) as folder:
         work = _Preparation(source, folder, np.dtype(dtype), normalize, self_loops, seed, Summary(str(out)))
-        return work.run(order, shards)
+        return work.run(order, shards, partitions)
 
 
 def check_arguments(
-    out: str | os.PathLike[str], *, order: Sequence[str], normalize: str = "gcn", dtype: str = "float32", force: bool = False
-) -> None:
+    out: str | os.PathLike[str], *, order: Sequence[str], normalize: str = "gcn", dtype: str = "float32", force: bool = False,
+    partitions: Sequence[Wanted] = (),
+) -> None:  # fmt: skip
     """The UserError that `prepare` would raise for its arguments: worth knowing before a long import."""
     orders.check_names(order)
+    check_names(partitions)
+    for wanted in partitions:
+        wanted.check()
     _choice("--normalize", normalize, NORMALIZATIONS)
     _choice("--dtype", dtype, DTYPES)
     check_target(out, force=force, replaceable=_is_store)
@@ -146,7 +159,7 @@ class _Preparation:
         self.scratch = self.folder / "scratch"
         self.started = time.perf_counter()
 
-    def run(self, names: Sequence[str], shards: tuple[int, int] | None) -> Summary:
+    def run(self, names: Sequence[str], shards: tuple[int, int] | None, partitions: Sequence[Wanted]) -> Summary:
         self.scratch.mkdir()
         made = [orders.make(name, self.n, self.seed) for name in names]
         first = made[0]
@@ -157,7 +170,7 @@ class _Preparation:
             setattr(self.summary, name, content[name])
         content["nodes"] = self._write_nodes(parts, first)
         content["orders"] = {}
-        for order in made:
+        for order in itertools.chain(made, self._partitioned(partitions, first, content["orders"])):
             entry = self._write_permutation(order, parts)
             if order is first:
                 degrees = self._write_first(order, entry, grid)
@@ -189,7 +202,8 @@ class _Preparation:
     def _write_permutation(self, order: NodeOrder, parts: np.ndarray) -> dict[str, Any]:
         folder = self.folder / "orders" / order.name
         folder.mkdir(parents=True)
-        entry: dict[str, Any] = {"permutation": None, "partition": None, "symmetric": self.symmetric}
+        vector = None if order.partition is None else order.partition.tolist()
+        entry: dict[str, Any] = {"permutation": None, "partition": vector, "symmetric": self.symmetric}
         if order.permutation is not None:
             paths = nodes.write_permutation(folder, parts, order)
             entry["permutation"] = {"partition": parts.tolist(), "files": self._relative(paths)}
@@ -220,10 +234,24 @@ class _Preparation:
     def _write_other(self, order: NodeOrder, entry: dict[str, Any], first: NodeOrder, stored: dict[str, Any]) -> None:
         """Shards of a further order, from those of the first: the same values, moved."""
         matrix = Order(self.folder, first.name, stored, self.n, self.dtype)
-        writer = self._writer(order, ShardGrid(matrix.rows, matrix.cols), self.dtype)
+        grid = ShardGrid(matrix.rows, matrix.cols)
+        writer = self._writer(order, grid if order.partition is None else grid.aligned(order.partition), self.dtype)
         for rows, cols, values in matrix.entries(PIECE):
             writer.add(order.positions(first.ids(rows)), order.positions(first.ids(cols)), values)
         self._write_shards(writer, entry, order.name)
+
+    def _partitioned(self, partitions: Sequence[Wanted], first: NodeOrder, written: dict[str, Any]) -> Iterator[NodeOrder]:
+        """Orders by partition of the graph that the first order holds by now."""
+        if not partitions:
+            return
+        matrix = Order(self.folder, first.name, written[first.name], self.n, self.dtype)
+        pattern = Pattern.of_entries(self.n, ((first.ids(rows), first.ids(cols)) for rows, cols, _ in matrix.entries(PIECE)))
+        self._stage("read structure")
+        for wanted in partitions:
+            part = wanted.make(pattern, self.seed)
+            self.summary.partitions[wanted.name] = measure(pattern, part, wanted.parts)
+            self._stage(f"partition {wanted.name}")
+            yield orders.by_parts(wanted.name, part, wanted.parts)
 
     def _writer(self, order: NodeOrder, grid: ShardGrid, weight: Any) -> AdjacencyWriter:
         return AdjacencyWriter(self.folder / "orders" / order.name, self.scratch, grid, weight)

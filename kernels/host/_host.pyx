@@ -5,7 +5,7 @@ Arrays come through the buffer protocol, so building this needs nothing of NumPy
 """
 
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 ANY = "float32 float64 int32 int64 uint8 uint16 uint32 uint64"
 
@@ -42,6 +42,23 @@ cdef extern from "spmm.h" nogil:
     void spmm_run(const spmm_set *set, const spmm *s)
     int64_t spmm_bad_row(const spmm *s)
     int64_t spmm_bad_index(const spmm *s, int64_t count)
+
+
+cdef extern from "volume.h" nogil:
+    struct volume:
+        int64_t nodes
+        int32_t parts
+        const int64_t *pointers
+        const int32_t *columns
+        int32_t *part
+        int64_t *send
+        int64_t *receive
+        int64_t capacity
+        double send_bound, receive_bound, heat
+        int64_t work
+        uint64_t seed
+
+    int volume_run "volume_refine"(volume *v)
 
 
 cdef class Array:
@@ -419,3 +436,41 @@ def scatter_add(x, rows, out, *, int isa=0):
     cdef const elementwise_set *chosen = chosen_set(isa)
     with nogil:
         chosen.scatter_add[wide](X.view.buf, X.lead(), <const int64_t *>R.view.buf, R.extent(0), X.extent(1), Y.view.buf, Y.lead())
+
+
+def volume_refine(
+    pointers, columns, part, send, receive, *, int64_t capacity, double send_bound, double receive_bound, double heat, int64_t work,
+    uint64_t seed,
+):
+    """Improve `part` in place and fill `send` and `receive`, as volume.h says. CSR of a square matrix: int64 (n + 1), int32 (nnz) with no
+    column twice in a row; part int32 (n); send and receive int64 (parts).
+
+    Raises:
+        ValueError: not a CSR matrix, or parts that are not in 0..parts-1. MemoryError.
+    """
+    cdef Array P = Array("pointers", pointers, "int64", 1), C = Array("columns", columns, "int32", 1)
+    cdef Array Q = Array("part", part, "int32", 1, True)
+    cdef Array S = Array("send", send, "int64", 1, True), R = Array("receive", receive, "int64", 1, True)
+    cdef volume v
+    cdef int64_t i
+    cdef int status
+    v.nodes, v.parts = Q.extent(0), <int32_t>S.extent(0)
+    P.must_have(v.nodes + 1)
+    R.must_have(v.parts)
+    v.pointers, v.columns, v.part = <const int64_t *>P.view.buf, <const int32_t *>C.view.buf, <int32_t *>Q.view.buf
+    v.send, v.receive = <int64_t *>S.view.buf, <int64_t *>R.view.buf
+    v.capacity, v.send_bound, v.receive_bound, v.heat, v.work, v.seed = capacity, send_bound, receive_bound, heat, work, seed
+    if v.pointers[0] != 0 or v.pointers[v.nodes] != C.extent(0):
+        raise ValueError(f"pointers: must go from 0 to the {C.extent(0)} columns, got {v.pointers[0]} to {v.pointers[v.nodes]}")
+    for i in range(v.nodes):
+        if v.pointers[i + 1] < v.pointers[i]:
+            raise ValueError(f"pointers: must not fall, got {v.pointers[i]} and {v.pointers[i + 1]} from position {i} on")
+        if v.part[i] < 0 or v.part[i] >= v.parts:
+            raise ValueError(f"part: must lie in 0..{v.parts - 1}, got {v.part[i]} at position {i}")
+    for i in range(C.extent(0)):
+        if v.columns[i] < 0 or v.columns[i] >= v.nodes:
+            raise ValueError(f"columns: must lie in 0..{v.nodes - 1}, got {v.columns[i]} at position {i}")
+    with nogil:
+        status = volume_run(&v)
+    if status:
+        raise MemoryError(f"volume: no memory to refine {v.nodes} nodes, {C.extent(0)} non-zeros and {v.parts} parts")

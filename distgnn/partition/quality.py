@@ -1,0 +1,59 @@
+"""What a partition costs, counted on the matrix: no product is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from distgnn.partition.pattern import Pattern
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Counts per part, and the numbers of Table 2 (``sparsity-aware.txt`` section 7).
+
+    Attributes:
+        sends, receives: int64 (parts,): rows of H that a part sends and receives in a sparsity-aware 1D product of A. One row is
+            ``width`` words. Their sums are equal: the total volume.
+        nonzeros, nodes: int64 (parts,): entries and rows of A of each part.
+        edge_cut: entries of A in a row and a column of different parts; of a symmetric pattern, half of them.
+    """
+
+    sends: np.ndarray
+    receives: np.ndarray
+    nonzeros: np.ndarray
+    nodes: np.ndarray
+    edge_cut: int
+
+    @property
+    def volume(self) -> int:
+        return int(self.sends.sum())
+
+    @property
+    def empty(self) -> int:
+        """Parts without a node."""
+        return int(np.count_nonzero(self.nodes == 0))
+
+
+def largest_over_mean(counts: np.ndarray) -> float:
+    """1 is perfect; 1 where there is nothing."""
+    return float(counts.max() / counts.mean()) if counts.sum() else 1.0
+
+
+def measure(pattern: Pattern, part: np.ndarray, parts: int) -> Quality:
+    """What the parts cost: part int (n,) in 0..parts-1. Time and memory of a sparse product with (n, parts) ones."""
+    n = pattern.n
+    belongs = sp.csr_array((np.ones(n, np.int32), np.asarray(part), np.arange(n + 1)), shape=(n, parts))
+    reached = sp.csr_array(pattern.nets @ belongs)
+    nodes = np.bincount(part, minlength=parts)
+    of_row = np.repeat(part, pattern.row_nonzeros)
+    cut = int(np.count_nonzero(of_row != part[pattern.indices]))
+    return Quality(
+        sends=np.bincount(part, np.diff(reached.indptr) - 1, parts).astype(np.int64),
+        receives=np.bincount(reached.indices, minlength=parts) - nodes,
+        nonzeros=np.bincount(part, pattern.row_nonzeros, parts).astype(np.int64),
+        nodes=nodes,
+        edge_cut=cut // 2 if pattern.symmetric else cut,
+    )

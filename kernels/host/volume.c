@@ -1,0 +1,421 @@
+/* Refinement for volume (volume.h): annealing at a low temperature over the rows on the boundary, with exact volumes.
+ *
+ * The objective is the sum over parts of x + c max(0, x - T)^2 for the rows x that a part sends, T being the bound, and the second term
+ * again for the rows it receives. Its marginal price tells a row what one more or one less part in a net costs: 1 at a part with little
+ * to send, more at a part with too much. c rises as the temperature falls. Acer, Selvitopi and Aykanat (Parallel Computing 59, 2016)
+ * put such costs on the vertices of a recursive bisection; here all K parts and their volumes are known at every move, so the costs
+ * are exact. */
+
+#include "volume.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SCAN 12     /* a net of more places finds a part's place through a table */
+#define GATHERING 2 /* look-ups per node and non-zero between two searches for the boundary */
+
+/* How many rows of a net stand in a part. */
+struct place {
+    int32_t part, rows;
+};
+
+struct state {
+    struct volume *v;
+    struct place *places; /* of all nets; a net has room for every part that its rows can be in */
+    int64_t *first;       /* nodes + 1: where the net of each column begins */
+    int32_t *length;      /* parts in each net */
+    int32_t *table;       /* of the large nets: part -> place, or -1 */
+    int64_t *table_of;    /* nodes: where the table of a net begins, or -1 */
+    int64_t *send, *receive, *load;
+    double *more, *less;  /* parts: what sending a row more costs, what sending one less saves */
+    double *gain;         /* parts: of the row in hand */
+    int32_t *touching;    /* parts: nets of the row in hand that hold the part */
+    int32_t *seen, seen_count;
+    int32_t *boundary; /* rows that share a net with another part, and some that did */
+    int64_t boundary_count;
+    char *listed; /* nodes: is it in there? */
+    int64_t total;
+    double send_limit, receive_limit, send_slope, receive_slope;
+    int64_t spent;
+    uint64_t random;
+};
+
+static uint64_t next(struct state *s) /* SplitMix64 */
+{
+    uint64_t z = (s->random += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static double uniform(struct state *s) { return (double)(next(s) >> 11) * 0x1p-53; }
+
+static double excess(double x, double limit, double slope)
+{
+    double over = x - limit;
+    return over > 0 ? slope * over * over : 0;
+}
+
+static double send_cost(const struct state *s, int64_t x)
+{
+    return (double)x + excess((double)x, s->send_limit, s->send_slope);
+}
+
+static double receive_cost(const struct state *s, int64_t x) { return excess((double)x, s->receive_limit, s->receive_slope); }
+
+static void set_price(struct state *s, int32_t part)
+{
+    double here = send_cost(s, s->send[part]);
+    s->more[part] = send_cost(s, s->send[part] + 1) - here;
+    s->less[part] = here - send_cost(s, s->send[part] - 1);
+}
+
+/* -- nets -- */
+
+static int32_t find(const struct state *s, int64_t net, int32_t part)
+{
+    if (s->table_of[net] >= 0)
+        return s->table[s->table_of[net] + part];
+    const struct place *places = s->places + s->first[net];
+    for (int32_t i = 0; i < s->length[net]; i++)
+        if (places[i].part == part)
+            return i;
+    return -1;
+}
+
+/* One row more of `part` in the net: is it the first? */
+static int enter(struct state *s, int64_t net, int32_t part)
+{
+    int32_t at = find(s, net, part);
+    if (at >= 0) {
+        s->places[s->first[net] + at].rows++;
+        return 0;
+    }
+    at = s->length[net]++;
+    s->places[s->first[net] + at] = (struct place){part, 1};
+    if (s->table_of[net] >= 0)
+        s->table[s->table_of[net] + part] = at;
+    return 1;
+}
+
+/* One row less: was it the last? */
+static int leave(struct state *s, int64_t net, int32_t part)
+{
+    struct place *places = s->places + s->first[net];
+    int32_t at = find(s, net, part), last;
+    if (--places[at].rows)
+        return 0;
+    last = --s->length[net];
+    places[at] = places[last];
+    if (s->table_of[net] >= 0) {
+        s->table[s->table_of[net] + places[last].part] = at;
+        s->table[s->table_of[net] + part] = -1;
+    }
+    return 1;
+}
+
+static int make_nets(struct state *s)
+{
+    struct volume *v = s->v;
+    int64_t *rows = calloc((size_t)v->nodes + 1, sizeof *rows), tables = 0;
+    if (!rows)
+        return -1;
+    for (int64_t i = 0; i < v->nodes; i++)
+        rows[i] = 1;
+    for (int64_t i = 0; i < v->nodes; i++)
+        for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++)
+            rows[v->columns[e]] += v->columns[e] != i;
+    s->first[0] = 0;
+    for (int64_t i = 0; i < v->nodes; i++) {
+        int64_t room = rows[i] < v->parts ? rows[i] : v->parts;
+        s->first[i + 1] = s->first[i] + room;
+        s->table_of[i] = room > SCAN ? tables : -1;
+        tables += room > SCAN ? v->parts : 0;
+    }
+    free(rows);
+    s->places = malloc((size_t)(s->first[v->nodes] + 1) * sizeof *s->places);
+    s->table = malloc((size_t)(tables + 1) * sizeof *s->table);
+    if (!s->places || !s->table)
+        return -1;
+    memset(s->table, -1, (size_t)tables * sizeof *s->table);
+    memset(s->length, 0, (size_t)v->nodes * sizeof *s->length);
+    for (int64_t i = 0; i < v->nodes; i++) {
+        enter(s, i, v->part[i]);
+        for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++)
+            if (v->columns[e] != i)
+                enter(s, v->columns[e], v->part[i]);
+        s->load[v->part[i]] += v->pointers[i + 1] - v->pointers[i];
+    }
+    return 0;
+}
+
+static void count_volumes(struct state *s)
+{
+    struct volume *v = s->v;
+    for (int64_t i = 0; i < v->nodes; i++) {
+        s->send[v->part[i]] += s->length[i] - 1;
+        s->total += s->length[i] - 1;
+        for (int32_t at = 0; at < s->length[i]; at++) {
+            int32_t part = s->places[s->first[i] + at].part;
+            s->receive[part] += part != v->part[i];
+        }
+    }
+}
+
+/* -- one move -- */
+
+/* Move row i to part b. Of every other net of the row the owner stays, and sends more or less; of its own net the owner changes. */
+static void move(struct state *s, int64_t i, int32_t b)
+{
+    struct volume *v = s->v;
+    int32_t a = v->part[i], sent = s->length[i] - 1;
+    for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++) {
+        int32_t net = v->columns[e], owner, emptied, entered;
+        if (net == i)
+            continue;
+        owner = v->part[net];
+        emptied = leave(s, net, a);
+        entered = enter(s, net, b);
+        s->receive[a] -= emptied;
+        s->receive[b] += entered;
+        if (entered != emptied) {
+            s->send[owner] += entered - emptied;
+            s->total += entered - emptied;
+            set_price(s, owner);
+        }
+    }
+    int32_t emptied = leave(s, i, a), entered = enter(s, i, b);
+    s->receive[a] += !emptied;
+    s->receive[b] -= !entered;
+    s->send[a] -= sent;
+    s->send[b] += sent + entered - emptied;
+    s->total += entered - emptied;
+    s->load[a] -= v->pointers[i + 1] - v->pointers[i];
+    s->load[b] += v->pointers[i + 1] - v->pointers[i];
+    set_price(s, a);
+    set_price(s, b);
+    v->part[i] = b;
+}
+
+/* What every part that shares a net with row i would save in its nets, apart from its own: gain, against a part that shares none, which
+ * costs `base`; and how many nets the row would leave (`left`). Returns the number of nets. */
+static int64_t look(struct state *s, int64_t i, double *base, int64_t *left)
+{
+    struct volume *v = s->v;
+    int32_t a = v->part[i];
+    int64_t nets = 0;
+    *base = 0, *left = 0;
+    for (int32_t k = 0; k < s->seen_count; k++) {
+        s->gain[s->seen[k]] = 0;
+        s->touching[s->seen[k]] = 0;
+    }
+    s->seen_count = 0;
+    for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++) {
+        int64_t net = v->columns[e];
+        if (net == i)
+            continue;
+        const struct place *places = s->places + s->first[net];
+        int32_t owner = v->part[net], length = s->length[net];
+        nets++;
+        /* Alone in its part there, the row takes the part out of the net; else it brings another part in, unless that is there. */
+        int alone = owner != a && places[find(s, net, a)].rows == 1;
+        double price = alone ? s->less[owner] : s->more[owner];
+        *left += alone;
+        *base += alone ? 0 : price;
+        s->spent += length;
+        for (int32_t at = 0; at < length; at++) {
+            int32_t part = places[at].part;
+            if (!s->touching[part]++)
+                s->seen[s->seen_count++] = part;
+            s->gain[part] += price;
+        }
+    }
+    const struct place *own = s->places + s->first[i];
+    for (int32_t at = 0; at < s->length[i]; at++)
+        if (!s->touching[own[at].part]) {
+            s->seen[s->seen_count++] = own[at].part;
+            s->touching[own[at].part] = 0;
+        }
+    s->spent += s->length[i] + 4;
+    return nets;
+}
+
+/* The best part for row i among those that share a net with it, and what moving there adds to the objective. */
+static int32_t best(struct state *s, int64_t i, double *delta)
+{
+    struct volume *v = s->v;
+    double base;
+    int64_t left, nets = look(s, i, &base, &left), weight = v->pointers[i + 1] - v->pointers[i];
+    int32_t a = v->part[i], sent = s->length[i] - 1, choice = -1, kept = s->places[s->first[i] + find(s, i, a)].rows > 1;
+    int over = s->load[a] > v->capacity;
+    double without = send_cost(s, s->send[a] - sent) - send_cost(s, s->send[a]);
+    without += receive_cost(s, s->receive[a] - left + kept) - receive_cost(s, s->receive[a]);
+    *delta = 0;
+    for (int32_t k = 0; k < s->seen_count; k++) {
+        int32_t b = s->seen[k], inside;
+        if (b == a)
+            continue;
+        if (s->load[b] + weight > v->capacity && !(over && s->load[b] + weight < s->load[a]))
+            continue;
+        inside = find(s, i, b) >= 0;
+        double change = base - s->gain[b] + without;
+        change += send_cost(s, s->send[b] + sent + kept - inside) - send_cost(s, s->send[b]);
+        change += receive_cost(s, s->receive[b] + nets - s->touching[b] - inside) - receive_cost(s, s->receive[b]);
+        if (choice < 0 || change < *delta) {
+            choice = b;
+            *delta = change;
+        }
+    }
+    if (choice >= 0 && over)
+        *delta -= (double)(s->total + 1); /* whatever it costs */
+    return choice;
+}
+
+/* -- sweeps -- */
+
+static void list(struct state *s, int64_t i)
+{
+    if (!s->listed[i])
+        s->boundary[s->boundary_count++] = (int32_t)i;
+    s->listed[i] = 1;
+}
+
+static void gather_boundary(struct state *s)
+{
+    struct volume *v = s->v;
+    s->boundary_count = 0;
+    memset(s->listed, 0, (size_t)v->nodes);
+    for (int64_t i = 0; i < v->nodes; i++) {
+        int cut = s->length[i] > 1;
+        for (int64_t e = v->pointers[i]; e < v->pointers[i + 1] && !cut; e++)
+            cut = s->length[v->columns[e]] > 1;
+        if (cut)
+            list(s, i);
+    }
+    s->spent += v->nodes;
+}
+
+static void shuffle(struct state *s)
+{
+    int32_t *rows = s->boundary;
+    for (int64_t k = s->boundary_count - 1; k > 0; k--) {
+        int64_t other = (int64_t)(next(s) % (uint64_t)(k + 1));
+        int32_t row = rows[k];
+        rows[k] = rows[other];
+        rows[other] = row;
+    }
+}
+
+static void sweep(struct state *s, double heat)
+{
+    const struct volume *v = s->v;
+    for (int64_t k = 0, count = s->boundary_count; k < count; k++) {
+        double delta;
+        int64_t i = s->boundary[k];
+        int32_t b = best(s, i, &delta);
+        if (b < 0 || !(delta < 0 || delta < -heat * log(1 - uniform(s))))
+            continue;
+        move(s, i, b);
+        for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++)
+            list(s, v->columns[e]); /* where A is not symmetric there are more; they wait for the next gathering */
+    }
+}
+
+static int64_t most(const int64_t *numbers, int32_t count)
+{
+    int64_t largest = 0;
+    for (int32_t k = 0; k < count; k++)
+        if (numbers[k] > largest)
+            largest = numbers[k];
+    return largest;
+}
+
+static double over(int64_t largest, double limit) { return limit > 0 && (double)largest > limit ? (double)largest / limit - 1 : 0; }
+
+/* What the partition is worth: its volume, and a tenth of it more for every per cent that a bound is missed by. */
+static double worth(const struct state *s)
+{
+    const struct volume *v = s->v;
+    double average = (double)s->total / v->parts;
+    double missed = over(most(s->send, v->parts), v->send_bound * average) + over(most(s->receive, v->parts), v->receive_bound * average);
+    missed += 10 * over(most(s->load, v->parts), (double)v->capacity);
+    return (double)s->total * (1 + 10 * missed);
+}
+
+static void keep(struct state *s, int32_t *saved)
+{
+    struct volume *v = s->v;
+    memcpy(saved, v->part, (size_t)v->nodes * sizeof *saved);
+    memcpy(v->send, s->send, (size_t)v->parts * sizeof *v->send);
+    memcpy(v->receive, s->receive, (size_t)v->parts * sizeof *v->receive);
+}
+
+static void set_prices(struct state *s, double slope)
+{
+    struct volume *v = s->v;
+    double average = (double)s->total / v->parts;
+    s->send_limit = floor(v->send_bound * average);
+    s->receive_limit = floor(v->receive_bound * average);
+    s->send_slope = slope / (2 * s->send_limit + 2);
+    s->receive_slope = slope / (2 * s->receive_limit + 2);
+    for (int32_t part = 0; part < v->parts; part++)
+        set_price(s, part);
+}
+
+static void anneal(struct state *s, int32_t *saved)
+{
+    struct volume *v = s->v;
+    double lowest = worth(s), progress = 0;
+    int64_t gathering = 0;
+    keep(s, saved);
+    while (progress < 1 && s->total) {
+        if (s->spent >= gathering) {
+            gather_boundary(s);
+            gathering = s->spent + GATHERING * (v->nodes + v->pointers[v->nodes]);
+        }
+        shuffle(s);
+        set_prices(s, 20 + 180 * progress * progress);
+        sweep(s, v->heat * (1 - progress) * (1 - progress));
+        double value = worth(s);
+        if (value < lowest) {
+            lowest = value;
+            keep(s, saved);
+        }
+        progress = (double)s->spent / (double)v->work;
+    }
+    memcpy(v->part, saved, (size_t)v->nodes * sizeof *saved);
+}
+
+static void *numbers(int64_t count, size_t size) { return calloc((size_t)count + 1, size); }
+
+int volume_refine(struct volume *v)
+{
+    struct state s = {.v = v, .random = v->seed};
+    int32_t *saved = numbers(v->nodes, sizeof *saved);
+    s.boundary = numbers(v->nodes, sizeof *s.boundary);
+    s.listed = numbers(v->nodes, 1);
+    s.first = numbers(v->nodes, sizeof *s.first);
+    s.length = numbers(v->nodes, sizeof *s.length);
+    s.table_of = numbers(v->nodes, sizeof *s.table_of);
+    s.send = numbers(v->parts, sizeof *s.send);
+    s.receive = numbers(v->parts, sizeof *s.receive);
+    s.load = numbers(v->parts, sizeof *s.load);
+    s.more = numbers(v->parts, sizeof *s.more);
+    s.less = numbers(v->parts, sizeof *s.less);
+    s.gain = numbers(v->parts, sizeof *s.gain);
+    s.touching = numbers(v->parts, sizeof *s.touching);
+    s.seen = numbers(2 * v->parts, sizeof *s.seen);
+    int status = -1;
+    if (s.boundary && s.listed && saved && s.first && s.length && s.table_of && s.send && s.receive && s.load && s.more && s.less && s.gain &&
+        s.touching && s.seen && make_nets(&s) == 0) {
+        count_volumes(&s);
+        anneal(&s, saved);
+        status = 0;
+    }
+    void *held[] = {s.boundary, s.listed, saved, s.first, s.length, s.table_of, s.send, s.receive, s.load, s.more, s.less, s.gain, s.touching, s.seen,
+                    s.places, s.table};
+    for (size_t k = 0; k < sizeof held / sizeof *held; k++)
+        free(held[k]);
+    return status;
+}

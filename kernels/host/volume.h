@@ -1,0 +1,32 @@
+/* Refinement of a partition of the rows of A among K parts, for the volume of a product Y = A H in which a part fetches every row of H
+ * that its rows touch from the part that owns it: total volume, the most that any part sends and the most that any part receives,
+ * under a bound on the non-zeros of a part. */
+
+#ifndef DISTGNN_VOLUME_H
+#define DISTGNN_VOLUME_H
+
+#include <stdint.h>
+
+/* Row v of A has the columns columns[pointers[v]] ... columns[pointers[v + 1] - 1], each once. part[v] in 0..parts-1 owns row v of A
+ * and of H. The net of column j holds j itself and all rows with a non-zero in column j. */
+struct volume {
+    int64_t nodes;
+    int32_t parts;
+    const int64_t *pointers; /* nodes + 1 */
+    const int32_t *columns;
+    int32_t *part;      /* in: a start; out: the best partition met */
+    int64_t *send;      /* out, parts: rows of H that each part sends, with that partition */
+    int64_t *receive;   /* out, parts: that it receives */
+    int64_t capacity;   /* most non-zeros that a part should hold */
+    double send_bound;  /* largest send volume wanted, relative to the average */
+    double receive_bound;
+    double heat;        /* rows by which a move may worsen the objective in the first sweep; it falls to nothing */
+    int64_t work;       /* look-ups of one part of one net to spend, about */
+    uint64_t seed;
+};
+
+/* 0, or -1 where there is not the memory: 8 bytes per non-zero, and 30 per node. Takes one thread and no clock, so the result depends
+ * on nothing but the struct. */
+int volume_refine(struct volume *v);
+
+#endif

@@ -1,0 +1,204 @@
+"""Part vectors: valid, repeatable, within their bounds, and as good as the method says on graphs whose best parts are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from distgnn import UserError, gallery, hostkernels
+from distgnn import partition as partitions
+from distgnn.partition import METHODS, Pattern, hypergraph, largest_over_mean, measure, metis, partition, volume
+
+methods = pytest.mark.parametrize("method", METHODS)
+
+
+def available(method: str) -> None:
+    try:
+        partitions.check(method, 1)
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+def random_matrix(n: int, nnz: int, seed: int = 0, symmetric: bool = False) -> sp.csr_array:
+    rng = np.random.default_rng(seed)
+    A = sp.csr_array((np.ones(nnz), rng.integers(0, n, (2, nnz))), shape=(n, n))
+    return sp.csr_array(A + A.T) if symmetric else A
+
+
+def communities(count: int = 8, size: int = 60, seed: int = 0) -> sp.csr_array:
+    """Groups with many edges inside and few between, their nodes in random order."""
+    rng = np.random.default_rng(seed)
+    inside = rng.integers(0, size, (2, 6 * size * count)) + np.repeat(np.arange(count) * size, 6 * size)
+    across = rng.integers(0, size * count, (2, count * size // 4))
+    name = rng.permutation(size * count)
+    src, dst = name[np.concatenate([inside, across], axis=1)]
+    A = sp.csr_array((np.ones(len(src)), (src, dst)), shape=(size * count,) * 2)
+    return sp.csr_array(A + A.T)
+
+
+GRAPHS = {
+    "communities": communities(),
+    "directed": random_matrix(90, 400),
+    "road": gallery.road(500, features=0, classes=0).A,
+    "rmat": gallery.rmat(512, degree=8, features=0, classes=0).A,
+    "a star": sp.csr_array(sp.coo_array((np.ones(80), ([0] * 40 + [*range(1, 41)], [*range(1, 41)] + [0] * 40)), shape=(41, 41))),
+    "no edges": sp.csr_array((30, 30)),
+    "only loops": sp.eye_array(30, format="csr"),
+}
+graphs = pytest.mark.parametrize("graph", GRAPHS)
+
+
+def counted(A: sp.csr_array, part: np.ndarray, parts: int) -> tuple[list[int], list[int], int]:
+    """(rows sent by each part, received by each, entries between parts), entry by entry."""
+    moves, cut = set(), 0
+    for i, j in zip(*A.nonzero(), strict=True):
+        cut += part[i] != part[j]
+        if part[i] != part[j]:
+            moves.add((int(j), int(part[i])))
+    sends, receives = [0] * parts, [0] * parts
+    for j, to in moves:
+        sends[part[j]] += 1
+        receives[to] += 1
+    return sends, receives, cut
+
+
+@graphs
+@pytest.mark.parametrize("parts", [1, 2, 5, 30])
+def test_quality_is_what_counting_finds(graph: str, parts: int) -> None:
+    A = GRAPHS[graph]
+    part = np.random.default_rng(parts).integers(0, max(parts - 1, 1), A.shape[0])
+    q = measure(Pattern.of(A), part, parts)
+    sends, receives, cut = counted(A, part, parts)
+    assert (q.sends.tolist(), q.receives.tolist(), q.volume) == (sends, receives, sum(sends))
+    assert q.edge_cut == (cut if graph == "directed" else cut / 2)
+    assert q.nodes.tolist() == np.bincount(part, minlength=parts).tolist()
+    assert q.nonzeros.tolist() == [int(A[part == k].nnz) for k in range(parts)]
+    assert q.empty >= (parts > 1)
+
+
+@methods
+@graphs
+@pytest.mark.parametrize("parts", [1, 2, 7, 30])
+def test_parts_are_valid_and_repeatable(method: str, graph: str, parts: int) -> None:
+    available(method)
+    A = GRAPHS[graph]
+    part = partition(A, parts, method, seed=3)
+    assert part.dtype == np.int32 and part.shape == (A.shape[0],)
+    assert 0 <= part.min() and part.max() < parts
+    np.testing.assert_array_equal(partition(A, parts, method, seed=3), part)
+
+
+@methods
+def test_communities_are_found(method: str) -> None:
+    available(method)
+    A = GRAPHS["communities"]
+    moved = measure(Pattern.of(A), partition(A, 8, method), 8).volume
+    baseline = measure(Pattern.of(A), partition(A, 8, "random"), 8).volume
+    assert moved > 0.9 * baseline if method == "random" else moved < 0.2 * baseline
+
+
+@pytest.mark.parametrize("parts", [4, 16])
+@pytest.mark.parametrize("directed", [False, True])
+def test_volume_evens_out_what_is_sent_without_moving_more(parts: int, directed: bool) -> None:
+    """On a graph with hubs and communities of very different size."""
+    available("volume"), available("hypergraph")
+    A = gallery.sbm(6000, communities=40, size_exponent=2.0, degree_exponent=2.5, degree=12, mixing=0.2, features=0, seed=1).A
+    if directed:
+        A = sp.csr_array(sp.triu(A) + sp.tril(A, -3000))
+    pattern = Pattern.of(A)
+    ours, start = (measure(pattern, partition(pattern, parts, method), parts) for method in ("volume", "hypergraph"))
+    assert largest_over_mean(ours.sends) <= 1.10 < largest_over_mean(start.sends) + (0.1 if directed else 0)
+    assert largest_over_mean(ours.receives) <= max(1.10, largest_over_mean(start.receives))
+    assert largest_over_mean(ours.nonzeros) <= 1.10
+    assert ours.volume <= 1.03 * start.volume
+    assert max(*ours.sends, *ours.receives) <= max(*start.sends, *start.receives)
+
+
+@pytest.mark.parametrize("missing", [("hypergraph",), ("hypergraph", "metis")])
+def test_volume_needs_no_other_partitioner(missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    available("volume")
+
+    def gone() -> None:
+        raise UserError("not installed")
+
+    for name in missing:
+        monkeypatch.setattr({"hypergraph": hypergraph, "metis": metis}[name], "package", gone)
+    pattern = Pattern.of(GRAPHS["road"])
+    q, baseline = (measure(pattern, partition(pattern, 8, method), 8) for method in ("volume", "random"))
+    assert q.volume < 0.25 * baseline.volume and q.empty == 0
+    assert largest_over_mean(q.nonzeros) <= 1.10
+    one = partition(GRAPHS["communities"], 8, "volume", seed=1)
+    np.testing.assert_array_equal(partition(GRAPHS["communities"], 8, "volume", seed=1), one)
+
+
+@graphs
+def test_refinement_counts_what_it_moves(graph: str) -> None:
+    """Its volumes, kept up to date over thousands of moves, are those of the parts that it returns."""
+    available("volume")
+    pattern, parts = Pattern.of(GRAPHS[graph]), 6
+    part = np.random.default_rng(0).integers(0, parts, pattern.n).astype(np.int32)
+    before = measure(pattern, part, parts)
+    sends, receives = np.empty((2, parts), np.int64)
+    volume.kernels().volume_refine(
+        pattern.indptr, pattern.indices, part, sends, receives, capacity=int(2 * pattern.nnz / parts) + 50, heat=0.5,
+        send_bound=3, receive_bound=3, work=50 * (pattern.n + pattern.nnz), seed=1,
+    )  # fmt: skip
+    q = measure(pattern, part, parts)
+    assert (sends.tolist(), receives.tolist()) == (q.sends.tolist(), q.receives.tolist())
+    assert q.volume < before.volume or q.volume == before.volume == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"part": [0, 2, 1]}, "part: must lie in 0..1, got 2 at position 1"),
+        ({"part": [0, -1, 1]}, "part: must lie in 0..1, got -1 at position 1"),
+        ({"columns": [1, 3, 0, 2]}, "columns: must lie in 0..2, got 3 at position 1"),
+        ({"pointers": [0, 3, 2, 4]}, "pointers: must not fall, got 3 and 2 from position 1 on"),
+        ({"pointers": [0, 1, 2, 3]}, "pointers: must go from 0 to the 4 columns, got 0 to 3"),
+        ({"pointers": [0, 4]}, r"pointers: need shape \(4,\)"),
+    ],
+)
+def test_refinement_refuses_what_is_no_matrix(changes: dict[str, list[int]], message: str) -> None:
+    if hostkernels.module() is None:
+        pytest.skip("no compiled host kernels")
+    kinds = {"pointers": np.int64, "columns": np.int32, "part": np.int32}
+    arrays = {"pointers": [0, 2, 3, 4], "columns": [1, 2, 0, 2], "part": [0, 1, 1]} | changes
+    sends, receives = np.empty((2, 2), np.int64)
+    with pytest.raises(ValueError, match=message):
+        volume.kernels().volume_refine(
+            *(np.array(arrays[name], kind) for name, kind in kinds.items()), sends, receives,
+            capacity=10, heat=1, send_bound=1, receive_bound=1, work=10, seed=0,
+        )  # fmt: skip
+
+
+def test_bad_arguments() -> None:
+    A = GRAPHS["directed"]
+    for method, parts, message in (
+        ("magic", 4, "--partition magic:4: no such method; expected one of random, metis"),
+        ("random", 91, "more parts than the 90 nodes of this graph; expected at most 90"),
+        ("random", 0, "expected at least one part"),
+    ):
+        with pytest.raises(UserError, match=message):
+            partition(A, parts, method)
+    with pytest.raises(ValueError, match="square"):
+        partition(A[:5], 2, "random")
+
+
+@pytest.mark.parametrize(("method", "package"), [("metis", "pymetis"), ("metis-volume", "pymetis"), ("hypergraph", "mtkahypar")])
+def test_a_missing_package_is_named_with_its_extra(method: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(UserError, match=rf"{package}; install with: pip install distgnn\[partition\]"):
+        partition(GRAPHS["road"], 4, method)
+
+
+def test_patterns_do_not_care_how_a_matrix_is_stored() -> None:
+    A = sp.coo_array((np.array([0.0, 2, 3, 4]), ([0, 1, 1, 2], [1, 2, 2, 0])), shape=(3, 3))
+    pattern = Pattern.of(A)
+    assert (pattern.indptr.tolist(), pattern.indices.tolist()) == ([0, 1, 2, 3], [1, 2, 0])
+    assert not pattern.symmetric
+    pieces = [(np.array([2]), np.array([0])), (np.array([1, 0]), np.array([2, 1]))]
+    again = Pattern.of_entries(3, pieces)
+    assert (again.indptr.tolist(), again.indices.tolist()) == ([0, 1, 2, 3], [1, 2, 0])
+    assert Pattern.of_entries(2, []).nnz == 0
