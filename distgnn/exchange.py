@@ -7,7 +7,6 @@ to the one before it first, then to the one before that, and so on, what a rank 
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +22,6 @@ Array = Any
 
 SENDS = 2  # under way at a time
 _TAGS = 32768  # MPI promises as many
-_yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 class Exchange:
@@ -100,9 +98,12 @@ class Exchange:
         if done():
             return
         with ledger.timed("comm", "alltoallv", self.comm.name):
-            rest = _Rest()
+            since = time.perf_counter()
             while not done():
-                rest.over() if self._advance() else rest.more()
+                if self._advance():
+                    since = time.perf_counter()
+                else:
+                    progress.rest(time.perf_counter() - since)
                 progress.poll()
 
     def _drive(self) -> None:
@@ -148,26 +149,3 @@ class _Part:
     def __init__(self, array: Array, wire: Array) -> None:
         self.array, self.wire = array, wire
         self.missing, self.posted = 0, time.perf_counter()
-
-
-class _Rest:
-    """What to do between two looks at the messages: where ranks share cores, leave them to one that has something to do."""
-
-    LOOKS = 50  # before the first sleep
-    SHORTEST, LONGEST = 5e-6, 1e-4  # seconds
-
-    def __init__(self) -> None:
-        self.over()
-
-    def over(self) -> None:
-        """Something has happened."""
-        self.looks, self.nap = 0, self.SHORTEST
-
-    def more(self) -> None:
-        """Nothing has."""
-        self.looks += 1
-        if self.looks <= self.LOOKS:
-            _yield_core()
-        else:
-            time.sleep(self.nap)
-            self.nap = min(2 * self.nap, self.LONGEST)

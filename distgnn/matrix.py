@@ -137,7 +137,7 @@ class DistDense:
         shape: the global shape.
     """
 
-    __slots__ = ("block", "layout", "shape")
+    __slots__ = ("__weakref__", "block", "layout", "shape")
 
     def __init__(self, block: Any, layout: Layout, shape: Shape) -> None:
         expected = layout.local_shape(shape)

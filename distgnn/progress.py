@@ -1,12 +1,19 @@
 """What has to be driven while the host computes: MPI moves non-blocking messages only while somebody calls it.
 
-Whoever has messages under way registers a function that drives them; whoever computes for long calls :func:`poll` now and then.
+Whoever has messages under way registers a function that drives them; whoever computes for long calls :func:`poll` now and then;
+whoever waits for messages calls :func:`rest` between two looks at them.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 
+PATIENCE = 5e-5  # seconds of waiting after which a rank takes naps
+LONGEST_NAP = 5e-4
+
+_yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 _polls: list[Callable[[], None]] = []
 
 
@@ -30,3 +37,13 @@ def poll() -> None:
     """Drive everything that is under way."""
     for drive in tuple(_polls):
         drive()
+
+
+def rest(waited: float) -> None:
+    """Leave the core to others for a moment: where ranks share cores, or a host has a share of one, another has something to do.
+    A nap is a fraction of the seconds that have been waited, so that it adds little to them.
+    """
+    if waited < PATIENCE:
+        _yield_core()
+    else:
+        time.sleep(min(waited / 4, LONGEST_NAP))

@@ -16,7 +16,6 @@ at the start.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -31,19 +30,6 @@ Array = Any
 BUFFERS = 2
 SEGMENT = 1 << 18  # bytes
 _TAGS = 32768  # MPI promises as many
-PATIENCE = 5e-5  # seconds of waiting after which a rank takes naps
-LONGEST_NAP = 5e-4
-_yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
-
-
-def _rest(waited: float) -> None:
-    """Leave the core to others for a moment: where ranks share cores, or a host has a share of one, another has something to do.
-    A nap is a fraction of what has been waited, so that it adds little to that.
-    """
-    if waited < PATIENCE:
-        _yield_core()
-    else:
-        time.sleep(min(waited / 4, LONGEST_NAP))
 
 
 def upstream(comm: Comm, roots: Sequence[int]) -> list[int]:
@@ -116,7 +102,7 @@ class Relay:
                 if self.current >= 0 and self._advance():
                     since = time.perf_counter()
                 else:
-                    _rest(time.perf_counter() - since)
+                    progress.rest(time.perf_counter() - since)
                 progress.poll()
 
     def _drive(self) -> None:

@@ -25,7 +25,7 @@ from distgnn.gcn.loss import PARTS, TRAIN
 from distgnn.gcn.model import GCN
 from distgnn.gcn.training import parameters, train
 from distgnn.grid import Grid
-from distgnn.ledger import Ledger
+from distgnn.ledger import Ledger, holds
 from distgnn.matrix import CSR
 from distgnn.reference import GCNReference
 from distgnn.store.checkpoint import next_generation
@@ -79,6 +79,7 @@ class Job:
             A, self.widths, args.seed, args.dropout, args.bias, self.order.permutation, args.product_order, args.keep_aggregate
         )
         self.X = load_features(self.store, self.model.input_layout, order, args.dtype)
+        holds(self.X, "features", self.X.block.nbytes)
         if args.normalize_features:
             normalize_rows(self.X)
         self.targets = self.model.targets(*load_targets(self.store, self.model.output_layout, order))

@@ -35,6 +35,9 @@ struct state {
     int32_t *boundary; /* rows that share a net with another part, and some that did */
     int64_t boundary_count;
     char *listed; /* nodes: is it in there? */
+    int32_t *members; /* nodes: the groups one after the other */
+    int64_t *groups;  /* of groups on the boundary: where they begin in there, and where the next one does */
+    int64_t group_count;
     int64_t total;
     double send_limit, receive_limit, send_slope, receive_slope;
     int64_t spent;
@@ -296,10 +299,9 @@ static void gather_boundary(struct state *s)
     s->spent += v->nodes;
 }
 
-static void shuffle(struct state *s)
+static void shuffle(struct state *s, int32_t *rows, int64_t count)
 {
-    int32_t *rows = s->boundary;
-    for (int64_t k = s->boundary_count - 1; k > 0; k--) {
+    for (int64_t k = count - 1; k > 0; k--) {
         int64_t other = (int64_t)(next(s) % (uint64_t)(k + 1));
         int32_t row = rows[k];
         rows[k] = rows[other];
@@ -319,6 +321,101 @@ static void sweep(struct state *s, double heat)
         move(s, i, b);
         for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++)
             list(s, v->columns[e]); /* where A is not symmetric there are more; they wait for the next gathering */
+    }
+}
+
+/* -- groups: neighbours within a part that move together, which lets boundaries change shape where one row alone would make them
+ *    longer -- */
+
+/* Cut every part into connected groups of at most `size` rows, each grown breadth first from a row drawn at random. */
+static void grow_groups(struct state *s, int64_t size, int32_t *seeds, char *taken)
+{
+    struct volume *v = s->v;
+    int64_t filled = 0;
+    gather_boundary(s);
+    memset(taken, 0, (size_t)v->nodes);
+    for (int64_t i = 0; i < v->nodes; i++)
+        seeds[i] = (int32_t)i;
+    shuffle(s, seeds, v->nodes);
+    s->group_count = 0;
+    for (int64_t k = 0; k < v->nodes; k++) {
+        int64_t first = filled;
+        int cut = 0;
+        if (taken[seeds[k]])
+            continue;
+        taken[seeds[k]] = 1;
+        s->members[filled++] = seeds[k];
+        for (int64_t at = first; at < filled; at++) {
+            int64_t i = s->members[at];
+            cut |= s->listed[i];
+            for (int64_t e = v->pointers[i]; e < v->pointers[i + 1] && filled - first < size; e++) {
+                int32_t other = v->columns[e];
+                if (!taken[other] && v->part[other] == v->part[i]) {
+                    taken[other] = 1;
+                    s->members[filled++] = other;
+                }
+            }
+        }
+        if (cut) {
+            s->groups[2 * s->group_count] = first;
+            s->groups[2 * s->group_count++ + 1] = filled;
+        }
+    }
+    s->spent += v->nodes + v->pointers[v->nodes];
+}
+
+static double objective(const struct state *s)
+{
+    double sum = 0;
+    for (int32_t part = 0; part < s->v->parts; part++)
+        sum += send_cost(s, s->send[part]) + receive_cost(s, s->receive[part]);
+    return sum;
+}
+
+/* Another part in the nets of the group, drawn as often as it is there; -1 if there is none. */
+static int32_t neighbour(struct state *s, const int32_t *rows, int64_t count)
+{
+    struct volume *v = s->v;
+    int32_t a = v->part[rows[0]], chosen = -1;
+    uint64_t met = 0;
+    for (int64_t k = 0; k < count; k++)
+        for (int64_t e = v->pointers[rows[k]]; e < v->pointers[rows[k] + 1]; e++) {
+            int64_t net = v->columns[e];
+            s->spent += s->length[net];
+            for (int32_t at = 0; at < s->length[net] && s->length[net] > 1; at++) {
+                int32_t part = s->places[s->first[net] + at].part;
+                if (part != a && next(s) % ++met == 0)
+                    chosen = part;
+            }
+        }
+    return chosen;
+}
+
+static void move_group(struct state *s, const int32_t *rows, int64_t count, int32_t b)
+{
+    for (int64_t k = 0; k < count; k++) {
+        s->spent += 2 * (s->v->pointers[rows[k] + 1] - s->v->pointers[rows[k]] + 1);
+        move(s, rows[k], b);
+    }
+}
+
+static void sweep_groups(struct state *s, double heat)
+{
+    struct volume *v = s->v;
+    for (int64_t k = 0; k < s->group_count; k++) {
+        int64_t drawn = (int64_t)(next(s) % (uint64_t)s->group_count), weight = 0;
+        const int32_t *rows = s->members + s->groups[2 * drawn];
+        int64_t count = s->groups[2 * drawn + 1] - s->groups[2 * drawn];
+        int32_t a = v->part[rows[0]], b = neighbour(s, rows, count);
+        for (int64_t r = 0; r < count; r++)
+            weight += v->pointers[rows[r] + 1] - v->pointers[rows[r]];
+        if (b < 0 || (s->load[b] + weight > v->capacity && s->load[b] + weight >= s->load[a]))
+            continue;
+        double before = objective(s);
+        move_group(s, rows, count, b);
+        double delta = objective(s) - before;
+        if (!(delta <= 0 || delta < -heat * log(1 - uniform(s))))
+            move_group(s, rows, count, a);
     }
 }
 
@@ -363,28 +460,33 @@ static void set_prices(struct state *s, double slope)
         set_price(s, part);
 }
 
-static void anneal(struct state *s, int32_t *saved)
+static void anneal(struct state *s, int64_t size, int64_t work, int32_t *saved, double *lowest, int32_t *seeds, char *taken)
 {
     struct volume *v = s->v;
-    double lowest = worth(s), progress = 0;
-    int64_t gathering = 0;
-    keep(s, saved);
+    double progress = 0;
+    int64_t gathering = 0, begun = s->spent;
     while (progress < 1 && s->total) {
         if (s->spent >= gathering) {
-            gather_boundary(s);
+            size > 1 ? grow_groups(s, size, seeds, taken) : gather_boundary(s);
             gathering = s->spent + GATHERING * (v->nodes + v->pointers[v->nodes]);
         }
-        shuffle(s);
         set_prices(s, 20 + 180 * progress * progress);
-        sweep(s, v->heat * (1 - progress) * (1 - progress));
+        double heat = v->heat * (1 - progress) * (1 - progress);
+        if (size > 1) {
+            sweep_groups(s, heat);
+        } else {
+            shuffle(s, s->boundary, s->boundary_count);
+            sweep(s, heat);
+        }
         double value = worth(s);
-        if (value < lowest) {
-            lowest = value;
+        if (value < *lowest) {
+            *lowest = value;
             keep(s, saved);
         }
-        progress = (double)s->spent / (double)v->work;
+        progress = (double)(s->spent - begun) / (double)work;
+        if (!(size > 1 ? s->group_count : s->boundary_count))
+            break;
     }
-    memcpy(v->part, saved, (size_t)v->nodes * sizeof *saved);
 }
 
 static void *numbers(int64_t count, size_t size) { return calloc((size_t)count + 1, size); }
@@ -393,6 +495,10 @@ int volume_refine(struct volume *v)
 {
     struct state s = {.v = v, .random = v->seed};
     int32_t *saved = numbers(v->nodes, sizeof *saved);
+    int32_t *seeds = numbers(v->nodes, sizeof *seeds);
+    char *taken = numbers(v->nodes, 1);
+    s.members = numbers(v->nodes, sizeof *s.members);
+    s.groups = numbers(2 * v->nodes, sizeof *s.groups);
     s.boundary = numbers(v->nodes, sizeof *s.boundary);
     s.listed = numbers(v->nodes, 1);
     s.first = numbers(v->nodes, sizeof *s.first);
@@ -407,13 +513,22 @@ int volume_refine(struct volume *v)
     s.touching = numbers(v->parts, sizeof *s.touching);
     s.seen = numbers(2 * v->parts, sizeof *s.seen);
     int status = -1;
-    if (s.boundary && s.listed && saved && s.first && s.length && s.table_of && s.send && s.receive && s.load && s.more && s.less && s.gain &&
+    if (seeds && taken && s.members && s.groups && s.boundary && s.listed && saved && s.first && s.length && s.table_of && s.send && s.receive && s.load && s.more && s.less && s.gain &&
         s.touching && s.seen && make_nets(&s) == 0) {
         count_volumes(&s);
-        anneal(&s, saved);
+        double lowest = worth(&s);
+        keep(&s, saved);
+        gather_boundary(&s);
+        int64_t size = 1;
+        int levels = 1;
+        while (4 * size * s.boundary_count <= v->nodes * GROUPX)
+            size *= 4, levels++;
+        for (int level = levels; level > 0; level--, size /= 4)
+            anneal(&s, size, v->work / levels, saved, &lowest, seeds, taken);
+        memcpy(v->part, saved, (size_t)v->nodes * sizeof *saved);
         status = 0;
     }
-    void *held[] = {s.boundary, s.listed, saved, s.first, s.length, s.table_of, s.send, s.receive, s.load, s.more, s.less, s.gain, s.touching, s.seen,
+    void *held[] = {seeds, taken, s.members, s.groups, s.boundary, s.listed, saved, s.first, s.length, s.table_of, s.send, s.receive, s.load, s.more, s.less, s.gain, s.touching, s.seen,
                     s.places, s.table};
     for (size_t k = 0; k < sizeof held / sizeof *held; k++)
         free(held[k]);

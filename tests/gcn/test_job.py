@@ -41,7 +41,7 @@ def test_log_has_the_format(comm, shared_tmp_path):
     for name in ("words", "bytes", "messages", "peak_bytes"):
         assert len(end[name]) == P and (max(end[name]) > 0) == (P > 1 or name == "peak_bytes")
     assert {"train_acc", "val_acc", "test_acc"} <= set(end)
-    assert len(end["buffer_bytes"]) == P and all(purposes["layers"] > 0 for purposes in end["buffer_bytes"])
+    assert len(end["buffer_bytes"]) == P and all(p["layers"] > 0 and p["features"] > 0 for p in end["buffer_bytes"])
     for rank in range(P):
         words = sum(e["words"] for e in end["ledger"] if e["rank"] == rank and e["phase"] == "comm")
         assert abs(words - end["words"][rank]) <= len(end["ledger"])  # each entry is rounded on its own
