@@ -18,6 +18,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import scipy.io
 import scipy.sparse as sp
 
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--parts", type=int, nargs="+", default=[16, 32, 64, 128, 256])
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="folder for part vectors and their seconds; those there are not made again")
     parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     show(f"# {date.today()}: `python benchmarks/partitions.py {shlex.join(sys.argv[1:])}`\n", args.out)
@@ -56,7 +58,7 @@ def main() -> None:
             "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|", args.out,
         )  # fmt: skip
         for parts in args.parts:
-            show("\n".join(compare(pattern, parts, args)), args.out)
+            show("\n".join(compare(name, pattern, parts, args)), args.out)
         show("", args.out)
 
 
@@ -71,14 +73,28 @@ def read(path: Path) -> sp.csr_array:
     return sp.csr_array(sp.load_npz(path) if path.suffix == ".npz" else scipy.io.mmread(path))
 
 
-def compare(pattern: Pattern, parts: int, args: argparse.Namespace) -> list[str]:
+def compare(name: str, pattern: Pattern, parts: int, args: argparse.Namespace) -> list[str]:
     """A row per method."""
     made: dict[str, tuple[Quality, float]] = {}
     for method in args.methods:
-        before = time.perf_counter()
-        part = partition(pattern, parts, method, args.seed)
-        made[method] = (measure(pattern, part, parts), time.perf_counter() - before)
+        part, seconds = timed(name, pattern, parts, method, args)
+        made[method] = (measure(pattern, part, parts), seconds)
     return [row(parts, method, made, args.width) for method in made]
+
+
+def timed(name: str, pattern: Pattern, parts: int, method: str, args: argparse.Namespace) -> tuple[np.ndarray, float]:
+    """The part vector and the seconds it took to make it."""
+    kept = None if args.keep is None else args.keep / f"{name}-{method}-{parts}-{args.seed}.npz"
+    if kept is not None and kept.exists():
+        with np.load(kept) as found:
+            return found["part"], float(found["seconds"])
+    before = time.perf_counter()
+    part = partition(pattern, parts, method, args.seed)
+    seconds = time.perf_counter() - before
+    if kept is not None:
+        args.keep.mkdir(parents=True, exist_ok=True)
+        np.savez(kept, part=part, seconds=seconds)
+    return part, seconds
 
 
 def row(parts: int, method: str, made: dict[str, tuple[Quality, float]], width: int) -> str:

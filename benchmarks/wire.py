@@ -22,7 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.algorithms import ALGORITHMS, grids, make_grid
+from distgnn.algorithms import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 from distgnn.gallery import rmat
 
 
@@ -35,9 +35,9 @@ def received(interface: str) -> int:
     raise SystemExit(f"no interface {interface} here; name one with --interface")
 
 
-def measure(A, X, grid, name: str, args) -> tuple[int, int, int]:
+def measure(A, X, grid, name: str, aware: bool, args) -> tuple[int, int, int]:
     """(ledger bytes, wire bytes, messages) over all ranks for ``--products`` pairs of A @ H and A.T @ G."""
-    operator = dg.distribute(A, grid, name)
+    operator = dg.distribute(A, grid, name, sparsity_aware=aware)
     H = dg.scatter(X, operator.input_layout)
     G = dg.scatter(X, operator.output_layout)
     operator.T @ (operator @ H)  # connections are opened at first use
@@ -73,14 +73,15 @@ def main() -> None:
         print(f"per host; {args.products} products with A and {args.products} with its transpose; MB over all ranks\n")
         print("| algorithm | grid | ledger MB | wire MB | wire / ledger | messages |")
         print("| --- | --- | ---: | ---: | ---: | ---: |")
-    for name in ALGORITHMS:
+    for name, aware in [*((name, False) for name in ALGORITHMS), *((name, True) for name in SPARSITY_AWARE)]:
         for sizes in grids(name, comm.size):
             grid = make_grid(comm, name, sizes)
-            charged, wire, messages = measure(A, X, grid, name, args)
+            charged, wire, messages = measure(A, X, grid, name, aware, args)
             if comm.rank == 0 and charged:
                 shape = "x".join(str(size) for size in sizes.values())
+                what = f"{name} --sparsity-aware" if aware else name
                 print(
-                    f"| {name} | {shape} | {charged / 1e6:.2f} | {wire / 1e6:.2f} | {wire / charged:.3f} | {messages} |",
+                    f"| {what} | {shape} | {charged / 1e6:.2f} | {wire / 1e6:.2f} | {wire / charged:.3f} | {messages} |",
                     flush=True,
                 )
 

@@ -1,8 +1,9 @@
-/* Refinement for volume (volume.h): annealing at a low temperature over the rows on the boundary, with exact volumes.
+/* Refinement for volume (volume.h): annealing over the rows on the boundary, with exact volumes.
  *
  * The objective is the sum over parts of x + c max(0, x - T)^2 for the rows x that a part sends, T being the bound, and the second term
  * again for the rows it receives. Its marginal price tells a row what one more or one less part in a net costs: 1 at a part with little
- * to send, more at a part with too much. c rises as the temperature falls. Acer, Selvitopi and Aykanat (Parallel Computing 59, 2016)
+ * to send, more at a part with too much. c rises as the temperature falls. Where few rows are on the boundary, groups of neighbours
+ * move before single rows do. Acer, Selvitopi and Aykanat (Parallel Computing 59, 2016)
  * put such costs on the vertices of a recursive bisection; here all K parts and their volumes are known at every move, so the costs
  * are exact. */
 
@@ -13,7 +14,10 @@
 #include <string.h>
 
 #define SCAN 12     /* a net of more places finds a part's place through a table */
-#define GATHERING 2 /* look-ups per node and non-zero between two searches for the boundary */
+#define GATHERING 2 /* visits per node and non-zero between two searches for the boundary */
+#define REACH 64    /* rows on the boundary times rows of a group that moves, at most, relative to all rows */
+#define COOLING 3   /* the temperature falls by this power of e */
+#define STEEPEST 1  /* what sending one row more than the bound costs at most, in rows */
 
 /* How many rows of a net stand in a part. */
 struct place {
@@ -38,6 +42,9 @@ struct state {
     int32_t *members; /* nodes: the groups one after the other */
     int64_t *groups;  /* of groups on the boundary: where they begin in there, and where the next one does */
     int64_t group_count;
+    int32_t *seeds, *best; /* nodes: where groups grow from; the best partition met */
+    char *taken;           /* nodes: is it in a group? */
+    double lowest;         /* what that partition is worth */
     int64_t total;
     double send_limit, receive_limit, send_slope, receive_slope;
     int64_t spent;
@@ -226,7 +233,7 @@ static int64_t look(struct state *s, int64_t i, double *base, int64_t *left)
         double price = alone ? s->less[owner] : s->more[owner];
         *left += alone;
         *base += alone ? 0 : price;
-        s->spent += length;
+        s->spent++;
         for (int32_t at = 0; at < length; at++) {
             int32_t part = places[at].part;
             if (!s->touching[part]++)
@@ -240,7 +247,7 @@ static int64_t look(struct state *s, int64_t i, double *base, int64_t *left)
             s->seen[s->seen_count++] = own[at].part;
             s->touching[own[at].part] = 0;
         }
-    s->spent += s->length[i] + 4;
+    s->spent++;
     return nets;
 }
 
@@ -312,6 +319,7 @@ static void shuffle(struct state *s, int32_t *rows, int64_t count)
 static void sweep(struct state *s, double heat)
 {
     const struct volume *v = s->v;
+    shuffle(s, s->boundary, s->boundary_count);
     for (int64_t k = 0, count = s->boundary_count; k < count; k++) {
         double delta;
         int64_t i = s->boundary[k];
@@ -328,11 +336,12 @@ static void sweep(struct state *s, double heat)
  *    longer -- */
 
 /* Cut every part into connected groups of at most `size` rows, each grown breadth first from a row drawn at random. */
-static void grow_groups(struct state *s, int64_t size, int32_t *seeds, char *taken)
+static void grow_groups(struct state *s, int64_t size)
 {
     struct volume *v = s->v;
+    int32_t *seeds = s->seeds;
+    char *taken = s->taken;
     int64_t filled = 0;
-    gather_boundary(s);
     memset(taken, 0, (size_t)v->nodes);
     for (int64_t i = 0; i < v->nodes; i++)
         seeds[i] = (int32_t)i;
@@ -381,7 +390,7 @@ static int32_t neighbour(struct state *s, const int32_t *rows, int64_t count)
     for (int64_t k = 0; k < count; k++)
         for (int64_t e = v->pointers[rows[k]]; e < v->pointers[rows[k] + 1]; e++) {
             int64_t net = v->columns[e];
-            s->spent += s->length[net];
+            s->spent++;
             for (int32_t at = 0; at < s->length[net] && s->length[net] > 1; at++) {
                 int32_t part = s->places[s->first[net] + at].part;
                 if (part != a && next(s) % ++met == 0)
@@ -430,20 +439,24 @@ static int64_t most(const int64_t *numbers, int32_t count)
 
 static double over(int64_t largest, double limit) { return limit > 0 && (double)largest > limit ? (double)largest / limit - 1 : 0; }
 
-/* What the partition is worth: its volume, and a tenth of it more for every per cent that a bound is missed by. */
+/* What the partition is worth: its volume, and two per cent of it more for every per cent that a bound is missed by. */
 static double worth(const struct state *s)
 {
     const struct volume *v = s->v;
     double average = (double)s->total / v->parts;
     double missed = over(most(s->send, v->parts), v->send_bound * average) + over(most(s->receive, v->parts), v->receive_bound * average);
-    missed += 10 * over(most(s->load, v->parts), (double)v->capacity);
-    return (double)s->total * (1 + 10 * missed);
+    missed += 50 * over(most(s->load, v->parts), (double)v->capacity);
+    return (double)s->total * (1 + 2 * missed);
 }
 
-static void keep(struct state *s, int32_t *saved)
+static void keep_if_best(struct state *s)
 {
     struct volume *v = s->v;
-    memcpy(saved, v->part, (size_t)v->nodes * sizeof *saved);
+    double value = worth(s);
+    if (value >= s->lowest)
+        return;
+    s->lowest = value;
+    memcpy(s->best, v->part, (size_t)v->nodes * sizeof *s->best);
     memcpy(v->send, s->send, (size_t)v->parts * sizeof *v->send);
     memcpy(v->receive, s->receive, (size_t)v->parts * sizeof *v->receive);
 }
@@ -454,83 +467,71 @@ static void set_prices(struct state *s, double slope)
     double average = (double)s->total / v->parts;
     s->send_limit = floor(v->send_bound * average);
     s->receive_limit = floor(v->receive_bound * average);
-    s->send_slope = slope / (2 * s->send_limit + 2);
-    s->receive_slope = slope / (2 * s->receive_limit + 2);
+    s->send_slope = fmin(slope / (2 * s->send_limit + 2), STEEPEST);
+    s->receive_slope = fmin(slope / (2 * s->receive_limit + 2), STEEPEST);
     for (int32_t part = 0; part < v->parts; part++)
         set_price(s, part);
 }
 
-static void anneal(struct state *s, int64_t size, int64_t work, int32_t *saved, double *lowest, int32_t *seeds, char *taken)
+/* Anneal with groups of at most `size` rows. */
+static void anneal(struct state *s, int64_t size, int64_t work)
 {
-    struct volume *v = s->v;
-    double progress = 0;
-    int64_t gathering = 0, begun = s->spent;
-    while (progress < 1 && s->total) {
+    const struct volume *v = s->v;
+    int64_t begun = s->spent, gathering = begun;
+    for (double progress = 0; progress < 1; progress = (double)(s->spent - begun) / (double)work) {
+        double heat = v->heat * exp(-COOLING * progress);
         if (s->spent >= gathering) {
-            size > 1 ? grow_groups(s, size, seeds, taken) : gather_boundary(s);
+            gather_boundary(s);
+            if (size > 1)
+                grow_groups(s, size);
             gathering = s->spent + GATHERING * (v->nodes + v->pointers[v->nodes]);
         }
-        set_prices(s, 20 + 180 * progress * progress);
-        double heat = v->heat * (1 - progress) * (1 - progress);
-        if (size > 1) {
-            sweep_groups(s, heat);
-        } else {
-            shuffle(s, s->boundary, s->boundary_count);
-            sweep(s, heat);
-        }
-        double value = worth(s);
-        if (value < *lowest) {
-            *lowest = value;
-            keep(s, saved);
-        }
-        progress = (double)(s->spent - begun) / (double)work;
         if (!(size > 1 ? s->group_count : s->boundary_count))
-            break;
+            return;
+        set_prices(s, 20 + 180 * progress * progress);
+        size > 1 ? sweep_groups(s, heat) : sweep(s, heat);
+        keep_if_best(s);
     }
 }
 
-static void *numbers(int64_t count, size_t size) { return calloc((size_t)count + 1, size); }
+static void refine(struct state *s)
+{
+    struct volume *v = s->v;
+    int64_t size = 1, levels = 1;
+    s->lowest = INFINITY;
+    keep_if_best(s);
+    gather_boundary(s);
+    for (; s->boundary_count && 4 * size * s->boundary_count <= REACH * v->nodes && 4 * size < v->nodes; levels++)
+        size *= 4;
+    for (int64_t level = 0; level < levels; level++, size /= 4)
+        anneal(s, size, v->work / levels);
+    memcpy(v->part, s->best, (size_t)v->nodes * sizeof *s->best);
+}
 
 int volume_refine(struct volume *v)
 {
     struct state s = {.v = v, .random = v->seed};
-    int32_t *saved = numbers(v->nodes, sizeof *saved);
-    int32_t *seeds = numbers(v->nodes, sizeof *seeds);
-    char *taken = numbers(v->nodes, 1);
-    s.members = numbers(v->nodes, sizeof *s.members);
-    s.groups = numbers(2 * v->nodes, sizeof *s.groups);
-    s.boundary = numbers(v->nodes, sizeof *s.boundary);
-    s.listed = numbers(v->nodes, 1);
-    s.first = numbers(v->nodes, sizeof *s.first);
-    s.length = numbers(v->nodes, sizeof *s.length);
-    s.table_of = numbers(v->nodes, sizeof *s.table_of);
-    s.send = numbers(v->parts, sizeof *s.send);
-    s.receive = numbers(v->parts, sizeof *s.receive);
-    s.load = numbers(v->parts, sizeof *s.load);
-    s.more = numbers(v->parts, sizeof *s.more);
-    s.less = numbers(v->parts, sizeof *s.less);
-    s.gain = numbers(v->parts, sizeof *s.gain);
-    s.touching = numbers(v->parts, sizeof *s.touching);
-    s.seen = numbers(2 * v->parts, sizeof *s.seen);
-    int status = -1;
-    if (seeds && taken && s.members && s.groups && s.boundary && s.listed && saved && s.first && s.length && s.table_of && s.send && s.receive && s.load && s.more && s.less && s.gain &&
-        s.touching && s.seen && make_nets(&s) == 0) {
-        count_volumes(&s);
-        double lowest = worth(&s);
-        keep(&s, saved);
-        gather_boundary(&s);
-        int64_t size = 1;
-        int levels = 1;
-        while (4 * size * s.boundary_count <= v->nodes * GROUPX)
-            size *= 4, levels++;
-        for (int level = levels; level > 0; level--, size /= 4)
-            anneal(&s, size, v->work / levels, saved, &lowest, seeds, taken);
-        memcpy(v->part, saved, (size_t)v->nodes * sizeof *saved);
-        status = 0;
+    void **arrays[] = {
+        (void **)&s.boundary, (void **)&s.members, (void **)&s.seeds, (void **)&s.best, (void **)&s.length, /* 4 bytes per node */
+        (void **)&s.first, (void **)&s.table_of, (void **)&s.groups, /* 8 or 16 */
+        (void **)&s.listed, (void **)&s.taken, /* 1 */
+        (void **)&s.send, (void **)&s.receive, (void **)&s.load, (void **)&s.more, (void **)&s.less, (void **)&s.gain, /* 8 per part */
+        (void **)&s.touching, (void **)&s.seen};
+    size_t nodes = (size_t)v->nodes + 1, parts = (size_t)v->parts + 1;
+    size_t bytes[] = {4 * nodes, 4 * nodes, 4 * nodes, 4 * nodes, 4 * nodes, 8 * nodes, 8 * nodes, 16 * nodes, nodes, nodes,
+                      8 * parts, 8 * parts, 8 * parts, 8 * parts, 8 * parts, 8 * parts, 4 * parts, 8 * parts};
+    int status = 0;
+    for (size_t k = 0; k < sizeof arrays / sizeof *arrays; k++) {
+        *arrays[k] = calloc(bytes[k], 1);
+        status |= *arrays[k] ? 0 : -1;
     }
-    void *held[] = {seeds, taken, s.members, s.groups, s.boundary, s.listed, saved, s.first, s.length, s.table_of, s.send, s.receive, s.load, s.more, s.less, s.gain, s.touching, s.seen,
-                    s.places, s.table};
-    for (size_t k = 0; k < sizeof held / sizeof *held; k++)
-        free(held[k]);
+    if (!status && !(status = make_nets(&s))) {
+        count_volumes(&s);
+        refine(&s);
+    }
+    for (size_t k = 0; k < sizeof arrays / sizeof *arrays; k++)
+        free(*arrays[k]);
+    free(s.places);
+    free(s.table);
     return status;
 }

@@ -20,12 +20,12 @@ struct volume {
     int64_t capacity;   /* most non-zeros that a part should hold */
     double send_bound;  /* largest send volume wanted, relative to the average */
     double receive_bound;
-    double heat;        /* rows by which a move may worsen the objective in the first sweep; it falls to nothing */
-    int64_t work;       /* look-ups of one part of one net to spend, about */
+    double heat;        /* temperature at first: rows by which a move may worsen the objective, more or less */
+    int64_t work;       /* visits of a net by a row to spend, about */
     uint64_t seed;
 };
 
-/* 0, or -1 where there is not the memory: 8 bytes per non-zero, and 30 per node. Takes one thread and no clock, so the result depends
+/* 0, or -1 where there is not the memory: 8 bytes per non-zero, and 70 per node. Takes one thread and no clock, so the result depends
  * on nothing but the struct. */
 int volume_refine(struct volume *v);
 

@@ -8,6 +8,7 @@
 
 #include "elementwise.h"
 #include "spmm.h"
+#include "volume.h"
 
 static uint64_t state = 1;
 static long checks;
@@ -227,9 +228,49 @@ static void passes(const struct elementwise_set *set, int wide, int64_t rows, in
     free(low), free(odd), free(columns), free(bits), free(order);
 }
 
+/* Refine random partitions of a random directed graph; its volumes must be those that counting finds. */
+static void partition(int64_t nodes, int32_t parts, int64_t degree)
+{
+    int64_t *pointers = (int64_t *)malloc(8 * (size_t)(nodes + 1)), edges = 0;
+    int32_t *columns = (int32_t *)malloc(4 * (size_t)(nodes * degree + 1)), *part = (int32_t *)malloc(4 * (size_t)nodes);
+    int64_t *send = (int64_t *)malloc(8 * (size_t)parts), *receive = (int64_t *)malloc(8 * (size_t)parts);
+    char *reached = (char *)malloc((size_t)parts);
+    for (int64_t i = 0; i < nodes; i++) {
+        pointers[i] = edges;
+        for (int64_t j = i % 3; j < nodes && edges - pointers[i] < degree; j += 1 + (int64_t)((uniform() + 1) * (double)nodes / 4))
+            columns[edges++] = (int32_t)j;
+        part[i] = (int32_t)((uniform() + 1) / 2 * parts);
+    }
+    pointers[nodes] = edges;
+    struct volume v = {.nodes = nodes, .parts = parts, .pointers = pointers, .columns = columns, .part = part, .send = send,
+                       .receive = receive, .capacity = edges / parts + degree, .send_bound = 1.2, .receive_bound = 1.3, .heat = 1,
+                       .work = 40 * (nodes + edges), .seed = (uint64_t)nodes};
+    expect(volume_refine(&v) == 0, "volume", nodes);
+    int64_t *sent = (int64_t *)calloc((size_t)parts, 8), *got = (int64_t *)calloc((size_t)parts, 8);
+    for (int64_t j = 0; j < nodes; j++) {
+        memset(reached, 0, (size_t)parts);
+        for (int64_t i = 0; i < nodes; i++)
+            for (int64_t e = pointers[i]; e < pointers[i + 1]; e++)
+                reached[part[i]] |= columns[e] == j;
+        for (int32_t p = 0; p < parts; p++) {
+            sent[part[j]] += p != part[j] && reached[p];
+            got[p] += p != part[j] && reached[p];
+        }
+    }
+    for (int32_t p = 0; p < parts; p++)
+        expect(sent[p] == send[p] && got[p] == receive[p], "volumes of parts", p);
+    void *all[] = {pointers, columns, part, send, receive, reached, sent, got};
+    for (size_t a = 0; a < sizeof all / sizeof *all; a++)
+        free(all[a]);
+}
+
 int main(void)
 {
     static const int64_t widths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 41, 64, 100, 129};
+    for (int64_t nodes = 1; nodes < 200; nodes = 2 * nodes + 1)
+        for (int32_t parts = 1; parts < 20; parts += 3)
+            for (int64_t degree = 0; degree < 30; degree += 7)
+                partition(nodes, parts, degree);
     for (int set = 0; spmm_sets()[set]; set++) {
         for (int number = 0; number < NUMBERS; number++)
             for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
