@@ -20,7 +20,7 @@ from distgnn.comm import Comm
 
 Array = Any
 
-SENDS = 2  # under way at a time
+SENDS = 8  # under way at a time
 _TAGS = 32768  # MPI promises as many
 
 

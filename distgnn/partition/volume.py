@@ -19,9 +19,6 @@ from distgnn.errors import UserError
 from distgnn.partition import hypergraph, metis
 from distgnn.partition.pattern import Pattern
 
-#: Most that a part should send and receive, relative to the average; aimed at, not promised.
-SEND_BOUND, RECEIVE_BOUND = 1.09, 1.25
-
 #: Where a smaller share of the nodes is on boundaries, the start decides: it should be the best, and less work will do.
 FEW_ON_BOUNDARIES = 0.1
 
@@ -33,13 +30,16 @@ class Annealing:
     Attributes:
         heat: rows by which a move may worsen the objective at first, for a row of one non-zero; it grows with their square root.
         work: visits of every net by every row of it.
+        send, receive: most of a part relative to the average; aimed at, not promised.
     """
 
     heat: float
     work: int
+    send: float
+    receive: float
 
 
-LONG, SHORT = Annealing(0.6, 400), Annealing(0.4, 300)
+LONG, SHORT = Annealing(0.6, 800, 1.09, 1.3), Annealing(0.27, 300, 1.06, 1.4)
 
 
 def kernels() -> ModuleType:
@@ -57,7 +57,7 @@ def kernels() -> ModuleType:
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
     """Small total volume, and no part far above the average send and receive volume.
 
-    Time: that of METIS, where few nodes are on boundaries that of the hypergraph partitioner too, and 400 (300) visits per node
+    Time: that of METIS, where few nodes are on boundaries that of the hypergraph partitioner too, and 800 (300) visits per node
     and non-zero, each of as many steps as the net has parts. Memory: 70 bytes per node and 8 to 16 per non-zero.
     """
     refine = kernels().volume_refine
@@ -66,7 +66,7 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
         volumes = np.empty((2, parts), np.int64)
         refine(
             pattern.indptr, pattern.indices, part, *volumes, capacity=int(imbalance * pattern.nnz / parts),
-            send_bound=SEND_BOUND, receive_bound=RECEIVE_BOUND, heat=how.heat * (pattern.nnz / pattern.n) ** 0.5,
+            send_bound=how.send, receive_bound=how.receive, heat=how.heat * (pattern.nnz / pattern.n) ** 0.5,
             work=how.work * (pattern.n + pattern.nnz), seed=seed % 2**63,
         )  # fmt: skip
     return part

@@ -17,7 +17,6 @@
 #define GATHERING 2 /* visits per node and non-zero between two searches for the boundary */
 #define REACH 64    /* rows on the boundary times rows of a group that moves, at most, relative to all rows */
 #define COOLING 3   /* the temperature falls by this power of e */
-#define STEEPEST 1  /* what sending one row more than the bound costs at most, in rows */
 
 /* How many rows of a net stand in a part. */
 struct place {
@@ -467,8 +466,8 @@ static void set_prices(struct state *s, double slope)
     double average = (double)s->total / v->parts;
     s->send_limit = floor(v->send_bound * average);
     s->receive_limit = floor(v->receive_bound * average);
-    s->send_slope = fmin(slope / (2 * s->send_limit + 2), STEEPEST);
-    s->receive_slope = fmin(slope / (2 * s->receive_limit + 2), STEEPEST);
+    s->send_slope = slope / (2 * s->send_limit + 2);
+    s->receive_slope = slope / (2 * s->receive_limit + 2);
     for (int32_t part = 0; part < v->parts; part++)
         set_price(s, part);
 }

@@ -109,7 +109,7 @@ def test_volume_evens_out_what_is_sent_without_moving_more(parts: int, directed:
     pattern = Pattern.of(A)
     ours, start = (measure(pattern, partition(pattern, parts, method), parts) for method in ("volume", "hypergraph"))
     assert largest_over_mean(ours.sends) <= 1.10 < largest_over_mean(start.sends) + (0.1 if directed else 0)
-    assert largest_over_mean(ours.receives) <= 1.27
+    assert largest_over_mean(ours.receives) <= 1.32
     assert largest_over_mean(ours.nonzeros) <= 1.10
     assert ours.volume <= 1.10 * start.volume
 
