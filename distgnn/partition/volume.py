@@ -39,7 +39,7 @@ class Annealing:
     receive: float
 
 
-LONG, SHORT = Annealing(0.6, 800, 1.09, 1.3), Annealing(0.27, 300, 1.06, 1.4)
+LONG, SHORT = Annealing(0.6, 400, 1.09, 1.3), Annealing(0.27, 300, 1.06, 1.4)
 
 
 def kernels() -> ModuleType:
@@ -57,8 +57,9 @@ def kernels() -> ModuleType:
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
     """Small total volume, and no part far above the average send and receive volume.
 
-    Time: that of METIS, where few nodes are on boundaries that of the hypergraph partitioner too, and 800 (300) visits per node
-    and non-zero, each of as many steps as the net has parts. Memory: 70 bytes per node and 8 to 16 per non-zero.
+    Time: that of METIS, where few nodes are on boundaries that of the hypergraph partitioner too, and 400 (300) visits per node
+    and non-zero, each of as many steps as the net has parts. Memory: 70 bytes per node, 8 to 16 per non-zero, and 4 per part for
+    every column of more than 11 non-zeros.
     """
     refine = kernels().volume_refine
     part, how = _start(pattern, parts, seed, imbalance)

@@ -415,6 +415,7 @@ static void sweep_groups(struct state *s, double heat)
         const int32_t *rows = s->members + s->groups[2 * drawn];
         int64_t count = s->groups[2 * drawn + 1] - s->groups[2 * drawn];
         int32_t a = v->part[rows[0]], b = neighbour(s, rows, count);
+        s->spent += count; /* rows may have no net but their own */
         for (int64_t r = 0; r < count; r++)
             weight += v->pointers[rows[r] + 1] - v->pointers[rows[r]];
         if (b < 0 || (s->load[b] + weight > v->capacity && s->load[b] + weight >= s->load[a]))
