@@ -43,7 +43,9 @@ def main() -> None:
         found = []
         for _ in range(1 + args.epochs):
             record = next(records)
-            found.append(comm.allreduce(np.array([record["seconds"], *record["phases"].values()]), MPI.MAX))
+            slowest = np.array([record["seconds"], *record["phases"].values()])
+            comm.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)
+            found.append(slowest)
         seconds, spmm, gemm, exposed, _ = np.median(found[1:], axis=0)
         rows.append(
             f"| {scale} | {A.nnz:,} | {A.nnz / args.nodes:.0f} | {seconds:.4f} | {seconds / A.nnz * 1e9:.1f} "
