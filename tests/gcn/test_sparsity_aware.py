@@ -9,6 +9,7 @@ import distgnn as dg
 from distgnn.algorithms import SPARSITY_AWARE
 from distgnn.gcn.optim import make
 from distgnn.gcn.training import train
+from distgnn.partition import Wanted
 from distgnn.store import load
 
 from .problem import Problem, each_grid
@@ -47,6 +48,21 @@ def test_check_agrees(comm, name, flag, shared_tmp_path, capsys):
         printed = capsys.readouterr().out
         assert "check: every loss equals the serial one" in printed and f"{name} {flag[2:]} on" in printed
         assert events(log, "run")[0]["config"]["sparsity_aware"] == (True if flag == "--sparsity-aware" else "auto")
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("flags", [("1d",), ("1.5d", "--replication", 2)])
+def test_losses_in_an_order_by_partition_are_the_serial_ones(comm, flags, shared_tmp_path, capsys):
+    """With dropout, whose masks belong to nodes; with unequal parts, one of them empty where there are four."""
+    rows = comm.Get_size() // (2 if len(flags) > 1 else 1)
+    if comm.Get_rank() == 0:
+        part = [node * node % 7 % min(rows, 3) for node in range(60)]
+        (shared_tmp_path / "parts").write_text(" ".join(map(str, part)))
+    store = small_store(shared_tmp_path, comm, partitions=[Wanted(str(shared_tmp_path / "parts"), rows)])
+    words = ["--sparsity-aware", "--order", f"file-{rows}", "--dropout", 0.3, "--epochs", 4, "--check"]
+    run(comm, store, "--algorithm", *flags, *words)
+    if comm.Get_rank() == 0:
+        assert "check: every loss equals the serial one" in capsys.readouterr().out
 
 
 @pytest.mark.ranks(2, 4)
