@@ -44,6 +44,7 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
     if parts == 1 or not nets:
         return even(pattern, parts)
     library = _started()
+    # The default preset is twice as fast on graphs with hubs, but finds other parts each time, even on one thread.
     context = library.context_from_preset(mtkahypar.PresetType.DETERMINISTIC)
     context.set_partitioning_parameters(parts, imbalance - 1, mtkahypar.Objective.KM1)
     context.logging = False
