@@ -49,10 +49,11 @@ def load(
 def _check_parts(order: str, parts: int, grid: Grid, algorithm: str) -> None:
     rows = grid.shape["rows"]
     if parts != rows:
+        method = order.rpartition("-")[0].replace("file", "FILE")
         ranks = f"{parts} ranks" if algorithm == "1d" else f"{parts} C ranks with --replication C"
         raise UserError(
             f"--order {order}: has {parts} parts, and {algorithm} on {grid.size} ranks has {rows} block rows; use {ranks}, or "
-            f"prepare --partition {order.rpartition('-')[0]}:{rows}"
+            f"prepare --partition {method}:{rows}"
         )
 
 
