@@ -29,17 +29,18 @@ class Annealing:
 
     Attributes:
         heat: rows by which a move may worsen the objective at first, for a row of one non-zero; it grows with their square root.
-        work: visits of every net by every row of it.
+        work: visits of every net by every row of it, at least; `per_part`: as many for each part, where that is more.
         send, receive: most of a part relative to the average; aimed at, not promised.
     """
 
     heat: float
     work: int
+    per_part: int
     send: float
     receive: float
 
 
-LONG, SHORT = Annealing(0.6, 400, 1.09, 1.3), Annealing(0.27, 300, 1.06, 1.4)
+LONG, SHORT = Annealing(0.6, 400, 6, 1.09, 1.3), Annealing(0.27, 300, 0, 1.06, 1.4)
 
 
 def kernels() -> ModuleType:
@@ -57,9 +58,9 @@ def kernels() -> ModuleType:
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
     """Small total volume, and no part far above the average send and receive volume.
 
-    Time: that of METIS, where few nodes are on boundaries that of the hypergraph partitioner too, and 400 (300) visits per node
-    and non-zero, each of as many steps as the net has parts. Memory: 70 bytes per node, 8 to 16 per non-zero, and 4 per part for
-    every column of more than 11 non-zeros.
+    Time: that of METIS, where few nodes are on boundaries that of the hypergraph partitioner too, and at least 400 (300) visits
+    per node and non-zero, each of as many steps as the net has parts. Memory: 70 bytes per node, 8 to 16 per non-zero, and 4 per
+    part for every column of more than 11 non-zeros.
     """
     refine = kernels().volume_refine
     part, how = _start(pattern, parts, seed, imbalance)
@@ -68,7 +69,7 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
         refine(
             pattern.indptr, pattern.indices, part, *volumes, capacity=int(imbalance * pattern.nnz / parts),
             send_bound=how.send, receive_bound=how.receive, heat=how.heat * (pattern.nnz / pattern.n) ** 0.5,
-            work=how.work * (pattern.n + pattern.nnz), seed=seed % 2**63,
+            work=max(how.work, how.per_part * parts) * (pattern.n + pattern.nnz), seed=seed % 2**63,
         )  # fmt: skip
     return part
 
