@@ -98,13 +98,7 @@ class Exchange:
         if done():
             return
         with ledger.timed("comm", "alltoallv", self.comm.name):
-            since = time.perf_counter()
-            while not done():
-                if self._advance():
-                    since = time.perf_counter()
-                else:
-                    progress.rest(time.perf_counter() - since)
-                progress.poll()
+            progress.wait(done, self._advance)
 
     def _drive(self) -> None:
         with ledger.timed("comm", "alltoallv", self.comm.name):

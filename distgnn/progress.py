@@ -1,7 +1,7 @@
 """What has to be driven while the host computes: MPI moves non-blocking messages only while somebody calls it.
 
 Whoever has messages under way registers a function that drives them; whoever computes for long calls :func:`poll` now and then;
-whoever waits for messages calls :func:`rest` between two looks at them.
+whoever waits for messages does it in :func:`wait`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,18 @@ def poll() -> None:
         drive()
 
 
-def rest(waited: float) -> None:
+def wait(done: Callable[[], bool], advance: Callable[[], bool]) -> None:
+    """Until ``done()``, drive one's own messages by ``advance()``, which says whether any has completed, and everybody else's."""
+    since = time.perf_counter()
+    while not done():
+        if advance():
+            since = time.perf_counter()
+        else:
+            _rest(time.perf_counter() - since)
+        poll()
+
+
+def _rest(waited: float) -> None:
     """Leave the core to others for a moment: where ranks share cores, or a host has a share of one, another has something to do.
     A nap is a fraction of the seconds that have been waited, so that it adds little to them.
     """

@@ -97,13 +97,7 @@ class Relay:
         if done():
             return
         with ledger.timed("comm", "bcast", self.comm.name):
-            since = time.perf_counter()
-            while not done():
-                if self.current >= 0 and self._advance():
-                    since = time.perf_counter()
-                else:
-                    progress.rest(time.perf_counter() - since)
-                progress.poll()
+            progress.wait(done, lambda: self.current >= 0 and self._advance())
 
     def _drive(self) -> None:
         if self.requests or len(self.posted) < len(self.turns):
