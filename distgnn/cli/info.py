@@ -22,6 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also balance and volume of every order cut into P block rows (not of double, which is for grids)",
     )
     parser.add_argument(
+        "--shards", metavar="RxC[,RxC...]", help="also how evenly every order fills an even cut into R x C blocks, as on grids"
+    )
+    parser.add_argument(
         "--width", type=count, metavar="F", help="of the dense matrix, for volumes in MB (default: that of the features)"
     )
     parser.add_argument("--verify", action="store_true", help="read every file and compare checksums")
@@ -37,19 +40,23 @@ def answer(args: argparse.Namespace) -> str:
     """The text to print.
 
     Raises:
-        UserError: no such store, or with --verify, a file whose bytes changed.
+        UserError: no such store, a cut that its matrix does not have, or with --verify, a file whose bytes changed.
     """
     import json
 
     from distgnn.errors import UserError
     from distgnn.store.inspect import describe
     from distgnn.store.loader import Store
+    from distgnn.store.writer import check_shards, parse_shards
 
+    cuts = [] if args.shards is None else [parse_shards(cut.strip()) for cut in args.shards.split(",")]
     store = Store(args.store)
+    for cut in cuts:
+        check_shards(*cut, store.n)
     damaged = store.verify() if args.verify else []
     if damaged:
         raise UserError(f"{store.path}: the bytes of {', '.join(damaged)} changed since it was written; copy or prepare it again")
-    facts = describe(store, args.ranks or ())
+    facts = describe(store, args.ranks or (), cuts)
     if args.verify:
         facts["verified"] = len(store.manifest["files"])
     width = args.width or store.width or WIDTH
@@ -90,16 +97,25 @@ def text(path: str, facts: dict[str, Any]) -> str:
     ]
     for name, order in facts["orders"].items():
         rows, cols = order["shards"]
-        versions = " and ".join(f"{version['balance']:.2f}" for version in order.get("versions", [order]))
-        layers = ", in even and odd layers" if "versions" in order else ""
-        words = f"{rows}x{cols} shards, {order['bytes'] / 1e6:.1f} MB, non-zeros max/mean {versions}{layers}"
-        lines.append((f"order {name}", words))
+        versions = order.get("versions", [order])
+        words = f"{rows}x{cols} shards, {order['bytes'] / 1e6:.1f} MB, non-zeros max/mean"
+        lines.append((f"order {name}", f"{words} {balances([version['balance'] for version in versions])}"))
+        for cut in zip(*(version.get("cuts", ()) for version in versions), strict=True):
+            grid = "x".join(map(str, cut[0]["grid"]))
+            evenness = f"non-zeros max/mean {balances([one['balance'] for one in cut], digits=3)}"
+            lines.append((f"  {grid} blocks", f"{evenness}; mean {cut[0]['mean']:.4g}"))
         for cut in order.get("block_rows", ()):
             lines += [(f"  {cut['ranks']} block rows", balance_text(cut)), ("", volume_text(cut))]
     if "verified" in facts:
         lines.append(("verified", f"{facts['verified']} files are as they were written"))
     indent = max(len(name) for name, _ in lines) + 2
     return "\n".join(f"{name:{indent}}{value}" for name, value in lines)
+
+
+def balances(numbers: list[float], digits: int = 2) -> str:
+    """Max/mean of each version of an order, in words."""
+    words = " and ".join(f"{number:.{digits}f}" for number in numbers)
+    return f"{words}, in even and odd layers" if len(numbers) > 1 else words
 
 
 def balance_text(cut: dict[str, Any]) -> str:

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     writing.add_argument("--no-self-loops", dest="self_loops", action="store_false", help="do not add missing self-loops")
     writing.add_argument("--dtype", default="float32", choices=("float32", "float64"), help="of the matrix")
-    writing.add_argument("--shards", metavar="RxC", help="grid of shards (default: so that each has a few million entries)")
+    writing.add_argument("--shards", metavar="RxC", help="grid of shards (default: each has a few million entries)")
 
 
 def run(args: argparse.Namespace) -> None:

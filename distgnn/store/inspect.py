@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.layout import Range, as_partition, block
+from distgnn.layout import Range, as_partition, block, partition
 from distgnn.store.loader import Order, Store
 
 ENTRIES = 1 << 22  # looked at a time
@@ -18,24 +18,24 @@ _FACTS = (
 )
 
 
-def describe(store: Store, ranks: Sequence[int] = ()) -> dict[str, Any]:
+def describe(store: Store, ranks: Sequence[int] = (), cuts: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
     """Facts of the manifest, and of every order its shards: their grid, entries, max/mean entries and bytes.
 
     With `ranks` also how the order behaves when cut into each of those numbers of block rows (see `block_rows`), which reads all
     of it for each; an order by partition also as it was made for. An order of two versions has these facts of each, and has no
-    block rows: only the 3D product takes it.
+    block rows: only the 3D product takes it. With `cuts` also how even each order fills those grids of blocks (see `cut_counts`),
+    which are at least 1 x 1 and at most n x n.
     """
     facts = {name: store.manifest[name] for name in _FACTS}
-    facts["orders"] = {name: _describe_order(store, store.order(name), ranks) for name in store.orders}
+    facts["orders"] = {name: _describe_order(store, store.order(name), ranks, cuts) for name in store.orders}
     facts["bytes"] = sum(file["bytes"] for file in store.manifest["files"].values())
     return facts
 
 
-def _describe_order(store: Store, order: Order, ranks: Sequence[int]) -> dict[str, Any]:
-    versions = [_describe_shards(store, version) for version in order.versions]
+def _describe_order(store: Store, order: Order, ranks: Sequence[int], cuts: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    versions = [_describe_shards(store, version, cuts) for version in order.versions]
     if len(versions) > 1:
-        worst = {key: max(version[key] for version in versions) for key in ("largest_shard", "balance")}
-        return versions[0] | worst | {"bytes": sum(version["bytes"] for version in versions), "versions": versions}
+        return _worst(versions) | {"bytes": sum(version["bytes"] for version in versions), "versions": versions}
     described = versions[0]
     own = [] if order.partition is None else [len(order.partition) - 1]
     counts = [*own, *(count for count in ranks if count not in own)]
@@ -44,19 +44,53 @@ def _describe_order(store: Store, order: Order, ranks: Sequence[int]) -> dict[st
     return described
 
 
-def _describe_shards(store: Store, order: Order) -> dict[str, Any]:
+def _describe_shards(store: Store, order: Order, cuts: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """One version of an order."""
-    return {
+    described = {
         "shards": list(order.shard_nnz.shape),
         "largest_shard": int(order.shard_nnz.max()),
         "balance": balance(order.shard_nnz),
         "bytes": sum(store.manifest["files"][name]["bytes"] for name in order.files),
     }
+    counted = [(list(cut), cut_counts(order, *cut)) for cut in cuts]
+    if cuts:
+        described["cuts"] = [
+            {"grid": cut, "largest": int(counts.max()), "mean": float(counts.mean()), "balance": balance(counts)}
+            for cut, counts in counted
+        ]
+    return described
+
+
+def _worst(versions: list[dict[str, Any]]) -> dict[str, Any]:
+    """The facts of versions of the same matrix as those of one: of each, the largest shard."""
+    worst = max(versions, key=lambda version: version["balance"])
+    if "cuts" not in worst:
+        return dict(worst)
+    cuts = zip(*(version["cuts"] for version in versions), strict=True)
+    return worst | {"cuts": [max(alike, key=lambda cut: cut["balance"]) for alike in cuts]}
 
 
 def balance(counts: np.ndarray) -> float:
     """Largest over mean: 1 is perfect; 1 where there is nothing."""
     return float(counts.max() / counts.mean()) if counts.sum() else 1.0
+
+
+def cut_counts(order: Order, rows: int, cols: int) -> np.ndarray:
+    """int64 (rows, cols): entries in each block of an even cut of A, as 2D and 3D products hold them (Plexus Table 3).
+
+    Reads the whole order, in pieces, unless blocks are made of whole shards.
+    """
+    n = order.shape[0]
+    row_parts, col_parts = partition(n, rows), partition(n, cols)
+    if np.isin(row_parts, order.rows).all() and np.isin(col_parts, order.cols).all():
+        by_rows = np.add.reduceat(order.shard_nnz, np.searchsorted(order.rows, row_parts[:-1]), axis=0)
+        return np.add.reduceat(by_rows, np.searchsorted(order.cols, col_parts[:-1]), axis=1)
+    counts = np.zeros(rows * cols, np.int64)
+    for row, col, _ in order.entries(ENTRIES):
+        block_row = np.searchsorted(row_parts, row, side="right") - 1
+        block_col = np.searchsorted(col_parts, col, side="right") - 1
+        counts += np.bincount(block_row * cols + block_col, minlength=rows * cols)
+    return counts.reshape(rows, cols)
 
 
 def block_rows(order: Order, ranks: int) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def prepare(
         order: the orders to write (`orders.KNOWN`); the first is the default, and features and labels are stored in it (as its
             layer 0 takes them).
         seed: of the random permutations.
-        shards: rows and columns of the grid of shards; by default from the sizes, so that a shard stays bounded.
+        shards: rows and columns of the grid of shards, each at most n; by default from the sizes, so that a shard stays bounded.
         dtype: of A's values, float32 or float64 (features are always float32).
         force: replace an existing store once the new one is complete.
         partitions: further orders, by partition (``distgnn.partition``), each with the partition vector of its parts.
@@ -109,7 +109,7 @@ def prepare(
     for wanted in partitions:
         wanted.check(source.n)
     if shards is not None:
-        _check_shards(*shards)
+        check_shards(*shards, source.n)
     with new_directory(out, force=force, replaceable=_is_store) as folder:
         work = _Preparation(source, folder, np.dtype(dtype), normalize, self_loops, seed, Summary(str(out)))
         return work.run(order, shards, partitions)
@@ -130,15 +130,26 @@ def check_arguments(
 
 
 def parse_shards(text: str) -> tuple[int, int]:
-    """The grid that `--shards RxC` names."""
+    """The grid that `--shards RxC` names; UserError unless both are positive and no more than MOST_SHARDS together."""
     try:
         rows, cols = (int(part) for part in text.lower().split("x"))
         if rows < 1 or cols < 1:
             raise ValueError
     except ValueError:
         raise UserError(f"--shards {text!r}: expected ROWSxCOLUMNS, such as 4x4") from None
-    _check_shards(rows, cols)
+    check_shards(rows, cols)
     return rows, cols
+
+
+def check_shards(rows: int, cols: int, n: int | None = None) -> None:
+    """UserError for a grid of more than MOST_SHARDS, or, of a matrix of `n` nodes, with shards that must be empty."""
+    if rows * cols > MOST_SHARDS:
+        side = math.isqrt(MOST_SHARDS)
+        raise UserError(
+            f"--shards {rows}x{cols}: {rows * cols} shards; at most {MOST_SHARDS} are possible, such as {side}x{side}"
+        )
+    if n is not None and max(rows, cols) > n:
+        raise UserError(f"--shards {rows}x{cols}: the matrix is {n} x {n}, so at most {n}x{n} is possible")
 
 
 @dataclass
@@ -383,12 +394,6 @@ class _Degrees:
 def _choice(flag: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         raise UserError(f"{flag} {value}: expected one of {', '.join(known)}")
-
-
-def _check_shards(rows: int, cols: int) -> None:
-    if rows * cols > MOST_SHARDS:
-        side = math.isqrt(MOST_SHARDS)
-        raise UserError(f"--shards {rows}x{cols}: {rows * cols} files; at most {MOST_SHARDS} are possible, such as {side}x{side}")
 
 
 def _is_store(path: Path) -> bool:

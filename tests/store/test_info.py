@@ -83,6 +83,37 @@ def test_balance_and_volume_of_block_rows(
         assert cut["volume"] == moved.sum()
 
 
+@pytest.mark.parametrize("at_a_time", [1 << 22, 40])
+@pytest.mark.parametrize("grid", [(1, 1), (2, 3), (1, 3), (4, 6), (8, 8), (31, 31), (5, 1)], ids=str)
+def test_balance_of_grids(
+    grid: tuple[int, int], at_a_time: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those made of whole shards, and those that are not; of both versions of `double`."""
+    monkeypatch.setattr(inspect, "ENTRIES", at_a_time)
+    prepare(AWKWARD["directed"], tmp_path / "g.dg", order=("random", "double"), shards=(4, 6))
+    rows, cols = (min(side, 29) for side in grid)
+    words = f"{rows}x{cols}"
+    found = json.loads(answer(capsys, tmp_path / "g.dg", "--json", "--shards", f"1x1,{words}")[1])["orders"]
+    text = answer(capsys, tmp_path / "g.dg", "--shards", words)[1]
+    for name, facts in found.items():
+        versions = Store(tmp_path / "g.dg").order(name).versions
+        expected = []
+        for version in versions:
+            A = version.block((0, 29), (0, 29)).toarray() != 0
+            blocks = [np.split(row, partition(29, cols)[1:-1], axis=1) for row in np.split(A, partition(29, rows)[1:-1])]
+            expected.append(np.array([[np.count_nonzero(block) for block in row] for row in blocks]))
+        balances = [counts.max() / counts.mean() for counts in expected]
+        for version, counts in zip(facts.get("versions", [facts]), expected, strict=True):
+            assert version["cuts"][0] == {"grid": [1, 1], "largest": counts.sum(), "mean": counts.sum(), "balance": 1.0}
+            assert version["cuts"][1] == {
+                "grid": [rows, cols], "largest": counts.max(), "mean": pytest.approx(counts.mean()),
+                "balance": pytest.approx(counts.max() / counts.mean()),
+            }  # fmt: skip
+        assert facts["cuts"][1]["balance"] == pytest.approx(max(balances))
+        assert f"non-zeros max/mean {' and '.join(f'{balance:.3f}' for balance in balances)}" in text
+    assert text.count(f"  {words} blocks") == 2
+
+
 def test_text(info_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = answer(capsys, info_store, "--ranks", "2,3", "--verify")
     assert code == 0
@@ -131,7 +162,15 @@ def test_verify_finds_a_changed_byte(info_store: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["nowhere.dg"], "nowhere.dg: no such store"), (["@", "--ranks", "0"], "--ranks: expected whole numbers")],
+    [
+        (["nowhere.dg"], "nowhere.dg: no such store"),
+        (["@", "--ranks", "0"], "--ranks: expected whole numbers"),
+        (["@", "--shards", "8"], "--shards '8': expected ROWSxCOLUMNS, such as 4x4"),
+        (["@", "--shards", "2x2,0x4"], "--shards '0x4': expected ROWSxCOLUMNS, such as 4x4"),
+        (["@", "--shards", "2x2,"], "--shards '': expected ROWSxCOLUMNS, such as 4x4"),
+        (["@", "--shards", "8x8,4x32"], "--shards 4x32: the matrix is 31 x 31, so at most 31x31 is possible"),
+        (["@", "--shards", "999x999"], "--shards 999x999: 998001 shards; at most 65536 are possible, such as 256x256"),
+    ],
 )
 def test_bad_input(words: list[str], message: str, info_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = answer(capsys, *(word.replace("@", str(info_store)) for word in words))

@@ -17,7 +17,7 @@ from distgnn.store.adjacency import ShardGrid, bounded
 from .graphs import AWKWARD, Graph, assert_same, permuted, random_graph
 from .graphs import adjacency as expected_adjacency
 
-GRIDS = [None, (1, 3), (5, 3)]  # the last is larger than some of the graphs
+GRIDS = [None, (1, 3), (5, 3)]  # of smaller graphs, as many shards as nodes
 
 
 @pytest.fixture
@@ -59,6 +59,7 @@ def check(path: Path, graph: Graph, tolerance: float, **options) -> None:
 @pytest.mark.parametrize("case", AWKWARD)
 def test_matrix_and_node_arrays(case: str, grid: tuple[int, int] | None, tmp_path: Path) -> None:
     graph = AWKWARD[case]
+    grid = grid and (min(grid[0], graph.n), min(grid[1], graph.n))
     done = prepare(graph, tmp_path / "g.dg", order=("random", "original"), shards=grid)
     assert done.shards == {"random": grid or (1, 1), "original": grid or (1, 1)}
     assert done.edges == len(graph.pairs)
@@ -251,9 +252,18 @@ def test_bad_shard_grids(text: str) -> None:
 
 def test_more_shards_than_files_can_be(tmp_path: Path) -> None:
     assert writer.parse_shards("65536x1") == (65536, 1)
-    with pytest.raises(UserError, match="--shards 257x256: 65792 files; at most 65536 are possible, such as 256x256"):
+    with pytest.raises(UserError, match="--shards 257x256: 65792 shards; at most 65536 are possible, such as 256x256"):
         prepare(AWKWARD["prime"], tmp_path / "g.dg", shards=(257, 256))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("grid", [(32, 1), (1, 32), (32, 32)], ids=str)
+def test_more_shards_than_rows(grid: tuple[int, int], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf"--shards {grid[0]}x{grid[1]}: the matrix is 31 x 31, so at most 31x31 is possible"):
+        prepare(AWKWARD["prime"], tmp_path / "g.dg", shards=grid)
+    assert list(tmp_path.iterdir()) == []
+    prepare(AWKWARD["prime"], tmp_path / "g.dg", shards=(31, 31))
+    check(tmp_path / "g.dg", AWKWARD["prime"], 1e-6)
 
 
 def test_default_grid_bounds_the_shards() -> None:
