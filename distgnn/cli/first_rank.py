@@ -1,9 +1,8 @@
-"""Work that one rank does for the job while the others wait without using their cores."""
+"""How commands that need no grid run in a job: on one rank while the others wait without using their cores, or on all."""
 
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ def on_first_rank(work: Callable[[], None]) -> None:
 
     from distgnn import backend
     from distgnn.comm import Comm
+    from distgnn.store.team import arrive
 
     comm = Comm(MPI.COMM_WORLD, backend.get("numpy"))
     with comm.together():
@@ -29,7 +29,21 @@ def on_first_rank(work: Callable[[], None]) -> None:
             if comm.rank == 0:
                 _interruptible(work)
         finally:
-            _arrive(comm.mpi)
+            arrive(comm.mpi)
+
+
+def on_all_ranks(work: Callable[[Any], None]) -> None:
+    """Call `work` on every rank of the job with the communicator of all, or with None where there is but one. Collective: `work`
+    raises on all ranks what it raises on one.
+
+    Being told to end (SIGTERM) is treated like Ctrl-C while `work` runs, so that it can tidy up.
+    """
+    if launched()[0] == 1:
+        _interruptible(lambda: work(None))
+        return
+    from mpi4py import MPI
+
+    _interruptible(lambda: work(MPI.COMM_WORLD))
 
 
 def _interruptible(work: Callable[[], None]) -> None:
@@ -41,10 +55,3 @@ def _interruptible(work: Callable[[], None]) -> None:
         work()
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _arrive(mpi: Any) -> None:
-    """A barrier that sleeps: a blocking one would keep the cores busy that rank 0 needs."""
-    request = mpi.Ibarrier()
-    while not request.Test():
-        time.sleep(0.02)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distgnn.partition import Quality
@@ -61,25 +61,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from distgnn.cli.first_rank import on_first_rank
+    from distgnn.cli.first_rank import on_all_ranks
 
-    on_first_rank(lambda: print(summary(prepare(args)), flush=True))
+    on_all_ranks(lambda comm: announce(prepare(args, comm), comm))
 
 
-def prepare(args: argparse.Namespace) -> Summary:
-    """Write the store that the command line describes."""
+def announce(done: Summary, comm: Any) -> None:
+    """Print on rank 0 what was done."""
+    if comm is None or comm.Get_rank() == 0:
+        print(summary(done), flush=True)
+
+
+def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
+    """Write the store that the command line describes, together with the ranks of `comm`. Collective."""
     from distgnn import partition
     from distgnn.store import writer
     from distgnn.store.importers import open_source
     from distgnn.store.source import ImportOptions
+    from distgnn.store.team import of
 
+    team = of(comm)
     order = [name.strip() for name in args.order.split(",")]
-    shards = None if args.shards is None else writer.parse_shards(args.shards)
-    partitions = [] if args.partition is None else partition.parse(args.partition)
-    written = {
-        "order": order, "normalize": args.normalize, "dtype": args.dtype, "force": args.force, "partitions": partitions,
-    }  # fmt: skip
-    writer.check_arguments(args.out, **written)  # before a long import
+    with team.together():
+        shards = None if args.shards is None else writer.parse_shards(args.shards)
+        partitions = [] if args.partition is None else partition.parse(args.partition)
+        written = {
+            "order": order, "normalize": args.normalize, "dtype": args.dtype, "force": args.force, "partitions": partitions,
+        }  # fmt: skip
+        writer.check_arguments(args.out, **written)  # before a long import
     names = (
         "features",
         "labels",
@@ -94,8 +103,9 @@ def prepare(args: argparse.Namespace) -> Summary:
     )
     options = ImportOptions(**{name: getattr(args, name) for name in names})
     options.format = None if args.format == "auto" else args.format
-    source = open_source(args.source, options)
-    return writer.prepare(source, args.out, seed=args.seed, shards=shards, self_loops=args.self_loops, **written)
+    with team.together():
+        source = open_source(args.source, options)
+    return writer.prepare(source, args.out, seed=args.seed, shards=shards, self_loops=args.self_loops, comm=comm, **written)
 
 
 def summary(done: Summary) -> str:

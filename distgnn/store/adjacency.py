@@ -3,6 +3,8 @@
 Entries come in any order, in pieces. They are dropped into one bucket per shard (which spill to disk), and then one shard at a
 time is sorted, duplicates merged, and written as CSR. Only after that are the degrees known, by which the values are scaled.
 Memory: arrays of one number per node, plus one shard or LIMIT entries, whichever is less.
+
+In a team, each rank buckets the entries that it is given, and every shard is then written by one rank, from all buckets.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,14 +20,27 @@ from distgnn.layout import partition
 from distgnn.store import hdf5
 from distgnn.store.orders import index_type
 from distgnn.store.spill import Spill
+from distgnn.store.team import Team
 
 SHARD_ENTRIES = 1 << 22  # what the default grid aims at, before duplicates are merged
 LIMIT = 6 << 20  # entries sorted at a time; a shard that got more is done in ranges of rows
 PIECE = 1 << 20  # entries read or scaled at a time
 
 Ranges = list[tuple[int, int]]
-Seen = Callable[[np.ndarray, np.ndarray, "np.ndarray | None"], None]  # rows, columns, weights of entries
 Scale = Callable[[np.ndarray, np.ndarray], np.ndarray]  # factors for entries at these rows and columns
+
+
+class Observer(Protocol):
+    """What is told of all entries of the shards that this rank writes, shard by shard."""
+
+    def begin(self, i: int, j: int, rows: tuple[int, int]) -> None:
+        """What comes is of shard (i, j), which has these rows. Of the shards in a row, those further left come first."""
+
+    def count(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
+        """Entries at these positions, the rows ascending."""
+
+    def end(self) -> None:
+        """That was all of the shard."""
 
 
 @dataclass(frozen=True)
@@ -176,12 +191,13 @@ class AdjacencyWriter:
         folder: where the files go.
         scratch: a folder for what is not needed in the end.
         grid: how to cut.
+        team: who writes it.
         weight: dtype of the weights given with the entries; None if all are 1.
     """
 
-    def __init__(self, folder: Path, scratch: Path, grid: ShardGrid, weight: Any = None) -> None:
-        self.folder, self.scratch, self.grid = folder, scratch, grid
-        self.spill = Spill(scratch / "entries", grid.shape[0] * grid.shape[1], record_type(weight))
+    def __init__(self, folder: Path, scratch: Path, grid: ShardGrid, team: Team, weight: Any = None) -> None:
+        self.folder, self.scratch, self.grid, self.team = folder, scratch, grid, team
+        self.spill = Spill(scratch / "entries", grid.shape[0] * grid.shape[1], record_type(weight), team)
         self.weight = weight
         self.nnz = np.zeros(grid.shape, np.int64)
 
@@ -193,19 +209,34 @@ class AdjacencyWriter:
         buckets, keys = self.grid.locate(row, col)
         self.spill.add(buckets, records(keys, weights, self.spill.dtype))
 
-    def write_structure(self, seen: Seen | None = None) -> None:
-        """Sort and merge every shard and write where its entries are.
+    def pool(self) -> None:
+        """All ranks have added what they have. Collective."""
+        self.spill.pool()
 
-        `seen(rows, cols, weights)` is told of all entries, in pieces within which the rows ascend.
-        """
-        for bucket, i, j in self.grid.shards():
-            size = 8 * int(self.spill.lengths[bucket] + self.grid.rows[i + 1] - self.grid.rows[i])
-            with hdf5.create_file(self.path(i, j), size) as file, open(self._weights(i, j), "wb") as weights_file:
-                self._write_shard(file, weights_file, bucket, i, j, seen)
-            self.spill.drop(bucket)
+    def write_structure(self, observer: Observer | None = None) -> None:
+        """Sort and merge every shard and write where its entries are, after `pool`. Collective."""
+        with self.team.together():
+            for bucket, i, j in self._mine():
+                rows = int(self.grid.rows[i]), int(self.grid.rows[i + 1])
+                size = 8 * (int(self.spill.lengths[bucket]) + rows[1] - rows[0])
+                if observer is not None:
+                    observer.begin(i, j, rows)
+                with hdf5.create_file(self.path(i, j), size) as file, open(self._weights(i, j), "wb") as weights_file:
+                    self._write_shard(file, weights_file, bucket, i, j, observer)
+                if observer is not None:
+                    observer.end()
+                self.spill.drop(bucket)
         self.spill.close()
+        self.team.total(self.nnz)
 
-    def _write_shard(self, file: Any, weights_file: Any, bucket: int, i: int, j: int, seen: Seen | None) -> None:
+    def _mine(self) -> list[tuple[int, int, int]]:
+        """(bucket, i, j) of the shards that this rank writes."""
+        mine = set(self.team.deal(self.spill.lengths))
+        return [shard for shard in self.grid.shards() if shard[0] in mine]
+
+    def _write_shard(
+        self, file: Any, weights_file: Any, bucket: int, i: int, j: int, observer: Observer | None
+    ) -> None:  # fmt: skip
         top, left = self.grid.rows[i], self.grid.cols[j]
         rows, columns = int(self.grid.rows[i + 1] - top), int(self.grid.cols[j + 1] - left)
         bits, mask = self.grid.bits, (1 << self.grid.bits) - 1
@@ -222,15 +253,19 @@ class AdjacencyWriter:
                     weights = np.ascontiguousarray(piece["weight"])
                     weights[np.isneginf(weights)] = 1
                     weights_file.write(weights.view(np.uint8).data)
-                if seen is not None:
-                    seen(row + top, col + left, weights)
+                if observer is not None:
+                    observer.count(row + top, col + left, weights)
         self.nnz[i, j] = indices.length
         np.cumsum(indptr, out=indptr)
         hdf5.store_array(file, "indptr", indptr.astype(index_type(indices.length)))
 
     def write_values(self, dtype: Any, scale: Scale | None) -> None:
-        """Write the values, which are the weights times `scale(rows, cols)`."""
-        for _, i, j in self.grid.shards():
+        """Write the values, which are the weights times `scale(rows, cols)`. Collective."""
+        with self.team.together():
+            self._write_values(dtype, scale)
+
+    def _write_values(self, dtype: Any, scale: Scale | None) -> None:
+        for _, i, j in self._mine():
             weights_path = self._weights(i, j)
             size = int(self.nnz[i, j]) * np.dtype(dtype).itemsize
             with hdf5.extend_file(self.path(i, j), size) as file, open(weights_path, "rb") as weights_file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -197,10 +197,13 @@ class Order:
                 self._read_strip(strip, (lo, min(lo + step, window[1])), result)
         return result.finish()
 
-    def entries(self, limit: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """All (rows, columns, values), int64 positions, shard by shard in pieces of about `limit`."""
+    def entries(self, limit: int, shards: Container[int] | None = None) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """All (rows, columns, values), int64 positions, shard by shard in pieces of about `limit`. With `shards` (numbered row by
+        row) only theirs."""
         for i, rows in overlaps(self.rows, (0, self.shape[0])):
             for j, cols in overlaps(self.cols, (0, self.shape[1])):
+                if shards is not None and i * (len(self.cols) - 1) + j not in shards:
+                    continue
                 tile = self._tile(i, j, cols, 0)
                 pointers = tile.pointers((0, rows[1] - rows[0]))
                 for lo, hi in bounded(np.diff(pointers), limit):

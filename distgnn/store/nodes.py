@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from distgnn.store import hdf5
 from distgnn.store.orders import NodeOrder
 from distgnn.store.source import Source
 from distgnn.store.spill import Spill
+from distgnn.store.team import Team
 
 SHARD_BYTES = 64 << 20  # of features; one file's rows are held in memory while they are put in order
 SHARD_ROWS = 1 << 22
@@ -25,29 +25,42 @@ def row_partition(n: int, width: int) -> np.ndarray:
     return partition(n, max(1, -(-n * width * 4 // SHARD_BYTES), -(-n // SHARD_ROWS)))
 
 
-def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder) -> list[Path]:
-    """Files with rows of `permutation` (position -> original id) and `inverse` (original id -> position)."""
-    paths = []
-    for index, (lo, hi) in enumerate(pairwise(parts)):
-        paths.append(folder / f"permutation-{index:04d}.h5")
-        positions = np.arange(lo, hi)
-        with hdf5.create_file(paths[-1], 16 * len(positions)) as file:
+def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder, team: Team) -> list[Path]:
+    """Files with rows of `permutation` (position -> original id) and `inverse` (original id -> position); this rank's of them.
+    Returns the paths of all."""
+    paths = [folder / f"permutation-{index:04d}.h5" for index in range(len(parts) - 1)]
+    for index in team.deal(np.diff(parts)):
+        positions = np.arange(parts[index], parts[index + 1])
+        with hdf5.create_file(paths[index], 16 * len(positions)) as file:
             hdf5.store_array(file, "permutation", order.ids(positions))
             hdf5.store_array(file, "inverse", order.positions(positions))
     return paths
 
 
-def write_nodes(folder: Path, scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder) -> list[Path]:
-    """Files with rows of `features`, `labels` and `split` of a source, those it has, in this order."""
-    paths = []
+def write_nodes(
+    folder: Path, scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder, team: Team
+) -> list[Path]:  # fmt: skip
+    """Files with rows of `features`, `labels` and `split` of a source, those it has, in this order. Collective: each rank reads a
+    share of the features and writes a share of the files. Returns the paths of all."""
+    paths = [folder / f"rows-{index:04d}.h5" for index in range(len(parts) - 1)]
     shuffled = source.width and order.permutation is not None
-    spilled = _spilled(scratch, parts, source, order) if shuffled else None
-    for index, (lo, hi) in enumerate(pairwise(parts)):
-        paths.append(folder / f"rows-{index:04d}.h5")
+    spilled = _spilled(scratch, parts, source, order, team) if shuffled else None
+    with team.together():
+        _write_rows(paths, parts, source, order, team, spilled)
+    if spilled is not None:
+        spilled.close()
+    return paths
+
+
+def _write_rows(
+    paths: list[Path], parts: np.ndarray, source: Source, order: NodeOrder, team: Team, spilled: Spill | None
+) -> None:
+    for index in team.deal(np.diff(parts)):
+        lo, hi = int(parts[index]), int(parts[index + 1])
         ids = order.ids(np.arange(lo, hi))
-        with hdf5.create_file(paths[-1], len(ids) * (4 * source.width + 5)) as file:
+        with hdf5.create_file(paths[index], len(ids) * (4 * source.width + 5)) as file:
             if source.width:
-                features = hdf5.create(file, "features", (int(hi - lo), source.width), np.float32)
+                features = hdf5.create(file, "features", (hi - lo, source.width), np.float32)
                 if spilled is None:
                     for start, block in _feature_blocks(source, lo, hi):
                         features[start - lo : start - lo + len(block)] = block
@@ -57,9 +70,6 @@ def write_nodes(folder: Path, scratch: Path, parts: np.ndarray, source: Source, 
                 hdf5.store_array(file, "labels", np.asarray(source.labels[ids], np.int32))
             if source.split is not None:
                 hdf5.store_array(file, "split", np.asarray(source.split[ids], np.uint8))
-    if spilled is not None:
-        spilled.close()
-    return paths
 
 
 def _feature_blocks(source: Source, lo: int, hi: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -74,20 +84,23 @@ def _feature_blocks(source: Source, lo: int, hi: int) -> Iterator[tuple[int, np.
         yield start, block
 
 
-def _spilled(scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder) -> Spill:
-    """All features, read once from front to back, in one bucket per row file.
+def _spilled(scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder, team: Team) -> Spill:
+    """All features, read once from front to back (by each rank a share of the nodes), in one bucket per row file. Collective.
 
     Fetching the rows of one file after the other instead would read at random from a file that may not fit in memory.
     """
     record = np.dtype([("row", np.int64), ("features", np.float32, (source.width,))])
-    spill = Spill(scratch / "features", len(parts) - 1, record)
-    for start, block in _feature_blocks(source, 0, source.n):
-        positions = order.positions(np.arange(start, start + len(block)))
-        buckets = np.searchsorted(parts, positions, side="right") - 1
-        rows = np.empty(len(block), record)
-        rows["row"] = positions - parts[buckets]
-        rows["features"] = block
-        spill.add(buckets, rows)
+    spill = Spill(scratch / "features", len(parts) - 1, record, team)
+    lo, hi = partition(source.n, team.size)[team.rank : team.rank + 2].tolist()
+    with team.together():
+        for start, block in _feature_blocks(source, lo, hi):
+            positions = order.positions(np.arange(start, start + len(block)))
+            buckets = np.searchsorted(parts, positions, side="right") - 1
+            rows = np.empty(len(block), record)
+            rows["row"] = positions - parts[buckets]
+            rows["features"] = block
+            spill.add(buckets, rows)
+    spill.pool()
     return spill
 
 

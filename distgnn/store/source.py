@@ -69,6 +69,18 @@ class Source:
         """
         raise NotImplementedError
 
+    def edge_share(self, part: int, parts: int) -> Iterator[tuple[int, Edges]]:
+        """The part of `edges()` that rank `part` of `parts` takes: pieces, each with a number of edges that come before it.
+
+        Here every `parts`-th piece, for which each rank reads all of them, as it must where lines of text have to be counted or
+        an archive unpacked. What can start in the middle of a file overrides this.
+        """
+        before = 0
+        for index, edges in enumerate(self.edges()):
+            if index % parts == part:
+                yield before, edges
+            before += len(edges[0])
+
     def features(self, ids: np.ndarray) -> np.ndarray:
         """The float32 (len(ids), width) features of these nodes, in this order; UserError names a NaN or infinity."""
         if self.width:

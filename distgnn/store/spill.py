@@ -1,12 +1,15 @@
-"""Records sorted into buckets that may be larger, all together, than memory."""
+"""Records sorted into buckets that may be larger, all together, than memory, and that several ranks may fill."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from distgnn.store.team import Team
 
 BUDGET = 64 << 20  # bytes held in memory
 
@@ -15,11 +18,14 @@ class Spill:
     """Buckets of records; what exceeds BUDGET bytes is appended to one file per bucket.
 
     No file stays open between appends, so any number of buckets works. `folder` is made when it is first needed and belongs to
-    this spill; `close` removes it.
+    this spill; `close` removes it. In a team each rank adds to a folder of its own, on a file system that all share; after `pool`
+    each may read any bucket.
     """
 
-    def __init__(self, folder: Path, buckets: int, dtype: Any) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, buckets: int, dtype: Any, team: Team | None = None) -> None:
+        self.team = team or Team()
+        self.folders = [folder] if self.team.size == 1 else [folder / f"rank-{rank:04d}" for rank in range(self.team.size)]
+        self.folder = self.folders[self.team.rank]
         self.dtype = np.dtype(dtype)
         self.lengths = np.zeros(buckets, np.int64)
         self._held: list[list[np.ndarray]] = [[] for _ in range(buckets)]
@@ -41,38 +47,48 @@ class Spill:
         if self._bytes > BUDGET:
             self._flush()
 
+    def pool(self) -> None:
+        """Make one spill of what all ranks have added: from here on `lengths` and `read` are about all of it. Collective."""
+        if self.team.size > 1:
+            with self.team.together():
+                self._flush()
+            self.team.total(self.lengths)
+
     def read(self, bucket: int, size: int) -> Iterator[np.ndarray]:
-        """The records of a bucket, in the order they came, in arrays of at most `size`."""
-        path = self._path(bucket)
-        if path.exists():
-            with open(path, "rb") as file:
-                while len(piece := np.fromfile(file, self.dtype, size)):
-                    yield piece
+        """The records of a bucket, rank by rank and in the order they came, in arrays of at most `size`."""
+        for path in self._paths(bucket):
+            if path.exists():
+                with open(path, "rb") as file:
+                    while len(piece := np.fromfile(file, self.dtype, size)):
+                        yield piece
         for held in self._held[bucket]:
             for start in range(0, len(held), size):
                 yield held[start : start + size]
 
     def drop(self, bucket: int) -> None:
         """Free what a bucket occupies."""
-        self._path(bucket).unlink(missing_ok=True)
+        for path in self._paths(bucket):
+            path.unlink(missing_ok=True)
         self._held[bucket] = []
 
     def close(self) -> None:
-        """Free everything."""
-        for bucket in range(len(self.lengths)):
-            self.drop(bucket)
-        if self.folder.exists():
-            self.folder.rmdir()
+        """Free everything that this rank has added, once no rank reads any more."""
+        self._held = []
+        shutil.rmtree(self.folder, ignore_errors=True)  # it is there only if something went to disk
 
     def _flush(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for bucket, held in enumerate(self._held):
             if held:
-                with open(self._path(bucket), "ab") as file:
+                with open(self.folder / _name(bucket), "ab") as file:
                     for piece in held:
                         file.write(piece.view(np.uint8).data)  # unlike tofile, says what went wrong on a full disk
                 self._held[bucket] = []
         self._bytes = 0
 
-    def _path(self, bucket: int) -> Path:
-        return self.folder / f"{bucket:06d}"
+    def _paths(self, bucket: int) -> list[Path]:
+        return [folder / _name(bucket) for folder in self.folders]
+
+
+def _name(bucket: int) -> str:
+    return f"{bucket:06d}"

@@ -1,4 +1,4 @@
-"""From a Source to a store: stream, bucket, sort, normalise, publish."""
+"""From a Source to a store: stream, bucket, sort, normalise, publish; in one process or by all ranks of a job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from distgnn.layout import partition
 from distgnn.partition import Quality, Wanted, check_names, measure
 from distgnn.partition.pattern import Pattern
 from distgnn.store import manifest, nodes, orders
-from distgnn.store.adjacency import PIECE, AdjacencyWriter, Scale, Seen, ShardGrid
+from distgnn.store.adjacency import PIECE, AdjacencyWriter, Observer, Scale, ShardGrid
 from distgnn.store.loader import Order
 from distgnn.store.orders import MatrixOrder, Version
-from distgnn.store.publish import check_target, new_directory
+from distgnn.store.publish import check_target
 from distgnn.store.source import Source
+from distgnn.store.team import Team, of, shared_directory
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ Edges = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
 @dataclass
 class Summary:
     """What `prepare` did. `partitions`: order -> what it costs. `stages`: (name, seconds, peak resident bytes of the process by
-    its end)."""
+    its end, of several ranks the most)."""
 
     out: str
     n: int = 0
@@ -76,8 +77,9 @@ def prepare(
     dtype: str = "float32",
     force: bool = False,
     partitions: Sequence[Wanted] = (),
+    comm: Any = None,
 ) -> Summary:
-    """Write the store `out` (a directory, by custom NAME.dg) from a Source, in this process alone.
+    """Write the store `out` (a directory, by custom NAME.dg) from a Source, in this process alone or by all ranks of `comm`.
 
     A[i, j] is the weight of edge j -> i (1 without weights), and of i -> j too unless the source is directed; of repeated edges
     the largest weight counts. `self_loops` adds A[i, i] = 1 where there is no such entry. With d the row sums,
@@ -96,23 +98,32 @@ def prepare(
         dtype: of A's values, float32 or float64 (features are always float32).
         force: replace an existing store once the new one is complete.
         partitions: further orders, by partition (``distgnn.partition``), each with the partition vector of its parts.
+        comm: mpi4py communicator of the ranks that do this together, which share a file system and have the same source and
+            arguments; collective then. None: this process, without MPI. The store is the same to the byte.
 
-    Memory: a few arrays of one number per node, and a few hundred MB for the shard in work, whatever the number of edges; with
-    partitions, all of A's structure too, and what the partitioner takes. Disk: besides the store, 8 bytes per entry (16 with
-    weights) and a copy of the features until it is done.
+    In a team each rank takes a share of the edges and the features (see `Source.edge_share`), sorts it into buckets on disk, one
+    for every file, and writes its share of the files from what all ranks have put there. Partitions are made by rank 0.
+
+    Memory, of each rank: a few arrays of one number per node, and a few hundred MB for the shard in work, whatever the number of
+    edges; with partitions, on rank 0 all of A's structure too, and what the partitioner takes. Disk: besides the store, 8 bytes
+    per entry (16 with weights) and a copy of the features until it is done.
 
     Raises:
-        UserError: bad arguments or data, or `out` exists. Nothing is left behind then, nor after any other exception.
+        UserError: bad arguments or data, or `out` exists; on all ranks. Nothing is left behind then, nor after any other
+            exception.
     """
-    check_arguments(out, order=order, normalize=normalize, dtype=dtype, force=force, partitions=partitions)
-    _check_source(source)
-    for wanted in partitions:
-        wanted.check(source.n)
-    if shards is not None:
-        check_shards(*shards, source.n)
-    with new_directory(out, force=force, replaceable=_is_store) as folder:
-        work = _Preparation(source, folder, np.dtype(dtype), normalize, self_loops, seed, Summary(str(out)))
+    team = of(comm, out)
+    with team.together():
+        check_arguments(out, order=order, normalize=normalize, dtype=dtype, force=force, partitions=partitions)
+        _check_source(source)
+        for wanted in partitions:
+            wanted.check(source.n)
+        if shards is not None:
+            check_shards(*shards, source.n)
+    with shared_directory(team, out, force=force, replaceable=_is_store) as folder:
+        work = _Preparation(source, folder, np.dtype(dtype), normalize, self_loops, seed, Summary(str(out)), team)
         return work.run(order, shards, partitions)
+    raise AssertionError("unreachable: the directory is there or that has raised")
 
 
 def check_arguments(
@@ -163,6 +174,7 @@ class _Preparation:
     self_loops: bool
     seed: int
     summary: Summary
+    team: Team
 
     def __post_init__(self) -> None:
         self.n = self.summary.n = self.source.n
@@ -172,8 +184,9 @@ class _Preparation:
         self.started = time.perf_counter()
 
     def run(self, names: Sequence[str], shards: tuple[int, int] | None, partitions: Sequence[Wanted]) -> Summary:
-        self.scratch.mkdir()
-        made = [orders.make(name, self.n, self.seed) for name in names]
+        with self.team.together():
+            self.scratch.mkdir(exist_ok=True)
+            made = [orders.make(name, self.n, self.seed) for name in names]
         first = made[0]
         grid = self._grid(shards)
         parts = nodes.row_partition(self.n, self.source.width)
@@ -194,7 +207,9 @@ class _Preparation:
                     self._write_other(path, version, entry, order.partition)
             content["orders"][order.name] = entries[0] if len(entries) == 1 else {"versions": entries}
             self.summary.shards[order.name] = len(entry["rows"]) - 1, len(entry["cols"]) - 1
-        shutil.rmtree(self.scratch)
+        with self.team.together():
+            if self.team.rank == 0:
+                shutil.rmtree(self.scratch)
         self._finish(content)
         return self.summary
 
@@ -205,13 +220,16 @@ class _Preparation:
             return ShardGrid(partition(self.n, shards[0]), partition(self.n, shards[1]))
         edges = self.source.edge_count
         if edges is None:
-            edges = sum(len(src) for src, _, _ in self.source.edges())
+            with self.team.together():
+                count = sum(len(src) for _, (src, _, _) in self._share())
+            edges = sum(self.team.every(count))
             self._stage("count")
         return ShardGrid.for_size(self.n, edges * (1 if self.source.directed else 2) + self.n * self.self_loops)
 
     def _write_nodes(self, parts: np.ndarray, order: MatrixOrder) -> dict[str, Any]:
-        (self.folder / "nodes").mkdir()
-        paths = nodes.write_nodes(self.folder / "nodes", self.scratch, parts, self.source, order.input)
+        with self.team.together():
+            (self.folder / "nodes").mkdir(exist_ok=True)
+        paths = nodes.write_nodes(self.folder / "nodes", self.scratch, parts, self.source, order.input, self.team)
         self._stage("features")
         return {"order": order.name, "partition": parts.tolist(), "files": self._relative(paths)}
 
@@ -220,74 +238,101 @@ class _Preparation:
     ) -> dict[str, Any]:  # fmt: skip
         """The permutation of a version's rows, in files; begins the version's entry in the manifest."""
         folder = self.folder / path
-        folder.mkdir(parents=True)
         entry: dict[str, Any] = {"permutation": None, "partition": None if vector is None else vector.tolist()}
         entry["symmetric"] = self.symmetric and version.alike
-        if version.rows.permutation is not None:
-            paths = nodes.write_permutation(folder, parts, version.rows)
-            entry["permutation"] = {"partition": parts.tolist(), "files": self._relative(paths)}
+        with self.team.together():
+            folder.mkdir(parents=True, exist_ok=True)
+            if version.rows.permutation is not None:
+                paths = nodes.write_permutation(folder, parts, version.rows, self.team)
+                entry["permutation"] = {"partition": parts.tolist(), "files": self._relative(paths)}
         return entry
 
     def _write_first(self, path: str, version: Version, entry: dict[str, Any], grid: ShardGrid) -> dict[str, Any]:
         """Shards of the first order (of its first version), from the source. Returns the degree statistics."""
         edges = self._edges()
-        head = next(edges, None)
-        self.weighted = head is not None and head[2] is not None
-        rows, cols = version.rows.positions, version.cols.positions
+        with self.team.together():
+            head = next(edges, None)
+        kinds = self.team.every(None if head is None else head[2] is not None)
+        self.weighted = next((kind for kind in kinds if kind is not None), False)
         writer = self._writer(path, grid, np.float64 if self.weighted else None)
-        for src, dst, weights in itertools.chain([] if head is None else [head], edges):
+        with self.team.together():
+            self._bucket(writer, version, itertools.chain([] if head is None else [head], edges))
+        self.summary.edges = sum(self.team.every(self.summary.edges))
+        degrees = _Degrees(self.n, version, self.team, self.scratch if self.weighted else None)
+        self._write_shards(writer, entry, path, degrees, lambda: self._scaling(degrees))
+        self.summary.nnz = int(writer.nnz.sum())
+        return degrees.statistics()
+
+    def _bucket(self, writer: AdjacencyWriter, version: Version, edges: Iterable[Edges]) -> None:
+        """This rank's share of the matrix: edges, their reverses where they have one, and self-loops."""
+        rows, cols = version.rows.positions, version.cols.positions
+        for src, dst, weights in edges:
             if weights is not None and not self.weighted:
                 raise ValueError(f"{self.source.name}: some edges have weights, but the first ones had none")
             writer.add(rows(dst), cols(src), weights)
             if not self.source.directed:
                 writer.add(rows(src), cols(dst), weights)
         if self.self_loops:
-            for lo in range(0, self.n, PIECE):
-                loops = np.arange(lo, min(lo + PIECE, self.n))
+            first, last = partition(self.n, self.team.size)[self.team.rank : self.team.rank + 2].tolist()
+            for lo in range(first, last, PIECE):
+                loops = np.arange(lo, min(lo + PIECE, last))
                 writer.add(rows(loops), cols(loops), np.full(len(loops), -np.inf) if self.weighted else None)
-        degrees = _Degrees(self.n, version)
-        self._write_shards(writer, entry, path, degrees.count, lambda: self._scaling(degrees))
-        self.summary.nnz = int(writer.nnz.sum())
-        return degrees.statistics()
 
     def _write_other(self, path: str, version: Version, entry: dict[str, Any], vector: np.ndarray | None) -> None:
         """Shards of a further order or version, from those of the first: the same values, moved."""
         grid = ShardGrid(self.first[1].rows, self.first[1].cols)
         writer = self._writer(path, grid if vector is None else grid.aligned(vector), self.dtype)
-        for rows, cols, values in self._entries():
-            writer.add(version.rows.positions(rows), version.cols.positions(cols), values)
+        with self.team.together():
+            for rows, cols, values in self._entries(self.team.deal(self.first[1].shard_nnz.ravel())):
+                writer.add(version.rows.positions(rows), version.cols.positions(cols), values)
         self._write_shards(writer, entry, path)
 
-    def _entries(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """(ids of rows, ids of columns, values) of all that the first order holds by now, in pieces."""
+    def _entries(self, shards: Sequence[int] | None = None) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """(ids of rows, ids of columns, values) of what the first order holds by now (in these shards), in pieces."""
         version, matrix = self.first
-        for rows, cols, values in matrix.entries(PIECE):
+        for rows, cols, values in matrix.entries(PIECE, None if shards is None else set(shards)):
             yield version.rows.ids(rows), version.cols.ids(cols), values
 
     def _partitioned(self, partitions: Sequence[Wanted]) -> Iterator[MatrixOrder]:
-        """Orders by partition of the graph that the first order holds by now."""
+        """Orders by partition of the graph that the first order holds by now. Partitioners work in one process: rank 0's."""
         if not partitions:
             return
-        pattern = Pattern.of_entries(self.n, ((rows, cols) for rows, cols, _ in self._entries()))
+        first, file = self.team.rank == 0, self.scratch / "parts.npy"
+        with self.team.together():
+            if first:
+                pattern = Pattern.of_entries(self.n, ((rows, cols) for rows, cols, _ in self._entries()))
         self._stage("read structure")
         for wanted in partitions:
-            part = wanted.make(pattern, self.seed)
-            self.summary.partitions[wanted.name] = measure(pattern, part, wanted.parts)
+            quality = None
+            with self.team.together():
+                if first:
+                    part = wanted.make(pattern, self.seed)
+                    quality = measure(pattern, part, wanted.parts)
+                    np.save(file, part)
+            if (found := self.team.every(quality)[0]) is not None:
+                self.summary.partitions[wanted.name] = found
+            with self.team.together():
+                part = np.load(file)
             self._stage(f"partition {wanted.name}")
             yield orders.by_parts(wanted.name, part, wanted.parts)
 
     def _writer(self, path: str, grid: ShardGrid, weight: Any) -> AdjacencyWriter:
-        return AdjacencyWriter(self.folder / path, self.scratch, grid, weight)
+        return AdjacencyWriter(self.folder / path, self.scratch, grid, self.team, weight)
 
     def _write_shards(
-        self, writer: AdjacencyWriter, entry: dict[str, Any], path: str, seen: Seen | None = None, scaling: Any = None
+        self, writer: AdjacencyWriter, entry: dict[str, Any], path: str, degrees: _Degrees | None = None, scaling: Any = None
     ) -> None:
         """Turn what the writer has been given into files, and say in the version's `entry` where they are."""
         name = path.partition("/")[2]
+        writer.pool()
         self._stage(f"bucket {name}")
-        writer.write_structure(seen)
+        writer.write_structure(degrees)
+        if degrees is not None:
+            degrees.collect(writer.grid)
         self._stage(f"sort {name}")
-        writer.write_values(self.dtype, scaling() if scaling else None)
+        with self.team.together():
+            scale = scaling() if scaling else None
+        writer.write_values(self.dtype, scale)
         self._stage(f"values {name}")
         height, width = writer.grid.shape
         entry["rows"], entry["cols"] = writer.grid.rows.tolist(), writer.grid.cols.tolist()
@@ -296,11 +341,23 @@ class _Preparation:
 
     def _finish(self, content: dict[str, Any]) -> None:
         """Everything to disk, and the manifest that says so."""
-        paths = sorted(path for path in self.folder.rglob("*") if path.is_file())
-        content["files"] = {path.relative_to(self.folder).as_posix(): manifest.fingerprint(path, sync=True) for path in paths}
-        for path in [path for path in self.folder.rglob("*") if path.is_dir()]:
-            manifest.sync_folder(path)
-        manifest.write(self.folder, content)
+        sizes: dict[str, int] = {}
+        with self.team.together():
+            if self.team.rank == 0:
+                paths = sorted(path for path in self.folder.rglob("*") if path.is_file())
+                sizes = {path.relative_to(self.folder).as_posix(): path.stat().st_size for path in paths}
+        sizes = self.team.every(sizes)[0]  # as rank 0 sees them: file systems in a network may show others something older
+        names, found = list(sizes), {}
+        with self.team.together():
+            for index in self.team.deal(list(sizes.values())):
+                found[names[index]] = manifest.fingerprint(self.folder / names[index], sync=True)
+        prints = {name: one for some in self.team.every(found) for name, one in some.items()}
+        content["files"] = {name: prints[name] for name in names}
+        with self.team.together():
+            if self.team.rank == 0:
+                for path in [path for path in self.folder.rglob("*") if path.is_dir()]:
+                    manifest.sync_folder(path)
+                manifest.write(self.folder, content)
         self._stage("finish")
 
     # -- inside ----------------------------------------------------------------------------------------------------------
@@ -320,13 +377,16 @@ class _Preparation:
             "normalize": self.normalize, "symmetric": self.symmetric,
         }  # fmt: skip
 
+    def _share(self) -> Iterator[tuple[int, Edges]]:
+        return self.source.edge_share(self.team.rank, self.team.size)
+
     def _edges(self) -> Iterator[Edges]:
-        """The source's edges, checked, in pieces of at most PIECE."""
-        for src, dst, weights in self.source.edges():
+        """This rank's share of the source's edges, checked, in pieces of at most PIECE."""
+        for before, (src, dst, weights) in self._share():
             for lo in range(0, len(src), PIECE):
                 piece = slice(lo, lo + PIECE)
                 chunk = (src[piece], dst[piece], None if weights is None else weights[piece])
-                _check_edges(self.source.name, self.n, self.summary.edges, *chunk)
+                _check_edges(self.source.name, self.n, before + lo, *chunk)
                 self.summary.edges += len(chunk[0])
                 yield chunk
 
@@ -350,8 +410,8 @@ class _Preparation:
         return [path.relative_to(self.folder).as_posix() for path in paths]
 
     def _stage(self, name: str) -> None:
+        peak = max(self.team.every(backend.get("numpy").peak_bytes()))
         now = time.perf_counter()
-        peak = backend.get("numpy").peak_bytes()
         self.summary.stages.append((name, now - self.started, peak))
         log.info("%s: %.1f s, peak memory so far %.0f MiB", name, now - self.started, peak / 2**20)
         self.started = now
@@ -364,17 +424,44 @@ def _paths(order: MatrixOrder) -> Iterator[tuple[str, Version]]:
     yield from zip(names, order.versions, strict=True)
 
 
-class _Degrees:
-    """Row sums, and neighbours without the node itself, by row of a version of the matrix, added up shard by shard."""
+class _Degrees(Observer):
+    """Row sums, and neighbours without the node itself, by row of a version of the matrix, added up shard by shard.
 
-    def __init__(self, n: int, version: Version) -> None:
-        self.version = version
+    Sums of counts are exact. Those of weights are rounded, so the shards of a row are always added from left to right: in a team,
+    whose ranks write them at the same time, through files in `scratch` (None: no weights).
+    """
+
+    def __init__(self, n: int, version: Version, team: Team, scratch: Path | None) -> None:
+        self.version, self.team = version, team
+        self.scratch = scratch if team.size > 1 else None
         self.sums = np.zeros(n)
         self.neighbours = np.zeros(n, np.int64)
 
+    def begin(self, i: int, j: int, rows: tuple[int, int]) -> None:
+        self.shard, self.rows = (i, j), rows
+        self.partial = np.zeros(rows[1] - rows[0])
+
+    def end(self) -> None:
+        if self.scratch is None:
+            self.sums[slice(*self.rows)] += self.partial
+        else:
+            with open(_sums(self.scratch, *self.shard), "wb") as file:
+                file.write(self.partial.data)
+
+    def collect(self, grid: ShardGrid) -> None:
+        """Add up what all ranks have counted. Collective."""
+        if self.scratch is not None:
+            with self.team.together():
+                for i in self.team.deal(np.diff(grid.rows)):
+                    for j in range(grid.shape[1]):
+                        self.sums[grid.rows[i] : grid.rows[i + 1]] += np.fromfile(path := _sums(self.scratch, i, j))
+                        path.unlink()
+        self.team.total(self.sums)
+        self.team.total(self.neighbours)
+
     def count(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
         lo, hi = rows[0], rows[-1] + 1
-        self.sums[lo:hi] += np.bincount(rows - lo, weights)
+        self.partial[lo - self.rows[0] : hi - self.rows[0]] += np.bincount(rows - lo, weights)
         others = rows != self.rows_of(cols)
         self.neighbours[lo:hi] += np.bincount(rows - lo, others).astype(np.int64)
 
@@ -389,6 +476,10 @@ class _Degrees:
     def statistics(self) -> dict[str, Any]:
         d = self.neighbours
         return {"min": int(d.min()), "mean": float(d.mean()), "max": int(d.max()), "isolated": int(np.count_nonzero(d == 0))}
+
+
+def _sums(scratch: Path, i: int, j: int) -> Path:
+    return scratch / f"sums-{i:04d}-{j:04d}"
 
 
 def _choice(flag: str, value: str, known: Sequence[str]) -> None:

@@ -53,18 +53,19 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     n, edges = graph["n"], path / "edges.npy"
     header = _edge_header(edges, graph["edges"])
 
-    def stream() -> Iterator[Edges]:
+    def window(first: int, last: int) -> Iterator[Edges]:
         with reading(edges), open(edges, "rb") as file:
-            file.seek(header.offset)
-            for lo in range(0, graph["edges"], CHUNK):
-                count = min(CHUNK, graph["edges"] - lo)
+            file.seek(header.offset + 2 * header.dtype.itemsize * first)
+            for lo in range(first, last, CHUNK):
+                count = min(CHUNK, last - lo)
                 pairs = np.fromfile(file, header.dtype, 2 * count)
                 if len(pairs) < 2 * count:
                     raise EOFError("the file became shorter")
                 pairs = pairs.reshape(count, 2).astype(np.int64, copy=False)
                 yield np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1]), None
 
-    source = Imported(str(graph.get("kind") or path.name), edges, n, stream, options)
+    source = Imported(str(graph.get("kind") or path.name), edges, n, lambda: window(0, graph["edges"]), options)
+    source.window = window
     source.directed = graph["directed"] if options.directed is None else options.directed
     source.edge_count = graph["edges"]
     if graph["width"]:

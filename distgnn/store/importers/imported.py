@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distgnn.errors import UserError
+from distgnn.layout import partition
 from distgnn.rng import splitmix64
 from distgnn.store.importers.tables import Features
 from distgnn.store.source import EDGE_CHUNK, Edges, ImportOptions, Source
@@ -15,6 +16,7 @@ from distgnn.store.source import EDGE_CHUNK, Edges, ImportOptions, Source
 HIGHEST_ID = 1 << 40
 HIGHEST_CLASS = 1 << 20
 Stream = Callable[[], Iterator[Edges]]
+Window = Callable[[int, int], Iterator[Edges]]
 
 
 @dataclass
@@ -52,8 +54,11 @@ class Imported(Source):
     """A source over `stream()`, which yields (src, dst, weight or None) pieces of any size, ids not yet checked.
 
     `half` is set where both directions of every edge are listed: only the one with src <= dst is passed on, so that
-    nobody counts an edge twice, and the source is undirected.
+    nobody counts an edge twice, and the source is undirected. `window(lo, hi)` yields edges lo..hi of the stream where those
+    before them need not be read for that.
     """
+
+    window: Window | None = None
 
     def __init__(self, name: str, path: object, n: int, stream: Stream, options: ImportOptions,
                  table: Features | None = None):
@@ -93,9 +98,9 @@ class Imported(Source):
             raise UserError(f"{path}: the split must hold one of 0, 1, 2, 3 for each of the {self.n} nodes")
         self.split = split.astype(np.uint8)
 
-    def _kept(self) -> Iterator[Edges]:
-        """The stream with ids and weights checked, weights dropped where they are not asked for."""
-        for src, dst, weight in self.stream():
+    def _kept(self, stream: Stream | None = None) -> Iterator[Edges]:
+        """The stream (or another) with ids and weights checked, weights dropped where they are not asked for."""
+        for src, dst, weight in (stream or self.stream)():
             check_ids(src, self.n, self.path)
             check_ids(dst, self.n, self.path)
             if not self.options.weights:
@@ -107,7 +112,20 @@ class Imported(Source):
             yield src, dst, weight
 
     def edges(self) -> Iterator[Edges]:
-        for src, dst, weight in self._kept():
+        yield from self._pieces(self._kept())
+
+    def edge_share(self, part: int, parts: int) -> Iterator[tuple[int, Edges]]:
+        if self.window is None or self.half or self.edge_count is None:
+            yield from super().edge_share(part, parts)
+            return
+        first, last = partition(self.edge_count, parts)[part : part + 2].tolist()
+        before, window = first, self.window
+        for edges in self._pieces(self._kept(lambda: window(first, last))):
+            yield before, edges
+            before += len(edges[0])
+
+    def _pieces(self, kept: Iterator[Edges]) -> Iterator[Edges]:
+        for src, dst, weight in kept:
             if self.half:
                 keep = src <= dst
                 src, dst, weight = src[keep], dst[keep], None if weight is None else weight[keep]
