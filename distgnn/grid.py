@@ -26,7 +26,9 @@ class Grid:
         axes: the size of each axis, by name; their product must be ``comm.size``.
 
     Attributes:
-        overlap: panels of products on this grid travel while others are multiplied (results do not depend on it).
+        overlap: panels of products on this grid travel while others are multiplied, and sums of row blocks likewise (results do
+            not depend on it).
+        block_rows: rows of the blocks in which products are summed over ranks (see ``reduction.py``); None for a default by size.
         workspace: the buffers that products and networks on this grid use again.
 
     Raises:
@@ -51,6 +53,7 @@ class Grid:
         self.device = self.backend.bind(node.Get_rank())
         node.Free()
         self.overlap = True
+        self.block_rows: int | None = None
         self.workspace = Workspace(self.backend)
         self.world = Comm(comm, self.backend, "world")
         self._along: dict[tuple[str, ...], Comm] = {(): Comm(MPI.COMM_SELF, self.backend, "self")}

@@ -102,17 +102,27 @@ class CSR:
         return self.shape, self.nnz, np.dtype(self.indices.dtype), self.dtype
 
     def row_blocks(self, nonzeros: int) -> list[tuple[int, int, CSR]]:
-        """Consecutive rows of about so many non-zeros each, as (first, last, block): views, but for row pointers of their own."""
+        """Consecutive rows of about so many non-zeros each, as (first, last, block)."""
         bounds = np.unique(np.searchsorted(self.indptr, np.arange(0, self.nnz, nonzeros)))
-        pieces = []
-        for first, last in pairwise([0, *bounds[(bounds > 0) & (bounds < self.shape[0])].tolist(), self.shape[0]]):
-            start, stop = int(self.indptr[first]), int(self.indptr[last])
-            piece = object.__new__(CSR)
-            piece.shape, piece.buffer, piece.cached = (last - first, self.shape[1]), None, {}
-            piece.data, piece.indices = self.data[start:stop], self.indices[start:stop]
-            piece.indptr = self.indptr[first : last + 1] - self.indptr[first]
-            pieces.append((first, last, piece))
-        return pieces
+        ends = [*bounds[(bounds > 0) & (bounds < self.shape[0])].tolist(), self.shape[0]]
+        return [(first, last, rows) for (first, last), rows in zip(pairwise([0, *ends]), self.split(ends), strict=True)]
+
+    def split(self, ends: Sequence[int]) -> list[CSR]:
+        """The rows before each of these ends: views, but for row pointers of their own. Made once and kept."""
+        if tuple(ends) == (self.shape[0],):
+            return [self]
+        key = f"rows {tuple(ends)}"
+        if key not in self.cached:
+            self.cached[key] = [self._rows(first, last) for first, last in pairwise([0, *ends])]
+        return self.cached[key]
+
+    def _rows(self, first: int, last: int) -> CSR:
+        start, stop = int(self.indptr[first]), int(self.indptr[last])
+        piece = object.__new__(CSR)
+        piece.shape, piece.buffer, piece.cached = (last - first, self.shape[1]), None, {}
+        piece.data, piece.indices = self.data[start:stop], self.indices[start:stop]
+        piece.indptr = self.indptr[first : last + 1] - self.indptr[first]
+        return piece
 
     def to_scipy(self) -> sp.csr_array:
         """The block as a SciPy matrix on the host (sharing memory where the block is there already)."""

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
-from distgnn import local
+from distgnn import local, reduction
 from distgnn.algorithms.panels import broadcast
 from distgnn.layout import Cut, Layout, Range, block
 from distgnn.matrix import DistDense
@@ -131,8 +131,7 @@ class ShardedWeights(DenseProducts):
         self.check(T, None, W)
         Z = DistDense.empty(self.output_layout, (T.shape[0], W.shape[1]), T.dtype) if out is None else out
         W_block = self._whole(W)  # line 6
-        local.gemm(T.block, W_block, out=Z.block)  # line 7
-        self.feature.allreduce(Z.block)  # line 8
+        reduction.gemm(self.grid, self.feature, T.block, W_block, Z.block)  # lines 7-8
         return Z
 
     def backward(
@@ -145,6 +144,5 @@ class ShardedWeights(DenseProducts):
         dT = None
         if W is not None:
             dT = out or T.like(self.grid.backend.empty(T.block.shape, T.dtype))
-            local.gemm(G.block, self._whole(W), out=dT.block, trans_b=True)  # lines 18-19
-            self.contract.allreduce(dT.block)  # line 20
+            reduction.gemm(self.grid, self.contract, G.block, self._whole(W), dT.block, trans_b=True)  # lines 18-20
         return DistDense(dW, self.weight_layout, shape), dT
