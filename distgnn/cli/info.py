@@ -16,7 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE", help="what prepare wrote")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--ranks", type=widths, metavar="P[,P...]", help="also balance and volume of every order cut into P block rows"
+        "--ranks",
+        type=widths,
+        metavar="P[,P...]",
+        help="also balance and volume of every order cut into P block rows (not of double, which is for grids)",
     )
     parser.add_argument(
         "--width", type=count, metavar="F", help="of the dense matrix, for volumes in MB (default: that of the features)"
@@ -87,8 +90,10 @@ def text(path: str, facts: dict[str, Any]) -> str:
     ]
     for name, order in facts["orders"].items():
         rows, cols = order["shards"]
-        words = [f"{rows}x{cols} shards, {order['bytes'] / 1e6:.1f} MB, non-zeros max/mean {order['balance']:.2f}"]
-        lines.append((f"order {name}", "; ".join(words)))
+        versions = " and ".join(f"{version['balance']:.2f}" for version in order.get("versions", [order]))
+        layers = ", in even and odd layers" if "versions" in order else ""
+        words = f"{rows}x{cols} shards, {order['bytes'] / 1e6:.1f} MB, non-zeros max/mean {versions}{layers}"
+        lines.append((f"order {name}", words))
         for cut in order.get("block_rows", ()):
             lines += [(f"  {cut['ranks']} block rows", balance_text(cut)), ("", volume_text(cut))]
     if "verified" in facts:

@@ -44,13 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     writing = parser.add_argument_group("writing")
     writing.add_argument(
-        "--order", default="random", metavar="NAMES", help="node orders to write, separated by commas: random, original"
-    )
+        "--order", default="random", metavar="NAMES", help="node orders to write, separated by commas: random, original, or "
+        "double (rows and columns permuted differently, for algorithm 3d)",
+    )  # fmt: skip
     writing.add_argument(
         "--partition", metavar="METHOD:K[,...]", help="further orders METHOD-K, whose K parts become the block rows of "
         "products: random, metis, metis-volume, hypergraph, volume, or a FILE with every node's part; holds the graph in memory",
     )  # fmt: skip
-    writing.add_argument("--seed", type=int, default=0, metavar="S", help="of the random order, the partitions and the split")
+    writing.add_argument("--seed", type=int, default=0, metavar="S", help="of the permutations, the partitions and the split")
     writing.add_argument(
         "--normalize", default="gcn", choices=("gcn", "row", "none"), help="scale by degrees on both sides, by row, or not"
     )

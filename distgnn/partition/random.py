@@ -11,7 +11,7 @@ from distgnn.store import orders
 
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
     """An even cut of the random order of this seed (the `random` order of a store). `imbalance` is what comes out."""
-    permutation = orders.make("random", pattern.n, seed).permutation
+    permutation = orders.shuffled(pattern.n, seed).permutation
     assert permutation is not None
     part = np.empty(pattern.n, np.int32)
     part[permutation] = np.repeat(np.arange(parts, dtype=np.int32), np.diff(layout.partition(pattern.n, parts)))

@@ -22,7 +22,8 @@ def describe(store: Store, ranks: Sequence[int] = ()) -> dict[str, Any]:
     """Facts of the manifest, and of every order its shards: their grid, entries, max/mean entries and bytes.
 
     With `ranks` also how the order behaves when cut into each of those numbers of block rows (see `block_rows`), which reads all
-    of it for each; an order by partition also as it was made for.
+    of it for each; an order by partition also as it was made for. An order of two versions has these facts of each, and has no
+    block rows: only the 3D product takes it.
     """
     facts = {name: store.manifest[name] for name in _FACTS}
     facts["orders"] = {name: _describe_order(store, store.order(name), ranks) for name in store.orders}
@@ -31,19 +32,26 @@ def describe(store: Store, ranks: Sequence[int] = ()) -> dict[str, Any]:
 
 
 def _describe_order(store: Store, order: Order, ranks: Sequence[int]) -> dict[str, Any]:
-    grid = order.shard_nnz.shape
-    shards = [name for row in store.manifest["orders"][order.name]["files"] for name in row]
-    described: dict[str, Any] = {
-        "shards": list(grid),
-        "largest_shard": int(order.shard_nnz.max()),
-        "balance": balance(order.shard_nnz),
-        "bytes": sum(store.manifest["files"][name]["bytes"] for name in shards),
-    }
+    versions = [_describe_shards(store, version) for version in order.versions]
+    if len(versions) > 1:
+        worst = {key: max(version[key] for version in versions) for key in ("largest_shard", "balance")}
+        return versions[0] | worst | {"bytes": sum(version["bytes"] for version in versions), "versions": versions}
+    described = versions[0]
     own = [] if order.partition is None else [len(order.partition) - 1]
     counts = [*own, *(count for count in ranks if count not in own)]
     if counts:
         described["block_rows"] = [block_rows(order, count) for count in counts]
     return described
+
+
+def _describe_shards(store: Store, order: Order) -> dict[str, Any]:
+    """One version of an order."""
+    return {
+        "shards": list(order.shard_nnz.shape),
+        "largest_shard": int(order.shard_nnz.max()),
+        "balance": balance(order.shard_nnz),
+        "bytes": sum(store.manifest["files"][name]["bytes"] for name in order.files),
+    }
 
 
 def balance(counts: np.ndarray) -> float:

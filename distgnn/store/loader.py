@@ -50,7 +50,7 @@ class Store:
             nodes = self.manifest["nodes"]
             self._nodes = NodeFiles(self.path, nodes["partition"], nodes["files"], self.width)
             _check_partition("nodes", self._nodes.partition, self.n)
-            self._stored = {name: self.order(name) for name in self.orders}[nodes["order"]]
+            self._stored = {name: self.order(name) for name in self.orders}[nodes["order"]].layer(-1)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{self.path / manifest.NAME}: damaged ({error}); copy or prepare the store again") from None
 
@@ -58,18 +58,20 @@ class Store:
         return f"Store({str(self.path)!r}: {self.n} nodes, {self.nnz} entries, {self.width} features, {self.classes} classes)"
 
     def order(self, name: str | None = None) -> Order:
-        """The matrix in one order (default: the first); UserError lists the orders there are."""
+        """The matrix in one order (default: the first), of `double` that of layer 0; UserError lists the orders there are."""
         name = self.orders[0] if name is None else name
         if name not in self.manifest["orders"]:
             raise UserError(f"{self.path}: no order {name!r}; it has {', '.join(self.orders)}")
-        order = Order(self.path, name, self.manifest["orders"][name], self.n, self.dtype)
-        if order.nnz != self.nnz:
-            raise ValueError(f"{self.nnz} non-zeros, but {order.nnz} in the shards of order {name}")
+        order = Order.opened(self.path, name, self.manifest["orders"][name], self.n, self.dtype)
+        for version in order.versions:
+            if version.nnz != self.nnz:
+                raise ValueError(f"{self.nnz} non-zeros, but {version.nnz} in the shards of order {name}")
         return order
 
     def features(self, order: str | Order | None = None, rows: Range | None = None, cols: Range | None = None) -> np.ndarray:
         """float32[rows, cols] of the nodes at these positions of an order; everything by default.
 
+        A name means the side that layer 0 takes its input from, `order(name).layer(-1)`; an Order its own rows.
         In the order they are stored in (the default one) this reads just the window. In others a rank's nodes are scattered
         over the whole store: it reads the columns of all nodes, in pieces, and keeps what it needs.
         """
@@ -81,7 +83,11 @@ class Store:
         return self._read("features", order, rows, cols)
 
     def labels(self, order: str | Order | None = None, rows: Range | None = None) -> np.ndarray:
-        """int32[rows]: the class of the nodes at these positions, -1 where unlabelled."""
+        """int32[rows]: the class of the nodes at these positions, -1 where unlabelled.
+
+        Labels belong to the output of the last layer, so of an order with two versions say which: ValueError for its name.
+        """
+        order = self._output_side(order)
         rows = rows or (0, self.n)
         _check_window("labels", rows, self.n)
         if not self.classes:
@@ -94,7 +100,8 @@ class Store:
         return labels
 
     def split(self, order: str | Order | None = None, rows: Range | None = None) -> np.ndarray:
-        """uint8[rows]: 0 none, 1 train, 2 validation, 3 test."""
+        """uint8[rows]: 0 none, 1 train, 2 validation, 3 test; of an order with two versions as `labels`."""
+        order = self._output_side(order)
         rows = rows or (0, self.n)
         _check_window("split", rows, self.n)
         if self.manifest["split"] is None:
@@ -106,24 +113,42 @@ class Store:
         return manifest.verify(self.path, self.manifest["files"])
 
     def _read(self, name: str, order: str | Order | None, rows: Range, cols: Range | None) -> np.ndarray:
-        wanted = order if isinstance(order, Order) else self.order(order)
-        if wanted.name == self._stored.name:
+        wanted = order if isinstance(order, Order) else self.order(order).layer(-1)
+        if (wanted.name, wanted.version) == (self._stored.name, self._stored.version):
             return self._nodes.rows(name, rows, cols)
         return self._nodes.gather(name, self._stored.positions(wanted.permutation(*rows)), cols)
+
+    def _output_side(self, order: str | Order | None) -> Order:
+        if isinstance(order, Order):
+            return order
+        named = self.order(order)
+        if len(named.versions) > 1:
+            raise ValueError(
+                f"order {named.name} has two sides, and the network's depth says which its output is in: pass "
+                f'store.order("{named.name}").layer(L - 1) for a network of L layers'
+            )
+        return named
 
 
 class Order:
     """The matrix A of a store with its nodes in one order: a BlockSource that distributed operators load from.
 
+    An order has one version of the matrix for all layers, or two for layers in turn (`double`, Plexus section 5.1):
+    P_r A P_cᵀ for the even layers, P_c A P_rᵀ for the odd ones. Positions, here and in node arrays, are those of the rows; the
+    columns of a layer's matrix are in the row order of the layer before.
+
     Attributes:
         name, shape, dtype, nnz
+        versions: the one or two versions of the order, all of them; `version`: which of them this is.
         symmetric: A == A.T to the bit, so one copy serves both.
         partition: the partition vector this order was made for (a partitioner's unequal blocks), or None.
         rows, cols: partition vectors of the shard grid; `shard_nnz` its entries.
     """
 
-    def __init__(self, root: Path, name: str, entry: dict[str, Any], n: int, dtype: Any) -> None:
+    def __init__(self, root: Path, name: str, entry: dict[str, Any], n: int, dtype: Any, version: int = 0) -> None:
         self.root, self.name, self._files = root, name, entry["files"]
+        self.version = version
+        self.versions: tuple[Order, ...] = (self,)
         self.shape = (n, n)
         self.dtype = np.dtype(dtype)
         self.symmetric = bool(entry["symmetric"])
@@ -138,6 +163,22 @@ class Order:
         vectors += [] if self._permutation is None else [self._permutation.partition]
         for vector in vectors:
             _check_partition(f"order {name}", vector, n)
+
+    @classmethod
+    def opened(cls, root: Path, name: str, entry: dict[str, Any], n: int, dtype: Any) -> Order:
+        """The first version of an order, from its entry in the manifest."""
+        entries = entry.get("versions", [entry])
+        if not 1 <= len(entries) <= 2:
+            raise ValueError(f"order {name} has {len(entries)} versions")
+        versions = tuple(cls(root, name, one, n, dtype, number) for number, one in enumerate(entries))
+        for one in versions:
+            one.versions = versions
+        return versions[0]
+
+    def layer(self, number: int) -> Order:
+        """The matrix of GCN layer `number`. Layer -1 is "before layer 0": its rows are what layer 0 has as columns, so that
+        features go by `layer(-1)` and the output of an L-layer network by `layer(L - 1)`."""
+        return self.versions[number % len(self.versions)]
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
         """A[rows, cols] as CSR with local, sorted, unique indices: int32 where they fit.
@@ -167,17 +208,22 @@ class Order:
                     yield np.repeat(np.arange(lo, hi) + rows[0], counts), indices.astype(np.int64), values
 
     def permutation(self, lo: int, hi: int) -> np.ndarray:
-        """int64: the original ids of the nodes at positions lo..hi."""
+        """int64: the original ids of the nodes at positions (rows) lo..hi."""
         _check_window("positions", (lo, hi), self.shape[0])
         if self._permutation is None:
             return np.arange(lo, hi)
         return self._permutation.rows("permutation", (lo, hi)).astype(np.int64)
 
     def positions(self, ids: np.ndarray) -> np.ndarray:
-        """int64: where the nodes with these original ids stand."""
+        """int64: where the nodes with these original ids stand (which rows are theirs)."""
         if self._permutation is None:
             return np.asarray(ids, np.int64)
         return self._permutation.gather("inverse", np.asarray(ids)).astype(np.int64)
+
+    @property
+    def files(self) -> list[str]:
+        """The shard files, as the manifest names them."""
+        return [name for row in self._files for name in row]
 
     def _tile(self, i: int, j: int, window: Range, left: int) -> _Tile:
         first, last = int(self.cols[j]), int(self.cols[j + 1])

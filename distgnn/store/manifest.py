@@ -11,10 +11,13 @@ Schema version 1, all of it JSON:
     labelled, split     labelled nodes; {"train", "validation", "test"} node counts or null
     directed, weighted, self_loops, normalize, symmetric
     degrees             {"min", "mean", "max", "isolated"}: neighbours per node (per row), the node itself not counted
-    nodes               {"order", "partition", "files"}: row shards of features, labels, split, in the order named
+    nodes               {"order", "partition", "files"}: row shards of features, labels, split, in the order named (of its
+                        last version's rows, which is what layer 0 takes as input)
     orders              name -> {"rows", "cols": partition vectors of the shard grid, "files": 2D list, "nnz": 2D list,
                         "permutation": {"partition", "files"} or null for the identity, "symmetric",
-                        "partition": null or the partition vector this order was made for}; the first is the default
+                        "partition": null or the partition vector this order was made for}; the first is the default.
+                        An order of two matrices has {"versions": [even, odd]}, two of these, where `permutation` is that
+                        of the rows and the columns are in the order of the other's rows
     files               path -> {"bytes", "sha256"}, all files but the manifest
 """
 

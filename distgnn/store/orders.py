@@ -1,8 +1,12 @@
 """Node orders: which node stands at which position.
 
-An order is a permutation ``p`` with ``p[position] = original id``. `random` spreads hubs and communities
+A node order is a permutation ``p`` with ``p[position] = original id``. `random` spreads hubs and communities
 evenly over any blocks (MG-GCN section 5.2: it balances the non-zeros of tiles without looking at the graph). An order by
 partition has the parts one after the other; they become the blocks of the products it was made for.
+
+`double` has two permutations (Plexus section 5.1), because under a single one whatever lies near the diagonal stays there,
+self-loops above all: layers 0, 2, 4 … multiply P_r A P_cᵀ and layers 1, 3, 5 … P_c A P_rᵀ, so that each takes its input in the
+order in which the one before leaves its output.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import numpy as np
 from distgnn import rng
 from distgnn.errors import UserError
 
-KNOWN = ("original", "random")
+KNOWN = ("original", "random", "double")
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -30,12 +34,10 @@ def check_names(names: Sequence[str]) -> None:
 @dataclass(frozen=True)
 class NodeOrder:
     """A node order held in memory: `permutation` [position] -> id and `inverse` [id] -> position, int32 where it fits;
-    both None for the identity. `partition`: the partition vector that it was made for, or None."""
+    both None for the identity."""
 
-    name: str
     permutation: np.ndarray | None = None
     inverse: np.ndarray | None = None
-    partition: np.ndarray | None = None
 
     def ids(self, positions: np.ndarray) -> np.ndarray:
         return positions if self.permutation is None else self.permutation[positions]
@@ -44,26 +46,64 @@ class NodeOrder:
         return ids if self.inverse is None else self.inverse[ids]
 
 
-def make(name: str, n: int, seed: int) -> NodeOrder:
+@dataclass(frozen=True)
+class Version:
+    """A version of the matrix: which nodes stand at its rows and which at its columns."""
+
+    rows: NodeOrder
+    cols: NodeOrder
+
+    @property
+    def alike(self) -> bool:
+        """Do the same nodes stand at rows and columns of the same number?"""
+        return self.rows is self.cols
+
+
+@dataclass(frozen=True)
+class MatrixOrder:
+    """An order of the matrix: `sides[k]` orders the rows of version k, and the columns of the version after it. Layer l takes
+    version l modulo their number. `partition`: the partition vector that it was made for, or None."""
+
+    name: str
+    sides: tuple[NodeOrder, ...]
+    partition: np.ndarray | None = None
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        return tuple(Version(rows, self.sides[k - 1]) for k, rows in enumerate(self.sides))
+
+    @property
+    def input(self) -> NodeOrder:
+        """Of the nodes at the columns of layer 0's matrix, where features belong."""
+        return self.sides[-1]
+
+
+def make(name: str, n: int, seed: int) -> MatrixOrder:
     """The order of this name; the same for a seed on every machine and NumPy version."""
     if name == "original":
-        return NodeOrder(name)
-    keys = rng.hashes(rng.key(seed, rng.PERMUTATION), np.arange(n))
-    return _sorted(name, keys)
+        return MatrixOrder(name, (NodeOrder(),))
+    if name == "double":
+        return MatrixOrder(name, (shuffled(n, seed), shuffled(n, seed, rng.COLUMN_PERMUTATION)))
+    return MatrixOrder(name, (shuffled(n, seed),))
 
 
-def by_parts(name: str, part: np.ndarray, parts: int) -> NodeOrder:
+def shuffled(n: int, seed: int, stream: int = rng.PERMUTATION) -> NodeOrder:
+    """A random permutation, a function of (seed, stream)."""
+    return _sorted(rng.hashes(rng.key(seed, stream), np.arange(n)))
+
+
+def by_parts(name: str, part: np.ndarray, parts: int) -> MatrixOrder:
     """The nodes of part 0, of part 1, and so on, each in the order of their ids; part int (n,) in 0..parts-1."""
     bounds = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=parts))])
-    return _sorted(name, part, bounds)
+    return MatrixOrder(name, (_sorted(part),), bounds)
 
 
-def _sorted(name: str, keys: np.ndarray, partition: np.ndarray | None = None) -> NodeOrder:
+def _sorted(keys: np.ndarray) -> NodeOrder:
     """By ascending keys; nodes with the same key by id."""
     permutation = np.argsort(keys, kind="stable").astype(index_type(len(keys)))
     inverse = np.empty_like(permutation)
     inverse[permutation] = np.arange(len(keys), dtype=inverse.dtype)
-    return NodeOrder(name, permutation, inverse, partition)
+    return NodeOrder(permutation, inverse)
 
 
 def index_type(n: int) -> np.dtype:

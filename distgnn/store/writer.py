@@ -24,7 +24,7 @@ from distgnn.partition.pattern import Pattern
 from distgnn.store import manifest, nodes, orders
 from distgnn.store.adjacency import PIECE, AdjacencyWriter, Scale, Seen, ShardGrid
 from distgnn.store.loader import Order
-from distgnn.store.orders import NodeOrder
+from distgnn.store.orders import MatrixOrder, Version
 from distgnn.store.publish import check_target, new_directory
 from distgnn.store.source import Source
 
@@ -89,8 +89,9 @@ def prepare(
     and 0 in place of 0^-1/2 and 0^-1.
 
     Args:
-        order: the orders to write (`orders.KNOWN`); the first is the default, and features and labels are stored in it.
-        seed: of the random order.
+        order: the orders to write (`orders.KNOWN`); the first is the default, and features and labels are stored in it (as its
+            layer 0 takes them).
+        seed: of the random permutations.
         shards: rows and columns of the grid of shards; by default from the sizes, so that a shard stays bounded.
         dtype: of A's values, float32 or float64 (features are always float32).
         force: replace an existing store once the new one is complete.
@@ -170,14 +171,18 @@ class _Preparation:
             setattr(self.summary, name, content[name])
         content["nodes"] = self._write_nodes(parts, first)
         content["orders"] = {}
-        for order in itertools.chain(made, self._partitioned(partitions, first, content["orders"])):
-            entry = self._write_permutation(order, parts)
-            if order is first:
-                degrees = self._write_first(order, entry, grid)
-                content.update(edges=self.summary.edges, nnz=self.summary.nnz, weighted=self.weighted, degrees=degrees)
-            else:
-                self._write_other(order, entry, first, content["orders"][first.name])
-            content["orders"][order.name] = entry
+        for order in itertools.chain(made, self._partitioned(partitions)):
+            entries = []
+            for path, version in _paths(order):
+                entries.append(entry := self._write_permutation(path, version, order.partition, parts))
+                if order is first and len(entries) == 1:
+                    degrees = self._write_first(path, version, entry, grid)
+                    content.update(edges=self.summary.edges, nnz=self.summary.nnz, weighted=self.weighted, degrees=degrees)
+                    self.first = version, Order(self.folder, order.name, entry, self.n, self.dtype)
+                else:
+                    self._write_other(path, version, entry, order.partition)
+            content["orders"][order.name] = entries[0] if len(entries) == 1 else {"versions": entries}
+            self.summary.shards[order.name] = len(entry["rows"]) - 1, len(entry["cols"]) - 1
         shutil.rmtree(self.scratch)
         self._finish(content)
         return self.summary
@@ -193,59 +198,66 @@ class _Preparation:
             self._stage("count")
         return ShardGrid.for_size(self.n, edges * (1 if self.source.directed else 2) + self.n * self.self_loops)
 
-    def _write_nodes(self, parts: np.ndarray, order: NodeOrder) -> dict[str, Any]:
+    def _write_nodes(self, parts: np.ndarray, order: MatrixOrder) -> dict[str, Any]:
         (self.folder / "nodes").mkdir()
-        paths = nodes.write_nodes(self.folder / "nodes", self.scratch, parts, self.source, order)
+        paths = nodes.write_nodes(self.folder / "nodes", self.scratch, parts, self.source, order.input)
         self._stage("features")
         return {"order": order.name, "partition": parts.tolist(), "files": self._relative(paths)}
 
-    def _write_permutation(self, order: NodeOrder, parts: np.ndarray) -> dict[str, Any]:
-        folder = self.folder / "orders" / order.name
+    def _write_permutation(
+        self, path: str, version: Version, vector: np.ndarray | None, parts: np.ndarray
+    ) -> dict[str, Any]:  # fmt: skip
+        """The permutation of a version's rows, in files; begins the version's entry in the manifest."""
+        folder = self.folder / path
         folder.mkdir(parents=True)
-        vector = None if order.partition is None else order.partition.tolist()
-        entry: dict[str, Any] = {"permutation": None, "partition": vector, "symmetric": self.symmetric}
-        if order.permutation is not None:
-            paths = nodes.write_permutation(folder, parts, order)
+        entry: dict[str, Any] = {"permutation": None, "partition": None if vector is None else vector.tolist()}
+        entry["symmetric"] = self.symmetric and version.alike
+        if version.rows.permutation is not None:
+            paths = nodes.write_permutation(folder, parts, version.rows)
             entry["permutation"] = {"partition": parts.tolist(), "files": self._relative(paths)}
         return entry
 
-    def _write_first(self, order: NodeOrder, entry: dict[str, Any], grid: ShardGrid) -> dict[str, Any]:
-        """Shards of the first order, from the source. Returns the degree statistics."""
+    def _write_first(self, path: str, version: Version, entry: dict[str, Any], grid: ShardGrid) -> dict[str, Any]:
+        """Shards of the first order (of its first version), from the source. Returns the degree statistics."""
         edges = self._edges()
         head = next(edges, None)
         self.weighted = head is not None and head[2] is not None
-        writer = self._writer(order, grid, np.float64 if self.weighted else None)
+        rows, cols = version.rows.positions, version.cols.positions
+        writer = self._writer(path, grid, np.float64 if self.weighted else None)
         for src, dst, weights in itertools.chain([] if head is None else [head], edges):
             if weights is not None and not self.weighted:
                 raise ValueError(f"{self.source.name}: some edges have weights, but the first ones had none")
-            src, dst = order.positions(src), order.positions(dst)
-            writer.add(dst, src, weights)
+            writer.add(rows(dst), cols(src), weights)
             if not self.source.directed:
-                writer.add(src, dst, weights)
+                writer.add(rows(src), cols(dst), weights)
         if self.self_loops:
             for lo in range(0, self.n, PIECE):
-                loops = np.arange(lo, min(lo + PIECE, self.n))  # of all positions: the same in any order
-                writer.add(loops, loops, np.full(len(loops), -np.inf) if self.weighted else None)
-        degrees = _Degrees(self.n)
-        self._write_shards(writer, entry, order.name, degrees.count, lambda: self._scaling(degrees.sums))
+                loops = np.arange(lo, min(lo + PIECE, self.n))
+                writer.add(rows(loops), cols(loops), np.full(len(loops), -np.inf) if self.weighted else None)
+        degrees = _Degrees(self.n, version)
+        self._write_shards(writer, entry, path, degrees.count, lambda: self._scaling(degrees))
         self.summary.nnz = int(writer.nnz.sum())
         return degrees.statistics()
 
-    def _write_other(self, order: NodeOrder, entry: dict[str, Any], first: NodeOrder, stored: dict[str, Any]) -> None:
-        """Shards of a further order, from those of the first: the same values, moved."""
-        matrix = Order(self.folder, first.name, stored, self.n, self.dtype)
-        grid = ShardGrid(matrix.rows, matrix.cols)
-        writer = self._writer(order, grid if order.partition is None else grid.aligned(order.partition), self.dtype)
-        for rows, cols, values in matrix.entries(PIECE):
-            writer.add(order.positions(first.ids(rows)), order.positions(first.ids(cols)), values)
-        self._write_shards(writer, entry, order.name)
+    def _write_other(self, path: str, version: Version, entry: dict[str, Any], vector: np.ndarray | None) -> None:
+        """Shards of a further order or version, from those of the first: the same values, moved."""
+        grid = ShardGrid(self.first[1].rows, self.first[1].cols)
+        writer = self._writer(path, grid if vector is None else grid.aligned(vector), self.dtype)
+        for rows, cols, values in self._entries():
+            writer.add(version.rows.positions(rows), version.cols.positions(cols), values)
+        self._write_shards(writer, entry, path)
 
-    def _partitioned(self, partitions: Sequence[Wanted], first: NodeOrder, written: dict[str, Any]) -> Iterator[NodeOrder]:
+    def _entries(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """(ids of rows, ids of columns, values) of all that the first order holds by now, in pieces."""
+        version, matrix = self.first
+        for rows, cols, values in matrix.entries(PIECE):
+            yield version.rows.ids(rows), version.cols.ids(cols), values
+
+    def _partitioned(self, partitions: Sequence[Wanted]) -> Iterator[MatrixOrder]:
         """Orders by partition of the graph that the first order holds by now."""
         if not partitions:
             return
-        matrix = Order(self.folder, first.name, written[first.name], self.n, self.dtype)
-        pattern = Pattern.of_entries(self.n, ((first.ids(rows), first.ids(cols)) for rows, cols, _ in matrix.entries(PIECE)))
+        pattern = Pattern.of_entries(self.n, ((rows, cols) for rows, cols, _ in self._entries()))
         self._stage("read structure")
         for wanted in partitions:
             part = wanted.make(pattern, self.seed)
@@ -253,13 +265,14 @@ class _Preparation:
             self._stage(f"partition {wanted.name}")
             yield orders.by_parts(wanted.name, part, wanted.parts)
 
-    def _writer(self, order: NodeOrder, grid: ShardGrid, weight: Any) -> AdjacencyWriter:
-        return AdjacencyWriter(self.folder / "orders" / order.name, self.scratch, grid, weight)
+    def _writer(self, path: str, grid: ShardGrid, weight: Any) -> AdjacencyWriter:
+        return AdjacencyWriter(self.folder / path, self.scratch, grid, weight)
 
     def _write_shards(
-        self, writer: AdjacencyWriter, entry: dict[str, Any], name: str, seen: Seen | None = None, scaling: Any = None
+        self, writer: AdjacencyWriter, entry: dict[str, Any], path: str, seen: Seen | None = None, scaling: Any = None
     ) -> None:
-        """Turn what the writer has been given into files, and say in the order's `entry` where they are."""
+        """Turn what the writer has been given into files, and say in the version's `entry` where they are."""
+        name = path.partition("/")[2]
         self._stage(f"bucket {name}")
         writer.write_structure(seen)
         self._stage(f"sort {name}")
@@ -269,7 +282,6 @@ class _Preparation:
         entry["rows"], entry["cols"] = writer.grid.rows.tolist(), writer.grid.cols.tolist()
         entry["nnz"] = writer.nnz.tolist()
         entry["files"] = [self._relative([writer.path(i, j) for j in range(width)]) for i in range(height)]
-        self.summary.shards[name] = writer.grid.shape
 
     def _finish(self, content: dict[str, Any]) -> None:
         """Everything to disk, and the manifest that says so."""
@@ -307,9 +319,10 @@ class _Preparation:
                 self.summary.edges += len(chunk[0])
                 yield chunk
 
-    def _scaling(self, sums: np.ndarray) -> Scale | None:
+    def _scaling(self, degrees: _Degrees) -> Scale | None:
         if self.normalize == "none":
             return None
+        sums = degrees.sums
         if np.any(sums < 0):
             raise UserError(
                 f"--normalize {self.normalize}: a node's edge weights sum to {sums.min():g}; "
@@ -319,7 +332,8 @@ class _Preparation:
             inverse = np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > 0)
             return lambda rows, cols: inverse[rows]
         root = np.divide(1.0, np.sqrt(sums), out=np.zeros_like(sums), where=sums > 0)
-        return lambda rows, cols: root[rows] * root[cols]  # this product first: it is the same for (i, j) and (j, i)
+        of_cols = degrees.by_column(root)
+        return lambda rows, cols: root[rows] * of_cols[cols]  # this product first: it is the same for (i, j) and (j, i)
 
     def _relative(self, paths: Sequence[Path]) -> list[str]:
         return [path.relative_to(self.folder).as_posix() for path in paths]
@@ -332,17 +346,34 @@ class _Preparation:
         self.started = now
 
 
-class _Degrees:
-    """Row sums, and neighbours without the node itself, added up shard by shard."""
+def _paths(order: MatrixOrder) -> Iterator[tuple[str, Version]]:
+    """Every version of an order and the folder it goes to."""
+    folder = f"orders/{order.name}"
+    names = [folder] if len(order.versions) == 1 else [f"{folder}/even", f"{folder}/odd"]
+    yield from zip(names, order.versions, strict=True)
 
-    def __init__(self, n: int) -> None:
+
+class _Degrees:
+    """Row sums, and neighbours without the node itself, by row of a version of the matrix, added up shard by shard."""
+
+    def __init__(self, n: int, version: Version) -> None:
+        self.version = version
         self.sums = np.zeros(n)
         self.neighbours = np.zeros(n, np.int64)
 
     def count(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
         lo, hi = rows[0], rows[-1] + 1
         self.sums[lo:hi] += np.bincount(rows - lo, weights)
-        self.neighbours[lo:hi] += np.bincount(rows - lo, rows != cols).astype(np.int64)
+        others = rows != self.rows_of(cols)
+        self.neighbours[lo:hi] += np.bincount(rows - lo, others).astype(np.int64)
+
+    def rows_of(self, cols: np.ndarray) -> np.ndarray:
+        """Where the nodes at these columns have their rows."""
+        return cols if self.version.alike else self.version.rows.positions(self.version.cols.ids(cols))
+
+    def by_column(self, by_row: np.ndarray) -> np.ndarray:
+        """Numbers given by row, by column."""
+        return by_row if self.version.alike else by_row[self.rows_of(np.arange(len(by_row)))]
 
     def statistics(self) -> dict[str, Any]:
         d = self.neighbours

@@ -81,7 +81,7 @@ def test_generated_graphs(tmp_path: Path) -> None:
         ("@e.csv @there", "there exists; give --force to replace it, or another name"),
         ("@e.csv @there --force", "there exists and is not a distgnn store"),
         ("@e.csv @no/g.dg", "does not exist"),
-        ("@e.csv @g.dg --order original,metis-8", "--order metis-8: no such order; known: original, random"),
+        ("@e.csv @g.dg --order original,metis-8", "--order metis-8: no such order; known: original, random, double"),
         ("@e.csv @g.dg --shards 4", "--shards '4': expected ROWSxCOLUMNS, such as 4x4"),
         ("@e.csv @g.dg --shards 100000x100000", "--shards 100000x100000: 10000000000 files; at most 65536 are possible"),
         ("@e.csv @g.dg --normalize max", "argument --normalize: invalid choice: 'max'"),

@@ -229,7 +229,7 @@ def test_bad_node_arrays(bad: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"order": ["metis"]}, "--order metis: no such order; known: original, random"),
+        ({"order": ["metis"]}, "--order metis: no such order; known: original, random, double"),
         ({"order": ["random", "random"]}, "--order random,random: give one or more different orders"),
         ({"order": []}, "--order"),
         ({"normalize": "max"}, "--normalize max: expected one of gcn, row, none"),
