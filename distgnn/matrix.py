@@ -262,6 +262,10 @@ class DistSparse(ABC):
         """
         return self.dense.backward(T, G, W, out)
 
+    def tune(self, fan_in: int, fan_out: int) -> dict[str, str]:
+        """Choose the forms of the dense products of a layer with these widths (``DenseProducts.tune``). Collective."""
+        return self.dense.tune(self.shape[0], fan_in, fan_out, self.dtype)
+
     @property
     def associative(self) -> bool:
         """Can this operator compute ``A (H W)`` as well as ``(A H) W``? So it is where its input is cut like its output."""

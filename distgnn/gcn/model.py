@@ -100,6 +100,14 @@ class GCN:
         weights = [Parameter(f"W{i}", i, "weight", layer.W) for i, layer in enumerate(self.layers)]
         return weights + [Parameter(f"b{i}", i, "bias", b) for i, b in enumerate(self._biases())]
 
+    def tune(self) -> list[dict[str, str]]:
+        """Time the forms of every layer's dense products once and take the fastest (Plexus section 5.3). Collective.
+
+        Returns:
+            for each layer product -> form. Rounding depends on it, and so on what else the machine does while it is timed.
+        """
+        return [layer.A.tune(*layer.shape) for layer in self.layers]
+
     def targets(self, labels: Array, split: Array) -> Targets:
         """Labels and splits of the rows of `output_layout` that this rank holds, made ready for the loss.
         Collective.
