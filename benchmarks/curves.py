@@ -73,7 +73,7 @@ def curve(comm: MPI.Intracomm, store: str, grid: str, order: str) -> list[float]
 
 
 def serial(store: str) -> list[float]:
-    """The loss of every epoch of the serial reference, in float64: in float32 its own rounding would be most of the difference."""
+    """The loss of every epoch of the serial reference, in float64: in float32 most of the difference would be its rounding."""
     return [record["loss"] for record in job(MPI.COMM_SELF, store, "1x1x1", "random", "--dtype", "float64").serial_records()]
 
 

@@ -3,7 +3,7 @@
 Plexus section 5.2 ("blocked aggregation") cuts the product into row blocks and all-reduces each when it is there; here the sum of
 a block travels while the host multiplies the next one. Every sum is a reduce-scatter and an all-gather by messages straight from
 rank to rank, the words of the bandwidth-optimal form. A number is added up in the order of the ranks wherever it stands, so that
-results depend neither on the blocks nor on the MPI, and are bitwise equal on all ranks.
+results depend neither on the blocks nor on the MPI, and are bitwise equal on all ranks. Small products are MPI's to sum.
 
 What becomes of two ranks' chunk of two numbers each:
 
@@ -30,8 +30,9 @@ from distgnn.matrix import CSR
 
 Array = Any
 
+SMALL = 1 << 16  # bytes of a product that MPI sums: what counts is how long a message takes, not how many bytes
 CHUNK = 4 << 20  # bytes summed at a time; less costs more calls than it hides
-SMALLEST_BLOCK = 256 << 10  # bytes of a row block, where nobody says how many rows it should have
+SMALLEST_BLOCK = 1 << 20  # bytes of a row block, where nobody says how many rows it should have
 BLOCKS = 8  # row blocks of a product at least, unless they would be smaller than that
 CHUNKS = 3  # under way at a time: one arriving, one being sent on, one to come
 _TAGS = 32768  # MPI promises as many
@@ -43,36 +44,48 @@ def multiply(grid: Grid, group: Comm, A: CSR, B: Array, out: Array, accumulate: 
     Args:
         A: (m, k) CSR block; B: (k, f); out: (m, f) C-contiguous; m and f the same in the whole group.
     """
-    blocks = row_blocks(grid, out) if group.size > 1 else [(0, len(out))]
-    with Sums(grid, group) as sums:
-        for (top, bottom), rows in zip(blocks, A.split([bottom for _, bottom in blocks]), strict=True):
-            sums.start(local.spmm(rows, B, out=out[top:bottom], accumulate=accumulate))
-    return out
+    blocks = row_blocks(grid, group, out)
+    pieces = dict(zip(blocks, A.split([bottom for _, bottom in blocks]), strict=True))
+    return _in_blocks(grid, group, out, blocks, lambda rows: local.spmm(pieces[rows], B, _part(out, rows), accumulate))
 
 
 def gemm(grid: Grid, group: Comm, A: Array, B: Array, out: Array, **how: Any) -> Array:
     """The same for a dense ``A`` (m, k); ``how`` as of :func:`local.gemm`, but for a transposed ``A``. Blocks are made of whole
     pieces of that product, as rounding depends on the height of a piece.
     """
-    with Sums(grid, group) as sums:
-        for top, bottom in row_blocks(grid, out, local.GEMM_ROWS) if group.size > 1 else [(0, len(out))]:
-            sums.start(local.gemm(A[top:bottom], B, out=out[top:bottom], **how))
-    return out
+    blocks = row_blocks(grid, group, out, local.GEMM_ROWS)
+    return _in_blocks(grid, group, out, blocks, lambda rows: local.gemm(_part(A, rows), B, _part(out, rows), **how))
 
 
 def add_up(grid: Grid, group: Comm, array: Array) -> Array:
     """The sum over the group of an array, in place, in the row blocks of a product with that result, which others multiply."""
+    return _in_blocks(grid, group, array, row_blocks(grid, group, array), lambda rows: None)
+
+
+def _in_blocks(grid: Grid, group: Comm, out: Array, blocks: list[Range], compute: Callable[[Range], Any]) -> Array:
+    if group.size == 1 or out.nbytes <= SMALL:
+        for rows in blocks:
+            compute(rows)
+        return group.allreduce(out)
     with Sums(grid, group) as sums:
-        for top, bottom in row_blocks(grid, array):
-            sums.start(array[top:bottom])
-    return array
+        for rows in blocks:
+            compute(rows)
+            sums.start(_part(out, rows))
+    return out
 
 
-def row_blocks(grid: Grid, product: Array, multiple: int = 1) -> list[Range]:
-    """Where a product (m, f) is cut: every ``grid.block_rows`` rows, or into BLOCKS blocks or more that are neither too small
-    for a message nor larger than one; every so many rows rounded up to a multiple. One range at least.
+def _part(array: Array, rows: Range) -> Array:
+    return array[rows[0] : rows[1]]
+
+
+def row_blocks(grid: Grid, group: Comm, product: Array, multiple: int = 1) -> list[Range]:
+    """Where a product (m, f) is cut: every ``grid.block_rows`` rows, or into BLOCKS blocks that are neither too small for a
+    message nor larger than one; every so many rows rounded up to a multiple. One range at least, and no more where the sum is
+    MPI's affair.
     """
     height, row_bytes = len(product), max(product[:1].nbytes, 1)
+    if group.size == 1 or product.nbytes <= SMALL:
+        return [(0, height)]
     size = min(max(height * row_bytes // BLOCKS, SMALLEST_BLOCK), CHUNK)
     step = -(-(grid.block_rows or max(size // row_bytes, 1)) // multiple) * multiple
     return [(top, min(top + step, height)) for top in range(0, max(height, 1), step)]

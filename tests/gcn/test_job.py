@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import distgnn as dg
+from distgnn import reduction
 from distgnn.algorithms import make_grid
 from distgnn.gcn.check import SerialCheck
 from distgnn.gcn.job import Job
@@ -71,8 +72,9 @@ def test_check_agrees(comm, name, shared_tmp_path, capsys):
 @pytest.mark.ranks(1, 2, 4, 8)
 @pytest.mark.parametrize("layers", [2, 3])
 @pytest.mark.parametrize("first", ["double", "random"])
-def test_double_permutation_from_a_store(comm, layers, first, shared_tmp_path, capsys):
+def test_double_permutation_from_a_store(comm, layers, first, shared_tmp_path, capsys, monkeypatch):
     """As the default order and as a further one; directed; an even and an odd number of layers. Blocks of few rows, too."""
+    monkeypatch.setattr(reduction, "SMALL", 0)
     store = shared_tmp_path / "double.dg"
     if comm.Get_rank() == 0:
         prepare(Communities(directed=True), store, order=(first, "double" if first == "random" else "original"))
