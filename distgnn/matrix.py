@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse import _sparsetools
 
 from distgnn import ledger
 from distgnn.backend import Backend
@@ -123,6 +124,16 @@ class CSR:
         piece.data, piece.indices = self.data[start:stop], self.indices[start:stop]
         piece.indptr = self.indptr[first : last + 1] - self.indptr[first]
         return piece
+
+    def transposed(self, backend: Backend) -> CSR:
+        """The transposed block. On the host it is made where it stays, so that nothing is held twice for a moment."""
+        if backend.on_device:
+            return CSR.from_scipy(self.to_scipy().T, backend)
+        shape, kind = self.shape[::-1], self.indices.dtype
+        block = CSR(shape, self.nnz, kind, self.dtype, backend.empty((self.nbytes(shape, self.nnz, kind, self.dtype),), np.uint8))
+        _sparsetools.csr_tocsc(*self.shape, self.indptr, self.indices, self.data, block.indptr, block.indices, block.data)
+        ledger.holds(block, "adjacency", block.buffer.nbytes)
+        return block
 
     def to_scipy(self) -> sp.csr_array:
         """The block as a SciPy matrix on the host (sharing memory where the block is there already)."""

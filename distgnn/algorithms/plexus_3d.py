@@ -116,7 +116,7 @@ class Plexus3D(DistSparse):
         """The shard, transposed where it is."""
         if self.number == self.period:
             return self.layer(0).At
-        return CSR.from_scipy(self.A.to_scipy().T, self.grid.backend)
+        return self.A.transposed(self.grid.backend)
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
         T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)

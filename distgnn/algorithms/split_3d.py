@@ -12,7 +12,7 @@ from distgnn.algorithms.dense import ReplicatedWeights
 from distgnn.algorithms.panels import SparsePanels, broadcast
 from distgnn.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, block
-from distgnn.matrix import CSR, BlockSource, DistDense, DistSparse
+from distgnn.matrix import BlockSource, DistDense, DistSparse
 
 
 class Split3D(DistSparse):
@@ -61,7 +61,7 @@ class Split3D(DistSparse):
     @cached_property
     def At(self) -> SparsePanels:
         """The panels of A, each transposed where it is."""
-        mine = {s: CSR.from_scipy(panel.to_scipy().T, self.grid.backend) for s, panel in self.A.mine.items()}
+        mine = {s: panel.transposed(self.grid.backend) for s, panel in self.A.mine.items()}
         return SparsePanels(self.grid, self.row, range(self.row.size), mine)
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:

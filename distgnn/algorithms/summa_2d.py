@@ -13,7 +13,7 @@ from distgnn.algorithms.dense import ReplicatedWeights
 from distgnn.algorithms.panels import SparsePanels, broadcast
 from distgnn.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, owner, refine
-from distgnn.matrix import CSR, BlockSource, DistDense, DistSparse
+from distgnn.matrix import BlockSource, DistDense, DistSparse
 
 
 class Summa2D(DistSparse):
@@ -71,7 +71,7 @@ class Summa2D(DistSparse):
     @cached_property
     def At(self) -> SparsePanels:
         """The panels of A, each transposed where it is."""
-        mine = {k: CSR.from_scipy(panel.to_scipy().T, self.grid.backend) for k, panel in self.A.mine.items()}
+        mine = {k: panel.transposed(self.grid.backend) for k, panel in self.A.mine.items()}
         return SparsePanels(self.grid, self.row, self.A_roots, mine)
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
