@@ -15,8 +15,8 @@ are the sizes of the axes that cut rows and columns of A in layer l, f_l of the 
     shard            of layer l           8 z/(p_l c_l) + 4 n/p_l, and transposed 8 z/(p_l c_l) + 4 n/c_l
     features                              4 n d_0/P; AdamW's two moments and the gradient as much each
     weights          of layer l           4 d_l d_(l+1)/P, with moments and gradient; and 4 d_l d_(l+1)/(f_l c_l) gathered
-    buffers          of the layers        L + 2 of the largest 4 n d_l/(p_l f_l): T of every layer, and two that come and go
-    gathered         in layer 0           4 n d_0/(c_0 f_0)
+    buffers          of the layers        L + 2 of the largest of 4 n d_l/(p_l f_l) and 4 n d_0/(c_0 f_0): T of each layer and two
+                                          that come and go; the features gathered in layer 0 lie in one of them
     signs            of layer l > 0       n d_l/(8 c_l f_l)
     sums                                  what others have of CHUNKS chunks
 """
@@ -118,7 +118,7 @@ def formula(store: Store, sizes: Any, layers: int) -> dict[str, dict[str, float]
     features = 4 * n * widths[0] / P
     weights = [4 * a * b for a, b in zip(widths, widths[1:], strict=False)]
     buffer = max(4 * n * width / (p * f) for width, (p, _, f) in zip(widths, cut, strict=False))
-    _, c0, f0 = cut[0]
+    buffer = max(buffer, 4 * n * widths[0] / (cut[0][1] * cut[0][2]))
     groups = {sizes[axis] for axis in "xyz"} - {1}
     loaded = {"shards": entries + sum(4 * n / p for p, _, _ in shards)}
     with_features = loaded | {"features": features}
@@ -128,7 +128,6 @@ def formula(store: Store, sizes: Any, layers: int) -> dict[str, dict[str, float]
         "weights, gradients and moments": 4 * sum(weights) / P,
         "gathered weights": max(W / (c * f) for W, (_, c, f) in zip(weights, cut, strict=True)),
         "buffers of the layers": (layers + 2) * buffer,
-        "gathered features": 4 * n * widths[0] / (c0 * f0),
         "signs": sum(n * width / (8 * c * f) for width, (_, c, f) in zip(widths[1:-1], cut[1:], strict=True)),
         "sums": max((reduction.CHUNKS * block_bytes(buffer) * (p - 1) / p for p in groups), default=0),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
@@ -120,22 +121,25 @@ class Plexus3D(DistSparse):
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
         T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
-        F = self.out.allgather_rows(H.block, self.shares, self._gathered(H)) if self.sharded else H.block  # Alg. 1, line 2
-        reduction.multiply(self.grid, self.contract, self.A, F, T.block)  # lines 3-4
+        with self._plane_block(H) as room:
+            F = self.out.allgather_rows(H.block, self.shares, room) if self.sharded else H.block  # Alg. 1, line 2
+            reduction.multiply(self.grid, self.contract, self.A, F, T.block)  # lines 3-4
         return T
 
     def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
         F = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
         if self.sharded:
-            whole = local.spmm(self.At, G.block, out=self._gathered(F))  # line 22
-            self.out.reduce_scatter_rows(whole, self.shares, out=F.block)  # line 23
+            with self._plane_block(F) as room:
+                local.spmm(self.At, G.block, out=room)  # line 22
+                self.out.reduce_scatter_rows(room, self.shares, out=F.block)  # line 23
         else:
             reduction.multiply(self.grid, self.out, self.At, G.block, F.block)
         return F
 
-    def _gathered(self, F: DistDense) -> Any:
-        """Room for what the ranks along the third axis have of ``F``, which layer 0 cuts over it too."""
-        return self.grid.workspace.take("gathered", (int(self.shares[-1]), F.block.shape[1]), F.dtype)
+    def _plane_block(self, F: DistDense) -> AbstractContextManager[Any]:
+        """Room for what all ranks along the third axis have of ``F``, where that is cut over it too."""
+        height = int(self.shares[-1]) if self.sharded else 0
+        return self.grid.workspace.lend((height, F.block.shape[1]), F.dtype)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
