@@ -7,9 +7,9 @@ pieces a rank already holds, and (in ``store/``) for a sharded file. Every distr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,9 +21,12 @@ from distgnn.layout import Layout, Range
 
 if TYPE_CHECKING:
     from distgnn.algorithms.dense import DenseProducts
+    from distgnn.comm import Comm
     from distgnn.grid import Grid
 
 Shape = tuple[int, int]
+
+PIECE = 1 << 22  # elements copied to a device at a time
 
 
 class CSR:
@@ -57,6 +60,15 @@ class CSR:
         return nnz * np.dtype(dtype).itemsize + (nnz + shape[0] + 1) * np.dtype(index_dtype).itemsize
 
     @classmethod
+    def empty(cls, shape: Shape, nnz: int, dtype: Any, backend: Backend) -> CSR:
+        """A block to be filled, on ``backend``'s device. Its indices are int32 where they fit."""
+        index_dtype = np.int64 if max(nnz, *shape) > np.iinfo(np.int32).max else np.int32
+        buffer = backend.empty((cls.nbytes(shape, nnz, index_dtype, dtype),), np.uint8)
+        block = cls(shape, nnz, index_dtype, dtype, buffer)
+        ledger.holds(block, "adjacency", buffer.nbytes)
+        return block
+
+    @classmethod
     def from_scipy(cls, matrix: Any, backend: Backend, dtype: Any = None) -> CSR:
         """A SciPy sparse matrix, sorted, as a block on ``backend``'s device.
 
@@ -66,17 +78,11 @@ class CSR:
         matrix = sp.csr_array(matrix)
         _validate(matrix)
         matrix.sort_indices()
-        dtype = np.dtype(dtype or matrix.dtype)
-        wide = max(matrix.nnz, *matrix.shape) > np.iinfo(np.int32).max
-        index_dtype = np.int64 if wide else np.int32
-        host = np.empty(cls.nbytes(matrix.shape, matrix.nnz, index_dtype, dtype), dtype=np.uint8)
-        block = cls(matrix.shape, matrix.nnz, index_dtype, dtype, host)
-        block.data[...] = matrix.data
-        block.indices[...] = matrix.indices
-        block.indptr[...] = matrix.indptr
-        if backend.on_device:
-            block = cls(matrix.shape, matrix.nnz, index_dtype, dtype, backend.asarray(host))
-        ledger.holds(block, "adjacency", block.buffer.nbytes)
+        block = cls.empty(matrix.shape, matrix.nnz, np.dtype(dtype or matrix.dtype), backend)
+        for source, target in ((matrix.data, block.data), (matrix.indices, block.indices), (matrix.indptr, block.indptr)):
+            for first in range(0, target.size, PIECE):  # converted, where it is, a piece at a time
+                piece = slice(first, first + PIECE)
+                backend.copy_in(np.ascontiguousarray(source[piece], target.dtype), target[piece])
         return block
 
     @property
@@ -116,8 +122,12 @@ class CSR:
 
     def to_scipy(self) -> sp.csr_array:
         """The block as a SciPy matrix on the host (sharing memory where the block is there already)."""
-        arrays = [a if isinstance(a, np.ndarray) else a.get() for a in (self.data, self.indices, self.indptr)]
-        return sp.csr_array(tuple(arrays), shape=self.shape, copy=False)
+        matrix = sp.csr_array(self.shape, dtype=self.dtype)
+        # Given to the constructor, they would be copied: SciPy "prunes" views of a buffer with more elements (here bytes).
+        matrix.data, matrix.indices, matrix.indptr = (
+            a if isinstance(a, np.ndarray) else a.get() for a in (self.data, self.indices, self.indptr)
+        )
+        return matrix
 
 
 def _validate(matrix: sp.csr_array) -> None:
@@ -281,8 +291,22 @@ class DistSparse(ABC):
         axes = " x ".join(cls.axes)
         return UserError(f"--grid {asked}: not a grid for algorithm {cls.name} on {ranks} ranks; possible ({axes}): {listed}")
 
-    def _load(self, read: Callable[[], Iterable[Any]]) -> list[CSR]:
-        """The blocks that ``read`` gives, on the grid's device. Collective: an error on one rank is raised on all."""
+    def _load(self, windows: Sequence[tuple[Range, Range]]) -> list[CSR]:
+        """The blocks of A in these (rows, columns), on the grid's device. Collective: an error on one rank is raised on all.
+
+        Ranks of a node that ask for the same windows of a store read them together, each shard once (Plexus section 5.4). That
+        is charged to the ledger as the broadcasts it is: 2 words per non-zero and a little per row.
+        """
+        source, backend = self.source, self.grid.backend
+        if not isinstance(source, SharedSource):
+            return self._pack(lambda: (source.block(*window) for window in windows))
+        # Inside, only ranks that read together communicate, and they leave together.
+        with self.grid.on_node((source.key, windows)) as readers, self.grid.world.together():
+            return [source.assemble(*window, backend, readers) for window in windows]
+        raise AssertionError("unreachable: together() raises")
+
+    def _pack(self, read: Callable[[], Iterable[Any]]) -> list[CSR]:
+        """The SciPy blocks that ``read`` gives, on the grid's device. Collective: an error on one rank is raised on all."""
         with self.grid.world.together():
             return [CSR.from_scipy(block, self.grid.backend, self.dtype) for block in read()]
         raise AssertionError("unreachable: together() raises")
@@ -395,6 +419,22 @@ class BlockSource(Protocol):
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
         """Rows and columns of the matrix as CSR with local, sorted indices. Local to a rank."""
+        ...
+
+
+@runtime_checkable
+class SharedSource(BlockSource, Protocol):
+    """A block source that puts blocks together where they will stay, read by several ranks at once."""
+
+    @property
+    def key(self) -> Hashable:
+        """Equal on ranks whose sources give the same matrix."""
+        ...
+
+    def assemble(self, rows: Range, cols: Range, backend: Backend, readers: Comm) -> CSR:
+        """The block on ``backend``'s device. Collective over ``readers``, who all want these rows and columns of this matrix; an
+        error is raised on all of them.
+        """
         ...
 
 

@@ -98,11 +98,11 @@ class BroadcastRows(BlockRows):
         self.pieces = self._choose_pieces(sum(A_ij.nnz for A_ij in blocks))
         self.roots = [j for j in self.stages for _ in range(self.pieces)]
         self.turns = upstream(self.column, self.roots)
-        self.A = self._load(lambda: self._in_turns(blocks))
+        self.A = self._pack(lambda: self._in_turns(blocks))
 
     @cached_property
     def At(self) -> list[CSR]:
-        return self._load(lambda: self._in_turns(self._read_transposed()))
+        return self._pack(lambda: self._in_turns(self._read_transposed()))
 
     def _choose_pieces(self, nonzeros: int) -> int:
         """Into how many panels the rows of one rank are cut: nothing can hide the product with the last one to arrive, so it

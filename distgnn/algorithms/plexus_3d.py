@@ -92,7 +92,7 @@ class Plexus3D(DistSparse):
         """This rank's shard of the adjacency matrix for this layer; layers 0, 3, 6 … share one."""
         if self.number == 3:
             return self.layer(0).A
-        return self._load(lambda: [self.source.block(*self._window)])[0]
+        return self._load([self._window])[0]
 
     @cached_property
     def At(self) -> CSR:
