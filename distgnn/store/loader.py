@@ -154,6 +154,7 @@ class Order:
 
     def assemble(self, rows: Range, cols: Range, backend: Backend, readers: Comm | Alone) -> CSR:
         """A[rows, cols] on ``backend``'s device, read by these ranks of a node together: see :func:`windows.assemble`."""
+        rows, cols = (int(rows[0]), int(rows[1])), (int(cols[0]), int(cols[1]))
         _check_window("rows", rows, self.shape[0])
         _check_window("columns", cols, self.shape[1])
         strips = [self._strip(i, part, cols) for i, part in overlaps(self.rows, rows)]
