@@ -140,7 +140,10 @@ def read(dataset: h5py.Dataset, *ranges: Range) -> np.ndarray:
 
 
 def charge(dataset: h5py.Dataset, *ranges: Range) -> None:
-    """Charge the ledger what reading these rows (and columns) takes from the disk: all of every chunk they touch."""
+    """Charge the ledger what reading these rows (and columns) takes from the disk: all of every chunk they touch.
+
+    To be called once for what is read in pieces while the dataset stays open: HDF5 keeps the chunk in which two of them meet.
+    """
     nbytes = dataset.dtype.itemsize
     for (lo, hi), chunk in zip(ranges, dataset.chunks or (1,) * dataset.ndim, strict=True):
         nbytes *= (-(-hi // chunk) - lo // chunk) * chunk if lo < hi else 0

@@ -145,8 +145,8 @@ class Order:
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
         """A[rows, cols] as CSR with local, sorted, unique indices: int32 where they fit.
 
-        Reads the shards that the window touches, and of those only its rows. Memory: the block, and beside it a piece of each of
-        the touched shards' columns and a few numbers per row of a shard.
+        Reads the shards that the window touches, and of those only its rows. Memory: the block, and beside it the pointers of
+        one row of shards and a small piece.
         """
         block = self.assemble(rows, cols, backends.get("numpy"), Alone()).to_scipy()
         block.has_sorted_indices = block.has_canonical_format = True

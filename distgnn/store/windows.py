@@ -143,8 +143,10 @@ class Tile:
         return (columns >= self.cols[0]) & (columns < self.cols[1])
 
     def _check_pointers(self, pointers: np.ndarray) -> None:
-        ends = (0 if self.rows[0] == 0 else pointers[0], self.nnz if self.rows[1] == self.shape[0] else pointers[-1])
-        if (pointers[0], pointers[-1]) != ends or np.any(pointers[1:] < pointers[:-1]) or not 0 <= pointers[0] <= self.nnz:
+        first, last = int(pointers[0]), int(pointers[-1])
+        begin = first == 0 if self.rows[0] == 0 else first >= 0
+        end = last == self.nnz if self.rows[1] == self.shape[0] else last <= self.nnz
+        if not (begin and end) or np.any(pointers[1:] < pointers[:-1]):
             raise self._damaged(f"its row pointers do not rise from 0 to {self.nnz}")
 
     def _damaged(self, reason: str) -> UserError:
@@ -231,9 +233,8 @@ class _Assembly:
             for k, root in enumerate(roots):
                 if root == self.readers.rank:
                     counts[k] = strip.tiles[k].count()
-        if self.readers.size > 1:
-            for k, root in enumerate(roots):
-                self.readers.bcast(counts[k], root)
+        for k, root in enumerate(roots):
+            self.readers.bcast(counts[k], root)
         return counts
 
     def _fill(self, jobs: list[_Job]) -> None:
@@ -260,9 +261,8 @@ class _Assembly:
             columns, values = piece[0], piece[1].astype(self.block.dtype, copy=False)
         else:
             columns, values = (np.empty(int(counts.sum()), kind) for kind in (self.kind, self.block.dtype))
-        if self.readers.size > 1:
-            self.readers.bcast(columns, job.root)
-            self.readers.bcast(values, job.root)
+        self.readers.bcast(columns, job.root)
+        self.readers.bcast(values, job.root)
         return job.begins[rows], counts, columns, values
 
     def _place(self, begins: np.ndarray, counts: np.ndarray, columns: np.ndarray, values: np.ndarray) -> None:
