@@ -411,7 +411,9 @@ def gather(Y: DistDense) -> np.ndarray | None:
 
 
 class BlockSource(Protocol):
-    """Where the blocks of a sparse matrix come from. ``symmetric`` promises A == Aᵀ to the last bit."""
+    """Where the blocks of a sparse matrix come from. ``symmetric`` promises A == Aᵀ to the last bit; a source that knows may also
+    have ``nnz``, the non-zeros of all of the matrix.
+    """
 
     shape: Shape
     dtype: np.dtype
@@ -452,6 +454,7 @@ class MatrixSource:
         self.matrix = matrix.astype(dtype or (matrix.dtype if matrix.dtype.kind == "f" else np.float32))
         self.shape: Shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype = np.dtype(self.matrix.dtype)
+        self.nnz = int(self.matrix.nnz)
         self.symmetric = self.shape[0] == self.shape[1] and (self.matrix != self.matrix.T).nnz == 0
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
