@@ -110,7 +110,7 @@ class Plexus3D(DistSparse):
         """This rank's shard of the adjacency matrix for this layer; layers 0, 3, 6 … (0, 6, 12 …) share one."""
         if self.number == self.period:
             return self.layer(0).A
-        return self._load(lambda: [self.source.block(*self._window)])[0]
+        return self._load([self._window])[0]
 
     @cached_property
     def At(self) -> CSR:

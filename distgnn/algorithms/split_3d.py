@@ -55,7 +55,7 @@ class Split3D(DistSparse):
         self.pieces = row_parts[i * layers : (i + 1) * layers + 1]  # the row pieces of block i, one per layer
         self.heights = [int(np.diff(col_parts)[s * layers + k]) for s in range(q)]  # of this layer's pieces of H
         rows = (int(self.pieces[0]), int(self.pieces[-1]))
-        mine = self._load(lambda: [source.block(rows, block(col_parts, j * layers + k))])
+        mine = self._load([(rows, block(col_parts, j * layers + k))])
         self.A = SparsePanels(grid, self.row, range(q), {j: mine[0]})
 
     @cached_property

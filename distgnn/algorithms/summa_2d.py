@@ -65,7 +65,7 @@ class Summa2D(DistSparse):
             self.H_stages.append((r, (first - int(col_parts[r]), last - int(col_parts[r]))))
         mine = [k for k, root in enumerate(self.A_roots) if root == self.row.rank]
         rows = self.output_layout.row_range
-        blocks = self._load(lambda: [source.block(rows, stages[k]) for k in mine])
+        blocks = self._load([(rows, stages[k]) for k in mine])
         self.A = SparsePanels(grid, self.row, self.A_roots, dict(zip(mine, blocks, strict=True)))
 
     @cached_property
