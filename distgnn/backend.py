@@ -80,7 +80,8 @@ CACHE_LINE = 64
 
 def _at_cache_line(allocate: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     size = math.prod(shape) * dtype.itemsize
-    memory = allocate(size + CACHE_LINE, np.uint8)
+    # In the widest elements: SciPy copies an array that has less than half as many elements as what it is a view of.
+    memory = allocate(-(-size // 8) + CACHE_LINE // 8, np.uint64).view(np.uint8)
     start = -memory.ctypes.data % CACHE_LINE
     return memory[start : start + size].view(dtype).reshape(shape)
 

@@ -101,7 +101,7 @@ class Comm:
 
     def allreduce(self, array: Any, op: str = "sum") -> Any:
         """Element-wise ``sum``, ``max`` or ``min`` over the group, in place, bitwise equal on every rank. Returns ``array``."""
-        self._charge_fraction("allreduce", 2, array, messages=2 * (self.size - 1))
+        self.charge_allreduce(array)
         if self.size == 1:
             return array
         with self._collective("allreduce"):
@@ -190,7 +190,7 @@ class Comm:
                 self.mpi.Recv(piece, source)
         return array
 
-    # -- for relays of panels (relay.py) and exchanges of rows (exchange.py), which send and receive without waiting ----
+    # -- for relays of panels (relay.py), exchanges of rows (exchange.py) and sums (reduction.py), which do not wait ------
 
     def reserve_tags(self, count: int) -> int:
         """The first of ``count`` message tags that nobody else uses; equal on all ranks, which must all ask alike."""
@@ -231,6 +231,10 @@ class Comm:
     def charge_broadcast(self, array: Any, away: bool, words: int) -> None:
         """Charge the ledger one broadcast as :meth:`bcast` does."""
         self._charge("bcast", away * words, away * array.nbytes, messages=int(away))
+
+    def charge_allreduce(self, array: Any) -> None:
+        """Charge the ledger one all-reduce as :meth:`allreduce` does."""
+        self._charge_fraction("allreduce", 2, array, messages=2 * (self.size - 1))
 
     def charge_alltoallv(self, arrays: Sequence[Any]) -> None:
         """Charge the ledger one all-to-allv in which this rank receives these arrays, one from each of as many ranks."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from mpi4py import MPI
@@ -26,7 +28,11 @@ class Grid:
         axes: the size of each axis, by name; their product must be ``comm.size``.
 
     Attributes:
-        overlap: panels of products on this grid travel while others are multiplied (results do not depend on it).
+        node: the lowest rank on this rank's node; ranks with equal ``node`` read files together (see :meth:`on_node`). A test may
+            set it, to have several nodes on one machine.
+        overlap: panels of products on this grid travel while others are multiplied, and sums of row blocks likewise (results do
+            not depend on it).
+        block_rows: rows of the blocks in which products are summed over ranks (see ``reduction.py``); None for a default by size.
         workspace: the buffers that products and networks on this grid use again.
 
     Raises:
@@ -49,8 +55,10 @@ class Grid:
             rank, self.coords[name] = divmod(rank, axes[name])
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.device = self.backend.bind(node.Get_rank())
+        self.node: int = node.bcast(self.rank)
         node.Free()
         self.overlap = True
+        self.block_rows: int | None = None
         self.workspace = Workspace(self.backend)
         self.world = Comm(comm, self.backend, "world")
         self._along: dict[tuple[str, ...], Comm] = {(): Comm(MPI.COMM_SELF, self.backend, "self")}
@@ -83,6 +91,18 @@ class Grid:
             group: MPI.Intracomm = self.world.mpi.Split(color=self.index(*others), key=self.index(*axes))  # type: ignore[assignment]
             self._along[axes] = Comm(group, self.backend, "+".join(axes))
         return self._along[axes]
+
+    @contextmanager
+    def on_node(self, wanted: Any) -> Iterator[Comm]:
+        """The ranks of this node that give the same small Python object, as a group that moves host arrays while the context
+        lasts. Collective; whoever leaves it by an exception must do so with all of the group.
+        """
+        asked = self.world.gather_objects((self.node, wanted))
+        group: MPI.Intracomm = self.world.mpi.Split(color=asked.index(asked[self.rank]), key=self.rank)  # type: ignore[assignment]
+        try:
+            yield Comm(group, backends.get("numpy"), "node")
+        finally:
+            group.Free()
 
     def free(self) -> None:
         """Give the grid's communicators back to MPI, which has room for about two thousand. Collective; the grid, and the

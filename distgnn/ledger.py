@@ -92,13 +92,15 @@ class Ledger:
             more stay; implies timing.
 
     Attributes ``words``, ``bytes``, ``messages``, ``calls`` cover communication, ``flops`` computation; all are this rank's own.
-    ``peak``: bytes by purpose at the moment when those told to :func:`held` were most.
+    ``peak``: bytes by purpose at the moment when those told to :func:`held` were most. ``loaded``: bytes read from the files of
+    stores, by the name of the dataset.
     """
 
     def __init__(self, timing: bool = False, trace: bool = False) -> None:
         self.timing = timing or trace
         self.events: deque[Event] | None = deque(maxlen=MOST_EVENTS + 1) if trace else None
         self.peak: dict[str, int] = {}
+        self.loaded: dict[str, int] = defaultdict(int)
         self._under_way = Union()
         self._told: dict[tuple[str, str, str], tuple[Fraction, Fraction, int]] = {}
         self._entries: dict[tuple[str, str, str], Entry] = defaultdict(Entry)
@@ -248,3 +250,9 @@ def holds(owner: object, purpose: str, nbytes: int) -> None:
     """``owner`` holds memory of this purpose, as long as it lives."""
     held(purpose, nbytes)
     weakref.finalize(owner, held, purpose, -nbytes).atexit = False
+
+
+def loaded(dataset: str, nbytes: int) -> None:
+    """So many bytes of a dataset were read from a file of a store."""
+    for ledger in _open:
+        ledger.loaded[dataset] += nbytes

@@ -16,6 +16,7 @@ from scipy.sparse import _sparsetools
 
 from distgnn import backend, cuda, hostkernels, ledger, progress
 from distgnn.errors import UserError
+from distgnn.gemm import Form
 from distgnn.matrix import CSR
 
 #: Rows of a tall matrix that a product on the host takes at a time: they and their product stay in the second-level cache.
@@ -79,10 +80,14 @@ def _row_blocks(A: CSR, width: int) -> list[tuple[int, int, CSR]]:
     return A.cached[key]
 
 
-def gemm(A: Any, B: Any, out: Any = None, accumulate: bool = False, trans_a: bool = False, trans_b: bool = False) -> Any:
+def gemm(
+    A: Any, B: Any, out: Any = None, accumulate: bool = False, trans_a: bool = False, trans_b: bool = False,
+    form: Form | None = None,
+) -> Any:  # fmt: skip
     """``out = op(A) op(B)``, or ``out += op(A) op(B)`` with ``accumulate``; op transposes where asked.
 
-    A, B and ``out`` are 2-D arrays of one dtype on one device. Returns ``out``, made when missing.
+    A, B and ``out`` are 2-D arrays of one dtype on one device; ``form`` is how BLAS is called, by default as they come (see
+    ``gemm.py``). Returns ``out``, made when missing.
     """
     A, B = A.T if trans_a else A, B.T if trans_b else B
     on = backend.of(B)
@@ -93,10 +98,13 @@ def gemm(A: Any, B: Any, out: Any = None, accumulate: bool = False, trans_a: boo
         step = max(A.shape[0], 1) if on.on_device or trans_a else GEMM_ROWS
         for top in range(0, A.shape[0], step):
             rows = slice(top, top + step)
-            if accumulate:
-                out[rows] += on.xp.matmul(A[rows], B)
+            product = on.empty((len(out[rows]), B.shape[1]), B.dtype) if accumulate else out[rows]
+            if form is None:
+                on.xp.matmul(A[rows], B, out=product)
             else:
-                on.xp.matmul(A[rows], B, out=out[rows])
+                form.multiply(on.xp, A[rows], B, product)
+            if accumulate:
+                out[rows] += product
             progress.poll()
     return out
 

@@ -7,12 +7,13 @@ pieces a rank already holds, and (in ``store/``) for a sharded file. Every distr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse import _sparsetools
 
 from distgnn import ledger
 from distgnn.backend import Backend
@@ -21,9 +22,12 @@ from distgnn.layout import Layout, Range
 
 if TYPE_CHECKING:
     from distgnn.algorithms.dense import DenseProducts
+    from distgnn.comm import Comm
     from distgnn.grid import Grid
 
 Shape = tuple[int, int]
+
+PIECE = 1 << 22  # elements copied to a device at a time
 
 
 class CSR:
@@ -57,6 +61,15 @@ class CSR:
         return nnz * np.dtype(dtype).itemsize + (nnz + shape[0] + 1) * np.dtype(index_dtype).itemsize
 
     @classmethod
+    def empty(cls, shape: Shape, nnz: int, dtype: Any, backend: Backend) -> CSR:
+        """A block to be filled, on ``backend``'s device. Its indices are int32 where they fit."""
+        index_dtype = np.int64 if max(nnz, *shape) > np.iinfo(np.int32).max else np.int32
+        buffer = backend.empty((cls.nbytes(shape, nnz, index_dtype, dtype),), np.uint8)
+        block = cls(shape, nnz, index_dtype, dtype, buffer)
+        ledger.holds(block, "adjacency", buffer.nbytes)
+        return block
+
+    @classmethod
     def from_scipy(cls, matrix: Any, backend: Backend, dtype: Any = None) -> CSR:
         """A SciPy sparse matrix, sorted, as a block on ``backend``'s device.
 
@@ -66,17 +79,11 @@ class CSR:
         matrix = sp.csr_array(matrix)
         _validate(matrix)
         matrix.sort_indices()
-        dtype = np.dtype(dtype or matrix.dtype)
-        wide = max(matrix.nnz, *matrix.shape) > np.iinfo(np.int32).max
-        index_dtype = np.int64 if wide else np.int32
-        host = np.empty(cls.nbytes(matrix.shape, matrix.nnz, index_dtype, dtype), dtype=np.uint8)
-        block = cls(matrix.shape, matrix.nnz, index_dtype, dtype, host)
-        block.data[...] = matrix.data
-        block.indices[...] = matrix.indices
-        block.indptr[...] = matrix.indptr
-        if backend.on_device:
-            block = cls(matrix.shape, matrix.nnz, index_dtype, dtype, backend.asarray(host))
-        ledger.holds(block, "adjacency", block.buffer.nbytes)
+        block = cls.empty(matrix.shape, matrix.nnz, np.dtype(dtype or matrix.dtype), backend)
+        for source, target in ((matrix.data, block.data), (matrix.indices, block.indices), (matrix.indptr, block.indptr)):
+            for first in range(0, target.size, PIECE):  # converted, where it is, a piece at a time
+                piece = slice(first, first + PIECE)
+                backend.copy_in(np.ascontiguousarray(source[piece], target.dtype), target[piece])
         return block
 
     @property
@@ -102,22 +109,44 @@ class CSR:
         return self.shape, self.nnz, np.dtype(self.indices.dtype), self.dtype
 
     def row_blocks(self, nonzeros: int) -> list[tuple[int, int, CSR]]:
-        """Consecutive rows of about so many non-zeros each, as (first, last, block): views, but for row pointers of their own."""
+        """Consecutive rows of about so many non-zeros each, as (first, last, block)."""
         bounds = np.unique(np.searchsorted(self.indptr, np.arange(0, self.nnz, nonzeros)))
-        pieces = []
-        for first, last in pairwise([0, *bounds[(bounds > 0) & (bounds < self.shape[0])].tolist(), self.shape[0]]):
-            start, stop = int(self.indptr[first]), int(self.indptr[last])
-            piece = object.__new__(CSR)
-            piece.shape, piece.buffer, piece.cached = (last - first, self.shape[1]), None, {}
-            piece.data, piece.indices = self.data[start:stop], self.indices[start:stop]
-            piece.indptr = self.indptr[first : last + 1] - self.indptr[first]
-            pieces.append((first, last, piece))
-        return pieces
+        ends = [*bounds[(bounds > 0) & (bounds < self.shape[0])].tolist(), self.shape[0]]
+        return [(first, last, rows) for (first, last), rows in zip(pairwise([0, *ends]), self.split(ends), strict=True)]
+
+    def split(self, ends: Sequence[int]) -> list[CSR]:
+        """The rows before each of these ends: views, but for row pointers of their own. Made once and kept."""
+        if tuple(ends) == (self.shape[0],):
+            return [self]
+        key = f"rows {tuple(ends)}"
+        if key not in self.cached:
+            self.cached[key] = [self._rows(first, last) for first, last in pairwise([0, *ends])]
+        return self.cached[key]
+
+    def _rows(self, first: int, last: int) -> CSR:
+        start, stop = int(self.indptr[first]), int(self.indptr[last])
+        piece = object.__new__(CSR)
+        piece.shape, piece.buffer, piece.cached = (last - first, self.shape[1]), None, {}
+        piece.data, piece.indices = self.data[start:stop], self.indices[start:stop]
+        piece.indptr = self.indptr[first : last + 1] - self.indptr[first]
+        return piece
+
+    def transposed(self, backend: Backend) -> CSR:
+        """The transposed block. On the host it is made where it stays, so that nothing is held twice for a moment."""
+        if backend.on_device:
+            return CSR.from_scipy(self.to_scipy().T, backend)
+        block = CSR.empty(self.shape[::-1], self.nnz, self.dtype, backend)
+        _sparsetools.csr_tocsc(*self.shape, self.indptr, self.indices, self.data, block.indptr, block.indices, block.data)
+        return block
 
     def to_scipy(self) -> sp.csr_array:
         """The block as a SciPy matrix on the host (sharing memory where the block is there already)."""
-        arrays = [a if isinstance(a, np.ndarray) else a.get() for a in (self.data, self.indices, self.indptr)]
-        return sp.csr_array(tuple(arrays), shape=self.shape, copy=False)
+        matrix = sp.csr_array(self.shape, dtype=self.dtype)
+        # Given to the constructor, they would be copied: SciPy "prunes" views of a buffer with more elements (here bytes).
+        matrix.data, matrix.indices, matrix.indptr = (
+            a if isinstance(a, np.ndarray) else a.get() for a in (self.data, self.indices, self.indptr)
+        )
+        return matrix
 
 
 def _validate(matrix: sp.csr_array) -> None:
@@ -252,6 +281,10 @@ class DistSparse(ABC):
         """
         return self.dense.backward(T, G, W, out)
 
+    def tune(self, fan_in: int, fan_out: int) -> dict[str, str]:
+        """Choose the forms of the dense products of a layer with these widths (``DenseProducts.tune``). Collective."""
+        return self.dense.tune(self.shape[0], fan_in, fan_out, self.dtype)
+
     @property
     def associative(self) -> bool:
         """Can this operator compute ``A (H W)`` as well as ``(A H) W``? So it is where its input is cut like its output."""
@@ -281,8 +314,22 @@ class DistSparse(ABC):
         axes = " x ".join(cls.axes)
         return UserError(f"--grid {asked}: not a grid for algorithm {cls.name} on {ranks} ranks; possible ({axes}): {listed}")
 
-    def _load(self, read: Callable[[], Iterable[Any]]) -> list[CSR]:
-        """The blocks that ``read`` gives, on the grid's device. Collective: an error on one rank is raised on all."""
+    def _load(self, windows: Sequence[tuple[Range, Range]]) -> list[CSR]:
+        """The blocks of A in these (rows, columns), on the grid's device. Collective: an error on one rank is raised on all.
+
+        Ranks of a node that ask for the same windows of a store read them together, each shard once (Plexus section 5.4). That
+        is charged to the ledger as the broadcasts it is: 2 words per non-zero and a little per row.
+        """
+        source, backend = self.source, self.grid.backend
+        if not isinstance(source, SharedSource):
+            return self._pack(lambda: (source.block(*window) for window in windows))
+        # Inside, only ranks that read together communicate, and they leave together.
+        with self.grid.on_node((source.key, windows)) as readers, self.grid.world.together():
+            return [source.assemble(*window, backend, readers) for window in windows]
+        raise AssertionError("unreachable: together() raises")
+
+    def _pack(self, read: Callable[[], Iterable[Any]]) -> list[CSR]:
+        """The SciPy blocks that ``read`` gives, on the grid's device. Collective: an error on one rank is raised on all."""
         with self.grid.world.together():
             return [CSR.from_scipy(block, self.grid.backend, self.dtype) for block in read()]
         raise AssertionError("unreachable: together() raises")
@@ -387,7 +434,9 @@ def gather(Y: DistDense) -> np.ndarray | None:
 
 
 class BlockSource(Protocol):
-    """Where the blocks of a sparse matrix come from. ``symmetric`` promises A == Aᵀ to the last bit."""
+    """Where the blocks of a sparse matrix come from. ``symmetric`` promises A == Aᵀ to the last bit; a source that knows may also
+    have ``nnz``, the non-zeros of all of the matrix.
+    """
 
     shape: Shape
     dtype: np.dtype
@@ -395,6 +444,22 @@ class BlockSource(Protocol):
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
         """Rows and columns of the matrix as CSR with local, sorted indices. Local to a rank."""
+        ...
+
+
+@runtime_checkable
+class SharedSource(BlockSource, Protocol):
+    """A block source that puts blocks together where they will stay, read by several ranks at once."""
+
+    @property
+    def key(self) -> Hashable:
+        """Equal on ranks whose sources give the same matrix."""
+        ...
+
+    def assemble(self, rows: Range, cols: Range, backend: Backend, readers: Comm) -> CSR:
+        """The block on ``backend``'s device. Collective over ``readers``, who all want these rows and columns of this matrix; an
+        error is raised on all of them.
+        """
         ...
 
 
@@ -412,6 +477,7 @@ class MatrixSource:
         self.matrix = matrix.astype(dtype or (matrix.dtype if matrix.dtype.kind == "f" else np.float32))
         self.shape: Shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype = np.dtype(self.matrix.dtype)
+        self.nnz = int(self.matrix.nnz)
         self.symmetric = self.shape[0] == self.shape[1] and (self.matrix != self.matrix.T).nnz == 0
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:

@@ -8,6 +8,8 @@ two panels that a pipelined product receives into.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -66,6 +68,15 @@ class Workspace:
         buffer = self._lent.pop(self.backend.address(array), None) if array.size else None
         if buffer is not None:
             self._free.append(buffer)
+
+    @contextmanager
+    def lend(self, shape: tuple[int, ...], dtype: Any) -> Iterator[Array]:
+        """:meth:`borrow` for as long as the context lasts."""
+        array = self.borrow(shape, dtype)
+        try:
+            yield array
+        finally:
+            self.give_back(array)
 
     def forget(self, array: Array) -> None:
         """A borrowed array that won't be given back: it belongs to whoever holds it."""

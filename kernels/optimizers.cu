@@ -18,15 +18,16 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 // Kingma and Ba, Algorithm 1. `decay` w joins the gradient (Adam with an L2 penalty); w shrinks by `shrink` first
-// (AdamW). rate = lr / (1 - first^t), correction = 1 - second^t.
+// (AdamW). rate = lr / (1 - first^t), correction = 1 - second^t, rest = 1 - first, rest2 = 1 - second: in floats the last would
+// be wrong by 1e-5 of itself.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-    adam(int64 size, T rate, T correction, T first, T second, T epsilon, T decay, T shrink,
+    adam(int64 size, T rate, T correction, T first, T second, T rest, T rest2, T epsilon, T decay, T shrink,
          const T* __restrict__ gradient, T* __restrict__ w, T* __restrict__ m, T* __restrict__ v) {
   const int64 i = flat_index();
   if (i >= size) return;
   const T x = w[i] * shrink, g = gradient[i] + decay * x;
-  m[i] = first * m[i] + (T(1) - first) * g;
-  v[i] = second * v[i] + (T(1) - second) * (g * g);
+  m[i] = first * m[i] + rest * g;
+  v[i] = second * v[i] + rest2 * (g * g);
   w[i] = x - rate * m[i] / (root(v[i] / correction) + epsilon);
 }

@@ -42,6 +42,19 @@ def test_train_with_the_launcher_of_the_user(machine: dict[str, str], tmp_path: 
     assert run("train.sh", env=environ) == "usage: jobs/train.sh STORE [flags of distgnn train]"
 
 
+def test_plexus_prepares_what_is_not_there(machine: dict[str, str], tmp_path: Path) -> None:
+    source, store = tmp_path / "graph", tmp_path / "graph.dg"
+    environ = machine | {"MPIEXEC": "other-mpiexec", "RANKS": "4"}
+    network = "--algorithm 3d --order double --layers 3 --hidden 128 --optimizer adamw --train-features --epochs 10"
+    prepares = f"other-mpiexec -n 4 DISTGNN prepare {source} {store} --order double"
+    trains = f"other-mpiexec -n 4 DISTGNN train {store} {network} --grid 2x2x1"
+    given = (str(source), str(store), "--grid", "2x2x1")
+    assert run("plexus.sh", *given, env=environ).splitlines() == [prepares, trains]
+    store.mkdir()
+    assert run("plexus.sh", *given, env=environ) == trains
+    assert run("plexus.sh", str(source), env=environ) == "usage: jobs/plexus.sh SOURCE STORE [flags of distgnn train]"
+
+
 @pytest.mark.parametrize(("ranks", "asleep"), [(1, ""), (1 << 16, "1")])
 def test_ranks_that_outnumber_the_cores_sleep_while_they_wait(machine: dict[str, str], ranks: int, asleep: str) -> None:
     Path(machine["DISTGNN"]).with_name("mpiexec").write_text('#!/bin/sh\necho "$MPIR_CVAR_ENABLE_HEAVY_YIELD"\n')

@@ -21,6 +21,9 @@ def test_csr_survives_packing(backend, dtype):
         assert block.words == 2 * A.nnz + A.shape[0] + 1
         again = CSR(*block.header(), backend.asarray(backend.to_host(block.buffer).copy()))
         assert (again.to_scipy() != A.astype(dtype)).nnz == 0, name
+        across, expected = block.transposed(backend), CSR.from_scipy(A.T, backend, dtype)
+        assert across.header() == expected.header(), name
+        np.testing.assert_array_equal(backend.to_host(across.buffer), backend.to_host(expected.buffer), name)
 
 
 def test_csr_in_a_larger_buffer(backend):

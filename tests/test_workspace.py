@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from distgnn.workspace import Workspace
 
@@ -63,3 +64,15 @@ def test_forgotten_and_foreign_arrays_never_come_back(backend):
     workspace.give_back(workspace.borrow((0, 4), np.float32))
     b = workspace.borrow((6,), np.float32)
     assert backend.address(a) != backend.address(b) and workspace.borrowed == b.nbytes
+
+
+def test_what_is_lent_comes_back(backend) -> None:
+    """After an error, too."""
+    workspace = Workspace(backend)
+    with workspace.lend((3, 4), np.float32) as first:
+        assert first.shape == (3, 4)
+    with pytest.raises(ZeroDivisionError), workspace.lend((12,), np.float32) as second:
+        assert backend.address(second) == backend.address(first)
+        1 / 0
+    assert backend.address(workspace.borrow((12,), np.float32)) == backend.address(first)
+    assert workspace.borrowed == 48

@@ -56,7 +56,7 @@ TABLE = [
     _row(SparsityAware15D, "the same in c copies", _AWARE, "4.2, Algorithm 2", "--replication 2 --sparsity-aware"),
     _row(Summa2D, "SUMMA on pr x pc", _CAGNET, "IV-C, Algorithm 3", "--grid 2x2"),
     _row(Split3D, "SUMMA in layers, reduce-scatter over fibers", _CAGNET, "IV-D", "--grid 2x2x2"),
-    _row(Plexus3D, "one plane per matrix, roles rotate by layer", "Plexus, 2025", "3.1-3.2, Algorithm 1", "--grid 2x2x2"),
+    _row(Plexus3D, "one plane per matrix, roles rotate by layer", "Plexus, 2025", "3, 5.1-5.3, Algorithm 1", "--grid 2x2x2"),
 ]
 
 

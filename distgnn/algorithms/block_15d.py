@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distgnn import local
+from distgnn import local, reduction
 from distgnn.algorithms.block_rows import BroadcastRows
 from distgnn.grid import Grid
 from distgnn.matrix import CSR, DistDense
@@ -29,11 +29,16 @@ class Block15D(BroadcastRows):
         return range(first, min(first + s, parts))  # lines 4-5
 
     def _block_row(self, blocks: list[CSR], H: DistDense, T: DistDense) -> DistDense:
-        if not blocks:
-            T.block[...] = 0  # a process column without stages has nothing to add
+        row, last = self.grid.along("reps"), len(blocks) - 1
         for stage, (A_iq, H_q) in enumerate(zip(blocks, self._broadcast(H), strict=True)):  # line 6
-            local.spmm(A_iq, H_q, out=T.block, accumulate=stage > 0)  # line 7
-        return T.like(self.grid.along("reps").allreduce(T.block))  # line 8
+            if stage < last:
+                local.spmm(A_iq, H_q, out=T.block, accumulate=stage > 0)  # line 7
+            else:
+                reduction.multiply(self.grid, row, A_iq, H_q, T.block, accumulate=stage > 0)  # lines 7-8
+        if not blocks:  # a process column without stages
+            T.block[...] = 0
+            reduction.add_up(self.grid, row, T.block)  # line 8
+        return T
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

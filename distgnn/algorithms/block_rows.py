@@ -5,7 +5,7 @@ blocks of H reach it, whole or only the rows it reads.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,7 @@ from distgnn.algorithms.halo import Halo
 from distgnn.algorithms.packing import Costs
 from distgnn.algorithms.panels import broadcast
 from distgnn.grid import Grid
-from distgnn.layout import Cut, Layout, as_partition, block, partition
+from distgnn.layout import Cut, Layout, Range, as_partition, block, partition
 from distgnn.matrix import CSR, BlockSource, DistDense, DistSparse
 from distgnn.relay import upstream
 
@@ -66,15 +66,19 @@ class BlockRows(DistSparse):
     def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
         return self._block_row(self.At, G, self._result(self.input_layout, (self.shape[1], G.shape[1]), out))
 
-    def _read(self) -> list[Any]:
-        """The blocks of A of this rank's stages. Local to a rank."""
-        rows = self.output_layout.row_range
-        return [self.source.block(rows, block(self.col_parts, j)) for j in self.stages]
+    def _read(self) -> Iterator[Any]:
+        """The blocks of A of this rank's stages, one after another. Local to a rank."""
+        return (self.source.block(*window) for window in self._windows())
 
-    def _read_transposed(self) -> list[Any]:
+    def _read_transposed(self) -> Iterator[Any]:
         """The same of Aᵀ."""
         cols = self.input_layout.row_range
-        return [self.source.block(block(self.row_parts, j), cols).T for j in self.stages]
+        return (self.source.block(block(self.row_parts, j), cols).T for j in self.stages)
+
+    def _windows(self) -> list[tuple[Range, Range]]:
+        """Where the blocks of A of this rank's stages are: rows and columns."""
+        rows = self.output_layout.row_range
+        return [(rows, block(self.col_parts, j)) for j in self.stages]
 
     @staticmethod
     @abstractmethod
@@ -93,30 +97,45 @@ class BroadcastRows(BlockRows):
         self, grid: Grid, source: BlockSource, row_parts: np.ndarray | None = None, col_parts: np.ndarray | None = None
     ) -> None:
         super().__init__(grid, source, row_parts, col_parts)
-        with grid.world.together():
-            blocks = self._read()
-        self.pieces = self._choose_pieces(sum(A_ij.nnz for A_ij in blocks))
+        self.pieces = self._choose_pieces()
         self.roots = [j for j in self.stages for _ in range(self.pieces)]
         self.turns = upstream(self.column, self.roots)
-        self.A = self._load(lambda: self._in_turns(blocks))
+        whole = self.pieces == 1
+        self.A = self._in_turns(self._load(self._windows()) if whole else self._pack(lambda: self._cut(self._read())))
 
     @cached_property
     def At(self) -> list[CSR]:
-        return self._load(lambda: self._in_turns(self._read_transposed()))
+        return self._in_turns(self._pack(lambda: self._cut(self._read_transposed())))
 
-    def _choose_pieces(self, nonzeros: int) -> int:
+    def _choose_pieces(self) -> int:
         """Into how many panels the rows of one rank are cut: nothing can hide the product with the last one to arrive, so it
         should be small; but each costs a pass over the product's rows, which only blocks with many non-zeros per row are worth.
         """
-        per_row = sum(self.grid.world.gather_objects(nonzeros)) / max(self.shape[0] * self.column.size, 1)
-        return max(min(int(per_row / PANEL_NONZEROS), MOST_PIECES), 1) if self.column.size > 1 else 1
+        if self.column.size == 1:
+            return 1
+        per_row = self._nonzeros() / max(self.shape[0] * self.column.size, 1)
+        return max(min(int(per_row / PANEL_NONZEROS), MOST_PIECES), 1)
 
-    def _in_turns(self, blocks: list[Any]) -> list[Any]:
-        """The blocks cut into pieces, in the order in which this rank multiplies them."""
-        if self.pieces > 1:
-            cuts = [pairwise(partition(A_ij.shape[1], self.pieces)) for A_ij in blocks]
-            columns = map(sp.csc_array, blocks)
-            blocks = [A_j[:, first:last] for A_j, cut in zip(columns, cuts, strict=True) for first, last in cut]
+    def _nonzeros(self) -> int:
+        """Of all of A. Who can say so need not read it before it is known how it will be held."""
+        known = getattr(self.source, "nnz", None)
+        with self.grid.world.together():
+            own = sum(A_ij.nnz for A_ij in self._read()) if known is None else 0
+        return sum(self.grid.world.gather_objects(own)) if known is None else known
+
+    def _cut(self, blocks: Iterable[Any]) -> Iterator[Any]:
+        """The blocks cut into pieces, for those who take one after another and need not hold them all."""
+        for A_ij in blocks:
+            if self.pieces == 1:
+                yield A_ij
+                continue
+            columns = sp.csc_array(A_ij)
+            for first, last in pairwise(partition(A_ij.shape[1], self.pieces).tolist()):
+                yield columns[:, first:last]
+            del columns
+
+    def _in_turns(self, blocks: list[CSR]) -> list[CSR]:
+        """In the order in which this rank multiplies them."""
         return [blocks[turn] for turn in self.turns]
 
     def _broadcast(self, H: DistDense) -> Iterator[Any]:
@@ -156,7 +175,7 @@ class SparsityAwareRows(BlockRows):
     def _costs(self) -> Costs:
         return packing.measure(self.grid, self.column)
 
-    def _inspect(self, read: Callable[[], list[Any]], rows: Layout, inner_parts: np.ndarray) -> Halo:
+    def _inspect(self, read: Callable[[], Iterator[Any]], rows: Layout, inner_parts: np.ndarray) -> Halo:
         """The plan of the products with the blocks of this rank's stages. Collective."""
         with self.grid.world.together():
             blocks = dict(zip(self.stages, read(), strict=True))

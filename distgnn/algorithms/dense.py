@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
-from distgnn import local
+from distgnn import local, reduction
 from distgnn.algorithms.panels import broadcast
+from distgnn.gemm import Form, fastest
 from distgnn.layout import Cut, Layout, Range, block
 from distgnn.matrix import DistDense
+
+#: The products of a layer with its weights, as logs name them.
+FORWARD, WEIGHTS, INPUT = "T W", "TᵀG", "G Wᵀ"
 
 
 class DenseProducts(ABC):
@@ -25,9 +30,30 @@ class DenseProducts(ABC):
         weight_layout: how ``W`` (f, f') is.
     """
 
+    grid: Any
     input_layout: Layout
     output_layout: Layout
     weight_layout: Layout
+
+    def tune(self, n: int, fan_in: int, fan_out: int, dtype: Any) -> dict[str, str]:
+        """Time the forms of this rank's three products of a layer with these widths, and take the fastest from now on (see
+        ``gemm.py``). Collective.
+
+        Returns:
+            product -> form.
+        """
+        rows, k = self.input_layout.local_shape((n, fan_in))
+        m = self.output_layout.local_shape((n, fan_out))[1]
+        shapes = {FORWARD: (rows, k, m, False, False), WEIGHTS: (k, rows, m, True, False), INPUT: (rows, m, k, False, True)}
+        for product, shape in shapes.items():
+            if (product, fan_in, fan_out) not in self.forms:
+                self.forms[product, fan_in, fan_out] = fastest(self.grid.backend, self.grid.world, *shape, dtype)
+        return {product: str(self.forms[product, fan_in, fan_out]) for product in shapes}
+
+    @cached_property
+    def forms(self) -> dict[tuple[str, int, int], Form]:
+        """(product, fan in, fan out) -> its form, where it was tuned."""
+        return {}
 
     @abstractmethod
     def times(self, T: DistDense, W: DistDense, out: DistDense | None = None) -> DistDense:
@@ -85,8 +111,9 @@ class ReplicatedWeights(DenseProducts):
         self.check(T, None, W)
         Z = DistDense.empty(self.output_layout, (T.shape[0], W.shape[1]), T.dtype) if out is None else out
         left, right = Z.col_range
+        form = self.forms.get((FORWARD, *W.shape))
         for c, (top, bottom), T_c in self._broadcast(T):  # Alg. 3, lines 12-16
-            local.gemm(T_c, W.block[top:bottom, left:right], out=Z.block, accumulate=c > 0)  # line 18
+            local.gemm(T_c, W.block[top:bottom, left:right], out=Z.block, accumulate=c > 0, form=form)  # line 18
         return Z
 
     def backward(
@@ -97,10 +124,13 @@ class ReplicatedWeights(DenseProducts):
         top, bottom = T.col_range
         dW = backend.empty((bottom - top, G.shape[1]), T.dtype)
         dT = None if W is None else out or T.like(backend.empty(T.block.shape, T.dtype))
+        widths = T.shape[1], G.shape[1]
+        of_weights, of_input = self.forms.get((WEIGHTS, *widths)), self.forms.get((INPUT, *widths))
         for c, (left, right), G_c in self._broadcast(G):
-            dW[:, left:right] = local.gemm(T.block, G_c, trans_a=True)
+            dW[:, left:right] = local.gemm(T.block, G_c, trans_a=True, form=of_weights)
             if dT is not None and W is not None:
-                local.gemm(G_c, W.block[top:bottom, left:right], out=dT.block, accumulate=c > 0, trans_b=True)
+                W_c = W.block[top:bottom, left:right]
+                local.gemm(G_c, W_c, out=dT.block, accumulate=c > 0, trans_b=True, form=of_input)
         dW = self.along_rows.allreduce(dW)
         dW = self.along_row.allgather_rows(dW, T.layout.cols.vector(self.grid, T.shape[1]))
         return DistDense(dW, self.weight_layout, (T.shape[1], G.shape[1])), dT
@@ -131,8 +161,8 @@ class ShardedWeights(DenseProducts):
         self.check(T, None, W)
         Z = DistDense.empty(self.output_layout, (T.shape[0], W.shape[1]), T.dtype) if out is None else out
         W_block = self._whole(W)  # line 6
-        local.gemm(T.block, W_block, out=Z.block)  # line 7
-        self.feature.allreduce(Z.block)  # line 8
+        form = self.forms.get((FORWARD, *W.shape))
+        reduction.gemm(self.grid, self.feature, T.block, W_block, Z.block, form=form)  # lines 7-8
         return Z
 
     def backward(
@@ -140,11 +170,11 @@ class ShardedWeights(DenseProducts):
     ) -> tuple[DistDense, DistDense | None]:
         self.check(T, G, W)
         shape = (T.shape[1], G.shape[1])
-        dW = local.gemm(T.block, G.block, trans_a=True)  # line 15
+        dW = local.gemm(T.block, G.block, trans_a=True, form=self.forms.get((WEIGHTS, *shape)))  # line 15
         dW = self.out.reduce_scatter_rows(dW, self._shares(shape[0]))  # line 16
         dT = None
         if W is not None:
             dT = out or T.like(self.grid.backend.empty(T.block.shape, T.dtype))
-            local.gemm(G.block, self._whole(W), out=dT.block, trans_b=True)  # lines 18-19
-            self.contract.allreduce(dT.block)  # line 20
+            form = self.forms.get((INPUT, *shape))
+            reduction.gemm(self.grid, self.contract, G.block, self._whole(W), dT.block, trans_b=True, form=form)  # lines 18-20
         return DistDense(dW, self.weight_layout, shape), dT

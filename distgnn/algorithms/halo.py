@@ -98,6 +98,11 @@ class Halo:
         """How many rows this rank sends in a product."""
         return sum(rows.stop - rows.start if isinstance(rows, slice) else rows.size for _, rows, _ in self.asked)
 
+    @property
+    def pairs(self) -> int:
+        """How many :meth:`blocks` there are."""
+        return len(self.groups) + (self.diagonal is not None)
+
     def blocks(self, H: Any) -> Iterator[tuple[CSR, Any]]:
         """Pairs of blocks of A and of the rows of the dense matrix to multiply by; the sum of their products is the block row's.
         At least one. Collective over ``comm``.

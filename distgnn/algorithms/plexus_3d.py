@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import AbstractContextManager
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from distgnn import local
+from distgnn import local, reduction
 from distgnn.algorithms.dense import ShardedWeights
 from distgnn.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, nested
@@ -25,6 +28,11 @@ class Plexus3D(DistSparse):
     At most three distinct shards of A are ever held, and their transposes once an adjoint has been used. Only layer 0's ``H``,
     and all weights, are also cut over the third axis: they have gradients and optimiser state.
 
+    Double permutation (section 5.1): with ``source`` = P_r A P_cᵀ and ``odd`` = P_c A P_rᵀ, layers take them in turns, so the
+    input of layer 0 is in the order P_c, its output in P_r, that of layer 1 in P_c again; up to six distinct shards are held.
+
+    Sums over ranks of products with A and with the weights are made in row blocks, while the next is multiplied (section 5.2).
+
     Cost per product and rank, with Gx, Gy, Gz the axis sizes in layer 0: an all-gather of n f/(Gx Gy) words over z (layer 0 only)
     and an all-reduce of n f/(Gz Gy) words over x. The adjoint: n f/(Gx Gy) words over z, reduce-scattered in layer 0, else
     all-reduced.
@@ -34,6 +42,7 @@ class Plexus3D(DistSparse):
         source: gives the blocks of A.
         row_parts: partition of layer 0's rows over z; col_parts: of its columns over x; default even.
         y_parts: partition of the rows over y, for layer 1; default even.
+        odd: gives the blocks of the matrix of odd layers; default: ``source`` gives those of all.
     """
 
     name = "3d"
@@ -46,8 +55,12 @@ class Plexus3D(DistSparse):
         row_parts: np.ndarray | None = None,
         col_parts: np.ndarray | None = None,
         y_parts: np.ndarray | None = None,
+        odd: BlockSource | None = None,
     ) -> None:
         self._place(grid, source)
+        self.sources = (source,) if odd is None else (source, odd)
+        if odd is not None and not self.shape[0] == self.shape[1] == odd.shape[0] == odd.shape[1]:
+            raise ValueError(f"3d: only square matrices of one size can take turns; these are {self.shape} and {odd.shape}")
         parts = {
             "x": as_partition(col_parts, self.shape[1], grid.shape["x"]),
             "y": as_partition(y_parts, self.shape[0], grid.shape["y"]),
@@ -75,46 +88,58 @@ class Plexus3D(DistSparse):
 
     def layer(self, number: int) -> Plexus3D:
         """The operator of layer ``number``: its input is laid out as the output of layer ``number - 1``."""
-        key = number if number == 0 else 1 + (number - 1) % 3
+        key = number if number == 0 else 1 + (number - 1) % self.period
         if key not in self._layers:
             if self.shape[0] != self.shape[1]:
                 raise ValueError(f"3d: only square matrices have further layers, this one is {self.shape}")
             rotated = object.__new__(Plexus3D)
-            rotated._place(self.grid, self.source)
-            rotated._layers = self._layers
+            rotated._place(self.grid, self.sources[key % len(self.sources)])
+            rotated._layers, rotated.sources = self._layers, self.sources
             rotated._arrange(key, self.parts)
             rotated.A  # as in the constructor
             self._layers[key] = rotated
         return self._layers[key]
 
+    @property
+    def period(self) -> int:
+        """Layers until a shard of A is used again: min(period, L) are held."""
+        return math.lcm(len(ROLES), len(self.sources))
+
     @cached_property
     def A(self) -> CSR:
-        """This rank's shard of the adjacency matrix for this layer; layers 0, 3, 6 … share one."""
-        if self.number == 3:
+        """This rank's shard of the adjacency matrix for this layer; layers 0, 3, 6 … (0, 6, 12 …) share one."""
+        if self.number == self.period:
             return self.layer(0).A
-        return self._load(lambda: [self.source.block(*self._window)])[0]
+        return self._load([self._window])[0]
 
     @cached_property
     def At(self) -> CSR:
         """The shard, transposed where it is."""
-        if self.number == 3:
+        if self.number == self.period:
             return self.layer(0).At
-        return CSR.from_scipy(self.A.to_scipy().T, self.grid.backend)
+        return self.A.transposed(self.grid.backend)
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
         T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
-        F = self.out.allgather_rows(H.block, self.shares) if self.sharded else H.block  # Alg. 1, line 2
-        local.spmm(self.A, F, out=T.block)  # line 3
-        self.contract.allreduce(T.block)  # line 4
+        with self._plane_block(H) as room:
+            F = self.out.allgather_rows(H.block, self.shares, room) if self.sharded else H.block  # Alg. 1, line 2
+            reduction.multiply(self.grid, self.contract, self.A, F, T.block)  # lines 3-4
         return T
 
     def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
         F = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
         if self.sharded:
-            self.out.reduce_scatter_rows(local.spmm(self.At, G.block), self.shares, out=F.block)  # lines 22-23
+            with self._plane_block(F) as room:
+                local.spmm(self.At, G.block, out=room)  # line 22
+                self.out.reduce_scatter_rows(room, self.shares, out=F.block)  # line 23
         else:
-            self.out.allreduce(local.spmm(self.At, G.block, out=F.block))
+            reduction.multiply(self.grid, self.out, self.At, G.block, F.block)
         return F
+
+    def _plane_block(self, F: DistDense) -> AbstractContextManager[Any]:
+        """Room for what all ranks along the third axis have of ``F``, where that is cut over it too."""
+        height = int(self.shares[-1]) if self.sharded else 0
+        return self.grid.workspace.lend((height, F.block.shape[1]), F.dtype)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distgnn import local
+from distgnn import local, reduction
 from distgnn.algorithms.block_15d import Block15D
 from distgnn.algorithms.block_rows import SparsityAwareRows
 from distgnn.algorithms.halo import Halo
@@ -22,6 +22,10 @@ class SparsityAware15D(SparsityAwareRows):
     grids = staticmethod(Block15D.grids)
 
     def _block_row(self, A_i: Halo, H: DistDense, T: DistDense) -> DistDense:
+        row = self.grid.along("reps")
         for stage, (A_iq, H_q) in enumerate(A_i.blocks(H.block)):  # lines 5-12: ISend H[NnzCols(l, q)], Recv Ĥ[NnzCols(i, q)]
-            local.spmm(A_iq, H_q, out=T.block, accumulate=stage > 0)  # line 13: Ẑ = Ẑ + SpMM(A_iq, Ĥ)
-        return T.like(self.grid.along("reps").allreduce(T.block))  # line 15
+            if stage < A_i.pairs - 1:
+                local.spmm(A_iq, H_q, out=T.block, accumulate=stage > 0)  # line 13: Ẑ = Ẑ + SpMM(A_iq, Ĥ)
+            else:
+                reduction.multiply(self.grid, row, A_iq, H_q, T.block, accumulate=stage > 0)  # lines 13 and 15
+        return T

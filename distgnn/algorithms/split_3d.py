@@ -12,7 +12,7 @@ from distgnn.algorithms.dense import ReplicatedWeights
 from distgnn.algorithms.panels import SparsePanels, broadcast
 from distgnn.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, block
-from distgnn.matrix import CSR, BlockSource, DistDense, DistSparse
+from distgnn.matrix import BlockSource, DistDense, DistSparse
 
 
 class Split3D(DistSparse):
@@ -55,13 +55,13 @@ class Split3D(DistSparse):
         self.pieces = row_parts[i * layers : (i + 1) * layers + 1]  # the row pieces of block i, one per layer
         self.heights = [int(np.diff(col_parts)[s * layers + k]) for s in range(q)]  # of this layer's pieces of H
         rows = (int(self.pieces[0]), int(self.pieces[-1]))
-        mine = self._load(lambda: [source.block(rows, block(col_parts, j * layers + k))])
+        mine = self._load([(rows, block(col_parts, j * layers + k))])
         self.A = SparsePanels(grid, self.row, range(q), {j: mine[0]})
 
     @cached_property
     def At(self) -> SparsePanels:
         """The panels of A, each transposed where it is."""
-        mine = {s: CSR.from_scipy(panel.to_scipy().T, self.grid.backend) for s, panel in self.A.mine.items()}
+        mine = {s: panel.transposed(self.grid.backend) for s, panel in self.A.mine.items()}
         return SparsePanels(self.grid, self.row, range(self.row.size), mine)
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:

@@ -13,7 +13,7 @@ from distgnn.algorithms.dense import ReplicatedWeights
 from distgnn.algorithms.panels import SparsePanels, broadcast
 from distgnn.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, owner, refine
-from distgnn.matrix import CSR, BlockSource, DistDense, DistSparse
+from distgnn.matrix import BlockSource, DistDense, DistSparse
 
 
 class Summa2D(DistSparse):
@@ -65,13 +65,13 @@ class Summa2D(DistSparse):
             self.H_stages.append((r, (first - int(col_parts[r]), last - int(col_parts[r]))))
         mine = [k for k, root in enumerate(self.A_roots) if root == self.row.rank]
         rows = self.output_layout.row_range
-        blocks = self._load(lambda: [source.block(rows, stages[k]) for k in mine])
+        blocks = self._load([(rows, stages[k]) for k in mine])
         self.A = SparsePanels(grid, self.row, self.A_roots, dict(zip(mine, blocks, strict=True)))
 
     @cached_property
     def At(self) -> SparsePanels:
         """The panels of A, each transposed where it is."""
-        mine = {k: CSR.from_scipy(panel.to_scipy().T, self.grid.backend) for k, panel in self.A.mine.items()}
+        mine = {k: panel.transposed(self.grid.backend) for k, panel in self.A.mine.items()}
         return SparsePanels(self.grid, self.row, self.A_roots, mine)
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:

@@ -29,7 +29,7 @@ VARIABLES = (
 )
 
 #: Settings that mean something for some algorithms only: these, or (none) the one that is chosen where they are set.
-_ALGORITHMS_OF = {"grid": (), "replication": ("1.5d",), "sparsity-aware": ("1d", "1.5d")}
+_ALGORITHMS_OF = {"grid": (), "replication": ("1.5d",), "sparsity-aware": ("1d", "1.5d"), "block-rows": ("1.5d", "3d")}
 
 #: What a switch may be set to in the environment.
 SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False, "": False}

@@ -31,6 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep-aggregate", action=argparse.BooleanOptionalAction, default=True,
         help="multiply features that neither training nor dropout changes by A only once (default: yes)",
     )  # fmt: skip
+    where.add_argument(
+        "--block-rows", type=count, metavar="N",
+        help="3d and 1.5d: sum products over ranks in blocks of N rows, while the next is multiplied (default: by size)",
+    )  # fmt: skip
+    where.add_argument(
+        "--tune-gemm", action=argparse.BooleanOptionalAction, default=True,
+        help="time the forms of dense products at the start and take the fastest (default: yes)",
+    )  # fmt: skip
     where.add_argument("--order", metavar="NAME", help="node order of the store (default: its first)")
     where.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="of all matrices")
     where.add_argument("--backend", choices=("auto", "numpy", "cupy"), help="array library (default: a GPU if there is one)")

@@ -271,6 +271,8 @@ def adam(
         1 - second**step,
         first,
         second,
+        1 - first,
+        1 - second,
         epsilon,
         0.0 if decoupled else decay,
         1 - lr * decay if decoupled else 1.0,

@@ -51,6 +51,9 @@ class Job:
         comm = MPI.COMM_WORLD if comm is None else comm
         self.grid = algorithms.make_grid(comm, args.algorithm, sizes, args.replication, args.backend)
         self.grid.overlap = args.overlap
+        if args.block_rows is not None and args.algorithm not in ("1.5d", "3d"):
+            raise UserError(f"--block-rows: is for 1.5d and 3d, which all-reduce products; algorithm {args.algorithm} does not")
+        self.grid.block_rows = args.block_rows
         self.speaks = self.grid.rank == 0 and not args.quiet
         self.optimizer = optim.make(args.optimizer, args.lr, args.weight_decay, args.momentum)
         hidden = hidden_widths(args.hidden, args.layers)
@@ -75,20 +78,25 @@ class Job:
         """Train, and write what was asked for. Ends the program with exit code 1 where --check fails. Collective."""
         args, order = self.args, self.order.name
         A = load(self.store, self.grid, args.algorithm, order, args.dtype, args.sparsity_aware)
+        layers = len(self.widths) - 1
+        inputs = [self.order.layer(number - 1).permutation for number in range(layers)]
         self.model = GCN(
-            A, self.widths, args.seed, args.dropout, args.bias, self.order.permutation, args.product_order, args.keep_aggregate
+            A, self.widths, args.seed, args.dropout, args.bias, inputs, args.product_order, args.keep_aggregate
         )
         self.X = load_features(self.store, self.model.input_layout, order, args.dtype)
         holds(self.X, "features", self.X.block.nbytes)
         if args.normalize_features:
             normalize_rows(self.X)
-        self.targets = self.model.targets(*load_targets(self.store, self.model.output_layout, order))
+        output = self.order.layer(layers - 1)
+        self.targets = self.model.targets(*load_targets(self.store, self.model.output_layout, output))
         if self.targets.counts[TRAIN] == 0:
             raise UserError(f"{self.store.path}: no node of the training split has a label, so there is nothing to train on")
         self.parameters = parameters(self.model, self.X, args.train_features)
         first_epoch = 1 + (self.resume() if args.resume else 0)
         check = self.serial_check() if args.check else None
         record = run_record(self.grid, self.config())
+        if args.tune_gemm:
+            record["gemm"] = self.model.tune()
         if self.speaks:
             print(self.describe(), flush=True)
         # Only now, as this empties or cuts an existing log: settings, environment, store and checkpoint are accepted. What can
@@ -158,14 +166,15 @@ class Job:
 
     def serial_records(self) -> Iterator[dict[str, float]]:
         """The epochs of the reference; reads all of the store that it needs. Called on rank 0 only."""
-        args, order, n = self.args, self.order, self.store.n
+        args, n = self.args, self.store.n
+        order = self.order.layer(-1)  # features and labels as layer 0 takes them
         X = self.store.features(order).astype(args.dtype)
         if args.normalize_features:
             sums = np.abs(X).sum(axis=1, keepdims=True, dtype=np.float64)
             X *= (1 / np.where(sums == 0, 1, sums)).astype(X.dtype)
-        reference = GCNReference(
-            order.block((0, n), (0, n)), self.widths, args.seed, args.dropout, args.bias, args.dtype, order.permutation(0, n)
-        )
+        ids = order.permutation(0, n)
+        A = self.order.block((0, n), (0, n))[self.order.positions(ids)]  # rows in the order of the columns
+        reference = GCNReference(A, self.widths, args.seed, args.dropout, args.bias, args.dtype, ids)
         return reference.train(
             X, self.store.labels(order), self.store.split(order), args.epochs, args.optimizer, args.lr, args.weight_decay,
             args.momentum, args.train_features, evaluate=False,

@@ -18,6 +18,7 @@ from distgnn.layout import Layout
 from distgnn.matrix import DistDense, DistSparse, gather
 
 Array = Any
+Nodes = Callable[[int, int], np.ndarray]
 
 
 class GCN:
@@ -34,8 +35,9 @@ class GCN:
             multiplies fewer columns by A per epoch. `3d` can only aggregate first.
         keep_aggregate: keep A X of features that are neither trained nor dropped, so that the first layer
             multiplies by A once and never again.
-        nodes: function (first, last) -> int64 original ids of these rows of A, where A is in a permuted
-            order.
+        nodes: function (first, last) -> int64 original ids of these rows of a layer's input, where they are in a
+            permuted order; several functions, of which layer l takes number l modulo their number, where layers differ
+            (double permutation).
 
     Attributes:
         input_layout: of the features; output_layout: of the logits.
@@ -49,7 +51,7 @@ class GCN:
 
     def __init__(
         self, A: DistSparse, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
-        nodes: Callable[[int, int], np.ndarray] | None = None, product_order: str = "auto", keep_aggregate: bool = True,
+        nodes: Nodes | Sequence[Nodes] | None = None, product_order: str = "auto", keep_aggregate: bool = True,
     ) -> None:  # fmt: skip
         widths = [int(width) for width in widths]
         if A.shape[0] != A.shape[1]:
@@ -64,8 +66,9 @@ class GCN:
         self.seed, self.dropout = int(seed), float(dropout)
         operators = [A.layer(index) for index in range(len(widths) - 1)]
         ranges = [operator.input_layout.row_range for operator in operators]
+        sides = [np.arange] if nodes is None else [nodes] if callable(nodes) else list(nodes)
         with self.grid.world.together():  # `nodes` may read a file, which may be damaged for one rank only
-            ids = [np.asarray((nodes or np.arange)(first, last), dtype=np.int64) for first, last in ranges]
+            ids = [np.asarray(sides[i % len(sides)](*rows), dtype=np.int64) for i, rows in enumerate(ranges)]
         self.layers = []
         for index, (operator, shape) in enumerate(zip(operators, pairwise(widths), strict=True)):
             on_device = self.grid.backend.asarray(ids[index])
@@ -96,6 +99,14 @@ class GCN:
     def parameters(self) -> list[Parameter]:
         weights = [Parameter(f"W{i}", i, "weight", layer.W) for i, layer in enumerate(self.layers)]
         return weights + [Parameter(f"b{i}", i, "bias", b) for i, b in enumerate(self._biases())]
+
+    def tune(self) -> list[dict[str, str]]:
+        """Time the forms of every layer's dense products once and take the fastest (Plexus section 5.3). Collective.
+
+        Returns:
+            for each layer product -> form. Rounding depends on it, and so on what else the machine does while it is timed.
+        """
+        return [layer.A.tune(*layer.shape) for layer in self.layers]
 
     def targets(self, labels: Array, split: Array) -> Targets:
         """Labels and splits of the rows of `output_layout` that this rank holds, made ready for the loss.

@@ -11,7 +11,9 @@ from typing import Any
 import h5py
 import numpy as np
 
+from distgnn import ledger
 from distgnn.errors import UserError
+from distgnn.layout import Range
 from distgnn.store.manifest import denied
 
 # Below HDF5's chunk cache of 1 MiB (8 MiB since HDF5 2.0), so that reading a chunk in pieces checks its sum once.
@@ -129,3 +131,20 @@ def reading(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
     except (OSError, KeyError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path}: truncated or corrupt HDF5 file ({reason}); copy it or make it again") from None
+
+
+def read(dataset: h5py.Dataset, *ranges: Range) -> np.ndarray:
+    """These rows (and columns), charged to the ledger."""
+    charge(dataset, *ranges)
+    return dataset[tuple(slice(*window) for window in ranges)]
+
+
+def charge(dataset: h5py.Dataset, *ranges: Range) -> None:
+    """Charge the ledger what reading these rows (and columns) takes from the disk: all of every chunk they touch.
+
+    To be called once for what is read in pieces while the dataset stays open: HDF5 keeps the chunk in which two of them meet.
+    """
+    nbytes = dataset.dtype.itemsize
+    for (lo, hi), chunk in zip(ranges, dataset.chunks or (1,) * dataset.ndim, strict=True):
+        nbytes *= (-(-hi // chunk) - lo // chunk) * chunk if lo < hi else 0
+    ledger.loaded(dataset.name[1:], int(nbytes))

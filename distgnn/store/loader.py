@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn import backend as backends
+from distgnn.backend import Backend
 from distgnn.errors import UserError
 from distgnn.layout import Range, owner
+from distgnn.matrix import CSR
 from distgnn.store import hdf5, manifest
 from distgnn.store.adjacency import bounded
 from distgnn.store.nodes import PIECE_BYTES
-from distgnn.store.orders import index_type
+from distgnn.store.windows import Alone, Strip, Tile, assemble, check_shape
 
-ENTRIES = 2 << 20  # read at a time
+if TYPE_CHECKING:
+    from distgnn.comm import Comm
 
 
 class Store:
@@ -183,19 +186,25 @@ class Order:
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
         """A[rows, cols] as CSR with local, sorted, unique indices: int32 where they fit.
 
-        Reads the shards that the window touches, and of those only its rows. Memory: the block, and beside it at most ENTRIES
-        entries and a few numbers per row and touched shard.
+        Reads the shards that the window touches, and of those only its rows. Memory: the block, and beside it the pointers of
+        one row of shards and a small piece.
         """
+        block = self.assemble(rows, cols, backends.get("numpy"), Alone()).to_scipy()
+        block.has_sorted_indices = block.has_canonical_format = True
+        return block
+
+    def assemble(self, rows: Range, cols: Range, backend: Backend, readers: Comm | Alone) -> CSR:
+        """A[rows, cols] on ``backend``'s device, read by these ranks of a node together: see :func:`windows.assemble`."""
+        rows, cols = (int(rows[0]), int(rows[1])), (int(cols[0]), int(cols[1]))
         _check_window("rows", rows, self.shape[0])
         _check_window("columns", cols, self.shape[1])
-        tiles = [(i, j) for i, _ in overlaps(self.rows, rows) for j, _ in overlaps(self.cols, cols)]
-        result = _Assembly((rows[1] - rows[0], cols[1] - cols[0]), self.dtype, int(sum(self.shard_nnz[t] for t in tiles)))
-        for i, window in overlaps(self.rows, rows if tiles else (0, 0)):
-            strip = [self._tile(i, j, part, cols[0]) for j, part in overlaps(self.cols, cols)]
-            step = max(1, ENTRIES // max(1, len(strip)))  # rows at a time: every tile's pointers are held
-            for lo in range(window[0], window[1], step):
-                self._read_strip(strip, (lo, min(lo + step, window[1])), result)
-        return result.finish()
+        strips = [self._strip(i, part, cols) for i, part in overlaps(self.rows, rows)]
+        return assemble(strips, cols[1] - cols[0], self.dtype, backend, readers)
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Equal on ranks that read the same matrix."""
+        return str(self.root.resolve()), self.name, self.version
 
     def entries(self, limit: int, shards: Container[int] | None = None) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """All (rows, columns, values), int64 positions, shard by shard in pieces of about `limit`. With `shards` (numbered row by
@@ -204,11 +213,11 @@ class Order:
             for j, cols in overlaps(self.cols, (0, self.shape[1])):
                 if shards is not None and i * (len(self.cols) - 1) + j not in shards:
                     continue
-                tile = self._tile(i, j, cols, 0)
-                pointers = tile.pointers((0, rows[1] - rows[0]))
-                for lo, hi in bounded(np.diff(pointers), limit):
-                    counts, indices, values = tile.read(pointers[lo : hi + 1])
-                    yield np.repeat(np.arange(lo, hi) + rows[0], counts), indices.astype(np.int64), values
+                tile = self._tile(i, j, rows, cols, 0)
+                counts = tile.count()
+                ranges = bounded(counts, limit)
+                for (lo, hi), (columns, values) in zip(ranges, tile.pieces(ranges, np.dtype(np.int64)), strict=True):
+                    yield np.repeat(np.arange(lo, hi) + rows[0], counts[lo:hi]), columns, values
 
     def permutation(self, lo: int, hi: int) -> np.ndarray:
         """int64: the original ids of the nodes at positions (rows) lo..hi."""
@@ -228,95 +237,16 @@ class Order:
         """The shard files, as the manifest names them."""
         return [name for row in self._files for name in row]
 
-    def _tile(self, i: int, j: int, window: Range, left: int) -> _Tile:
-        first, last = int(self.cols[j]), int(self.cols[j + 1])
-        part = None if window == (first, last) else (window[0] - first, window[1] - first)
-        path, sizes = self.root / self._files[i][j], (int(self.rows[i + 1] - self.rows[i]), int(self.shard_nnz[i, j]))
-        return _Tile(path, sizes, part, first - left, index_type(self.shape[1]))
+    def _strip(self, i: int, rows: Range, cols: Range) -> Strip:
+        tiles = [self._tile(i, j, rows, part, cols[0]) for j, part in overlaps(self.cols, cols)]
+        return Strip(rows[1] - rows[0], tiles)
 
-    def _read_strip(self, strip: list[_Tile], rows: Range, result: _Assembly) -> None:
-        """Rows of one row of shards, appended to `result`."""
-        top = int(self.rows[owner(self.rows, rows[0])])
-        pointers = [tile.pointers((rows[0] - top, rows[1] - top)) for tile in strip]
-        counts = np.diff(np.sum(pointers, axis=0))
-        for lo, hi in bounded(counts, ENTRIES):
-            parts = [tile.read(pointer[lo : hi + 1]) for tile, pointer in zip(strip, pointers, strict=True)]
-            result.append(*(parts[0] if len(parts) == 1 else _side_by_side(parts)))
-
-
-@dataclass(frozen=True)
-class _Tile:
-    """One shard file as part of a window: its rows and entries, the columns wanted of it (None: all), and what to add to them
-    to make them local to the window, in integers of type `kind`."""
-
-    path: Path
-    sizes: tuple[int, int]
-    cols: Range | None
-    shift: int
-    kind: np.dtype
-
-    def pointers(self, rows: Range) -> np.ndarray:
-        """int64: where in the file these rows of the shard begin and end."""
-        with hdf5.reading(self.path) as file:
-            _check_shape(file["indptr"], (self.sizes[0] + 1,))
-            _check_shape(file["indices"], self.sizes[1:])
-            return file["indptr"][rows[0] : rows[1] + 1].astype(np.int64)
-
-    def read(self, pointers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(entries per row, columns, values) of the rows that these pointers delimit."""
-        where, counts = slice(int(pointers[0]), int(pointers[-1])), np.diff(pointers)
-        with hdf5.reading(self.path) as file:
-            indices, values = file["indices"][where], file["values"][where]
-        if self.cols is not None:
-            inside = (indices >= self.cols[0]) & (indices < self.cols[1])
-            before = np.concatenate([[0], np.cumsum(inside)])
-            counts = np.diff(before[pointers - pointers[0]])
-            indices, values = indices[inside], values[inside]
-        if self.shift:
-            indices = np.add(indices, self.shift, dtype=self.kind)
-        return counts, indices, values
-
-
-def _side_by_side(parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> tuple[np.ndarray, ...]:
-    """The rows of tiles that stand beside each other, as if they were one tile; their columns are local to the window already."""
-    counts = np.stack([part[0] for part in parts])
-    ends = np.cumsum(counts.T.ravel()).reshape(counts.T.shape).T  # row by row, and within a row tile by tile
-    total = int(counts.sum())
-    indices = np.empty(total, np.result_type(*(part[1].dtype for part in parts)))
-    values = np.empty(total, parts[0][2].dtype)
-    for (count, columns, numbers), end in zip(parts, ends, strict=True):
-        target = np.repeat(end - np.cumsum(count), count) + np.arange(len(columns))
-        indices[target], values[target] = columns, numbers
-    return counts.sum(axis=0), indices, values
-
-
-class _Assembly:
-    """A CSR block that is filled from its first row to its last. Room for `bound` entries is reserved, which costs nothing
-    until it is touched, so that blocks need not be held twice while they are put together."""
-
-    def __init__(self, shape: tuple[int, int], dtype: np.dtype, bound: int) -> None:
-        self.shape = shape
-        self.counts = np.zeros(shape[0] + 1, np.int64)
-        self.indices = np.empty(bound, index_type(max(bound, shape[1])))
-        self.values = np.empty(bound, dtype)
-        self.row = self.nnz = 0
-
-    def append(self, counts: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
-        """The next rows."""
-        self.counts[self.row + 1 : self.row + 1 + len(counts)] = counts
-        self.indices[self.nnz : self.nnz + len(indices)] = indices
-        self.values[self.nnz : self.nnz + len(values)] = values
-        self.row += len(counts)
-        self.nnz += len(indices)
-
-    def finish(self) -> sp.csr_array:
-        kind = index_type(max(self.nnz, self.shape[1]))
-        self.indices.resize(self.nnz, refcheck=False)
-        self.values.resize(self.nnz, refcheck=False)
-        indptr = np.cumsum(self.counts).astype(kind)
-        block = sp.csr_array((self.values, self.indices.astype(kind, copy=False), indptr), shape=self.shape)
-        block.has_sorted_indices = block.has_canonical_format = True
-        return block
+    def _tile(self, i: int, j: int, rows: Range, cols: Range, left: int) -> Tile:
+        """The part of shard (i, j) in a window whose first column is ``left``."""
+        top, first = int(self.rows[i]), int(self.cols[j])
+        shape = int(self.rows[i + 1]) - top, int(self.cols[j + 1]) - first
+        own = (rows[0] - top, rows[1] - top), (cols[0] - first, cols[1] - first)
+        return Tile(self.root / self._files[i][j], shape, int(self.shard_nnz[i, j]), *own, first - left)
 
 
 class NodeFiles:
@@ -354,7 +284,7 @@ class NodeFiles:
 
     def _dataset(self, file: h5py.File, name: str, k: int, cols: Range | None) -> h5py.Dataset:
         rows = int(self.partition[k + 1] - self.partition[k])
-        return _check_shape(file[name], (rows,) if cols is None else (rows, self.width))
+        return check_shape(file[name], (rows,) if cols is None else (rows, self.width))
 
 
 _TYPES = {"features": np.float32, "labels": np.int32, "split": np.uint8, "permutation": np.int64, "inverse": np.int64}
@@ -365,7 +295,7 @@ def _empty(name: str, rows: int, cols: Range | None) -> np.ndarray:
 
 
 def _slice(dataset: h5py.Dataset, lo: int, hi: int, cols: Range | None) -> np.ndarray:
-    return dataset[lo:hi] if cols is None else dataset[lo:hi, cols[0] : cols[1]]
+    return hdf5.read(dataset, (lo, hi)) if cols is None else hdf5.read(dataset, (lo, hi), cols)
 
 
 def overlaps(vector: np.ndarray, window: Range) -> Iterator[tuple[int, Range]]:
@@ -384,15 +314,6 @@ def overlaps(vector: np.ndarray, window: Range) -> Iterator[tuple[int, Range]]:
 def _check_partition(what: str, vector: np.ndarray, n: int) -> None:
     if not len(vector) or vector[0] != 0 or vector[-1] != n or np.any(np.diff(vector) < 0):
         raise ValueError(f"{n} nodes, but {what} is cut at {vector.tolist() if len(vector) < 9 else '... ' + str(vector[-1])}")
-
-
-def _check_shape(dataset: h5py.Dataset, expected: tuple[int, ...]) -> h5py.Dataset:
-    """The dataset; UserError if the manifest means another shape."""
-    if dataset.shape != expected:
-        path = dataset.file.filename
-        raise UserError(f"{path}: {dataset.name[1:]} has shape {dataset.shape}, but {manifest.NAME} means {expected}; "
-                        "one of them was changed, copy or prepare the store again")  # fmt: skip
-    return dataset
 
 
 def _check_window(what: str, window: Range, extent: int) -> None:

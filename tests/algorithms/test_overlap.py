@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import distgnn as dg
-from distgnn import local, relay
+from distgnn import local, reduction, relay
 from distgnn.algorithms import ALGORITHMS, block_rows, grids, make_grid
 from distgnn.gallery import rmat
 
@@ -18,6 +18,8 @@ def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, pa
     """With row blocks of a few non-zeros, segments of a few numbers and several panels per rank, so that everything is cut."""
     monkeypatch.setattr(block_rows, "PANEL_NONZEROS", panel_nonzeros)
     monkeypatch.setattr(relay, "SEGMENT", 1024)
+    monkeypatch.setattr(reduction, "SMALL", 0)
+    monkeypatch.setattr(reduction, "SMALLEST_BLOCK", 256)
     monkeypatch.setattr(local, "BETWEEN_POLLS", 512 * width)
     A = rmat(211, degree=9, directed=True, features=0, classes=0).A.astype(np.float32)
     A.data[:] = np.random.default_rng(0).standard_normal(A.nnz)

@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import distgnn as dg
+from distgnn import reduction
 from distgnn.algorithms import make_grid
 from distgnn.gcn.check import SerialCheck
 from distgnn.gcn.job import Job
@@ -66,6 +67,53 @@ def test_check_agrees(comm, name, shared_tmp_path, capsys):
         "--normalize-features", "--train-features")  # fmt: skip
     if comm.Get_rank() == 0:
         assert "check: every loss equals the serial one" in capsys.readouterr().out
+
+
+@pytest.mark.ranks(1, 2, 4, 8)
+@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("first", ["double", "random"])
+def test_double_permutation_from_a_store(comm, layers, first, shared_tmp_path, capsys, monkeypatch):
+    """As the default order and as a further one; directed; an even and an odd number of layers. Blocks of few rows, too."""
+    monkeypatch.setattr(reduction, "SMALL", 0)
+    store = shared_tmp_path / "double.dg"
+    if comm.Get_rank() == 0:
+        prepare(Communities(directed=True), store, order=(first, "double" if first == "random" else "original"))
+    comm.Barrier()
+    options = ("--layers", layers, "--block-rows", 4, "--bias", "--dropout", 0.4, "--optimizer", "adamw", "--weight-decay", 0.01)
+    for more in ((), ("--train-features",)):
+        run(comm, store, "--algorithm", "3d", "--order", "double", "--epochs", 4, "--check", *options, *more)
+        if comm.Get_rank() == 0:
+            assert "check: every loss equals the serial one" in capsys.readouterr().out
+
+
+@pytest.mark.ranks(1, 2)
+def test_double_permutation_is_for_3d(comm, shared_tmp_path):
+    store = shared_tmp_path / "double.dg"
+    if comm.Get_rank() == 0:
+        prepare(Communities(), store, order=("random", "double"))
+    comm.Barrier()
+    with pytest.raises(dg.UserError, match=r"--order double: only algorithm 3d .* --order random"):
+        run(comm, store, "--order", "double")
+    with pytest.raises(dg.UserError, match=r"no order 'triple'; it has random, double"):
+        run(comm, store, "--order", "triple", "--algorithm", "3d")
+    with pytest.raises(dg.UserError, match=r"--block-rows: is for 1.5d and 3d"):
+        run(comm, store, "--block-rows", 5)
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_forms_of_dense_products_are_logged(comm, name, shared_tmp_path):
+    store, log = small_store(shared_tmp_path, comm), shared_tmp_path / "run.jsonl"
+    losses = []
+    for tune in ("--tune-gemm", "--no-tune-gemm"):
+        run(comm, store, "--algorithm", name, "--epochs", 3, "--layers", 3, "--log", log, "--force", tune)
+        comm.Barrier()
+        (start,), epochs = (comm.bcast(events(log, kind) if comm.Get_rank() == 0 else None) for kind in ("run", "epoch"))
+        assert ("gemm" in start) == (tune == "--tune-gemm")
+        if "gemm" in start:
+            assert len(start["gemm"]) == 3 and all(set(layer) == {"T W", "TᵀG", "G Wᵀ"} for layer in start["gemm"])
+        losses.append([epoch["loss"] for epoch in epochs])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 @pytest.mark.ranks(1, 2)

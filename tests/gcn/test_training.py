@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import distgnn as dg
-from distgnn.algorithms import make_grid
+from distgnn.algorithms import grids, make_grid
 from distgnn.gcn.optim import make
 from distgnn.gcn.training import parameters, train
+from distgnn.matrix import MatrixSource
 
 from .problem import ALGORITHMS, Problem, each_grid
 
@@ -65,6 +66,43 @@ def test_node_order_changes_nothing(comm, name, backend):
         model, X, targets = problem.model(make_grid(comm, name, backend=backend), name, dropout=0.5, nodes=nodes)
         losses.append([r["loss"] for r in train(model, X, targets, make("adam", 0.05), 3)])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-10)
+
+
+@pytest.mark.ranks(1, 2, 4, 6, 8)
+@pytest.mark.parametrize("layers", [1, 2, 3, 7])
+@pytest.mark.parametrize("train_features", [False, True])
+def test_double_permutation_changes_nothing(comm, backend, layers, train_features):
+    """Rows and columns in two different orders, that layers use in turns (Plexus section 5.1): any number of layers, any grid."""
+    rng = np.random.default_rng(4)
+    P_r, P_c = rng.permutation(PROBLEM.n), rng.permutation(PROBLEM.n)
+    A, hidden = PROBLEM.A, [6] * (layers - 1)
+    even, odd = A[P_r][:, P_c], A[P_c][:, P_r]
+    sides = [lambda first, last: P_c[first:last], lambda first, last: P_r[first:last]]
+    out = P_r if layers % 2 else P_c
+    how = {"bias": True, "dropout": 0.3, "product_order": "aggregate-first"}
+    reference = PROBLEM.reference(hidden, **{name: how[name] for name in ("bias", "dropout")})
+    expected = reference.train(PROBLEM.X, PROBLEM.labels, PROBLEM.split, 3, "adamw", 0.05, 0.01, 0.0, train_features)
+    losses = [record["loss"] for record in expected]
+    possible = grids("3d", comm.Get_size())
+    for sizes in possible[:: max(1, len(possible) // 3)]:
+        grid = make_grid(comm, "3d", sizes, backend=backend)
+        operator = dg.distribute(even, grid, "3d", odd=MatrixSource(odd))
+        model = dg.gcn.GCN(operator, [PROBLEM.width, *hidden, PROBLEM.classes], nodes=sides, **how)
+        assert len({id(layer.A.A) for layer in model.layers}) == min(6, layers)
+        first, last = model.output_layout.row_range
+        targets = model.targets(PROBLEM.labels[out][first:last], PROBLEM.split[out][first:last])
+        X = dg.scatter(PROBLEM.X[P_c], model.input_layout)
+        records = list(train(model, X, targets, make("adamw", 0.05, 0.01), 3, train_features=train_features))
+        np.testing.assert_allclose([record["loss"] for record in records], losses, rtol=1e-9)
+        grid.free()
+
+
+@pytest.mark.ranks(1)
+def test_matrices_that_take_turns_have_one_size(comm, backend):
+    grid, A = make_grid(comm, "3d", backend=backend), PROBLEM.A
+    for even, odd in ((A, A[:-1, :-1]), (A[:, :-1], A[:, :-1])):
+        with pytest.raises(ValueError, match="take turns"):
+            dg.distribute(even, grid, "3d", odd=MatrixSource(odd))
 
 
 # -- what an epoch's record says -------------------------------------------------------------------------------

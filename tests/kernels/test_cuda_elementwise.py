@@ -224,6 +224,17 @@ def test_optimisers(built, dtype, name, options, decay):
     np.testing.assert_allclose(gpu.to_host(on_gpu), parameter.block, **tolerance(dtype))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_moments_of_adam_are_exact_to_rounding(built, dtype):
+    """1 - 0.999 taken in floats would be wrong by 1.3e-5."""
+    gpu, g = built, normal((37, 9), dtype)
+    w, m, v = (gpu.asarray(np.zeros(g.shape, dtype)) for _ in range(3))
+    cuda.adam(w, gpu.asarray(g), m, v, step=1, lr=0.05)
+    exact = g.astype(np.float64)
+    for moment, expected in ((m, (1 - 0.9) * exact), (v, (1 - 0.999) * exact**2)):
+        np.testing.assert_allclose(gpu.to_host(moment), expected, rtol=4 * np.finfo(dtype).eps)
+
+
 def test_bad_input_is_refused(built):
     gpu = built
     zeros = gpu.xp.zeros

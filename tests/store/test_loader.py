@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from distgnn import UserError
-from distgnn.store import Store, loader, nodes, prepare
+from distgnn.store import Store, loader, nodes, prepare, windows
 from distgnn.store.loader import overlaps
 
 from .graphs import Graph, assert_same, random_graph, window
@@ -44,7 +44,7 @@ def store_copy(store_path: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("at_a_time", [2 << 20, 7])
 @pytest.mark.parametrize("order", ["random", "original"])
 def test_any_window(order: str, at_a_time: int, store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "ENTRIES", at_a_time)
+    monkeypatch.setattr(windows, "ENTRIES", at_a_time)
     source = Store(store_path).order(order)
     A = source.block((0, 47), (0, 47))
     rng = np.random.default_rng(0)
@@ -147,7 +147,7 @@ def test_overlaps_skip_empty_blocks() -> None:
 
 def test_memory_of_a_block_is_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards are put together in place: no second copy."""
-    monkeypatch.setattr(loader, "ENTRIES", 10_000)
+    monkeypatch.setattr(windows, "ENTRIES", 10_000)
     pairs = np.random.default_rng(0).integers(0, 2000, (300_000, 2))
     prepare(Graph(2000, pairs, chunk=100_000), tmp_path / "g.dg", shards=(3, 4))
     order = Store(tmp_path / "g.dg").order()

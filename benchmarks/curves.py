@@ -1,0 +1,102 @@
+"""Loss curves of 3D training against the serial reference (Plexus Figure 8): several grids, single and double permutation.
+
+    distgnn generate sbm graph --nodes 20000 --communities 64 --features 128 --classes 32
+    distgnn prepare graph graph.dg --order random,double
+    mpiexec -n 8 python benchmarks/curves.py graph.dg --out benchmarks/results/curves.md
+
+The network is the paper's (section 6.2): three layers, hidden width 128, AdamW, the features trained too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import tempfile
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+from distgnn import cli
+from distgnn.bench import timing
+from distgnn.gcn.job import Job
+from distgnn.launch import install_abort_hook
+from distgnn.store import Store
+
+GRIDS = ("1x1x1", "2x2x1", "1x2x2", "2x2x2", "3x2x1")
+ORDERS = ("random", "double")
+EPOCHS = 10
+NETWORK = "--layers 3 --hidden 128 --optimizer adamw --weight-decay 0.01 --train-features --no-tune-gemm --quiet"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("store", help="with the orders random and double")
+    parser.add_argument("--out", type=Path, help="file to append to")
+    args = parser.parse_args()
+    comm = MPI.COMM_WORLD
+    curves = {(grid, order): curve(comm, args.store, grid, order) for grid in GRIDS for order in ORDERS}
+    if comm.rank == 0:
+        text = report(serial(args.store), {key: losses for key, losses in curves.items() if losses}, args.store)
+        print(text)
+        if args.out:
+            with args.out.open("a") as file:
+                file.write(text)
+
+
+def job(comm: MPI.Intracomm, store: str, grid: str, order: str, *more: str) -> Job:
+    """`distgnn train` with the paper's network."""
+    where = ["--algorithm", "3d", "--grid", grid, "--order", order, "--epochs", str(EPOCHS)]
+    return Job(cli.parse(["train", store, *where, *NETWORK.split(), *more]), comm)
+
+
+def curve(comm: MPI.Intracomm, store: str, grid: str, order: str) -> list[float]:
+    """The loss of every epoch, on as many of the ranks as the grid has; known on rank 0, empty where there are too few ranks."""
+    ranks = int(np.prod([int(size) for size in grid.split("x")]))
+    some = comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED)
+    losses: list[float] = []
+    if some != MPI.COMM_NULL and ranks <= comm.size:
+        with tempfile.TemporaryDirectory() as folder:
+            log = os.path.join(some.bcast(folder), "run.jsonl")
+            job(some, store, grid, order, "--log", log).run()
+            if comm.rank == 0:
+                records = map(json.loads, Path(log).read_text().splitlines())
+                losses = [record["loss"] for record in records if record["event"] == "epoch"]
+            some.Barrier()
+        some.Free()
+    comm.Barrier()
+    return losses
+
+
+def serial(store: str) -> list[float]:
+    """The loss of every epoch of the serial reference, in float64: in float32 most of the difference would be its rounding."""
+    return [record["loss"] for record in job(MPI.COMM_SELF, store, "1x1x1", "random", "--dtype", "float64").serial_records()]
+
+
+def report(expected: list[float], curves: dict[tuple[str, str], list[float]], path: str) -> str:
+    """Markdown."""
+    store = Store(path)
+    shown = (1, 2, 5, EPOCHS)
+    lines = [
+        f"## {date.today()}: `mpiexec -n {MPI.COMM_WORLD.size} python benchmarks/curves.py {shlex.join(sys.argv[1:])}`",
+        "",
+        f"{timing.machine()}. {store.n:,} nodes, {store.nnz:,} non-zeros, {store.width} features, {store.classes} classes; "
+        f"`train --algorithm 3d {NETWORK}` in float32.",
+        "",
+        f"| grid | order | {' | '.join(f'loss {epoch}' for epoch in shown)} | largest relative difference in {EPOCHS} epochs |",
+        "|---|---|" + "---:|" * (len(shown) + 1),
+        f"| serial, float64 | | {' | '.join(f'{expected[epoch - 1]:.7f}' for epoch in shown)} | |",
+    ]
+    for (grid, order), losses in curves.items():
+        largest = np.max(np.abs(np.subtract(losses, expected)) / np.abs(expected))
+        lines.append(f"| {grid} | {order} | {' | '.join(f'{losses[epoch - 1]:.7f}' for epoch in shown)} | {largest:.1e} |")
+    return "\n".join(lines) + "\n\n"
+
+
+if __name__ == "__main__":
+    install_abort_hook()
+    main()

@@ -1,0 +1,289 @@
+"""A window of a sharded matrix, put together in place (Plexus section 5.4, parallel data loading).
+
+Of a window that is cut out of a grid of shards, every row of shards is one *strip* of :class:`Tile`. The pointers of a strip say
+where each of its entries will stand, so that entries go from the file straight to their place in the final block, one shard after
+another and a piece at a time: shards need not be merged in memory first, and a block on a GPU never exists on the host.
+
+Ranks that want the same window read it together. They take turns at its shards, and what one reads it broadcasts to the others,
+so that each shard is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import h5py
+import numpy as np
+
+from distgnn.backend import Backend
+from distgnn.errors import UserError
+from distgnn.layout import Range
+from distgnn.matrix import CSR
+from distgnn.store import hdf5, manifest
+from distgnn.store.adjacency import Ranges, bounded
+
+if TYPE_CHECKING:
+    from distgnn.comm import Comm
+
+T = TypeVar("T")
+
+ENTRIES = 1 << 16  # in a piece, which then stays in the processor's cache; larger ones are not faster
+
+
+class Alone:
+    """What a :class:`~distgnn.comm.Comm` of one rank does here, without MPI: reading a store needs none."""
+
+    rank, size = 0, 1
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        yield
+
+    def gather_objects(self, thing: T) -> list[T]:
+        return [thing]
+
+    def bcast(self, array: Any, root: int) -> Any:
+        return array
+
+
+@dataclass
+class Tile:
+    """What a window wants of one shard file.
+
+    Attributes:
+        path: the file; shape, nnz: of the shard, according to the manifest.
+        rows, cols: the part that is wanted, local to the shard.
+        shift: what to add to column numbers to make them local to the window.
+        pointers: where those rows begin and end in the file, and counts: how many of their entries lie in ``cols``; None
+            before :meth:`count`.
+    """
+
+    path: Path
+    shape: tuple[int, int]
+    nnz: int
+    rows: Range
+    cols: Range
+    shift: int
+    pointers: np.ndarray | None = None
+    counts: np.ndarray | None = None
+
+    @property
+    def all_columns(self) -> bool:
+        return self.cols == (0, self.shape[1])
+
+    @property
+    def whole(self) -> bool:
+        """Is all of the shard wanted, so that the manifest says how much it is?"""
+        return self.all_columns and self.rows == (0, self.shape[0])
+
+    def count(self) -> np.ndarray:
+        """Entries per row, read once. Where columns are left out, only all column numbers of those rows tell."""
+        if self.counts is None:
+            with hdf5.reading(self.path) as file:
+                check_shape(file["indptr"], (self.shape[0] + 1,))
+                check_shape(file["indices"], (self.nnz,))
+                check_shape(file["values"], (self.nnz,))
+                self.pointers = hdf5.read(file["indptr"], (self.rows[0], self.rows[1] + 1))
+                self._check_pointers(self.pointers)
+                self.counts = np.diff(self.pointers) if self.all_columns else self._count_inside(file, self.pointers)
+        return self.counts
+
+    def pieces(self, ranges: Ranges, kind: np.dtype) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(column numbers local to the window, as ``kind``, and values) of ranges of the counted rows, one after another.
+
+        The datasets stay open in between: HDF5 then keeps the chunk in which one range ends and the next begins.
+        """
+        counts, pointers = self.count(), self.pointers
+        assert pointers is not None
+        with hdf5.reading(self.path) as file:
+            datasets = file["indices"], file["values"]
+            for dataset in datasets:
+                hdf5.charge(dataset, (int(pointers[0]), int(pointers[-1])))
+            for lo, hi in ranges:
+                parts = [self._entries(*datasets, slice(*span), kind) for span in _spans(pointers[lo : hi + 1])]
+                columns, values = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+                if len(columns) != counts[lo:hi].sum():
+                    raise self._damaged("changed while it was read")
+                yield columns, values
+
+    def forget(self) -> None:
+        """Give the memory of pointers and counts back."""
+        self.pointers = self.counts = None
+
+    def _count_inside(self, file: h5py.File, pointers: np.ndarray) -> np.ndarray:
+        indices = file["indices"]
+        hdf5.charge(indices, (int(pointers[0]), int(pointers[-1])))
+        counts = np.empty_like(pointers[1:])
+        for lo, hi in bounded(np.diff(pointers), ENTRIES):
+            columns = self._columns(indices, slice(int(pointers[lo]), int(pointers[hi])))
+            before = np.concatenate([[0], np.cumsum(self._inside(columns))])
+            counts[lo:hi] = np.diff(before[pointers[lo : hi + 1] - pointers[lo]])
+        return counts
+
+    def _entries(
+        self, indices: h5py.Dataset, values: h5py.Dataset, where: slice, kind: np.dtype
+    ) -> tuple[np.ndarray, np.ndarray]:
+        columns, numbers = self._columns(indices, where), values[where]
+        if not self.all_columns:
+            inside = self._inside(columns)
+            columns, numbers = columns[inside], numbers[inside]
+        return np.add(columns, self.shift, dtype=kind), numbers
+
+    def _columns(self, indices: h5py.Dataset, where: slice) -> np.ndarray:
+        columns = indices[where]
+        if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
+            raise self._damaged(f"column numbers {columns.min()}..{columns.max()} in a shard of {self.shape[1]} columns")
+        return columns
+
+    def _inside(self, columns: np.ndarray) -> np.ndarray:
+        return (columns >= self.cols[0]) & (columns < self.cols[1])
+
+    def _check_pointers(self, pointers: np.ndarray) -> None:
+        first, last = int(pointers[0]), int(pointers[-1])
+        begin = first == 0 if self.rows[0] == 0 else first >= 0
+        end = last == self.nnz if self.rows[1] == self.shape[0] else last <= self.nnz
+        if not (begin and end) or np.any(pointers[1:] < pointers[:-1]):
+            raise self._damaged(f"its row pointers do not rise from 0 to {self.nnz}")
+
+    def _damaged(self, reason: str) -> UserError:
+        return UserError(f"{self.path}: {reason}; copy it or make it again")
+
+
+def _spans(pointers: np.ndarray) -> list[Range]:
+    """Where these rows stand in the file, in pieces, for it may have many more entries than are wanted."""
+    return [(int(pointers[lo]), int(pointers[hi])) for lo, hi in bounded(np.diff(pointers), ENTRIES)]
+
+
+@dataclass
+class Strip:
+    """The tiles of one row of shards, from left to right, and how many rows they have."""
+
+    height: int
+    tiles: list[Tile]
+
+
+def assemble(strips: Sequence[Strip], width: int, dtype: np.dtype, backend: Backend, readers: Comm | Alone) -> CSR:
+    """The window that these strips make up, on ``backend``'s device. Collective over ``readers``, who must want the same one.
+
+    Reads every tile once in all; where columns are left out of one, its column numbers twice. Memory: the block, and on the host
+    beside it the pointers of a strip and a piece of ENTRIES entries per reader.
+
+    Raises:
+        UserError: a damaged file; on all of ``readers``.
+    """
+    tiles = [tile for strip in strips for tile in strip.tiles]
+    with readers.together():
+        mine = sum(int(tile.count().sum()) for tile in tiles[readers.rank :: readers.size] if not tile.whole)
+    nnz = sum(readers.gather_objects(mine)) + sum(tile.nnz for tile in tiles if tile.whole)
+    with readers.together():
+        block = CSR.empty((sum(strip.height for strip in strips), width), nnz, dtype, backend)
+    assembly = _Assembly(block, backend, readers)
+    for strip in strips:
+        assembly.add(strip)
+    return block
+
+
+@dataclass
+class _Job:
+    """A tile on its way into the block: who reads it, where the entries of its rows begin there and how many they are, and the
+    ranges of rows in which it comes."""
+
+    tile: Tile
+    root: int
+    begins: np.ndarray
+    counts: np.ndarray
+    ranges: Ranges
+
+
+class _Assembly:
+    """A block that is filled strip by strip. Tile number k of the window is read by rank k modulo the number of readers."""
+
+    def __init__(self, block: CSR, backend: Backend, readers: Comm | Alone) -> None:
+        self.block, self.backend, self.readers = block, backend, readers
+        self.kind = np.dtype(block.indices.dtype)
+        self.tiles = self.rows = self.nnz = 0  # done so far
+        block.indptr[:1] = 0
+
+    def add(self, strip: Strip) -> None:
+        """Read the next strip and put its entries where they belong."""
+        roots = [(self.tiles + k) % self.readers.size for k in range(len(strip.tiles))]
+        counts = self._count(strip, roots)
+        totals = counts.sum(axis=0, dtype=np.int64)
+        begins = self.nnz + np.cumsum(totals) - totals
+        self.nnz += int(totals.sum())
+        pointers = self.block.indptr[self.rows + 1 : self.rows + 1 + strip.height]
+        self.backend.copy_in((begins + totals).astype(self.kind), pointers)
+        jobs = []
+        for tile, root, count in zip(strip.tiles, roots, counts, strict=True):
+            jobs.append(_Job(tile, root, begins, count, bounded(count, ENTRIES)))
+            begins = begins + count
+            if len(jobs) == self.readers.size or tile is strip.tiles[-1]:  # every reader has at most one of them
+                self._fill(jobs)
+                jobs = []
+        self.tiles, self.rows = self.tiles + len(roots), self.rows + strip.height
+
+    def _count(self, strip: Strip, roots: list[int]) -> np.ndarray:
+        """Entries of each tile and row, (tiles, rows), on all readers."""
+        counts = np.empty((len(roots), strip.height), self.kind)
+        with self.readers.together():
+            for k, root in enumerate(roots):
+                if root == self.readers.rank:
+                    counts[k] = strip.tiles[k].count()
+        for k, root in enumerate(roots):
+            self.readers.bcast(counts[k], root)
+        return counts
+
+    def _fill(self, jobs: list[_Job]) -> None:
+        """Every reader reads its tile, a piece at a time, and all get each other's pieces."""
+        mine = next((job for job in jobs if job.root == self.readers.rank), None)
+        pieces = iter(()) if mine is None else mine.tile.pieces(mine.ranges, self.kind)
+        arrived: list[Any] = []
+        for turn in range(max(len(job.ranges) for job in jobs)):
+            with self.readers.together():
+                while arrived:
+                    self._place(*arrived.pop())
+                piece = next(pieces, None)
+            arrived = [self._exchange(job, turn, piece) for job in jobs if turn < len(job.ranges)]
+        while arrived:
+            self._place(*arrived.pop())
+        if mine is not None:
+            mine.tile.forget()
+
+    def _exchange(self, job: _Job, turn: int, piece: Any) -> tuple[np.ndarray, ...]:
+        """A range of a tile's rows on all readers: where each begins, its entries, their column numbers and values."""
+        rows = slice(*job.ranges[turn])
+        counts = job.counts[rows]
+        if job.root == self.readers.rank:
+            columns, values = piece[0], piece[1].astype(self.block.dtype, copy=False)
+        else:
+            columns, values = (np.empty(int(counts.sum()), kind) for kind in (self.kind, self.block.dtype))
+        self.readers.bcast(columns, job.root)
+        self.readers.bcast(values, job.root)
+        return job.begins[rows], counts, columns, values
+
+    def _place(self, begins: np.ndarray, counts: np.ndarray, columns: np.ndarray, values: np.ndarray) -> None:
+        """Put rows of a tile where they begin in the block."""
+        if not len(columns):
+            return
+        first, last = int(begins[0]), int(begins[-1] + counts[-1])
+        if last - first == len(columns):  # nothing comes in between
+            self.backend.copy_in(columns, self.block.indices[first:last])
+            self.backend.copy_in(values, self.block.data[first:last])
+        else:
+            ends = np.cumsum(counts, dtype=np.int64)
+            where = self.backend.asarray(np.repeat(begins + counts - ends, counts) + np.arange(len(columns)))
+            self.block.indices[where] = self.backend.asarray(columns)
+            self.block.data[where] = self.backend.asarray(values)
+
+
+def check_shape(dataset: h5py.Dataset, expected: tuple[int, ...]) -> h5py.Dataset:
+    """The dataset; UserError if the manifest means another shape."""
+    if dataset.shape != expected:
+        path = dataset.file.filename
+        raise UserError(f"{path}: {dataset.name[1:]} has shape {dataset.shape}, but {manifest.NAME} means {expected}; "
+                        "one of them was changed, copy or prepare the store again")  # fmt: skip
+    return dataset

@@ -1,0 +1,273 @@
+"""Blocks put together in place, on any grid over any shards, read once per node; what fails on one rank fails on all."""
+
+from __future__ import annotations
+
+import mmap
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import distgnn as dg
+from distgnn import UserError, algorithms
+from distgnn.backend import Backend
+from distgnn.layout import partition
+from distgnn.matrix import CSR
+from distgnn.store import Store, prepare, windows
+from distgnn.store.windows import Alone
+
+from .graphs import Graph, random_graph
+
+PRIME = random_graph(47, 400, weighted=True)
+GRIDS = [(1, 1), (5, 7), (16, 16)]  # of shards
+ALONE = Alone()
+
+
+def store_of(graph: Graph, path: Path, comm: Any = None, **options: Any) -> Path:
+    """Prepare it, on rank 0."""
+    if comm is None or comm.Get_rank() == 0:
+        prepare(graph, path, **options)
+    if comm is not None:
+        comm.Barrier()
+    return path
+
+
+def whole(order: Any) -> sp.csr_array:
+    """The matrix, by another way than that of blocks."""
+    rows, cols, values = map(np.concatenate, zip(*order.entries(50), strict=True))
+    A = sp.csr_array(sp.coo_array((values, (rows, cols)), shape=order.shape))
+    A.sort_indices()
+    return A
+
+
+def assert_packed_alike(block: CSR, expected: CSR) -> None:
+    """The same arrays to the bit, at the same places of the buffer."""
+    assert [str(part) for part in block.header()] == [str(part) for part in expected.header()]
+    to_host = dg.backend.of(block.buffer).to_host
+    np.testing.assert_array_equal(to_host(block.buffer), to_host(expected.buffer))
+
+
+# -- one rank ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype"), [("float32", None), ("float64", None), ("float32", np.float64), ("float64", np.float32)]
+)
+@pytest.mark.parametrize("shards", GRIDS)
+def test_packed_as_from_scipy(shards, stored, dtype, backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "ENTRIES", 7)
+    order = Store(store_of(PRIME, tmp_path / "g.dg", shards=shards, dtype=stored)).order()
+    A = whole(order)
+    if dtype is not None:
+        order.dtype = np.dtype(dtype)
+    cuts = [(i, j) for parts in (1, 2, 3, 16) for v in [partition(47, parts)] for i, j in zip(v[:-1], v[1:], strict=True)]
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        (top, bottom), (left, right) = (cuts[k] for k in rng.integers(0, len(cuts), 2))
+        block = order.assemble((top, bottom), (left, right), backend, ALONE)
+        assert_packed_alike(block, CSR.from_scipy(A[top:bottom, left:right], backend, order.dtype))
+
+
+def test_shards_without_rows_entries_or_columns(backend, tmp_path: Path) -> None:
+    store_of(Graph(23, [[1, 2], [2, 21]]), tmp_path / "g.dg", shards=(16, 16), self_loops=False)
+    order = Store(tmp_path / "g.dg").order()
+    A = whole(order)
+    for rows in ((0, 0), (23, 23), (3, 12)):
+        for cols in ((0, 0), (23, 23), (3, 12)):
+            expected = CSR.from_scipy(A[rows[0] : rows[1], cols[0] : cols[1]], backend)
+            assert_packed_alike(order.assemble(rows, cols, backend, ALONE), expected)
+
+
+class FarMemory(Backend):
+    """Host arrays that pretend to be on a device: out of tracemalloc's sight, filled by copies only."""
+
+    on_device = True
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        return np.frombuffer(mmap.mmap(-1, max(1, int(np.prod(shape)) * np.dtype(dtype).itemsize)), dtype)[: int(np.prod(shape))]
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize(
+    "window", [((0, 2000), (0, 2000)), ((0, 1000), (1000, 2000)), ((100, 1900), (50, 1950))], ids=["all", "quarter", "cut"]
+)
+def test_no_block_is_held_twice(window, far: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And on a device, no block is held on the host."""
+    monkeypatch.setattr(windows, "ENTRIES", 5_000)
+    pairs = np.random.default_rng(0).integers(0, 2000, (400_000, 2))
+    store_of(Graph(2000, pairs, chunk=100_000), tmp_path / "g.dg", shards=(4, 4))
+    order = Store(tmp_path / "g.dg").order()
+    on = FarMemory() if far else dg.backend.get("numpy")
+    order.assemble((0, 9), (0, 9), on, ALONE)  # what libraries take for themselves
+    tracemalloc.start()
+    try:
+        block = order.assemble(*window, on, ALONE)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    pieces = 60 * windows.ENTRIES  # a few numbers of 8 bytes per entry
+    pointers = 3 * 8 * 500 * 4  # per row of a shard and tile of a strip
+    assert block.buffer.nbytes > 1_400_000
+    assert peak < (0 if far else block.buffer.nbytes) + pieces + pointers + 60_000
+
+
+def test_scipy_blocks_are_not_copied_again(tmp_path: Path) -> None:
+    A = Store(store_of(PRIME, tmp_path / "g.dg")).order().block((0, 47), (0, 47))
+    for B in (sp.csr_array(A), sp.csr_array((A.data, A.indices, A.indptr), shape=A.shape)):
+        assert np.shares_memory(A.data, B.data) and np.shares_memory(A.indices, B.indices)
+
+
+def test_bytes_read_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks touched count whole, and once even where a piece ends in the middle of one."""
+    monkeypatch.setattr(windows, "ENTRIES", 100)
+    monkeypatch.setattr("distgnn.store.hdf5.CHUNK_BYTES", 256)
+    order = Store(store_of(random_graph(64, 900), tmp_path / "g.dg", shards=(2, 2))).order()
+    sizes = dict.fromkeys(("indptr", "indices", "values"), 0)
+    for path in (tmp_path / "g.dg").glob("orders/*/shard-*"):
+        with h5py.File(path) as file:
+            for name in sizes:
+                sizes[name] += -(-file[name].size // file[name].chunks[0]) * file[name].chunks[0] * 4
+    with dg.Ledger() as all_of_it:
+        order.block((0, 64), (0, 64))
+    assert all_of_it.loaded == sizes
+    with dg.Ledger() as one_row:
+        order.block((40, 41), (0, 64))
+    assert sum(one_row.loaded.values()) < sum(sizes.values()) / 4
+    with dg.Ledger() as cut:  # counting what is left of two tiles takes all their column numbers
+        order.block((0, 64), (0, 40))
+    assert cut.loaded["values"] == sizes["values"]
+    assert sizes["indices"] < cut.loaded["indices"] < 2 * sizes["indices"]
+    store = Store(tmp_path / "g.dg")
+    with dg.Ledger() as permutation:
+        store.order().permutation(0, 64)
+    assert permutation.loaded == {"permutation": 64 * 4}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "position", "value", "message"),
+    [
+        ("indptr", 0, 1, "row pointers do not rise from 0"),
+        ("indptr", 3, 10**6, "row pointers do not rise from 0"),
+        ("indptr", -1, 0, "row pointers do not rise from 0"),
+        ("indices", 5, 24, r"column numbers 0\.\.24 in a shard of 24 columns"),
+        ("indices", 5, -1, r"column numbers -1\.\."),
+    ],
+)
+@pytest.mark.parametrize("window", [((0, 47), (0, 47)), ((0, 30), (30, 40))], ids=["whole", "cut"])
+def test_entries_that_cannot_be(window, dataset, position, value, message, tmp_path: Path) -> None:
+    """Written by something else, for checksums catch what happens to a file afterwards."""
+    order = Store(store_of(PRIME, tmp_path / "g.dg", shards=(2, 2))).order()
+    with h5py.File(tmp_path / "g.dg" / order._files[0][1], "r+") as file:
+        file[dataset][position] = value
+    with pytest.raises(UserError, match=rf"shard-0000-0001.h5: .*{message}"):
+        order.block(*window)
+
+
+# -- many ranks --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(1, 2, 4, 6, 8)
+@pytest.mark.parametrize("name", list(algorithms.ALGORITHMS))
+def test_products_of_a_loaded_matrix(comm, name, backend, shared_tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(windows, "ENTRIES", 9)
+    path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=(5, 7), dtype="float64")
+    grid = algorithms.make_grid(comm, name, backend=backend)
+    A = dg.load(path, grid, name)
+    H = np.random.default_rng(0).integers(-5, 5, (47, 6)).astype(np.float64)
+    Y = dg.gather(A @ dg.scatter(H, A.input_layout))
+    with grid.world.together():
+        if grid.rank == 0:
+            np.testing.assert_allclose(Y, whole(Store(path).order()) @ H, rtol=1e-12)
+    grid.free()
+
+
+@pytest.mark.ranks(2, 4, 6, 8)
+@pytest.mark.parametrize(("shards", "nodes"), [((1, 1), 1), ((5, 7), 1), ((5, 7), 2), ((16, 16), 1)])
+def test_blocks_of_every_layer(comm, shards, nodes, backend, shared_tmp_path, monkeypatch) -> None:
+    """3d, on the most cubic grids and the flattest: each block is the one that SciPy cuts out, to the bit."""
+    monkeypatch.setattr(windows, "ENTRIES", 31)
+    path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=shards)
+    expected = whole(Store(path).order())
+    grids = algorithms.ALGORITHMS["3d"].grids(comm.Get_size())
+    for shape in [*grids[:2], grids[-1]]:
+        grid = dg.Grid(comm, backend=backend, **shape)
+        grid.node = grid.rank % nodes
+        A = dg.load(path, grid, "3d", dtype=np.float64)
+        for number in range(3):
+            (top, bottom), (left, right) = A.layer(number)._window
+            cut = CSR.from_scipy(expected[top:bottom, left:right], grid.backend, np.float64)
+            assert_packed_alike(A.layer(number).A, cut)
+        grid.free()
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize(("nodes", "copies"), [([0] * 8, [1, 1, 1]), ([0] * 4 + [4] * 4, [1, 2, 1]), (range(8), [2, 2, 2])])
+def test_each_shard_is_read_once_per_node(comm, nodes, copies, backend, shared_tmp_path, monkeypatch) -> None:
+    """On 2 x 2 x 2 ranks two hold each shard: in layers 0, 1, 2 those that differ in y, x and z. Ranks 0-3 have x = 0."""
+    monkeypatch.setattr("distgnn.store.hdf5.CHUNK_BYTES", 64)
+    path = store_of(random_graph(48, 500), shared_tmp_path / "g.dg", comm, shards=(8, 8))
+    with dg.Ledger() as once:
+        Store(path).order().block((0, 48), (0, 48))
+    grid = dg.Grid(comm, backend=backend, x=2, y=2, z=2)
+    grid.node = nodes[grid.rank]
+    first = None
+    for number, times in enumerate(copies):
+        with dg.Ledger() as ledger:
+            A = first.layer(number) if first else dg.load(path, grid, "3d")
+        first = first or A
+        read = grid.world.gather_objects(dict(ledger.loaded))
+        assert {name: sum(rank[name] for rank in read) for name in read[0]} == {k: times * v for k, v in once.loaded.items()}
+        assert min(rank["values"] for rank in read) > 0  # nobody just waits
+        if times == 2:
+            assert ledger.words == 0
+        else:  # what a rank did not read, its neighbour sent it
+            entries, rows = 2 * A.A.nnz, 4 * A.A.shape[0]
+            assert sum(grid.world.gather_objects(ledger.words)) == sum(grid.world.gather_objects(entries + rows)) // 2
+    grid.free()
+
+
+@pytest.mark.ranks(1, 2, 4, 8)
+@pytest.mark.parametrize("name", ["1d", "2d", "3d"])
+def test_a_damaged_file_fails_on_all_ranks(comm, name, backend, shared_tmp_path) -> None:
+    """Only one rank reads this shard."""
+    path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=(8, 8))
+    if comm.Get_rank() == 0:
+        shard = path / "orders/random/shard-0005-0002.h5"
+        data = bytearray(shard.read_bytes())
+        data[len(data) // 3 :] = bytes(len(data) - len(data) // 3)
+        shard.write_bytes(data)
+    comm.Barrier()
+    grid = algorithms.make_grid(comm, name, backend=backend)
+    with pytest.raises(UserError, match=r"shard-0005-0002.h5: truncated or corrupt HDF5 file"):
+        A = dg.load(path, grid, name)
+        A.layer(1)
+    grid.free()
+
+
+@pytest.mark.ranks(2, 4, 8)
+@pytest.mark.parametrize("stage", ["count", "_entries"])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_what_fails_on_one_rank_fails_on_all(comm, failing, stage, backend, shared_tmp_path, monkeypatch) -> None:
+    """While pointers, or entries, are read by ranks that want the same window, and by others that don't."""
+    monkeypatch.setattr(windows, "ENTRIES", 13)
+    path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=(4, 4))
+    original, calls = getattr(windows.Tile, stage), []
+
+    def fail(self, *args):
+        calls.append(self)
+        if comm.Get_rank() == failing and len(calls) == 2:
+            raise OSError("the disk is gone")
+        return original(self, *args)
+
+    shape = {2: (1, 2, 1), 4: (1, 2, 2), 8: (2, 2, 2)}[comm.Get_size()]
+    grid = dg.Grid(comm, backend=backend, **dict(zip("xyz", shape, strict=True)))
+    with monkeypatch.context() as patch:
+        patch.setattr(windows.Tile, stage, fail)
+        with pytest.raises((OSError, RuntimeError, UserError), match="the disk is gone"):
+            dg.load(path, grid, "3d")
+    assert dg.load(path, grid, "3d").A.shape[1] > 0  # and nothing is left of it
+    grid.free()
