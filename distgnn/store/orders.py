@@ -6,7 +6,8 @@ partition has the parts one after the other; they become the blocks of the produ
 
 `double` has two permutations (Plexus section 5.1), because under a single one whatever lies near the diagonal stays there,
 self-loops above all: layers 0, 2, 4 … multiply P_r A P_cᵀ and layers 1, 3, 5 … P_c A P_rᵀ, so that each takes its input in the
-order in which the one before leaves its output.
+order in which the one before leaves its output. They are random, but hubs are dealt out evenly (see `spread`); the paper
+leaves it to chance how many of them a row of shards gets, which shows on graphs with very unequal degrees.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from distgnn import rng
 from distgnn.errors import UserError
 
 KNOWN = ("original", "random", "double")
+LEVELS = 16  # of halving at which `double` is even: up to 65,536 rows and columns of shards
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -78,18 +80,39 @@ class MatrixOrder:
         return self.sides[-1]
 
 
-def make(name: str, n: int, seed: int) -> MatrixOrder:
-    """The order of this name; the same for a seed on every machine and NumPy version."""
+def make(name: str, n: int, seed: int, degrees: np.ndarray | None = None) -> MatrixOrder:
+    """The order of this name; the same for a seed on every machine and NumPy version. `degrees` int (n,): for `double`, which
+    without them leaves hubs to chance."""
     if name == "original":
         return MatrixOrder(name, (NodeOrder(),))
     if name == "double":
-        return MatrixOrder(name, (shuffled(n, seed), shuffled(n, seed, rng.COLUMN_PERMUTATION)))
+        degrees = np.zeros(n, np.int64) if degrees is None else degrees
+        return MatrixOrder(name, (spread(degrees, seed, rng.PERMUTATION), spread(degrees, seed, rng.COLUMN_PERMUTATION)))
     return MatrixOrder(name, (shuffled(n, seed),))
 
 
 def shuffled(n: int, seed: int, stream: int = rng.PERMUTATION) -> NodeOrder:
     """A random permutation, a function of (seed, stream)."""
     return _sorted(rng.hashes(rng.key(seed, stream), np.arange(n)))
+
+
+def spread(degrees: np.ndarray, seed: int, stream: int) -> NodeOrder:
+    """A random permutation, a function of (seed, stream), in which nodes of about the same degree are far from each other.
+
+    Of the two nodes of highest degree one is in the first half of the positions and one in the second, as of the next two, and so
+    on; of the four of highest degree one is in each quarter, and so on: at every one of `LEVELS` levels. Which one is random,
+    independently for different streams, so that the diagonal is spread as well.
+    """
+    rank = np.empty(len(degrees), np.uint64)
+    rank[np.argsort(-degrees, kind="stable")] = np.arange(len(degrees), dtype=np.uint64)
+    place = np.zeros_like(rank)  # the leading bits of a fraction: where between the first position and the last
+    one, levels = np.uint64(1), np.uint64(LEVELS)
+    for level in range(LEVELS):
+        group = rank >> np.uint64(level + 1)
+        flip = rng.hashes(rng.key(seed, stream, level), group << levels | place) >> np.uint64(63)
+        place = place << one | (rank >> np.uint64(level) & one ^ flip)
+    within = rng.hashes(rng.key(seed, stream, LEVELS), np.arange(len(degrees)))
+    return _sorted(place << np.uint64(64) - levels | within >> levels)
 
 
 def by_parts(name: str, part: np.ndarray, parts: int) -> MatrixOrder:

@@ -186,7 +186,9 @@ class _Preparation:
     def run(self, names: Sequence[str], shards: tuple[int, int] | None, partitions: Sequence[Wanted]) -> Summary:
         with self.team.together():
             self.scratch.mkdir(exist_ok=True)
-            made = [orders.make(name, self.n, self.seed) for name in names]
+        listed = self._listed_degrees() if "double" in names else None
+        with self.team.together():
+            made = [orders.make(name, self.n, self.seed, listed) for name in names]
         first = made[0]
         grid = self._grid(shards)
         parts = nodes.row_partition(self.n, self.source.width)
@@ -225,6 +227,18 @@ class _Preparation:
             edges = sum(self.team.every(count))
             self._stage("count")
         return ShardGrid.for_size(self.n, edges * (1 if self.source.directed else 2) + self.n * self.self_loops)
+
+    def _listed_degrees(self) -> np.ndarray:
+        """int64 (n,): how many of the listed edges begin or end at each node; repeats count."""
+        degrees = np.zeros(self.n, np.int64)
+        with self.team.together():
+            for src, dst, _ in self._edges():
+                np.add.at(degrees, src, 1)
+                np.add.at(degrees, dst, 1)
+        self.summary.edges = 0  # they are read again
+        self.team.total(degrees)
+        self._stage("degrees")
+        return degrees
 
     def _write_nodes(self, parts: np.ndarray, order: MatrixOrder) -> dict[str, Any]:
         with self.team.together():
