@@ -103,7 +103,7 @@ def text(path: str, facts: dict[str, Any]) -> str:
         for cut in zip(*(version.get("cuts", ()) for version in versions), strict=True):
             grid = "x".join(map(str, cut[0]["grid"]))
             evenness = f"non-zeros max/mean {balances([one['balance'] for one in cut], digits=3)}"
-            lines.append((f"  {grid} blocks", f"{evenness}; mean {cut[0]['mean']:.4g}"))
+            lines.append((f"  {grid} blocks", f"{evenness}; mean {cut[0]['mean']:.0f}"))
         for cut in order.get("block_rows", ()):
             lines += [(f"  {cut['ranks']} block rows", balance_text(cut)), ("", volume_text(cut))]
     if "verified" in facts:
