@@ -7,7 +7,8 @@
 The network is that of Plexus section 6.2: L layers, hidden width 128, AdamW, trained features; the order is the double
 permutation, with which layers up to the sixth have shards of their own (section 5.1). Measured is how far the resident memory of
 a rank rises above what it was before the first step: the kernel's high-water mark of the process after each step (Linux only), on
-the rank where it is highest. A small network is trained before, so that what the libraries keep for themselves is there.
+the rank where it is highest. Before, a shard and features are loaded and dropped and a small network is trained, so that what
+libraries keep for themselves is there.
 
 The formula, in bytes per rank on the grid (Gx, Gy, Gz), for n nodes, z non-zeros and widths d_0, ..., d_L in float32; p_l and c_l
 are the sizes of the axes that cut rows and columns of A in layer l, f_l of the one that cuts the columns of its input:
@@ -61,7 +62,7 @@ def main() -> None:
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
     store, sizes = Store(args.store), parse_grid(args.grid, "3d")
-    warm_up(comm, sizes)
+    warm_up(comm, store, sizes)
     steps = training(comm, store, sizes, args.layers)
     measured: dict[str, int] = {}
 
@@ -79,8 +80,9 @@ def main() -> None:
                 file.write(text)
 
 
-def warm_up(comm: MPI.Intracomm, sizes: Any) -> None:
-    """A small network, so that libraries and kernels have what they need."""
+def warm_up(comm: MPI.Intracomm, store: Store, sizes: Any) -> None:
+    """Load and drop a shard and features, and train a small network: libraries and kernels then have what they need."""
+    load_features(store, load(store, make_grid(comm, "3d", sizes), "3d", "double").input_layout, "double")
     A = gallery.sbm(2000, features=0, seed=0).A.astype("float32")
     model = GCN(distribute(A, make_grid(comm, "3d", sizes), "3d"), [8, 16, 4])
     first, last = model.output_layout.row_range

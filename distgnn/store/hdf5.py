@@ -139,6 +139,13 @@ def read(dataset: h5py.Dataset, *ranges: Range) -> np.ndarray:
     return dataset[tuple(slice(*window) for window in ranges)]
 
 
+def read_into(out: np.ndarray, dataset: h5py.Dataset, *ranges: Range) -> None:
+    """The same into a C-contiguous array of their shape, without another one in between."""
+    charge(dataset, *ranges)
+    if out.size:
+        dataset.read_direct(out, tuple(slice(*window) for window in ranges))
+
+
 def charge(dataset: h5py.Dataset, *ranges: Range) -> None:
     """Charge the ledger what reading these rows (and columns) takes from the disk: all of every chunk they touch.
 

@@ -262,7 +262,8 @@ class NodeFiles:
             first = int(self.partition[k])
             with hdf5.reading(self.root / self.files[k]) as file:
                 dataset = self._dataset(file, name, k, cols)
-                result[lo - rows[0] : hi - rows[0]] = _slice(dataset, lo - first, hi - first, cols)
+                window = [(lo - first, hi - first)] if cols is None else [(lo - first, hi - first), cols]
+                hdf5.read_into(result[lo - rows[0] : hi - rows[0]], dataset, *window)
         return result
 
     def gather(self, name: str, positions: np.ndarray, cols: Range | None = None) -> np.ndarray:
