@@ -1,6 +1,6 @@
 """Memory of 3D training step by step, against a formula: min(6, L) shards, their transposes, features, weights, buffers.
 
-    distgnn generate rmat graph --scale 18 --degree 64 --features 128 --classes 32
+    distgnn generate rmat graph --scale 18 --degree 200 --features 128 --classes 32
     distgnn prepare graph graph.dg --order double
     mpiexec -n 8 python benchmarks/memory_3d.py graph.dg --out benchmarks/results/memory-3d.md
 
