@@ -68,10 +68,12 @@ class Features:
         with Exchange(comm, list(asked.items())) as exchange:
             for q in reversed(others):
                 exchange.send(wanted[q], q)
+            exchange.wait(others)
         with Exchange(comm, [(q, rows[bounds[q] : bounds[q + 1]]) for q in others]) as exchange:
             for r in reversed(others):  # who waits for this rank first is sent to first
                 exchange.send(local.gather_rows(self.block, asked[r]), r)
             local.gather_rows(self.block, wanted[comm.rank], rows[bounds[comm.rank] : bounds[comm.rank + 1]])
+            exchange.wait(others)
         return rows
 
     def _checked(self, ids: Any) -> np.ndarray:

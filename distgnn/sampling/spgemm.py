@@ -237,6 +237,7 @@ class Fetch:
             for r in reversed(_after(me, comm.size)):  # who waits for this rank first is sent to first
                 if r in arrays:
                     exchange.send(np.ascontiguousarray(arrays[r], dtype), r)
+            exchange.wait(came)
         if me in arrays:
             came[me] = np.ascontiguousarray(arrays[me], dtype)
         return came
@@ -264,7 +265,7 @@ def _checksum(Q: sp.csr_array) -> int:
     """Of all numbers of a canonical matrix."""
     sums = 0
     for array in (Q.indptr.astype(np.int64), Q.indices.astype(np.int64), Q.data):
-        sums = zlib.crc32(memoryview(np.ascontiguousarray(array).view(np.uint8)), sums)
+        sums = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, sums)
     return sums
 
 
