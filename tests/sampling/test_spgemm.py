@@ -15,6 +15,8 @@ from distgnn.gallery import awkward, rmat
 from distgnn.layout import partition
 from distgnn.matrix import LocalBlocks
 from distgnn.sampling.spgemm import Partitioned, Replicated
+from distgnn.store import Store
+from gcn.stores import small_store
 
 from ..test_comm import StagedBackend
 
@@ -266,3 +268,34 @@ def test_replicas_must_have_the_same_rows_of_q(comm):
         Q.data[-1] += 1e-9 * odd
         with pytest.raises(ValueError, match=rf"not in process rows \[{grid.shape['rows'] - 1}\]"):
             graph.multiply(Q)
+
+
+@pytest.mark.ranks(4, 9)
+def test_sums_are_made_column_by_column_in_the_order_of_ranks(comm):
+    """To the bit: within a process column in the order of A's rows, then column 0 + column 1 + ..."""
+    A = MATRICES["dense"]
+    for grid in grids_of(comm, "numpy"):
+        rows, c = grid.shape["rows"], grid.shape["reps"]
+        parts, s = partition(11, rows), -(-rows // c)
+        Q = sp.csr_array(np.random.default_rng(grid.coords["rows"]).standard_normal((6, 11)))
+        total = np.zeros((6, 11))
+        for j in range(c):
+            partial = np.zeros((6, 11))
+            for v in range(parts[min(j * s, rows)], parts[min((j + 1) * s, rows)]):
+                partial += Q.toarray()[:, [v]] * A.toarray()[[v]]
+            total += partial
+        np.testing.assert_array_equal(Partitioned(grid, A).multiply(Q).toarray(), total)
+
+
+@pytest.mark.ranks(1, 4)
+def test_from_a_store(comm, shared_tmp_path):
+    """Every order of a store, each rank reading its own block row."""
+    store = Store(small_store(shared_tmp_path, comm))
+    for name in store.orders:
+        order = store.order(name)
+        n = order.shape[0]
+        A = order.block((0, n), (0, n))
+        for grid in grids_of(comm, "numpy"):
+            Q = one_per_row(n, grid.coords["rows"], rows=5)
+            same(Partitioned(grid, order).multiply(Q), Replicated(A).multiply(Q))
+            same(Replicated(order).multiply(Q), Replicated(A).multiply(Q))
