@@ -7,9 +7,10 @@ bounded pieces of rows for those who need not hold all of it. Matrices are SciPy
 
 from __future__ import annotations
 
+import copy
 import zlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -75,7 +76,7 @@ class Partitioned:
         A: SciPy sparse matrix, equal on all ranks, or a block source, (n, m).
         parts: partition vector of A's rows over ``rows``; default even.
         entries: non-zeros that a piece of a product may be estimated to have; None: any number. What is fetched for a piece is
-            bounded alike, but ``multiply`` holds all of the product in the end.
+            bounded alike, and what is sent by P/c times as much; but ``multiply`` holds all of the product in the end.
 
     Attributes:
         shape, dtype: of A; parts; stages: the block rows that this process column multiplies.
@@ -190,6 +191,21 @@ class Partitioned:
         lengths = list(fetch.lengths.values())
         counts = np.concatenate(lengths).astype(np.int64) if lengths else np.empty(0, np.int64)
         return self.row.allreduce(csr_rows.multiplications(self._only(Q_i, fetch.needed), counts))
+
+
+Graph = TypeVar("Graph", Replicated, Partitioned)
+
+
+def mapped(graph: Graph, function: Callable[[np.ndarray], np.ndarray]) -> Graph:
+    """The graph with ``function(values)`` in place of its values, of which it must keep number and type: ``np.square``, say, for
+    the importance of LADIES. The structure is shared. Local to a rank; all must give the same function.
+    """
+    other = copy.copy(graph)
+    other.A = sp.csr_array((function(graph.A.data), graph.A.indices, graph.A.indptr), shape=graph.A.shape)
+    if other.A.dtype != graph.dtype:
+        raise ValueError(f"the function makes {other.A.dtype} of values that are {graph.dtype}")
+    ledger.holds(other, "adjacency", other.A.data.nbytes)
+    return other
 
 
 class Fetch:

@@ -14,7 +14,7 @@ from distgnn.algorithms import grids, make_grid
 from distgnn.gallery import awkward, rmat
 from distgnn.layout import partition
 from distgnn.matrix import LocalBlocks
-from distgnn.sampling.spgemm import Partitioned, Replicated
+from distgnn.sampling.spgemm import Partitioned, Replicated, mapped
 from distgnn.store import Store
 from gcn.stores import small_store
 
@@ -299,3 +299,16 @@ def test_from_a_store(comm, shared_tmp_path):
             Q = one_per_row(n, grid.coords["rows"], rows=5)
             same(Partitioned(grid, order).multiply(Q), Replicated(A).multiply(Q))
             same(Replicated(order).multiply(Q), Replicated(A).multiply(Q))
+
+
+@pytest.mark.ranks(1, 4)
+def test_mapped_values(comm):
+    A = MATRICES["prime"]
+    for grid in grids_of(comm, "numpy"):
+        Q = several_per_row(31, grid.coords["rows"])
+        for graph in (Replicated(A), Partitioned(grid, A)):
+            squares = mapped(graph, np.square)
+            np.testing.assert_allclose(squares.multiply(Q).toarray(), (Q @ A.power(2)).toarray(), rtol=1e-13)
+            np.testing.assert_allclose(graph.multiply(Q).toarray(), (Q @ A).toarray(), rtol=1e-13)  # as it was
+    with pytest.raises(ValueError, match="makes bool"):
+        mapped(Replicated(A), np.isfinite)
