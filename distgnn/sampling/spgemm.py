@@ -87,6 +87,7 @@ class Partitioned:
 
         D' (row numbers) + D (lengths) + 2 N (columns and values) + Σ_{r≠j} (k + 2 nnz(Ĉ_r))
 
+    in at most 4 (P/c - 1) + 3 (c - 1) messages, beside the numbers of what is sent, which are agreed on first.
     ``entries`` costs an all-reduce of k estimates over the c ranks in addition. Where there are several pieces, each asks for its
     rows again: N and nnz are then sums over the pieces, and so is D', to which those of the first question are added.
 
@@ -127,7 +128,7 @@ class Partitioned:
         rows left still serves others.
         """
         Q_i = self._agreed(Q)
-        fetch = Fetch(self.column, self.A, self._needed(Q_i))
+        fetch = NeededRows(self.column, self.A, self._needed(Q_i))
         cuts = csr_rows.cut(self._estimates(Q_i, fetch), self.entries)
         rounds = max(self.grid.world.gather_objects(len(cuts)))
         for turn in range(rounds):
@@ -136,7 +137,7 @@ class Partitioned:
             if turn < len(cuts):
                 yield (first, last), product
 
-    def _round(self, Q_i: sp.csr_array, fetch: Fetch, whole: bool) -> sp.csr_array:
+    def _round(self, Q_i: sp.csr_array, fetch: NeededRows, whole: bool) -> sp.csr_array:
         """Algorithm 2 for all or some rows of ``Q_i``; its stages q = j s ... (j+1) s - 1 in one exchange."""
         needed = fetch.needed if whole else self._needed(Q_i)  # NnzCols(Q_iq)
         A_hat = fetch.rows(needed, again=not whole)  # these rows of A_q, from rank (q, j)
@@ -184,7 +185,7 @@ class Partitioned:
         bounds = np.searchsorted(columns, self.parts)
         return {q: columns[bounds[q] : bounds[q + 1]] - self.parts[q] for q in self.stages}
 
-    def _estimates(self, Q_i: sp.csr_array, fetch: Fetch) -> np.ndarray:
+    def _estimates(self, Q_i: sp.csr_array, fetch: NeededRows) -> np.ndarray:
         """int64 (k): multiplications in each row of the product, all stages together."""
         if self.entries is None:
             return np.zeros(Q_i.shape[0], np.int64)
@@ -208,7 +209,7 @@ def mapped(graph: Graph, function: Callable[[np.ndarray], np.ndarray]) -> Graph:
     return other
 
 
-class Fetch:
+class NeededRows:
     """Rows of a matrix cut in block rows over ``comm``, for one product: finds out how long the needed ones are, then fetches
     them, all at once or some at a time. Making one, and every call, is collective over ``comm``.
 

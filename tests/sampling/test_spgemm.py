@@ -156,6 +156,7 @@ def test_words_equal_the_formula_on_every_rank(comm, backend):
                 with dg.Ledger() as counted:
                     graph.multiply(Qs[i])
                 assert counted.words == round(expected_words(A, Qs, grid, parts)), (grid.shape, make.__name__)
+                assert counted.messages <= 4 * (rows - 1) + 3 * (grid.shape["reps"] - 1)
 
 
 @pytest.mark.ranks(1, 2, 3, 4, 8)
