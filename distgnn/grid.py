@@ -92,6 +92,17 @@ class Grid:
             self._along[axes] = Comm(group, self.backend, "+".join(axes))
         return self._along[axes]
 
+    def along_on_host(self, *axes: str) -> Comm:
+        """The group of :meth:`along`, to move host arrays whatever the backend of the grid. Collective like it."""
+        if not self.backend.on_device:
+            return self.along(*axes)
+        key = ("on host", *axes)
+        if key not in self._along:
+            # A communicator of its own: each Comm numbers its messages by itself.
+            group = self.along(*axes).mpi.Dup()
+            self._along[key] = Comm(group, backends.get("numpy"), "+".join(axes))
+        return self._along[key]
+
     @contextmanager
     def on_node(self, wanted: Any) -> Iterator[Comm]:
         """The ranks of this node that give the same small Python object, as a group that moves host arrays while the context

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.sparse import _sparsetools
 
-from distgnn import backend, cuda, hostkernels, ledger, progress
+from distgnn import backend, csr_rows, cuda, hostkernels, ledger, progress
 from distgnn.errors import UserError
 from distgnn.gemm import Form
+from distgnn.layout import Range
 from distgnn.matrix import CSR
 
 #: Rows of a tall matrix that a product on the host takes at a time: they and their product stay in the second-level cache.
@@ -78,6 +80,53 @@ def _row_blocks(A: CSR, width: int) -> list[tuple[int, int, CSR]]:
     if key not in A.cached:
         A.cached[key] = A.row_blocks(nonzeros)
     return A.cached[key]
+
+
+def spgemm(A: Any, B: Any) -> Any:
+    """``A B`` of two sparse matrices: sorted rows, no duplicates, no stored zeros.
+
+    By SciPy or cuSPARSE, except where no row of ``A`` has more than one entry, as in GraphSAGE's Q (matrix-sampling paper,
+    section 4.1.1): there, rows of ``B`` are copied and scaled, with the same result to the bit.
+
+    Args:
+        A: (m, k), B: (k, n): both SciPy's or both CuPy's CSR matrices, canonical (rows sorted, no duplicates).
+
+    Returns:
+        (m, n) of the common dtype.
+
+    Raises:
+        ValueError: shapes that don't fit.
+
+    Cost: as many multiplications as A's entries meet entries of B, of which 2 flops each are charged.
+    """
+    if A.shape[1] != B.shape[0]:
+        raise ValueError(f"spgemm: shapes {A.shape} and {B.shape} don't multiply")
+    on = backend.of(B.data)
+    if not on.on_device:
+        A, B = sp.csr_array(A), sp.csr_array(B)
+    ledger.charge("spmm", "spgemm", flops=2 * int(csr_rows.multiplications(A, csr_rows.lengths(B)).sum()))
+    with ledger.timed("spmm", "spgemm", synchronize=on.synchronize):
+        if csr_rows.at_most_one_per_row(A):
+            return csr_rows.scaled_rows(A, B)
+        product = A @ B
+        if on.on_device:
+            product.eliminate_zeros()  # as SciPy does
+        product.sort_indices()
+        return product
+
+
+def spgemm_pieces(A: Any, B: Any, entries: int | None) -> Iterator[tuple[Range, Any]]:
+    """``A B`` in pieces of consecutive rows that are estimated to have at most ``entries`` non-zeros, or are single rows; all
+    rows in one piece for None. The estimate is the number of multiplications, which is never too low.
+
+    Yields:
+        ((first, last + 1), those rows of the product), made by :func:`spgemm`, when asked for.
+    """
+    if A.shape[1] != B.shape[0]:
+        raise ValueError(f"spgemm: shapes {A.shape} and {B.shape} don't multiply")
+    estimates = csr_rows.multiplications(A, csr_rows.lengths(B))
+    for first, last in csr_rows.cut(backend.of(estimates).to_host(estimates), entries):
+        yield (first, last), spgemm(A[first:last], B)
 
 
 def gemm(

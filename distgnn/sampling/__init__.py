@@ -1,0 +1,1 @@
+"""Matrix-based sampling of minibatches (matrix-sampling paper)."""

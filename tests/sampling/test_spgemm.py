@@ -1,0 +1,315 @@
+"""Q A against SciPy, replicated and partitioned; the words it costs; pieces; what is refused."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import distgnn as dg
+from distgnn import csr_rows
+from distgnn.algorithms import grids, make_grid
+from distgnn.gallery import awkward, rmat
+from distgnn.layout import partition
+from distgnn.matrix import LocalBlocks
+from distgnn.sampling.spgemm import Partitioned, Replicated, mapped
+from distgnn.store import Store
+from gcn.stores import small_store
+
+from ..test_comm import StagedBackend
+
+MATRICES = awkward()
+SOME = ("prime", "directed", "stored_zeros", "mixed_sign", "block_of_empty_rows", "hub_row", "wide", "tall", "two", "no_edges")
+
+
+def one_per_row(n, seed, rows=None):
+    """GraphSAGE's Q: a one in each row."""
+    rng = np.random.default_rng(seed)
+    k = int(rng.integers(0, 9)) if rows is None else rows
+    return sp.csr_array((np.ones(k), rng.integers(0, n, k), np.arange(k + 1)), shape=(k, n))
+
+
+def several_per_row(n, seed):
+    """LADIES' Q, and worse: rows of any length, some empty, a stored zero, no rows at all on process row 1."""
+    rng = np.random.default_rng(seed)
+    k = 0 if seed == 1 else int(rng.integers(1, 8))
+    dense = rng.uniform(0.5, 2.0, (k, n)) * (rng.random((k, n)) < 0.3)
+    Q = sp.csr_array(dense)
+    if Q.nnz:
+        Q.data[0] = 0.0
+    return Q
+
+
+def integers(M):
+    M = sp.csr_array(M, copy=True)
+    M.data = np.rint(M.data * 4)
+    return M
+
+
+def uneven(n, parts):
+    """Empty blocks first and, where there are several more, second to last."""
+    inner = sorted(np.random.default_rng(n + parts).integers(0, n + 1, max(parts - 2, 0)).tolist())
+    return np.array([0, 0, *inner, n][: parts + 1] if parts > 1 else [0, n])
+
+
+def check_canonical(C):
+    assert C.has_sorted_indices and C.has_canonical_format and (C.nnz == 0 or C.data.all())
+
+
+def grids_of(comm, backend=None):
+    for sizes in grids("1.5d", comm.Get_size()):
+        grid = make_grid(comm, "1.5d", sizes, backend=backend)
+        yield grid
+        grid.free()
+
+
+@pytest.mark.ranks(1, 2, 3, 4, 6, 8)
+def test_partitioned_equals_scipy_on_every_grid(comm, backend):
+    for grid in grids_of(comm, backend):
+        i = grid.coords["rows"]
+        for name in SOME:
+            A = MATRICES[name]
+            whole = Replicated(A)
+            for cut in (partition, uneven):
+                graph = Partitioned(grid, A, cut(A.shape[0], grid.shape["rows"]))
+                assert graph.shape == A.shape and graph.dtype == A.dtype
+                for Q in (one_per_row(A.shape[0], i), several_per_row(A.shape[0], i)):
+                    before = Q.copy()
+                    C = graph.multiply(Q)
+                    check_canonical(C)
+                    assert C.shape == (Q.shape[0], A.shape[1]) and C.dtype == A.dtype
+                    np.testing.assert_allclose(C.toarray(), (Q @ A).toarray(), rtol=1e-13, atol=1e-15, err_msg=name)
+                    np.testing.assert_array_equal(Q.toarray(), before.toarray())
+                    replicas = grid.along("reps").gather_objects((C.indptr.tolist(), C.indices.tolist(), C.data.tobytes()))
+                    assert all(other == replicas[0] for other in replicas)
+                exact = graph.multiply(one_per_row(A.shape[0], i))
+                same(exact, whole.multiply(one_per_row(A.shape[0], i)))
+
+
+def same(C, D):
+    """To the bit."""
+    np.testing.assert_array_equal(C.indptr, D.indptr)
+    np.testing.assert_array_equal(C.indices, D.indices)
+    np.testing.assert_array_equal(C.data.view(np.uint8), D.data.view(np.uint8))
+
+
+@pytest.mark.ranks(1, 2, 3, 4, 6, 8)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_integer_values_are_the_same_to_the_bit_in_both_forms(comm, dtype):
+    A = integers(rmat(97, degree=7, directed=True, features=0, classes=0).A).astype(dtype)
+    A.data += np.arange(A.nnz) % 5
+    whole = Replicated(A)
+    for grid in grids_of(comm, "numpy"):
+        Q = integers(several_per_row(97, grid.coords["rows"])).astype(np.float64)
+        C = Partitioned(grid, A).multiply(Q)
+        assert C.dtype == dtype and (C.nnz > 0 or not Q.nnz)
+        same(C, whole.multiply(Q))
+
+
+def expected_words(A, Qs, grid, parts, pieces=None):
+    """By counting what is asked and answered: ``pieces`` are the rounds' rows of each process row, default one of all rows."""
+    rows, c = grid.shape["rows"], grid.shape["reps"]
+    i, j = grid.coords["rows"], grid.coords["reps"]
+    s = -(-rows // c)
+    degrees = np.diff(A.indptr)
+
+    def columns(Q, q):
+        return {int(v) for v in Q.indices if parts[q] <= v < parts[q + 1]}
+
+    def stages(r):
+        return [q for q in range(rows) if q // s == r]
+
+    words = Fraction(0)
+    rounds = [(Qs, True)] if pieces is None else [([Q[slice(*cut)] for Q, cut in zip(Qs, cuts, strict=True)], False)
+                                                  for cuts in pieces]  # fmt: skip
+    first = Qs if pieces is not None else None
+    for needs in ([first] if first is not None else []) + [Q for Q, _ in rounds]:  # row numbers that reach this rank
+        if i in stages(j):
+            words += sum(len(columns(needs[other], i)) for other in range(rows) if other != i)
+    words += sum(len(columns(Qs[i], q)) for q in stages(j) if q != i)  # lengths
+    for needs, _ in rounds:
+        fetched = set().union(*(columns(needs[i], q) for q in stages(j) if q != i))
+        words += 2 * sum(int(degrees[v]) for v in fetched)
+        for r in range(c):
+            if r != j:
+                mine = np.zeros(A.shape[0])
+                for q in stages(r):
+                    mine[parts[q] : parts[q + 1]] = 1
+                words += needs[i].shape[0] + 2 * (sp.csr_array(needs[i] @ sp.diags_array(mine)) @ A).nnz
+    if pieces is not None:
+        words += Fraction(2 * (c - 1), c) * Qs[i].shape[0]
+    return words
+
+
+@pytest.mark.ranks(1, 2, 3, 4, 6, 8)
+def test_words_equal_the_formula_on_every_rank(comm, backend):
+    A = MATRICES["larger_prime"]
+    for grid in grids_of(comm, backend):
+        i, rows = grid.coords["rows"], grid.shape["rows"]
+        for cut in (partition, uneven):
+            parts = cut(A.shape[0], rows)
+            graph = Partitioned(grid, A, parts)
+            for make in (one_per_row, several_per_row):
+                Qs = [make(A.shape[0], seed) for seed in range(rows)]
+                with dg.Ledger() as counted:
+                    graph.multiply(Qs[i])
+                assert counted.words == round(expected_words(A, Qs, grid, parts)), (grid.shape, make.__name__)
+                assert counted.messages <= 4 * (rows - 1) + 3 * (grid.shape["reps"] - 1)
+
+
+@pytest.mark.ranks(1, 2, 3, 4, 8)
+@pytest.mark.parametrize("entries", [1, 12, 10_000])
+def test_pieces_together_are_the_whole(comm, entries):
+    """Bounded as promised, of different number on different process rows, and their words by the formula."""
+    A = integers(MATRICES["larger_prime"])
+    for grid in grids_of(comm, "numpy"):
+        i, rows = grid.coords["rows"], grid.shape["rows"]
+        parts = partition(A.shape[0], rows)
+        for make in (one_per_row, several_per_row):
+            Qs = [integers(make(A.shape[0], seed)) for seed in range(rows)]
+            graph, whole = Partitioned(grid, A, entries=entries), Replicated(A)
+            with dg.Ledger() as counted:
+                pieces = list(graph.pieces(Qs[i]))
+            assert [row for (first, last), _ in pieces for row in range(first, last)] == list(range(Qs[i].shape[0]))
+            for (first, last), C in pieces:
+                assert C.shape[0] == last - first >= 1 and (C.nnz <= entries or last == first + 1)
+            same(graph.multiply(Qs[i]), whole.multiply(Qs[i]))
+            assert len(pieces) <= 1 or entries < 10_000
+            degrees = np.diff(A.indptr)
+            cuts = [csr_rows.cut(np.array([degrees[Q[[row]].indices].sum() for row in range(Q.shape[0])], int), entries)
+                    for Q in Qs]  # fmt: skip
+            assert [piece for piece, _ in pieces] == cuts[i]
+            rounds = max(len(own) for own in cuts)
+            turns = [[own[t] if t < len(own) else (0, 0) for own in cuts] for t in range(rounds)]
+            expected = expected_words(A, Qs, grid, parts, turns)
+            if rounds <= 1:  # nothing is asked twice
+                expected = expected_words(A, Qs, grid, parts) + Fraction(2 * (grid.shape["reps"] - 1), grid.shape["reps"]) * Qs[
+                    i].shape[0]  # fmt: skip
+            assert counted.words == round(expected), (grid.shape, make.__name__)
+
+
+@pytest.mark.parametrize("entries", [1, 12, None])
+def test_replicated_pieces(entries):
+    A, Q = MATRICES["larger_prime"], several_per_row(67, 0)
+    graph = Replicated(A, entries)
+    pieces = list(graph.pieces(Q))
+    assert (len(pieces) > 1) == (entries is not None)
+    same(csr_rows.stack([C for _, C in pieces]), Replicated(A).multiply(Q))
+    np.testing.assert_allclose(graph.multiply(Q).toarray(), (Q @ A).toarray(), rtol=1e-14)
+    assert graph.multiply(Q[:0]).shape == (0, 67)
+
+
+@pytest.mark.ranks(2, 4, 8)
+def test_everything_of_one_process_row_and_nothing_elsewhere(comm):
+    """Ranks without rows of Q serve the others, also one that asks for every row."""
+    A = MATRICES["prime"]
+    for grid in grids_of(comm, "numpy"):
+        last = grid.shape["rows"] - 1
+        Q = sp.eye_array(31, format="csr") if grid.coords["rows"] == last else sp.csr_array((0, 31))
+        same(Partitioned(grid, A).multiply(Q), Replicated(A).multiply(Q))
+        same(Partitioned(grid, A, entries=7).multiply(Q), Replicated(A).multiply(Q))
+
+
+@pytest.mark.ranks(1, 4, 6)
+def test_a_rank_reads_only_its_block_and_none_that_nobody_asks_for(comm):
+    A = MATRICES["prime"]
+    for grid in grids_of(comm, "numpy"):
+        parts = partition(31, grid.shape["rows"])
+        own = (int(parts[grid.coords["rows"]]), int(parts[grid.coords["rows"] + 1]))
+        source = LocalBlocks(A.shape, [(own, (0, 31), A[slice(*own)])])
+        graph = Partitioned(grid, source)
+        Q = several_per_row(31, grid.coords["rows"])
+        np.testing.assert_allclose(graph.multiply(Q).toarray(), (Q @ A).toarray(), rtol=1e-13)
+        assert sum(grid.world.gather_objects(graph.A.nnz)) == A.nnz  # once in all
+
+
+@pytest.mark.ranks(2, 4)
+def test_on_a_grid_of_device_arrays(comm):
+    """Sampling moves host arrays, whatever the backend of the grid."""
+    A = MATRICES["prime"]
+    for grid in grids_of(comm, StagedBackend()):
+        Q = one_per_row(31, grid.coords["rows"], rows=20)
+        same(Partitioned(grid, A).multiply(Q), Replicated(A).multiply(Q))
+        assert grid.backend.copies == 0
+
+
+@pytest.mark.ranks(1, 2, 4)
+def test_errors_are_raised_on_all_ranks(comm):
+    A = MATRICES["prime"]
+    grid = make_grid(comm, "1.5d", backend="numpy")
+    graph = Partitioned(grid, A)
+    bad = comm.Get_rank() == comm.Get_size() - 1
+    with pytest.raises((ValueError, RuntimeError), match="a column for each of the 31 rows"):
+        graph.multiply(sp.csr_array((3, 30 if bad else 31)))
+    with pytest.raises((TypeError, RuntimeError), match="sparse matrix, got ndarray"):
+        graph.multiply(np.zeros((3, 31)) if bad else sp.csr_array((3, 31)))
+    same(graph.multiply(one_per_row(31, 5)), Replicated(A).multiply(one_per_row(31, 5)))  # still in step
+    with pytest.raises((ValueError, RuntimeError), match="rise from 0 to 31"):
+        Partitioned(grid, A, np.full(grid.shape["rows"] + 1, 7))
+    if comm.Get_size() > 1:
+        with pytest.raises(ValueError, match="different matrices"):
+            Partitioned(grid, MATRICES["prime" if bad else "larger_prime"])
+    with pytest.raises(ValueError, match="at least 1"):
+        Partitioned(grid, A, entries=0)
+    with pytest.raises(dg.UserError, match="axes rows, reps"):
+        Partitioned(make_grid(comm, "1d", backend="numpy"), A)
+
+
+@pytest.mark.ranks(2, 4, 8)
+def test_replicas_must_have_the_same_rows_of_q(comm):
+    A = MATRICES["prime"]
+    for grid in grids_of(comm, "numpy"):
+        if grid.shape["reps"] == 1:
+            continue
+        graph = Partitioned(grid, A)
+        odd = comm.Get_rank() == comm.Get_size() - 1
+        Q = several_per_row(31, 0)
+        Q.data[-1] += 1e-9 * odd
+        with pytest.raises(ValueError, match=rf"not in process rows \[{grid.shape['rows'] - 1}\]"):
+            graph.multiply(Q)
+
+
+@pytest.mark.ranks(4, 9)
+def test_sums_are_made_column_by_column_in_the_order_of_ranks(comm):
+    """To the bit: within a process column in the order of A's rows, then column 0 + column 1 + ..."""
+    A = MATRICES["dense"]
+    for grid in grids_of(comm, "numpy"):
+        rows, c = grid.shape["rows"], grid.shape["reps"]
+        parts, s = partition(11, rows), -(-rows // c)
+        Q = sp.csr_array(np.random.default_rng(grid.coords["rows"]).standard_normal((6, 11)))
+        total = np.zeros((6, 11))
+        for j in range(c):
+            partial = np.zeros((6, 11))
+            for v in range(parts[min(j * s, rows)], parts[min((j + 1) * s, rows)]):
+                partial += Q.toarray()[:, [v]] * A.toarray()[[v]]
+            total += partial
+        np.testing.assert_array_equal(Partitioned(grid, A).multiply(Q).toarray(), total)
+
+
+@pytest.mark.ranks(1, 4)
+def test_from_a_store(comm, shared_tmp_path):
+    """Every order of a store, each rank reading its own block row."""
+    store = Store(small_store(shared_tmp_path, comm))
+    for name in store.orders:
+        order = store.order(name)
+        n = order.shape[0]
+        A = order.block((0, n), (0, n))
+        for grid in grids_of(comm, "numpy"):
+            Q = one_per_row(n, grid.coords["rows"], rows=5)
+            same(Partitioned(grid, order).multiply(Q), Replicated(A).multiply(Q))
+            same(Replicated(order).multiply(Q), Replicated(A).multiply(Q))
+
+
+@pytest.mark.ranks(1, 4)
+def test_mapped_values(comm):
+    A = MATRICES["prime"]
+    for grid in grids_of(comm, "numpy"):
+        Q = several_per_row(31, grid.coords["rows"])
+        for graph in (Replicated(A), Partitioned(grid, A)):
+            squares = mapped(graph, np.square)
+            np.testing.assert_allclose(squares.multiply(Q).toarray(), (Q @ A.power(2)).toarray(), rtol=1e-13)
+            np.testing.assert_allclose(graph.multiply(Q).toarray(), (Q @ A).toarray(), rtol=1e-13)  # as it was
+    with pytest.raises(ValueError, match="makes bool"):
+        mapped(Replicated(A), np.isfinite)
