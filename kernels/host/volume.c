@@ -16,24 +16,36 @@
 #define SCAN 12     /* a net of more places finds a part's place through a table */
 #define GATHERING 2 /* visits per node and non-zero between two searches for the boundary */
 #define REACH 64    /* rows on the boundary times rows of a group that moves, at most, relative to all rows */
-#define COOLING 3   /* the temperature falls by this power of e */
+#define COOLING 2   /* the temperature falls by this power of e */
 
 /* How many rows of a net stand in a part. */
 struct place {
     int32_t part, rows;
 };
 
+/* The net of a column; together, as nets are visited in no order and what is apart costs a cache miss each. */
+struct net {
+    int64_t first; /* of its places */
+    int64_t table; /* where its table begins, or -1 */
+    int32_t length; /* parts in it */
+    int32_t owner;  /* the part of the row of H */
+};
+
+/* What speaks for moving the row in hand to a part. */
+struct offer {
+    double gain;
+    int32_t nets, inside; /* those of the row that hold the part; is it in the row's own net? */
+};
+
 struct state {
     struct volume *v;
+    struct net *nets;     /* nodes */
     struct place *places; /* of all nets; a net has room for every part that its rows can be in */
-    int64_t *first;       /* nodes + 1: where the net of each column begins */
-    int32_t *length;      /* parts in each net */
     int32_t *table;       /* of the large nets: part -> place, or -1 */
-    int64_t *table_of;    /* nodes: where the table of a net begins, or -1 */
     int64_t *send, *receive, *load;
     double *more, *less;  /* parts: what sending a row more costs, what sending one less saves */
-    double *gain;         /* parts: of the row in hand */
-    int32_t *touching;    /* parts: nets of the row in hand that hold the part */
+    double *price;         /* nodes: of the nets of the row in hand */
+    struct offer *offers;  /* parts: of the row in hand */
     int32_t *seen, seen_count;
     int32_t *boundary; /* rows that share a net with another part, and some that did */
     int64_t boundary_count;
@@ -41,7 +53,7 @@ struct state {
     int32_t *members; /* nodes: the groups one after the other */
     int64_t *groups;  /* of groups on the boundary: where they begin in there, and where the next one does */
     int64_t group_count;
-    int32_t *seeds, *best; /* nodes: where groups grow from; the best partition met */
+    int32_t *seeds;        /* nodes: where groups grow from */
     char *taken;           /* nodes: is it in a group? */
     double lowest;         /* what that partition is worth */
     int64_t total;
@@ -84,10 +96,11 @@ static void set_price(struct state *s, int32_t part)
 
 static int32_t find(const struct state *s, int64_t net, int32_t part)
 {
-    if (s->table_of[net] >= 0)
-        return s->table[s->table_of[net] + part];
-    const struct place *places = s->places + s->first[net];
-    for (int32_t i = 0; i < s->length[net]; i++)
+    const struct net *n = s->nets + net;
+    const struct place *places = s->places + n->first;
+    if (n->length > SCAN)
+        return s->table[n->table + part];
+    for (int32_t i = 0; i < n->length; i++)
         if (places[i].part == part)
             return i;
     return -1;
@@ -96,30 +109,32 @@ static int32_t find(const struct state *s, int64_t net, int32_t part)
 /* One row more of `part` in the net: is it the first? */
 static int enter(struct state *s, int64_t net, int32_t part)
 {
+    struct net *n = s->nets + net;
     int32_t at = find(s, net, part);
     if (at >= 0) {
-        s->places[s->first[net] + at].rows++;
+        s->places[n->first + at].rows++;
         return 0;
     }
-    at = s->length[net]++;
-    s->places[s->first[net] + at] = (struct place){part, 1};
-    if (s->table_of[net] >= 0)
-        s->table[s->table_of[net] + part] = at;
+    at = n->length++;
+    s->places[n->first + at] = (struct place){part, 1};
+    if (n->table >= 0)
+        s->table[n->table + part] = at;
     return 1;
 }
 
 /* One row less: was it the last? */
 static int leave(struct state *s, int64_t net, int32_t part)
 {
-    struct place *places = s->places + s->first[net];
+    struct net *n = s->nets + net;
+    struct place *places = s->places + n->first;
     int32_t at = find(s, net, part), last;
     if (--places[at].rows)
         return 0;
-    last = --s->length[net];
+    last = --n->length;
     places[at] = places[last];
-    if (s->table_of[net] >= 0) {
-        s->table[s->table_of[net] + places[last].part] = at;
-        s->table[s->table_of[net] + part] = -1;
+    if (n->table >= 0) {
+        s->table[n->table + places[last].part] = at;
+        s->table[n->table + part] = -1;
     }
     return 1;
 }
@@ -127,7 +142,7 @@ static int leave(struct state *s, int64_t net, int32_t part)
 static int make_nets(struct state *s)
 {
     struct volume *v = s->v;
-    int64_t *rows = calloc((size_t)v->nodes + 1, sizeof *rows), tables = 0;
+    int64_t *rows = calloc((size_t)v->nodes + 1, sizeof *rows), tables = 0, places = 0;
     if (!rows)
         return -1;
     for (int64_t i = 0; i < v->nodes; i++)
@@ -135,26 +150,24 @@ static int make_nets(struct state *s)
     for (int64_t i = 0; i < v->nodes; i++)
         for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++)
             rows[v->columns[e]] += v->columns[e] != i;
-    s->first[0] = 0;
     for (int64_t i = 0; i < v->nodes; i++) {
         int64_t room = rows[i] < v->parts ? rows[i] : v->parts;
-        s->first[i + 1] = s->first[i] + room;
-        s->table_of[i] = room > SCAN ? tables : -1;
+        s->nets[i] = (struct net){places, room > SCAN ? tables : -1, 0, v->part[i]};
+        places += room;
         tables += room > SCAN ? v->parts : 0;
     }
     free(rows);
-    s->places = malloc((size_t)(s->first[v->nodes] + 1) * sizeof *s->places);
+    s->places = malloc((size_t)(places + 1) * sizeof *s->places);
     s->table = malloc((size_t)(tables + 1) * sizeof *s->table);
     if (!s->places || !s->table)
         return -1;
     memset(s->table, -1, (size_t)tables * sizeof *s->table);
-    memset(s->length, 0, (size_t)v->nodes * sizeof *s->length);
     for (int64_t i = 0; i < v->nodes; i++) {
-        enter(s, i, v->part[i]);
+        enter(s, i, s->nets[i].owner);
         for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++)
             if (v->columns[e] != i)
-                enter(s, v->columns[e], v->part[i]);
-        s->load[v->part[i]] += v->pointers[i + 1] - v->pointers[i];
+                enter(s, v->columns[e], s->nets[i].owner);
+        s->load[s->nets[i].owner] += v->pointers[i + 1] - v->pointers[i];
     }
     return 0;
 }
@@ -163,11 +176,11 @@ static void count_volumes(struct state *s)
 {
     struct volume *v = s->v;
     for (int64_t i = 0; i < v->nodes; i++) {
-        s->send[v->part[i]] += s->length[i] - 1;
-        s->total += s->length[i] - 1;
-        for (int32_t at = 0; at < s->length[i]; at++) {
-            int32_t part = s->places[s->first[i] + at].part;
-            s->receive[part] += part != v->part[i];
+        s->send[s->nets[i].owner] += s->nets[i].length - 1;
+        s->total += s->nets[i].length - 1;
+        for (int32_t at = 0; at < s->nets[i].length; at++) {
+            int32_t part = s->places[s->nets[i].first + at].part;
+            s->receive[part] += part != s->nets[i].owner;
         }
     }
 }
@@ -178,12 +191,12 @@ static void count_volumes(struct state *s)
 static void move(struct state *s, int64_t i, int32_t b)
 {
     struct volume *v = s->v;
-    int32_t a = v->part[i], sent = s->length[i] - 1;
+    int32_t a = s->nets[i].owner, sent = s->nets[i].length - 1;
     for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++) {
         int32_t net = v->columns[e], owner, emptied, entered;
         if (net == i)
             continue;
-        owner = v->part[net];
+        owner = s->nets[net].owner;
         emptied = leave(s, net, a);
         entered = enter(s, net, b);
         s->receive[a] -= emptied;
@@ -204,80 +217,98 @@ static void move(struct state *s, int64_t i, int32_t b)
     s->load[b] += v->pointers[i + 1] - v->pointers[i];
     set_price(s, a);
     set_price(s, b);
-    v->part[i] = b;
+    s->nets[i].owner = b;
 }
 
-/* What every part that shares a net with row i would save in its nets, apart from its own: gain, against a part that shares none, which
- * costs `base`; and how many nets the row would leave (`left`). Returns the number of nets. */
-static int64_t look(struct state *s, int64_t i, double *base, int64_t *left)
+/* What the nets of row i, apart from its own, cost if it moves: `base` to a part that shares none of them, and no less than -`most`.
+ * Alone in its part in a net, the row takes the part out of it; else it brings another in, unless that is there. The price of either is
+ * kept for `look`. Returns the number of nets, and in `left` in how many the row is alone. */
+static int64_t price_nets(struct state *s, int64_t i, double *base, double *most, int64_t *left)
 {
-    struct volume *v = s->v;
-    int32_t a = v->part[i];
+    const struct volume *v = s->v;
+    int32_t a = s->nets[i].owner;
     int64_t nets = 0;
-    *base = 0, *left = 0;
-    for (int32_t k = 0; k < s->seen_count; k++) {
-        s->gain[s->seen[k]] = 0;
-        s->touching[s->seen[k]] = 0;
+    *base = *most = 0, *left = 0;
+    for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++) {
+        int64_t net = v->columns[e];
+        int32_t owner = s->nets[net].owner;
+        if (net == i)
+            continue;
+        int alone = owner != a && s->places[s->nets[net].first + find(s, net, a)].rows == 1;
+        double price = alone ? s->less[owner] : s->more[owner];
+        s->price[nets++] = price;
+        *left += alone;
+        *base += alone ? 0 : price;
+        *most += alone ? price : 0;
     }
-    s->seen_count = 0;
+    s->spent += nets + 1;
+    return nets;
+}
+
+/* What every part that shares a net with row i saves in these nets against a part that shares none: gain. */
+static void look(struct state *s, int64_t i)
+{
+    const struct volume *v = s->v;
+    int32_t seen = 0;
+    for (int32_t k = 0; k < s->seen_count; k++)
+        s->offers[s->seen[k]] = (struct offer){0, 0, 0};
+    const double *price = s->price;
     for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++) {
         int64_t net = v->columns[e];
         if (net == i)
             continue;
-        const struct place *places = s->places + s->first[net];
-        int32_t owner = v->part[net], length = s->length[net];
-        nets++;
-        /* Alone in its part there, the row takes the part out of the net; else it brings another part in, unless that is there. */
-        int alone = owner != a && places[find(s, net, a)].rows == 1;
-        double price = alone ? s->less[owner] : s->more[owner];
-        *left += alone;
-        *base += alone ? 0 : price;
-        s->spent++;
-        for (int32_t at = 0; at < length; at++) {
-            int32_t part = places[at].part;
-            if (!s->touching[part]++)
-                s->seen[s->seen_count++] = part;
-            s->gain[part] += price;
+        const struct place *places = s->places + s->nets[net].first;
+        for (int32_t at = 0, length = s->nets[net].length; at < length; at++) {
+            struct offer *offer = s->offers + places[at].part;
+            s->seen[seen] = places[at].part;
+            seen += !offer->nets++ && !offer->inside;
+            offer->gain += *price;
         }
+        price++;
     }
-    const struct place *own = s->places + s->first[i];
-    for (int32_t at = 0; at < s->length[i]; at++)
-        if (!s->touching[own[at].part]) {
-            s->seen[s->seen_count++] = own[at].part;
-            s->touching[own[at].part] = 0;
-        }
-    s->spent++;
-    return nets;
+    const struct place *own = s->places + s->nets[i].first;
+    for (int32_t at = 0; at < s->nets[i].length; at++) {
+        struct offer *offer = s->offers + own[at].part;
+        s->seen[seen] = own[at].part;
+        seen += !offer->nets;
+        offer->inside = 1;
+    }
+    s->seen_count = seen;
 }
 
-/* The best part for row i among those that share a net with it, and what moving there adds to the objective. */
-static int32_t best(struct state *s, int64_t i, double *delta)
+/* The best part for row i among those that share a net with it where that adds less than `limit` to the objective, or else -1. */
+static int32_t best(struct state *s, int64_t i, double limit)
 {
     struct volume *v = s->v;
-    double base;
-    int64_t left, nets = look(s, i, &base, &left), weight = v->pointers[i + 1] - v->pointers[i];
-    int32_t a = v->part[i], sent = s->length[i] - 1, choice = -1, kept = s->places[s->first[i] + find(s, i, a)].rows > 1;
+    double base, most;
+    int64_t left, nets = price_nets(s, i, &base, &most, &left), weight = v->pointers[i + 1] - v->pointers[i];
+    int32_t a = s->nets[i].owner, sent = s->nets[i].length - 1, choice = -1;
+    int32_t kept = s->places[s->nets[i].first + find(s, i, a)].rows > 1;
     int over = s->load[a] > v->capacity;
     double without = send_cost(s, s->send[a] - sent) - send_cost(s, s->send[a]);
     without += receive_cost(s, s->receive[a] - left + kept) - receive_cost(s, s->receive[a]);
-    *delta = 0;
+    if (over)
+        limit = INFINITY; /* out, whatever it costs */
+    /* Where it goes, at least sent + kept - 1 rows are sent more; most rows are not worth a closer look. */
+    without += sent + kept - 1;
+    if (without - most >= limit)
+        return -1;
+    look(s, i);
     for (int32_t k = 0; k < s->seen_count; k++) {
-        int32_t b = s->seen[k], inside;
-        if (b == a)
+        int32_t b = s->seen[k];
+        const struct offer *offer = s->offers + b;
+        double change = base - offer->gain + without;
+        if (change >= limit || b == a)
             continue;
         if (s->load[b] + weight > v->capacity && !(over && s->load[b] + weight < s->load[a]))
             continue;
-        inside = find(s, i, b) >= 0;
-        double change = base - s->gain[b] + without;
-        change += send_cost(s, s->send[b] + sent + kept - inside) - send_cost(s, s->send[b]);
-        change += receive_cost(s, s->receive[b] + nets - s->touching[b] - inside) - receive_cost(s, s->receive[b]);
-        if (choice < 0 || change < *delta) {
+        change += send_cost(s, s->send[b] + sent + kept - offer->inside) - send_cost(s, s->send[b]) - (sent + kept - 1);
+        change += receive_cost(s, s->receive[b] + nets - offer->nets - offer->inside) - receive_cost(s, s->receive[b]);
+        if (change < limit) {
             choice = b;
-            *delta = change;
+            limit = change;
         }
     }
-    if (choice >= 0 && over)
-        *delta -= (double)(s->total + 1); /* whatever it costs */
     return choice;
 }
 
@@ -296,9 +327,9 @@ static void gather_boundary(struct state *s)
     s->boundary_count = 0;
     memset(s->listed, 0, (size_t)v->nodes);
     for (int64_t i = 0; i < v->nodes; i++) {
-        int cut = s->length[i] > 1;
+        int cut = s->nets[i].length > 1;
         for (int64_t e = v->pointers[i]; e < v->pointers[i + 1] && !cut; e++)
-            cut = s->length[v->columns[e]] > 1;
+            cut = s->nets[v->columns[e]].length > 1;
         if (cut)
             list(s, i);
     }
@@ -320,10 +351,9 @@ static void sweep(struct state *s, double heat)
     const struct volume *v = s->v;
     shuffle(s, s->boundary, s->boundary_count);
     for (int64_t k = 0, count = s->boundary_count; k < count; k++) {
-        double delta;
         int64_t i = s->boundary[k];
-        int32_t b = best(s, i, &delta);
-        if (b < 0 || !(delta < 0 || delta < -heat * log(1 - uniform(s))))
+        int32_t b = best(s, i, -heat * log(1 - uniform(s)));
+        if (b < 0)
             continue;
         move(s, i, b);
         for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++)
@@ -358,7 +388,7 @@ static void grow_groups(struct state *s, int64_t size)
             cut |= s->listed[i];
             for (int64_t e = v->pointers[i]; e < v->pointers[i + 1] && filled - first < size; e++) {
                 int32_t other = v->columns[e];
-                if (!taken[other] && v->part[other] == v->part[i]) {
+                if (!taken[other] && s->nets[other].owner == s->nets[i].owner) {
                     taken[other] = 1;
                     s->members[filled++] = other;
                 }
@@ -384,14 +414,14 @@ static double objective(const struct state *s)
 static int32_t neighbour(struct state *s, const int32_t *rows, int64_t count)
 {
     struct volume *v = s->v;
-    int32_t a = v->part[rows[0]], chosen = -1;
+    int32_t a = s->nets[rows[0]].owner, chosen = -1;
     uint64_t met = 0;
     for (int64_t k = 0; k < count; k++)
         for (int64_t e = v->pointers[rows[k]]; e < v->pointers[rows[k] + 1]; e++) {
             int64_t net = v->columns[e];
             s->spent++;
-            for (int32_t at = 0; at < s->length[net] && s->length[net] > 1; at++) {
-                int32_t part = s->places[s->first[net] + at].part;
+            for (int32_t at = 0; at < s->nets[net].length && s->nets[net].length > 1; at++) {
+                int32_t part = s->places[s->nets[net].first + at].part;
                 if (part != a && next(s) % ++met == 0)
                     chosen = part;
             }
@@ -414,7 +444,7 @@ static void sweep_groups(struct state *s, double heat)
         int64_t drawn = (int64_t)(next(s) % (uint64_t)s->group_count), weight = 0;
         const int32_t *rows = s->members + s->groups[2 * drawn];
         int64_t count = s->groups[2 * drawn + 1] - s->groups[2 * drawn];
-        int32_t a = v->part[rows[0]], b = neighbour(s, rows, count);
+        int32_t a = s->nets[rows[0]].owner, b = neighbour(s, rows, count);
         s->spent += count; /* rows may have no net but their own */
         for (int64_t r = 0; r < count; r++)
             weight += v->pointers[rows[r] + 1] - v->pointers[rows[r]];
@@ -456,7 +486,8 @@ static void keep_if_best(struct state *s)
     if (value >= s->lowest)
         return;
     s->lowest = value;
-    memcpy(s->best, v->part, (size_t)v->nodes * sizeof *s->best);
+    for (int64_t i = 0; i < v->nodes; i++)
+        v->part[i] = s->nets[i].owner;
     memcpy(v->send, s->send, (size_t)v->parts * sizeof *v->send);
     memcpy(v->receive, s->receive, (size_t)v->parts * sizeof *v->receive);
 }
@@ -488,7 +519,7 @@ static void anneal(struct state *s, int64_t size, int64_t work)
         }
         if (!(size > 1 ? s->group_count : s->boundary_count))
             return;
-        set_prices(s, 20 + 180 * progress * progress);
+        set_prices(s, 20 + 380 * progress * progress);
         size > 1 ? sweep_groups(s, heat) : sweep(s, heat);
         keep_if_best(s);
     }
@@ -505,21 +536,20 @@ static void refine(struct state *s)
         size *= 4;
     for (int64_t level = 0; level < levels; level++, size /= 4)
         anneal(s, size, v->work / levels);
-    memcpy(v->part, s->best, (size_t)v->nodes * sizeof *s->best);
 }
 
 int volume_refine(struct volume *v)
 {
     struct state s = {.v = v, .random = v->seed};
     void **arrays[] = {
-        (void **)&s.boundary, (void **)&s.members, (void **)&s.seeds, (void **)&s.best, (void **)&s.length, /* 4 bytes per node */
-        (void **)&s.first, (void **)&s.table_of, (void **)&s.groups, /* 8 or 16 */
+        (void **)&s.boundary, (void **)&s.members, (void **)&s.seeds, /* 4 bytes per node */
+        (void **)&s.nets, (void **)&s.groups, /* 24 and 16 */
         (void **)&s.listed, (void **)&s.taken, /* 1 */
-        (void **)&s.send, (void **)&s.receive, (void **)&s.load, (void **)&s.more, (void **)&s.less, (void **)&s.gain, /* 8 per part */
-        (void **)&s.touching, (void **)&s.seen};
+        (void **)&s.send, (void **)&s.receive, (void **)&s.load, (void **)&s.more, (void **)&s.less, /* 8 per part */
+        (void **)&s.offers, (void **)&s.seen, (void **)&s.price};
     size_t nodes = (size_t)v->nodes + 1, parts = (size_t)v->parts + 1;
-    size_t bytes[] = {4 * nodes, 4 * nodes, 4 * nodes, 4 * nodes, 4 * nodes, 8 * nodes, 8 * nodes, 16 * nodes, nodes, nodes,
-                      8 * parts, 8 * parts, 8 * parts, 8 * parts, 8 * parts, 8 * parts, 4 * parts, 8 * parts};
+    size_t bytes[] = {4 * nodes, 4 * nodes, 4 * nodes, sizeof *s.nets * nodes, 16 * nodes, nodes, nodes,
+                      8 * parts, 8 * parts, 8 * parts, 8 * parts, 8 * parts, sizeof *s.offers * parts, 4 * parts + 4, 8 * nodes};
     int status = 0;
     for (size_t k = 0; k < sizeof arrays / sizeof *arrays; k++) {
         *arrays[k] = calloc(bytes[k], 1);
