@@ -2,8 +2,8 @@
  *
  * The objective is the sum over parts of x + c max(0, x - T)^2 for the rows x that a part sends, T being the bound, and the second term
  * again for the rows it receives. Its marginal price tells a row what one more or one less part in a net costs: 1 at a part with little
- * to send, more at a part with too much. c rises as the temperature falls. Where few rows are on the boundary, groups of neighbours
- * move before single rows do. Acer, Selvitopi and Aykanat (Parallel Computing 59, 2016)
+ * to send, more at a part with too much. c rises as the temperature falls. Where few rows are on the boundary, whole interfaces
+ * between two parts and then groups of neighbours move before single rows do. Acer, Selvitopi and Aykanat (Parallel Computing 59, 2016)
  * put such costs on the vertices of a recursive bisection; here all K parts and their volumes are known at every move, so the costs
  * are exact. */
 
@@ -13,10 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SCAN 12     /* a net of more places finds a part's place through a table */
-#define GATHERING 2 /* visits per node and non-zero between two searches for the boundary */
-#define REACH 64    /* rows on the boundary times rows of a group that moves, at most, relative to all rows */
-#define COOLING 2   /* the temperature falls by this power of e */
+#define SCAN 12      /* a net of more places finds a part's place through a table */
+#define GATHERING 2  /* visits per node and non-zero between two searches for the boundary */
+#define REACH 64     /* rows on the boundary times rows of a group that moves, at most, relative to all rows */
+#define FEW 0.1      /* share of the rows on the boundary up to which interfaces move too */
+#define ROOM 0.99    /* share of the capacity up to which non-zeros cost nothing while interfaces move */
+#define STIFFER 1e4  /* by this factor those above that become dearer */
+#define HOTTER 10    /* temperature of interfaces, which are of many rows, relative to that of rows */
+#define COOLING 2    /* the temperature falls by this power of e */
 
 /* How many rows of a net stand in a part. */
 struct place {
@@ -44,8 +48,8 @@ struct state {
     int32_t *table;       /* of the large nets: part -> place, or -1 */
     int64_t *send, *receive, *load;
     double *more, *less;  /* parts: what sending a row more costs, what sending one less saves */
-    double *price;         /* nodes: of the nets of the row in hand */
-    struct offer *offers;  /* parts: of the row in hand */
+    double *price;        /* nodes: of the nets of the row in hand */
+    struct offer *offers; /* parts: of the row in hand */
     int32_t *seen, seen_count;
     int32_t *boundary; /* rows that share a net with another part, and some that did */
     int64_t boundary_count;
@@ -54,7 +58,12 @@ struct state {
     int64_t *groups;  /* of groups on the boundary: where they begin in there, and where the next one does */
     int64_t group_count;
     int32_t *seeds;        /* nodes: where groups grow from */
-    char *taken;           /* nodes: is it in a group? */
+    char *taken;           /* nodes: is it in a group, or met by a search? */
+    char *side;            /* nodes: of the interface in hand */
+    signed char *flow;     /* non-zeros: from the row to the column; the arc the other way has its negative */
+    int64_t *arc;          /* nodes: on the path by which a search met it, the arc back; or -1 - the arc to the source */
+    int32_t *changed;      /* nodes: those that would change parts */
+    double load_slope;
     double lowest;         /* what that partition is worth */
     int64_t total;
     double send_limit, receive_limit, send_slope, receive_slope;
@@ -458,6 +467,245 @@ static void sweep_groups(struct state *s, double heat)
     }
 }
 
+/* -- interfaces: where two parts meet in few edges, the boundary between them moves as a whole, to a smallest cut within a window
+ *    of rows around it. On a road map that carries it from one set of narrow places to the next, across rows that no row or group
+ *    would cross alone. Edges stand for volume in the cut, but what it is worth is counted exactly. Where A is not symmetric, arcs
+ *    without one the other way carry no flow, and such cuts are only guesses -- */
+
+/* In `side`: source rows will be in part a, sink rows in part b, free rows where the cut puts them. */
+enum { OUTSIDE, FREE, SOURCE, SINK };
+
+/* The rows around the boundary between two parts, `count` of them in `members` from deep in b to deep in a: the first `low` are
+ * sink, those from `high` on source, and those between free. */
+struct interface {
+    int32_t a, b;
+    int64_t count, low, high;
+};
+
+/* List the rows of `part` in breadth-first order from those next to `other`, at most `count`; the number listed. */
+static int64_t approach(struct state *s, int32_t part, int32_t other, int32_t *rows, int64_t count)
+{
+    const struct volume *v = s->v;
+    int64_t filled = 0;
+    for (int64_t k = 0; k < s->boundary_count && filled < count; k++) {
+        int32_t i = s->boundary[k], meets = 0;
+        if (s->nets[i].owner != part)
+            continue;
+        for (int64_t e = v->pointers[i]; e < v->pointers[i + 1] && !meets; e++)
+            meets = s->nets[v->columns[e]].owner == other;
+        if (meets && !s->taken[i]) {
+            s->taken[i] = 1;
+            rows[filled++] = i;
+        }
+    }
+    for (int64_t at = 0; at < filled && filled < count; at++)
+        for (int64_t e = v->pointers[rows[at]]; e < v->pointers[rows[at] + 1] && filled < count; e++) {
+            int32_t row = v->columns[e];
+            if (!s->taken[row] && s->nets[row].owner == part) {
+                s->taken[row] = 1;
+                rows[filled++] = row;
+            }
+        }
+    for (int64_t k = 0; k < filled; k++)
+        s->taken[rows[k]] = 0;
+    s->spent += s->boundary_count / 4 + filled;
+    return filled;
+}
+
+/* Where the arc against arc e from row i begins, or -1. */
+static int64_t reverse(const struct volume *v, int64_t i, int64_t e)
+{
+    int32_t to = v->columns[e];
+    for (int64_t back = v->pointers[to]; back < v->pointers[to + 1]; back++)
+        if (v->columns[back] == i)
+            return back;
+    return -1;
+}
+
+/* Start a search for a path at the free rows that may take a unit more from the source; the number of rows in `seeds`. */
+static int64_t leave_source(struct state *s, const int32_t *rows, int64_t count)
+{
+    const struct volume *v = s->v;
+    int64_t filled = 0;
+    for (int64_t k = 0; k < count; k++)
+        for (int64_t e = v->pointers[rows[k]]; e < v->pointers[rows[k] + 1] && !s->taken[rows[k]]; e++)
+            if (s->side[v->columns[e]] == SOURCE && s->flow[e] > -1) {
+                s->taken[rows[k]] = 1;
+                s->arc[rows[k]] = -1 - e;
+                s->seeds[filled++] = rows[k];
+            }
+    return filled;
+}
+
+/* Breadth first to the sink: the arc that enters it, from `*end`, or -1. */
+static int64_t reach_sink(struct state *s, int64_t *filled, int32_t *end)
+{
+    const struct volume *v = s->v;
+    for (int64_t at = 0; at < *filled; at++) {
+        int32_t i = *end = s->seeds[at];
+        for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++) {
+            int32_t to = v->columns[e];
+            if (s->flow[e] > 0)
+                continue;
+            if (s->side[to] == SINK)
+                return e;
+            int64_t back = s->side[to] == FREE && !s->taken[to] ? reverse(v, i, e) : -1;
+            if (back < 0)
+                continue;
+            s->taken[to] = 1;
+            s->arc[to] = back;
+            s->seeds[(*filled)++] = to;
+        }
+    }
+    return -1;
+}
+
+/* Send one unit of flow along a shortest path (Edmonds and Karp) from the source to the sink through free rows; every edge takes
+ * one. If none arrives, the rows reached remain in `seeds`, marked in `taken`: the source's side of a smallest cut. */
+static int augment(struct state *s, const int32_t *rows, int64_t count, int64_t *reached)
+{
+    const struct volume *v = s->v;
+    int32_t end = -1;
+    *reached = leave_source(s, rows, count);
+    int64_t last = reach_sink(s, reached, &end);
+    s->spent += (*reached + count) / 2;
+    if (last < 0)
+        return 0;
+    for (int64_t k = 0; k < *reached; k++)
+        s->taken[s->seeds[k]] = 0;
+    for (s->flow[last]++; s->arc[end] >= 0;) {
+        int64_t back = s->arc[end];
+        s->flow[back]--;
+        s->flow[reverse(v, end, back)]++;
+        end = v->columns[back];
+    }
+    s->flow[-1 - s->arc[end]]--;
+    return 1;
+}
+
+/* Line up to `depth` rows of either part; the number of b's. */
+static int64_t line_up(struct state *s, struct interface *at, int64_t depth)
+{
+    int64_t of_b = approach(s, at->b, at->a, s->members, depth);
+    for (int64_t k = 0; k < of_b / 2; k++) {
+        int32_t row = s->members[k];
+        s->members[k] = s->members[of_b - 1 - k];
+        s->members[of_b - 1 - k] = row;
+    }
+    at->count = of_b + approach(s, at->a, at->b, s->members + of_b, depth);
+    return of_b;
+}
+
+static void mark(struct state *s, struct interface at)
+{
+    const struct volume *v = s->v;
+    const int32_t *rows = s->members;
+    for (int64_t k = 0; k < at.count; k++)
+        s->side[rows[k]] = k < at.low ? SINK : k < at.high ? FREE : SOURCE;
+    for (int64_t k = at.low; k < at.high; k++)
+        for (int64_t e = v->pointers[rows[k]]; e < v->pointers[rows[k] + 1]; e++) {
+            int32_t row = v->columns[e], part = s->nets[row].owner;
+            if (s->side[row] == OUTSIDE)
+                s->side[row] = part == at.a ? SOURCE : part == at.b ? SINK : OUTSIDE;
+        }
+}
+
+static void unmark(struct state *s, struct interface at)
+{
+    const struct volume *v = s->v;
+    const int32_t *rows = s->members;
+    for (int64_t k = 0; k < at.count; k++)
+        s->side[rows[k]] = OUTSIDE;
+    for (int64_t k = at.low; k < at.high; k++)
+        for (int64_t e = v->pointers[rows[k]]; e < v->pointers[rows[k] + 1]; e++) {
+            s->side[v->columns[e]] = OUTSIDE;
+            s->flow[e] = 0;
+        }
+}
+
+/* List in `changed` the rows that a smallest cut would move, first `to_a` of them from b to a, then the others; their number. */
+static int64_t cut(struct state *s, struct interface at, int64_t *to_a)
+{
+    const int32_t *rows = s->members;
+    int64_t reached, moved = 0;
+    mark(s, at);
+    while (augment(s, rows + at.low, at.high - at.low, &reached))
+        ;
+    for (int into_b = 0; into_b < 2; into_b++) {
+        *to_a = into_b ? *to_a : 0;
+        for (int64_t k = 0; k < at.count; k++) {
+            int source = k >= at.high || (k >= at.low && s->taken[rows[k]]);
+            if (source != into_b && s->nets[rows[k]].owner == (into_b ? at.a : at.b))
+                s->changed[moved++] = rows[k];
+        }
+        *to_a = into_b ? *to_a : moved;
+    }
+    for (int64_t k = 0; k < reached; k++)
+        s->taken[s->seeds[k]] = 0;
+    unmark(s, at);
+    return moved;
+}
+
+/* Draw an interface and a window of rows around it; 0 if the parts drawn do not meet. */
+static int draw_interface(struct state *s, struct interface *at)
+{
+    const struct volume *v = s->v;
+    int32_t i = s->boundary[next(s) % (uint64_t)s->boundary_count];
+    double deepest = (double)v->nodes / v->parts / 2;
+    *at = (struct interface){.a = s->nets[i].owner, .b = neighbour(s, &i, 1)};
+    if (at->b < 0)
+        return 0;
+    int64_t of_b = line_up(s, at, (int64_t)exp(uniform(s) * log(fmax(deepest, 16) / 16) + log(16)));
+    if (!of_b || of_b == at->count)
+        return 0;
+    at->low = (int64_t)(next(s) % (uint64_t)at->count), at->high = (int64_t)(next(s) % (uint64_t)at->count);
+    if (at->low > at->high) {
+        int64_t low = at->high;
+        at->high = at->low, at->low = low;
+    }
+    return 1;
+}
+
+static void exchange(struct state *s, int64_t to_a, int64_t moved, int32_t a, int32_t b)
+{
+    move_group(s, s->changed, to_a, a);
+    move_group(s, s->changed + to_a, moved - to_a, b);
+}
+
+/* Too many non-zeros are allowed for a time, at a price: only so is room passed on from part to part, as all are nearly full. */
+static double load_cost(const struct state *s, int64_t x)
+{
+    return excess((double)x / (ROOM * (double)s->v->capacity), 1, s->load_slope * s->send_limit);
+}
+
+static double cost_of_two(const struct state *s, int32_t a, int32_t b)
+{
+    return objective(s) + load_cost(s, s->load[a]) + load_cost(s, s->load[b]);
+}
+
+static void sweep_interfaces(struct state *s, double heat)
+{
+    const struct volume *v = s->v;
+    for (int64_t k = 0; k < v->parts; k++) {
+        struct interface at;
+        int64_t to_a;
+        s->spent++;
+        if (!draw_interface(s, &at))
+            continue;
+        int64_t moved = cut(s, at, &to_a);
+        double before = cost_of_two(s, at.a, at.b);
+        exchange(s, to_a, moved, at.a, at.b);
+        double delta = cost_of_two(s, at.a, at.b) - before;
+        if (!(delta <= 0 || delta < -heat * log(1 - uniform(s)))) {
+            exchange(s, to_a, moved, at.b, at.a);
+            continue;
+        }
+        for (int64_t r = 0; r < moved; r++)
+            for (int64_t e = v->pointers[s->changed[r]]; e < v->pointers[s->changed[r] + 1]; e++)
+                list(s, v->columns[e]);
+    }
+}
+
 static int64_t most(const int64_t *numbers, int32_t count)
 {
     int64_t largest = 0;
@@ -525,17 +773,44 @@ static void anneal(struct state *s, int64_t size, int64_t work)
     }
 }
 
+/* Anneal the interfaces, and return to the best partition met. The bound on non-zeros hardly counts at first. */
+static void anneal_interfaces(struct state *s, int64_t work)
+{
+    const struct volume *v = s->v;
+    int64_t begun = s->spent, gathering = begun;
+    for (double progress = 0; progress < 1 && s->boundary_count; progress = (double)(s->spent - begun) / (double)work) {
+        if (s->spent >= gathering) {
+            gather_boundary(s);
+            gathering = s->spent + GATHERING * (v->nodes + v->pointers[v->nodes]);
+        }
+        set_prices(s, 20 * pow(15, progress));
+        s->load_slope = 10 * pow(STIFFER, progress);
+        sweep_interfaces(s, HOTTER * v->heat * exp(-COOLING * progress));
+        keep_if_best(s);
+    }
+    for (int64_t i = 0; i < v->nodes; i++) {
+        int32_t kept = v->part[i];
+        if (kept != s->nets[i].owner)
+            move(s, i, kept);
+    }
+    gather_boundary(s);
+}
+
 static void refine(struct state *s)
 {
     struct volume *v = s->v;
-    int64_t size = 1, levels = 1;
+    int64_t size = 1, levels = 1, left = v->work;
     s->lowest = INFINITY;
     keep_if_best(s);
     gather_boundary(s);
+    if ((double)s->boundary_count <= FEW * (double)v->nodes) {
+        anneal_interfaces(s, v->work * 3 / 4);
+        left -= v->work * 3 / 4;
+    }
     for (; s->boundary_count && 4 * size * s->boundary_count <= REACH * v->nodes && 4 * size < v->nodes; levels++)
         size *= 4;
     for (int64_t level = 0; level < levels; level++, size /= 4)
-        anneal(s, size, v->work / levels);
+        anneal(s, size, left / levels);
 }
 
 int volume_refine(struct volume *v)
@@ -543,12 +818,13 @@ int volume_refine(struct volume *v)
     struct state s = {.v = v, .random = v->seed};
     void **arrays[] = {
         (void **)&s.boundary, (void **)&s.members, (void **)&s.seeds, /* 4 bytes per node */
-        (void **)&s.nets, (void **)&s.groups, /* 24 and 16 */
-        (void **)&s.listed, (void **)&s.taken, /* 1 */
+        (void **)&s.changed, (void **)&s.nets, (void **)&s.groups, (void **)&s.arc, /* 4, 24, 16, 8 */
+        (void **)&s.listed, (void **)&s.taken, (void **)&s.side, (void **)&s.flow, /* 1; 1 per non-zero */
         (void **)&s.send, (void **)&s.receive, (void **)&s.load, (void **)&s.more, (void **)&s.less, /* 8 per part */
         (void **)&s.offers, (void **)&s.seen, (void **)&s.price};
     size_t nodes = (size_t)v->nodes + 1, parts = (size_t)v->parts + 1;
-    size_t bytes[] = {4 * nodes, 4 * nodes, 4 * nodes, sizeof *s.nets * nodes, 16 * nodes, nodes, nodes,
+    size_t bytes[] = {4 * nodes, 4 * nodes, 4 * nodes, 4 * nodes, sizeof *s.nets * nodes, 16 * nodes, 8 * nodes,
+                      nodes, nodes, nodes, (size_t)v->pointers[v->nodes] + 1,
                       8 * parts, 8 * parts, 8 * parts, 8 * parts, 8 * parts, sizeof *s.offers * parts, 4 * parts + 4, 8 * nodes};
     int status = 0;
     for (size_t k = 0; k < sizeof arrays / sizeof *arrays; k++) {
