@@ -40,7 +40,7 @@ class Annealing:
     receive: float
 
 
-LONG, SHORT = Annealing(0.6, 400, 12, 1.09, 1.3), Annealing(0.27, 600, 0, 1.03, 1.4)
+LONG, SHORT = Annealing(0.6, 400, 4, 1.09, 1.3), Annealing(0.27, 600, 8, 1.03, 1.4)
 
 
 def kernels() -> ModuleType:

@@ -3,8 +3,8 @@
  * The objective is the sum over parts of x + c max(0, x - T)^2 for the rows x that a part sends, T being the bound, and the second term
  * again for the rows it receives. Its marginal price tells a row what one more or one less part in a net costs: 1 at a part with little
  * to send, more at a part with too much. c rises as the temperature falls. Where few rows are on the boundary, whole interfaces
- * between two parts and then groups of neighbours move before single rows do. Acer, Selvitopi and Aykanat (Parallel Computing 59, 2016)
- * put such costs on the vertices of a recursive bisection; here all K parts and their volumes are known at every move, so the costs
+ * between two parts and then groups of neighbours move before single rows do; elsewhere that work is better spent on rows. Acer,
+ * Selvitopi and Aykanat (Parallel Computing 59, 2016) put such costs on the vertices of a recursive bisection; here all K parts and their volumes are known at every move, so the costs
  * are exact. */
 
 #include "volume.h"
@@ -20,7 +20,7 @@
 #define ROOM 0.99    /* share of the capacity up to which non-zeros cost nothing while interfaces move */
 #define STIFFER 1e4  /* by this factor those above that become dearer */
 #define HOTTER 10    /* temperature of interfaces, which are of many rows, relative to that of rows */
-#define COOLING 2    /* the temperature falls by this power of e */
+#define COOLING 3    /* the temperature falls by this power of e */
 
 /* How many rows of a net stand in a part. */
 struct place {
@@ -785,7 +785,7 @@ static void anneal_interfaces(struct state *s, int64_t work)
         }
         set_prices(s, 20 * pow(15, progress));
         s->load_slope = 10 * pow(STIFFER, progress);
-        sweep_interfaces(s, HOTTER * v->heat * exp(-COOLING * progress));
+        sweep_interfaces(s, HOTTER * v->heat * exp(-2 * progress));
         keep_if_best(s);
     }
     for (int64_t i = 0; i < v->nodes; i++) {
@@ -806,9 +806,9 @@ static void refine(struct state *s)
     if ((double)s->boundary_count <= FEW * (double)v->nodes) {
         anneal_interfaces(s, v->work * 3 / 4);
         left -= v->work * 3 / 4;
+        for (; s->boundary_count && 4 * size * s->boundary_count <= REACH * v->nodes && 4 * size < v->nodes; levels++)
+            size *= 4;
     }
-    for (; s->boundary_count && 4 * size * s->boundary_count <= REACH * v->nodes && 4 * size < v->nodes; levels++)
-        size *= 4;
     for (int64_t level = 0; level < levels; level++, size /= 4)
         anneal(s, size, left / levels);
 }
