@@ -1,11 +1,11 @@
 /* Refinement for volume (volume.h): annealing over the rows on the boundary, with exact volumes.
  *
- * The objective is the sum over parts of x + c max(0, x - T)^2 for the rows x that a part sends, T being the bound, and the second term
- * again for the rows it receives. Its marginal price tells a row what one more or one less part in a net costs: 1 at a part with little
- * to send, more at a part with too much. c rises as the temperature falls. Where few rows are on the boundary, whole interfaces
- * between two parts and then groups of neighbours move before single rows do; elsewhere that work is better spent on rows. Acer,
- * Selvitopi and Aykanat (Parallel Computing 59, 2016) put such costs on the vertices of a recursive bisection; here all K parts and their volumes are known at every move, so the costs
- * are exact. */
+ * The objective is the sum over parts of x + c max(0, x - T)^2 for the rows x that a part sends, T being the bound, and the
+ * second term again for the rows it receives. Its marginal price tells a row what one more or one less part in a net costs: 1
+ * at a part with little to send, more at a part with too much. c rises as the temperature falls. Where few rows are on the
+ * boundary, whole interfaces between two parts and then groups of neighbours move before single rows do; elsewhere that work is
+ * better spent on rows. Acer, Selvitopi and Aykanat (Parallel Computing 59, 2016) put such costs on the vertices of a recursive
+ * bisection; here all K parts and their volumes are known at every move, so the costs are exact. */
 
 #include "volume.h"
 
