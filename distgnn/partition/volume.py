@@ -40,7 +40,7 @@ class Annealing:
     receive: float
 
 
-LONG, SHORT = Annealing(0.6, 400, 6, 1.09, 1.3), Annealing(0.27, 300, 0, 1.06, 1.4)
+LONG, SHORT = Annealing(0.6, 400, 4, 1.09, 1.3), Annealing(0.27, 600, 8, 1.03, 1.4)
 
 
 def kernels() -> ModuleType:
@@ -58,8 +58,8 @@ def kernels() -> ModuleType:
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
     """Small total volume, and no part far above the average send and receive volume.
 
-    Time: that of METIS, where few nodes are on boundaries that of the hypergraph partitioner too, and at least 400 (300) visits
-    per node and non-zero, each of as many steps as the net has parts. Memory: 70 bytes per node, 8 to 16 per non-zero, and 4 per
+    Time: that of METIS, where few nodes are on boundaries that of the hypergraph partitioner too, and at least 400 (600) visits
+    per node and non-zero, each of as many steps as the net has parts. Memory: 90 bytes per node, 9 to 17 per non-zero, and 4 per
     part for every column of more than 11 non-zeros.
     """
     refine = kernels().volume_refine

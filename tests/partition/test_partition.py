@@ -98,20 +98,32 @@ def test_communities_are_found(method: str) -> None:
     assert moved > 0.9 * baseline if method == "random" else moved < 0.2 * baseline
 
 
-@pytest.mark.parametrize("parts", [4, 8])
+def uneven(directed: bool) -> Pattern:
+    """A graph with hubs and communities of very different size, whose parts send very different volumes if nobody minds."""
+    A = gallery.sbm(4000, communities=60, size_exponent=2.0, degree_exponent=2.5, degree=12, mixing=0.1, features=0, seed=1).A
+    return Pattern.of(sp.csr_array(sp.triu(A) + sp.tril(A, -2000)) if directed else A)
+
+
+@pytest.mark.parametrize("parts", [8, 16])
 @pytest.mark.parametrize("directed", [False, True])
-def test_volume_evens_out_what_is_sent_without_moving_more(parts: int, directed: bool) -> None:
-    """On a graph with hubs and communities of very different size."""
-    available("volume"), available("hypergraph")
-    A = gallery.sbm(2000, communities=40, size_exponent=2.0, degree_exponent=2.5, degree=12, mixing=0.2, features=0, seed=1).A
-    if directed:
-        A = sp.csr_array(sp.triu(A) + sp.tril(A, -1000))
-    pattern = Pattern.of(A)
-    ours, start = (measure(pattern, partition(pattern, parts, method), parts) for method in ("volume", "hypergraph"))
-    assert largest_over_mean(ours.sends) <= 1.10 < largest_over_mean(start.sends) + (0.1 if directed else 0)
-    assert largest_over_mean(ours.receives) <= 1.32
+def test_volume_evens_out_what_is_sent(parts: int, directed: bool) -> None:
+    """METIS's busiest part sends 1.14 to 1.30 times the average here; without the two bounds that of `volume` 1.22 to 1.34."""
+    available("volume"), available("metis")
+    pattern = uneven(directed)
+    ours, start = (measure(pattern, partition(pattern, parts, method), parts) for method in ("volume", "metis"))
+    assert largest_over_mean(ours.sends) <= 1.10 < largest_over_mean(start.sends)
+    assert largest_over_mean(ours.receives) <= 1.31
     assert largest_over_mean(ours.nonzeros) <= 1.10
-    assert ours.volume <= 1.10 * start.volume
+    assert ours.volume <= 0.9 * start.volume
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_volume_moves_little_more_than_the_hypergraph_partitioner(directed: bool) -> None:
+    available("volume"), available("hypergraph")
+    pattern = uneven(directed)
+    ours, best = (measure(pattern, partition(pattern, 8, method), 8) for method in ("volume", "hypergraph"))
+    assert ours.volume <= 1.03 * best.volume
+    assert largest_over_mean(ours.sends) <= 1.10 < 1.20 <= largest_over_mean(best.sends)
 
 
 @pytest.mark.parametrize("missing", [("hypergraph",), ("hypergraph", "metis")])
