@@ -32,8 +32,8 @@ Array = Any
 
 SMALL = 1 << 16  # bytes of a product that MPI sums: what counts is how long a message takes, not how many bytes
 CHUNK = 4 << 20  # bytes summed at a time; less costs more calls than it hides
-SMALLEST_BLOCK = 1 << 20  # bytes of a row block, where nobody says how many rows it should have
-BLOCKS = 8  # row blocks of a product at least, unless they would be smaller than that
+SMALLEST_BLOCK = 512 << 10  # bytes of a row block, where nobody says how many rows it should have
+BLOCKS = 16  # row blocks of a product at least, unless they would be smaller than that
 CHUNKS = 3  # under way at a time: one arriving, one being sent on, one to come
 _TAGS = 32768  # MPI promises as many
 
