@@ -65,12 +65,12 @@ class Replicated:
 
 
 def _canonical(A: Any) -> sp.csr_array:
-    given, A = A, sp.csr_array(A)
+    A = sp.csr_array(A)
     if A.shape[0] != A.shape[1]:
         raise ValueError(f"a graph has as many rows as columns, got {A.shape}")
     if A.has_canonical_format and A.data.all():
         return A
-    A = A.copy() if A.data is getattr(given, "data", None) else A
+    A = A.copy()
     A.sum_duplicates()
     A.eliminate_zeros()
     return A

@@ -144,7 +144,7 @@ def inclusion(weights: Array, drawn: Draws, keys: Array) -> Array:
     with probability p = 1 - exp(-w τ) given all other clocks, and on drawing it the s-th other one is that of τ: so E[drawn / p] = 1
     for every column (the rank conditioning of Cohen and Kaplan, PODC 2007), and E[drawn_u drawn_v / (p_u p_v)] = 1 for u ≠ v, s ≥ 2.
     Where s p_v is small, p is about s w / Σw, so 1 / p is the 1 / (s p_v) of Zou et al. (NeurIPS 2019), whose draws are with
-    replacement; where a row has no more than s columns, p is 1 and the sum exact.
+    replacement; where a row has no more than s columns, p is 1 and the sum exact. The variance is finite for s ≥ 2.
 
     Args:
         weights: float64, of the drawn columns; `drawn` with what remained; keys as given to :func:`draw`.
