@@ -14,4 +14,7 @@ from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.saint import Saint
 from distgnn.sampling.sampler import Sampler
 
-__all__ = ["Block", "FastGCN", "Graph", "GraphSage", "Ladies", "Minibatches", "Replicated", "Saint", "Sample", "Sampler", "sample_rows"]
+__all__ = [
+    "Block", "FastGCN", "Graph", "GraphSage", "Ladies", "Minibatches", "Replicated", "Saint", "Sample", "Sampler",
+    "sample_rows",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a sampler needs of a graph: products ``Q A``. Whether A is replicated (section 5.1) or partitioned (5.2) is the graph's matter."""
+"""What a sampler needs of a graph: products ``Q A``, whether A is replicated (section 5.1) or partitioned (section 5.2)."""
 
 from __future__ import annotations
 

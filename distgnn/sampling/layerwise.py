@@ -43,8 +43,8 @@ class LayerWise(Sampler):
 
     Args:
         fanout: vertices per layer, that of the layer next to the batch first.
-        rescale: divide the columns by :func:`distgnn.sampling.rows.inclusion`, which makes ``A H`` of a block an unbiased estimate of
-            that of the graph. This is the 1 / (s p_v) of Zou et al. for draws without replacement.
+        rescale: divide the columns by :func:`distgnn.sampling.rows.inclusion`, which makes ``A H`` of a block an unbiased
+            estimate of that of the graph. This is the 1 / (s p_v) of Zou et al. for draws without replacement.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class Ladies(LayerWise):
     """LADIES (Zou et al., NeurIPS 2019): vertices are drawn among the neighbours of the layer above, by importance.
 
     Args:
-        importance: "zou": Σ_u A[u, v]² over the vertices u of the layer above (Zou et al., Algorithm 1). "counts": the square of the
-            number of such u with an edge to v (Tripathy et al., equation 1).
+        importance: "zou": Σ_u A[u, v]² over the vertices u of the layer above (Zou et al., Algorithm 1). "counts": the square
+            of the number of such u with an edge to v (Tripathy et al., equation 1).
 
     Raises:
         UserError: another importance.

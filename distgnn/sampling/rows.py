@@ -6,8 +6,8 @@ was drawn already is rejected, which leaves the others' proportions as they are.
 of the prefix sum's total, the sum is made again without it, so at most every second draw is rejected however unequal the weights.
 Rows need no normalisation: the random number is multiplied by the row's total instead.
 
-The k-th number of a row is the k-th output of a SplitMix64 generator whose state starts as the row's key. ``kernels/host/sample.c``
-takes the same steps, so it finds the same columns, to the bit.
+The k-th number of a row is the k-th output of a SplitMix64 generator whose state starts as the row's key.
+``kernels/host/sample.c`` takes the same steps, so it finds the same columns, to the bit.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def sample_rows(P: Any, count: int, keys: Array) -> sp.csr_array:
 
 
 def row_keys(keys: Array, vertices: Array) -> Array:
-    """uint64 (m) keys of the rows of vertices (int64, m), each under the key (uint64, m) of its (seed, epoch, minibatch, layer)."""
+    """uint64 (m) keys of the rows of m vertices, each under the key (uint64, m) of its (seed, epoch, minibatch, layer)."""
     return rng.splitmix64(rng.splitmix64(vertices.astype(np.uint64)) ^ keys)
 
 
@@ -137,14 +137,15 @@ def _next_uniform(state: int) -> tuple[int, float]:
 def inclusion(weights: Array, drawn: Draws, keys: Array) -> Array:
     """p (float64), one per drawn column, by which a sum over the columns is estimated without bias: Σ_drawn x / p.
 
-    Successive sampling has no closed form for the probability that a column is among the drawn ones, but it is the order in which
-    independent exponential clocks with the weights as rates ring (Efraimidis and Spirakis, Inf. Process. Lett. 97, 2006). Given that
-    order, the time between two rings is exponential with the remaining weight as its rate; so the time τ at which the first column
-    *not* drawn rings can be added afterwards to what inverse transform sampling drew. A drawn column rings before the s-th other one
-    with probability p = 1 - exp(-w τ) given all other clocks, and on drawing it the s-th other one is that of τ: so E[drawn / p] = 1
-    for every column (the rank conditioning of Cohen and Kaplan, PODC 2007), and E[drawn_u drawn_v / (p_u p_v)] = 1 for u ≠ v, s ≥ 2.
-    Where s p_v is small, p is about s w / Σw, so 1 / p is the 1 / (s p_v) of Zou et al. (NeurIPS 2019), whose draws are with
-    replacement; where a row has no more than s columns, p is 1 and the sum exact. The variance is finite for s ≥ 2.
+    Successive sampling has no closed form for the probability that a column is among the drawn ones, but it is the order in
+    which independent exponential clocks with the weights as rates ring (Efraimidis and Spirakis, Inf. Process. Lett. 97, 2006).
+    Given that order, the time between two rings is exponential with the remaining weight as its rate; so the time τ at which
+    the first column *not* drawn rings can be added afterwards to what inverse transform sampling drew. A drawn column rings
+    before the s-th other one with probability p = 1 - exp(-w τ) given all other clocks, and on drawing it the s-th other one is
+    that of τ: so E[drawn / p] = 1 for every column (the rank conditioning of Cohen and Kaplan, PODC 2007), and E[drawn_u
+    drawn_v / (p_u p_v)] = 1 for u ≠ v, s ≥ 2. Where s p_v is small, p is about s w / Σw, so 1 / p is the 1 / (s p_v) of Zou et
+    al. (NeurIPS 2019), whose draws are with replacement; where a row has no more than s columns, p is 1 and the sum exact. The
+    variance is finite for s ≥ 2.
 
     Args:
         weights: float64, of the drawn columns; `drawn` with what remained; keys as given to :func:`draw`.
@@ -152,7 +153,7 @@ def inclusion(weights: Array, drawn: Draws, keys: Array) -> Array:
     assert drawn.remaining is not None
     steps = np.arange(drawn.remaining.shape[1], dtype=np.uint64) * _GOLDEN
     # Another hash of the keys than the draws' states; half a step off zero, so that no clock rings at once or never.
-    words = rng.splitmix64((rng.splitmix64(~keys)[:, None] + steps[None, :]))
+    words = rng.splitmix64(rng.splitmix64(~keys)[:, None] + steps[None, :])
     uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     with np.errstate(divide="ignore"):
         tau = (-np.log1p(-uniform) / drawn.remaining).sum(axis=1)

@@ -17,14 +17,14 @@ from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, stacke
 class GraphSage(Sampler):
     """Every vertex of a layer samples some of its neighbours, uniformly and without replacement; all where it has no more.
 
-    The columns of a block are its rows, in their order, and then the sampled vertices that are not among them, in the order in which
-    they first occur: a vertex's own features stand in ``H[:len(rows)]``, as the self term of SAGE-mean wants them. All other
-    columns are dropped. Values are those of A.
+    The columns of a block are its rows, in their order, and then the sampled vertices that are not among them, in the order in
+    which they first occur: a vertex's own features stand in ``H[:len(rows)]``, as the self term of SAGE-mean wants them. All
+    other columns are dropped. Values are those of A.
 
     Args:
         fanout: neighbours per vertex, that of the batch first.
-        rescale: multiply values by degree / sampled neighbours, which makes ``A H`` of a block an unbiased estimate of that of the
-            graph (every neighbour is among s of d with probability s / d). Not for a mean over what was sampled.
+        rescale: multiply values by degree / sampled neighbours, which makes ``A H`` of a block an unbiased estimate of that of
+            the graph (every neighbour is among s of d with probability s / d). Not for a mean over what was sampled.
     """
 
     def __init__(

@@ -17,9 +17,9 @@ from distgnn.sampling.sampler import EXTRACT, step
 class Saint(LayerWise):
     """Draws vertices with probability proportional to Σ_u A[u, v]²; the subgraph is ``Q A Qᵀ`` with one extraction matrix Q.
 
-    Rescaling (GraphSAINT section 3.2): entry (u, v) is divided by the inclusion of v, the diagonal is not, since u is there when its
-    row is; and the loss of u is divided by the inclusion of u. The expected value of Σ_u loss weight_u (A H)_u over a sample is then
-    that over the graph, for one layer and two or more vertices.
+    Rescaling (GraphSAINT section 3.2): entry (u, v) is divided by the inclusion of v, the diagonal is not, since u is there
+    when its row is; and the loss of u is divided by the inclusion of u. The expected value of Σ_u loss weight_u (A H)_u over a
+    sample is then that over the graph, for one layer and two or more vertices.
 
     Args:
         size: vertices of the subgraph.

@@ -13,7 +13,7 @@ Subsets = dict[int, float]  # bit mask of columns -> probability
 
 
 def subset_probabilities(weights: Sequence[float], count: int) -> Subsets:
-    """Of every set of `count` columns that successive sampling may draw: columns one by one, in proportion to weight among the rest."""
+    """Of every set of `count` columns that successive sampling may draw: one by one, in proportion to weight among the rest."""
     reached: Subsets = {0: 1.0}
     for _ in range(min(count, np.count_nonzero(weights))):
         after: Subsets = defaultdict(float)

@@ -38,7 +38,7 @@ SIZES = [
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-def test_finding_is_a_product_with_the_block_diagonal_extraction_matrix(sizes: list[tuple[int, int]], labels: Relabelling) -> None:
+def test_finding_is_a_product_with_the_extraction_matrix(sizes: list[tuple[int, int]], labels: Relabelling) -> None:
     """Section 4.2.4: rows of one non-zero each, block b in columns b n ... b n + n - 1, times Q_C."""
     ids, known = problem(sizes)
     k = len(sizes)
