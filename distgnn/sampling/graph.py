@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import scipy.sparse as sp
 
-#: Non-zeros of Q A that are made at a time: about 8 MiB, which the step after reads from a cache.
-PIECE = 1 << 20
+#: Non-zeros of Q A that are made at a time: 2 to 4 MiB, which the step after reads from a cache.
+PIECE = 1 << 18
 
 
 class Graph(Protocol):

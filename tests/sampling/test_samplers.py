@@ -147,6 +147,12 @@ def test_the_bulk_changes_nothing(kind: str, bulk: int, directed: sp.csr_array) 
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
+def test_a_bulk_of_nothing(kind: str, directed: sp.csr_array) -> None:
+    """What a rank has to draw when others still have minibatches: it takes part in their products."""
+    assert SAMPLERS[kind](Replicated(directed), [5, 4]).sample([]) == []
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
 def test_seed_epoch_minibatch_and_layer_each_change_the_sample(kind: str, directed: sp.csr_array) -> None:
     sampler, batch = SAMPLERS[kind](Replicated(directed), [5, 5]), np.arange(0, 60, 3)
     one = sampler.sample([batch], epoch=1, first=2)[0]
