@@ -43,6 +43,7 @@ class Replicated:
     def __init__(self, A: Any) -> None:
         self.A = _canonical(A)
         self.n = self.A.shape[0]
+        self.indptr = self.A.indptr.astype(np.int64)
 
     def multiply(self, Q: sp.csr_array) -> sp.csr_array:
         """``Q A``; where Q picks one row each, the rows are copied."""

@@ -85,6 +85,26 @@ def draw(indptr: Array, weights: Array | None, count: int, keys: Array, remainin
     return Draws(positions, np.diff(bounds), left)
 
 
+def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Draws:
+    """What :func:`draw` gives for the rows ``A[selected]`` with all weights 1, as positions in A itself: nothing is copied.
+
+    Args:
+        indptr: int64, of A; selected: int64 (m), rows of A; keys: uint64 (m).
+
+    Time: O(count) per row that is longer than twice `count`.
+    """
+    first, lengths = indptr[selected], indptr[selected + 1] - indptr[selected]
+    if (kernels := hostkernels.module()) is None:
+        bounds = np.concatenate(([0], np.cumsum(lengths)))
+        drawn = draw(bounds, None, count, keys)
+        return drawn._replace(positions=drawn.positions + np.repeat(first - bounds[:-1], drawn.counts))
+    longest = int(lengths.max(initial=0))
+    positions, counts = np.empty(len(selected) * count, np.int64), np.empty(len(selected), np.int64)
+    scratch = np.zeros(longest, np.uint8), np.empty(longest)
+    total = kernels.sample_selected_rows(indptr, int(indptr[-1]), selected, keys, *scratch, positions, counts, count=count)
+    return Draws(positions[:total], counts, None)
+
+
 def _draw_compiled(indptr: Array, weights: Array | None, count: int, keys: Array, picked: Array, left: Array | None) -> int:
     prefix = np.empty(int(np.diff(indptr).max(initial=0)))
     return hostkernels.built().sample_rows(indptr, weights, keys, picked, left, prefix, count=count)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from distgnn.sampling.block import Layer, Sample, samples
-from distgnn.sampling.graph import Graph, selection
+from distgnn.sampling.graph import Graph, Replicated, selection
 from distgnn.sampling.relabel import Stack, running
-from distgnn.sampling.rows import draw, row_keys
+from distgnn.sampling.rows import Draws, draw, draw_selected, row_keys
 from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, stacked, step
 
 
@@ -50,7 +50,15 @@ class GraphSage(Sampler):
             return Layer(frontier, cols, indptr, labels, values)
 
     def _neighbours(self, vertices: np.ndarray, fanout: int, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Number of sampled neighbours of every vertex, the neighbours (int64) and the values of A."""
+        """Number of sampled neighbours of every vertex, the neighbours (int64) and the values of A.
+
+        Rows of a replicated A are drawn from where they stand: ``Q A`` would copy them whole to take a few entries of each.
+        """
+        if isinstance(self.graph, Replicated):
+            with step(DRAW):
+                G = self.graph
+                drawn = draw_selected(G.indptr, vertices, fanout, keys)
+                return self._taken(G.A, drawn, G.indptr[vertices + 1] - G.indptr[vertices])
         found, top = [], 0
         pieces = self.graph.pieces(selection(vertices, self.graph.n))
         while True:
@@ -60,10 +68,13 @@ class GraphSage(Sampler):
                 break
             with step(DRAW):
                 drawn = draw(P.indptr, None, fanout, keys[top : top + P.shape[0]])
-                values = P.data[drawn.positions]
-                if self.rescale:
-                    values *= np.repeat(np.diff(P.indptr) / np.maximum(drawn.counts, 1), drawn.counts).astype(values.dtype)
-                found.append((drawn.counts, P.indices[drawn.positions].astype(np.int64), values))
+                found.append(self._taken(P, drawn, np.diff(P.indptr)))
                 top += P.shape[0]
         counts, columns, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return counts, columns, values
+
+    def _taken(self, P: Any, drawn: Draws, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        values = P.data[drawn.positions]
+        if self.rescale:
+            values *= np.repeat(degrees / np.maximum(drawn.counts, 1), drawn.counts).astype(values.dtype)
+        return drawn.counts, P.indices[drawn.positions].astype(np.int64), values

@@ -71,6 +71,18 @@ cdef extern from "sample.h" nogil:
         double *remaining
         double *prefix
 
+    struct sample_selected:
+        int64_t rows, count
+        const int64_t *pointers
+        const int64_t *selected
+        const uint64_t *keys
+        uint8_t *picked
+        double *prefix
+        int64_t *positions
+        int64_t *counts
+
+    int64_t sample_selected_run(const sample_selected *s)
+
     struct relabel:
         int64_t blocks
         const int64_t *bounds
@@ -549,6 +561,41 @@ def sample_rows(pointers, weights, keys, picked, remaining, prefix, *, int64_t c
     with nogil:
         bad = sample_run(&s)
     return bad
+
+
+def sample_selected_rows(pointers, int64_t nnz, selected, keys, picked, prefix, positions, counts, *, int64_t count):
+    """Draw `count` distinct entries of every selected row, as sample.h says. pointers int64, of a matrix with `nnz` entries; selected int64
+    (m); keys uint64 (m); picked uint8, all 0, and prefix float64, as many as the longest of these rows has entries; positions int64
+    (m * count); counts int64 (m).
+
+    Returns:
+        How many positions there are.
+
+    Raises:
+        ValueError: a row that the matrix does not have, row pointers that fall or exceed `nnz`, or a shape that doesn't fit.
+    """
+    cdef Array P = Array("pointers", pointers, "int64", 1), V = Array("selected", selected, "int64", 1)
+    cdef Array K = Array("keys", keys, "uint64", 1), T = Array("picked", picked, "uint8", 1, True)
+    cdef Array X = Array("prefix", prefix, "float64", 1, True), O = Array("positions", positions, "int64", 1, True)
+    cdef Array C = Array("counts", counts, "int64", 1, True)
+    cdef sample_selected s
+    cdef int64_t i, first, last, total
+    s.rows, s.count = V.extent(0), count
+    K.must_have(s.rows)
+    C.must_have(s.rows)
+    O.must_have(s.rows * count)
+    X.must_have(T.extent(0))
+    check_rows(V, P.extent(0) - 1)
+    s.pointers, s.selected, s.keys = <const int64_t *>P.view.buf, <const int64_t *>V.view.buf, <const uint64_t *>K.view.buf
+    s.picked, s.prefix = <uint8_t *>T.view.buf, <double *>X.view.buf
+    s.positions, s.counts = <int64_t *>O.view.buf, <int64_t *>C.view.buf
+    for i in range(s.rows):
+        first, last = s.pointers[s.selected[i]], s.pointers[s.selected[i] + 1]
+        if first < 0 or last < first or last > nnz or last - first > T.extent(0):
+            raise ValueError(f"pointers: row {s.selected[i]} goes from {first} to {last}, of {nnz} entries, rows of {T.extent(0)} at most")
+    with nogil:
+        total = sample_selected_run(&s)
+    return total
 
 
 def relabel_blocks(bounds, ids, seed_bounds, seeds, table, labels, added, added_bounds):

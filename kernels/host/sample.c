@@ -101,6 +101,35 @@ int64_t sample_run(const struct sample *s)
     return -1;
 }
 
+/* The entries that are marked, ascending, as positions from `first` on; the marks are taken back. */
+static void collect(int64_t length, int64_t count, uint8_t *picked, int64_t first, int64_t *positions)
+{
+    for (int64_t i = 0, found = 0; i < length && found < count; i++) {
+        if (picked[i])
+            positions[found++] = first + i;
+        picked[i] = 0;
+    }
+}
+
+int64_t sample_selected_run(const struct sample_selected *s)
+{
+    struct sample row = {.rows = 1, .count = s->count, .prefix = s->prefix};
+    int64_t total = 0;
+    for (int64_t r = 0; r < s->rows; r++) {
+        int64_t first = s->pointers[s->selected[r]], length = s->pointers[s->selected[r] + 1] - first;
+        int64_t *positions = s->positions + total;
+        if (length <= s->count) {
+            for (int64_t i = 0; i < length; i++)
+                positions[i] = first + i;
+        } else {
+            draw(&row, length, 0, s->picked, s->keys[r], 0);
+            collect(length, s->count, s->picked, first, positions);
+        }
+        total += s->counts[r] = length < s->count ? length : s->count;
+    }
+    return total;
+}
+
 static void relabel_block(const struct relabel *r, int64_t b, int64_t *added)
 {
     int64_t first = r->bounds[b], last = r->bounds[b + 1], seeds = r->seed_bounds[b + 1] - r->seed_bounds[b], next = seeds;

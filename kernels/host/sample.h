@@ -21,6 +21,21 @@ struct sample {
 /* -1, or the first row with a weight that is negative or not a number, or a sum that is not finite. */
 int64_t sample_run(const struct sample *s);
 
+/* Draw `count` of the entries of each of these rows of a matrix, all weights 1, without a copy of the rows. */
+struct sample_selected {
+    int64_t rows, count;
+    const int64_t *pointers; /* of the matrix */
+    const int64_t *selected; /* the rows */
+    const uint64_t *keys;    /* one per row */
+    uint8_t *picked;         /* as many as the longest row has entries, all 0; so again afterwards */
+    double *prefix;          /* room for the longest row */
+    int64_t *positions;      /* out, room for rows x count: the entries, ascending in each row */
+    int64_t *counts;         /* out, one per row */
+};
+
+/* Returns how many positions there are. */
+int64_t sample_selected_run(const struct sample_selected *s);
+
 /* Block b renumbers ids[bounds[b]] ... ids[bounds[b + 1] - 1]: those among its seeds[seed_bounds[b]] ... get their position there. Others
  * get -1; or, with `extend`, the next free numbers in the order in which they first occur, and are appended to `added`. */
 struct relabel {

@@ -65,6 +65,32 @@ def test_uniform_rows_take_the_short_way_to_the_same_sample() -> None:
             assert np.array_equal(one, other)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("count", [1, 3, 6, 40])
+def test_selected_rows_are_drawn_where_they_stand(count: int, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    A, selected = unequal(), np.array([10, 0, 3, 10, 13, 12, 9, 11])
+    keys = keys_of(len(selected))
+    expected = A[selected]
+    drawn = rows.draw(expected.indptr, None, count, keys)
+    if not compiled:
+        monkeypatch.setattr(hostkernels, "module", lambda: None)
+    for _ in range(2):
+        found = rows.draw_selected(A.indptr.astype(np.int64), selected, count, keys)
+    assert np.array_equal(A.indices[found.positions], expected.indices[drawn.positions])
+    assert np.array_equal(found.counts, drawn.counts)
+
+
+def test_rows_that_are_not_there_are_refused() -> None:
+    if hostkernels.module() is None:
+        pytest.skip("the host kernels are not built here")
+    scratch = np.zeros(5, np.uint8), np.empty(5), np.empty(2, np.int64), np.empty(1, np.int64)
+    for selected, nnz in ((2, 9), (-1, 9), (1, 8)):
+        with pytest.raises(ValueError, match=r"must lie in 0..1|row 1 goes from 4 to 9, of 8"):
+            hostkernels.built().sample_selected_rows(
+                np.array([0, 4, 9]), nnz, np.array([selected]), keys_of(1), *scratch, count=2
+            )
+
+
 def unequal(seed: int = 0) -> sp.csr_array:
     """Rows from empty to long; weights over many orders of magnitude, some 0."""
     generator = np.random.default_rng(seed)

@@ -176,8 +176,8 @@ def test_pieces_and_missing_kernels_change_nothing(
     assert all(same(a, b) for a, b in zip(sampler.sample(batches), expected, strict=True))
 
 
-class InTwoHalves:
-    """A graph that is cut by rows, as a partitioned one is: partial products of the halves are summed, in either order."""
+class Cut:
+    """A graph that is cut by rows, as a partitioned one is: partial products of the three parts are summed, in either order."""
 
     def __init__(self, A: sp.csr_array, last_first: bool) -> None:
         self.A, self.n, self.last_first = A, A.shape[0], last_first
@@ -192,9 +192,9 @@ class InTwoHalves:
     def pieces(self, Q: sp.csr_array) -> Iterator[sp.csr_array]:
         yield self.multiply(Q)
 
-    def map(self, function: Callable[[Any], Any]) -> InTwoHalves:
+    def map(self, function: Callable[[Any], Any]) -> Cut:
         mapped = sp.csr_array((function(self.A.data), self.A.indices, self.A.indptr), shape=self.A.shape)
-        return InTwoHalves(mapped, self.last_first)
+        return Cut(mapped, self.last_first)
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
@@ -202,7 +202,7 @@ class InTwoHalves:
 def test_any_graph_that_multiplies_will_do(kind: str, last_first: bool, directed: sp.csr_array) -> None:
     batches = batches_of(60, 7)
     expected = SAMPLERS[kind](Replicated(directed), [5, 4]).sample(batches)
-    found = SAMPLERS[kind](InTwoHalves(directed, last_first), [5, 4]).sample(batches)
+    found = SAMPLERS[kind](Cut(directed, last_first), [5, 4]).sample(batches)
     assert all(same(a, b) for a, b in zip(found, expected, strict=True))
 
 
