@@ -70,6 +70,7 @@ cdef extern from "sample.h" nogil:
         uint8_t *picked
         double *remaining
         double *prefix
+        int64_t *order
 
     struct sample_selected:
         int64_t rows, count
@@ -555,6 +556,7 @@ def sample_rows(pointers, weights, keys, picked, remaining, prefix, *, int64_t c
             raise ValueError("remaining: must be C-contiguous")
     s.pointers, s.weights, s.keys = <const int64_t *>P.view.buf, <const double *>pointer(W), <const uint64_t *>K.view.buf
     s.picked, s.remaining, s.prefix = <uint8_t *>T.view.buf, <double *>pointer(R), <double *>X.view.buf
+    s.order = NULL
     for i in range(s.rows):
         if s.pointers[i + 1] - s.pointers[i] > X.extent(0):
             raise ValueError(f"prefix: has room for {X.extent(0)} entries, row {i} has {s.pointers[i + 1] - s.pointers[i]}")

@@ -72,6 +72,8 @@ static int draw(const struct sample *s, int64_t length, const double *weights, u
             i = counting ? (int64_t)x : search(length, s->prefix, x);
         } while (i == length || picked[i]); /* x may round to a total that is subnormal */
         picked[i] = 1;
+        if (s->order)
+            s->order[j] = i;
         drawn += weights ? weights[i] : 1.0;
     }
 }
@@ -101,9 +103,19 @@ int64_t sample_run(const struct sample *s)
     return -1;
 }
 
-/* The entries that are marked, ascending, as positions from `first` on; the marks are taken back. */
+/* The entries that are marked and listed, ascending, as positions from `first` on; the marks are taken back. */
 static void collect(int64_t length, int64_t count, uint8_t *picked, int64_t first, int64_t *positions)
 {
+    if (count * count < length) { /* sort the list by insertion: positions holds it */
+        for (int64_t j = 0; j < count; j++) {
+            int64_t entry = positions[j], at = j;
+            picked[entry] = 0;
+            for (; at > 0 && positions[at - 1] > first + entry; at--)
+                positions[at] = positions[at - 1];
+            positions[at] = first + entry;
+        }
+        return;
+    }
     for (int64_t i = 0, found = 0; i < length && found < count; i++) {
         if (picked[i])
             positions[found++] = first + i;
@@ -122,6 +134,7 @@ int64_t sample_selected_run(const struct sample_selected *s)
             for (int64_t i = 0; i < length; i++)
                 positions[i] = first + i;
         } else {
+            row.order = positions;
             draw(&row, length, 0, s->picked, s->keys[r], 0);
             collect(length, s->count, s->picked, first, positions);
         }

@@ -16,6 +16,7 @@ struct sample {
     uint8_t *picked;         /* out, one per entry: 1 where it was drawn, else 0 */
     double *remaining;       /* out, rows x (count + 1): the weight left before each draw and after the last; 0 where all are taken. Or NULL */
     double *prefix;          /* room for the longest row */
+    int64_t *order;          /* out, `count`: entries of the last row in the order in which they were drawn. Or NULL */
 };
 
 /* -1, or the first row with a weight that is negative or not a number, or a sum that is not finite. */

@@ -281,7 +281,7 @@ static void rows_sampled(int64_t longest, int64_t count, int weighted)
     }
     for (int64_t e = 0; e < entries; e++)
         weights[e] = uniform() > 0.6 ? 0 : exp(20 * uniform());
-    struct sample s = {longest + 1, count, pointers, weighted ? weights : 0, keys, picked, remaining, prefix};
+    struct sample s = {longest + 1, count, pointers, weighted ? weights : 0, keys, picked, remaining, prefix, 0};
     expect(sample_run(&s) == -1, "rows without fault", longest);
     for (int64_t r = 0; r <= longest; r++) {
         int64_t positive = 0, drawn = 0;
@@ -303,6 +303,40 @@ static void rows_sampled(int64_t longest, int64_t count, int weighted)
     void *all[] = {pointers, weights, prefix, keys, remaining};
     for (size_t a = 0; a < sizeof all / sizeof *all; a++)
         free(all[a]);
+}
+
+/* Rows longest - 1, longest - 2, ... of a triangle: distinct, ascending, within their row, and the marks are gone. */
+static void rows_selected(int64_t longest, int64_t count)
+{
+    int64_t rows = longest, at = 0;
+    int64_t *pointers = malloc((size_t)(longest + 1) * sizeof *pointers), *selected = malloc((size_t)rows * sizeof *selected);
+    uint64_t *keys = malloc((size_t)rows * sizeof *keys);
+    uint8_t *picked = array((size_t)longest);
+    double *prefix = malloc((size_t)longest * sizeof *prefix);
+    int64_t *positions = malloc((size_t)(rows * count + 1) * sizeof *positions), *counts = malloc((size_t)rows * sizeof *counts);
+    memset(picked, 0, (size_t)longest);
+    for (int64_t r = 0; r <= longest; r++)
+        pointers[r] = r * (r + 1) / 2;
+    for (int64_t r = 0; r < rows; r++) {
+        selected[r] = rows - 1 - r;
+        keys[r] = (uint64_t)(uniform() * 1e18 + 2e18);
+    }
+    struct sample_selected s = {rows, count, pointers, selected, keys, picked, prefix, positions, counts};
+    int64_t total = sample_selected_run(&s);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t first = pointers[selected[r]], last = pointers[selected[r] + 1], wanted = last - first < count ? last - first : count;
+        expect(counts[r] == wanted, "columns of a selected row", r);
+        for (int64_t i = at; i < at + wanted; i++)
+            expect(positions[i] >= (i > at ? positions[i - 1] + 1 : first) && positions[i] < last, "position in its row", i);
+        at += wanted;
+    }
+    expect(total == at, "positions in all", total);
+    for (int64_t i = 0; i < longest; i++)
+        expect(!picked[i], "mark taken back", i);
+    release(picked);
+    void *all[] = {pointers, selected, keys, prefix, positions, counts};
+    for (size_t one = 0; one < sizeof all / sizeof *all; one++)
+        free(all[one]);
 }
 
 /* Two blocks of ids below `n`, the first empty, the second of `count` ids with every third id as a seed. */
@@ -343,6 +377,8 @@ int main(void)
     for (int64_t count = 0; count < 40; count = 2 * count + 1)
         for (int weighted = 0; weighted < 2; weighted++)
             rows_sampled(30, count, weighted);
+    for (int64_t count = 0; count < 40; count = 2 * count + 1)
+        rows_selected(30, count);
     for (int64_t count = 0; count < 100; count = 3 * count + 1)
         ids_renumbered(10 + count, count);
     for (int set = 0; spmm_sets()[set]; set++) {
