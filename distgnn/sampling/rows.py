@@ -170,7 +170,8 @@ def inclusion(weights: Array, drawn: Draws, keys: Array) -> Array:
     Args:
         weights: float64, of the drawn columns; `drawn` with what remained; keys as given to :func:`draw`.
     """
-    assert drawn.remaining is not None
+    if drawn.remaining is None:
+        raise ValueError("inclusion: needs what remained; draw with remaining=True")
     steps = np.arange(drawn.remaining.shape[1], dtype=np.uint64) * _GOLDEN
     # Another hash of the keys than the draws' states; half a step off zero, so that no clock rings at once or never.
     words = rng.splitmix64(rng.splitmix64(~keys)[:, None] + steps[None, :])
