@@ -71,7 +71,8 @@ def fastest(backend: Backend, world: Comm, m: int, k: int, n: int, trans_a: bool
     forms = [usual, *(form for form in FORMS if form != usual)]
     seconds = np.full(len(forms), np.inf)
     for index, form in enumerate(forms):
-        for _ in range(1 + ROUNDS):  # the first is for warming up
+        _seconds(backend, form, A, B, out)  # for warming up: libraries load, kernels are compiled
+        for _ in range(ROUNDS):
             took = _seconds(backend, form, A, B, out)
             if took > 2 * seconds.min():
                 break  # it won't win

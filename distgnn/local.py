@@ -78,7 +78,10 @@ def _row_blocks(A: CSR, width: int) -> list[tuple[int, int, CSR]]:
     nonzeros = max(BETWEEN_POLLS // width, 1)
     key = f"row blocks {nonzeros}"
     if key not in A.cached:
-        A.cached[key] = A.row_blocks(nonzeros)
+        blocks = A.row_blocks(nonzeros)
+        if len(blocks) == 1:
+            return blocks  # the block itself, which had better not refer to itself
+        A.cached[key] = blocks
     return A.cached[key]
 
 

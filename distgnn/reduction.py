@@ -3,7 +3,8 @@
 Plexus section 5.2 ("blocked aggregation") cuts the product into row blocks and all-reduces each when it is there; here the sum of
 a block travels while the host multiplies the next one. Every sum is a reduce-scatter and an all-gather by messages straight from
 rank to rank, the words of the bandwidth-optimal form. A number is added up in the order of the ranks wherever it stands, so that
-results depend neither on the blocks nor on the MPI, and are bitwise equal on all ranks. Small products are MPI's to sum.
+results depend neither on the blocks nor on the MPI, and are bitwise equal on all ranks. Small products are MPI's to sum. On a
+GPU, whose one stream runs a sum after the products queued before, little is hidden yet.
 
 What becomes of two ranks' chunk of two numbers each:
 
@@ -110,6 +111,8 @@ class Sums:
         if kind is None:
             self._finish()
         else:
+            for chunk in self.active:
+                chunk.abandon()
             _abandoned.append(self)  # MPI may still use the memory
 
     def start(self, array: Array) -> None:
@@ -119,6 +122,8 @@ class Sums:
             return
         flat = array.reshape(-1)
         step = min(max(CHUNK // flat.itemsize, 1), self.group.count_limit)
+        for room in range(CHUNKS):  # before the mark: nothing queued after it may use memory that is free now
+            self._room(min(step, flat.size), flat.dtype, room)
         there = self.grid.backend.mark()
         for first in range(0, flat.size, step):
             self.waiting.append((flat[first : first + step], self.group.reserve_tags(1) % _TAGS, there))
@@ -148,7 +153,7 @@ class Sums:
         while self.waiting and self.free and self.waiting[0][2]():
             flat, tag, _ = self.waiting.popleft()
             room = self.free.pop(0)
-            self.active.append(_Chunk(self.group, flat, room, self._room(flat, room), tag))
+            self.active.append(_Chunk(self.group, flat, room, self._room(flat.size, flat.dtype, room), tag))
             self._retire()
         return (len(self.waiting), sum(chunk.steps_left for chunk in self.active)) != before
 
@@ -157,12 +162,12 @@ class Sums:
         self.free += [chunk.room for chunk in self.active if not chunk.steps_left]
         self.active = [chunk for chunk in self.active if chunk.steps_left]
 
-    def _room(self, flat: Array, room: int) -> Array:
-        """Memory for what the others have of this rank's part, where MPI receives and sums are made."""
-        shape = (self.group.size - 1, -(-flat.size // self.group.size))
+    def _room(self, size: int, dtype: Any, room: int) -> Array:
+        """Memory for what the others have of this rank's part of a chunk, where MPI receives and sums are made."""
+        shape = (self.group.size - 1, -(-size // self.group.size))
         if self.group.direct:
-            return self.grid.workspace.take(f"sum {room}", shape, flat.dtype)
-        return self.grid.backend.pinned(shape, flat.dtype)
+            return self.grid.workspace.take(f"sum {room}", shape, dtype)
+        return self.grid.backend.pinned(shape, dtype)
 
 
 _abandoned: list[Sums] = []
@@ -184,6 +189,7 @@ class _Chunk:
         self.others = [(group.rank + shift) % group.size for shift in range(1, group.size)]
         self.own = self.parts[group.rank]
         self.given = dict(zip(self.others, received[:, : self.own.size], strict=True)) | {group.rank: self.own}
+        self.receives: list[MPI.Request] = []
         self.steps = self._run()
         self.steps_left = 3
         self.advance()
@@ -191,6 +197,12 @@ class _Chunk:
     def advance(self) -> None:
         """As far as it goes."""
         self.steps_left = next(self.steps, 0)
+
+    def abandon(self) -> None:
+        """Let go of what has not come."""
+        for request in self.receives:
+            if request != MPI.REQUEST_NULL:
+                request.Cancel()
 
     def _run(self) -> Iterator[int]:
         """Yields how many steps are left, whenever something has to be waited for."""
@@ -208,8 +220,8 @@ class _Chunk:
         ledger.flight("allreduce", self.group.name, self.begun, time.perf_counter(), 2 * (self.flat.nbytes - self.own.nbytes))
 
     def _exchange(self, into: Callable[[int], Array], what: Callable[[int], Array]) -> list[MPI.Request]:
-        receives = [self.group.start_receive(into(rank), rank, self.tag) for rank in self.others]
-        return receives + [self.group.start_send(what(rank), rank, self.tag) for rank in self.others]
+        self.receives = [self.group.start_receive(into(rank), rank, self.tag) for rank in self.others]
+        return self.receives + [self.group.start_send(what(rank), rank, self.tag) for rank in self.others]
 
     def _add(self) -> None:
         """Everybody's numbers in the order of the ranks, into the own part."""

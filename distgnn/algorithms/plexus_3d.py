@@ -117,7 +117,9 @@ class Plexus3D(DistSparse):
         """The shard, transposed where it is."""
         if self.number == self.period:
             return self.layer(0).At
-        return self.A.transposed(self.grid.backend)
+        with self.grid.world.together():
+            return self.A.transposed(self.grid.backend)
+        raise AssertionError("unreachable: together() raises")
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
         T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)

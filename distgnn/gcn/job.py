@@ -193,7 +193,7 @@ class Job:
         ranks = f"{self.grid.size} rank{'s' if self.grid.size > 1 else ''}"
         graph = f"{self.store.n} nodes, {self.store.nnz} non-zeros, widths {'-'.join(map(str, self.widths))}"
         aware = {False: "", True: " sparsity-aware"}.get(self.args.sparsity_aware, f" sparsity-aware={self.args.sparsity_aware}")
-        return f"{self.args.algorithm}{aware} on {ranks}, {arranged}: {graph}"
+        return f"{self.args.algorithm}{aware} on {ranks}, {arranged}, order {self.order.name}: {graph}"
 
     def identity(self) -> dict[str, Any]:
         """What a run that goes on from this one's checkpoint must share with it; the grid is not part of it."""

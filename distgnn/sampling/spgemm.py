@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,24 +25,53 @@ from distgnn.grid import Grid
 from distgnn.layout import Range, as_partition, block
 from distgnn.matrix import BlockSource, MatrixSource, Shape
 
+#: Non-zeros of Q A that are made at a time: 2 to 4 MiB, which the step after reads from a cache.
+PIECE = 1 << 18
 
-class Replicated:
+
+class _Operand:
+    """What both forms are to a sampler beside their products (see ``graph.py``)."""
+
+    shape: Shape
+    dtype: np.dtype
+    A: sp.csr_array
+
+    @property
+    def n(self) -> int:
+        """Rows of A."""
+        return self.shape[0]
+
+    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Any:
+        """The same with ``function(values)`` in place of its values, floating-point numbers again; the structure is shared. Local
+        to a rank; all must give the same function.
+        """
+        other = copy.copy(self)
+        other.A = sp.csr_array((function(self.A.data), self.A.indices, self.A.indptr), shape=self.A.shape)
+        other.dtype = other.A.dtype
+        if other.dtype.kind != "f":
+            raise ValueError(f"the function makes {other.dtype} of values that are {self.dtype}")
+        ledger.holds(other, "adjacency", other.A.data.nbytes)
+        return other
+
+
+class Replicated(_Operand):
     """A matrix that this rank has all of; its products need no other rank (section 5.1).
 
     Args:
-        A: SciPy sparse matrix or a block source, (n, m).
+        A: SciPy sparse matrix or a block source, (n, m); stored zeros are dropped.
         entries: non-zeros that a piece of a product may be estimated to have (see :func:`local.spgemm_pieces`); None: any number.
 
     Attributes:
-        shape, dtype: of A.
+        shape, dtype: of A; indptr: its row pointers, int64.
     """
 
-    def __init__(self, A: Any, entries: int | None = None) -> None:
+    def __init__(self, A: Any, entries: int | None = PIECE) -> None:
         self.entries = _at_least_one(entries)
         source: BlockSource = A if hasattr(A, "block") else MatrixSource(A)
         self.shape: Shape = (int(source.shape[0]), int(source.shape[1]))
         self.dtype = np.dtype(source.dtype)
-        self.A = sp.csr_array(source.block((0, self.shape[0]), (0, self.shape[1])))
+        self.A = _without_zeros(sp.csr_array(source.block((0, self.shape[0]), (0, self.shape[1]))))
+        self.indptr = self.A.indptr.astype(np.int64)
         ledger.holds(self, "adjacency", _nbytes(self.A))
 
     def multiply(self, Q: Any) -> sp.csr_array:
@@ -51,14 +80,14 @@ class Replicated:
         Raises:
             TypeError, ValueError: Q is not a sparse matrix of n columns.
         """
-        return _stacked([piece for _, piece in self.pieces(Q)], self)
+        return local.spgemm(_canonical(Q, self.shape[0], self.dtype), self.A)
 
     def pieces(self, Q: Any) -> Iterator[tuple[Range, sp.csr_array]]:
         """The same in pieces: ((first, last + 1), those rows)."""
         return local.spgemm_pieces(_canonical(Q, self.shape[0], self.dtype), self.A, self.entries)
 
 
-class Partitioned:
+class Partitioned(_Operand):
     """A matrix in P/c block rows over the axis ``rows`` of a 1.5D grid, with products of which only the rows travel that are read
     (section 5.2, Algorithm 2).
 
@@ -108,7 +137,7 @@ class Partitioned:
             self.dtype = np.dtype(source.dtype)
             self.parts = as_partition(parts, self.shape[0], self.column.size)
             held = block(self.parts, self.column.rank) if self.column.rank in self.stages else (0, 0)
-            self.A = sp.csr_array(source.block(held, (0, self.shape[1])))
+            self.A = _without_zeros(sp.csr_array(source.block(held, (0, self.shape[1]))))
         kinds = grid.world.gather_objects((self.shape, str(self.dtype), self.parts.tolist(), entries))
         if any(kind != kinds[0] for kind in kinds):
             raise ValueError(f"the ranks were given different matrices, partitions or bounds: {kinds}")
@@ -194,21 +223,6 @@ class Partitioned:
         return self.row.allreduce(csr_rows.multiplications(self._only(Q_i, fetch.needed), counts))
 
 
-Graph = TypeVar("Graph", Replicated, Partitioned)
-
-
-def mapped(graph: Graph, function: Callable[[np.ndarray], np.ndarray]) -> Graph:
-    """The graph with ``function(values)`` in place of its values, of which it must keep number and type: ``np.square``, say, for
-    the importance of LADIES. The structure is shared. Local to a rank; all must give the same function.
-    """
-    other = copy.copy(graph)
-    other.A = sp.csr_array((function(graph.A.data), graph.A.indices, graph.A.indptr), shape=graph.A.shape)
-    if other.A.dtype != graph.dtype:
-        raise ValueError(f"the function makes {other.A.dtype} of values that are {graph.dtype}")
-    ledger.holds(other, "adjacency", other.A.data.nbytes)
-    return other
-
-
 class NeededRows:
     """Rows of a matrix cut in block rows over ``comm``, for one product: finds out how long the needed ones are, then fetches
     them, all at once or some at a time. Making one, and every call, is collective over ``comm``.
@@ -276,6 +290,15 @@ def _canonical(Q: Any, n: int, dtype: np.dtype) -> sp.csr_array:
         Q = Q.copy()
         Q.sum_duplicates()
     return Q.astype(dtype, copy=False)
+
+
+def _without_zeros(A: sp.csr_array) -> sp.csr_array:
+    """The matrix itself where it has no stored zeros: they are no edges."""
+    if A.data.all():
+        return A
+    A = A.copy()
+    A.eliminate_zeros()
+    return A
 
 
 def _checksum(Q: sp.csr_array) -> int:

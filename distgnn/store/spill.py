@@ -55,15 +55,24 @@ class Spill:
             self.team.total(self.lengths)
 
     def read(self, bucket: int, size: int) -> Iterator[np.ndarray]:
-        """The records of a bucket, rank by rank and in the order they came, in arrays of at most `size`."""
+        """The records of a bucket, rank by rank and in the order they came, in arrays of at most `size`.
+
+        Raises:
+            RuntimeError: not all are there, as when a shared file system does not show what another rank wrote.
+        """
+        found = 0
         for path in self._paths(bucket):
             if path.exists():
                 with open(path, "rb") as file:
                     while len(piece := np.fromfile(file, self.dtype, size)):
+                        found += len(piece)
                         yield piece
         for held in self._held[bucket]:
+            found += len(held)
             for start in range(0, len(held), size):
                 yield held[start : start + size]
+        if found != self.lengths[bucket]:
+            raise RuntimeError(f"{self.folder}: bucket {bucket} has {found} of {self.lengths[bucket]} records")
 
     def drop(self, bucket: int) -> None:
         """Free what a bucket occupies."""

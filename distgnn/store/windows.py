@@ -228,8 +228,8 @@ class _Assembly:
 
     def _count(self, strip: Strip, roots: list[int]) -> np.ndarray:
         """Entries of each tile and row, (tiles, rows), on all readers."""
-        counts = np.empty((len(roots), strip.height), self.kind)
         with self.readers.together():
+            counts = np.empty((len(roots), strip.height), self.kind)
             for k, root in enumerate(roots):
                 if root == self.readers.rank:
                     counts[k] = strip.tiles[k].count()
@@ -248,8 +248,9 @@ class _Assembly:
                     self._place(*arrived.pop())
                 piece = next(pieces, None)
             arrived = [self._exchange(job, turn, piece) for job in jobs if turn < len(job.ranges)]
-        while arrived:
-            self._place(*arrived.pop())
+        with self.readers.together():
+            while arrived:
+                self._place(*arrived.pop())
         if mine is not None:
             mine.tile.forget()
 

@@ -61,6 +61,45 @@ cdef extern from "volume.h" nogil:
     int volume_run "volume_refine"(volume *v)
 
 
+cdef extern from "sample.h" nogil:
+    struct sample:
+        int64_t rows, count
+        const int64_t *pointers
+        const double *weights
+        const uint64_t *keys
+        uint8_t *picked
+        double *remaining
+        double *prefix
+        int64_t *order
+
+    struct sample_selected:
+        int64_t rows, count
+        const int64_t *pointers
+        const int64_t *selected
+        const uint64_t *keys
+        uint8_t *picked
+        double *prefix
+        int64_t *positions
+        int64_t *counts
+
+    int64_t sample_selected_run(const sample_selected *s)
+
+    struct relabel:
+        int64_t blocks
+        const int64_t *bounds
+        const int64_t *seed_bounds
+        const int64_t *ids
+        const int64_t *seeds
+        bint extend
+        int32_t *table
+        int64_t *labels
+        int64_t *added
+        int64_t *added_bounds
+
+    int64_t sample_run(const sample *s)
+    void relabel_run(const relabel *r)
+
+
 cdef class Array:
     """An array that C may use: its address, shape and leading dimension, held until this object goes away."""
 
@@ -474,3 +513,119 @@ def volume_refine(
         status = volume_run(&v)
     if status:
         raise MemoryError(f"volume: no memory to refine {v.nodes} nodes, {C.extent(0)} non-zeros and {v.parts} parts")
+
+
+cdef int check_bounds(Array bounds, int64_t stop) except -1:
+    """Row pointers that rise from 0 to `stop`."""
+    cdef const int64_t *p = <const int64_t *>bounds.view.buf
+    cdef int64_t i, last = bounds.extent(0) - 1
+    if last < 0 or p[0] != 0 or p[last] != stop:
+        raise ValueError(f"{bounds.name}: must rise from 0 to {stop}")
+    for i in range(last):
+        if p[i + 1] < p[i]:
+            raise ValueError(f"{bounds.name}: must not fall, got {p[i]} and {p[i + 1]} from position {i} on")
+    return 0
+
+
+def sample_rows(pointers, weights, keys, picked, remaining, prefix, *, int64_t count):
+    """Draw `count` distinct entries of every row, as sample.h says. pointers int64 (m + 1); weights float64 (nnz) or None; keys uint64 (m);
+    picked uint8 (nnz); remaining float64 (m, count + 1) or None; prefix float64, as many as the longest row has entries.
+
+    Returns:
+        -1, or the first row whose weights are not all finite and non-negative with a finite sum.
+
+    Raises:
+        ValueError: no row pointers, a shape that doesn't fit or a negative count.
+    """
+    cdef Array P = Array("pointers", pointers, "int64", 1), K = Array("keys", keys, "uint64", 1)
+    cdef Array W = None if weights is None else Array("weights", weights, "float64", 1)
+    cdef Array T = Array("picked", picked, "uint8", 1, True), X = Array("prefix", prefix, "float64", 1, True)
+    cdef Array R = None if remaining is None else Array("remaining", remaining, "float64", 2, True)
+    cdef sample s
+    cdef int64_t i, bad
+    if count < 0:
+        raise ValueError(f"count: must not be negative, got {count}")
+    s.rows, s.count = K.extent(0), count
+    P.must_have(s.rows + 1)
+    check_bounds(P, T.extent(0))
+    if W is not None:
+        W.must_have(T.extent(0))
+    if R is not None:
+        R.must_have(s.rows, count + 1)
+        if s.rows > 1 and R.lead() != count + 1:
+            raise ValueError("remaining: must be C-contiguous")
+    s.pointers, s.weights, s.keys = <const int64_t *>P.view.buf, <const double *>pointer(W), <const uint64_t *>K.view.buf
+    s.picked, s.remaining, s.prefix = <uint8_t *>T.view.buf, <double *>pointer(R), <double *>X.view.buf
+    s.order = NULL
+    for i in range(s.rows):
+        if s.pointers[i + 1] - s.pointers[i] > X.extent(0):
+            raise ValueError(f"prefix: has room for {X.extent(0)} entries, row {i} has {s.pointers[i + 1] - s.pointers[i]}")
+    with nogil:
+        bad = sample_run(&s)
+    return bad
+
+
+def sample_selected_rows(pointers, int64_t nnz, selected, keys, picked, prefix, positions, counts, *, int64_t count):
+    """Draw `count` distinct entries of every selected row, as sample.h says. pointers int64, of a matrix with `nnz` entries; selected int64
+    (m); keys uint64 (m); picked uint8, all 0, and prefix float64, as many as the longest of these rows has entries; positions int64
+    (m * count); counts int64 (m).
+
+    Returns:
+        How many positions there are.
+
+    Raises:
+        ValueError: a row that the matrix does not have, row pointers that fall or exceed `nnz`, or a shape that doesn't fit.
+    """
+    cdef Array P = Array("pointers", pointers, "int64", 1), V = Array("selected", selected, "int64", 1)
+    cdef Array K = Array("keys", keys, "uint64", 1), T = Array("picked", picked, "uint8", 1, True)
+    cdef Array X = Array("prefix", prefix, "float64", 1, True), O = Array("positions", positions, "int64", 1, True)
+    cdef Array C = Array("counts", counts, "int64", 1, True)
+    cdef sample_selected s
+    cdef int64_t i, first, last, total
+    s.rows, s.count = V.extent(0), count
+    K.must_have(s.rows)
+    C.must_have(s.rows)
+    O.must_have(s.rows * count)
+    X.must_have(T.extent(0))
+    check_rows(V, P.extent(0) - 1)
+    s.pointers, s.selected, s.keys = <const int64_t *>P.view.buf, <const int64_t *>V.view.buf, <const uint64_t *>K.view.buf
+    s.picked, s.prefix = <uint8_t *>T.view.buf, <double *>X.view.buf
+    s.positions, s.counts = <int64_t *>O.view.buf, <int64_t *>C.view.buf
+    for i in range(s.rows):
+        first, last = s.pointers[s.selected[i]], s.pointers[s.selected[i] + 1]
+        if first < 0 or last < first or last > nnz or last - first > T.extent(0):
+            raise ValueError(f"pointers: row {s.selected[i]} goes from {first} to {last}, of {nnz} entries, rows of {T.extent(0)} at most")
+    with nogil:
+        total = sample_selected_run(&s)
+    return total
+
+
+def relabel_blocks(bounds, ids, seed_bounds, seeds, table, labels, added, added_bounds):
+    """Number the ids of every block by their position among the block's seeds, as sample.h says; `added` and `added_bounds` are None where
+    unknown ids get -1. All int64, except for table, int32 and -1 throughout.
+
+    Raises:
+        ValueError: not row pointers, an id outside of the table, or a shape that doesn't fit.
+    """
+    cdef Array B = Array("bounds", bounds, "int64", 1), D = Array("seed_bounds", seed_bounds, "int64", 1)
+    cdef Array I = Array("ids", ids, "int64", 1), S = Array("seeds", seeds, "int64", 1)
+    cdef Array T = Array("table", table, "int32", 1, True), L = Array("labels", labels, "int64", 1, True)
+    cdef Array A = None if added is None else Array("added", added, "int64", 1, True)
+    cdef Array E = None if added is None else Array("added_bounds", added_bounds, "int64", 1, True)
+    cdef relabel r
+    check_bounds(B, I.extent(0))
+    D.must_have(B.extent(0))
+    check_bounds(D, S.extent(0))
+    L.must_have(I.extent(0))
+    check_rows(I, T.extent(0))
+    check_rows(S, T.extent(0))
+    if A is not None:
+        A.must_have(I.extent(0))
+        E.must_have(B.extent(0))
+    r.blocks, r.extend = B.extent(0) - 1, A is not None
+    r.bounds, r.seed_bounds = <const int64_t *>B.view.buf, <const int64_t *>D.view.buf
+    r.ids, r.seeds = <const int64_t *>I.view.buf, <const int64_t *>S.view.buf
+    r.table, r.labels = <int32_t *>T.view.buf, <int64_t *>L.view.buf
+    r.added, r.added_bounds = <int64_t *>pointer(A), <int64_t *>pointer(E)
+    with nogil:
+        relabel_run(&r)

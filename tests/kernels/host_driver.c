@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "elementwise.h"
+#include "sample.h"
 #include "spmm.h"
 #include "volume.h"
 
@@ -264,6 +265,108 @@ static void partition(int64_t nodes, int32_t parts, int64_t degree)
         free(all[a]);
 }
 
+/* Rows of every length to `longest`, weights of very different sizes and zeros between them: sizes, and the weight that remains. */
+static void rows_sampled(int64_t longest, int64_t count, int weighted)
+{
+    int64_t entries = longest * (longest + 1) / 2;
+    int64_t *pointers = malloc((size_t)(longest + 2) * sizeof *pointers);
+    double *weights = malloc((size_t)(entries + 1) * sizeof *weights), *prefix = malloc((size_t)(longest + 1) * sizeof *prefix);
+    uint64_t *keys = malloc((size_t)(longest + 1) * sizeof *keys);
+    uint8_t *picked = array((size_t)entries);
+    double *remaining = malloc((size_t)((longest + 1) * (count + 1)) * sizeof *remaining);
+    pointers[0] = 0;
+    for (int64_t r = 0; r <= longest; r++) {
+        pointers[r + 1] = pointers[r] + r;
+        keys[r] = (uint64_t)(uniform() * 1e18 + 2e18);
+    }
+    for (int64_t e = 0; e < entries; e++)
+        weights[e] = uniform() > 0.6 ? 0 : exp(20 * uniform());
+    struct sample s = {longest + 1, count, pointers, weighted ? weights : 0, keys, picked, remaining, prefix, 0};
+    expect(sample_run(&s) == -1, "rows without fault", longest);
+    for (int64_t r = 0; r <= longest; r++) {
+        int64_t positive = 0, drawn = 0;
+        double left = 0;
+        for (int64_t e = pointers[r]; e < pointers[r + 1]; e++) {
+            double w = weighted ? weights[e] : 1;
+            positive += w > 0;
+            drawn += picked[e];
+            left += picked[e] ? 0 : w;
+            expect(picked[e] <= (w > 0), "no column of weight 0", e);
+        }
+        expect(drawn == (positive < count ? positive : count), "columns of a row", r);
+        double told = remaining[r * (count + 1) + count];
+        expect(positive <= count ? told == 0 : fabs(told - left) <= 1e-12 * left, "weight that remains", r);
+    }
+    weights[entries - 1] = -1;
+    expect(!weighted || sample_run(&s) == longest, "row with a fault", longest);
+    release(picked);
+    void *all[] = {pointers, weights, prefix, keys, remaining};
+    for (size_t a = 0; a < sizeof all / sizeof *all; a++)
+        free(all[a]);
+}
+
+/* Rows longest - 1, longest - 2, ... of a triangle: distinct, ascending, within their row, and the marks are gone. */
+static void rows_selected(int64_t longest, int64_t count)
+{
+    int64_t rows = longest, at = 0;
+    int64_t *pointers = malloc((size_t)(longest + 1) * sizeof *pointers), *selected = malloc((size_t)rows * sizeof *selected);
+    uint64_t *keys = malloc((size_t)rows * sizeof *keys);
+    uint8_t *picked = array((size_t)longest);
+    double *prefix = malloc((size_t)longest * sizeof *prefix);
+    int64_t *positions = malloc((size_t)(rows * count + 1) * sizeof *positions), *counts = malloc((size_t)rows * sizeof *counts);
+    memset(picked, 0, (size_t)longest);
+    for (int64_t r = 0; r <= longest; r++)
+        pointers[r] = r * (r + 1) / 2;
+    for (int64_t r = 0; r < rows; r++) {
+        selected[r] = rows - 1 - r;
+        keys[r] = (uint64_t)(uniform() * 1e18 + 2e18);
+    }
+    struct sample_selected s = {rows, count, pointers, selected, keys, picked, prefix, positions, counts};
+    int64_t total = sample_selected_run(&s);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t first = pointers[selected[r]], last = pointers[selected[r] + 1], wanted = last - first < count ? last - first : count;
+        expect(counts[r] == wanted, "columns of a selected row", r);
+        for (int64_t i = at; i < at + wanted; i++)
+            expect(positions[i] >= (i > at ? positions[i - 1] + 1 : first) && positions[i] < last, "position in its row", i);
+        at += wanted;
+    }
+    expect(total == at, "positions in all", total);
+    for (int64_t i = 0; i < longest; i++)
+        expect(!picked[i], "mark taken back", i);
+    release(picked);
+    void *all[] = {pointers, selected, keys, prefix, positions, counts};
+    for (size_t one = 0; one < sizeof all / sizeof *all; one++)
+        free(all[one]);
+}
+
+/* Two blocks of ids below `n`, the first empty, the second of `count` ids with every third id as a seed. */
+static void ids_renumbered(int64_t n, int64_t count)
+{
+    int64_t seeds = (n + 2) / 3, bounds[] = {0, 0, count}, seed_bounds[] = {0, 0, seeds}, added_bounds[3];
+    int64_t *ids = malloc((size_t)(count + 1) * sizeof *ids), *seed = malloc((size_t)(seeds + 1) * sizeof *seed);
+    int64_t *labels = malloc((size_t)(count + 1) * sizeof *labels), *added = malloc((size_t)(count + 1) * sizeof *added);
+    int32_t *table = malloc((size_t)n * sizeof *table);
+    for (int64_t i = 0; i < n; i++)
+        table[i] = -1;
+    for (int64_t i = 0; i < seeds; i++)
+        seed[i] = 3 * i;
+    for (int64_t i = 0; i < count; i++)
+        ids[i] = (int64_t)((uniform() + 1) / 2 * (double)n) % n;
+    struct relabel r = {2, bounds, seed_bounds, ids, seed, 0, table, labels, added, added_bounds};
+    relabel_run(&r);
+    for (int64_t i = 0; i < count; i++)
+        expect(labels[i] == (ids[i] % 3 ? -1 : ids[i] / 3), "position among the seeds", i);
+    r.extend = 1;
+    relabel_run(&r);
+    for (int64_t i = 0; i < count; i++)
+        expect(ids[i] == (labels[i] < seeds ? seed[labels[i]] : added[labels[i] - seeds]), "number of an id", i);
+    for (int64_t i = 0; i < n; i++)
+        expect(table[i] == -1, "table as it was", i);
+    void *all[] = {ids, seed, labels, added, table};
+    for (size_t a = 0; a < sizeof all / sizeof *all; a++)
+        free(all[a]);
+}
+
 int main(void)
 {
     static const int64_t widths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 41, 64, 100, 129};
@@ -271,6 +374,13 @@ int main(void)
         for (int32_t parts = 1; parts < 20; parts += 3)
             for (int64_t degree = 0; degree < 30; degree += 7)
                 partition(nodes, parts, degree);
+    for (int64_t count = 0; count < 40; count = 2 * count + 1)
+        for (int weighted = 0; weighted < 2; weighted++)
+            rows_sampled(30, count, weighted);
+    for (int64_t count = 0; count < 40; count = 2 * count + 1)
+        rows_selected(30, count);
+    for (int64_t count = 0; count < 100; count = 3 * count + 1)
+        ids_renumbered(10 + count, count);
     for (int set = 0; spmm_sets()[set]; set++) {
         for (int number = 0; number < NUMBERS; number++)
             for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)

@@ -14,7 +14,7 @@ from distgnn.algorithms import grids, make_grid
 from distgnn.gallery import awkward, rmat
 from distgnn.layout import partition
 from distgnn.matrix import LocalBlocks
-from distgnn.sampling.spgemm import Partitioned, Replicated, mapped
+from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.store import Store
 from gcn.stores import small_store
 
@@ -308,8 +308,8 @@ def test_mapped_values(comm):
     for grid in grids_of(comm, "numpy"):
         Q = several_per_row(31, grid.coords["rows"])
         for graph in (Replicated(A), Partitioned(grid, A)):
-            squares = mapped(graph, np.square)
+            squares = graph.map(np.square)
             np.testing.assert_allclose(squares.multiply(Q).toarray(), (Q @ A.power(2)).toarray(), rtol=1e-13)
             np.testing.assert_allclose(graph.multiply(Q).toarray(), (Q @ A).toarray(), rtol=1e-13)  # as it was
     with pytest.raises(ValueError, match="makes bool"):
-        mapped(Replicated(A), np.isfinite)
+        Replicated(A).map(np.isfinite)

@@ -1,0 +1,98 @@
+"""What a sampler returns: one block per layer, and for every minibatch its blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from distgnn.sampling.relabel import Stack
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Block:
+    """The sampled adjacency matrix of one layer of one minibatch: ``Z = A H[cols]`` are rows of ``rows``.
+
+    Attributes:
+        rows, cols: int64 global ids of the output and the input vertices; each once.
+        indptr, indices, data: CSR of A, (len(rows), len(cols)); `indices` are positions in `cols`, not sorted within a row.
+    """
+
+    rows: Array
+    cols: Array
+    indptr: Array
+    indices: Array
+    data: Array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.rows), len(self.cols)
+
+    @property
+    def nnz(self) -> int:
+        return len(self.data)
+
+    @property
+    def A(self) -> sp.csr_array:
+        """A SciPy matrix of the same arrays."""
+        return sp.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One minibatch, ready for the forward pass.
+
+    Attributes:
+        batch: int64 global ids of the vertices whose loss counts, ``blocks[-1].rows``.
+        blocks: in the order in which the network applies them: ``blocks[l].rows`` are ``blocks[l + 1].cols``.
+        inputs: int64 global ids of the vertices whose features are needed, ``blocks[0].cols``.
+        loss_weights: float64 (len(batch)) by which each vertex's loss counts; None where all count alike.
+    """
+
+    batch: Array
+    blocks: tuple[Block, ...]
+    loss_weights: Array | None = None
+
+    @property
+    def inputs(self) -> Array:
+        return self.blocks[0].cols
+
+    @property
+    def edges(self) -> int:
+        """Non-zeros of all blocks."""
+        return sum(block.nnz for block in self.blocks)
+
+
+class Layer(NamedTuple):
+    """The blocks of one layer of all minibatches of a bulk, stacked: rows and columns, CSR row pointers, positions, values."""
+
+    rows: Stack
+    cols: Stack
+    indptr: Array
+    indices: Array
+    data: Array
+
+    def blocks(self) -> list[Block]:
+        """One per minibatch, views into the stacked arrays."""
+        found = []
+        row_bounds, col_bounds = self.rows.bounds.tolist(), self.cols.bounds.tolist()
+        ends = self.indptr[self.rows.bounds].tolist()
+        for b, (top, bottom) in enumerate(zip(row_bounds[:-1], row_bounds[1:], strict=True)):
+            first, last = ends[b], ends[b + 1]
+            found.append(
+                Block(
+                    self.rows.ids[top:bottom], self.cols.ids[col_bounds[b] : col_bounds[b + 1]],
+                    self.indptr[top : bottom + 1] - first, self.indices[first:last], self.data[first:last],
+                )
+            )  # fmt: skip
+        return found
+
+
+def samples(layers: list[Layer]) -> list[Sample]:
+    """One sample per minibatch, from the layers of a bulk, that of the batches first."""
+    stacks: list[Any] = [layer.blocks() for layer in reversed(layers)]
+    return [Sample(blocks[-1].rows, blocks) for blocks in zip(*stacks, strict=True)]

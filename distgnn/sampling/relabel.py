@@ -1,0 +1,107 @@
+"""Global vertex ids of k minibatches to positions in each minibatch's own list: extraction of columns (sections 4.1.3 and 4.2.4).
+
+The column extraction matrix of a minibatch has one non-zero per column and at most one per row, so a product with it only drops
+and renumbers columns. The block-diagonal product of a bulk is one such matrix after the other; as CSR each has n rows, most of
+them empty, which is why the paper cuts the product into pieces. Here one table of n numbers stands for all of them in turn.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from distgnn import hostkernels
+
+Array = np.ndarray
+
+
+class Stack(NamedTuple):
+    """Lists of ids, one per minibatch, one after the other: list b is ``ids[bounds[b]:bounds[b + 1]]``; both int64."""
+
+    ids: Array
+    bounds: Array
+
+    @classmethod
+    def of(cls, lists: list[Array]) -> Stack:
+        ids = np.concatenate([np.zeros(0, np.int64), *lists]).astype(np.int64, copy=False)
+        return cls(ids, running([len(one) for one in lists]))
+
+    @property
+    def sizes(self) -> Array:
+        return np.diff(self.bounds)
+
+    @property
+    def owners(self) -> Array:
+        """Which minibatch each id belongs to."""
+        return np.repeat(np.arange(len(self.bounds) - 1), self.sizes)
+
+    def extended(self, added: Stack) -> Stack:
+        """Every list followed by the one of `added`."""
+        ids = np.empty(len(self.ids) + len(added.ids), np.int64)
+        ids[np.arange(len(self.ids)) + np.repeat(added.bounds[:-1], self.sizes)] = self.ids
+        ids[np.arange(len(added.ids)) + np.repeat(self.bounds[1:], added.sizes)] = added.ids
+        return Stack(ids, self.bounds + added.bounds)
+
+
+def running(counts: object) -> Array:
+    """int64 (k + 1): 0 and the running sums of k counts."""
+    counts = np.asarray(counts, np.int64)
+    bounds = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=bounds[1:])
+    return bounds
+
+
+class Relabelling:
+    """Renumbers ids in 0..n-1. Memory: 4 bytes per vertex, from the first use on."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    @cached_property
+    def _table(self) -> Array:
+        return np.full(self.n, -1, np.int32)
+
+    def find(self, stack: Stack, known: Stack) -> Array:
+        """int64: position of every id in its minibatch's list of `known` (distinct) ids, or -1."""
+        labels = np.empty(len(stack.ids), np.int64)
+        if (kernels := hostkernels.module()) is not None:
+            kernels.relabel_blocks(stack.bounds, stack.ids, known.bounds, known.ids, self._table, labels, None, None)
+            return labels
+        keys, wanted = self._keys(known), self._keys(stack)
+        order = np.argsort(keys)
+        place = np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)
+        if not len(keys):
+            labels[:] = -1
+            return labels
+        at = order[place]
+        labels[:] = np.where(keys[at] == wanted, at - known.bounds[stack.owners], -1)
+        return labels
+
+    def extend(self, stack: Stack, known: Stack) -> tuple[Array, Stack]:
+        """Number all ids: those of `known` by their position, others after them in the order in which they first occur.
+
+        Returns:
+            int64 numbers, and the lists of `known` with what was added.
+        """
+        if (kernels := hostkernels.module()) is not None:
+            labels, added, bounds = np.empty_like(stack.ids), np.empty_like(stack.ids), np.empty_like(stack.bounds)
+            kernels.relabel_blocks(stack.bounds, stack.ids, known.bounds, known.ids, self._table, labels, added, bounds)
+            return labels, known.extended(Stack(added[: bounds[-1]], bounds))
+        return self._extend_numpy(stack, known)
+
+    def _extend_numpy(self, stack: Stack, known: Stack) -> tuple[Array, Stack]:
+        keys = np.concatenate((self._keys(known), self._keys(stack)))
+        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        new = np.sort(first[first >= len(known.ids)])
+        added = Stack(stack.ids[new - len(known.ids)], np.searchsorted(new, stack.bounds + len(known.ids)))
+        lists = known.extended(added)
+        number = np.empty(len(keys), np.int64)  # by the place where an id first occurs
+        number[: len(known.ids)] = np.arange(len(known.ids)) - known.bounds[known.owners]
+        number[new] = np.arange(len(new)) - added.bounds[added.owners] + known.sizes[added.owners]
+        return number[first[inverse[len(known.ids) :]]], lists
+
+    def _keys(self, stack: Stack) -> Array:
+        """One number per (minibatch, id): the columns of the block-diagonal matrix."""
+        return stack.owners * self.n + stack.ids

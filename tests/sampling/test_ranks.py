@@ -1,0 +1,59 @@
+"""Minibatches divided among ranks, each with all of the graph: the samples are those of one rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from mpi4py import MPI
+
+from distgnn.algorithms import grids, make_grid
+from distgnn.sampling import FastGCN, GraphSage, Ladies, Minibatches, Partitioned, Replicated, Saint
+
+N = 60
+
+
+def matrix() -> np.ndarray:
+    return np.where(np.random.default_rng(0).random((N, N)) < 0.1, 0.3, 0)
+
+
+def samplers(G: Any) -> list[Any]:
+    return [GraphSage(G, [4, 3]), Ladies(G, [9, 8]), FastGCN(G, [9, 8]), Saint(G, 12, 2)]
+
+
+def edges(samples: list[Any]) -> list[Any]:
+    """What a minibatch's blocks hold, in global ids."""
+    return [
+        [(block.rows.tolist(), block.cols.tolist(), block.A.toarray().tolist()) for block in sample.blocks] for sample in samples
+    ]
+
+
+@pytest.mark.ranks(1, 2, 3, 4, 8)
+def test_samples_do_not_depend_on_ranks(comm: MPI.Intracomm) -> None:
+    batches = Minibatches(np.arange(0, N, 2), 4).epoch(5)  # 8 minibatches, the last of 2 nodes
+    bounds = np.linspace(0, len(batches), comm.size + 1).astype(int)
+    first, last = bounds[comm.rank], bounds[comm.rank + 1]
+    for sampler in samplers(Replicated(sp.csr_array(matrix()))):
+        own = edges(sampler.sample(batches[first:last], epoch=5, first=int(first)))
+        everything = [one for part in comm.allgather(own) for one in part]
+        assert everything == edges(sampler.sample(batches, epoch=5))
+
+
+@pytest.mark.ranks(1, 2, 3, 4, 6, 8)
+@pytest.mark.parametrize("directed", [False, True])
+def test_samples_of_a_partitioned_graph_are_those_of_a_replicated_one(comm: MPI.Intracomm, directed: bool) -> None:
+    """On every 1.5D grid; process row i samples its own minibatches, of which the last may have none. Bounded pieces, too."""
+    A = sp.csr_array(matrix() if directed else np.maximum(matrix(), matrix().T))
+    batches = Minibatches(np.arange(0, N, 2), 4).epoch(5)
+    for sizes in grids("1.5d", comm.size):
+        grid = make_grid(comm, "1.5d", sizes, backend="numpy")
+        first = 3 * grid.coords["rows"]
+        mine = batches[first : first + 3]
+        for entries in (None, 5):
+            pairs = zip(samplers(Partitioned(grid, A, entries=entries)), samplers(Replicated(A)), strict=True)
+            for partitioned, replicated in pairs:
+                expected = edges(replicated.sample(mine, epoch=5, first=first))
+                assert edges(partitioned.sample(mine, epoch=5, first=first)) == expected
+        grid.free()

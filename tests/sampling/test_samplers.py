@@ -1,0 +1,345 @@
+"""The samplers: what blocks hold, exact distributions, unbiased estimates, and that nothing depends on the bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from distgnn import UserError, hostkernels
+from distgnn.gallery import awkward_shapes
+from distgnn.sampling import FastGCN, GraphSage, Ladies, Replicated, Saint, Sample, Sampler, layerwise
+from sampling.exact import LEVEL, assert_mean, p_value, p_value_inclusion, subset_probabilities
+
+DRAWS = 20_000
+
+Make = Callable[[Any, list[int]], Sampler]
+SAMPLERS: dict[str, Make] = {
+    "sage": lambda G, fanout: GraphSage(G, fanout),
+    "sage rescaled": lambda G, fanout: GraphSage(G, fanout, rescale=True),
+    "ladies": lambda G, fanout: Ladies(G, fanout),
+    "ladies counts": lambda G, fanout: Ladies(G, fanout, importance="counts"),
+    "ladies as it is": lambda G, fanout: Ladies(G, fanout, rescale=False),
+    "fastgcn": lambda G, fanout: FastGCN(G, fanout),
+    "saint": lambda G, fanout: Saint(G, fanout[0], len(fanout), training=np.arange(0, G.n, 2)),
+}
+SQUARE = {name: A for name, A in awkward_shapes.awkward().items() if A.shape[0] == A.shape[1]}
+
+
+def batches_of(n: int, count: int = 5) -> list[np.ndarray]:
+    """Distinct vertices, of sizes 0, 3, 6, ... as far as there are."""
+    generator = np.random.default_rng(7)
+    return [generator.choice(n, min(3 * b, n), replace=False) for b in range(count)]
+
+
+def same(one: Sample, other: Sample) -> bool:
+    pairs = [(one.batch, other.batch)]
+    if one.loss_weights is not None and other.loss_weights is not None:
+        pairs.append((one.loss_weights, other.loss_weights))
+    for a, b in zip(one.blocks, other.blocks, strict=True):
+        pairs += [(getattr(a, name), getattr(b, name)) for name in ("rows", "cols", "indptr", "indices", "data")]
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+@pytest.fixture
+def directed() -> sp.csr_array:
+    """A ≠ Aᵀ, with self-loops, a hub row, a hub column, an isolated vertex and weights that differ much."""
+    generator = np.random.default_rng(5)
+    A = np.where(generator.random((60, 60)) < 0.08, generator.uniform(0.1, 3, (60, 60)), 0)
+    A[4, generator.random(60) < 0.7] = 0.3
+    A[generator.random(60) < 0.7, 9] = 2
+    A[11] = A[:, 11] = 0
+    return sp.csr_array(A)
+
+
+# -- what blocks hold --
+
+
+@pytest.mark.parametrize("name", SQUARE)
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_blocks_fit_together_and_hold_edges_of_the_graph(kind: str, name: str) -> None:
+    G, batches = Replicated(SQUARE[name]), batches_of(SQUARE[name].shape[0])
+    found = SAMPLERS[kind](G, [2, 3]).sample(batches)
+    assert len(found) == len(batches)
+    for sample, batch in zip(found, batches, strict=True):
+        assert kind == "saint" or np.array_equal(sample.batch, batch)
+        assert np.array_equal(sample.blocks[-1].rows, sample.batch) and np.array_equal(sample.blocks[0].cols, sample.inputs)
+        assert np.array_equal(sample.blocks[0].rows, sample.blocks[1].cols)
+        assert sample.edges == sum(block.A.nnz for block in sample.blocks)
+        for block in sample.blocks:
+            assert len(np.unique(block.cols)) == len(block.cols)
+            block.A.check_format(full_check=True)
+            present = SQUARE[name].toarray()[np.ix_(block.rows, block.cols)] != 0
+            dense = block.A.toarray()
+            assert ((dense != 0) <= present).all() and np.count_nonzero(dense) == block.nnz  # so no edge twice
+            if "sage" not in kind:
+                assert np.array_equal(dense != 0, present)  # all edges between the two layers
+
+
+@pytest.mark.parametrize("name", SQUARE)
+def test_sage_takes_so_many_neighbours_and_keeps_the_rows_first(name: str) -> None:
+    G = Replicated(SQUARE[name])
+    degrees = np.diff(G.A.indptr)
+    for sample in GraphSage(G, [2, 3]).sample(batches_of(G.n)):
+        for block, fanout in zip(sample.blocks, (3, 2), strict=True):
+            assert np.array_equal(np.diff(block.indptr), np.minimum(degrees[block.rows], fanout))
+            assert np.array_equal(block.cols[: len(block.rows)], block.rows)
+            assert set(range(len(block.rows), len(block.cols))) <= set(block.indices.tolist())  # no empty column else
+            assert np.array_equal(block.A.toarray()[block.A.toarray() != 0], _entries(G.A, block))
+
+
+def _entries(A: sp.csr_array, block: Any) -> np.ndarray:
+    """What A has where the block has something, by rows."""
+    return A.toarray()[np.ix_(block.rows, block.cols)][block.A.toarray() != 0]
+
+
+@pytest.mark.parametrize("name", SQUARE)
+@pytest.mark.parametrize("importance", ["zou", "counts"])
+def test_ladies_draws_neighbours_of_the_layer_above(name: str, importance: str) -> None:
+    G = Replicated(SQUARE[name])
+    for sample in Ladies(G, [4, 3], importance=importance).sample(batches_of(G.n)):
+        for block, size in zip(sample.blocks, (3, 4), strict=True):
+            neighbours = np.flatnonzero((G.A.toarray()[block.rows] != 0).any(axis=0))
+            assert set(block.cols) <= set(neighbours) and len(block.cols) == min(size, len(neighbours))
+
+
+def test_without_rescaling_values_are_those_of_the_graph(directed: sp.csr_array) -> None:
+    G, batches = Replicated(directed.astype(np.float32)), batches_of(60)
+    for sampler in (Ladies(G, [9, 7], rescale=False), FastGCN(G, [9, 7], rescale=False), Saint(G, 9, 2, rescale=False)):
+        for sample in sampler.sample(batches):
+            assert sample.loss_weights is None
+            for block in sample.blocks:
+                assert block.data.dtype == np.float32
+                assert np.array_equal(block.A.toarray(), G.A.toarray()[np.ix_(block.rows, block.cols)])
+
+
+@pytest.mark.parametrize("kind", ["sage", "sage rescaled", "ladies", "ladies counts"])
+def test_with_room_for_all_neighbours_the_product_is_exact(kind: str, directed: sp.csr_array) -> None:
+    H = np.random.default_rng(0).normal(size=(60, 4))
+    for sample in SAMPLERS[kind](Replicated(directed), [60, 60]).sample(batches_of(60)):
+        top, bottom = sample.blocks[1].A, sample.blocks[0].A
+        np.testing.assert_allclose(top @ (bottom @ H[sample.inputs]), (directed @ (directed @ H))[sample.batch], atol=1e-12)
+
+
+def test_stored_zeros_are_no_edges() -> None:
+    A = sp.csr_array((np.array([0.0, 1, 0, 2]), ([0, 0, 0, 1], [1, 2, 3, 0])), shape=(4, 4))
+    given = A.copy()
+    for make in SAMPLERS.values():
+        for sample in make(Replicated(A), [3]).sample([np.arange(4)] * 20):
+            assert sample.blocks[0].nnz == (sample.blocks[0].data != 0).sum() <= 2
+    assert A.nnz == given.nnz == 4  # the caller's matrix is left alone
+
+
+# -- nothing depends on the bulk, the pieces, or who computes --
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("bulk", [1, 2, 3])
+def test_the_bulk_changes_nothing(kind: str, bulk: int, directed: sp.csr_array) -> None:
+    batches, sampler = batches_of(60, 7), SAMPLERS[kind](Replicated(directed), [5, 4])
+    together = sampler.sample(batches, epoch=3)
+    for first in range(0, 7, bulk):
+        alone = sampler.sample(batches[first : first + bulk], epoch=3, first=first)
+        assert all(same(a, b) for a, b in zip(alone, together[first : first + bulk], strict=True))
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_a_bulk_of_nothing(kind: str, directed: sp.csr_array) -> None:
+    """What a rank has to draw when others still have minibatches: it takes part in their products."""
+    assert SAMPLERS[kind](Replicated(directed), [5, 4]).sample([]) == []
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_seed_epoch_minibatch_and_layer_each_change_the_sample(kind: str, directed: sp.csr_array) -> None:
+    sampler, batch = SAMPLERS[kind](Replicated(directed), [5, 5]), np.arange(0, 60, 3)
+    one = sampler.sample([batch], epoch=1, first=2)[0]
+    others = [sampler.sample([batch], epoch=0, first=2)[0], sampler.sample([batch], epoch=1, first=3)[0]]
+    sampler.seed += 1
+    assert not any(same(one, other) for other in [*others, sampler.sample([batch], epoch=1, first=2)[0]])
+    assert not np.array_equal(sampler.keys(0, 0, 4, 0), sampler.keys(0, 0, 4, 1))
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_pieces_and_missing_kernels_change_nothing(
+    kind: str, directed: sp.csr_array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches, sampler = batches_of(60, 7), SAMPLERS[kind](Replicated(directed), [5, 4])
+    expected = sampler.sample(batches)
+    for limit in (1, 50):
+        sampler.graph.entries = limit
+        monkeypatch.setattr(layerwise, "PIECE", limit)
+        assert all(same(a, b) for a, b in zip(sampler.sample(batches), expected, strict=True))
+    monkeypatch.setattr(hostkernels, "module", lambda: None)
+    assert all(same(a, b) for a, b in zip(sampler.sample(batches), expected, strict=True))
+
+
+class Cut:
+    """A graph that is cut by rows, as a partitioned one is: partial products of the three parts are summed, in either order."""
+
+    def __init__(self, A: sp.csr_array, last_first: bool) -> None:
+        self.A, self.shape, self.n, self.dtype, self.last_first = A, A.shape, A.shape[0], A.dtype, last_first
+
+    def multiply(self, Q: sp.csr_array) -> sp.csr_array:
+        cuts = np.array_split(np.arange(self.n), 3)
+        parts = [Q[:, cut] @ self.A[cut] for cut in (reversed(cuts) if self.last_first else cuts)]
+        product = sp.csr_array(parts[0] + parts[1] + parts[2])
+        product.sum_duplicates()
+        return product
+
+    def pieces(self, Q: sp.csr_array) -> Iterator[tuple[tuple[int, int], sp.csr_array]]:
+        yield (0, Q.shape[0]), self.multiply(Q)
+
+    def map(self, function: Callable[[Any], Any]) -> Cut:
+        mapped = sp.csr_array((function(self.A.data), self.A.indices, self.A.indptr), shape=self.A.shape)
+        return Cut(mapped, self.last_first)
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("last_first", [False, True])
+def test_any_graph_that_multiplies_will_do(kind: str, last_first: bool, directed: sp.csr_array) -> None:
+    batches = batches_of(60, 7)
+    expected = SAMPLERS[kind](Replicated(directed), [5, 4]).sample(batches)
+    found = SAMPLERS[kind](Cut(directed, last_first), [5, 4]).sample(batches)
+    assert all(same(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_sums_of_squares_have_the_same_bits_in_any_order() -> None:
+    generator = np.random.default_rng(0)
+    values = 10.0 ** generator.uniform(-4, 0, 2000)
+    terms = layerwise.squares(values)
+    np.testing.assert_allclose(terms, values**2, rtol=2.0**-12)
+    sums = {float(np.cumsum(generator.permutation(terms))[-1]) for _ in range(50)}
+    assert len(sums) == 1 and len({float(np.cumsum(generator.permutation(values**2))[-1]) for _ in range(50)}) > 1
+
+
+# -- distributions --
+
+
+def small() -> sp.csr_array:
+    """Eight vertices; weights of three orders of magnitude."""
+    generator = np.random.default_rng(2)
+    A = np.where(generator.random((8, 8)) < 0.6, 10.0 ** generator.uniform(-1.5, 0, (8, 8)), 0)
+    A[0] = np.abs(A[0]) + 0.1
+    A[:, 5] = 0
+    return sp.csr_array(A)
+
+
+def members(found: list[Sample], n: int) -> np.ndarray:
+    """bool (draws, n): which vertices are columns of non-zeros, or all columns, of the last block."""
+    inside = np.zeros((len(found), n), bool)
+    for row, sample in zip(inside, found, strict=True):
+        row[sample.blocks[-1].cols] = True
+    return inside
+
+
+def assert_distributed(inside: np.ndarray, weights: np.ndarray, count: int) -> None:
+    subsets = subset_probabilities(weights.tolist(), count)
+    assert p_value(inside, subsets) > LEVEL and p_value_inclusion(inside, subsets) > LEVEL
+
+
+@pytest.mark.parametrize("fanout", [1, 3, 5])
+def test_sage_draws_every_set_of_neighbours_alike(fanout: int) -> None:
+    A = small()
+    inside = np.zeros((DRAWS, 8), bool)
+    for row, sample in zip(inside, GraphSage(Replicated(A), [fanout]).sample([np.array([0])] * DRAWS), strict=True):
+        row[sample.blocks[0].cols[sample.blocks[0].indices]] = True
+    assert_distributed(inside, A.toarray()[0] != 0, fanout)
+
+
+def test_sage_draws_for_vertices_and_layers_independently() -> None:
+    """One neighbour each for two vertices with the same two neighbours: all four outcomes alike, also across layers."""
+    A = sp.csr_array(np.array([[0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0], [1, 1, 0, 0]], float))
+    found = GraphSage(Replicated(A), [1, 1]).sample([np.array([0, 1])] * DRAWS)
+    outcomes = np.zeros((DRAWS, 4), bool)
+    for row, sample in zip(outcomes, found, strict=True):
+        outer, inner = sample.blocks[1], sample.blocks[0]
+        picked = outer.cols[outer.indices]
+        row[int(picked[0] == 3) * 2 + int(inner.cols[inner.indices[0]] == picked[1])] = True
+    assert p_value(outcomes, {1 << i: 0.25 for i in range(4)}) > LEVEL
+
+
+@pytest.mark.parametrize("importance", ["zou", "counts"])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_ladies_draws_by_importance(importance: str, count: int) -> None:
+    A, batch = small(), np.array([1, 3, 4])
+    rows = A.toarray()[batch]
+    weights = (rows**2).sum(axis=0) if importance == "zou" else (rows != 0).sum(axis=0) ** 2.0
+    found = Ladies(Replicated(A), [count], importance=importance, seed=1).sample([batch] * DRAWS)
+    assert_distributed(members(found, 8), weights, count)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_fastgcn_and_saint_draw_by_column_norms(count: int) -> None:
+    A = small()
+    weights = (A.toarray() ** 2).sum(axis=0)
+    assert_distributed(members(FastGCN(Replicated(A), [count]).sample([np.array([1])] * DRAWS), 8), weights, count)
+    assert_distributed(members(Saint(Replicated(A), count, 1).sample([np.array([1])] * DRAWS), 8), weights, count)
+
+
+# -- estimates --
+
+
+def aggregated(found: list[Sample], H: np.ndarray) -> np.ndarray:
+    """(draws, batch, f): the sampled propagation without weights and activations."""
+    results = []
+    for sample in found:
+        Z = H[sample.inputs]
+        for block in sample.blocks:
+            Z = block.A @ Z
+        results.append(Z)
+    return np.array(results)
+
+
+@pytest.mark.parametrize("kind", ["sage rescaled", "ladies", "ladies counts", "fastgcn"])
+def test_sampled_aggregation_is_unbiased(kind: str) -> None:
+    """The mean of two sampled layers against the full product, within 4.5 standard errors."""
+    A, batch = small(), np.array([1, 3, 4])
+    H = np.random.default_rng(1).uniform(0.5, 1.5, (8, 2))
+    draws = aggregated(SAMPLERS[kind](Replicated(A), [4, 3]).sample([batch] * DRAWS), H)
+    assert_mean(draws, (A @ (A @ H))[batch])
+
+
+def test_without_rescaling_it_is_not() -> None:
+    A, batch = small(), np.array([1, 3, 4])
+    H = np.random.default_rng(1).uniform(0.5, 1.5, (8, 2))
+    draws = aggregated(Ladies(Replicated(A), [4, 3], rescale=False).sample([batch] * 2000), H)
+    with pytest.raises(AssertionError):
+        assert_mean(draws, (A @ (A @ H))[batch])
+
+
+def test_the_sum_over_a_saint_subgraph_is_unbiased() -> None:
+    A, training = small(), np.array([0, 2, 3, 7])
+    H = np.random.default_rng(1).uniform(0.5, 1.5, (8, 2))
+    found = Saint(Replicated(A), 5, 1, training=training).sample([training] * DRAWS)
+    assert all(set(sample.batch) == set(sample.inputs) & set(training) for sample in found)
+    sums = np.array([sample.loss_weights @ (sample.blocks[0].A @ H[sample.inputs]) for sample in found])
+    rare = (A.toarray() ** 2).sum(axis=0) == 0  # never drawn: neither as a row nor as a column
+    kept = np.setdiff1d(training, np.flatnonzero(rare))
+    assert_mean(sums, (A @ H)[kept].sum(axis=0))
+
+
+# -- input --
+
+
+@pytest.mark.parametrize(
+    ("fanout", "layers", "message"),
+    [
+        ([15, 10], 3, "--fanout 15,10: has 2 numbers for 3 layers; expected one per layer"),
+        ([], 0, "--fanout : has 0 numbers for 0 layers"),
+        ([15, 0], 2, "--fanout 15,0: expected whole numbers of at least 1"),
+    ],
+)
+def test_bad_fanout(fanout: list[int], layers: int, message: str) -> None:
+    for kind in (GraphSage, Ladies, FastGCN):
+        with pytest.raises(UserError, match=message):
+            kind(Replicated(sp.eye_array(3)), fanout, layers=layers)
+
+
+def test_other_bad_input() -> None:
+    with pytest.raises(UserError, match="--importance degree: expected zou or counts"):
+        Ladies(Replicated(sp.eye_array(3)), [2], importance="degree")
+    with pytest.raises(ValueError, match="as many rows as columns"):
+        GraphSage(Replicated(sp.csr_array((2, 3))), [2])
