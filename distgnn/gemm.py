@@ -37,11 +37,15 @@ class Form:
 
     def multiply(self, xp: Any, A: Array, B: Array, out: Array) -> None:
         """``out = A B``; A (m, k) and B (k, n) lie in memory as they like, ``out`` row by row."""
-        A, B = _laid(xp, A, self.a), _laid(xp, B, self.b)
+        A, B = _laid(xp, A, self.a), self.lay(xp, B)
         if self.reversed:
             out[...] = xp.matmul(B.T, A.T).T
         else:
             xp.matmul(A, B, out=out)
+
+    def lay(self, xp: Any, B: Array) -> Array:
+        """The second operand as :meth:`multiply` uses it, worth doing once where it is multiplied several times."""
+        return _laid(xp, B, self.b)
 
 
 FORMS = [Form(a, b, backwards) for backwards in (False, True) for a in "NT" for b in "NT"]
@@ -89,8 +93,10 @@ def _operand(backend: Backend, shape: tuple[int, int], transposed: bool, dtype: 
 
 
 def _seconds(backend: Backend, form: Form, A: Array, B: Array, out: Array) -> float:
+    from distgnn import local  # which imports this module
+
     backend.synchronize()
     start = time.perf_counter()
-    form.multiply(backend.xp, A, B, out)
+    local.gemm(A, B, out=out, form=form)  # in pieces where products are
     backend.synchronize()
     return time.perf_counter() - start

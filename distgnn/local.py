@@ -148,6 +148,7 @@ def gemm(
     out = on.empty((A.shape[0], B.shape[1]), B.dtype) if out is None else out
     with ledger.timed("gemm", "gemm", synchronize=on.synchronize):
         step = max(A.shape[0], 1) if on.on_device or trans_a else GEMM_ROWS
+        B = B if form is None else form.lay(on.xp, B)
         for top in range(0, A.shape[0], step):
             rows = slice(top, top + step)
             product = on.empty((len(out[rows]), B.shape[1]), B.dtype) if accumulate else out[rows]
