@@ -186,7 +186,7 @@ def test_products_of_a_loaded_matrix(comm, name, backend, shared_tmp_path, monke
 
 
 @pytest.mark.ranks(2, 4, 6, 8)
-@pytest.mark.parametrize(("shards", "nodes"), [((1, 1), 1), ((5, 7), 1), ((5, 7), 2), ((16, 16), 1)])
+@pytest.mark.parametrize(("shards", "nodes"), [((1, 1), 1), ((5, 7), 1), ((5, 7), 2), ((8, 8), 1)])
 def test_blocks_of_every_layer(comm, shards, nodes, backend, shared_tmp_path, monkeypatch) -> None:
     """3d, on the most cubic grids and the flattest: each block is the one that SciPy cuts out, to the bit."""
     monkeypatch.setattr(windows, "ENTRIES", 31)
