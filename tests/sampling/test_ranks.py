@@ -41,7 +41,7 @@ def test_samples_do_not_depend_on_ranks(comm: MPI.Intracomm) -> None:
         assert everything == edges(sampler.sample(batches, epoch=5))
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6, 8)
+@pytest.mark.ranks(1, 2, 3, 4, 8)
 @pytest.mark.parametrize("directed", [False, True])
 def test_samples_of_a_partitioned_graph_are_those_of_a_replicated_one(comm: MPI.Intracomm, directed: bool) -> None:
     """On every 1.5D grid; process row i samples its own minibatches, of which the last may have none. Bounded pieces, too."""
