@@ -271,3 +271,19 @@ def test_what_fails_on_one_rank_fails_on_all(comm, failing, stage, backend, shar
             dg.load(path, grid, "3d")
     assert dg.load(path, grid, "3d").A.shape[1] > 0  # and nothing is left of it
     grid.free()
+
+
+@pytest.mark.ranks(2, 4)
+def test_no_room_for_a_piece_on_one_rank_fails_on_all(comm, backend, shared_tmp_path, monkeypatch) -> None:
+    """Memory may run out where pieces are put into the block, too; the others read the same window."""
+    path = store_of(random_graph(60, 400), shared_tmp_path / "g.dg", comm, shards=(2, 2))
+
+    def full(*_: Any) -> None:
+        raise MemoryError("no room on the device")
+
+    if comm.rank == 1:
+        monkeypatch.setattr(windows._Assembly, "_place", full)
+    grid = dg.Grid(comm, backend=backend, x=1, y=comm.size, z=1)
+    with pytest.raises((MemoryError, RuntimeError), match="no room on the device"):
+        dg.load(path, grid, "3d")
+    grid.free()
