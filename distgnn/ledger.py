@@ -141,10 +141,10 @@ class Ledger:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds per phase: ``spmm``, ``gemm``, ``comm``. All zero unless timing is on."""
+        """Seconds per phase: ``spmm``, ``gemm``, ``comm``, and others that there were. All zero unless timing is on."""
         totals = dict.fromkeys(PHASES, 0.0)
         for (phase, _, _), entry in self._entries.items():
-            totals[phase] += entry.seconds
+            totals[phase] = totals.get(phase, 0.0) + entry.seconds
         return totals
 
     @property

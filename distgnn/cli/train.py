@@ -1,4 +1,4 @@
-"""``distgnn train STORE``: full-graph training of a GCN with any of the distributed algorithms."""
+"""``distgnn train STORE``: full-graph training with any of the distributed algorithms, or training on sampled minibatches."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import argparse
 
 from distgnn.cli.config import SWITCH
 
-HELP = "train a GCN on a store"
+HELP = "train a GCN or GraphSAGE on a store"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE", help="what prepare made")
     where = parser.add_argument_group("algorithm")
-    where.add_argument("--algorithm", default="1d", metavar="NAME", help="see distgnn algorithms")
+    where.add_argument("--algorithm", metavar="NAME", help="see distgnn algorithms (default: 1d; of minibatches 1.5d)")
     where.add_argument("--grid", metavar="SHAPE", help="2x2 in the order of its axes, or rows=2,cols=2 (default: the best)")
-    where.add_argument("--replication", type=count, metavar="C", help="copies of 1.5d, the same as --grid reps=C")
+    where.add_argument("--replication", type=count, metavar="C", help="copies of 1.5d's blocks, the same as --grid reps=C")
     where.add_argument(
         "--sparsity-aware", type=fetching, nargs="?", const=True, default=False, metavar="auto",
         help="1d and 1.5d: send only the rows that are needed; =auto: or whole blocks where that is estimated to be faster",
@@ -42,7 +42,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--order", metavar="NAME", help="node order of the store (default: its first)")
     where.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="of all matrices")
     where.add_argument("--backend", choices=("auto", "numpy", "cupy"), help="array library (default: a GPU if there is one)")
+    batches = parser.add_argument_group("minibatches")
+    batches.add_argument(
+        "--sampler", choices=("sage", "ladies", "fastgcn", "saint"),
+        help="train on minibatches drawn like this (default: on the whole graph)",
+    )  # fmt: skip
+    batches.add_argument(
+        "--fanout", type=widths, metavar="S[,S...]",
+        help="per layer, that next to the batch first: sage: neighbours per node (default 10); ladies, fastgcn: nodes per layer "
+        "(512); saint: one number, nodes of the subgraph (512)",
+    )  # fmt: skip
+    batches.add_argument("--batch-size", type=count, metavar="B", help="training nodes of a minibatch (default: 1024)")
+    batches.add_argument(
+        "--batches-per-update", type=count, metavar="N",
+        help="minibatches averaged in an update, shared out among the ranks (default: 8, or as many as there are ranks)",
+    )  # fmt: skip
+    batches.add_argument("--bulk", type=count, metavar="K", help="minibatches that a rank samples at a time (default: 4)")
+    batches.add_argument(
+        "--partition-graph", action="store_true", default=None,
+        help="cut the graph to sample from over the ranks (default: all of it on each)",
+    )  # fmt: skip
+    batches.add_argument(
+        "--importance", choices=("zou", "counts"),
+        help="ladies: sums of squared weights as in Zou et al. (default), or squared numbers of neighbours",
+    )  # fmt: skip
+    batches.add_argument(
+        "--rescale", action=argparse.BooleanOptionalAction, help="divide by inclusion probabilities, without bias (default: yes)"
+    )
     net = parser.add_argument_group("network")
+    net.add_argument(
+        "--model", choices=("gcn", "sage"), help="gcn, or sage: GraphSAGE with the mean of neighbours (default: as --sampler)"
+    )
     net.add_argument("--layers", type=count, metavar="L", help="number of layers (default: one more than --hidden has widths)")
     net.add_argument("--hidden", type=widths, default=[16], metavar="F[,F...]", help="hidden widths, one for all or one for each")
     net.add_argument("--bias", action=argparse.BooleanOptionalAction, default=False, help="a bias in every layer (default: no)")

@@ -23,11 +23,13 @@ from distgnn.gcn.features import normalize_rows
 from distgnn.gcn.log import RunLog, check_log, end_record, run_record
 from distgnn.gcn.loss import PARTS, TRAIN
 from distgnn.gcn.model import GCN
+from distgnn.gcn.sage import SageMean
 from distgnn.gcn.training import parameters, train
 from distgnn.grid import Grid
 from distgnn.ledger import Ledger, holds
 from distgnn.matrix import CSR
 from distgnn.reference import GCNReference
+from distgnn.sampling.settings import Settings, resolve
 from distgnn.store.checkpoint import next_generation
 from distgnn.store.distributed import load, load_features, load_targets
 from distgnn.store.loader import Store
@@ -46,6 +48,7 @@ class Job:
 
     def __init__(self, args: argparse.Namespace, comm: MPI.Intracomm | None = None) -> None:
         self.args = args
+        resolve(args)
         algorithms.operator(args.algorithm, args.sparsity_aware)  # refuses what does not go together
         sizes = parse_grid(args.grid, args.algorithm)
         comm = MPI.COMM_WORLD if comm is None else comm
@@ -67,6 +70,8 @@ class Job:
             self.order = self.store.order(args.order)
             check_content(self.store)
         self.widths = [self.store.width, *hidden, self.store.classes]
+        training = self.store.manifest["split"]["train"]
+        self.sampling = Settings(args, len(self.widths) - 1, self.grid.size, training) if args.sampler else None
         with self.grid.world.together():
             if self.grid.rank == 0:
                 check_outputs(args)
@@ -77,10 +82,11 @@ class Job:
     def run(self) -> None:
         """Train, and write what was asked for. Ends the program with exit code 1 where --check fails. Collective."""
         args, order = self.args, self.order.name
-        A = load(self.store, self.grid, args.algorithm, order, args.dtype, args.sparsity_aware)
+        sage = args.model == "sage"
+        A = load(self.store, self.grid, args.algorithm, order, args.dtype, args.sparsity_aware, neighbours=sage)
         layers = len(self.widths) - 1
         inputs = [self.order.layer(number - 1).permutation for number in range(layers)]
-        self.model = GCN(
+        self.model = (SageMean if sage else GCN)(
             A, self.widths, args.seed, args.dropout, args.bias, inputs, args.product_order, args.keep_aggregate
         )
         self.X = load_features(self.store, self.model.input_layout, order, args.dtype)
@@ -92,6 +98,10 @@ class Job:
         if self.targets.counts[TRAIN] == 0:
             raise UserError(f"{self.store.path}: no node of the training split has a label, so there is nothing to train on")
         self.parameters = parameters(self.model, self.X, args.train_features)
+        self.minibatches = None
+        if self.sampling is not None:
+            graph = self.sampling.graph(self.store, self.order, self.grid)
+            self.minibatches = self.sampling.training(graph, self.model, self.X, self.targets)
         first_epoch = 1 + (self.resume() if args.resume else 0)
         check = self.serial_check() if args.check else None
         record = run_record(self.grid, self.config())
@@ -115,10 +125,8 @@ class Job:
     def train(self, log: RunLog, first_epoch: int, check: SerialCheck | None) -> None:
         """The epochs, and the end of the log. Collective."""
         args, seconds, record, marks = self.args, [], {}, []
-        epochs = train(
-            self.model, self.X, self.targets, self.optimizer, args.epochs, first_epoch=first_epoch,
-            eval_every=args.eval_every, train_features=args.train_features, timing=True,
-        )  # fmt: skip
+        epochs = self.epochs(first_epoch)
+        steps: dict[str, list[float]] = {}
         with (
             Ledger(timing=True, trace=bool(args.trace)) as ledger,
             progress(self.speaks, first_epoch, args.epochs) as show,
@@ -129,6 +137,8 @@ class Job:
                 log.write("epoch", record)
                 show(record)
                 seconds.append(record["seconds"])
+                for name, value in record.get("steps", {}).items():
+                    steps.setdefault(name, []).append(value)
                 if check is not None:
                     check.compare(record)
                 due = args.checkpoint_every and record["epoch"] % args.checkpoint_every == 0
@@ -137,6 +147,9 @@ class Job:
                     checkpoint.save(args.checkpoint, *state, self.identity(), self.rates)
             final = self.model.evaluate(self.X, self.targets, args.train_features)
         end = final | {"epochs": args.epochs, "loss": record["loss"]} | end_record(self.grid, ledger, seconds)
+        if steps:
+            medians = self.grid.world.gather_objects({name: float(np.median(values)) for name, values in steps.items()})
+            end["steps_median"] = {name: [rank[name] for rank in medians] for name in steps}
         log.write("end", end)
         if args.trace:
             left_out = trace.write(args.trace, self.grid.world, ledger.events or [], marks)
@@ -144,6 +157,15 @@ class Job:
                 print(f"{args.trace}: the latest {trace.MOST_EVENTS} events of each rank, earlier ones are left out")
         if self.speaks:
             print(summary(end))
+
+    def epochs(self, first_epoch: int) -> Iterator[dict[str, Any]]:
+        """Trains; yields the record of every epoch. Collective."""
+        args = self.args
+        how = {"first_epoch": first_epoch, "eval_every": args.eval_every, "timing": True}
+        if self.minibatches is not None:
+            return self.minibatches.train(self.optimizer, args.epochs, **how)
+        rest = {"train_features": args.train_features, **how}
+        return train(self.model, self.X, self.targets, self.optimizer, args.epochs, **rest)
 
     def resume(self) -> int:
         """The epoch after which the checkpoint was written, its state taken over."""
@@ -193,7 +215,8 @@ class Job:
         ranks = f"{self.grid.size} rank{'s' if self.grid.size > 1 else ''}"
         graph = f"{self.store.n} nodes, {self.store.nnz} non-zeros, widths {'-'.join(map(str, self.widths))}"
         aware = {False: "", True: " sparsity-aware"}.get(self.args.sparsity_aware, f" sparsity-aware={self.args.sparsity_aware}")
-        return f"{self.args.algorithm}{aware} on {ranks}, {arranged}, order {self.order.name}: {graph}"
+        trained = f"; {self.sampling.describe()}" if self.sampling is not None else ", sage" if self.args.model == "sage" else ""
+        return f"{self.args.algorithm}{aware} on {ranks}, {arranged}, order {self.order.name}: {graph}{trained}"
 
     def identity(self) -> dict[str, Any]:
         """What a run that goes on from this one's checkpoint must share with it; the grid is not part of it."""
@@ -201,8 +224,9 @@ class Job:
         names = ("seed", "dropout", "bias", "optimizer", "momentum", "dtype", "train_features", "normalize_features")
         settings: dict[str, Any] = {f"graph {name}": self.store.manifest[name] for name in GRAPH}
         settings |= {"widths": self.widths} | {name: getattr(args, name) for name in names}
-        # Trained features are saved by position; everything else is the same in every order.
-        return settings | ({"order": self.order.name} if args.train_features else {})
+        settings |= {"model": args.model} | (self.sampling.identity() if self.sampling is not None else {"sampler": None})
+        # Trained features are saved by position, and samples depend on it; everything else is the same in every order.
+        return settings | ({"order": self.order.name} if args.train_features or args.sampler else {})
 
 
 #: What a store's manifest says of the graph itself, and not of how it is cut into files.
@@ -333,8 +357,12 @@ def _numbers(record: dict[str, Any]) -> str:
 def summary(end: dict[str, Any]) -> str:
     """The last lines on the terminal."""
     accuracies = ", ".join(f"{name[:-4]} {end[name]:.4f}" for name in PARTS)
-    return (
-        f"accuracy after the last update: {accuracies}\n"
+    lines = [
+        f"accuracy after the last update: {accuracies}",
         f"epoch {end['epoch_seconds_median']:.4f} s (median); words charged per rank {max(end['words'])} at most; "
-        f"peak memory per rank {max(end['peak_bytes']) / 2**20:.0f} MiB at most"
-    )
+        f"peak memory per rank {max(end['peak_bytes']) / 2**20:.0f} MiB at most",
+    ]
+    if "steps_median" in end:
+        spent = ", ".join(f"{name} {np.mean(values):.4f}" for name, values in end["steps_median"].items())
+        lines.insert(1, f"of an epoch, seconds (median, mean of ranks): {spent}")
+    return "\n".join(lines)

@@ -48,7 +48,7 @@ class GraphConvolution:
             layer 0 whose input does not change. An operator whose input is cut unlike its output can only aggregate first.
 
     Attributes:
-        W: in `A.weight_layout`; b: the bias as a matrix of one row, cut as the columns of Z are, or None.
+        W: in `A.weight_layout`, of `weight_shape`; b: the bias as a matrix of one row, cut as the columns of Z are, or None.
     """
 
     def __init__(
@@ -57,18 +57,23 @@ class GraphConvolution:
     ) -> None:  # fmt: skip
         self.A, self.index, self.shape = A, index, shape
         xp = A.grid.backend.xp
-        (top, bottom), (left, right) = A.weight_layout.ranges(shape)
+        (top, bottom), (left, right) = A.weight_layout.ranges(self.weight_shape)
         rows, cols = xp.arange(top, bottom), xp.arange(left, right)
-        self.W = DistDense(rng.glorot(seed, index, shape, rows, cols, A.dtype), A.weight_layout, shape)
+        W = rng.glorot(seed, index, self.weight_shape, rows, cols, A.dtype)
+        self.W = DistDense(W, A.weight_layout, self.weight_shape)
         along_columns = Layout(A.grid, Cut(), A.next_layout.cols)
         local = along_columns.local_shape((1, shape[1]))
         self.b = DistDense(xp.zeros(local, A.dtype), along_columns, (1, shape[1])) if bias else None
         self.dropout = Dropout(rate, seed, index, nodes, xp.arange(*A.input_layout.col_range(shape[0])))
         self.keep_aggregate = keep_aggregate and index == 0
         self.order = order
-        self.kept: tuple[str, DistDense] | None = None  # the order of the last forward, and A H or H
+        self.kept: tuple[str, Any] | None = None  # the order of the last forward, and A H or H
         self.bits: Array = None
         self.aggregate: tuple[DistDense, DistDense] | None = None  # the features, and A times them
+
+    @property
+    def weight_shape(self) -> tuple[int, int]:
+        return self.shape
 
     def choose(self, need_input: bool) -> str:
         """The order of products for epochs in which the gradient of the input is wanted or not."""
@@ -102,8 +107,7 @@ class GraphConvolution:
             Z = self.A.multiply(Y, self._borrow(self.A.next_layout, self.shape[1]))
             self._give_back(Y)
         else:
-            constant = self.index == 0 and self.keep_aggregate and H is features and not need_input and self.dropout.rate == 0
-            kept = self._aggregate(H, constant)
+            kept = self._aggregate(H, self._constant(H is features, need_input))
             self._give_back(H)
             Z = self.A.times(kept, self.W, self._borrow(self.A.next_layout, self.shape[1]))
             if not keep:
@@ -165,14 +169,21 @@ class GraphConvolution:
         elif epoch is not None and self.dropout.rate > 0:
             self.dropout.apply(dH.block, epoch)
 
+    def _constant(self, features: bool, need_input: bool) -> bool:
+        """Will the input be the same in every epoch?"""
+        return self.index == 0 and self.keep_aggregate and features and not need_input and self.dropout.rate == 0
+
     def _aggregate(self, H: DistDense, constant: bool) -> DistDense:
         """A H, of constant features computed once, into memory of its own."""
         if not constant:
             self.aggregate = None
-            return self.A.multiply(H, self._borrow(self.A.output_layout, self.shape[0]))
+            return self._product(H, self._borrow(self.A.output_layout, self.shape[0]))
         if self.aggregate is None or self.aggregate[0] is not H:
-            self.aggregate = (H, self.A.multiply(H))
+            self.aggregate = (H, self._product(H))
         return self.aggregate[1]
+
+    def _product(self, H: DistDense, out: DistDense | None = None) -> DistDense:
+        return self.A.multiply(H, out)
 
     def _borrow(self, layout: Layout, width: int) -> DistDense:
         shape = (self.A.shape[0], width)

@@ -73,7 +73,7 @@ class GCN:
         for index, (operator, shape) in enumerate(zip(operators, pairwise(widths), strict=True)):
             on_device = self.grid.backend.asarray(ids[index])
             options = (seed, self.dropout, bias, on_device, product_order, keep_aggregate)
-            self.layers.append(GraphConvolution(operator, index, shape, *options))
+            self.layers.append(self._layer(operator, index, shape, *options))
         if product_order == TRANSFORM and not all(operator.associative for operator in operators):
             raise UserError(
                 f"--product-order {TRANSFORM}: algorithm {A.name} cuts the input of a product unlike its output, so it "
@@ -86,6 +86,9 @@ class GCN:
                     f"the output of layer {index} is not cut as layer {index + 1} takes it; "
                     "A needs equal partitions of its rows and columns"
                 )
+
+    def _layer(self, A: DistSparse, index: int, shape: tuple[int, int], *options: Any) -> GraphConvolution:
+        return GraphConvolution(A, index, shape, *options)
 
     @property
     def input_layout(self) -> Layout:
@@ -195,7 +198,7 @@ class GCN:
         """
         with self.grid.world.together():
             weights = [np.asarray(W) for W in weights]
-            expected = [layer.shape for layer in self.layers]
+            expected = [layer.weight_shape for layer in self.layers]
             if [W.shape for W in weights] != expected:
                 raise ValueError(f"weights of shapes {[W.shape for W in weights]} for layers {expected}")
         for layer, W in zip(self.layers, weights, strict=True):

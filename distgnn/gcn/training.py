@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from distgnn.errors import UserError
 from distgnn.gcn.loss import PARTS, TRAIN, Targets
 from distgnn.gcn.model import GCN
 from distgnn.gcn.optim import Optimizer, Parameter
-from distgnn.ledger import PHASES, Ledger
+from distgnn.grid import Grid
+from distgnn.ledger import Ledger
 from distgnn.matrix import DistDense
 
 Array = Any
@@ -49,26 +51,39 @@ def train(
     if targets.counts[TRAIN] == 0:
         raise UserError("nothing to train on: no node is both labelled and in the training split")
     for epoch in range(first_epoch, epochs + 1):
-        wanted = eval_every > 0 and ((epoch - 1) % eval_every == 0 or epoch == epochs)
-        record: dict[str, Any] = {"epoch": epoch, "loss": None}
-        started = time.perf_counter()
-        if wanted and model.dropout > 0:
-            record |= model.evaluate(X, targets, train_features)
-        evaluated = time.perf_counter()
-        with Ledger(timing) as ledger:
-            # Without dropout the logits of the training pass are those to evaluate.
-            evaluate_too = wanted and model.dropout == 0
-            record |= _step(model, X, targets, optimizer, epoch, train_features, evaluate_too)
-            model.grid.backend.synchronize()
-        seconds = time.perf_counter() - evaluated
-        phases = ledger.seconds
-        record["seconds"] = seconds
-        other = max(seconds - sum(phases.values()), 0.0)
-        record["phases"] = {name: phases[name] for name in PHASES} | {"other": other}
-        record["flight"] = ledger.flight
-        record["words"] = ledger.words
-        record["eval_seconds"] = evaluated - started
-        yield record
+        wanted = is_due(epoch, epochs, eval_every)
+        # Without dropout the logits of the training pass are those to evaluate.
+        evaluate_too = wanted and model.dropout == 0
+        step = partial(_step, model, X, targets, optimizer, epoch, train_features, evaluate_too)
+        evaluate = partial(model.evaluate, X, targets, train_features) if wanted and not evaluate_too else None
+        yield measured(epoch, step, evaluate, model.grid, timing)
+
+
+def is_due(epoch: int, epochs: int, every: int) -> bool:
+    """Is this epoch evaluated: the first, the last, and one in so many; none for 0?"""
+    return every > 0 and ((epoch - 1) % every == 0 or epoch == epochs)
+
+
+def measured(
+    epoch: int, step: Callable[[], dict[str, Any]], evaluate: Callable[[], dict[str, float]] | None, grid: Grid, timing: bool
+) -> dict[str, Any]:
+    """The record of an epoch: what `evaluate`, where it is wanted, and then `step` return, and what the step cost."""
+    record: dict[str, Any] = {"epoch": epoch, "loss": None}
+    started = time.perf_counter()
+    if evaluate is not None:
+        record |= evaluate()
+    evaluated = time.perf_counter()
+    with Ledger(timing) as ledger:
+        record |= step()
+        grid.backend.synchronize()
+    seconds = time.perf_counter() - evaluated
+    phases = ledger.seconds
+    record["seconds"] = seconds
+    record["phases"] = phases | {"other": max(seconds - sum(phases.values()), 0.0)}
+    record["flight"] = ledger.flight
+    record["words"] = ledger.words
+    record["eval_seconds"] = evaluated - started
+    return record
 
 
 def _step(

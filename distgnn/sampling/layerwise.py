@@ -58,7 +58,7 @@ class LayerWise(Sampler):
     def distributions(self, frontier: Stack) -> Iterator[sp.csr_array]:
         """The rows of P, one per minibatch with these vertices, in consecutive pieces (float64, up to a factor)."""
 
-    def sample(self, batches: Sequence[Any], *, epoch: int = 0, first: int = 0) -> list[Sample]:
+    def sample(self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0) -> list[Sample]:
         frontier, layers = stacked(batches), []
         for hop, size in enumerate(self.fanout):
             chosen = choose(self.distributions(frontier), size, self.keys(epoch, first, len(batches), hop), self.rescale)

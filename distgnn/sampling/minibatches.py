@@ -24,13 +24,7 @@ class Minibatches:
 
     def __init__(self, training: Any, batch_size: int, seed: int = 0) -> None:
         self.training, self.size, self.seed = np.sort(np.asarray(training, np.int64)), batch_size, seed
-        nodes = len(self.training)
-        if nodes == 0:
-            raise UserError("--batch-size: the graph has no training nodes to make minibatches of; give it a split with some")
-        if batch_size < 1:
-            raise UserError(f"--batch-size {batch_size}: expected a whole number of at least 1")
-        if batch_size > nodes:
-            raise UserError(f"--batch-size {batch_size}: there are only {nodes} training nodes; expected 1 to {nodes}")
+        check_batch_size(batch_size, len(self.training))
 
     def __len__(self) -> int:
         """Minibatches per epoch."""
@@ -47,3 +41,13 @@ class Minibatches:
         batches = self.epoch(epoch)
         for first in range(0, len(batches), count):
             yield first, batches[first : first + count]
+
+
+def check_batch_size(size: int, nodes: int) -> None:
+    """UserError, in the words of ``--batch-size``, unless minibatches of this size can be made of so many training nodes."""
+    if nodes == 0:
+        raise UserError("--batch-size: the graph has no training nodes to make minibatches of; give it a split with some")
+    if size < 1:
+        raise UserError(f"--batch-size {size}: expected a whole number of at least 1")
+    if size > nodes:
+        raise UserError(f"--batch-size {size}: there are only {nodes} training nodes; expected 1 to {nodes}")

@@ -34,7 +34,7 @@ class GraphSage(Sampler):
         super().__init__(graph, fanout, layers=layers, seed=seed)
         self.rescale = rescale
 
-    def sample(self, batches: Sequence[Any], *, epoch: int = 0, first: int = 0) -> list[Sample]:
+    def sample(self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0) -> list[Sample]:
         frontier, layers = stacked(batches), []
         for hop, fanout in enumerate(self.fanout):  # Alg. 1: from the batch outwards
             keys = self.keys(epoch, first, len(batches), hop)

@@ -37,7 +37,7 @@ class Saint(LayerWise):
     def distributions(self, frontier: Stack) -> Any:
         return repeated(self.importance, len(frontier.bounds) - 1)
 
-    def sample(self, batches: Sequence[Any], *, epoch: int = 0, first: int = 0) -> list[Sample]:
+    def sample(self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0) -> list[Sample]:
         """One sample per batch, of which only the number matters: the batch is what the subgraph has of the training vertices."""
         rows = repeated(self.importance, len(batches))
         chosen = choose(rows, self.fanout[0], self.keys(epoch, first, len(batches), 0), self.rescale)

@@ -15,7 +15,7 @@ from distgnn.sampling.block import Sample
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.relabel import Relabelling, Stack
 
-PROBABILITY, DRAW, EXTRACT = "sampling: probability", "sampling: draw", "sampling: extract"
+PROBABILITY, DRAW, EXTRACT = "probability", "draw", "extract"
 
 
 class Sampler(ABC):
@@ -38,18 +38,18 @@ class Sampler(ABC):
         self.labels = Relabelling(graph.n)
 
     @abstractmethod
-    def sample(self, batches: Sequence[Any], *, epoch: int = 0, first: int = 0) -> list[Sample]:
+    def sample(self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0) -> list[Sample]:
         """One sample per batch.
 
         Args:
             batches: int64 global ids of each minibatch's vertices, distinct within a minibatch.
-            first: number of the first of these minibatches in the epoch; the others follow. A minibatch with the same number and
-                ids has the same sample, whatever else is in the bulk.
+            first: number of the first of these minibatches in the epoch, whom the others follow; or the number of each. A
+                minibatch with the same number and ids has the same sample, whatever else is in the bulk.
         """
 
-    def keys(self, epoch: int, first: int, count: int, layer: int) -> np.ndarray:
-        """uint64 (count): keys of minibatches first, first + 1, ..."""
-        of = range(first, first + count)
+    def keys(self, epoch: int, first: int | Sequence[int], count: int, layer: int) -> np.ndarray:
+        """uint64 (count): keys of the minibatches first, first + 1, ..., or of those that are listed."""
+        of = range(first, first + count) if isinstance(first, int) else first
         return np.array([rng.key(self.seed, rng.SAMPLE, epoch, minibatch, layer) for minibatch in of], np.uint64)
 
 
@@ -76,4 +76,4 @@ def joined(pieces: Sequence[tuple[np.ndarray, ...]], dtype: Any) -> tuple[np.nda
 
 def step(name: str) -> Any:
     """Time one of the three steps of Algorithm 1, where a ledger asks for it."""
-    return timed("spmm", name)
+    return timed("sampling", name)

@@ -10,13 +10,14 @@ import numpy as np
 from distgnn.errors import UserError
 from distgnn.grid import Grid
 from distgnn.layout import Layout
-from distgnn.matrix import DistDense, DistSparse
+from distgnn.matrix import BlockSource, DistDense, DistSparse
 from distgnn.store.loader import Order, Store
+from distgnn.store.neighbours import Neighbours
 
 
 def load(
     store: Store | str | os.PathLike[str], grid: Grid, algorithm: str = "1d", order: str | None = None, dtype: Any = None,
-    sparsity_aware: bool | str = False, **partitions: Any,
+    sparsity_aware: bool | str = False, neighbours: bool = False, **partitions: Any,
 ) -> DistSparse:  # fmt: skip
     """The adjacency matrix of a store as a distributed operator. Collective.
 
@@ -27,6 +28,7 @@ def load(
             ``1.5d``; the others cut it evenly. ``double`` is for ``3d``, whose layers take its two versions in turn.
         dtype: of the values; default: as stored.
         sparsity_aware: send only the rows that are needed, see ``algorithms.distribute``.
+        neighbours: ones in place of all off-diagonal non-zeros, and nothing on the diagonal.
         partitions: other partition vectors, as the algorithm's class takes them.
 
     Raises:
@@ -48,7 +50,8 @@ def load(
     if source.partition is not None and algorithm in algorithms.SPARSITY_AWARE:
         _check_parts(source.name, len(source.partition) - 1, grid, algorithm)
         partitions = {"row_parts": source.partition, "col_parts": source.partition} | partitions
-    return algorithms.distribute(source, grid, algorithm, sparsity_aware, **partitions)
+    matrix: BlockSource = Neighbours(source, not opened.manifest["directed"]) if neighbours else source
+    return algorithms.distribute(matrix, grid, algorithm, sparsity_aware, **partitions)
 
 
 def _check_alternates(store: Store, order: str, algorithm: str) -> None:

@@ -47,7 +47,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
 
 def test_defaults_and_flags() -> None:
     args = cli.parse(["train", "x.dg"])
-    assert (args.algorithm, args.hidden, args.epochs, args.weight_decay, args.dropout) == ("1d", [16], 200, [0.0], 0.0)
+    assert (args.algorithm, args.hidden, args.epochs, args.weight_decay, args.dropout) == (None, [16], 200, [0.0], 0.0)
     args = cli.parse(["train", "x.dg", "--hidden", "64,32", "--weight-decay", "5e-4,0", "--no-bias", "--grid=2x2"])
     assert (args.hidden, args.weight_decay, args.bias, args.grid) == ([64, 32], [5e-4, 0.0], False, "2x2")
 

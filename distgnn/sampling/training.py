@@ -1,0 +1,188 @@
+"""Training on minibatches, data-parallel: sampling, feature fetching, propagation (Tripathy et al., section 6 and figure 3).
+
+Every rank trains minibatches of its own with weights that all have, and the gradients of an update are summed by one all-reduce.
+An update takes the same minibatches whatever the number of ranks, so it is the same to rounding. Accuracies are those of the
+whole graph, by the distributed product that the network is made of.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from distgnn import backend
+from distgnn.gcn.loss import Targets
+from distgnn.gcn.model import GCN
+from distgnn.gcn.optim import Optimizer
+from distgnn.gcn.training import is_due, measured
+from distgnn.grid import Grid
+from distgnn.matrix import DistDense
+from distgnn.sampling.block import Sample
+from distgnn.sampling.convolution import sampled
+from distgnn.sampling.fetch import Features
+from distgnn.sampling.minibatches import Minibatches
+from distgnn.sampling.sampler import Sampler
+from distgnn.sampling.schedule import Turn, bulks, turns
+from distgnn.sampling.spgemm import Partitioned
+
+Array = Any
+
+#: Parts of an epoch, as figure 4 of Tripathy et al. has them, and what follows them.
+STEPS = ("sampling", "fetching", "propagation", "update")
+
+
+class MinibatchTraining:
+    """A network, its features and labels, and where its minibatches come from. Collective.
+
+    Args:
+        model: a GCN, or a SageMean for minibatches in which every vertex's own features are among the first, on 1.5D.
+        X: features in `model.input_layout`.
+        targets: of the network.
+        sampler: on a graph in the same order, replicated or partitioned over `model.grid`.
+        batch_size: nodes of a minibatch.
+        per_update: minibatches of which the average gradient makes an update; as many ranks can work at a time.
+        bulk: minibatches that a rank samples at a time.
+        seed: of the minibatches.
+
+    Raises:
+        UserError: no training nodes, or a batch size that does not fit (on every rank).
+    """
+
+    def __init__(
+        self, model: GCN, X: DistDense, targets: Targets, sampler: Sampler, batch_size: int, per_update: int, bulk: int = 1,
+        seed: int = 0,
+    ) -> None:  # fmt: skip
+        self.model, self.X, self.targets, self.sampler = model, X, targets, sampler
+        self.grid: Grid = model.grid
+        nodes, self.labels = training_nodes(targets)
+        self.minibatches = Minibatches(nodes, batch_size, seed)
+        self.turns = turns(len(self.minibatches), per_update, self.grid.size)
+        self.bulk = bulk
+        self.features = Features(X)
+        self.layers = [sampled(layer) for layer in model.layers]
+        rows = self.grid.world.gather_objects(self.grid.coords.get("rows", 0))
+        self.row_mates = [rank for rank, row in enumerate(rows) if row == rows[self.grid.rank]]
+        self.seconds = dict.fromkeys(STEPS, 0.0)
+
+    def train(
+        self, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1, eval_every: int = 1, timing: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """As :func:`distgnn.gcn.training.train`; `steps` of a record are this rank's seconds of the epoch in `STEPS`, waiting for
+        other ranks included. The loss is the mean over the epoch's minibatches, each with the weights that it was trained with.
+        """
+        for epoch in range(first_epoch, epochs + 1):
+            evaluate = partial(self.model.evaluate, self.X, self.targets, False) if is_due(epoch, epochs, eval_every) else None
+            yield measured(epoch, partial(self._epoch, epoch, optimizer), evaluate, self.grid, timing)
+
+    def _epoch(self, epoch: int, optimizer: Optimizer) -> dict[str, Any]:
+        self.seconds = dict.fromkeys(STEPS, 0.0)
+        losses, gradients = np.zeros(2), self._zeros()
+        for bulk in bulks(self.turns, self.bulk):
+            with self._step("sampling"):
+                samples = self._sample(epoch, bulk)
+            for turn, sample in zip(bulk, samples, strict=True):
+                with self._step("fetching"):
+                    H = self.features.fetch(np.empty(0, np.int64) if sample is None else sample.inputs)
+                with self._step("propagation"):
+                    number = turn.numbers[self.grid.rank]
+                    if sample is not None and number is not None:
+                        self._propagate(sample, H, (epoch - 1) * len(self.minibatches) + number + 1, gradients)
+                if turn.updates:
+                    with self._step("update"):
+                        losses += self._update(gradients, optimizer)
+                    gradients = self._zeros()
+        return {"loss": float(losses[0] / losses[1]) if losses[1] else float("nan"), "steps": self.seconds}
+
+    def _sample(self, epoch: int, bulk: list[Turn]) -> list[Sample | None]:
+        """This rank's minibatch of every turn. A process row that has a partitioned graph samples those of its ranks together."""
+        together = self.row_mates if isinstance(self.sampler.graph, Partitioned) else [self.grid.rank]
+        batches = self.minibatches.epoch(epoch)
+        wanted = [(rank, number) for turn in bulk for rank in together if (number := turn.numbers[rank]) is not None]
+        numbers = [number for _, number in wanted]
+        drawn = self.sampler.sample([batches[number] for number in numbers], epoch=epoch, first=numbers)
+        own = {number: sample for (rank, number), sample in zip(wanted, drawn, strict=True) if rank == self.grid.rank}
+        return [None if (number := turn.numbers[self.grid.rank]) is None else own[number] for turn in bulk]
+
+    def _propagate(self, sample: Sample, H: Array, step: int, gradients: Array) -> None:
+        """Forward, loss and backward of a minibatch, added to `gradients`."""
+        gradients[-1] += len(sample.batch) if sample.loss_weights is None else len(self.minibatches.training)
+        if not len(sample.batch):
+            return
+        for layer, block in zip(self.layers, sample.blocks, strict=True):
+            H = layer.forward(block, H, step)
+        on = self.grid.backend
+        labels = on.asarray(self.labels[np.searchsorted(self.minibatches.training, sample.batch)])
+        counts = sample.loss_weights
+        loss, G = cross_entropy(H, labels, None if counts is None else on.asarray(counts.astype(H.dtype)))
+        gradients[-2] += loss
+        weights: list[Array] = []
+        biases: list[Array] = []
+        for layer in reversed(self.layers):
+            dW, db, G = layer.backward(G)
+            weights.insert(0, dW)
+            biases += [] if db is None else [db]
+        for view, gradient in zip(self._views(gradients), weights + biases[::-1], strict=True):
+            view += gradient
+
+    def _update(self, gradients: Array, optimizer: Optimizer) -> np.ndarray:
+        """A step with the average gradient; returns (sum of losses, nodes that it is over). Collective."""
+        self.grid.world.allreduce(gradients)
+        total = self.grid.backend.to_host(gradients[-2:]).astype(np.float64)
+        if total[1]:
+            gradients[:-2] /= gradients[-1]
+            optimizer.step(self.model.parameters, self._views(gradients))
+        return total
+
+    def _zeros(self) -> Array:
+        """Room for the gradients of all parameters one after another, the sum of losses and the number of nodes."""
+        sizes = [parameter.block.size for parameter in self.model.parameters]
+        return self.grid.backend.xp.zeros(sum(sizes) + 2, self.X.dtype)
+
+    def _views(self, gradients: Array) -> Sequence[Array]:
+        """The gradients of all parameters in a buffer, in their shapes."""
+        shapes = [parameter.block.shape for parameter in self.model.parameters]
+        ends = np.cumsum([rows * columns for rows, columns in shapes]).tolist()
+        return [gradients[end - shape[0] * shape[1] : end].reshape(shape) for shape, end in zip(shapes, ends, strict=True)]
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.grid.backend.synchronize()
+        self.seconds[name] += time.perf_counter() - start
+
+
+def training_nodes(targets: Targets) -> tuple[np.ndarray, np.ndarray]:
+    """Positions (int64, ascending) and labels of all training nodes of the graph, on every rank. Collective."""
+    grid, first = targets.layout.grid, targets.layout.row_range[0]
+    to_host = grid.backend.to_host
+    own = to_host(targets.train_rows).astype(np.int64) + first, to_host(targets.train_labels)
+    everybody = grid.along(*targets.layout.row_axes).gather_objects(own)
+    nodes, labels = (np.concatenate(arrays) for arrays in zip(*everybody, strict=True))
+    return nodes, labels
+
+
+def cross_entropy(Z: Array, labels: Array, weights: Array | None) -> tuple[float, Array]:
+    """Sum over the rows of their cross-entropy, each times its weight, and the gradient by Z, in memory of Z.
+
+    Args:
+        Z: (m, classes) logits; labels: int64 (m); weights: (m), or None for ones.
+    """
+    xp = backend.module(Z)
+    own = xp.arange(len(Z)), labels
+    Z -= Z.max(axis=1, keepdims=True)
+    true_logits = Z[own].astype(np.float64)
+    xp.exp(Z, out=Z)
+    sums = Z.sum(axis=1)
+    losses = xp.log(sums.astype(np.float64)) - true_logits
+    Z /= sums[:, None]
+    Z[own] -= 1
+    if weights is not None:
+        losses *= weights
+        Z *= weights[:, None]
+    return float(losses.sum()), Z
