@@ -14,8 +14,8 @@ from typing import Any
 from distgnn.errors import UserError
 from distgnn.trace import COMPUTE, EPOCHS, UNDER_WAY, WAITED
 
-PHASES = ("spmm", "gemm", "comm", "other")
-COLOURS = {"spmm": "#4269d0", "gemm": "#6cc5b0", "comm": "#efb118", "other": "#9c9c9c"}
+PHASES = ("spmm", "gemm", "comm", "sampling", "other")
+COLOURS = {"spmm": "#4269d0", "gemm": "#6cc5b0", "comm": "#efb118", "sampling": "#a463f2", "other": "#9c9c9c"}
 LOOKS = COLOURS | {"under way": "#f6dd9a"}
 #: What the end of a log says of every rank, and the unit to show it in.
 RANKS = {"words": ("million words received", 1e6), "messages": ("messages", 1), "peak_bytes": ("peak MiB", 2**20)}
@@ -111,8 +111,9 @@ def _read(path: Path) -> str:
 
 
 def median_phases(log: Log) -> dict[str, float]:
-    """Seconds of each phase, the median over epochs."""
-    return {phase: statistics.median(epoch["phases"].get(phase, 0.0) for epoch in log["epochs"]) for phase in PHASES}
+    """Seconds of each phase that the log has, the median over epochs."""
+    told = [phase for phase in PHASES if any(phase in epoch["phases"] for epoch in log["epochs"])]
+    return {phase: statistics.median(epoch["phases"].get(phase, 0.0) for epoch in log["epochs"]) for phase in told}
 
 
 def table(logs: Sequence[Log]) -> str:
@@ -123,7 +124,7 @@ def table(logs: Sequence[Log]) -> str:
         ranks = len(log["run"]["ranks"])
         seconds = statistics.median(epoch["seconds"] for epoch in log["epochs"])
         under_way = statistics.median(epoch.get("flight", 0.0) for epoch in log["epochs"])
-        exposed = f"{median_phases(log)['comm'] / under_way:.0%}" if under_way else ""
+        exposed = f"{median_phases(log).get('comm', 0.0) / under_way:.0%}" if under_way else ""
         rows.append([
             log["name"], config["algorithm"], "x".join(map(str, log["run"]["grid"].values())), ranks,
             "-".join(map(str, config["widths"])), len(log["epochs"]), _number(last["loss"]), _number(end.get("test_acc")),
@@ -208,14 +209,15 @@ def draw_phases(logs: Sequence[Log]) -> Any:
     figure, (axes,) = _figure(height=0.8 + 0.4 * len(logs))
     left = [0.0] * len(logs)
     medians = [median_phases(log) for log in logs]
-    for phase in PHASES:
-        widths = [found[phase] for found in medians]
+    shown = [phase for phase in PHASES if any(phase in found for found in medians)]
+    for phase in shown:
+        widths = [found.get(phase, 0.0) for found in medians]
         axes.barh(range(len(logs)), widths, left=left, color=COLOURS[phase], label=phase)
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.set_yticks(range(len(logs)), [log["name"] for log in logs])
     axes.invert_yaxis()
     axes.set(xlabel="seconds (median over epochs)")
-    axes.legend(ncols=len(PHASES), loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    axes.legend(ncols=len(shown), loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
 
 
