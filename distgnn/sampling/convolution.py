@@ -30,15 +30,15 @@ class SampledConvolution:
     """
 
     def __init__(self, layer: GraphConvolution) -> None:
-        self.layer, self.on = layer, layer.A.grid.backend
+        self.layer, self.on, self.workspace = layer, layer.A.grid.backend, layer.A.grid.workspace
         self.dtype = layer.A.dtype
         self.kept: Any = None
 
     def forward(self, block: Block, H: Array, step: int) -> Array:
-        """Z (len(block.rows), fan out), new.
+        """Z (len(block.rows), fan out), in memory borrowed from the grid's workspace.
 
         Args:
-            H: (len(block.cols), fan in); features (layer 0) or the Z of the layer before. Overwritten.
+            H: (len(block.cols), fan in); features (layer 0) or the Z of the layer before. Overwritten and, once used, given back.
             step: number of the minibatch in the whole run, on which dropout's masks depend.
         """
         dropout = self._dropout(block, step)
@@ -47,24 +47,28 @@ class SampledConvolution:
         elif self.layer.index > 0:
             relu(H)
         bits = positive_bits(H) if self.layer.index > 0 else None
-        A = self._matrix(block)
-        T = local.spmm(A, H)
-        own = H[: len(block.rows)]
-        self.kept = A, own, T, bits
-        Z = self._transform(own, T)
+        A = to_device(block, self._values(block), self.on)
+        T = local.spmm(A, H, self._borrow(len(block.rows), self.layer.shape[0]))
+        H = self._needed(H)
+        self.kept = A, H, T, bits
+        Z = self._transform(H, T)
         if self.layer.b is not None:
             Z += self.layer.b.block
         return Z
 
     def backward(self, G: Array) -> tuple[Array, Array | None, Array | None]:
-        """Gradients of W and b, and that of the Z of the layer before (None for layer 0), from that of Z."""
-        (A, own, T, bits), self.kept = self.kept, None
+        """Gradients of W and b, and that of the Z of the layer before (None for layer 0), from that of Z, which is given back to
+        the workspace, like what `forward` kept.
+        """
+        (A, H, T, bits), self.kept = self.kept, None
         db = None if self.layer.b is None else G.sum(axis=0, keepdims=True, dtype="float64").astype(G.dtype)
-        dW = self._weights(own, T, G)
-        if self.layer.index == 0:
-            return dW, db, None
-        dH = self._input(A, G)
-        keep_positive(dH, bits, self.layer.dropout.scale)
+        dW = self._weights(H, T, G)
+        dH = None
+        if self.layer.index > 0:
+            dH = self._input(A, G)
+            keep_positive(dH, bits, self.layer.dropout.scale)
+        for used in (T, G) if H is None else (H, T, G):
+            self.workspace.give_back(used)
         return dW, db, dH
 
     def _dropout(self, block: Block, step: int) -> Dropout | None:
@@ -74,20 +78,32 @@ class SampledConvolution:
         columns = self.on.xp.arange(layer.shape[0])
         return Dropout(layer.dropout.rate, layer.dropout.seed, layer.index, self.on.asarray(block.cols), columns)
 
-    def _matrix(self, block: Block) -> CSR:
-        return to_device(block, self._values(block), self.on)
+    def _borrow(self, rows: int, columns: int) -> Array:
+        return self.workspace.borrow((rows, columns), self.dtype)
 
     def _values(self, block: Block) -> np.ndarray:
         return block.data.astype(self.dtype, copy=False)
 
-    def _transform(self, own: Array, T: Array) -> Array:
-        return local.gemm(T, self.layer.W.block)
+    def _needed(self, H: Array) -> Array | None:
+        """What of the input is needed beside its aggregate; the rest is given back."""
+        self.workspace.give_back(H)
+        return None
 
-    def _weights(self, own: Array, T: Array, G: Array) -> Array:
+    def _transform(self, H: Array, T: Array) -> Array:
+        return local.gemm(T, self.layer.W.block, self._borrow(len(T), self.layer.shape[1]))
+
+    def _weights(self, H: Array, T: Array, G: Array) -> Array:
         return local.gemm(T, G, trans_a=True)
 
     def _input(self, A: CSR, G: Array) -> Array:
-        return local.spmm(A.transposed(self.on), local.gemm(G, self.layer.W.block, trans_b=True))
+        return self._through(A, G, self.layer.W.block)
+
+    def _through(self, A: CSR, G: Array, W: Array) -> Array:
+        """Aᵀ (G Wᵀ)."""
+        rows, width = A.shape
+        with self.workspace.lend((rows, self.layer.shape[0]), self.dtype) as dT:
+            local.gemm(G, W, dT, trans_b=True)
+            return local.spmm(A.transposed(self.on), dT, self._borrow(width, self.layer.shape[0]))
 
 
 class SampledMean(SampledConvolution):
@@ -99,20 +115,23 @@ class SampledMean(SampledConvolution):
         counts = np.diff(block.indptr)
         return np.repeat(1 / np.maximum(counts, 1).astype(self.dtype), counts)
 
-    def _transform(self, own: Array, T: Array) -> Array:
-        Z = local.gemm(own, self.layer.own.block)
-        return local.gemm(T, self.layer.neighbours.block, out=Z, accumulate=True)
+    def _needed(self, H: Array) -> Array:
+        return H
 
-    def _weights(self, own: Array, T: Array, G: Array) -> Array:
+    def _transform(self, H: Array, T: Array) -> Array:
+        Z = local.gemm(H[: len(T)], self.layer.own.block, self._borrow(len(T), self.layer.shape[1]))
+        return local.gemm(T, self.layer.neighbours.block, Z, accumulate=True)
+
+    def _weights(self, H: Array, T: Array, G: Array) -> Array:
         dW = self.on.empty(self.layer.weight_shape, self.dtype)
         f = self.layer.shape[0]
-        local.gemm(own, G, out=dW[:f], trans_a=True)
-        local.gemm(T, G, out=dW[f:], trans_a=True)
+        local.gemm(H[: len(T)], G, dW[:f], trans_a=True)
+        local.gemm(T, G, dW[f:], trans_a=True)
         return dW
 
     def _input(self, A: CSR, G: Array) -> Array:
-        dH = local.spmm(A.transposed(self.on), local.gemm(G, self.layer.neighbours.block, trans_b=True))
-        dH[: len(G)] += local.gemm(G, self.layer.own.block, trans_b=True)
+        dH = self._through(A, G, self.layer.neighbours.block)
+        local.gemm(G, self.layer.own.block, dH[: len(G)], accumulate=True, trans_b=True)
         return dH
 
 

@@ -37,7 +37,7 @@ class Features:
         if H.layout.row_axes != ("rows",) or grid.count(*H.layout.col_axes) != 1:
             cut = f"({', '.join(H.layout.row_axes)}) x ({', '.join(H.layout.col_axes)})"
             raise ValueError(f"features are fetched from block rows over the axis rows; these are cut over {cut}")
-        self.backend, self.column = grid.backend, grid.along("rows")
+        self.backend, self.column, self.workspace = grid.backend, grid.along("rows"), grid.workspace
         self.block, self.shape, self.dtype = H.block, H.shape, H.dtype
         self.parts = H.layout.rows.vector(grid, H.shape[0])
 
@@ -50,18 +50,33 @@ class Features:
         Raises:
             ValueError: ids that are no list of integers, or out of range. On all ranks of the process column.
         """
+        rows = self.borrow(ids)
+        self.workspace.forget(rows)
+        return rows
+
+    def borrow(self, ids: Any) -> Any:
+        """:meth:`fetch` into memory of the grid's workspace, to be given back there."""
         with self.column.together():
-            distinct, places = np.unique(self._checked(ids), return_inverse=True)
+            ids = self._checked(ids)
+        if self.column.size == 1:
+            return local.gather_rows(self.block, self.backend.asarray(ids), self._room(ids))
+        distinct, places = np.unique(ids, return_inverse=True)
         rows = self._fetch(distinct)
-        in_order = places.size == distinct.size and bool((places[1:] > places[:-1]).all())
-        return rows if in_order else local.gather_rows(rows, self.backend.asarray(places))
+        if places.size == distinct.size and bool((places[1:] > places[:-1]).all()):
+            return rows
+        ordered = local.gather_rows(rows, self.backend.asarray(places), self._room(ids))
+        self.workspace.give_back(rows)
+        return ordered
+
+    def _room(self, ids: np.ndarray) -> Any:
+        return self.workspace.borrow((ids.size, self.shape[1]), self.dtype)
 
     def _fetch(self, ids: np.ndarray) -> Any:
         """Rows of rising ids: those of each rank follow each other where they end up."""
-        comm, on, f = self.column, self.backend, self.shape[1]
+        comm, on = self.column, self.backend
         bounds = np.searchsorted(ids, self.parts)
         wanted = [on.asarray(ids[bounds[q] : bounds[q + 1]] - self.parts[q]) for q in range(comm.size)]
-        rows = on.empty((ids.size, f), self.dtype)
+        rows = self._room(ids)
         others = [(comm.rank + step) % comm.size for step in range(1, comm.size)]
         counts = comm.swap_objects([asked.size for asked in wanted])
         asked = {r: on.empty((counts[r],), np.int64) for r in others}

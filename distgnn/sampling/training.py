@@ -87,7 +87,7 @@ class MinibatchTraining:
                 samples = self._sample(epoch, bulk)
             for turn, sample in zip(bulk, samples, strict=True):
                 with self._step("fetching"):
-                    H = self.features.fetch(np.empty(0, np.int64) if sample is None else sample.inputs)
+                    H = self.features.borrow(np.empty(0, np.int64) if sample is None else sample.inputs)
                 with self._step("propagation"):
                     number = turn.numbers[self.grid.rank]
                     if sample is not None and number is not None:
@@ -112,6 +112,7 @@ class MinibatchTraining:
         """Forward, loss and backward of a minibatch, added to `gradients`."""
         gradients[-1] += len(sample.batch) if sample.loss_weights is None else len(self.minibatches.training)
         if not len(sample.batch):
+            self.grid.workspace.give_back(H)
             return
         for layer, block in zip(self.layers, sample.blocks, strict=True):
             H = layer.forward(block, H, step)

@@ -9,6 +9,9 @@ from distgnn.layout import Range
 from distgnn.matrix import BlockSource
 
 
+ROWS = 1 << 16  # that are looked at together
+
+
 class Neighbours(BlockSource):
     """A block source of the off-diagonal non-zeros of another, all of them 1.
 
@@ -23,8 +26,12 @@ class Neighbours(BlockSource):
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
         block = self.source.block(rows, cols)
-        owners = np.repeat(np.arange(rows[0], rows[1]), np.diff(block.indptr))
-        kept = (block.data != 0) & (owners != block.indices.astype(np.int64) + cols[0])
-        ends = np.concatenate(([0], np.cumsum(kept)))[block.indptr].astype(block.indptr.dtype)
+        kept, counts = block.data != 0, np.diff(block.indptr)
+        for top in range(0, len(counts), ROWS):
+            entries = slice(block.indptr[top], block.indptr[min(top + ROWS, len(counts))])
+            diagonal = np.arange(len(counts[top : top + ROWS])) + (top + rows[0] - cols[0])
+            kept[entries] &= block.indices[entries] != np.repeat(diagonal, counts[top : top + ROWS])
+        before = np.zeros(kept.size + 1, block.indptr.dtype)
+        np.cumsum(kept, out=before[1:])
         indices = block.indices[kept]
-        return sp.csr_array((np.ones(indices.size, self.dtype), indices, ends), shape=block.shape)
+        return sp.csr_array((np.ones(indices.size, self.dtype), indices, before[block.indptr]), shape=block.shape)
