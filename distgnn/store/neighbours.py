@@ -8,7 +8,6 @@ import scipy.sparse as sp
 from distgnn.layout import Range
 from distgnn.matrix import BlockSource
 
-
 ROWS = 1 << 16  # that are looked at together
 
 
