@@ -114,15 +114,15 @@ def row(G: Replicated, kind: str, size: int, args: argparse.Namespace) -> str:
 
 
 def shares(run: Callable[[], None]) -> list[float]:
-    """Of the wall-clock time of the fastest of some runs, by step."""
+    """Of the wall-clock time of the fastest of some runs, by step, with the products that are made in it."""
     found = []
     for _ in range(REPEATS):
-        with Ledger(timing=True) as ledger:
+        with Ledger(trace=True) as ledger:
             before = timing.CLOCKS["wall"]()
             run()
             total = timing.CLOCKS["wall"]() - before
-        seconds = {entry["operation"]: entry["seconds"] for entry in ledger.entries()}
-        found.append((total, [seconds.get(name, 0.0) / total for name in STEPS]))
+        events = ledger.events or []
+        found.append((total, [sum(e.stop - e.start for e in events if e.operation == name) / total for name in STEPS]))
     return min(found)[1]
 
 

@@ -31,9 +31,18 @@ def row_pointers(counts: Array) -> Array:
     return pointers
 
 
-def lengths(A: Any) -> Array:
-    """The number of entries of each row."""
-    return A.indptr[1:] - A.indptr[:-1]
+def with_indices(A: Any, kind: Any) -> Any:
+    """The matrix with row pointers and column numbers of this integer type, where they fit; values are shared. SciPy would
+    otherwise convert all of a large B of int32 in every product with a small A of int64.
+    """
+    if A.indices.dtype == kind == A.indptr.dtype or max(A.nnz, *A.shape) > np.iinfo(kind).max:
+        return A
+    return type(A)((A.data, A.indices.astype(kind), A.indptr.astype(kind)), shape=A.shape)
+
+
+def lengths(A: Any, rows: Array | None = None) -> Array:
+    """Entries in every row of A, or in each of these."""
+    return A.indptr[1:] - A.indptr[:-1] if rows is None else A.indptr[rows + 1] - A.indptr[rows]
 
 
 def unpack(rows: Packed, width: int, like: Any) -> Any:
@@ -128,10 +137,10 @@ def join(parts: Sequence[Packed]) -> Packed:
 
 
 def multiplications(A: Any, counts: Array) -> Array:
-    """int64 (rows of A): multiplications in each row of ``A B``, where the rows of ``B`` have so many entries. No row of the
-    product has more entries.
+    """int64 (rows of A): multiplications in each row of ``A B``, where ``counts`` says for each entry of A how many entries the
+    row of B has that it is multiplied with. No row of the product has more entries.
     """
-    totals = row_pointers(counts[A.indices])
+    totals = row_pointers(counts)
     return totals[A.indptr[1:]] - totals[A.indptr[:-1]]
 
 

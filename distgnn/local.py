@@ -106,8 +106,8 @@ def spgemm(A: Any, B: Any) -> Any:
         raise ValueError(f"spgemm: shapes {A.shape} and {B.shape} don't multiply")
     on = backend.of(B.data)
     if not on.on_device:
-        A, B = sp.csr_array(A), sp.csr_array(B)
-    ledger.charge("spmm", "spgemm", flops=2 * int(csr_rows.multiplications(A, csr_rows.lengths(B)).sum()))
+        A, B = csr_rows.with_indices(sp.csr_array(A), B.indices.dtype), sp.csr_array(B)
+    ledger.charge("spmm", "spgemm", flops=2 * int(csr_rows.lengths(B, A.indices).sum()))
     with ledger.timed("spmm", "spgemm", synchronize=on.synchronize):
         if csr_rows.at_most_one_per_row(A):
             return csr_rows.scaled_rows(A, B)
@@ -127,7 +127,7 @@ def spgemm_pieces(A: Any, B: Any, entries: int | None) -> Iterator[tuple[Range, 
     """
     if A.shape[1] != B.shape[0]:
         raise ValueError(f"spgemm: shapes {A.shape} and {B.shape} don't multiply")
-    estimates = csr_rows.multiplications(A, csr_rows.lengths(B))
+    estimates = csr_rows.multiplications(A, csr_rows.lengths(B, A.indices))
     for first, last in csr_rows.cut(backend.of(estimates).to_host(estimates), entries):
         yield (first, last), spgemm(A[first:last], B)
 

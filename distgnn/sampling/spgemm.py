@@ -220,7 +220,8 @@ class Partitioned(_Operand):
             return np.zeros(Q_i.shape[0], np.int64)
         lengths = list(fetch.lengths.values())
         counts = np.concatenate(lengths).astype(np.int64) if lengths else np.empty(0, np.int64)
-        return self.row.allreduce(csr_rows.multiplications(self._only(Q_i, fetch.needed), counts))
+        Q_needed = self._only(Q_i, fetch.needed)
+        return self.row.allreduce(csr_rows.multiplications(Q_needed, counts[Q_needed.indices]))
 
 
 class NeededRows:

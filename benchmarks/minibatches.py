@@ -1,0 +1,108 @@
+"""Seconds of an epoch of minibatch training and what they are spent on (Tripathy et al., MLSys 2024, figures 4 and 6).
+
+    distgnn generate rmat rmat21 --scale 21 --degree 16 --features 64 --classes 16 --split 0.05/0.05/0.1
+    distgnn prepare rmat21 rmat21.dg
+    mpiexec -n 4 python benchmarks/minibatches.py rmat21.dg --out benchmarks/results/minibatches.md
+
+Table 4's networks: GraphSAGE, batches of 1024, fanout 15, 10, 5; LADIES, batches of 512, 512 nodes per layer, here two layers
+and one. With the graph on every rank and partitioned, for every replication factor. The first epoch of each is not counted;
+evaluation is not part of an epoch. Seconds are means over ranks, those of waiting for others included; sampling and fetching
+include their communication.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import distgnn as dg
+from distgnn.algorithms import grids, make_grid
+from distgnn.bench.timing import machine
+from distgnn.gcn import GCN, Adam, SageMean
+from distgnn.launch import install_abort_hook
+from distgnn.sampling import GraphSage, Ladies, Partitioned, Replicated
+from distgnn.sampling.training import STEPS, MinibatchTraining
+from distgnn.store import load_targets
+from distgnn.store.neighbours import Neighbours
+
+#: Name -> (network, sampler, fanout, batch size)
+KINDS: dict[str, tuple[Any, Any, list[int], int]] = {
+    "SAGE 15,10,5": (SageMean, GraphSage, [15, 10, 5], 1024),
+    "LADIES 512,512": (GCN, Ladies, [512, 512], 512),
+    "LADIES 512": (GCN, Ladies, [512], 512),
+}
+
+
+def main() -> None:
+    install_abort_hook()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("store")
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=4, help="counted")
+    parser.add_argument("--bulk", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--out", type=Path, help="file to append to")
+    args = parser.parse_args()
+    comm, store = MPI.COMM_WORLD, dg.Store(args.store)
+    lines = [line for kind in args.kinds for line in rows(comm, store, kind, args)]
+    if comm.rank == 0:
+        text = report(store, lines, comm.size, args)
+        print(text, flush=True)
+        if args.out:
+            with args.out.open("a") as file:
+                file.write(text)
+
+
+def rows(comm: MPI.Intracomm, store: dg.Store, kind: str, args: argparse.Namespace) -> Iterator[str]:
+    """Lines of the table: replicated and partitioned, c = 1, ..., P."""
+    for sizes in sorted(grids("1.5d", comm.size), key=lambda sizes: sizes["reps"]):
+        grid = make_grid(comm, "1.5d", sizes)
+        for partitioned in (False, True):
+            yield from measure(grid, store, kind, partitioned, args)
+        grid.free()
+
+
+def measure(grid: dg.Grid, store: dg.Store, kind: str, partitioned: bool, args: argparse.Namespace) -> Iterator[str]:
+    network, sampler, fanout, batch_size = KINDS[kind]
+    order = store.order()
+    matrix: Any = Neighbours(order, True) if network is SageMean else order
+    operator = dg.load(store, grid, "1.5d", neighbours=network is SageMean)
+    hidden = [args.hidden] * (len(fanout) - 1)
+    X = dg.load_features(store, operator.input_layout)
+    graph = Partitioned(grid, matrix, order.partition) if partitioned else Replicated(matrix)
+    for bulk in args.bulk:
+        model = network(operator, [store.width, *hidden, store.classes])
+        targets = model.targets(*load_targets(store, model.output_layout))
+        training = MinibatchTraining(model, X, targets, sampler(graph, fanout), batch_size, max(8, grid.size), bulk)
+        records = list(training.train(Adam(), args.epochs + 1, eval_every=0))[1:]
+        steps = np.array([[record["steps"][name] for name in STEPS] for record in records])
+        everybody = np.array(grid.world.gather_objects([np.median([r["seconds"] for r in records]), *np.median(steps, axis=0)]))
+        seconds, *parts = everybody.mean(axis=0)
+        words = sum(grid.world.gather_objects(records[0]["words"])) / 1e6
+        shares = " | ".join(f"{part:.2f} ({part / seconds:.0%})" for part in parts)
+        how = f"{kind} | {'partitioned' if partitioned else 'on every rank'} | {grid.shape['reps']} | {bulk}"
+        yield f"| {how} | {seconds:.2f} | {shares} | {words:,.0f} | {records[-1]['loss']:.3f} |"
+
+
+def report(store: dg.Store, lines: list[str], ranks: int, args: argparse.Namespace) -> str:
+    training = store.manifest["split"]["train"]
+    return "\n".join([
+        f"## {date.today()}: `mpiexec -n {ranks} python {shlex.join(sys.argv)}`", "",
+        f"{machine()}. {store.manifest['source']}, {store.n:,} nodes, {store.nnz:,} non-zeros, {training:,} training nodes, "
+        f"{store.width} features, hidden width {args.hidden}, {store.classes} classes, float32; {ranks} ranks of one thread. "
+        f"Seconds of an epoch: median of {args.epochs}, mean of ranks.", "",
+        "| minibatches | graph | c | bulk per rank | epoch, s | " + " | ".join(STEPS) + " | million words | loss |",
+        "|---|---|---:|---:|---:|" + "---:|" * len(STEPS) + "---:|---:|", *lines, "", "",
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
