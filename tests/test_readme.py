@@ -19,7 +19,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.mark.timeout(300)
 def test_the_commands_and_the_operators_run_as_written(tmp_path):
-    """The command-line example, then the operators example on the store that it made, on four ranks."""
+    """The command-line example, then the minibatch commands and the Python examples on the store that it made, on four ranks."""
     commands = next(block for block in blocks("sh") if "distgnn generate" in block)
     for line in commands.splitlines():
         words = shlex.split(line, comments=True)
@@ -33,9 +33,13 @@ def test_the_commands_and_the_operators_run_as_written(tmp_path):
             words[words.index("--nodes") + 1] = "500"
         done = mpiexec(ranks, "-m", *words, *(["--epochs", "2"] if "train" in words else []), cwd=tmp_path, timeout=120)
         assert done.code == 0, (line, done.err)
-    operators = next(block for block in blocks("python") if "A @ H" in block)
-    (tmp_path / "operators.py").write_text(operators)
-    done = mpiexec(4, "operators.py", cwd=tmp_path, timeout=120)
+    for line in next(block for block in blocks("sh") if "--sampler" in block).splitlines():
+        words = shlex.split(line)
+        words[words.index("--batch-size") + 1] = "32"
+        done = mpiexec(int(words[2]), "-m", *words[3:], "--epochs", "2", cwd=tmp_path, timeout=120)
+        assert done.code == 0, (line, done.err)
+    (tmp_path / "examples.py").write_text("".join(blocks("python")))
+    done = mpiexec(4, "examples.py", cwd=tmp_path, timeout=120)
     assert done.code == 0, done.err
 
 

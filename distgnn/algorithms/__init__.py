@@ -48,6 +48,11 @@ def _row(cls: type[DistSparse], title: str, paper: str, section: str, options: s
     return Row(cls.name, title, paper, section, file, ", ".join(cls.axes), command)
 
 
+def _sampler(name: str, title: str, section: str, file: str, options: str, axes: str = "") -> Row:
+    command = f"distgnn train STORE --sampler {options}"
+    return Row(name, title, "Matrix-based sampling, MLSys'24", section, f"distgnn/sampling/{file}.py", axes, command)
+
+
 _CAGNET, _AWARE = "CAGNET, SC'20", "Sparsity-aware, ICPP'24"
 TABLE = [
     _row(Block1D, "block rows, broadcasts", _CAGNET, "IV-A, Algorithm 1", ""),
@@ -57,7 +62,15 @@ TABLE = [
     _row(Summa2D, "SUMMA on pr x pc", _CAGNET, "IV-C, Algorithm 3", "--grid 2x2"),
     _row(Split3D, "SUMMA in layers, reduce-scatter over fibers", _CAGNET, "IV-D", "--grid 2x2x2"),
     _row(Plexus3D, "one plane per matrix, roles rotate by layer", "Plexus, 2025", "3, 5.1-5.3, Algorithm 1", "--grid 2x2x2"),
-]
+    _sampler("sage", "minibatches: some neighbours of every node", "4.1, Algorithm 1", "sage", "sage --fanout 15,10"),
+    _sampler("ladies", "minibatches: some nodes of every layer", "4.2, Algorithm 1", "layerwise", "ladies --fanout 512,512"),
+    _sampler("fastgcn", "the same, from one distribution", "2.2.2", "layerwise", "fastgcn --fanout 512,512"),
+    _sampler("saint", "minibatches: subgraphs", "2.2.3", "saint", "saint --fanout 2000"),
+    _sampler(
+        "spgemm", "any of them from a graph cut in block rows", "5.2, Algorithm 2", "spgemm",
+        "sage --fanout 15,10 --partition-graph --replication 2", "rows, reps",
+    ),
+]  # fmt: skip
 
 
 def get(name: str) -> type[DistSparse]:
