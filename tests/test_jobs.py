@@ -55,6 +55,13 @@ def test_plexus_prepares_what_is_not_there(machine: dict[str, str], tmp_path: Pa
     assert run("plexus.sh", str(source), env=environ) == "usage: jobs/plexus.sh SOURCE STORE [flags of distgnn train]"
 
 
+def test_minibatches(machine: dict[str, str], tmp_path: Path) -> None:
+    network = "--sampler sage --fanout 15,10,5 --layers 3 --hidden 256 --batch-size 1024 --epochs 10 --eval-every 0"
+    expected = f"mpiexec -n 4 DISTGNN train {tmp_path} {network} --epochs 3"
+    assert run("minibatches.sh", str(tmp_path), "--epochs", "3", env=machine) == expected
+    assert run("minibatches.sh", env=machine) == "usage: jobs/minibatches.sh STORE [flags of distgnn train]"
+
+
 @pytest.mark.parametrize(("ranks", "asleep"), [(1, ""), (1 << 16, "1")])
 def test_ranks_that_outnumber_the_cores_sleep_while_they_wait(machine: dict[str, str], ranks: int, asleep: str) -> None:
     Path(machine["DISTGNN"]).with_name("mpiexec").write_text('#!/bin/sh\necho "$MPIR_CVAR_ENABLE_HEAVY_YIELD"\n')

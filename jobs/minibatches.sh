@@ -1,0 +1,19 @@
+#!/bin/bash
+# GraphSAGE on minibatches as in Tripathy et al. (MLSys 2024, Table 4): three layers, hidden width 256, fanout 15, 10, 5, batches of 1024,
+# 10 epochs, accuracies at the end.
+# Cost: 4 ranks (RANKS=64 for more), 1 core each. Memory of a rank is that of the graph to sample from, 8 bytes per non-zero, unless it is
+# told to --partition-graph; and of all ranks together 4 bytes x nodes x (features + about 4 x 256), for the evaluation on the full
+# graph, times --replication. Seconds per epoch for 100,000 training nodes on 4 cores.
+#
+#   jobs/minibatches.sh STORE [flags of train]      e.g. graph.dg --partition-graph --replication 2 --log run.jsonl
+set -euo pipefail
+(($# >= 1)) || { echo "usage: jobs/minibatches.sh STORE [flags of distgnn train]" >&2; exit 2; }
+store=$(realpath "$1")
+shift
+here=$PWD
+cd "$(dirname "$0")/.."
+source jobs/launch.sh
+
+cd "$here"                                  # so that relative names in the flags mean what they say
+launch "${RANKS:-4}" "$DISTGNN" train "$store" --sampler sage --fanout 15,10,5 --layers 3 --hidden 256 --batch-size 1024 \
+    --epochs 10 --eval-every 0 "$@"
