@@ -130,9 +130,9 @@ environment() {
 PYTEST_WITHOUT_POOL='import sys, cupy, pytest; cupy.cuda.set_allocator(None); sys.exit(pytest.main(sys.argv[1:]))'
 
 sanitizer() {
-  local tool tests=(tests/kernels/test_cuda_spmm.py tests/kernels/test_cuda_elementwise.py -k "cupy and not tuning and not cusparse")
+  local tool tests=(tests/kernels/test_cuda_{spmm,elementwise,sampling}.py -k "cupy and not tuning and not cusparse")
   local plain=(-q --timeout 0 -p no:cacheprovider)
-  [[ -z $QUICK ]] || tests[3]="cupy and (order or epilogue or softmax or scatter or address)"
+  [[ -z $QUICK ]] || tests[4]="cupy and (order or epilogue or softmax or scatter or address or hub)"
   if [[ -z $DRY_RUN ]] && ! command -v compute-sanitizer >/dev/null; then
     skip sanitizer "compute-sanitizer is not on the path (it comes with the CUDA toolkit)"
     return

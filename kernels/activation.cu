@@ -5,14 +5,6 @@
 
 #include "common.cuh"
 
-// The output function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
-__device__ inline uint64 splitmix64(uint64 x) {
-  x += 0x9E3779B97F4A7C15ull;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-  return x ^ (x >> 31);
-}
-
 // keys[i] = hash of (key, ids[i]): rng.hashes.
 __global__ void __launch_bounds__(THREADS)
     dropout_keys(int64 count, const int64* __restrict__ ids, uint64 key, uint64* __restrict__ keys) {

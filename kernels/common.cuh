@@ -81,5 +81,15 @@ template <class T> __device__ inline const T* advance(const T* base, int64 j, in
 // The element of a flat grid that this thread works on. 64 bits: blocks of features have more than 2^31 entries.
 __device__ inline int64 flat_index() { return int64(blockIdx.x) * THREADS + threadIdx.x; }
 
+constexpr uint64 GOLDEN = 0x9E3779B97F4A7C15ull;  // from one state of SplitMix64 to the next
+
+// The output function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
+__device__ inline uint64 splitmix64(uint64 x) {
+  x += GOLDEN;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
 // Bits of entries in the order of numpy.packbits: entry 0 is the highest bit of byte 0.
 __device__ inline bool bit(const unsigned char* bits, int64 entry) { return bits[entry >> 3] >> (7 - (entry & 7)) & 1; }

@@ -18,6 +18,7 @@ from distgnn.cuda.elementwise import (
     to_bfloat16,
 )
 from distgnn.cuda.rows import ScatterAdd, gather_rows
+from distgnn.cuda.sample import sample_ones, sample_weighted
 
 __all__ = [
     "CutSoftmax",
@@ -29,6 +30,8 @@ __all__ = [
     "candidates",
     "gather_rows",
     "keep_positive",
+    "sample_ones",
+    "sample_weighted",
     "sgd",
     "softmax_cross_entropy",
     "spmm",

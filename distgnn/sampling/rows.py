@@ -7,17 +7,20 @@ of the prefix sum's total, the sum is made again without it, so at most every se
 Rows need no normalisation: the random number is multiplied by the row's total instead.
 
 The k-th number of a row is the k-th output of a SplitMix64 generator whose state starts as the row's key.
-``kernels/host/sample.c`` takes the same steps, so it finds the same columns, to the bit.
+``kernels/host/sample.c`` takes the same steps, so it finds the same columns, to the bit; so does ``kernels/sample.cu``,
+which draws where keys and matrix are CuPy's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from distgnn import hostkernels, rng
+from distgnn import backend, cuda, hostkernels, rng
+from distgnn.csr_rows import row_pointers
 
 Array = np.ndarray
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -38,24 +41,24 @@ class Draws(NamedTuple):
     remaining: Array | None
 
 
-def sample_rows(P: Any, count: int, keys: Array) -> sp.csr_array:
+def sample_rows(P: Any, count: int, keys: Array) -> Any:
     """`count` distinct columns of every row of P, all columns of positive weight where there are no more.
 
     Args:
-        P: (m, n) sparse; row i is a distribution up to a factor. Columns of weight 0 are never drawn.
-        keys: uint64 (m), of :func:`row_keys`; not the rows' positions, so that a row's sample does not depend on where it stands.
+        P: (m, n) sparse, of SciPy or CuPy; row i is a distribution up to a factor. Columns of weight 0 are never drawn.
+        keys: uint64 (m), of :func:`row_keys`; not the rows' positions, so that a row's sample does not depend on where it stands;
+            CuPy's if P is.
 
     Returns:
-        (m, n) CSR with the drawn entries of P.
+        (m, n) CSR, of SciPy or CuPy as P, with the drawn entries of P.
 
     Raises:
         ValueError: a weight that is negative, infinite or not a number, or a negative `count`.
     """
-    P = sp.csr_array(P)
+    P = P.tocsr() if _on_gpu(keys) else sp.csr_array(P)
     P.sort_indices()
     drawn = draw(P.indptr, P.data.astype(np.float64), count, keys)
-    indptr = np.concatenate(([0], np.cumsum(drawn.counts)))
-    return sp.csr_array((P.data[drawn.positions], P.indices[drawn.positions], indptr), shape=P.shape)
+    return type(P)((P.data[drawn.positions], P.indices[drawn.positions], row_pointers(drawn.counts)), shape=P.shape)
 
 
 def row_keys(keys: Array, vertices: Array) -> Array:
@@ -74,15 +77,18 @@ def draw(indptr: Array, weights: Array | None, count: int, keys: Array, remainin
     """
     if count < 0:
         raise ValueError(f"cannot draw {count} columns from a row")
-    indptr = np.ascontiguousarray(indptr, np.int64)
-    picked = np.empty(int(indptr[-1]), np.uint8)
-    left = np.empty((len(keys), count + 1)) if remaining else None
-    bad = (_draw_compiled if hostkernels.module() is not None else _draw_numpy)(indptr, weights, count, keys, picked, left)
+    xp = backend.module(keys)
+    indptr = xp.ascontiguousarray(indptr, np.int64)
+    if weights is None and _on_gpu(keys):
+        return _draw_ones(indptr, count, keys, remaining)
+    picked = xp.empty(int(indptr[-1]), np.uint8)
+    left = xp.empty((len(keys), count + 1)) if remaining else None
+    bad = _kernel(keys)(indptr, weights, count, keys, picked, left)
     if bad >= 0:
         raise ValueError(f"row {bad} has weights that are negative or not finite, or whose sum is not finite")
-    positions = np.flatnonzero(picked.view(bool))
-    bounds = np.searchsorted(positions, indptr)
-    return Draws(positions, np.diff(bounds), left)
+    positions = xp.flatnonzero(picked.view(bool))
+    bounds = xp.searchsorted(positions, indptr)
+    return Draws(positions, xp.diff(bounds), left)
 
 
 def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Draws:
@@ -91,8 +97,10 @@ def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Dr
     Args:
         indptr: int64, of A; selected: int64 (m), rows of A; keys: uint64 (m).
 
-    Time: O(count) per row that is longer than twice `count`.
+    Time: O(count) per row that is longer than twice `count`; on a GPU O(count² / 32) per row that is longer than `count`.
     """
+    if _on_gpu(keys):
+        return Draws(*cuda.sample_ones(indptr, selected, count, keys), None)
     first, lengths = indptr[selected], indptr[selected + 1] - indptr[selected]
     if (kernels := hostkernels.module()) is None:
         bounds = np.concatenate(([0], np.cumsum(lengths)))
@@ -103,6 +111,27 @@ def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Dr
     scratch = np.zeros(longest, np.uint8), np.empty(longest)
     total = kernels.sample_selected_rows(indptr, int(indptr[-1]), selected, keys, *scratch, positions, counts, count=count)
     return Draws(positions[:total], counts, None)
+
+
+def _on_gpu(keys: Any) -> bool:
+    return not isinstance(keys, np.ndarray)
+
+
+def _kernel(keys: Any) -> Callable[..., int]:
+    """What draws by weight where these keys are, and returns the first bad row, or -1."""
+    if _on_gpu(keys):
+        return cuda.sample_weighted
+    return _draw_compiled if hostkernels.module() is not None else _draw_numpy
+
+
+def _draw_ones(indptr: Array, count: int, keys: Array, remaining: bool) -> Draws:
+    """All weights 1, on a GPU: what remains is a whole number."""
+    positions, counts = cuda.sample_ones(indptr, None, count, keys)
+    if not remaining:
+        return Draws(positions, counts, None)
+    xp, lengths = backend.module(keys), (indptr[1:] - indptr[:-1])[:, None]
+    left = xp.where(lengths > count, lengths - xp.arange(count + 1), 0).astype(np.float64)
+    return Draws(positions, counts, left)
 
 
 def _draw_compiled(indptr: Array, weights: Array | None, count: int, keys: Array, picked: Array, left: Array | None) -> int:

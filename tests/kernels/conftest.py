@@ -119,6 +119,7 @@ OTHER_KERNELS = {
         for name in ("softmax_cross_entropy", "softmax_highest", "softmax_sums", "softmax_gradient")
         for element in ("float", "double")
     ],
+    "sample.cu": ["sample_weighted", "sample_ones"],
     "ceilings.cu": ["read_repeatedly"],
     "optimizers.cu": [f"{name}<{element}>" for name in ("sgd", "adam") for element in ("float", "double")],
 }  # fmt: skip
