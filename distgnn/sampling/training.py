@@ -8,9 +8,10 @@ whole graph, by the distributed product that the network is made of.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ class MinibatchTraining:
 
     def _epoch(self, epoch: int, optimizer: Optimizer) -> dict[str, Any]:
         self.seconds = dict.fromkeys(STEPS, 0.0)
-        losses, gradients = np.zeros(2), self._zeros()
+        losses, sums = np.zeros(2), Sums(self.model)
         for bulk in bulks(self.turns, self.bulk):
             with self._step("sampling"):
                 samples = self._sample(epoch, bulk)
@@ -91,11 +92,10 @@ class MinibatchTraining:
                 with self._step("propagation"):
                     number = turn.numbers[self.grid.rank]
                     if sample is not None and number is not None:
-                        self._propagate(sample, H, (epoch - 1) * len(self.minibatches) + number + 1, gradients)
+                        self._propagate(sample, H, (epoch - 1) * len(self.minibatches) + number + 1, sums)
                 if turn.updates:
                     with self._step("update"):
-                        losses += self._update(gradients, optimizer)
-                    gradients = self._zeros()
+                        losses += self._update(sums, optimizer)
         return {"loss": float(losses[0] / losses[1]) if losses[1] else float("nan"), "steps": self.seconds}
 
     def _sample(self, epoch: int, bulk: list[Turn]) -> list[Sample | None]:
@@ -108,9 +108,10 @@ class MinibatchTraining:
         own = {number: sample for (rank, number), sample in zip(wanted, drawn, strict=True) if rank == self.grid.rank}
         return [None if (number := turn.numbers[self.grid.rank]) is None else own[number] for turn in bulk]
 
-    def _propagate(self, sample: Sample, H: Array, step: int, gradients: Array) -> None:
-        """Forward, loss and backward of a minibatch, added to `gradients`."""
-        gradients[-1] += len(sample.batch) if sample.loss_weights is None else len(self.minibatches.training)
+    def _propagate(self, sample: Sample, H: Array, step: int, sums: Sums) -> None:
+        """Forward, loss and backward of a minibatch, added to `sums`."""
+        counts = sample.loss_weights
+        sums.nodes += len(sample.batch) if counts is None else len(self.minibatches.training)
         if not len(sample.batch):
             self.grid.workspace.give_back(H)
             return
@@ -118,37 +119,23 @@ class MinibatchTraining:
             H = layer.forward(block, H, step)
         on = self.grid.backend
         labels = on.asarray(self.labels[np.searchsorted(self.minibatches.training, sample.batch)])
-        counts = sample.loss_weights
         loss, G = cross_entropy(H, labels, None if counts is None else on.asarray(counts.astype(H.dtype)))
-        gradients[-2] += loss
-        weights: list[Array] = []
-        biases: list[Array] = []
+        sums.loss += loss
         for layer in reversed(self.layers):
             dW, db, G = layer.backward(G)
-            weights.insert(0, dW)
-            biases += [] if db is None else [db]
-        for view, gradient in zip(self._views(gradients), weights + biases[::-1], strict=True):
-            view += gradient
+            sums.gradients[layer.layer.W] += dW
+            if layer.layer.b is not None:
+                sums.gradients[layer.layer.b] += db
 
-    def _update(self, gradients: Array, optimizer: Optimizer) -> np.ndarray:
+    def _update(self, sums: Sums, optimizer: Optimizer) -> np.ndarray:
         """A step with the average gradient; returns (sum of losses, nodes that it is over). Collective."""
-        self.grid.world.allreduce(gradients)
-        total = self.grid.backend.to_host(gradients[-2:]).astype(np.float64)
+        self.grid.world.allreduce(sums.values)
+        total = self.grid.backend.to_host(sums.values[-2:]).astype(np.float64)
         if total[1]:
-            gradients[:-2] /= gradients[-1]
-            optimizer.step(self.model.parameters, self._views(gradients))
+            sums.values[:-2] /= sums.nodes
+            optimizer.step(self.model.parameters, list(sums.gradients.values()))
+        sums.values[...] = 0
         return total
-
-    def _zeros(self) -> Array:
-        """Room for the gradients of all parameters one after another, the sum of losses and the number of nodes."""
-        sizes = [parameter.block.size for parameter in self.model.parameters]
-        return self.grid.backend.xp.zeros(sum(sizes) + 2, self.X.dtype)
-
-    def _views(self, gradients: Array) -> Sequence[Array]:
-        """The gradients of all parameters in a buffer, in their shapes."""
-        shapes = [parameter.block.shape for parameter in self.model.parameters]
-        ends = np.cumsum([rows * columns for rows, columns in shapes]).tolist()
-        return [gradients[end - shape[0] * shape[1] : end].reshape(shape) for shape, end in zip(shapes, ends, strict=True)]
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
@@ -156,6 +143,25 @@ class MinibatchTraining:
         yield
         self.grid.backend.synchronize()
         self.seconds[name] += time.perf_counter() - start
+
+
+class Sums:
+    """Over the minibatches of an update: of losses, of the number of nodes, and of gradients, side by side for one all-reduce.
+
+    Attributes:
+        values: 1-D, all of them, zeros at first. The others are views: loss and nodes, 0-D; gradients, by the matrices of the
+            parameters, in their order and in the shapes of their blocks.
+    """
+
+    def __init__(self, model: GCN) -> None:
+        blocks = [parameter.block for parameter in model.parameters]
+        ends = np.cumsum([0, *(block.size for block in blocks)]).tolist()
+        self.values = model.grid.backend.zeros((ends[-1] + 2,), model.A.dtype)
+        self.gradients = {
+            parameter.matrix: self.values[first:last].reshape(block.shape)
+            for parameter, block, (first, last) in zip(model.parameters, blocks, pairwise(ends), strict=True)
+        }
+        self.loss, self.nodes = self.values[-2:-1].reshape(()), self.values[-1:].reshape(())
 
 
 def training_nodes(targets: Targets) -> tuple[np.ndarray, np.ndarray]:
