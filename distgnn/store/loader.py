@@ -19,6 +19,7 @@ from distgnn.matrix import CSR
 from distgnn.store import hdf5, manifest
 from distgnn.store.adjacency import bounded
 from distgnn.store.nodes import PIECE_BYTES
+from distgnn.store.orders import KNOWN
 from distgnn.store.windows import Alone, Strip, Tile, assemble, check_shape
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ class Store:
         """The matrix in one order (default: the first), of `double` that of layer 0; UserError lists the orders there are."""
         name = self.orders[0] if name is None else name
         if name not in self.manifest["orders"]:
-            raise UserError(f"{self.path}: no order {name!r}; it has {', '.join(self.orders)}")
+            method, _, parts = name.rpartition("-")
+            how = f"--order {name}" if name in KNOWN else f"--partition {method}:{parts}" if method and parts.isdecimal() else None
+            hint = "" if how is None else f"; prepare {how} makes one that has it"
+            raise UserError(f"{self.path}: no order {name!r}; it has {', '.join(self.orders)}{hint}")
         order = Order.opened(self.path, name, self.manifest["orders"][name], self.n, self.dtype)
         for version in order.versions:
             if version.nnz != self.nnz:

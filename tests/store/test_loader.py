@@ -274,7 +274,7 @@ def test_what_may_not_be_read_is_not_called_damaged(store_copy: Path, monkeypatc
 
 
 def test_unknown_order(store_path: Path) -> None:
-    with pytest.raises(UserError, match=r"g.dg: no order 'metis-8'; it has random, original"):
+    with pytest.raises(UserError, match=r"g.dg: no order 'metis-8'; it has random, original; prepare --partition metis:8 makes"):
         Store(store_path).order("metis-8")
 
 
