@@ -66,8 +66,8 @@ class Store:
         name = self.orders[0] if name is None else name
         if name not in self.manifest["orders"]:
             method, _, parts = name.rpartition("-")
-            how = f"--order {name}" if name in KNOWN else f"--partition {method}:{parts}" if method and parts.isdecimal() else None
-            hint = "" if how is None else f"; prepare {how} makes one that has it"
+            flag = f"--order {name}" if name in KNOWN else f"--partition {method}:{parts}" if parts.isdecimal() else ""
+            hint = f"; prepare {flag} makes one that has it" if flag else ""
             raise UserError(f"{self.path}: no order {name!r}; it has {', '.join(self.orders)}{hint}")
         order = Order.opened(self.path, name, self.manifest["orders"][name], self.n, self.dtype)
         for version in order.versions:
