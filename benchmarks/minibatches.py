@@ -28,8 +28,9 @@ from distgnn.algorithms import grids, make_grid
 from distgnn.bench.timing import machine
 from distgnn.gcn import GCN, Adam, SageMean
 from distgnn.launch import install_abort_hook
-from distgnn.sampling import GraphSage, Ladies, Partitioned, Replicated
-from distgnn.sampling.training import STEPS, MinibatchTraining
+from distgnn.sampling import GraphSage, Ladies, MinibatchTraining, Partitioned, Replicated
+from distgnn.sampling.settings import PER_UPDATE
+from distgnn.sampling.training import STEPS
 from distgnn.store import load_targets
 from distgnn.store.neighbours import Neighbours
 
@@ -73,7 +74,7 @@ def rows(comm: MPI.Intracomm, store: dg.Store, kind: str, args: argparse.Namespa
 def measure(grid: dg.Grid, store: dg.Store, kind: str, partitioned: bool, args: argparse.Namespace) -> Iterator[str]:
     network, sampler, fanout, batch_size = KINDS[kind]
     order = store.order()
-    matrix: Any = Neighbours(order, True) if network is SageMean else order
+    matrix: Any = Neighbours(order, not store.manifest["directed"]) if network is SageMean else order
     operator = dg.load(store, grid, "1.5d", neighbours=network is SageMean)
     hidden = [args.hidden] * (len(fanout) - 1)
     X = dg.load_features(store, operator.input_layout)
@@ -81,7 +82,7 @@ def measure(grid: dg.Grid, store: dg.Store, kind: str, partitioned: bool, args: 
     for bulk in args.bulk:
         model = network(operator, [store.width, *hidden, store.classes])
         targets = model.targets(*load_targets(store, model.output_layout))
-        training = MinibatchTraining(model, X, targets, sampler(graph, fanout), batch_size, max(8, grid.size), bulk)
+        training = MinibatchTraining(model, X, targets, sampler(graph, fanout), batch_size, max(PER_UPDATE, grid.size), bulk)
         records = list(training.train(Adam(), args.epochs + 1, eval_every=0))[1:]
         steps = np.array([[record["steps"][name] for name in STEPS] for record in records])
         everybody = np.array(grid.world.gather_objects([np.median([r["seconds"] for r in records]), *np.median(steps, axis=0)]))

@@ -106,7 +106,8 @@ def spgemm(A: Any, B: Any) -> Any:
         raise ValueError(f"spgemm: shapes {A.shape} and {B.shape} don't multiply")
     on = backend.of(B.data)
     if not on.on_device:
-        A, B = csr_rows.with_indices(sp.csr_array(A), B.indices.dtype), sp.csr_array(B)
+        B = sp.csr_array(B)
+        A = csr_rows.with_indices(sp.csr_array(A), B.indices.dtype)
     ledger.charge("spmm", "spgemm", flops=2 * int(csr_rows.lengths(B, A.indices).sum()))
     with ledger.timed("spmm", "spgemm", synchronize=on.synchronize):
         if csr_rows.at_most_one_per_row(A):

@@ -77,7 +77,7 @@ def apply(
             layers[0][name] = value, path
     layers[1] = {name: (environ[_variable(name)], _variable(name)) for name in flags if _variable(name) in environ}
     given = _given(parser, flags, argv)
-    left_out = _leave_out_other_algorithms(layers, given, parser.get_default("algorithm"))
+    left_out = _leave_out_other_algorithms(layers, given, _default_algorithm(layers, given))
     origins = {}
     for layer in layers:
         for name, (value, source) in layer.items():
@@ -106,6 +106,12 @@ def unknown_variables(environ: Mapping[str, str], parsers: Iterable[argparse.Arg
     known = {*VARIABLES, *(_variable(name) for parser in parsers for name in _flags(parser))}
     unknown = sorted(name for name in environ if name.startswith("DISTGNN_") and name not in known)
     return [f"{name}: no command has a flag of this name{_nearest(name, known, '; did you mean {}?')}" for name in unknown]
+
+
+def _default_algorithm(layers: list[dict[str, tuple[Any, str]]], given: Mapping[str, Any]) -> str:
+    """Of ``train``, where no source says one."""
+    samplers = [given.get("sampler"), *(layer["sampler"][0] for layer in layers if "sampler" in layer)]
+    return "1.5d" if any(sampler not in (None, "none") for sampler in samplers) else "1d"
 
 
 def _leave_out_other_algorithms(layers: list[dict[str, tuple[Any, str]]], given: Mapping[str, Any], default: Any) -> list[str]:

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("algorithm")
     where.add_argument("--algorithm", metavar="NAME", help="see distgnn algorithms (default: 1d; of minibatches 1.5d)")
     where.add_argument("--grid", metavar="SHAPE", help="2x2 in the order of its axes, or rows=2,cols=2 (default: the best)")
-    where.add_argument("--replication", type=count, metavar="C", help="copies of 1.5d's blocks, the same as --grid reps=C")
+    where.add_argument("--replication", type=count, metavar="C", help="copies of 1.5d, as --grid reps=C (minibatches: 1)")
     where.add_argument(
         "--sparsity-aware", type=fetching, nargs="?", const=True, default=False, metavar="auto",
         help="1d and 1.5d: send only the rows that are needed; =auto: or whole blocks where that is estimated to be faster",
@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--backend", choices=("auto", "numpy", "cupy"), help="array library (default: a GPU if there is one)")
     batches = parser.add_argument_group("minibatches")
     batches.add_argument(
-        "--sampler", choices=("sage", "ladies", "fastgcn", "saint"),
-        help="train on minibatches drawn like this (default: on the whole graph)",
+        "--sampler", choices=("sage", "ladies", "fastgcn", "saint", "none"),
+        help="train on minibatches drawn like this (default: none, but on the whole graph)",
     )  # fmt: skip
     batches.add_argument(
         "--fanout", type=widths, metavar="S[,S...]",
@@ -67,8 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ladies: sums of squared weights as in Zou et al. (default), or squared numbers of neighbours",
     )  # fmt: skip
     batches.add_argument(
-        "--rescale", action=argparse.BooleanOptionalAction, help="divide by inclusion probabilities, without bias (default: yes)"
-    )
+        "--rescale", action=argparse.BooleanOptionalAction,
+        help="gcn: divide by inclusion probabilities, which leaves no bias (default: yes)",
+    )  # fmt: skip
     net = parser.add_argument_group("network")
     net.add_argument(
         "--model", choices=("gcn", "sage"), help="gcn, or sage: GraphSAGE with the mean of neighbours (default: as --sampler)"
@@ -80,12 +81,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     net.add_argument("--train-features", action="store_true", help="train the features too")
     net.add_argument("--normalize-features", action="store_true", help="divide every row of the features by its sum")
     steps = parser.add_argument_group("training")
-    steps.add_argument("--epochs", type=count, default=200, metavar="N", help="updates, counted from the start of training")
+    steps.add_argument(
+        "--epochs", type=count, default=200, metavar="N",
+        help="passes over the training nodes, counted from the start of training; on the full graph each is an update",
+    )  # fmt: skip
     steps.add_argument("--optimizer", choices=("adam", "adamw", "sgd"), default="adam", help="what makes the updates")
     steps.add_argument("--lr", type=float, default=0.01, metavar="X", help="step size")
     steps.add_argument("--momentum", type=float, default=0.0, metavar="X", help="of sgd")
     steps.add_argument("--weight-decay", type=numbers, default=[0.0], metavar="X[,X...]", help="one for all or one per layer")
-    steps.add_argument("--seed", type=int, default=0, metavar="S", help="of weights and dropout")
+    steps.add_argument("--seed", type=int, default=0, metavar="S", help="of weights, dropout, minibatches and samples")
     steps.add_argument("--eval-every", type=natural, default=1, metavar="N", help="epochs between accuracies, 0: at the end only")
     out = parser.add_argument_group("output")
     out.add_argument("--log", metavar="FILE", help="write JSON lines")

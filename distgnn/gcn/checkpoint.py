@@ -54,7 +54,7 @@ def restore(
         UserError: no checkpoint there, a damaged one, or one of a run with other settings (on every rank).
     """
     reader = checkpoint.load(path, comm)
-    theirs = reader.meta.get("run", {})
+    theirs = {"model": "gcn"} | reader.meta.get("run", {})  # older ones had no other
     for name, value in run.items():
         if theirs.get(name) != value:
             raise UserError(f"{path}: was written by a run with {name} {theirs.get(name)}, this one has {value}")

@@ -68,6 +68,9 @@ class Job:
         with self.grid.world.together():
             self.store = Store(args.store)
             self.order = self.store.order(args.order)
+            if len(self.order.versions) > 1 and (args.sampler or args.model == "sage"):
+                what = "minibatches" if args.sampler else "--model sage"
+                raise UserError(f"--order {self.order.name}: is for --algorithm 3d, which {what} can't use; take another")
             check_content(self.store)
         self.widths = [self.store.width, *hidden, self.store.classes]
         training = self.store.manifest["split"]["train"]
@@ -224,7 +227,7 @@ class Job:
         names = ("seed", "dropout", "bias", "optimizer", "momentum", "dtype", "train_features", "normalize_features")
         settings: dict[str, Any] = {f"graph {name}": self.store.manifest[name] for name in GRAPH}
         settings |= {"widths": self.widths} | {name: getattr(args, name) for name in names}
-        settings |= {"model": args.model} | (self.sampling.identity() if self.sampling is not None else {"sampler": None})
+        settings |= {"model": args.model} | (self.sampling.identity() if self.sampling is not None else {"--sampler": None})
         # Trained features are saved by position, and samples depend on it; everything else is the same in every order.
         return settings | ({"order": self.order.name} if args.train_features or args.sampler else {})
 

@@ -15,8 +15,9 @@ from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.saint import Saint
 from distgnn.sampling.sampler import Sampler
 from distgnn.sampling.spgemm import Partitioned, Replicated
+from distgnn.sampling.training import MinibatchTraining
 
 __all__ = [
-    "Block", "FastGCN", "Features", "Graph", "GraphSage", "Ladies", "Minibatches", "Partitioned", "Replicated", "Saint", "Sample",
-    "Sampler", "sample_rows",
+    "Block", "FastGCN", "Features", "Graph", "GraphSage", "Ladies", "MinibatchTraining", "Minibatches", "Partitioned",
+    "Replicated", "Saint", "Sample", "Sampler", "sample_rows",
 ]  # fmt: skip

@@ -51,11 +51,13 @@ class Sample:
         blocks: in the order in which the network applies them: ``blocks[l].rows`` are ``blocks[l + 1].cols``.
         inputs: int64 global ids of the vertices whose features are needed, ``blocks[0].cols``.
         loss_weights: float64 (len(batch)) by which each vertex's loss counts; None where all count alike.
+        population: over how many vertices the weighted sum of losses is an estimate; None without weights.
     """
 
     batch: Array
     blocks: tuple[Block, ...]
     loss_weights: Array | None = None
+    population: int | None = None
 
     @property
     def inputs(self) -> Array:

@@ -1,8 +1,7 @@
-"""Training nodes into minibatches, and minibatches into bulks."""
+"""Training nodes into minibatches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,12 +34,6 @@ class Minibatches:
         hashes = rng.hashes(rng.key(self.seed, rng.MINIBATCH, epoch), self.training)
         order = self.training[np.argsort(hashes, kind="stable")]
         return [order[start : start + self.size] for start in range(0, len(order), self.size)]
-
-    def bulks(self, epoch: int, count: int) -> Iterator[tuple[int, list[np.ndarray]]]:
-        """Yield (number of the first, up to `count` minibatches) until the epoch is over."""
-        batches = self.epoch(epoch)
-        for first in range(0, len(batches), count):
-            yield first, batches[first : first + count]
 
 
 def check_batch_size(size: int, nodes: int) -> None:

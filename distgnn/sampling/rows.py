@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import backend, cuda, hostkernels, rng
-from distgnn.csr_rows import row_pointers
+from distgnn.csr_rows import owners, row_pointers
 
 Array = np.ndarray
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -33,7 +33,7 @@ class Draws(NamedTuple):
         positions: int64, ascending: which of the matrix's stored entries.
         counts: int64 (m): how many of every row.
         remaining: float64 (m, s + 1), a row's weight left before each draw and after the last, 0 where all columns were taken;
-            None where it was not asked for.
+            s is at most what the longest row has. None where it was not asked for.
     """
 
     positions: Array
@@ -56,7 +56,9 @@ def sample_rows(P: Any, count: int, keys: Array) -> Any:
         ValueError: a weight that is negative, infinite or not a number, or a negative `count`.
     """
     P = P.tocsr() if _on_gpu(keys) else sp.csr_array(P)
-    P.sort_indices()
+    if not P.has_sorted_indices:
+        P = P.copy()
+        P.sort_indices()
     drawn = draw(P.indptr, P.data.astype(np.float64), count, keys)
     return type(P)((P.data[drawn.positions], P.indices[drawn.positions], row_pointers(drawn.counts)), shape=P.shape)
 
@@ -79,6 +81,7 @@ def draw(indptr: Array, weights: Array | None, count: int, keys: Array, remainin
         raise ValueError(f"cannot draw {count} columns from a row")
     xp = backend.module(keys)
     indptr = xp.ascontiguousarray(indptr, np.int64)
+    count = min(count, longest(indptr[1:] - indptr[:-1]))
     if weights is None and _on_gpu(keys):
         return _draw_ones(indptr, count, keys, remaining)
     picked = xp.empty(int(indptr[-1]), np.uint8)
@@ -106,11 +109,17 @@ def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Dr
         bounds = np.concatenate(([0], np.cumsum(lengths)))
         drawn = draw(bounds, None, count, keys)
         return drawn._replace(positions=drawn.positions + np.repeat(first - bounds[:-1], drawn.counts))
-    longest = int(lengths.max(initial=0))
-    positions, counts = np.empty(len(selected) * count, np.int64), np.empty(len(selected), np.int64)
-    scratch = np.zeros(longest, np.uint8), np.empty(longest)
+    most = longest(lengths)
+    count = min(count, most)
+    positions, counts = np.empty(int(np.minimum(lengths, count).sum()), np.int64), np.empty(len(selected), np.int64)
+    scratch = np.zeros(most, np.uint8), np.empty(most)
     total = kernels.sample_selected_rows(indptr, int(indptr[-1]), selected, keys, *scratch, positions, counts, count=count)
     return Draws(positions[:total], counts, None)
+
+
+def longest(lengths: Array) -> int:
+    """The largest of some row lengths, 0 of none: no row has more to draw."""
+    return int(lengths.max()) if lengths.size else 0
 
 
 def _on_gpu(keys: Any) -> bool:
@@ -201,10 +210,11 @@ def inclusion(weights: Array, drawn: Draws, keys: Array) -> Array:
     """
     if drawn.remaining is None:
         raise ValueError("inclusion: needs what remained; draw with remaining=True")
-    steps = np.arange(drawn.remaining.shape[1], dtype=np.uint64) * _GOLDEN
+    xp = backend.module(keys)
+    steps = xp.arange(drawn.remaining.shape[1], dtype=np.uint64) * _GOLDEN
     # Another hash of the keys than the draws' states; half a step off zero, so that no clock rings at once or never.
     words = rng.splitmix64(rng.splitmix64(~keys)[:, None] + steps[None, :])
     uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     with np.errstate(divide="ignore"):
-        tau = (-np.log1p(-uniform) / drawn.remaining).sum(axis=1)
-    return -np.expm1(-weights * np.repeat(tau, drawn.counts))
+        tau = (-xp.log1p(-uniform) / drawn.remaining).sum(axis=1)
+    return -xp.expm1(-weights * tau[owners(drawn.counts)])

@@ -28,6 +28,8 @@ class GraphSage(Sampler):
             the graph (every neighbour is among s of d with probability s / d). Not for a mean over what was sampled.
     """
 
+    rows_first = True
+
     def __init__(
         self, graph: Graph, fanout: Sequence[int], *, layers: int | None = None, seed: int = 0, rescale: bool = False
     ) -> None:

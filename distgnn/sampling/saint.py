@@ -19,7 +19,8 @@ class Saint(LayerWise):
 
     Rescaling (GraphSAINT section 3.2): entry (u, v) is divided by the inclusion of v, the diagonal is not, since u is there
     when its row is; and the loss of u is divided by the inclusion of u. The expected value of Σ_u loss weight_u (A H)_u over a
-    sample is then that over the graph, for one layer and two or more vertices.
+    sample is then that over the graph, for one layer and two or more vertices, but for vertices that nobody gathers from, not
+    even themselves: these are never drawn, so their loss is left out.
 
     Args:
         size: vertices of the subgraph.
@@ -33,6 +34,7 @@ class Saint(LayerWise):
         super().__init__(graph, [size] * layers, layers=layers, seed=seed, rescale=rescale)
         self.importance = column_norms(graph)
         self.counts = np.ones(graph.n, bool) if training is None else np.isin(np.arange(graph.n), training)
+        self.population = int(self.counts[self.importance.indices[self.importance.data > 0]].sum())
 
     def distributions(self, frontier: Stack) -> Any:
         return repeated(self.importance, len(frontier.bounds) - 1)
@@ -60,4 +62,5 @@ class Saint(LayerWise):
         if len(counted) < len(block.rows):
             A = block.A[counted]
             last = Block(block.rows[counted], block.cols, A.indptr, A.indices, A.data)
-        return Sample(last.rows, (*[block] * (len(self.fanout) - 1), last), scale[counted] if self.rescale else None)
+        weighted = (scale[counted], self.population) if self.rescale else ()
+        return Sample(last.rows, (*[block] * (len(self.fanout) - 1), last), *weighted)

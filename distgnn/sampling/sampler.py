@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ PROBABILITY, DRAW, EXTRACT = "probability", "draw", "extract"
 class Sampler(ABC):
     """Draws the minibatches of a bulk together.
 
+    Attributes:
+        rows_first: the rows of every block are the first of its columns.
+
     Args:
         graph: row i holds the weights with which vertex i gathers from its neighbours.
         fanout: how many per layer, that of the layer next to the batch first.
@@ -29,6 +33,8 @@ class Sampler(ABC):
     Raises:
         UserError: no number per layer, or one below 1, in the words of ``--fanout``.
     """
+
+    rows_first = False
 
     def __init__(self, graph: Graph, fanout: Sequence[int], *, layers: int | None = None, seed: int = 0) -> None:
         if graph.shape[0] != graph.shape[1]:
@@ -49,7 +55,9 @@ class Sampler(ABC):
 
     def keys(self, epoch: int, first: int | Sequence[int], count: int, layer: int) -> np.ndarray:
         """uint64 (count): keys of the minibatches first, first + 1, ..., or of those that are listed."""
-        of = range(first, first + count) if isinstance(first, int) else first
+        of: Sequence[int] = range(int(first), int(first) + count) if isinstance(first, Integral) else list(first)  # type: ignore
+        if len(of) != count:
+            raise ValueError(f"numbers of {len(of)} minibatches given for {count}")
         return np.array([rng.key(self.seed, rng.SAMPLE, epoch, minibatch, layer) for minibatch in of], np.uint64)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.gcn.loss import Targets
+from distgnn.gcn.loss import TRAIN, Targets
 from distgnn.gcn.model import GCN
 from distgnn.grid import Grid
 from distgnn.matrix import BlockSource, DistDense
@@ -37,7 +37,7 @@ class Settings:
 
     Args:
         args: of ``cli/train.py``. What is left to a default is filled in, so that the log says it.
-        layers: of the network; ranks: of the run; training: nodes of the training split.
+        layers: of the network; ranks: of the run; training: nodes of the training split, labelled or not.
 
     Raises:
         UserError: flags that exclude each other, or a number that does not fit.
@@ -46,12 +46,13 @@ class Settings:
     def __init__(self, args: argparse.Namespace, layers: int, ranks: int, training: int) -> None:
         self.args, self.layers = args, layers
         args.fanout = list(self._fanout(args.fanout))
-        if args.batch_size is None:
-            args.batch_size = min(BATCH_SIZE, training)
-        check_batch_size(args.batch_size, training)
+        if args.batch_size is not None:
+            check_batch_size(args.batch_size, training)
         args.bulk = args.bulk or BULK
         args.batches_per_update = args.batches_per_update or max(PER_UPDATE, ranks)
-        args.rescale = args.rescale is not False
+        if args.rescale is not None and args.model == "sage":
+            raise UserError("--rescale: is for --model gcn; the mean over sampled neighbours of --model sage is what it is")
+        args.rescale = None if args.model == "sage" else args.rescale is not False
         args.importance = (args.importance or "zou") if args.sampler == "ladies" else args.importance
         if args.importance and args.sampler != "ladies":
             raise UserError(f"--importance {args.importance}: is for --sampler ladies, not {args.sampler}")
@@ -67,6 +68,7 @@ class Settings:
 
     def graph(self, store: Store, order: Order, grid: Grid) -> Graph:
         """The matrix of a store to sample from: on every rank, or partitioned over the grid. Collective."""
+        order = store.order(order.name)
         order.dtype = np.dtype(self.args.dtype)
         source: BlockSource = Neighbours(order, not store.manifest["directed"]) if self.args.model == "sage" else order
         if self.args.partition_graph:
@@ -79,7 +81,7 @@ class Settings:
         """Collective, where the graph is partitioned."""
         args = self.args
         if args.sampler == "sage":
-            return GraphSage(graph, args.fanout, seed=args.seed, rescale=args.rescale and args.model == "gcn")
+            return GraphSage(graph, args.fanout, seed=args.seed, rescale=bool(args.rescale))
         if args.sampler == "ladies":
             return Ladies(graph, args.fanout, seed=args.seed, rescale=args.rescale, importance=args.importance)
         if args.sampler == "fastgcn":
@@ -90,12 +92,14 @@ class Settings:
     def training(self, graph: Graph, model: GCN, X: DistDense, targets: Targets) -> MinibatchTraining:
         """Collective."""
         args, sampler = self.args, self.sampler(graph, targets)
+        if args.batch_size is None:
+            args.batch_size = min(BATCH_SIZE, targets.counts[TRAIN])
         return MinibatchTraining(model, X, targets, sampler, args.batch_size, args.batches_per_update, args.bulk, args.seed)
 
     def identity(self) -> dict[str, Any]:
         """What a run that goes on from a checkpoint must share: all but what only says who does what, and when."""
         names = ("sampler", "fanout", "batch_size", "batches_per_update", "importance", "rescale")
-        return {name: getattr(self.args, name) for name in names}
+        return {f"--{name.replace('_', '-')}": getattr(self.args, name) for name in names}
 
     def describe(self) -> str:
         """In a few words."""
@@ -111,6 +115,9 @@ def resolve(args: argparse.Namespace) -> None:
     Raises:
         UserError: in one line.
     """
+    if args.sampler == "none":  # which undoes what a file or the environment says
+        for name in ("sampler", *FLAGS):
+            setattr(args, name, None)
     kind = args.sampler
     args.model = args.model or ("sage" if kind == "sage" else "gcn")
     if args.model == "sage" and args.check:
@@ -118,13 +125,15 @@ def resolve(args: argparse.Namespace) -> None:
     if kind is None:
         args.algorithm = args.algorithm or "1d"
         for name in FLAGS:
-            if getattr(args, name) is not None:
+            if getattr(args, name) is not None and (name != "partition_graph" or args.partition_graph):
                 raise UserError(f"--{name.replace('_', '-')}: is for minibatches; say with --sampler how to make them")
         return
     args.algorithm = args.algorithm or "1.5d"
+    if args.grid is None and args.replication is None:
+        args.replication = 1
     if args.algorithm != "1.5d":
         raise UserError(
-            f"--sampler {kind}: excludes --algorithm {args.algorithm}; minibatches take features from block rows of 1.5d, which "
+            f"--algorithm {args.algorithm}: excludes --sampler {kind}; minibatches take features from block rows of 1.5d, which "
             "with --replication 1 is 1d"
         )
     if args.check:

@@ -20,6 +20,7 @@ from distgnn import backend
 from distgnn.gcn.loss import Targets
 from distgnn.gcn.model import GCN
 from distgnn.gcn.optim import Optimizer
+from distgnn.gcn.sage import SageMean
 from distgnn.gcn.training import is_due, measured
 from distgnn.grid import Grid
 from distgnn.matrix import DistDense
@@ -46,18 +47,21 @@ class MinibatchTraining:
         targets: of the network.
         sampler: on a graph in the same order, replicated or partitioned over `model.grid`.
         batch_size: nodes of a minibatch.
-        per_update: minibatches of which the average gradient makes an update; as many ranks can work at a time.
+        per_update: minibatches that make an update, with the average gradient of their nodes; as many ranks can work at a time.
         bulk: minibatches that a rank samples at a time.
         seed: of the minibatches.
 
     Raises:
         UserError: no training nodes, or a batch size that does not fit (on every rank).
+        ValueError: a sampler that does not keep a vertex's own features in their place, for a SageMean.
     """
 
     def __init__(
         self, model: GCN, X: DistDense, targets: Targets, sampler: Sampler, batch_size: int, per_update: int, bulk: int = 1,
         seed: int = 0,
     ) -> None:  # fmt: skip
+        if isinstance(model, SageMean) and not sampler.rows_first:
+            raise ValueError(f"SageMean needs every vertex's own features first, where {type(sampler).__name__} has others")
         self.model, self.X, self.targets, self.sampler = model, X, targets, sampler
         self.grid: Grid = model.grid
         nodes, self.labels = training_nodes(targets)
@@ -82,10 +86,10 @@ class MinibatchTraining:
 
     def _epoch(self, epoch: int, optimizer: Optimizer) -> dict[str, Any]:
         self.seconds = dict.fromkeys(STEPS, 0.0)
-        losses, sums = np.zeros(2), Sums(self.model)
+        losses, sums, batches = np.zeros(2), Sums(self.model), self.minibatches.epoch(epoch)
         for bulk in bulks(self.turns, self.bulk):
             with self._step("sampling"):
-                samples = self._sample(epoch, bulk)
+                samples = self._sample(epoch, bulk, batches)
             for turn, sample in zip(bulk, samples, strict=True):
                 with self._step("fetching"):
                     H = self.features.borrow(np.empty(0, np.int64) if sample is None else sample.inputs)
@@ -98,10 +102,9 @@ class MinibatchTraining:
                         losses += self._update(sums, optimizer)
         return {"loss": float(losses[0] / losses[1]) if losses[1] else float("nan"), "steps": self.seconds}
 
-    def _sample(self, epoch: int, bulk: list[Turn]) -> list[Sample | None]:
+    def _sample(self, epoch: int, bulk: list[Turn], batches: list[np.ndarray]) -> list[Sample | None]:
         """This rank's minibatch of every turn. A process row that has a partitioned graph samples those of its ranks together."""
         together = self.row_mates if isinstance(self.sampler.graph, Partitioned) else [self.grid.rank]
-        batches = self.minibatches.epoch(epoch)
         wanted = [(rank, number) for turn in bulk for rank in together if (number := turn.numbers[rank]) is not None]
         numbers = [number for _, number in wanted]
         drawn = self.sampler.sample([batches[number] for number in numbers], epoch=epoch, first=numbers)
@@ -111,7 +114,7 @@ class MinibatchTraining:
     def _propagate(self, sample: Sample, H: Array, step: int, sums: Sums) -> None:
         """Forward, loss and backward of a minibatch, added to `sums`."""
         counts = sample.loss_weights
-        sums.nodes += len(sample.batch) if counts is None else len(self.minibatches.training)
+        sums.nodes += len(sample.batch) if counts is None else sample.population
         if not len(sample.batch):
             self.grid.workspace.give_back(H)
             return

@@ -15,7 +15,8 @@ class Neighbours(BlockSource):
     """A block source of the off-diagonal non-zeros of another, all of them 1.
 
     Args:
-        source: whose rows and columns are in one order; its weights, and the loops of its normalisation, do not matter.
+        source: whose rows and columns are in one order. Its weights do not matter, but that stored zeros are no edges; nor do the
+            loops of its normalisation.
         symmetric: promise that there is an edge (j, i) for every (i, j).
     """
 

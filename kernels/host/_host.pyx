@@ -567,8 +567,8 @@ def sample_rows(pointers, weights, keys, picked, remaining, prefix, *, int64_t c
 
 def sample_selected_rows(pointers, int64_t nnz, selected, keys, picked, prefix, positions, counts, *, int64_t count):
     """Draw `count` distinct entries of every selected row, as sample.h says. pointers int64, of a matrix with `nnz` entries; selected int64
-    (m); keys uint64 (m); picked uint8, all 0, and prefix float64, as many as the longest of these rows has entries; positions int64
-    (m * count); counts int64 (m).
+    (m); keys uint64 (m); picked uint8, all 0, and prefix float64, as many as the longest of these rows has entries; positions int64,
+    as many as there are entries to draw; counts int64 (m).
 
     Returns:
         How many positions there are.
@@ -581,11 +581,10 @@ def sample_selected_rows(pointers, int64_t nnz, selected, keys, picked, prefix, 
     cdef Array X = Array("prefix", prefix, "float64", 1, True), O = Array("positions", positions, "int64", 1, True)
     cdef Array C = Array("counts", counts, "int64", 1, True)
     cdef sample_selected s
-    cdef int64_t i, first, last, total
+    cdef int64_t i, first, last, total, room = 0
     s.rows, s.count = V.extent(0), count
     K.must_have(s.rows)
     C.must_have(s.rows)
-    O.must_have(s.rows * count)
     X.must_have(T.extent(0))
     check_rows(V, P.extent(0) - 1)
     s.pointers, s.selected, s.keys = <const int64_t *>P.view.buf, <const int64_t *>V.view.buf, <const uint64_t *>K.view.buf
@@ -595,6 +594,8 @@ def sample_selected_rows(pointers, int64_t nnz, selected, keys, picked, prefix, 
         first, last = s.pointers[s.selected[i]], s.pointers[s.selected[i] + 1]
         if first < 0 or last < first or last > nnz or last - first > T.extent(0):
             raise ValueError(f"pointers: row {s.selected[i]} goes from {first} to {last}, of {nnz} entries, rows of {T.extent(0)} at most")
+        room += min(last - first, count)
+    O.must_have(room)
     with nogil:
         total = sample_selected_run(&s)
     return total

@@ -30,7 +30,7 @@ struct sample_selected {
     const uint64_t *keys;    /* one per row */
     uint8_t *picked;         /* as many as the longest row has entries, all 0; so again afterwards */
     double *prefix;          /* room for the longest row */
-    int64_t *positions;      /* out, room for rows x count: the entries, ascending in each row */
+    int64_t *positions;      /* out, room for all that are drawn: the entries, ascending in each row */
     int64_t *counts;         /* out, one per row */
 };
 

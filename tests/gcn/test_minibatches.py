@@ -11,8 +11,9 @@ from mpi4py import MPI
 import distgnn as dg
 from distgnn import cli
 from distgnn.sampling.training import STEPS
+from distgnn.store import prepare
 
-from .stores import events, run, small_store
+from .stores import Communities, events, run, small_store
 
 KINDS = {
     "sage": ("--fanout", "3,2"),
@@ -74,7 +75,8 @@ def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_t
     words += ["--checkpoint", saved, "--log", parts]
     run(comm, *words, "--epochs", 2)
     run(comm, *words, "--epochs", 4, "--resume", "--bulk", 2, "--partition-graph")
-    for other, what in (("--batch-size=5", "batch_size"), ("--no-rescale", "rescale"), ("--order=original", "order")):
+    others = (("--batch-size=5", "--batch-size 4, this one has 5"), ("--batches-per-update=9", "--batches-per-update 8"))
+    for other, what in (*others, ("--order=original", "order random")):
         with pytest.raises(dg.UserError, match=what):
             run(comm, *words, "--resume", "--epochs", 6, other)
     with pytest.raises(dg.UserError, match="sampler"):
@@ -99,7 +101,8 @@ def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_t
         (["--sampler", "sage", "--batch-size", "0"], "--batch-size: expected a whole number, at least 1, not '0'"),
         (["--sampler", "sage", "--bulk", "0"], "--bulk: expected a whole number, at least 1, not '0'"),
         (["--sampler", "sage", "--replication", "2"], "possible (rows x reps): 1x1"),
-        (["--sampler", "sage", "--algorithm", "2d"], "--sampler sage: excludes --algorithm 2d; minibatches take features"),
+        (["--sampler", "sage", "--algorithm", "2d"], "--algorithm 2d: excludes --sampler sage; minibatches take features"),
+        (["--sampler", "sage", "--no-rescale"], "--rescale: is for --model gcn; the mean over sampled neighbours"),
         (["--sampler", "sage", "--algorithm", "1d"], "1.5d, which with --replication 1 is 1d"),
         (["--sampler", "ladies", "--check"], "--sampler ladies: excludes --check"),
         (["--sampler", "ladies", "--train-features"], "--sampler ladies: excludes --train-features"),
@@ -117,6 +120,40 @@ def test_bad_settings(words: list[str], message: str, tmp_path: Any, capsys: pyt
     assert cli.main(["train", small_store(tmp_path), *words]) == 2
     printed = capsys.readouterr()
     assert len(printed.err.splitlines()) == 1 and message in printed.err
+
+
+def test_a_batch_has_no_more_than_the_labelled_nodes_by_default(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    source = Communities()
+    source.labels[::2] = -1
+    prepare(source, tmp_path / "some.dg")
+    assert cli.main(["train", str(tmp_path / "some.dg"), "--sampler", "sage", "--epochs", "1"]) == 0
+    labelled = int(((source.split == 1) & (source.labels >= 0)).sum())
+    assert f"sage on minibatches of {labelled}, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [("--sampler", "none"), ("--sampler", "ladies")])
+def test_the_command_line_undoes_what_the_environment_says(words: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    for name, value in (("SAMPLER", "sage"), ("FANOUT", "3,2"), ("PARTITION_GRAPH", "no"), ("GRID", "1x1")):
+        monkeypatch.setenv(f"DISTGNN_{name}", value)
+    store, log = small_store(tmp_path), tmp_path / "log"
+    assert cli.main(["train", store, *words, "--algorithm", "1.5d", "--epochs", "1", "--log", str(log)]) == 0
+    (config,) = (event["config"] for event in events(log, "run"))
+    assert (config["sampler"], config["fanout"]) == ((None, None) if words[1] == "none" else ("ladies", [3, 2]))
+
+
+def test_a_grid_from_elsewhere_is_left_out_for_another_algorithm(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setenv("DISTGNN_GRID", "1")
+    store = small_store(tmp_path)
+    assert cli.main(["train", store, "--algorithm", "1d", "--epochs", "1"]) == 0
+    assert cli.main(["train", store, "--algorithm", "2d", "--epochs", "1"]) == 0
+    assert "grid is for algorithm 1d and is left out, as 2d was chosen" in capsys.readouterr().err
+
+
+def test_a_double_order_is_for_3d(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(Communities(), tmp_path / "double.dg", order=("double", "random"))
+    for words, what in ((["--sampler", "ladies"], "minibatches"), (["--model", "sage"], "--model sage")):
+        assert cli.main(["train", str(tmp_path / "double.dg"), *words]) == 2
+        assert f"--order double: is for --algorithm 3d, which {what} can't use; take another" in capsys.readouterr().err
 
 
 def test_it_says_what_it_does(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:

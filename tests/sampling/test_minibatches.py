@@ -7,6 +7,7 @@ import pytest
 
 from distgnn import UserError
 from distgnn.sampling import Minibatches
+from distgnn.sampling.schedule import bulks, turns
 
 NODES = np.arange(3, 300, 7)  # 43
 
@@ -26,13 +27,17 @@ def test_a_function_of_seed_and_epoch_alone() -> None:
     assert not np.array_equal(first, np.concatenate(Minibatches(NODES, 10, seed=1).epoch(4)))
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 9])
-def test_bulks(count: int) -> None:
-    batches = Minibatches(NODES, 10)
-    bulks = list(batches.bulks(2, count))
-    assert [first for first, _ in bulks] == list(range(0, 5, count))
-    flat = [batch for _, bulk in bulks for batch in bulk]
-    assert all(np.array_equal(a, b) for a, b in zip(flat, batches.epoch(2), strict=True))
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 12])
+@pytest.mark.parametrize("per_update", [1, 3, 8, 100])
+def test_every_minibatch_is_trained_once_in_the_same_update_whatever_the_ranks(ranks: int, per_update: int) -> None:
+    updates: list[list[int]] = [[]]
+    for turn in turns(11, per_update, ranks):
+        assert len(turn.numbers) == ranks
+        updates[-1] += [number for number in turn.numbers if number is not None]
+        updates += [[]] if turn.updates else []
+    assert updates == [*(list(range(11))[first : first + per_update] for first in range(0, 11, per_update)), []]
+    shared = list(bulks(turns(11, per_update, ranks), 2))
+    assert [turn for bulk in shared for turn in bulk] == turns(11, per_update, ranks) and max(map(len, shared)) <= 2
 
 
 def test_positions_are_uniform() -> None:

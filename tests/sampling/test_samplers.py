@@ -343,3 +343,25 @@ def test_other_bad_input() -> None:
         Ladies(Replicated(sp.eye_array(3)), [2], importance="degree")
     with pytest.raises(ValueError, match="as many rows as columns"):
         GraphSage(Replicated(sp.csr_array((2, 3))), [2])
+
+
+@pytest.mark.parametrize("kind", sorted(SAMPLERS))
+def test_a_fanout_beyond_the_graph_takes_everything_and_no_more_memory(kind: str, directed: sp.csr_array) -> None:
+    G, batch = Replicated(directed), np.array([1, 3])
+    huge, enough = (SAMPLERS[kind](G, [size, size]).sample([batch])[0] for size in (10**20, directed.shape[0]))
+    for one, other in zip(huge.blocks, enough.blocks, strict=True):
+        assert one.rows.tolist() == other.rows.tolist() and one.cols.tolist() == other.cols.tolist()
+        np.testing.assert_array_equal(one.A.toarray(), other.A.toarray())
+
+
+def test_numbers_of_minibatches(directed: sp.csr_array) -> None:
+    """The first one's, of any integer type, or the number of each; as many as there are."""
+    sampler, batches = GraphSage(Replicated(directed), [2]), [np.array([1, 3]), np.array([2])]
+    found = [sampler.sample(batches, first=first) for first in (5, np.int64(5), [5, 6], np.array([5, 6]))]
+    for samples in found[1:]:
+        for one, other in zip(samples, found[0], strict=True):
+            assert one.inputs.tolist() == other.inputs.tolist()
+    alone = sampler.sample(batches[1:], first=[6])[0]
+    assert alone.inputs.tolist() == found[0][1].inputs.tolist()
+    with pytest.raises(ValueError, match="numbers of 1 minibatches given for 2"):
+        sampler.sample(batches, first=[5])

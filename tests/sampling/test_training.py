@@ -108,6 +108,23 @@ def test_words_of_an_update_are_those_of_its_all_reduce(comm: MPI.Intracomm, bac
     grid.free()
 
 
+@pytest.mark.ranks(2)
+def test_graph_sage_needs_its_own_features_first(comm: MPI.Intracomm, backend: Any) -> None:
+    grid = make_grid(comm, "1.5d", backend=backend)
+    model, features, targets = network(grid, "sage-mean")
+    with pytest.raises(ValueError, match="where Ladies has others"):
+        MinibatchTraining(model, features, targets, Ladies(Replicated(PATTERN), [4, 3]), 4, 2)
+    grid.free()
+
+
+def test_losses_of_saint_leave_out_whom_nobody_gathers_from() -> None:
+    """Vertex 2 has no out-edge and no loop: it cannot be drawn, so it does not count."""
+    A = sp.csr_array(np.array([[1.0, 1, 0], [1, 1, 0], [1, 0, 0]]))
+    (sample,) = Saint(Replicated(A), 3, 1, training=np.array([1, 2])).sample([np.array([1])])
+    assert sample.batch.tolist() == [1] and sample.population == 1
+    assert Saint(Replicated(A), 3, 1, rescale=False).sample([np.array([1])])[0].population is None
+
+
 def test_cross_entropy_against_finite_differences() -> None:
     r = np.random.default_rng(0)
     Z, labels, weights = r.standard_normal((5, 4)), r.integers(0, 4, 5), r.uniform(0.5, 2, 5)
