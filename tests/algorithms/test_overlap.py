@@ -25,7 +25,7 @@ def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, pa
     A.data[:] = np.random.default_rng(0).standard_normal(A.nnz)
     X = np.random.default_rng(1).standard_normal((A.shape[0], width)).astype(np.float32)
     possible = grids(name, comm.Get_size())
-    for sizes in possible[:: max(1, len(possible) - 1)]:
+    for sizes in possible[:: max(1, len(possible) - 1)][: 2 if comm.Get_size() <= 6 else 1]:
         grid = make_grid(comm, name, sizes, backend=backend)
         operator = dg.distribute(A, grid, name)
         H, G = dg.scatter(X, operator.input_layout), dg.scatter(X, operator.output_layout)

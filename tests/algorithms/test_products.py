@@ -21,15 +21,33 @@ def right_sides(A, f, dtype=np.float64, seed=3):
     return rng.standard_normal((A.shape[1], f)).astype(dtype), rng.standard_normal((A.shape[0], f)).astype(dtype)
 
 
+def representative(name, ranks):
+    """All grids of up to 6 ranks; of more, one for each set of sizes, whose other orders 6 ranks have, too."""
+    if ranks <= 6:
+        return grids(name, ranks)
+    alike = {}
+    for sizes in grids(name, ranks):
+        alike.setdefault(tuple(sorted(sizes.values())), []).append(sizes)
+    return [group[(ranks + number) % len(group)] for number, group in enumerate(alike.values())]
+
+
+def awkward_matrices(ranks):
+    """All of them; on 8 ranks every other one, and those between on 9."""
+    return {name: MATRICES[name] for number, name in enumerate(MATRICES) if ranks not in (8, 9) or number % 2 == ranks - 8}
+
+
 def check_product(A, grid, name, f, dtype=np.float64, label="", **partitions):
-    """A @ H and A.T @ G equal SciPy's, <A H, G> == <H, Aᵀ G>, and inputs are left alone."""
+    """A @ H and A.T @ G equal SciPy's, <A H, G> == <H, Aᵀ G>, and inputs are left alone. Returns the operator, H and G."""
     X, Y = right_sides(A, f, dtype)
     operator = dg.distribute(A.astype(dtype), grid, name, **partitions)
     H, G = dg.scatter(X, operator.input_layout), dg.scatter(Y, operator.output_layout)
+    before = [grid.backend.to_host(M.block).copy() for M in (H, G)]
     AH, AtG = operator @ H, operator.T @ G
     assert AH.layout.same(operator.output_layout, AH.shape) and AtG.layout.same(operator.input_layout, AtG.shape)
-    got, adjoint, kept, also_kept = (dg.gather(M) for M in (AH, AtG, H, G))
+    got, adjoint = dg.gather(AH), dg.gather(AtG)
     with grid.world.together():  # rank 0 compares, all ranks fail
+        for M, block in zip((H, G), before, strict=True):
+            np.testing.assert_array_equal(grid.backend.to_host(M.block), block, err_msg=label)
         if grid.rank == 0:
             tolerance = {"rtol": 1e-12, "atol": 1e-12} if dtype == np.float64 else {"rtol": 2e-5, "atol": 2e-5}
             tolerance["err_msg"] = label
@@ -37,24 +55,35 @@ def check_product(A, grid, name, f, dtype=np.float64, label="", **partitions):
             np.testing.assert_allclose(adjoint, A.T @ Y, **tolerance)
             identity = 1e-10 if dtype == np.float64 else 1e-4
             np.testing.assert_allclose(np.sum(got * Y), np.sum(X * adjoint), rtol=identity, atol=identity)
-            np.testing.assert_array_equal(kept, X)
-            np.testing.assert_array_equal(also_kept, Y)
             assert got.dtype == adjoint.dtype == dtype
+    return operator, H, G
+
+
+def check_words(name, A, operator, H, G, label):
+    """Of further products; the first ones agree on the headers of panels."""
+    with dg.Ledger() as forward:
+        operator @ H
+    with dg.Ledger() as adjoint:
+        operator.T @ G
+    assert forward.words == round(WORDS[name](operator.grid, A, H.shape[1])), label
+    assert adjoint.words == round(ADJOINT_WORDS[name](operator.grid, A, G.shape[1])), label
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_awkward_matrices(comm, name, backend):
     grid = make_grid(comm, name, backend=backend)
-    for matrix, A in MATRICES.items():
+    for matrix, A in awkward_matrices(comm.Get_size()).items():
         check_product(A, grid, name, WIDTH, label=matrix)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_grid(comm, name, backend):
+def test_every_grid_gives_the_product_for_the_words_of_the_formula(comm, name, backend):
     for sizes in grids(name, comm.Get_size()):
         grid = make_grid(comm, name, sizes, backend=backend)
         for matrix in ("prime", "wide"):
-            check_product(MATRICES[matrix], grid, name, WIDTH, label=f"{matrix} on {sizes}")
+            A, label = MATRICES[matrix], f"{matrix} on {sizes}"
+            check_words(name, A, *check_product(A, grid, name, WIDTH, label=label), label)
+        grid.free()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -90,24 +119,6 @@ def test_uneven_partition_vectors(comm, name, backend):
     check_product(A, grid, name, WIDTH, **parts)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_ledger_equals_formula(comm, name, backend):
-    for sizes in grids(name, comm.Get_size()):
-        grid = make_grid(comm, name, sizes, backend=backend)
-        for matrix in ("prime", "wide"):
-            A = MATRICES[matrix]
-            X, Y = right_sides(A, WIDTH)
-            operator = dg.distribute(A, grid, name)
-            H, G = dg.scatter(X, operator.input_layout), dg.scatter(Y, operator.output_layout)
-            operator.T @ G  # makes the transposed panels, whose headers are agreed on once
-            with dg.Ledger() as forward:
-                operator @ H
-            with dg.Ledger() as adjoint:
-                operator.T @ G
-            assert forward.words == round(WORDS[name](grid, A, WIDTH)), (sizes, matrix)
-            assert adjoint.words == round(ADJOINT_WORDS[name](grid, A, WIDTH)), (sizes, matrix)
-
-
 def uneven(n, parts):
     """Partitions with large, small and empty blocks."""
     shares = np.array([(7 * i + 3) % 5 for i in range(parts)], dtype=float) + (np.arange(parts) == parts - 1)
@@ -119,7 +130,7 @@ def test_ledger_equals_formula_on_uneven_partitions(comm, name, backend, monkeyp
     monkeypatch.setattr(formulas, "cut_nodes", uneven)
     A = MATRICES["prime"]
     n = A.shape[0]
-    for sizes in grids(name, comm.Get_size()):
+    for sizes in representative(name, comm.Get_size()):
         grid = make_grid(comm, name, sizes, backend=backend)
         if name == "3d":
             parts = {"row_parts": uneven(n, sizes["z"]), "col_parts": uneven(n, sizes["x"]), "y_parts": uneven(n, sizes["y"])}
@@ -131,13 +142,9 @@ def test_ledger_equals_formula_on_uneven_partitions(comm, name, backend, monkeyp
         operator = dg.distribute(A, grid, name, **parts)
         X, Y = right_sides(A, WIDTH)
         H, G = dg.scatter(X, operator.input_layout), dg.scatter(Y, operator.output_layout)
-        operator.T @ G
-        with dg.Ledger() as forward:
-            operator @ H
-        with dg.Ledger() as adjoint:
-            operator.T @ G
-        assert forward.words == round(WORDS[name](grid, A, WIDTH)), sizes
-        assert adjoint.words == round(ADJOINT_WORDS[name](grid, A, WIDTH)), sizes
+        operator.T @ G  # makes the transposed panels, whose headers are agreed on once
+        check_words(name, A, operator, H, G, sizes)
+        grid.free()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -157,7 +164,7 @@ def test_chain_of_layers(comm, name, backend):
     """Five layers H ← (A H) W: outputs are the next layer's inputs, and the backward pair equals the serial one."""
     A = MATRICES["symmetric"] if name != "3d" else MATRICES["prime"]
     n, rng = A.shape[0], np.random.default_rng(4)
-    for sizes in grids(name, comm.Get_size()):
+    for sizes in representative(name, comm.Get_size()):
         grid = make_grid(comm, name, sizes, backend=backend)
         operator = dg.distribute(A, grid, name)
         widths = [6, 4, 1, 7, 3, 5]
@@ -187,7 +194,7 @@ def test_chain_of_layers(comm, name, backend):
 def test_dense_ledger_equals_formula(comm, name, backend):
     A, (f, h) = MATRICES["symmetric"], (7, 4)
     n, rng = A.shape[0], np.random.default_rng(5)
-    for sizes in grids(name, comm.Get_size()):
+    for sizes in representative(name, comm.Get_size()):
         grid = make_grid(comm, name, sizes, backend=backend)
         operator = dg.distribute(A, grid, name)
         T = dg.scatter(rng.standard_normal((n, f)), operator.output_layout)

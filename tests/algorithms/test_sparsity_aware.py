@@ -15,7 +15,7 @@ from distgnn.gallery import awkward, rmat
 
 from . import formulas
 from .formulas import SPARSITY_AWARE_WORDS
-from .test_products import Recorder, check_product, right_sides, uneven
+from .test_products import Recorder, awkward_matrices, check_product, right_sides, uneven
 
 MATRICES = awkward()
 WIDTH = 5
@@ -25,11 +25,19 @@ names = pytest.mark.parametrize("name", SPARSITY_AWARE)
 
 
 @names
-@pytest.mark.parametrize("sparsity_aware", [True, "auto"])
-def test_awkward_matrices(comm, name, backend, sparsity_aware):
+def test_awkward_matrices(comm, name, backend):
+    grid = make_grid(comm, name, backend=backend)
+    for matrix, A in awkward_matrices(comm.Get_size()).items():
+        check_product(A, grid, name, WIDTH, label=matrix, sparsity_aware=True)
+    grid.free()
+
+
+@pytest.mark.ranks(1, 2, 3, 4, 6)
+@names
+def test_awkward_matrices_with_whole_blocks_among_them(comm, name, backend):
     grid = make_grid(comm, name, backend=backend)
     for matrix, A in MATRICES.items():
-        check_product(A, grid, name, WIDTH, label=matrix, sparsity_aware=sparsity_aware)
+        check_product(A, grid, name, WIDTH, label=matrix, sparsity_aware="auto")
     grid.free()
 
 

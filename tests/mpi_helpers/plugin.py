@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -50,6 +51,12 @@ class Collective:
             log = open(self.folder / f"rank-{RANK}.log", "w", buffering=1)
             config.pluginmanager.unregister(name="terminalreporter")
             config.pluginmanager.register(TerminalReporter(config, log), "terminalreporter")
+
+    def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
+        """With --only-mpi, files without tests for several ranks: not each rank must import them and make their tests first."""
+        if not config.getoption("only_mpi", False) or not collection_path.match("test_*.py"):
+            return None
+        return True if not SEVERAL_RANKS.search(collection_path.read_text()) else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -122,6 +129,7 @@ class Collective:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
+SEVERAL_RANKS = re.compile(r"\bcomm\b|\bmark\.mpi\b")
 ELSEWHERE = "setup failed on another rank"
 
 

@@ -75,7 +75,8 @@ def test_partitioned_equals_scipy_on_every_grid(comm, backend):
             for cut in (partition, uneven):
                 graph = Partitioned(grid, A, cut(A.shape[0], grid.shape["rows"]))
                 assert graph.shape == A.shape and graph.dtype == A.dtype
-                for Q in (one_per_row(A.shape[0], i), several_per_row(A.shape[0], i)):
+                for make in (one_per_row, several_per_row):
+                    Q = make(A.shape[0], i)
                     before = Q.copy()
                     C = graph.multiply(Q)
                     check_canonical(C)
@@ -84,8 +85,8 @@ def test_partitioned_equals_scipy_on_every_grid(comm, backend):
                     np.testing.assert_array_equal(Q.toarray(), before.toarray())
                     replicas = grid.along("reps").gather_objects((C.indptr.tolist(), C.indices.tolist(), C.data.tobytes()))
                     assert all(other == replicas[0] for other in replicas)
-                exact = graph.multiply(one_per_row(A.shape[0], i))
-                same(exact, whole.multiply(one_per_row(A.shape[0], i)))
+                    if make is one_per_row:
+                        same(C, whole.multiply(Q))
 
 
 def same(C, D):

@@ -85,9 +85,9 @@ def losses(comm: MPI.Intracomm, backend: Any, name: str, partitioned: bool, bulk
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_training_does_not_depend_on_ranks_bulks_or_where_the_graph_is(comm: MPI.Intracomm, name: str, backend: Any) -> None:
     """Losses and weights of one rank, with fewer minibatches per update than ranks, or none that divides them."""
-    alone = losses(MPI.COMM_SELF, backend, name, False, 1)
+    alone = comm.bcast(losses(MPI.COMM_SELF, backend, name, False, 1) if comm.rank == 0 else None)
     for number, sizes in enumerate(grids("1.5d", comm.size)):
-        for partitioned in (False, True):
+        for partitioned in (False, True) if comm.size <= 4 else (number % 2 == 0,):
             found = losses(comm, backend, name, partitioned, 1 + 2 * number, sizes)
             np.testing.assert_allclose(found, alone, rtol=1e-9)
 

@@ -193,7 +193,7 @@ def test_blocks_of_every_layer(comm, shards, nodes, backend, shared_tmp_path, mo
     path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=shards)
     expected = whole(Store(path).order())
     grids = algorithms.ALGORITHMS["3d"].grids(comm.Get_size())
-    for shape in [*grids[:2], grids[-1]]:
+    for shape in [*grids[: 2 if comm.Get_size() <= 6 else 1], grids[-1]]:
         grid = dg.Grid(comm, backend=backend, **shape)
         grid.node = grid.rank % nodes
         A = dg.load(path, grid, "3d", dtype=np.float64)
