@@ -48,7 +48,8 @@ def main() -> None:
     parser.add_argument("store")
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=4, help="counted")
-    parser.add_argument("--bulk", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--bulk", type=int, nargs="+", default=[8])
+    parser.add_argument("--copies", type=int, nargs="+", help="replication factors (default: all)")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
@@ -65,9 +66,14 @@ def main() -> None:
 def rows(comm: MPI.Intracomm, store: dg.Store, kind: str, args: argparse.Namespace) -> Iterator[str]:
     """Lines of the table: replicated and partitioned, c = 1, ..., P."""
     for sizes in sorted(grids("1.5d", comm.size), key=lambda sizes: sizes["reps"]):
+        if args.copies is not None and sizes["reps"] not in args.copies:
+            continue
         grid = make_grid(comm, "1.5d", sizes)
         for partitioned in (False, True):
-            yield from measure(grid, store, kind, partitioned, args)
+            for line in measure(grid, store, kind, partitioned, args):
+                if comm.rank == 0:
+                    print(line, file=sys.stderr, flush=True)
+                yield line
         grid.free()
 
 
