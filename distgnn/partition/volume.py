@@ -68,7 +68,7 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
     """Small total volume, and no part far above the average send and receive volume.
 
     Time: that of METIS, where few nodes are on boundaries that of the hypergraph partitioner too, and at least 400 (700) visits
-    per node and non-zero, each of as many steps as the net has parts. Memory: 70 bytes per node, 9 to 17 per non-zero, and 4 per
+    per node and non-zero, each of as many steps as the net has parts. Memory: 80 bytes per node, 9 to 17 per non-zero, and 4 per
     part for every column of more than 11 non-zeros.
     """
     kernels()
@@ -83,7 +83,7 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
         part = hypergraph.partition(pattern, parts, seed, imbalance)
     least = OF_START * measure(pattern, part, parts).volume / parts
     cell = chains(pattern, part)
-    coarse, weights, of_cells = _contracted(pattern, cell, part)
+    coarse, weights, of_cells = contracted(pattern, cell, part)
     part = _refine(coarse, weights, of_cells, INTERFACES, least, **settings)[cell]
     return _refine(pattern, pattern.row_nonzeros, part, LAST_ROWS, least, **settings)
 
@@ -115,7 +115,7 @@ def chains(pattern: Pattern, part: np.ndarray) -> np.ndarray:
     return connected_components(links, directed=False)[1]
 
 
-def _contracted(pattern: Pattern, cell: np.ndarray, part: np.ndarray) -> tuple[Pattern, np.ndarray, np.ndarray]:
+def contracted(pattern: Pattern, cell: np.ndarray, part: np.ndarray) -> tuple[Pattern, np.ndarray, np.ndarray]:
     """The pattern of the cells without their own entries, their non-zeros and their parts."""
     rows, columns = np.repeat(cell, pattern.row_nonzeros), cell[pattern.indices]
     apart, cells = rows != columns, cell.max() + 1

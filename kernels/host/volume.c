@@ -2,9 +2,9 @@
  *
  * The objective is the sum over parts of x + c max(0, x - T)^2 for the rows x that a part sends, T being the bound, and the
  * second term again for the rows it receives. Its marginal price tells a row what one more or one less part in a net costs: 1
- * at a part with little to send, more at a part with too much. c rises as the temperature falls. Where few rows are on the
- * boundary, whole interfaces between two parts and then groups of neighbours move before single rows do; elsewhere that work is
- * better spent on rows. Acer, Selvitopi and Aykanat (Parallel Computing 59, 2016) put such costs on the vertices of a recursive
+ * at a part with little to send, more at a part with too much. c rises as the temperature falls, and so does the price of
+ * non-zeros above the capacity. What moves is a row, or where few rows are on the boundary the whole interface between two parts.
+ * Acer, Selvitopi and Aykanat (Parallel Computing 59, 2016) put such costs on the vertices of a recursive
  * bisection; here all K parts and their volumes are known at every move, so the costs are exact. */
 
 #include "volume.h"
@@ -20,6 +20,7 @@
 #define STIFF 33     /* by which factor they become dearer while rows move, */
 #define STIFFER 3e4  /* and while interfaces do */
 #define STRICT 0.9   /* when so much of the work on rows is done, no part may get more non-zeros than its capacity any more */
+#define LEAST 2      /* rows leave no part with less than the capacity divided by this */
 #define COOLING 3    /* the temperature falls by this power of e */
 
 /* How many rows of a net stand in a part. */
@@ -294,7 +295,12 @@ static int32_t best(struct state *s, int64_t i, double limit)
 {
     struct volume *v = s->v;
     double base, most;
-    int64_t left, nets = price_nets(s, i, &base, &most, &left), weight = v->weights[i];
+    int64_t weight = v->weights[i], left, nets;
+    if ((s->load[s->nets[i].owner] - weight) * LEAST < v->capacity) {
+        s->spent++;
+        return -1; /* a part that all its rows have left is in no net, where others would meet it again */
+    }
+    nets = price_nets(s, i, &base, &most, &left);
     int32_t a = s->nets[i].owner, sent = s->nets[i].length - 1, choice = -1;
     int32_t kept = s->places[s->nets[i].first + find(s, i, a)].rows > 1;
     int strict = !(s->load_slope > 0), over = strict && s->load[a] > v->capacity;
@@ -377,7 +383,7 @@ static void sweep(struct state *s, double heat)
 }
 
 /* -- interfaces: where two parts meet in few edges, the boundary between them moves as a whole, to a smallest cut within a window
- *    of rows around it. On a road map that carries it from one set of narrow places to the next, across rows that no row or group
+ *    of rows around it. On a road map that carries it from one set of narrow places to the next, across rows that none
  *    would cross alone. Edges stand for volume in the cut, but what it is worth is counted exactly. Where A is not symmetric, arcs
  *    without one the other way carry no flow, and such cuts are only guesses -- */
 

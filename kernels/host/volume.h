@@ -28,7 +28,7 @@ struct volume {
     uint64_t seed;
 };
 
-/* 0, or -1 where there is not the memory: 90 bytes per node, 9 per non-zero, and 4 per part for every column with more than 11
+/* 0, or -1 where there is not the memory: 75 bytes per node, 9 per non-zero, and 4 per part for every column with more than 11
  * non-zeros. Takes one thread and no clock, so the result depends on nothing but the struct. */
 int volume_refine(struct volume *v);
 
