@@ -48,8 +48,8 @@ class Annealing:
 ROWS = Annealing(0.6, 400, 3, 1.095, 1.3)
 INTERFACES, LAST_ROWS = Annealing(4.6, 800, 14, 1.03, 1.4, interfaces=True), Annealing(0.1, 100, 0, 1.03, 1.4)
 
-#: Rows that a part may send in any case, where interfaces move, relative to the average of the start. That is the best known: with
-#: 3 per cent more in total, evened out to 1.10 of the average, a part would send 1.13 times that.
+#: Rows that a part may send in any case, where interfaces move, relative to the average of the start. That is the best known:
+#: with 3 per cent more in total, evened out to 1.10 of the average, a part would send 1.13 times that.
 OF_START = 1.1
 
 
