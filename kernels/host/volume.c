@@ -20,7 +20,6 @@
 #define STIFF 33     /* by which factor they become dearer while rows move, */
 #define STIFFER 3e4  /* and while interfaces do */
 #define STRICT 0.9   /* when so much of the work on rows is done, no part may get more non-zeros than its capacity any more */
-#define LEAST 2      /* rows leave no part with less than the capacity divided by this */
 #define COOLING 3    /* the temperature falls by this power of e */
 
 /* How many rows of a net stand in a part. */
@@ -63,6 +62,7 @@ struct state {
     int64_t *arc;          /* nodes: on the path by which a search met it, the arc back; or -1 - the arc to the source */
     int32_t *changed;      /* nodes: those that would change parts */
     double load_slope;     /* or 0: then the capacity is strict */
+    int64_t least;         /* non-zeros: rows leave no part with less than half of that, until then */
     double lowest;         /* what that partition is worth */
     int64_t total;
     double send_limit, receive_limit, send_slope, receive_slope;
@@ -296,14 +296,15 @@ static int32_t best(struct state *s, int64_t i, double limit)
     struct volume *v = s->v;
     double base, most;
     int64_t weight = v->weights[i], left, nets;
-    if ((s->load[s->nets[i].owner] - weight) * LEAST < v->capacity) {
+    int strict = !(s->load_slope > 0);
+    if (!strict && (s->load[s->nets[i].owner] - weight) * 2 < s->least) {
         s->spent++;
         return -1; /* a part that all its rows have left is in no net, where others would meet it again */
     }
     nets = price_nets(s, i, &base, &most, &left);
     int32_t a = s->nets[i].owner, sent = s->nets[i].length - 1, choice = -1;
     int32_t kept = s->places[s->nets[i].first + find(s, i, a)].rows > 1;
-    int strict = !(s->load_slope > 0), over = strict && s->load[a] > v->capacity;
+    int over = strict && s->load[a] > v->capacity;
     double without = send_cost(s, s->send[a] - sent) - send_cost(s, s->send[a]);
     without += receive_cost(s, s->receive[a] - left + kept) - receive_cost(s, s->receive[a]);
     without += load_cost(s, s->load[a] - weight) - load_cost(s, s->load[a]);
@@ -702,6 +703,10 @@ static void anneal(struct state *s)
 {
     const struct volume *v = s->v;
     int64_t gathering = 0;
+    double weights = 0;
+    for (int32_t part = 0; part < v->parts; part++)
+        weights += (double)s->load[part];
+    s->least = (int64_t)fmin(1.1 * weights / v->parts, (double)v->capacity);
     for (double progress = 0; progress < 1; progress = (double)s->spent / (double)v->work) {
         double heat = v->heat * exp(-COOLING * progress);
         if (s->spent >= gathering) {
