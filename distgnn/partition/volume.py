@@ -46,7 +46,7 @@ class Annealing:
 
 
 ROWS = Annealing(0.6, 400, 3, 1.095, 1.3)
-INTERFACES, LAST_ROWS = Annealing(4.6, 800, 14, 1.03, 1.4, interfaces=True), Annealing(0.1, 100, 0, 1.03, 1.4)
+INTERFACES, LAST_ROWS = Annealing(4.6, 600, 14, 1.03, 1.4, interfaces=True), Annealing(0.1, 100, 0, 1.03, 1.4)
 
 #: Rows that a part may send in any case, where interfaces move, relative to the average of the start. That is the best known:
 #: with 3 per cent more in total, evened out to 1.10 of the average, a part would send 1.13 times that.
@@ -68,7 +68,7 @@ def kernels() -> ModuleType:
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
     """Small total volume, and no part far above the average send and receive volume.
 
-    Time: that of METIS, where few nodes are on boundaries that of the hypergraph partitioner too, and at least 400 (700) visits
+    Time: that of METIS, where few nodes are on boundaries that of the hypergraph partitioner too, and at least 400 (600) visits
     per node and non-zero, each of as many steps as the net has parts. Memory: 80 bytes per node, 9 to 17 per non-zero, and 4 per
     part for every column of more than 11 non-zeros.
     """
