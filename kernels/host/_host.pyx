@@ -50,11 +50,14 @@ cdef extern from "volume.h" nogil:
         int32_t parts
         const int64_t *pointers
         const int32_t *columns
+        const int64_t *weights
         int32_t *part
         int64_t *send
         int64_t *receive
         int64_t capacity
-        double send_bound, receive_bound, heat
+        double send_bound, send_least, receive_bound
+        bint interfaces
+        double heat
         int64_t work
         uint64_t seed
 
@@ -478,27 +481,29 @@ def scatter_add(x, rows, out, *, int isa=0):
 
 
 def volume_refine(
-    pointers, columns, part, send, receive, *, int64_t capacity, double send_bound, double receive_bound, double heat, int64_t work,
-    uint64_t seed,
+    pointers, columns, weights, part, send, receive, *, int64_t capacity, double send_bound, double send_least, double receive_bound,
+    bint interfaces, double heat, int64_t work, uint64_t seed,
 ):
     """Improve `part` in place and fill `send` and `receive`, as volume.h says. CSR of a square matrix: int64 (n + 1), int32 (nnz) with no
-    column twice in a row; part int32 (n); send and receive int64 (parts).
+    column twice in a row; weights int64 (n); part int32 (n); send and receive int64 (parts).
 
     Raises:
         ValueError: not a CSR matrix, or parts that are not in 0..parts-1. MemoryError.
     """
     cdef Array P = Array("pointers", pointers, "int64", 1), C = Array("columns", columns, "int32", 1)
-    cdef Array Q = Array("part", part, "int32", 1, True)
+    cdef Array W = Array("weights", weights, "int64", 1), Q = Array("part", part, "int32", 1, True)
     cdef Array S = Array("send", send, "int64", 1, True), R = Array("receive", receive, "int64", 1, True)
     cdef volume v
     cdef int64_t i
     cdef int status
     v.nodes, v.parts = Q.extent(0), <int32_t>S.extent(0)
     P.must_have(v.nodes + 1)
+    W.must_have(v.nodes)
     R.must_have(v.parts)
     v.pointers, v.columns, v.part = <const int64_t *>P.view.buf, <const int32_t *>C.view.buf, <int32_t *>Q.view.buf
-    v.send, v.receive = <int64_t *>S.view.buf, <int64_t *>R.view.buf
-    v.capacity, v.send_bound, v.receive_bound, v.heat, v.work, v.seed = capacity, send_bound, receive_bound, heat, work, seed
+    v.weights, v.send, v.receive = <const int64_t *>W.view.buf, <int64_t *>S.view.buf, <int64_t *>R.view.buf
+    v.capacity, v.send_bound, v.send_least, v.receive_bound = capacity, send_bound, send_least, receive_bound
+    v.interfaces, v.heat, v.work, v.seed = interfaces, heat, work, seed
     if v.pointers[0] != 0 or v.pointers[v.nodes] != C.extent(0):
         raise ValueError(f"pointers: must go from 0 to the {C.extent(0)} columns, got {v.pointers[0]} to {v.pointers[v.nodes]}")
     for i in range(v.nodes):

@@ -2,9 +2,9 @@
  *
  * The objective is the sum over parts of x + c max(0, x - T)^2 for the rows x that a part sends, T being the bound, and the
  * second term again for the rows it receives. Its marginal price tells a row what one more or one less part in a net costs: 1
- * at a part with little to send, more at a part with too much. c rises as the temperature falls. Where few rows are on the
- * boundary, whole interfaces between two parts and then groups of neighbours move before single rows do; elsewhere that work is
- * better spent on rows. Acer, Selvitopi and Aykanat (Parallel Computing 59, 2016) put such costs on the vertices of a recursive
+ * at a part with little to send, more at a part with too much. c rises as the temperature falls, and so does the price of
+ * non-zeros above the capacity. What moves is a row, or where few rows are on the boundary the whole interface between two parts.
+ * Acer, Selvitopi and Aykanat (Parallel Computing 59, 2016) put such costs on the vertices of a recursive
  * bisection; here all K parts and their volumes are known at every move, so the costs are exact. */
 
 #include "volume.h"
@@ -15,11 +15,11 @@
 
 #define SCAN 12      /* a net of more places finds a part's place through a table */
 #define GATHERING 2  /* visits per node and non-zero between two searches for the boundary */
-#define REACH 64     /* rows on the boundary times rows of a group that moves, at most, relative to all rows */
-#define FEW 0.1      /* share of the rows on the boundary up to which interfaces move too */
-#define ROOM 0.99    /* share of the capacity up to which non-zeros cost nothing while interfaces move */
-#define STIFFER 1e4  /* by this factor those above that become dearer */
-#define HOTTER 10    /* temperature of interfaces, which are of many rows, relative to that of rows */
+#define ROOM 0.99    /* share of the capacity up to which non-zeros cost nothing */
+#define SOFT 3       /* what those above that cost at first, */
+#define STIFF 33     /* by which factor they become dearer while rows move, */
+#define STIFFER 3e4  /* and while interfaces do */
+#define STRICT 0.9   /* when so much of the work on rows is done, no part may get more non-zeros than its capacity any more */
 #define COOLING 3    /* the temperature falls by this power of e */
 
 /* How many rows of a net stand in a part. */
@@ -54,16 +54,15 @@ struct state {
     int32_t *boundary; /* rows that share a net with another part, and some that did */
     int64_t boundary_count;
     char *listed; /* nodes: is it in there? */
-    int32_t *members; /* nodes: the groups one after the other */
-    int64_t *groups;  /* of groups on the boundary: where they begin in there, and where the next one does */
-    int64_t group_count;
-    int32_t *seeds;        /* nodes: where groups grow from */
-    char *taken;           /* nodes: is it in a group, or met by a search? */
+    int32_t *members; /* nodes: the rows of a window */
+    int32_t *seeds;        /* nodes: met by a search */
+    char *taken;           /* nodes: is it in there? */
     char *side;            /* nodes: of the interface in hand */
     signed char *flow;     /* non-zeros: from the row to the column; the arc the other way has its negative */
     int64_t *arc;          /* nodes: on the path by which a search met it, the arc back; or -1 - the arc to the source */
     int32_t *changed;      /* nodes: those that would change parts */
-    double load_slope;
+    double load_slope;     /* or 0: then the capacity is strict */
+    int64_t least;         /* non-zeros: rows leave no part with less than half of that, until then */
     double lowest;         /* what that partition is worth */
     int64_t total;
     double send_limit, receive_limit, send_slope, receive_slope;
@@ -93,6 +92,12 @@ static double send_cost(const struct state *s, int64_t x)
 }
 
 static double receive_cost(const struct state *s, int64_t x) { return excess((double)x, s->receive_limit, s->receive_slope); }
+
+/* Too many non-zeros are allowed for a time, at a price: only so is room passed on from part to part, as all are nearly full. */
+static double load_cost(const struct state *s, int64_t x)
+{
+    return excess((double)x / (ROOM * (double)s->v->capacity), 1, s->load_slope * s->send_limit);
+}
 
 static void set_price(struct state *s, int32_t part)
 {
@@ -176,7 +181,7 @@ static int make_nets(struct state *s)
         for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++)
             if (v->columns[e] != i)
                 enter(s, v->columns[e], s->nets[i].owner);
-        s->load[s->nets[i].owner] += v->pointers[i + 1] - v->pointers[i];
+        s->load[s->nets[i].owner] += v->weights[i];
     }
     return 0;
 }
@@ -222,8 +227,8 @@ static void move(struct state *s, int64_t i, int32_t b)
     s->send[a] -= sent;
     s->send[b] += sent + entered - emptied;
     s->total += entered - emptied;
-    s->load[a] -= v->pointers[i + 1] - v->pointers[i];
-    s->load[b] += v->pointers[i + 1] - v->pointers[i];
+    s->load[a] -= v->weights[i];
+    s->load[b] += v->weights[i];
     set_price(s, a);
     set_price(s, b);
     s->nets[i].owner = b;
@@ -290,12 +295,19 @@ static int32_t best(struct state *s, int64_t i, double limit)
 {
     struct volume *v = s->v;
     double base, most;
-    int64_t left, nets = price_nets(s, i, &base, &most, &left), weight = v->pointers[i + 1] - v->pointers[i];
+    int64_t weight = v->weights[i], left, nets;
+    int strict = !(s->load_slope > 0);
+    if (!strict && (s->load[s->nets[i].owner] - weight) * 2 < s->least) {
+        s->spent++;
+        return -1; /* a part that all its rows have left is in no net, where others would meet it again */
+    }
+    nets = price_nets(s, i, &base, &most, &left);
     int32_t a = s->nets[i].owner, sent = s->nets[i].length - 1, choice = -1;
     int32_t kept = s->places[s->nets[i].first + find(s, i, a)].rows > 1;
-    int over = s->load[a] > v->capacity;
+    int over = strict && s->load[a] > v->capacity;
     double without = send_cost(s, s->send[a] - sent) - send_cost(s, s->send[a]);
     without += receive_cost(s, s->receive[a] - left + kept) - receive_cost(s, s->receive[a]);
+    without += load_cost(s, s->load[a] - weight) - load_cost(s, s->load[a]);
     if (over)
         limit = INFINITY; /* out, whatever it costs */
     /* Where it goes, at least sent + kept - 1 rows are sent more; most rows are not worth a closer look. */
@@ -309,8 +321,9 @@ static int32_t best(struct state *s, int64_t i, double limit)
         double change = base - offer->gain + without;
         if (change >= limit || b == a)
             continue;
-        if (s->load[b] + weight > v->capacity && !(over && s->load[b] + weight < s->load[a]))
+        if (strict && s->load[b] + weight > v->capacity && !(over && s->load[b] + weight < s->load[a]))
             continue;
+        change += load_cost(s, s->load[b] + weight) - load_cost(s, s->load[b]);
         change += send_cost(s, s->send[b] + sent + kept - offer->inside) - send_cost(s, s->send[b]) - (sent + kept - 1);
         change += receive_cost(s, s->receive[b] + nets - offer->nets - offer->inside) - receive_cost(s, s->receive[b]);
         if (change < limit) {
@@ -370,46 +383,10 @@ static void sweep(struct state *s, double heat)
     }
 }
 
-/* -- groups: neighbours within a part that move together, which lets boundaries change shape where one row alone would make them
- *    longer -- */
-
-/* Cut every part into connected groups of at most `size` rows, each grown breadth first from a row drawn at random. */
-static void grow_groups(struct state *s, int64_t size)
-{
-    struct volume *v = s->v;
-    int32_t *seeds = s->seeds;
-    char *taken = s->taken;
-    int64_t filled = 0;
-    memset(taken, 0, (size_t)v->nodes);
-    for (int64_t i = 0; i < v->nodes; i++)
-        seeds[i] = (int32_t)i;
-    shuffle(s, seeds, v->nodes);
-    s->group_count = 0;
-    for (int64_t k = 0; k < v->nodes; k++) {
-        int64_t first = filled;
-        int cut = 0;
-        if (taken[seeds[k]])
-            continue;
-        taken[seeds[k]] = 1;
-        s->members[filled++] = seeds[k];
-        for (int64_t at = first; at < filled; at++) {
-            int64_t i = s->members[at];
-            cut |= s->listed[i];
-            for (int64_t e = v->pointers[i]; e < v->pointers[i + 1] && filled - first < size; e++) {
-                int32_t other = v->columns[e];
-                if (!taken[other] && s->nets[other].owner == s->nets[i].owner) {
-                    taken[other] = 1;
-                    s->members[filled++] = other;
-                }
-            }
-        }
-        if (cut) {
-            s->groups[2 * s->group_count] = first;
-            s->groups[2 * s->group_count++ + 1] = filled;
-        }
-    }
-    s->spent += v->nodes + v->pointers[v->nodes];
-}
+/* -- interfaces: where two parts meet in few edges, the boundary between them moves as a whole, to a smallest cut within a window
+ *    of rows around it. On a road map that carries it from one set of narrow places to the next, across rows that none
+ *    would cross alone. Edges stand for volume in the cut, but what it is worth is counted exactly. Where A is not symmetric, arcs
+ *    without one the other way carry no flow, and such cuts are only guesses -- */
 
 static double objective(const struct state *s)
 {
@@ -419,58 +396,31 @@ static double objective(const struct state *s)
     return sum;
 }
 
-/* Another part in the nets of the group, drawn as often as it is there; -1 if there is none. */
-static int32_t neighbour(struct state *s, const int32_t *rows, int64_t count)
+/* Another part in the nets of a row, drawn as often as it is there; -1 if there is none. */
+static int32_t neighbour(struct state *s, int64_t i)
 {
-    struct volume *v = s->v;
-    int32_t a = s->nets[rows[0]].owner, chosen = -1;
+    const struct volume *v = s->v;
+    int32_t chosen = -1;
     uint64_t met = 0;
-    for (int64_t k = 0; k < count; k++)
-        for (int64_t e = v->pointers[rows[k]]; e < v->pointers[rows[k] + 1]; e++) {
-            int64_t net = v->columns[e];
-            s->spent++;
-            for (int32_t at = 0; at < s->nets[net].length && s->nets[net].length > 1; at++) {
-                int32_t part = s->places[s->nets[net].first + at].part;
-                if (part != a && next(s) % ++met == 0)
-                    chosen = part;
-            }
+    for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++) {
+        const struct net *net = s->nets + v->columns[e];
+        s->spent++;
+        for (int32_t at = 0; at < net->length && net->length > 1; at++) {
+            int32_t part = s->places[net->first + at].part;
+            if (part != s->nets[i].owner && next(s) % ++met == 0)
+                chosen = part;
         }
+    }
     return chosen;
 }
 
-static void move_group(struct state *s, const int32_t *rows, int64_t count, int32_t b)
+static void move_rows(struct state *s, const int32_t *rows, int64_t count, int32_t b)
 {
     for (int64_t k = 0; k < count; k++) {
         s->spent += 2 * (s->v->pointers[rows[k] + 1] - s->v->pointers[rows[k]] + 1);
         move(s, rows[k], b);
     }
 }
-
-static void sweep_groups(struct state *s, double heat)
-{
-    struct volume *v = s->v;
-    for (int64_t k = 0; k < s->group_count; k++) {
-        int64_t drawn = (int64_t)(next(s) % (uint64_t)s->group_count), weight = 0;
-        const int32_t *rows = s->members + s->groups[2 * drawn];
-        int64_t count = s->groups[2 * drawn + 1] - s->groups[2 * drawn];
-        int32_t a = s->nets[rows[0]].owner, b = neighbour(s, rows, count);
-        s->spent += count; /* rows may have no net but their own */
-        for (int64_t r = 0; r < count; r++)
-            weight += v->pointers[rows[r] + 1] - v->pointers[rows[r]];
-        if (b < 0 || (s->load[b] + weight > v->capacity && s->load[b] + weight >= s->load[a]))
-            continue;
-        double before = objective(s);
-        move_group(s, rows, count, b);
-        double delta = objective(s) - before;
-        if (!(delta <= 0 || delta < -heat * log(1 - uniform(s))))
-            move_group(s, rows, count, a);
-    }
-}
-
-/* -- interfaces: where two parts meet in few edges, the boundary between them moves as a whole, to a smallest cut within a window
- *    of rows around it. On a road map that carries it from one set of narrow places to the next, across rows that no row or group
- *    would cross alone. Edges stand for volume in the cut, but what it is worth is counted exactly. Where A is not symmetric, arcs
- *    without one the other way carry no flow, and such cuts are only guesses -- */
 
 /* In `side`: source rows will be in part a, sink rows in part b, free rows where the cut puts them. */
 enum { OUTSIDE, FREE, SOURCE, SINK };
@@ -652,7 +602,7 @@ static int draw_interface(struct state *s, struct interface *at)
     const struct volume *v = s->v;
     int32_t i = s->boundary[next(s) % (uint64_t)s->boundary_count];
     double deepest = (double)v->nodes / v->parts / 2;
-    *at = (struct interface){.a = s->nets[i].owner, .b = neighbour(s, &i, 1)};
+    *at = (struct interface){.a = s->nets[i].owner, .b = neighbour(s, i)};
     if (at->b < 0)
         return 0;
     int64_t of_b = line_up(s, at, (int64_t)exp(uniform(s) * log(fmax(deepest, 16) / 16) + log(16)));
@@ -668,14 +618,8 @@ static int draw_interface(struct state *s, struct interface *at)
 
 static void exchange(struct state *s, int64_t to_a, int64_t moved, int32_t a, int32_t b)
 {
-    move_group(s, s->changed, to_a, a);
-    move_group(s, s->changed + to_a, moved - to_a, b);
-}
-
-/* Too many non-zeros are allowed for a time, at a price: only so is room passed on from part to part, as all are nearly full. */
-static double load_cost(const struct state *s, int64_t x)
-{
-    return excess((double)x / (ROOM * (double)s->v->capacity), 1, s->load_slope * s->send_limit);
+    move_rows(s, s->changed, to_a, a);
+    move_rows(s, s->changed + to_a, moved - to_a, b);
 }
 
 static double cost_of_two(const struct state *s, int32_t a, int32_t b)
@@ -715,6 +659,8 @@ static int64_t most(const int64_t *numbers, int32_t count)
     return largest;
 }
 
+static double send_limit(const struct state *s) { return fmax(s->v->send_bound * (double)s->total / s->v->parts, s->v->send_least); }
+
 static double over(int64_t largest, double limit) { return limit > 0 && (double)largest > limit ? (double)largest / limit - 1 : 0; }
 
 /* What the partition is worth: its volume, and two per cent of it more for every per cent that a bound is missed by. */
@@ -722,7 +668,7 @@ static double worth(const struct state *s)
 {
     const struct volume *v = s->v;
     double average = (double)s->total / v->parts;
-    double missed = over(most(s->send, v->parts), v->send_bound * average) + over(most(s->receive, v->parts), v->receive_bound * average);
+    double missed = over(most(s->send, v->parts), send_limit(s)) + over(most(s->receive, v->parts), v->receive_bound * average);
     missed += 50 * over(most(s->load, v->parts), (double)v->capacity);
     return (double)s->total * (1 + 2 * missed);
 }
@@ -744,7 +690,7 @@ static void set_prices(struct state *s, double slope)
 {
     struct volume *v = s->v;
     double average = (double)s->total / v->parts;
-    s->send_limit = floor(v->send_bound * average);
+    s->send_limit = floor(send_limit(s));
     s->receive_limit = floor(v->receive_bound * average);
     s->send_slope = slope / (2 * s->send_limit + 2);
     s->receive_slope = slope / (2 * s->receive_limit + 2);
@@ -752,65 +698,28 @@ static void set_prices(struct state *s, double slope)
         set_price(s, part);
 }
 
-/* Anneal with groups of at most `size` rows. */
-static void anneal(struct state *s, int64_t size, int64_t work)
+/* Anneal the rows, or the interfaces: of those the bound on non-zeros hardly counts at first. */
+static void anneal(struct state *s)
 {
     const struct volume *v = s->v;
-    int64_t begun = s->spent, gathering = begun;
-    for (double progress = 0; progress < 1; progress = (double)(s->spent - begun) / (double)work) {
+    int64_t gathering = 0;
+    double weights = 0;
+    for (int32_t part = 0; part < v->parts; part++)
+        weights += (double)s->load[part];
+    s->least = (int64_t)fmin(1.1 * weights / v->parts, (double)v->capacity);
+    for (double progress = 0; progress < 1; progress = (double)s->spent / (double)v->work) {
         double heat = v->heat * exp(-COOLING * progress);
         if (s->spent >= gathering) {
             gather_boundary(s);
-            if (size > 1)
-                grow_groups(s, size);
             gathering = s->spent + GATHERING * (v->nodes + v->pointers[v->nodes]);
         }
-        if (!(size > 1 ? s->group_count : s->boundary_count))
+        if (!s->boundary_count)
             return;
-        set_prices(s, 20 + 380 * progress * progress);
-        size > 1 ? sweep_groups(s, heat) : sweep(s, heat);
+        set_prices(s, v->interfaces ? 20 * pow(15, progress) : 20 + 380 * progress * progress);
+        s->load_slope = v->interfaces ? SOFT * pow(STIFFER, progress) : progress < STRICT ? SOFT * pow(STIFF, progress) : 0;
+        v->interfaces ? sweep_interfaces(s, heat) : sweep(s, heat);
         keep_if_best(s);
     }
-}
-
-/* Anneal the interfaces, and return to the best partition met. The bound on non-zeros hardly counts at first. */
-static void anneal_interfaces(struct state *s, int64_t work)
-{
-    const struct volume *v = s->v;
-    int64_t begun = s->spent, gathering = begun;
-    for (double progress = 0; progress < 1 && s->boundary_count; progress = (double)(s->spent - begun) / (double)work) {
-        if (s->spent >= gathering) {
-            gather_boundary(s);
-            gathering = s->spent + GATHERING * (v->nodes + v->pointers[v->nodes]);
-        }
-        set_prices(s, 20 * pow(15, progress));
-        s->load_slope = 10 * pow(STIFFER, progress);
-        sweep_interfaces(s, HOTTER * v->heat * exp(-2 * progress));
-        keep_if_best(s);
-    }
-    for (int64_t i = 0; i < v->nodes; i++) {
-        int32_t kept = v->part[i];
-        if (kept != s->nets[i].owner)
-            move(s, i, kept);
-    }
-    gather_boundary(s);
-}
-
-static void refine(struct state *s)
-{
-    struct volume *v = s->v;
-    int64_t size = 1, levels = 1, left = v->work;
-    s->lowest = INFINITY;
-    keep_if_best(s);
-    gather_boundary(s);
-    if ((double)s->boundary_count <= FEW * (double)v->nodes) {
-        anneal_interfaces(s, v->work * 3 / 4);
-        left -= v->work * 3 / 4;
-        for (; s->boundary_count && 4 * size * s->boundary_count <= REACH * v->nodes && 4 * size < v->nodes; levels++)
-            size *= 4;
-    }
-    for (int64_t level = 0; level < levels; level++, size /= 4)
-        anneal(s, size, left / levels);
 }
 
 int volume_refine(struct volume *v)
@@ -818,12 +727,12 @@ int volume_refine(struct volume *v)
     struct state s = {.v = v, .random = v->seed};
     void **arrays[] = {
         (void **)&s.boundary, (void **)&s.members, (void **)&s.seeds, /* 4 bytes per node */
-        (void **)&s.changed, (void **)&s.nets, (void **)&s.groups, (void **)&s.arc, /* 4, 24, 16, 8 */
+        (void **)&s.changed, (void **)&s.nets, (void **)&s.arc, /* 4, 24, 8 */
         (void **)&s.listed, (void **)&s.taken, (void **)&s.side, (void **)&s.flow, /* 1; 1 per non-zero */
         (void **)&s.send, (void **)&s.receive, (void **)&s.load, (void **)&s.more, (void **)&s.less, /* 8 per part */
         (void **)&s.offers, (void **)&s.seen, (void **)&s.price};
     size_t nodes = (size_t)v->nodes + 1, parts = (size_t)v->parts + 1;
-    size_t bytes[] = {4 * nodes, 4 * nodes, 4 * nodes, 4 * nodes, sizeof *s.nets * nodes, 16 * nodes, 8 * nodes,
+    size_t bytes[] = {4 * nodes, 4 * nodes, 4 * nodes, 4 * nodes, sizeof *s.nets * nodes, 8 * nodes,
                       nodes, nodes, nodes, (size_t)v->pointers[v->nodes] + 1,
                       8 * parts, 8 * parts, 8 * parts, 8 * parts, 8 * parts, sizeof *s.offers * parts, 4 * parts + 4, 8 * nodes};
     int status = 0;
@@ -833,7 +742,9 @@ int volume_refine(struct volume *v)
     }
     if (!status && !(status = make_nets(&s))) {
         count_volumes(&s);
-        refine(&s);
+        s.lowest = INFINITY;
+        keep_if_best(&s);
+        anneal(&s);
     }
     for (size_t k = 0; k < sizeof arrays / sizeof *arrays; k++)
         free(*arrays[k]);

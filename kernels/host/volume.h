@@ -14,18 +14,21 @@ struct volume {
     int32_t parts;
     const int64_t *pointers; /* nodes + 1 */
     const int32_t *columns;
+    const int64_t *weights; /* nodes: the non-zeros that row counts for */
     int32_t *part;      /* in: a start; out: the best partition met */
     int64_t *send;      /* out, parts: rows of H that each part sends, with that partition */
     int64_t *receive;   /* out, parts: that it receives */
     int64_t capacity;   /* most non-zeros that a part should hold */
-    double send_bound;  /* largest send volume wanted, relative to the average */
+    double send_bound;  /* largest send volume wanted, relative to the average, */
+    double send_least;  /* but no less than this many rows */
     double receive_bound;
+    int interfaces;     /* is it whole boundaries between two parts that move, or rows? */
     double heat;        /* temperature at first: rows by which a move may worsen the objective, more or less */
     int64_t work;       /* visits of a net by a row to spend, about */
     uint64_t seed;
 };
 
-/* 0, or -1 where there is not the memory: 90 bytes per node, 9 per non-zero, and 4 per part for every column with more than 11
+/* 0, or -1 where there is not the memory: 75 bytes per node, 9 per non-zero, and 4 per part for every column with more than 11
  * non-zeros. Takes one thread and no clock, so the result depends on nothing but the struct. */
 int volume_refine(struct volume *v);
 

@@ -144,7 +144,8 @@ def test_volume_needs_no_other_partitioner(missing: tuple[str, ...], monkeypatch
 
 
 @graphs
-def test_refinement_counts_what_it_moves(graph: str) -> None:
+@pytest.mark.parametrize("interfaces", [False, True])
+def test_refinement_counts_what_it_moves(graph: str, interfaces: bool) -> None:
     """Its volumes, kept up to date over thousands of moves, are those of the parts that it returns."""
     available("volume")
     pattern, parts = Pattern.of(GRAPHS[graph]), 6
@@ -152,12 +153,40 @@ def test_refinement_counts_what_it_moves(graph: str) -> None:
     before = measure(pattern, part, parts)
     sends, receives = np.empty((2, parts), np.int64)
     volume.kernels().volume_refine(
-        pattern.indptr, pattern.indices, part, sends, receives, capacity=int(2 * pattern.nnz / parts) + 50, heat=0.5,
-        send_bound=3, receive_bound=3, work=50 * (pattern.n + pattern.nnz), seed=1,
+        pattern.indptr, pattern.indices, pattern.row_nonzeros, part, sends, receives, capacity=int(2 * pattern.nnz / parts) + 50,
+        send_bound=3, send_least=0, receive_bound=3, interfaces=interfaces, heat=0.5, work=50 * (pattern.n + pattern.nnz), seed=1,
     )  # fmt: skip
     q = measure(pattern, part, parts)
     assert (sends.tolist(), receives.tolist()) == (q.sends.tolist(), q.receives.tolist())
     assert q.volume < before.volume or q.volume == before.volume == 0
+
+
+def test_rows_leave_a_part_with_more_than_its_capacity() -> None:
+    """A path cut unevenly is cut in the middle: what counts are the weights, not the non-zeros of the rows."""
+    available("volume")
+    pattern = Pattern.of(sp.diags_array([np.ones(7), np.ones(7)], offsets=[-1, 1], format="csr"))
+    part, weights = np.array([0, 0, 0, 0, 0, 0, 1, 1], np.int32), np.full(8, 5)
+    volume.kernels().volume_refine(
+        pattern.indptr, pattern.indices, weights, part, *np.empty((2, 2), np.int64), capacity=20, send_bound=1.1, send_least=2,
+        receive_bound=1.1, interfaces=False, heat=1, work=200 * 22, seed=0,
+    )  # fmt: skip
+    assert np.bincount(part, weights).tolist() == [20, 20]
+
+
+def test_chains_are_cells_of_one_part_with_the_same_volume() -> None:
+    """A square of roads of five nodes each between four crossings, one of which is a dead end's too."""
+    roads = [(0, *range(4, 9), 1), (1, *range(9, 14), 2), (2, *range(14, 19), 3), (3, *range(19, 24), 0), (0, *range(24, 29))]
+    ends = [(a, b) for road in [*roads, (1, 29), (2, 30), (3, 31)] for a, b in zip(road, road[1:], strict=False)]
+    A = sp.coo_array((np.ones(len(ends)), np.array(ends).T), shape=(32, 32))
+    pattern = Pattern.of(A + A.T)
+    part = np.zeros(32, np.int32)
+    part[[2, *range(11, 16), 30]] = 1
+    cell = volume.chains(pattern, part)
+    coarse, weights, of_cells = volume.contracted(pattern, cell, part)
+    assert np.bincount(cell[4:29]).max() == 5 and len(np.unique(cell[:4])) == 4
+    assert coarse.n == 4 + 5 + 2 + 3 and weights.sum() == pattern.nnz
+    np.testing.assert_array_equal(of_cells[cell], part)
+    assert measure(coarse, of_cells, 2).sends.tolist() == measure(pattern, part, 2).sends.tolist() == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -169,18 +198,19 @@ def test_refinement_counts_what_it_moves(graph: str) -> None:
         ({"pointers": [0, 3, 2, 4]}, "pointers: must not fall, got 3 and 2 from position 1 on"),
         ({"pointers": [0, 1, 2, 3]}, "pointers: must go from 0 to the 4 columns, got 0 to 3"),
         ({"pointers": [0, 4]}, r"pointers: need shape \(4,\)"),
+        ({"weights": [1, 2]}, r"weights: need shape \(3,\)"),
     ],
 )
 def test_refinement_refuses_what_is_no_matrix(changes: dict[str, list[int]], message: str) -> None:
     if hostkernels.module() is None:
         pytest.skip("no compiled host kernels")
-    kinds = {"pointers": np.int64, "columns": np.int32, "part": np.int32}
-    arrays = {"pointers": [0, 2, 3, 4], "columns": [1, 2, 0, 2], "part": [0, 1, 1]} | changes
+    kinds = {"pointers": np.int64, "columns": np.int32, "weights": np.int64, "part": np.int32}
+    arrays = {"pointers": [0, 2, 3, 4], "columns": [1, 2, 0, 2], "weights": [2, 1, 1], "part": [0, 1, 1]} | changes
     sends, receives = np.empty((2, 2), np.int64)
     with pytest.raises(ValueError, match=message):
         volume.kernels().volume_refine(
             *(np.array(arrays[name], kind) for name, kind in kinds.items()), sends, receives,
-            capacity=10, heat=1, send_bound=1, receive_bound=1, work=10, seed=0,
+            capacity=10, send_bound=1, send_least=0, receive_bound=1, interfaces=False, heat=1, work=10, seed=0,
         )  # fmt: skip
 
 
