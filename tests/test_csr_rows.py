@@ -80,3 +80,14 @@ def test_cut(estimates, entries, pieces):
 def test_index_type():
     assert csr_rows.index_type(5, 2**31 - 1) == np.int32
     assert csr_rows.index_type(2**31, 0) == np.int64
+
+
+def test_indices_of_another_type_where_they_fit():
+    """Values are shared; numbers that do not fit are left as they are."""
+    A = sp.csr_array((np.ones(2), np.array([3, 99], np.int64), np.array([0, 1, 2], np.int64)), shape=(2, 100))
+    small = csr_rows.with_indices(A, np.dtype(np.int32))
+    assert small.indices.dtype == small.indptr.dtype == np.int32 and np.shares_memory(small.data, A.data)
+    np.testing.assert_array_equal(small.toarray(), A.toarray())
+    assert csr_rows.with_indices(small, np.dtype(np.int32)) is small
+    wide = sp.csr_array((np.ones(1), np.array([2**40]), np.array([0, 1])), shape=(1, 2**41))
+    assert csr_rows.with_indices(wide, np.dtype(np.int32)).indices.dtype == np.int64

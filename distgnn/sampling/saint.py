@@ -34,7 +34,7 @@ class Saint(LayerWise):
         super().__init__(graph, [size] * layers, layers=layers, seed=seed, rescale=rescale)
         self.importance = column_norms(graph)
         self.counts = np.ones(graph.n, bool) if training is None else np.isin(np.arange(graph.n), training)
-        self.population = int(self.counts[self.importance.indices[self.importance.data > 0]].sum())
+        self.population = int(self.counts[self.importance.indices].sum())
 
     def distributions(self, frontier: Stack) -> Any:
         return repeated(self.importance, len(frontier.bounds) - 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -11,7 +13,7 @@ from distgnn import reduction
 from distgnn.algorithms import make_grid
 from distgnn.gcn.check import SerialCheck
 from distgnn.gcn.job import Job
-from distgnn.store import Store, prepare
+from distgnn.store import Store, manifest, prepare
 
 from .problem import ALGORITHMS
 from .stores import CLASSES, WIDTH, Communities, arguments, events, run, small_store
@@ -203,6 +205,20 @@ def test_a_checkpoint_of_another_run_is_refused(comm, shared_tmp_path):
     with pytest.raises(dg.UserError, match="exists"):
         run(comm, *words)
     run(comm, *words, "--force", "--seed", 1)
+
+
+@pytest.mark.ranks(1)
+def test_a_checkpoint_from_before_there_were_other_models_goes_on(comm, shared_tmp_path):
+    store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"
+    words = [store, "--epochs", 2, "--checkpoint", saved]
+    run(comm, *words)
+    content = json.loads((saved / manifest.NAME).read_text())
+    for name in ("model", "--sampler"):
+        del content["meta"]["run"][name]
+    manifest.write(saved, content)
+    run(comm, *words, "--resume", "--epochs", 3)
+    with pytest.raises(dg.UserError, match="with model gcn, this one has sage"):
+        run(comm, *words, "--resume", "--epochs", 4, "--model", "sage")
 
 
 @pytest.mark.ranks(1, 2)

@@ -11,9 +11,10 @@ from mpi4py import MPI
 
 import distgnn as dg
 from distgnn.algorithms import grids, make_grid
-from distgnn.gcn import GCN, Adam, SageMean, train
-from distgnn.sampling import FastGCN, GraphSage, Ladies, Partitioned, Replicated, Saint
-from distgnn.sampling.training import STEPS, MinibatchTraining, cross_entropy
+from distgnn.gcn import GCN, SGD, Adam, SageMean, train
+from distgnn.reference import GCNReference
+from distgnn.sampling import FastGCN, GraphSage, Ladies, Minibatches, MinibatchTraining, Partitioned, Replicated, Saint
+from distgnn.sampling.training import STEPS, cross_entropy
 
 N, WIDTH, CLASSES = 41, 6, 3
 SAMPLERS = ("sage", "sage-mean", "ladies", "fastgcn", "saint")
@@ -68,6 +69,30 @@ def test_samples_of_everything_give_full_graph_training(comm: MPI.Intracomm, nam
     np.testing.assert_allclose([record["loss"] for record in records], expected, rtol=1e-9)
     assert expected[2] != expected[0] and {"train_acc", "val_acc", "test_acc"} < set(records[0])
     assert set(records[0]["steps"]) == set(STEPS)
+    grid.free()
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_every_update_is_a_step_with_its_own_minibatches(comm: MPI.Intracomm, backend: Any) -> None:
+    """Against the serial reference's gradients over the nodes of two minibatches at a time, in the order of each epoch."""
+    grid = make_grid(comm, "1.5d", backend=backend)
+    model, features, targets = network(grid, "sage")
+    sampler = make_sampler(grid, "sage", False, [N, N])
+    training = MinibatchTraining(model, features, targets, sampler, 2, 2, bulk=2, seed=6)
+    found = [record["loss"] for record in training.train(SGD(0.3), 3, eval_every=0)]
+    reference = GCNReference(A, [WIDTH, 5, CLASSES], dtype=np.float64)
+    for epoch, loss in enumerate(found, 1):
+        batches, total = Minibatches(TRAINING, 2, seed=6).epoch(epoch), 0.0
+        assert len(batches) > 4
+        for first in range(0, len(batches), 2):
+            nodes = np.concatenate(batches[first : first + 2])
+            mean, gradients, _, _ = reference.gradients(X, LABELS, nodes, features=False)
+            total += mean * len(nodes)
+            for W, gradient in zip(reference.weights, gradients, strict=True):
+                W -= 0.3 * gradient
+        assert loss == pytest.approx(total / len(TRAINING), rel=1e-9)
+    for ours, theirs in zip(model.get_weights(), reference.weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
     grid.free()
 
 
