@@ -3,10 +3,16 @@
 Volume-balancing models put these costs into recursive bisection (Acer, Selvitopi and Aykanat, Parallel Computing 59, 2016:
 Graph-VB of ``sparsity-aware.txt`` section 5.2). Here all parts are refined together (``kernels/host/volume.c``), from the best
 start that is installed.
+
+Where many nodes are on boundaries, rows move. Where few are, as on a road map, whole interfaces between two parts do: first
+across crossings, each with its roads, which are few; then across roads and crossings, in the neighbourhoods of the parts that
+send most, so that these send less; and at last rows move, so that what parts send and receive is even. Evenness may cost total
+volume, up to 3 per cent more than the start's.
 """
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,31 +32,47 @@ from distgnn.partition.quality import measure
 FEW_ON_BOUNDARIES = 0.1
 
 
+class Moves(enum.IntEnum):
+    """What moves: VOLUME_... of ``volume.h``."""
+
+    ROWS = 0
+    INTERFACES = 1
+    NEIGHBOURHOODS = 2
+
+
 @dataclass(frozen=True)
 class Annealing:
     """How to refine a start.
 
     Attributes:
+        moves: single rows, or whole boundaries between two parts.
         heat: rows by which a move may worsen the objective at first, for a row of one non-zero; it grows with their square root.
-        work: visits of every net by every row of it, at least; `per_part`: as many for each part, where that is more.
-        send, receive: most of a part relative to the average; aimed at, not promised.
-        interfaces: do whole boundaries between two parts move, or rows?
+        work: visits of every net by every row of it, for a number of parts.
+        send, receive: most of a part relative to the average; aimed at, not promised. 0: the number of rows in `Within`.
     """
 
+    moves: Moves
     heat: float
-    work: int
-    per_part: int
+    work: Callable[[int], int]
     send: float
     receive: float
-    interfaces: bool = False
 
 
-ROWS = Annealing(0.6, 400, 3, 1.095, 1.3)
-INTERFACES, LAST_ROWS = Annealing(4.6, 600, 14, 1.03, 1.4, interfaces=True), Annealing(0.1, 100, 0, 1.03, 1.4)
+@dataclass(frozen=True)
+class Within:
+    """Rows that may be sent in total, and by a part, whatever the averages are."""
 
-#: Rows that a part may send in any case, where interfaces move, relative to the average of the start. That is the best known:
-#: with 3 per cent more in total, evened out to 1.10 of the average, a part would send 1.13 times that.
-OF_START = 1.1
+    total: int = 0
+    part: int = 0
+
+
+ROWS = Annealing(Moves.ROWS, 0.6, lambda parts: max(400, 3 * parts), 1.095, 1.3)
+CROSSINGS = Annealing(Moves.INTERFACES, 4.6, lambda parts: max(120, 4480 // parts, 4 * parts // 5), 0, 1.4)
+ROADS = Annealing(Moves.NEIGHBOURHOODS, 4.6, lambda parts: max(640, 8 * parts), 0, 1.4)
+LEVEL = Annealing(Moves.ROWS, 0.1, lambda parts: 10, 1.095, 1.3)
+
+#: Total volume relative to that of the start, where interfaces move; and what a part may send of its average then.
+OF_START, OF_AVERAGE = 1.03, 1.10
 
 
 def kernels() -> ModuleType:
@@ -68,9 +90,9 @@ def kernels() -> ModuleType:
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
     """Small total volume, and no part far above the average send and receive volume.
 
-    Time: that of METIS, where few nodes are on boundaries that of the hypergraph partitioner too, and at least 400 (600) visits
-    per node and non-zero, each of as many steps as the net has parts. Memory: 80 bytes per node, 9 to 17 per non-zero, and 4 per
-    part for every column of more than 11 non-zeros.
+    Time: that of METIS and at least 400 visits per node and non-zero, each of as many steps as the net has parts; where few
+    nodes are on boundaries, that of the hypergraph partitioner, too, and at least 770. Memory: 60 bytes per node (there 110), 9
+    to 17 (22) per non-zero, and 4 per part for every column of more than 11 non-zeros.
     """
     kernels()
     part = _few_edges(pattern, parts, seed, imbalance)
@@ -79,28 +101,61 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
         return part
     refine = functools.partial(_refine, parts=parts, seed=seed, imbalance=imbalance)
     if np.unique(pattern.indices[rows]).size > FEW_ON_BOUNDARIES * pattern.n:
-        return refine(pattern, pattern.row_nonzeros, part, ROWS, 0)
+        return refine(pattern, pattern.row_nonzeros, part, ROWS, Within())
     if _installed(hypergraph.package):
         part = hypergraph.partition(pattern, parts, seed, imbalance)
-    least = OF_START * measure(pattern, part, parts).volume / parts
+    total = int(OF_START * measure(pattern, part, parts).volume)
+    within = Within(total, int(OF_AVERAGE * total / parts))
+    cell = crossings(pattern)
+    part = refine(*contracted(pattern, cell, part), CROSSINGS, within)[cell]
     cell = chains(pattern, part)
-    coarse, weights, of_cells = contracted(pattern, cell, part)
-    part = refine(coarse, weights, of_cells, INTERFACES, least)[cell]
-    return refine(pattern, pattern.row_nonzeros, part, LAST_ROWS, least)
+    part = refine(*contracted(pattern, cell, part), ROADS, within)[cell]
+    return refine(pattern, pattern.row_nonzeros, part, LEVEL, Within(total))
 
 
 def _refine(
-    pattern: Pattern, weights: np.ndarray, part: np.ndarray, how: Annealing, least: float, parts: int, seed: int, imbalance: float
+    pattern: Pattern,
+    weights: np.ndarray,
+    part: np.ndarray,
+    how: Annealing,
+    within: Within,
+    *,
+    parts: int,
+    seed: int,
+    imbalance: float,
 ) -> np.ndarray:
-    """`part` made better, with `weights` for the non-zeros of the rows; a part may always send `least` rows."""
+    """`part` made better, with `weights` for the non-zeros of the rows."""
     nonzeros, volumes = int(weights.sum()), np.empty((2, parts), np.int64)
     kernels().volume_refine(
         pattern.indptr, pattern.indices, weights, part, *volumes, capacity=int(imbalance * nonzeros / parts),
-        send_bound=how.send, send_least=least, receive_bound=how.receive, interfaces=how.interfaces,
-        heat=how.heat * (nonzeros / pattern.n) ** 0.5, work=max(how.work, how.per_part * parts) * (pattern.n + nonzeros),
+        send_bound=how.send, send_least=within.part, receive_bound=how.receive, total_bound=within.total, moves=how.moves,
+        heat=how.heat * (nonzeros / pattern.n) ** 0.5, work=how.work(parts) * (pattern.n + nonzeros),
         seed=seed % 2**63,
     )  # fmt: skip
     return part
+
+
+def crossings(pattern: Pattern) -> np.ndarray:
+    """int32 (n,): the cell of every node: one for every node of at least three neighbours that are no dead ends, and with it the
+    dead ends there and the roads that lead to crossings of higher number. What is connected without such a node is a cell, too.
+
+    A cell that two of its roads leave for the same part counts as one row, where it may be two: good to begin with.
+    """
+    graph = pattern.neighbours
+    rows = np.repeat(np.arange(pattern.n), np.diff(graph.indptr))
+    degrees, through = np.diff(graph.indptr), np.ones(pattern.n, bool)
+    while (ends := through & (degrees <= 1)).any():
+        through &= ~ends
+        degrees = degrees - np.bincount(rows[ends[graph.indices]], minlength=pattern.n)
+    crossing = through & (degrees > 2)
+    road = through & ~crossing
+    together = (road[rows] & road[graph.indices]) | ~(through[rows] & through[graph.indices])
+    count, piece = _connected(rows[together], graph.indices[together], pattern.n)
+    leads = road[rows] & crossing[graph.indices]
+    first = np.full(count, pattern.n)
+    np.minimum.at(first, piece[rows[leads]], graph.indices[leads])
+    roads = np.flatnonzero(first < pattern.n)
+    return _connected(roads, piece[first[roads]], count)[1][piece]
 
 
 def chains(pattern: Pattern, part: np.ndarray) -> np.ndarray:
@@ -112,17 +167,22 @@ def chains(pattern: Pattern, part: np.ndarray) -> np.ndarray:
     degrees = np.diff(graph.indptr)
     rows = np.repeat(np.arange(pattern.n), degrees)
     joined = (degrees[rows] <= 2) & (degrees[graph.indices] <= 2) & (part[rows] == part[graph.indices])
-    links = sp.csr_array((joined[joined], (rows[joined], graph.indices[joined])), shape=graph.shape)
-    return connected_components(links, directed=False)[1]
+    return _connected(rows[joined], graph.indices[joined], pattern.n)[1]
+
+
+def _connected(rows: np.ndarray, columns: np.ndarray, n: int) -> tuple[int, np.ndarray]:
+    """How many components the graph with these edges has, and that of every node."""
+    return connected_components(sp.coo_array((np.ones(len(rows), bool), (rows, columns)), shape=(n, n)), directed=False)
 
 
 def contracted(pattern: Pattern, cell: np.ndarray, part: np.ndarray) -> tuple[Pattern, np.ndarray, np.ndarray]:
-    """The pattern of the cells without their own entries, their non-zeros and their parts."""
+    """The pattern of the cells without their own entries, their non-zeros, and the parts of their nodes with most neighbours."""
     rows, columns = np.repeat(cell, pattern.row_nonzeros), cell[pattern.indices]
     apart, cells = rows != columns, cell.max() + 1
     entries = sp.coo_array((apart[apart], (rows[apart], columns[apart])), shape=(cells, cells))
     of_cells = np.empty(cells, np.int32)
-    of_cells[cell] = part
+    order = np.argsort(np.diff(pattern.neighbours.indptr), kind="stable")
+    of_cells[cell[order]] = part[order]
     return Pattern.of(entries), np.bincount(cell, pattern.row_nonzeros).astype(np.int64), of_cells
 
 

@@ -56,7 +56,8 @@ cdef extern from "volume.h" nogil:
         int64_t *receive
         int64_t capacity
         double send_bound, send_least, receive_bound
-        bint interfaces
+        int64_t total_bound
+        int moves
         double heat
         int64_t work
         uint64_t seed
@@ -482,13 +483,13 @@ def scatter_add(x, rows, out, *, int isa=0):
 
 def volume_refine(
     pointers, columns, weights, part, send, receive, *, int64_t capacity, double send_bound, double send_least, double receive_bound,
-    bint interfaces, double heat, int64_t work, uint64_t seed,
+    int64_t total_bound, int moves, double heat, int64_t work, uint64_t seed,
 ):
     """Improve `part` in place and fill `send` and `receive`, as volume.h says. CSR of a square matrix: int64 (n + 1), int32 (nnz) with no
     column twice in a row; weights int64 (n); part int32 (n); send and receive int64 (parts).
 
     Raises:
-        ValueError: not a CSR matrix, or parts that are not in 0..parts-1. MemoryError.
+        ValueError: not a CSR matrix, parts that are not in 0..parts-1, or no such moves. MemoryError.
     """
     cdef Array P = Array("pointers", pointers, "int64", 1), C = Array("columns", columns, "int32", 1)
     cdef Array W = Array("weights", weights, "int64", 1), Q = Array("part", part, "int32", 1, True)
@@ -503,7 +504,9 @@ def volume_refine(
     v.pointers, v.columns, v.part = <const int64_t *>P.view.buf, <const int32_t *>C.view.buf, <int32_t *>Q.view.buf
     v.weights, v.send, v.receive = <const int64_t *>W.view.buf, <int64_t *>S.view.buf, <int64_t *>R.view.buf
     v.capacity, v.send_bound, v.send_least, v.receive_bound = capacity, send_bound, send_least, receive_bound
-    v.interfaces, v.heat, v.work, v.seed = interfaces, heat, work, seed
+    v.total_bound, v.moves, v.heat, v.work, v.seed = total_bound, moves, heat, work, seed
+    if not 0 <= moves <= 2:
+        raise ValueError(f"moves: must lie in 0..2, got {moves}")
     if v.pointers[0] != 0 or v.pointers[v.nodes] != C.extent(0):
         raise ValueError(f"pointers: must go from 0 to the {C.extent(0)} columns, got {v.pointers[0]} to {v.pointers[v.nodes]}")
     for i in range(v.nodes):

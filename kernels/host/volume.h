@@ -7,6 +7,10 @@
 
 #include <stdint.h>
 
+/* What moves: single rows; whole interfaces between two parts; or interfaces within one neighbourhood of parts after another, where
+ * send_least falls by a row whenever all parts keep to it. */
+enum { VOLUME_ROWS, VOLUME_INTERFACES, VOLUME_NEIGHBOURHOODS };
+
 /* Row v of A has the columns columns[pointers[v]] ... columns[pointers[v + 1] - 1], each once. part[v] in 0..parts-1 owns row v of A
  * and of H. The net of column j holds j itself and all rows with a non-zero in column j. */
 struct volume {
@@ -22,14 +26,16 @@ struct volume {
     double send_bound;  /* largest send volume wanted, relative to the average, */
     double send_least;  /* but no less than this many rows */
     double receive_bound;
-    int interfaces;     /* is it whole boundaries between two parts that move, or rows? */
+    int64_t total_bound; /* rows in total up to which volume counts little, or nothing, beside bounds that are missed */
+    int moves;          /* one of the VOLUME_... below */
     double heat;        /* temperature at first: rows by which a move may worsen the objective, more or less */
     int64_t work;       /* visits of a net by a row to spend, about */
     uint64_t seed;
 };
 
-/* 0, or -1 where there is not the memory: 75 bytes per node, 9 per non-zero, and 4 per part for every column with more than 11
- * non-zeros. Takes one thread and no clock, so the result depends on nothing but the struct. */
+/* 0, or -1 where there is not the memory: 45 bytes per node, 8 per non-zero, and 4 per part for every column with more than 11
+ * non-zeros; for interfaces 55 per node and 5 per non-zero more. Takes one thread and no clock, so the result depends on nothing but
+ * the struct. */
 int volume_refine(struct volume *v);
 
 #endif

@@ -230,7 +230,7 @@ static void passes(const struct elementwise_set *set, int wide, int64_t rows, in
 }
 
 /* Refine random partitions of a random directed graph; its volumes must be those that counting finds. */
-static void partition(int64_t nodes, int32_t parts, int64_t degree, int interfaces)
+static void partition(int64_t nodes, int32_t parts, int64_t degree, int moves)
 {
     int64_t *pointers = (int64_t *)malloc(8 * (size_t)(nodes + 1)), edges = 0;
     int32_t *columns = (int32_t *)malloc(4 * (size_t)(nodes * degree + 1)), *part = (int32_t *)malloc(4 * (size_t)nodes);
@@ -246,8 +246,9 @@ static void partition(int64_t nodes, int32_t parts, int64_t degree, int interfac
     }
     pointers[nodes] = edges;
     struct volume v = {.nodes = nodes, .parts = parts, .pointers = pointers, .columns = columns, .weights = weights, .part = part,
-                       .send = send, .receive = receive, .interfaces = interfaces, .capacity = edges / parts + degree, .send_bound = 1.2, .receive_bound = 1.3, .heat = 1,
-                       .work = 40 * (nodes + edges), .seed = (uint64_t)nodes};
+                       .send = send, .receive = receive, .total_bound = nodes, .moves = moves, .capacity = edges / parts + degree,
+                       .send_bound = moves == VOLUME_NEIGHBOURHOODS ? 0 : 1.2, .send_least = moves ? (double)nodes / parts : 0,
+                       .receive_bound = 1.3, .heat = 1, .work = 40 * (nodes + edges), .seed = (uint64_t)nodes};
     expect(volume_refine(&v) == 0, "volume", nodes);
     int64_t *sent = (int64_t *)calloc((size_t)parts, 8), *got = (int64_t *)calloc((size_t)parts, 8);
     for (int64_t j = 0; j < nodes; j++) {
@@ -375,8 +376,8 @@ int main(void)
     for (int64_t nodes = 1; nodes < 200; nodes = 2 * nodes + 1)
         for (int32_t parts = 1; parts < 20; parts += 3)
             for (int64_t degree = 0; degree < 30; degree += 7)
-                for (int interfaces = 0; interfaces < 2; interfaces++)
-                    partition(nodes, parts, degree, interfaces);
+                for (int moves = VOLUME_ROWS; moves <= VOLUME_NEIGHBOURHOODS; moves++)
+                    partition(nodes, parts, degree, moves);
     for (int64_t count = 0; count < 40; count = 2 * count + 1)
         for (int weighted = 0; weighted < 2; weighted++)
             rows_sampled(30, count, weighted);

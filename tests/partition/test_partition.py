@@ -144,8 +144,8 @@ def test_volume_needs_no_other_partitioner(missing: tuple[str, ...], monkeypatch
 
 
 @graphs
-@pytest.mark.parametrize("interfaces", [False, True])
-def test_refinement_counts_what_it_moves(graph: str, interfaces: bool) -> None:
+@pytest.mark.parametrize("moves", volume.Moves)
+def test_refinement_counts_what_it_moves(graph: str, moves: volume.Moves) -> None:
     """Its volumes, kept up to date over thousands of moves, are those of the parts that it returns."""
     available("volume")
     pattern, parts = Pattern.of(GRAPHS[graph]), 6
@@ -154,11 +154,13 @@ def test_refinement_counts_what_it_moves(graph: str, interfaces: bool) -> None:
     sends, receives = np.empty((2, parts), np.int64)
     volume.kernels().volume_refine(
         pattern.indptr, pattern.indices, pattern.row_nonzeros, part, sends, receives, capacity=int(2 * pattern.nnz / parts) + 50,
-        send_bound=3, send_least=0, receive_bound=3, interfaces=interfaces, heat=0.5, work=50 * (pattern.n + pattern.nnz), seed=1,
+        send_bound=3, send_least=0, receive_bound=3, total_bound=0, moves=moves, heat=0.5, work=500 * (pattern.n + pattern.nnz),
+        seed=1,
     )  # fmt: skip
     q = measure(pattern, part, parts)
     assert (sends.tolist(), receives.tolist()) == (q.sends.tolist(), q.receives.tolist())
-    assert q.volume < before.volume or q.volume == before.volume == 0
+    nothing_to_gain = before.volume == 0 or (graph == "a star" and moves == volume.Moves.NEIGHBOURHOODS)
+    assert q.volume < before.volume or (nothing_to_gain and q.volume == before.volume)
 
 
 def test_rows_leave_a_part_with_more_than_its_capacity() -> None:
@@ -168,9 +170,50 @@ def test_rows_leave_a_part_with_more_than_its_capacity() -> None:
     part, weights = np.array([0, 0, 0, 0, 0, 0, 1, 1], np.int32), np.full(8, 5)
     volume.kernels().volume_refine(
         pattern.indptr, pattern.indices, weights, part, *np.empty((2, 2), np.int64), capacity=20, send_bound=1.1, send_least=2,
-        receive_bound=1.1, interfaces=False, heat=1, work=200 * 22, seed=0,
+        receive_bound=1.1, total_bound=0, moves=volume.Moves.ROWS, heat=1, work=200 * 22, seed=0,
     )  # fmt: skip
     assert np.bincount(part, weights).tolist() == [20, 20]
+
+
+@pytest.mark.parametrize("parts", [8, 16])
+def test_volume_evens_out_a_road_map(parts: int) -> None:
+    """The hypergraph partitioner's busiest part sends 1.58 and 1.68 times the average here, 38 and 33 rows."""
+    available("volume"), available("hypergraph")
+    pattern = Pattern.of(gallery.road(30_000, features=0, seed=3).A)
+    ours, best = (measure(pattern, partition(pattern, parts, method), parts) for method in ("volume", "hypergraph"))
+    assert ours.sends.max() <= 0.85 * best.sends.max()
+    assert largest_over_mean(ours.sends) <= 1.20 < 1.5 <= largest_over_mean(best.sends)
+    assert ours.volume <= 1.03 * best.volume
+    assert largest_over_mean(ours.nonzeros) <= 1.10 and ours.empty == 0
+
+
+def test_neighbourhoods_ask_for_less_when_the_bound_is_kept() -> None:
+    """A bound that the start keeps is no reason to stop."""
+    available("volume"), available("metis")
+    pattern = Pattern.of(gallery.road(10_000, features=0, seed=1).A)
+    part = partition(pattern, 8, "metis")
+    start = measure(pattern, part, 8)
+    volume.kernels().volume_refine(
+        pattern.indptr, pattern.indices, pattern.row_nonzeros, part, *np.empty((2, 8), np.int64),
+        capacity=int(1.1 * pattern.nnz / 8), send_bound=0, send_least=start.sends.max(), receive_bound=2,
+        total_bound=start.volume, moves=volume.Moves.NEIGHBOURHOODS, heat=5, work=300 * (pattern.n + pattern.nnz), seed=0,
+    )  # fmt: skip
+    ours = measure(pattern, part, 8)
+    assert ours.sends.max() <= 0.8 * start.sends.max() and ours.volume <= start.volume
+
+
+def test_crossings_are_cells_with_their_roads_and_dead_ends() -> None:
+    """Two crossings joined by three roads, a dead end with a fork at the second; a ring apart, and a node on its own."""
+    roads = [(0, 2, 3, 1), (0, 4, 1), (0, 1), (1, 5, 6), (5, 7), (8, 9, 10, 8)]
+    ends = [(a, b) for road in roads for a, b in zip(road, road[1:], strict=False)]
+    A = sp.coo_array((np.ones(len(ends)), np.array(ends).T), shape=(12, 12))
+    pattern = Pattern.of(A + A.T)
+    cell = volume.crossings(pattern)
+    assert [set(np.flatnonzero(cell == k)) for k in np.unique(cell)] == [{0, 2, 3, 4}, {1, 5, 6, 7}, {8, 9, 10}, {11}]
+    part = np.array([0, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0], np.int32)
+    coarse, weights, of_cells = volume.contracted(pattern, cell, part)
+    assert weights.sum() == pattern.nnz and coarse.nnz == 2
+    assert of_cells[cell[[0, 1, 8, 11]]].tolist() == [0, 1, 1, 0]
 
 
 def test_chains_are_cells_of_one_part_with_the_same_volume() -> None:
@@ -210,7 +253,8 @@ def test_refinement_refuses_what_is_no_matrix(changes: dict[str, list[int]], mes
     with pytest.raises(ValueError, match=message):
         volume.kernels().volume_refine(
             *(np.array(arrays[name], kind) for name, kind in kinds.items()), sends, receives,
-            capacity=10, send_bound=1, send_least=0, receive_bound=1, interfaces=False, heat=1, work=10, seed=0,
+            capacity=10, send_bound=1, send_least=0, receive_bound=1, total_bound=0, moves=volume.Moves.ROWS, heat=1, work=10,
+            seed=0,
         )  # fmt: skip
 
 
