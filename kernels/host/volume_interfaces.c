@@ -521,7 +521,7 @@ static int32_t draw_light(const struct search *w)
     return chosen;
 }
 
-/* Draw a part, one of those above the bound if there are any (or, in one case of twenty, any part), and all that it meets. Now and
+/* Draw a part, one of those above the bound if there are any (or, in a tenth of the cases, any part), and all that it meets. Now and
  * then a light part from elsewhere is dissolved, takes half of it, and both places are the neighbourhood: where parts cannot all be
  * small enough, there must be one more. */
 static void draw_neighbourhood(struct search *w)

@@ -175,14 +175,15 @@ def test_rows_leave_a_part_with_more_than_its_capacity() -> None:
     assert np.bincount(part, weights).tolist() == [20, 20]
 
 
-@pytest.mark.parametrize("parts", [8, 16])
-def test_volume_evens_out_a_road_map(parts: int) -> None:
-    """The hypergraph partitioner's busiest part sends 1.58 and 1.68 times the average here, 38 and 33 rows."""
+@pytest.mark.parametrize(("parts", "most"), [(8, 1.13), (16, 1.20)])
+def test_volume_evens_out_a_road_map(parts: int, most: float) -> None:
+    """The hypergraph partitioner's busiest part sends 1.58 and 1.68 times the average here, 38 and 33 rows. With 8 parts it is
+    the last step that brings 1.16 to 1.10, with 16 the neighbourhoods 1.37 to 1.14."""
     available("volume"), available("hypergraph")
     pattern = Pattern.of(gallery.road(30_000, features=0, seed=3).A)
     ours, best = (measure(pattern, partition(pattern, parts, method), parts) for method in ("volume", "hypergraph"))
     assert ours.sends.max() <= 0.85 * best.sends.max()
-    assert largest_over_mean(ours.sends) <= 1.20 < 1.5 <= largest_over_mean(best.sends)
+    assert largest_over_mean(ours.sends) <= most < 1.5 <= largest_over_mean(best.sends)
     assert ours.volume <= 1.03 * best.volume
     assert largest_over_mean(ours.nonzeros) <= 1.10 and ours.empty == 0
 
