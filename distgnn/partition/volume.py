@@ -5,9 +5,9 @@ Graph-VB of ``sparsity-aware.txt`` section 5.2). Here all parts are refined toge
 start that is installed.
 
 Where many nodes are on boundaries, rows move. Where few are, as on a road map, whole interfaces between two parts do: first
-across crossings, each with its roads, which are few; then across roads and crossings, in the neighbourhoods of the parts that
-send most, so that these send less; and at last rows move, so that what parts send and receive is even. Evenness may cost total
-volume, up to 3 per cent more than the start's.
+across crossings, each with its roads, which are few; then there in the neighbourhoods of the parts that send most, so that these
+send less; then in neighbourhoods across roads and crossings; and at last rows move, so that what parts send and receive is even.
+Evenness may cost total volume, up to 3 per cent more than the start's.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ class Within:
 
 
 ROWS = Annealing(Moves.ROWS, 0.6, lambda parts: max(400, 3 * parts), 1.095, 1.3)
-CROSSINGS = Annealing(Moves.INTERFACES, 4.6, lambda parts: max(120, 4480 // parts, 4 * parts // 5), 0, 1.4)
-ROADS = Annealing(Moves.NEIGHBOURHOODS, 4.6, lambda parts: max(640, 8 * parts), 0, 1.4)
+CROSSINGS = Annealing(Moves.INTERFACES, 4.6, lambda parts: 120 + 2 * parts // 5, 0, 1.4)
+QUARTERS = Annealing(Moves.NEIGHBOURHOODS, 4.6, lambda parts: 160 + 3 * parts, 0, 1.4)
+ROADS = Annealing(Moves.NEIGHBOURHOODS, 4.6, lambda parts: 200 + 4 * parts, 0, 1.4)
 LEVEL = Annealing(Moves.ROWS, 0.1, lambda parts: 10, 1.095, 1.3)
 
 #: Total volume relative to that of the start, where interfaces move; and what a part may send of its average then.
@@ -91,7 +92,7 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
     """Small total volume, and no part far above the average send and receive volume.
 
     Time: that of METIS and at least 400 visits per node and non-zero, each of as many steps as the net has parts; where few
-    nodes are on boundaries, that of the hypergraph partitioner, too, and at least 770. Memory: 60 bytes per node (there 110), 9
+    nodes are on boundaries, that of the hypergraph partitioner, too, and at least 500. Memory: 60 bytes per node (there 110), 9
     to 17 (22) per non-zero, and 4 per part for every column of more than 11 non-zeros.
     """
     kernels()
@@ -107,7 +108,10 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
     total = int(OF_START * measure(pattern, part, parts).volume)
     within = Within(total, int(OF_AVERAGE * total / parts))
     cell = crossings(pattern)
-    part = refine(*contracted(pattern, cell, part), CROSSINGS, within)[cell]
+    cells, weights, part = contracted(pattern, cell, part)
+    for how in (CROSSINGS, QUARTERS):
+        part = refine(cells, weights, part, how, within)
+    part = part[cell]
     cell = chains(pattern, part)
     part = refine(*contracted(pattern, cell, part), ROADS, within)[cell]
     return refine(pattern, pattern.row_nonzeros, part, LEVEL, Within(total))
@@ -141,33 +145,38 @@ def crossings(pattern: Pattern) -> np.ndarray:
 
     A cell that two of its roads leave for the same part counts as one row, where it may be two: good to begin with.
     """
-    graph = pattern.neighbours
-    rows = np.repeat(np.arange(pattern.n), np.diff(graph.indptr))
-    degrees, through = np.diff(graph.indptr), np.ones(pattern.n, bool)
-    while (ends := through & (degrees <= 1)).any():
-        through &= ~ends
-        degrees = degrees - np.bincount(rows[ends[graph.indices]], minlength=pattern.n)
-    crossing = through & (degrees > 2)
-    road = through & ~crossing
-    together = (road[rows] & road[graph.indices]) | ~(through[rows] & through[graph.indices])
-    count, piece = _connected(rows[together], graph.indices[together], pattern.n)
-    leads = road[rows] & crossing[graph.indices]
+    rows, columns, ways = _streets(pattern)
+    joined = _no_crossing(ways[rows], ways[columns])
+    count, piece = _connected(rows[joined], columns[joined], pattern.n)
+    leads = (ways[rows] == 2) & (ways[columns] > 2)
     first = np.full(count, pattern.n)
-    np.minimum.at(first, piece[rows[leads]], graph.indices[leads])
+    np.minimum.at(first, piece[rows[leads]], columns[leads])
     roads = np.flatnonzero(first < pattern.n)
     return _connected(roads, piece[first[roads]], count)[1][piece]
 
 
 def chains(pattern: Pattern, part: np.ndarray) -> np.ndarray:
-    """int32 (n,): the cell of every node. Nodes with at most two neighbours share one with those of them in their part.
-
-    Most nodes of a road map are such, and where on a road between two crossings a boundary is makes no difference to the volume.
+    """int32 (n,): the cell of every node: one for every crossing and for every road between two, as far as it is in one part,
+    with their dead ends. Where on a road a boundary is makes no difference to the volume.
     """
+    rows, columns, ways = _streets(pattern)
+    joined = _no_crossing(ways[rows], ways[columns]) & (part[rows] == part[columns])
+    return _connected(rows[joined], columns[joined], pattern.n)[1]
+
+
+def _streets(pattern: Pattern) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The edges, both ways, and the ways on from every node: neighbours that are no dead ends, or 0 where it is one."""
     graph = pattern.neighbours
-    degrees = np.diff(graph.indptr)
-    rows = np.repeat(np.arange(pattern.n), degrees)
-    joined = (degrees[rows] <= 2) & (degrees[graph.indices] <= 2) & (part[rows] == part[graph.indices])
-    return _connected(rows[joined], graph.indices[joined], pattern.n)[1]
+    rows, ways, open_ = np.repeat(np.arange(pattern.n), np.diff(graph.indptr)), np.diff(graph.indptr), np.ones(pattern.n, bool)
+    while (ends := open_ & (ways <= 1)).any():
+        open_ &= ~ends
+        ways = ways - np.bincount(rows[ends[graph.indices]], minlength=pattern.n)
+    return rows, graph.indices, np.where(open_, ways, 0)
+
+
+def _no_crossing(ways: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Whether edges are of a road, or of a dead end."""
+    return (np.maximum(ways, others) <= 2) | (np.minimum(ways, others) == 0)
 
 
 def _connected(rows: np.ndarray, columns: np.ndarray, n: int) -> tuple[int, np.ndarray]:

@@ -3,7 +3,7 @@
  * The objective is the sum over parts of u x + c max(0, x - T)^2 for the rows x that a part sends, T being the bound, and the
  * second term again for the rows it receives. Its marginal price tells a row what one more or one less part in a net costs: u
  * at a part with little to send, more at a part with too much. c rises as the temperature falls, and so does the price of
- * non-zeros above the capacity. u is 1; while a bound is missed and the total is within its own, nothing.
+ * non-zeros above the capacity. u is 1; while the total is within its own bound and another is missed, little.
  * Acer, Selvitopi and Aykanat (Parallel Computing 59, 2016) put such costs on the vertices of a recursive
  * bisection; here all K parts and their volumes are known at every move, so the costs are exact. */
 
@@ -18,6 +18,7 @@
 #define ROOM 0.99    /* share of the capacity up to which non-zeros cost nothing */
 #define SOFT 3       /* what those above that cost at first, relative to the bound on sends, */
 #define STIFF 33     /* and by which factor they become dearer */
+#define RISING 0.3   /* price of a row of total volume relative to the temperature, while it is within its bound and others are missed */
 #define STRICT 0.9   /* when so much of the work on rows is done, no part may get more non-zeros than its capacity any more */
 #define COOLING 3    /* the temperature falls by this power of e */
 
@@ -398,13 +399,13 @@ static double missed(const struct state *s)
     return volume_over(volume_most(s->send, v->parts), volume_send_limit(s)) + volume_over(volume_most(s->receive, v->parts), receives);
 }
 
-/* What the partition is worth: its volume, and two per cent of it more for every per cent that a bound is missed by; 100 where that
- * is the one on non-zeros or on the total. */
+/* What the partition is worth: its volume, or CHEAP of it where there is a bound on that; and two per cent of it more for every per
+ * cent that a bound is missed by; 100 where that is the one on non-zeros or on the total. */
 static double worth(const struct state *s)
 {
     const struct volume *v = s->v;
     double strict = volume_over(volume_most(s->load, v->parts), (double)v->capacity) + volume_over(s->total, (double)v->total_bound);
-    return (double)s->total * (1 + 2 * (missed(s) + 50 * strict));
+    return (double)s->total * ((v->total_bound ? CHEAP : 1) + 2 * (missed(s) + 50 * strict));
 }
 
 void volume_keep(struct state *s)
@@ -450,7 +451,7 @@ static void anneal(struct state *s)
         }
         if (!s->boundary_count)
             return;
-        volume_set_prices(s, 20 + 380 * progress * progress, s->total < v->total_bound && missed(s) > 0 ? 0 : 1);
+        volume_set_prices(s, 20 + 380 * progress * progress, s->total < v->total_bound && missed(s) > 0 ? RISING * heat : 1);
         s->load_slope = progress < STRICT ? SOFT * pow(STIFF, progress) : 0;
         sweep(s, heat);
         keep_if_best(s);

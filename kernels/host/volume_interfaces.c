@@ -15,13 +15,12 @@
 
 #define GATHERING 2  /* visits per node and non-zero between two searches for the boundary */
 #define COOLING 3    /* the temperature falls by this power of e */
-#define CHEAP 0.1    /* price of a row of total volume, within its bound; above it is 1 */
 #define EVEN 0.05    /* what twice the average of non-zeros, or none, costs a part, relative to the bound on sends */
 #define SLOPE 20     /* price of a row more at twice the bounds at first, */
 #define STEEPER 15   /* and by which factor it rises */
 #define SOFT 3       /* that of non-zeros above the capacity at first, relative to the bound on sends, */
 #define STIFFER 3e4  /* and by which factor it rises */
-#define NARROWEST 16 /* rows on either side of the smallest window, about */
+#define NARROWEST 16 /* rows on either side of the smallest window, at most */
 #define SWEEPS 600   /* over a neighbourhood: as many interfaces are drawn for each of its parts */
 #define HOTTEST 0.8  /* a neighbourhood's schedule starts anywhere between the whole one's start and this share of it */
 #define WIDE 0.3     /* share of the neighbourhoods, where they are less than a quarter of all parts, that reach two parts far */
@@ -42,16 +41,20 @@ struct interface {
 
 /* What a search for a cut knows of a row; together, as rows are visited in no order. */
 struct mark {
-    int32_t level; /* distance from the source, or 0 */
-    int32_t arc;   /* how many of its arcs are done with */
-    int32_t side;
+    int32_t rank; /* in `members`: low ones are near the sink */
+    int32_t arc;  /* how often an arc was looked at: those to rows of lower rank first, then all others */
+    int16_t side, met;
 };
+
+/* In `met`: a row not met in this round; one that a unit is at, or found no way on from; one that units went through. */
+enum { UNMET, CLOSED, PASSED };
 
 struct search {
     struct state *s;
     int32_t *members; /* nodes: the rows of a window */
     int32_t *entries; /* nodes: its free rows next to the source */
-    int32_t *reached; /* nodes: those that a search for paths met */
+    int32_t *reached; /* nodes: those that units met in this round */
+    int64_t reached_count;
     struct mark *marks; /* nodes */
     int32_t *path;    /* nodes */
     int32_t *changed; /* nodes: those that would change parts */
@@ -114,41 +117,42 @@ static int64_t approach(struct search *w, int32_t part, int32_t other, int32_t *
     return filled;
 }
 
-/* Line up to `depth` rows of either part; the number of b's. */
-static int64_t line_up(struct search *w, struct interface *at, int64_t depth)
+/* List the rows around the interface between a and b, so far into each; the number of b's. */
+static int64_t line_up(struct search *w, struct interface *at, int64_t into_a, int64_t into_b)
 {
     int32_t *rows = w->members;
-    int64_t of_b = approach(w, at->b, at->a, rows, depth);
+    int64_t of_b = approach(w, at->b, at->a, rows, into_b);
     for (int64_t k = 0; k < of_b / 2; k++) {
         int32_t row = rows[k];
         rows[k] = rows[of_b - 1 - k];
         rows[of_b - 1 - k] = row;
     }
-    at->count = of_b + approach(w, at->a, at->b, rows + of_b, depth);
+    at->count = of_b + approach(w, at->a, at->b, rows + of_b, into_a);
     return of_b;
 }
+
+/* Rows from an interface, up to `depth` of them; into b they count as negative. */
+static int64_t draw_depth(struct state *s, int64_t depth) { return (int64_t)(volume_next(s) % (uint64_t)(2 * depth)) - depth; }
+
+static int64_t within(int64_t x, int64_t count) { return x < 0 ? 0 : x < count ? x : count; }
 
 /* Draw an interface and a window of rows around it; 0 if the parts drawn do not meet, or may not move. */
 static int draw_interface(struct search *w, struct interface *at)
 {
     struct state *s = w->s;
     int32_t i = w->pool[volume_next(s) % (uint64_t)w->pool_count];
-    double deepest = fmax((double)s->v->nodes / s->v->parts / 2, NARROWEST);
+    double deepest = fmax((double)s->v->nodes / s->v->parts / 2, 1), narrowest = fmin(NARROWEST, deepest);
     *at = (struct interface){.a = s->nets[i].owner, .b = neighbour(s, i)};
     if (at->b < 0 || !w->inside[at->a] || !w->inside[at->b])
         return 0;
-    int64_t of_b = line_up(w, at, (int64_t)(NARROWEST * pow(deepest / NARROWEST, volume_uniform(s))));
-    if (!of_b || of_b == at->count)
-        return 0;
-    at->low = (int64_t)(volume_next(s) % (uint64_t)at->count), at->high = (int64_t)(volume_next(s) % (uint64_t)at->count);
-    if (at->low > at->high) {
-        int64_t low = at->high;
-        at->high = at->low, at->low = low;
-    }
-    return 1;
+    int64_t depth = (int64_t)(narrowest * pow(deepest / narrowest, volume_uniform(s)));
+    int64_t one = draw_depth(s, depth), other = draw_depth(s, depth), low = one < other ? one : other, high = one < other ? other : one;
+    int64_t of_b = line_up(w, at, high > 0 ? high : 0, low < 0 ? -low : 0); /* what lies beyond follows from the parts */
+    at->low = within(of_b + low, at->count), at->high = within(of_b + high, at->count);
+    return at->count > 0;
 }
 
-/* -- smallest cuts (Dinic): every edge takes one unit of flow -- */
+/* -- smallest cuts (Ford and Fulkerson): every edge takes one unit of flow -- */
 
 static int64_t back(const struct search *w, int64_t e) { return w->s->v->pointers[w->s->v->columns[e]] + w->mate[e]; }
 
@@ -172,7 +176,7 @@ static int64_t mark(struct search *w, struct interface at)
     const int32_t *rows = w->members;
     int64_t entries = 0;
     for (int64_t k = 0; k < at.count; k++)
-        w->marks[rows[k]].side = k < at.low ? SINK : k < at.high ? FREE : SOURCE;
+        w->marks[rows[k]] = (struct mark){.rank = (int32_t)k, .side = k < at.low ? SINK : k < at.high ? FREE : SOURCE};
     for (int64_t k = at.low; k < at.high; k++) {
         int entry = 0;
         for (int64_t e = v->pointers[rows[k]]; e < v->pointers[rows[k] + 1]; e++) {
@@ -209,72 +213,67 @@ static int64_t entrance(const struct search *w, int32_t row, int64_t e)
     return e < v->pointers[row + 1] ? e : -1;
 }
 
-/* Number the rows by their distance from the source, as far as the nearest that leads to the sink: that one's number, or 0 if none
- * does. Then the rows numbered are the source's side of a smallest cut. */
-static int32_t number_rows(struct search *w, int64_t entries, int64_t *reached)
+static void meet(struct search *w, int32_t row)
 {
-    const struct volume *v = w->s->v;
-    int64_t filled = 0;
-    int32_t last = 0;
-    for (int64_t k = 0; k < entries; k++)
-        if (entrance(w, w->entries[k], v->pointers[w->entries[k]]) >= 0) {
-            w->marks[w->entries[k]].level = 1;
-            w->reached[filled++] = w->entries[k];
-        }
-    for (int64_t at = 0; at < filled; at++) {
-        int32_t i = w->reached[at];
-        w->marks[i].arc = 0;
-        if (last && w->marks[i].level >= last)
-            continue;
-        for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++) {
-            int32_t to = v->columns[e];
-            if (w->flow[e] > 0)
-                continue;
-            if (w->marks[to].side == SINK) {
-                last = w->marks[i].level;
-                break;
-            }
-            if (w->marks[to].side == FREE && !w->marks[to].level && w->mate[e] >= 0) {
-                w->marks[to].level = w->marks[i].level + 1;
-                w->reached[filled++] = to;
-            }
-        }
+    struct mark *mark = w->marks + row;
+    if (mark->met == UNMET) {
+        mark->arc = 0;
+        w->reached[w->reached_count++] = row;
     }
-    w->s->spent += filled + entries;
-    *reached = filled;
-    return last;
+    mark->met = CLOSED;
 }
 
-/* Send a unit that enters at `row` to the sink, along rows with rising numbers up to `last`; 0 if no way is left. */
-static int send_unit(struct search *w, int32_t row, int32_t last)
+static void forget(struct search *w)
+{
+    while (w->reached_count)
+        w->marks[w->reached[--w->reached_count]].met = UNMET;
+}
+
+/* The arc that a row is at. */
+static int64_t current(const struct search *w, int32_t row)
+{
+    const int64_t *pointers = w->s->v->pointers + row;
+    int64_t arc = pointers[0] + w->marks[row].arc;
+    return arc < pointers[1] ? arc : arc - (pointers[1] - pointers[0]);
+}
+
+/* Send a unit that enters at `row` to the sink, depth first; 0 if no way is left. */
+static int send_unit(struct search *w, int32_t row)
 {
     const struct volume *v = w->s->v;
     int64_t depth = 0, steps = 0;
-    for (int32_t i = row;; steps++) {
-        int64_t e = v->pointers[i] + w->marks[i].arc;
-        if (e == v->pointers[i + 1]) {
+    int32_t i = row;
+    meet(w, row);
+    for (;; steps++) {
+        int64_t degree = v->pointers[i + 1] - v->pointers[i];
+        if (w->marks[i].arc == 2 * degree) {
             if (!depth)
                 break;
             i = w->path[--depth];
             w->marks[i].arc++;
             continue;
         }
+        int64_t e = current(w, i);
         int32_t to = v->columns[e];
+        const struct mark *next = w->marks + to;
         int open = w->flow[e] <= 0;
-        if (open && w->marks[to].side == SINK) {
+        if (open && next->side == SINK) {
             w->flow[e]++;
+            w->marks[i].met = PASSED;
             while (depth--) {
-                int64_t taken = v->pointers[w->path[depth]] + w->marks[w->path[depth]].arc;
+                int64_t taken = current(w, w->path[depth]);
+                w->marks[w->path[depth]].met = PASSED;
                 w->flow[taken]++;
                 w->flow[back(w, taken)]--;
             }
             w->s->spent += steps / 2;
             return 1;
         }
-        int onwards = w->marks[to].side == FREE && w->marks[to].level == w->marks[i].level + 1 && w->marks[i].level < last;
-        if (open && onwards && w->mate[e] >= 0) {
+        int towards = (next->rank < w->marks[i].rank) == (w->marks[i].arc < degree);
+        if (open && towards && next->side == FREE && next->met != CLOSED && w->mate[e] >= 0) {
             w->path[depth++] = i;
             i = to;
+            meet(w, to);
         } else
             w->marks[i].arc++;
     }
@@ -282,34 +281,42 @@ static int send_unit(struct search *w, int32_t row, int32_t last)
     return 0;
 }
 
+/* Send as many units as possible from the source to the sink. Then the rows met are the source's side of a smallest cut. */
+static void fill(struct search *w, int64_t entries)
+{
+    for (int sent = 1; sent;) {
+        forget(w);
+        sent = 0;
+        w->s->spent += entries;
+        for (int64_t k = 0; k < entries; k++) {
+            int32_t row = w->entries[k];
+            int64_t e = entrance(w, row, w->s->v->pointers[row]);
+            for (; e >= 0 && w->marks[row].met != CLOSED && send_unit(w, row); e = entrance(w, row, e)) {
+                w->flow[e]--;
+                sent = 1;
+            }
+        }
+    }
+}
+
 /* List in `changed` the rows that a smallest cut would move, first `to_a` of them from b to a, then the others; their number. */
 static int64_t cut(struct search *w, struct interface at, int64_t *to_a)
 {
     const struct state *s = w->s;
     const int32_t *rows = w->members;
-    int64_t reached, moved = 0, entries = mark(w, at);
+    int64_t moved = 0;
     w->s->spent += at.high - at.low;
-    for (int32_t last; (last = number_rows(w, entries, &reached));) {
-        for (int64_t k = 0; k < entries; k++) {
-            int32_t row = w->entries[k];
-            int64_t e = w->marks[row].level == 1 ? entrance(w, row, s->v->pointers[row]) : -1;
-            for (; e >= 0 && send_unit(w, row, last); e = entrance(w, row, e))
-                w->flow[e]--;
-        }
-        for (int64_t k = 0; k < reached; k++)
-            w->marks[w->reached[k]].level = 0;
-    }
+    fill(w, mark(w, at));
     for (int into_b = 0; into_b < 2; into_b++) {
         *to_a = into_b ? *to_a : 0;
         for (int64_t k = 0; k < at.count; k++) {
-            int source = k >= at.high || (k >= at.low && w->marks[rows[k]].level);
+            int source = k >= at.high || (k >= at.low && w->marks[rows[k]].met);
             if (source != into_b && s->nets[rows[k]].owner == (into_b ? at.a : at.b))
                 w->changed[moved++] = rows[k];
         }
         *to_a = into_b ? *to_a : moved;
     }
-    for (int64_t k = 0; k < reached; k++)
-        w->marks[w->reached[k]].level = 0;
+    forget(w);
     unmark(w, at);
     return moved;
 }

@@ -5,6 +5,8 @@
 
 #include "volume.h"
 
+#define CHEAP 0.1 /* price of a row of total volume, within its bound, where there is one; above it is 1 */
+
 /* How many rows of a net stand in a part. */
 struct place {
     int32_t part, rows;
