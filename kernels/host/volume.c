@@ -451,7 +451,7 @@ static void anneal(struct state *s)
         }
         if (!s->boundary_count)
             return;
-        volume_set_prices(s, 20 + 380 * progress * progress, s->total < v->total_bound && missed(s) > 0 ? RISING * heat : 1);
+        volume_set_prices(s, 20 + 380 * progress * progress, s->total < v->total_bound && missed(s) > 0 ? fmin(1, RISING * heat) : 1);
         s->load_slope = progress < STRICT ? SOFT * pow(STIFF, progress) : 0;
         sweep(s, heat);
         keep_if_best(s);

@@ -42,7 +42,7 @@ struct interface {
 /* What a search for a cut knows of a row; together, as rows are visited in no order. */
 struct mark {
     int32_t rank; /* in `members`: low ones are near the sink */
-    int32_t arc;  /* how often an arc was looked at: those to rows of lower rank first, then all others */
+    uint32_t arc; /* how often an arc was looked at: those to rows of lower rank first, then all others */
     int16_t side, met;
 };
 
@@ -132,7 +132,7 @@ static int64_t line_up(struct search *w, struct interface *at, int64_t into_a, i
 }
 
 /* Rows from an interface, up to `depth` of them; into b they count as negative. */
-static int64_t draw_depth(struct state *s, int64_t depth) { return (int64_t)(volume_next(s) % (uint64_t)(2 * depth)) - depth; }
+static int64_t draw_depth(struct state *s, int64_t depth) { return (int64_t)(volume_next(s) % (uint64_t)(2 * depth + 1)) - depth; }
 
 static int64_t within(int64_t x, int64_t count) { return x < 0 ? 0 : x < count ? x : count; }
 
@@ -215,12 +215,12 @@ static int64_t entrance(const struct search *w, int32_t row, int64_t e)
 
 static void meet(struct search *w, int32_t row)
 {
-    struct mark *mark = w->marks + row;
-    if (mark->met == UNMET) {
-        mark->arc = 0;
+    struct mark *here = w->marks + row;
+    if (here->met == UNMET) {
+        here->arc = 0;
         w->reached[w->reached_count++] = row;
     }
-    mark->met = CLOSED;
+    here->met = CLOSED;
 }
 
 static void forget(struct search *w)
@@ -581,13 +581,31 @@ static double anneal_inside(struct search *w)
     return lowest;
 }
 
+/* Where all parts keep to the bound, go on from there with one that they do not keep to; 0 if there is nothing to do. */
+static int tighten(struct search *w)
+{
+    struct state *s = w->s;
+    struct volume *v = s->v;
+    int kept = 0;
+    for (; volume_most(v->send, v->parts) <= v->send_least && v->send_least > 1; kept = 1)
+        v->send_least -= 1;
+    if (kept) {
+        return_to(s, v->part);
+        copy_parts(s, w->now);
+        set_prices(s, 1);
+        s->lowest = worth(s);
+    }
+    return kept;
+}
+
 static void improve_neighbourhoods(struct search *w)
 {
     struct state *s = w->s;
     struct volume *v = s->v;
-    double current = s->lowest;
     volume_gather(s);
     copy_parts(s, w->now);
+    tighten(w);
+    double current = s->lowest;
     while (s->spent < v->work) {
         set_prices(s, 1);
         draw_neighbourhood(w);
@@ -599,13 +617,9 @@ static void improve_neighbourhoods(struct search *w)
             s->lowest = value;
             volume_keep(s);
         }
-        while (volume_most(v->send, v->parts) <= v->send_least && v->send_least > 1) {
-            v->send_least -= 1;
-            return_to(s, v->part);
-            copy_parts(s, w->now);
-            current = s->lowest = worth(s);
-        }
-        if (value <= current - patience * log(1 - volume_uniform(s))) {
+        if (tighten(w))
+            current = s->lowest;
+        else if (value <= current - patience * log(1 - volume_uniform(s))) {
             copy_parts(s, w->now);
             current = worth(s);
         } else

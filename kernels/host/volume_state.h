@@ -5,7 +5,7 @@
 
 #include "volume.h"
 
-#define CHEAP 0.1 /* price of a row of total volume, within its bound, where there is one; above it is 1 */
+#define CHEAP 0.1 /* what a row of total volume counts, where that has a bound, beside rows above the other bounds */
 
 /* How many rows of a net stand in a part. */
 struct place {

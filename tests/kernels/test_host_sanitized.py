@@ -1,4 +1,5 @@
-"""The host kernels, compiled from their sources with the address and undefined-behaviour sanitizers, run by `host_driver.c`.
+"""The host kernels, compiled from their sources with the address and undefined-behaviour sanitizers, run by `host_driver.c`, and
+the smallest cuts of one of them by `cut_driver.c`.
 
 Kernels are one template for any number of vectors; no more than three make the panels run at small widths and compile fast.
 """
@@ -26,8 +27,8 @@ def compile_c(sources: list[Path], program: Path, *flags: str) -> subprocess.Com
 
 
 @pytest.fixture(scope="module")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The driver program."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where programs with sanitizers can be compiled to."""
     if COMPILER is None:
         pytest.skip("no C compiler")
     folder = tmp_path_factory.mktemp("sanitized")
@@ -35,15 +36,26 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     probe.write_text("int main(void) { return 0; }\n")
     if compile_c([probe], folder / "probe", *SANITIZERS).returncode != 0:
         pytest.skip("the C compiler has no sanitizers")
-    program = folder / "driver"
-    sources = [*sorted((kernels_folder() / "host").glob("*.c")), DRIVER]
-    done = compile_c(sources, program, *SANITIZERS, *FEW_VECTORS, "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Werror")
-    assert done.returncode == 0, done.stderr
-    return program
+    return folder
+
+
+def output(sources: list[Path], program: Path, *flags: str) -> str:
+    """What the program compiled from these prints; it must not fail."""
+    built = compile_c(sources, program, *SANITIZERS, "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Werror", *flags)
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.mark.timeout(600)
-def test_kernels_stay_within_their_arrays(sanitized: Path) -> None:
-    done = subprocess.run([str(sanitized)], capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "generic: " in done.stdout
+def test_kernels_stay_within_their_arrays(folder: Path) -> None:
+    sources = sorted((kernels_folder() / "host").glob("*.c"))
+    assert "generic: " in output([*sources, DRIVER], folder / "driver", *FEW_VECTORS)
+
+
+@pytest.mark.timeout(600)
+def test_cuts_between_parts_are_smallest(folder: Path) -> None:
+    """In windows of small meshes and random graphs, directed or not, against another method."""
+    sources = [DRIVER.with_name("cut_driver.c"), kernels_folder() / "host" / "volume.c"]
+    assert " cuts, " in output(sources, folder / "cuts", "-Wno-unused-function")

@@ -177,15 +177,35 @@ def test_rows_leave_a_part_with_more_than_its_capacity() -> None:
 
 @pytest.mark.parametrize(("parts", "most"), [(8, 1.13), (16, 1.20)])
 def test_volume_evens_out_a_road_map(parts: int, most: float) -> None:
-    """The hypergraph partitioner's busiest part sends 1.58 and 1.68 times the average here, 38 and 33 rows. With 8 parts it is
-    the last step that brings 1.16 to 1.10, with 16 the neighbourhoods 1.37 to 1.14."""
+    """The hypergraph partitioner's busiest part sends 1.58 and 1.68 times the average here, 38 and 33 rows; of ours, before the
+    last step, 1.2."""
     available("volume"), available("hypergraph")
     pattern = Pattern.of(gallery.road(30_000, features=0, seed=3).A)
     ours, best = (measure(pattern, partition(pattern, parts, method), parts) for method in ("volume", "hypergraph"))
-    assert ours.sends.max() <= 0.85 * best.sends.max()
+    assert ours.sends.max() <= 0.8 * best.sends.max()
     assert largest_over_mean(ours.sends) <= most < 1.5 <= largest_over_mean(best.sends)
     assert ours.volume <= 1.03 * best.volume
     assert largest_over_mean(ours.nonzeros) <= 1.10 and ours.empty == 0
+
+
+@pytest.mark.parametrize("graph", ["path", "ring", "tree", "tree on a grid"])
+def test_what_is_one_road_or_dead_end_is_cut_all_the_same(graph: str) -> None:
+    """No crossing is left in these, or a dead end with most of the nodes: cells of more than a part."""
+    available("volume")
+    after = np.arange(1, 2000)
+    tree = after - 1 - np.random.default_rng(0).integers(0, np.minimum(after, 50))
+    grid = np.arange(2000, 2400).reshape(20, 20)
+    streets = [np.stack([grid[:, :-1].ravel(), grid[:, 1:].ravel()]), np.stack([grid[:-1].ravel(), grid[1:].ravel()])]
+    ends = {
+        "path": [(after - 1, after)],
+        "ring": [(after - 1, after), ([1999], [0])],
+        "tree": [(tree, after)],
+        "tree on a grid": [(tree, after), ([0], [2210]), *streets],
+    }[graph]
+    rows, columns = np.concatenate(ends, axis=1)
+    A = sp.coo_array((np.ones(len(rows)), (rows, columns)), shape=(max(rows.max(), columns.max()) + 1,) * 2)
+    q = measure(Pattern.of(A + A.T), partition(A + A.T, 8, "volume"), 8)
+    assert q.empty == 0 and largest_over_mean(q.nonzeros) <= 1.1
 
 
 def test_neighbourhoods_ask_for_less_when_the_bound_is_kept() -> None:
@@ -209,7 +229,7 @@ def test_crossings_are_cells_with_their_roads_and_dead_ends() -> None:
     ends = [(a, b) for road in roads for a, b in zip(road, road[1:], strict=False)]
     A = sp.coo_array((np.ones(len(ends)), np.array(ends).T), shape=(12, 12))
     pattern = Pattern.of(A + A.T)
-    cell = volume.crossings(pattern)
+    cell = volume.crossings(volume.streets(pattern))
     assert [set(np.flatnonzero(cell == k)) for k in np.unique(cell)] == [{0, 2, 3, 4}, {1, 5, 6, 7}, {8, 9, 10}, {11}]
     part = np.array([0, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0], np.int32)
     coarse, weights, of_cells = volume.contracted(pattern, cell, part)
@@ -225,7 +245,7 @@ def test_chains_are_cells_of_one_part_with_the_same_volume() -> None:
     pattern = Pattern.of(A + A.T)
     part = np.zeros(32, np.int32)
     part[[2, *range(11, 16)]] = 1
-    cell = volume.chains(pattern, part)
+    cell = volume.chains(volume.streets(pattern), part)
     found = {frozenset(np.flatnonzero(cell == k)) for k in np.unique(cell)}
     roads = [{*range(4, 9), 30, 31}, {9, 10}, {11, 12, 13}, {14, 15}, {16, 17, 18}, {*range(19, 24)}, {29}]
     assert found == {frozenset(nodes) for nodes in [{0, *range(24, 29)}, {1}, {2}, {3}, *roads]}
