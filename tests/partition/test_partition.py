@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from distgnn import UserError, gallery, hostkernels
 from distgnn import partition as partitions
-from distgnn.partition import METHODS, Pattern, hypergraph, largest_over_mean, measure, metis, partition, volume
+from distgnn.partition import METHODS, Pattern, cells, hypergraph, largest_over_mean, measure, metis, partition, volume
 
 methods = pytest.mark.parametrize("method", METHODS)
 
@@ -229,10 +229,10 @@ def test_crossings_are_cells_with_their_roads_and_dead_ends() -> None:
     ends = [(a, b) for road in roads for a, b in zip(road, road[1:], strict=False)]
     A = sp.coo_array((np.ones(len(ends)), np.array(ends).T), shape=(12, 12))
     pattern = Pattern.of(A + A.T)
-    cell = volume.crossings(volume.streets(pattern))
+    cell = cells.crossings(cells.streets(pattern))
     assert [set(np.flatnonzero(cell == k)) for k in np.unique(cell)] == [{0, 2, 3, 4}, {1, 5, 6, 7}, {8, 9, 10}, {11}]
     part = np.array([0, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0], np.int32)
-    coarse, weights, of_cells = volume.contracted(pattern, cell, part)
+    coarse, weights, of_cells = cells.contracted(pattern, cell, part)
     assert weights.sum() == pattern.nnz and coarse.nnz == 2
     assert of_cells[cell[[0, 1, 8, 11]]].tolist() == [0, 1, 1, 0]
 
@@ -245,11 +245,11 @@ def test_chains_are_cells_of_one_part_with_the_same_volume() -> None:
     pattern = Pattern.of(A + A.T)
     part = np.zeros(32, np.int32)
     part[[2, *range(11, 16)]] = 1
-    cell = volume.chains(volume.streets(pattern), part)
+    cell = cells.chains(cells.streets(pattern), part)
     found = {frozenset(np.flatnonzero(cell == k)) for k in np.unique(cell)}
     roads = [{*range(4, 9), 30, 31}, {9, 10}, {11, 12, 13}, {14, 15}, {16, 17, 18}, {*range(19, 24)}, {29}]
     assert found == {frozenset(nodes) for nodes in [{0, *range(24, 29)}, {1}, {2}, {3}, *roads]}
-    coarse, weights, of_cells = volume.contracted(pattern, cell, part)
+    coarse, weights, of_cells = cells.contracted(pattern, cell, part)
     assert weights.sum() == pattern.nnz
     np.testing.assert_array_equal(of_cells[cell], part)
     assert measure(coarse, of_cells, 2).sends.tolist() == measure(pattern, part, 2).sends.tolist() == [3, 3]
