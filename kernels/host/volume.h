@@ -27,7 +27,7 @@ struct volume {
     double send_least;  /* but no less than this many rows */
     double receive_bound;
     int64_t total_bound; /* rows in total up to which volume counts little beside bounds that are missed; or 0 */
-    int moves;          /* one of the VOLUME_... below */
+    int moves;          /* one of the VOLUME_... above */
     double heat;        /* temperature at first: rows by which a move may worsen the objective, more or less */
     int64_t work;       /* visits of a net by a row to spend, about */
     uint64_t seed;

@@ -188,6 +188,15 @@ def test_volume_evens_out_a_road_map(parts: int, most: float) -> None:
     assert largest_over_mean(ours.nonzeros) <= 1.10 and ours.empty == 0
 
 
+def test_the_first_even_partition_is_taken_or_the_most_even() -> None:
+    """A star: with one leaf apart both parts send a row, with two leaves 1 and 2, with four 1 and 4."""
+    star = Pattern.of(sp.coo_array(([1.0] * 8, ([0, 0, 0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 0, 0, 0, 0])), shape=(5, 5)))
+    one, two, four = (np.array([0] * (5 - apart) + [1] * apart) for apart in (1, 2, 4))
+    tried = iter([four, one, two])
+    assert volume._best(star, 2, tried) is one and next(tried) is two
+    assert volume._best(star, 2, iter([four, two, four])) is two
+
+
 @pytest.mark.parametrize("graph", ["path", "ring", "tree", "tree on a grid"])
 def test_what_is_one_road_or_dead_end_is_cut_all_the_same(graph: str) -> None:
     """No crossing is left in these, or a dead end with most of the nodes: cells of more than a part."""
