@@ -505,8 +505,8 @@ def volume_refine(
     v.weights, v.send, v.receive = <const int64_t *>W.view.buf, <int64_t *>S.view.buf, <int64_t *>R.view.buf
     v.capacity, v.send_bound, v.send_least, v.receive_bound = capacity, send_bound, send_least, receive_bound
     v.total_bound, v.moves, v.heat, v.work, v.seed = total_bound, moves, heat, work, seed
-    if not 0 <= moves <= 2:
-        raise ValueError(f"moves: must lie in 0..2, got {moves}")
+    if not 0 <= moves <= 3:
+        raise ValueError(f"moves: must lie in 0..3, got {moves}")
     if v.pointers[0] != 0 or v.pointers[v.nodes] != C.extent(0):
         raise ValueError(f"pointers: must go from 0 to the {C.extent(0)} columns, got {v.pointers[0]} to {v.pointers[v.nodes]}")
     for i in range(v.nodes):

@@ -3,7 +3,7 @@
  * The objective is the sum over parts of u x + c max(0, x - T)^2 for the rows x that a part sends, T being the bound, and the
  * second term again for the rows it receives. Its marginal price tells a row what one more or one less part in a net costs: u
  * at a part with little to send, more at a part with too much. c rises as the temperature falls, and so does the price of
- * non-zeros above the capacity. u is 1; while the total is within its own bound and another is missed, little.
+ * non-zeros above the capacity.
  * Acer, Selvitopi and Aykanat (Parallel Computing 59, 2016) put such costs on the vertices of a recursive
  * bisection; here all K parts and their volumes are known at every move, so the costs are exact. */
 
@@ -18,7 +18,6 @@
 #define ROOM 0.99    /* share of the capacity up to which non-zeros cost nothing */
 #define SOFT 3       /* what those above that cost at first, relative to the bound on sends, */
 #define STIFF 33     /* and by which factor they become dearer */
-#define RISING 0.3   /* price of a row of total volume relative to the temperature, while it is within its bound and others are missed */
 #define STRICT 0.9   /* when so much of the work on rows is done, no part may get more non-zeros than its capacity any more */
 #define COOLING 3    /* the temperature falls by this power of e */
 
@@ -60,6 +59,8 @@ static void set_price(struct state *s, int32_t part)
     double here = send_cost(s, s->send[part]);
     s->sum += here - s->paid[part];
     s->paid[part] = here;
+    if (s->head)
+        return; /* interfaces ask for no more */
     s->more[part] = send_cost(s, s->send[part] + 1) - here;
     s->less[part] = here - send_cost(s, s->send[part] - 1);
 }
@@ -320,6 +321,23 @@ static int32_t best(struct state *s, int64_t i, double limit)
 
 /* -- sweeps -- */
 
+int32_t volume_neighbour(struct state *s, int64_t i)
+{
+    const struct volume *v = s->v;
+    int32_t chosen = -1;
+    uint64_t met = 0;
+    for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++) {
+        const struct net *net = s->nets + v->columns[e];
+        s->spent++;
+        for (int32_t at = 0; at < net->length && net->length > 1; at++) {
+            int32_t part = s->places[net->first + at].part;
+            if (part != s->nets[i].owner && volume_next(s) % ++met == 0)
+                chosen = part;
+        }
+    }
+    return chosen;
+}
+
 void volume_list(struct state *s, int64_t i)
 {
     if (s->listed[i])
@@ -399,13 +417,12 @@ static double missed(const struct state *s)
     return volume_over(volume_most(s->send, v->parts), volume_send_limit(s)) + volume_over(volume_most(s->receive, v->parts), receives);
 }
 
-/* What the partition is worth: its volume, or CHEAP of it where there is a bound on that; and two per cent of it more for every per
- * cent that a bound is missed by; 100 where that is the one on non-zeros or on the total. */
+/* What the partition is worth: its volume, and two per cent of it more for every per cent that a bound is missed by; 100 where that is
+ * the one on non-zeros. */
 static double worth(const struct state *s)
 {
     const struct volume *v = s->v;
-    double strict = volume_over(volume_most(s->load, v->parts), (double)v->capacity) + volume_over(s->total, (double)v->total_bound);
-    return (double)s->total * ((v->total_bound ? CHEAP : 1) + 2 * (missed(s) + 50 * strict));
+    return (double)s->total * (1 + 2 * (missed(s) + 50 * volume_over(volume_most(s->load, v->parts), (double)v->capacity)));
 }
 
 void volume_keep(struct state *s)
@@ -451,17 +468,50 @@ static void anneal(struct state *s)
         }
         if (!s->boundary_count)
             return;
-        volume_set_prices(s, 20 + 380 * progress * progress, s->total < v->total_bound && missed(s) > 0 ? fmin(1, RISING * heat) : 1);
+        volume_set_prices(s, 20 + 380 * progress * progress, 1);
         s->load_slope = progress < STRICT ? SOFT * pow(STIFF, progress) : 0;
         sweep(s, heat);
         keep_if_best(s);
     }
 }
 
+/* -- levelling -- */
+
+/* Move rows where more is sent then, to parts with fewer non-zeros (`even`) or at least within the capacity. */
+static void send_more(struct state *s, int64_t send, int64_t receive, int even)
+{
+    const struct volume *v = s->v;
+    volume_gather(s);
+    shuffle(s, s->boundary, s->boundary_count);
+    for (int64_t k = 0; k < s->boundary_count && s->total < v->total_bound; k++) {
+        int64_t i = s->boundary[k], total = s->total;
+        int32_t a = s->nets[i].owner, b = volume_neighbour(s, i);
+        if (b < 0 || s->load[b] + v->weights[i] > (even ? s->load[a] - 1 : v->capacity))
+            continue;
+        volume_move(s, i, b);
+        if (s->total <= total || volume_most(s->send, v->parts) > send || volume_most(s->receive, v->parts) > receive)
+            volume_move(s, i, a);
+    }
+}
+
+/* Let parts that send little send more, though nobody sends less for it: first where that is of use for the non-zeros. */
+static void level(struct state *s)
+{
+    const struct volume *v = s->v;
+    const int64_t send = volume_most(s->send, v->parts), receive = volume_most(s->receive, v->parts);
+    for (int even = 1; even >= 0; even--)
+        for (int64_t before = -1; s->total < v->total_bound && s->total > before;) {
+            before = s->total;
+            send_more(s, send, receive, even);
+        }
+    volume_keep(s);
+}
+
 int volume_refine(struct volume *v)
 {
     struct state s = {.v = v, .random = v->seed, .lowest = INFINITY};
-    size_t nodes = (size_t)v->nodes + 1, parts = (size_t)v->parts + 1, linked = v->moves != VOLUME_ROWS;
+    size_t nodes = (size_t)v->nodes + 1, parts = (size_t)v->parts + 1;
+    size_t linked = v->moves == VOLUME_INTERFACES || v->moves == VOLUME_NEIGHBOURHOODS;
     struct {
         void **array;
         size_t bytes;
@@ -493,6 +543,8 @@ int volume_refine(struct volume *v)
         s.least = (int64_t)fmin(1.1 * s.average_load, (double)v->capacity);
         if (linked)
             status = volume_interfaces(&s);
+        else if (v->moves == VOLUME_LEVEL)
+            level(&s);
         else {
             keep_if_best(&s);
             anneal(&s);

@@ -7,9 +7,10 @@
 
 #include <stdint.h>
 
-/* What moves: single rows; whole interfaces between two parts; or interfaces within one neighbourhood of parts after another, where
- * send_least falls by a row whenever all parts keep to it. */
-enum { VOLUME_ROWS, VOLUME_INTERFACES, VOLUME_NEIGHBOURHOODS };
+/* What moves: single rows; whole interfaces between two parts; interfaces within one neighbourhood of parts after another, where
+ * send_least falls by a row whenever all parts keep to it; or single rows where more is sent then, first to parts with fewer
+ * non-zeros, until total_bound is sent: no part sends or receives more than the busiest did. */
+enum { VOLUME_ROWS, VOLUME_INTERFACES, VOLUME_NEIGHBOURHOODS, VOLUME_LEVEL };
 
 /* Row v of A has the columns columns[pointers[v]] ... columns[pointers[v + 1] - 1], each once. part[v] in 0..parts-1 owns row v of A
  * and of H. The net of column j holds j itself and all rows with a non-zero in column j. */
@@ -26,7 +27,7 @@ struct volume {
     double send_bound;  /* largest send volume wanted, relative to the average, */
     double send_least;  /* but no less than this many rows */
     double receive_bound;
-    int64_t total_bound; /* rows in total up to which volume counts little beside bounds that are missed; or 0 */
+    int64_t total_bound; /* rows in total up to which volume counts little where interfaces move, beside bounds that are missed; or 0 */
     int moves;          /* one of the VOLUME_... above */
     double heat;        /* temperature at first: rows by which a move may worsen the objective, more or less */
     int64_t work;       /* visits of a net by a row to spend, about */

@@ -15,6 +15,7 @@
 
 #define GATHERING 2  /* visits per node and non-zero between two searches for the boundary */
 #define COOLING 3    /* the temperature falls by this power of e */
+#define CHEAP 0.1    /* what a row of total volume counts while that is within its bound */
 #define EVEN 0.05    /* what twice the average of non-zeros, or none, costs a part, relative to the bound on sends */
 #define SLOPE 20     /* price of a row more at twice the bounds at first, */
 #define STEEPER 15   /* and by which factor it rises */
@@ -22,6 +23,7 @@
 #define STIFFER 3e4  /* and by which factor it rises */
 #define NARROWEST 16 /* rows on either side of the smallest window, at most */
 #define SWEEPS 600   /* over a neighbourhood: as many interfaces are drawn for each of its parts */
+#define PRICING 4    /* sweeps between two looks at what the parts pay */
 #define HOTTEST 0.8  /* a neighbourhood's schedule starts anywhere between the whole one's start and this share of it */
 #define WIDE 0.3     /* share of the neighbourhoods, where they are less than a quarter of all parts, that reach two parts far */
 #define TRANSPLANTS 0.1 /* and of those above the bound that get another part */
@@ -69,24 +71,6 @@ struct search {
 };
 
 /* -- windows -- */
-
-/* Another part in the nets of a row, drawn as often as it is there; -1 if there is none. */
-static int32_t neighbour(struct state *s, int64_t i)
-{
-    const struct volume *v = s->v;
-    int32_t chosen = -1;
-    uint64_t met = 0;
-    for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++) {
-        const struct net *net = s->nets + v->columns[e];
-        s->spent++;
-        for (int32_t at = 0; at < net->length && net->length > 1; at++) {
-            int32_t part = s->places[net->first + at].part;
-            if (part != s->nets[i].owner && volume_next(s) % ++met == 0)
-                chosen = part;
-        }
-    }
-    return chosen;
-}
 
 /* List the rows of `part` in breadth-first order from those next to `other`, at most `count`; the number listed. */
 static int64_t approach(struct search *w, int32_t part, int32_t other, int32_t *rows, int64_t count)
@@ -142,7 +126,7 @@ static int draw_interface(struct search *w, struct interface *at)
     struct state *s = w->s;
     int32_t i = w->pool[volume_next(s) % (uint64_t)w->pool_count];
     double deepest = fmax((double)s->v->nodes / s->v->parts / 2, 1), narrowest = fmin(NARROWEST, deepest);
-    *at = (struct interface){.a = s->nets[i].owner, .b = neighbour(s, i)};
+    *at = (struct interface){.a = s->nets[i].owner, .b = volume_neighbour(s, i)};
     if (at->b < 0 || !w->inside[at->a] || !w->inside[at->b])
         return 0;
     int64_t depth = (int64_t)(narrowest * pow(deepest / narrowest, volume_uniform(s)));
@@ -568,7 +552,8 @@ static double anneal_inside(struct search *w)
     double from = HOTTEST * volume_uniform(s), lowest = INFINITY;
     for (int sweep = 0; sweep < SWEEPS; sweep++) {
         double progress = from + (1 - from) * sweep / SWEEPS, value;
-        set_prices(s, progress);
+        if (sweep % PRICING == 0)
+            set_prices(s, progress);
         for (int32_t k = 0; k < w->insiders; k++)
             try_interface(w, heat_at(s, progress));
         if (progress > LATE && (value = worth(s)) < lowest) {

@@ -5,8 +5,6 @@
 
 #include "volume.h"
 
-#define CHEAP 0.1 /* what a row of total volume counts, where that has a bound, beside rows above the other bounds */
-
 /* How many rows of a net stand in a part. */
 struct place {
     int32_t part, rows;
@@ -75,6 +73,9 @@ int64_t volume_most(const int64_t *numbers, int32_t count);
 
 /* Move row i to part b: nets, volumes, loads and prices. */
 void volume_move(struct state *s, int64_t i, int32_t b);
+
+/* Another part in the nets of row i, drawn as often as it is there; -1 if there is none. */
+int32_t volume_neighbour(struct state *s, int64_t i);
 
 /* The boundary: put row i on it, unless it is there; and look for all of it. */
 void volume_list(struct state *s, int64_t i);

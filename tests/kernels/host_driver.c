@@ -246,9 +246,9 @@ static void partition(int64_t nodes, int32_t parts, int64_t degree, int moves)
     }
     pointers[nodes] = edges;
     struct volume v = {.nodes = nodes, .parts = parts, .pointers = pointers, .columns = columns, .weights = weights, .part = part,
-                       .send = send, .receive = receive, .total_bound = nodes, .moves = moves, .capacity = edges / parts + degree,
-                       .send_bound = moves == VOLUME_NEIGHBOURHOODS ? 0 : 1.2, .send_least = moves ? (double)nodes / parts : 0,
-                       .receive_bound = 1.3, .heat = 1, .work = 40 * (nodes + edges), .seed = (uint64_t)nodes};
+                       .send = send, .receive = receive, .total_bound = moves == VOLUME_LEVEL ? nodes * parts : nodes,
+                       .moves = moves, .capacity = edges / parts + degree, .send_bound = moves == VOLUME_NEIGHBOURHOODS ? 0 : 1.2,
+                       .send_least = moves ? (double)nodes / parts : 0, .receive_bound = 1.3, .heat = 1, .work = 40 * (nodes + edges), .seed = (uint64_t)nodes};
     expect(volume_refine(&v) == 0, "volume", nodes);
     int64_t *sent = (int64_t *)calloc((size_t)parts, 8), *got = (int64_t *)calloc((size_t)parts, 8);
     for (int64_t j = 0; j < nodes; j++) {
@@ -376,7 +376,7 @@ int main(void)
     for (int64_t nodes = 1; nodes < 200; nodes = 2 * nodes + 1)
         for (int32_t parts = 1; parts < 20; parts += 3)
             for (int64_t degree = 0; degree < 30; degree += 7)
-                for (int moves = VOLUME_ROWS; moves <= VOLUME_NEIGHBOURHOODS; moves++)
+                for (int moves = VOLUME_ROWS; moves <= VOLUME_LEVEL; moves++)
                     partition(nodes, parts, degree, moves);
     for (int64_t count = 0; count < 40; count = 2 * count + 1)
         for (int weighted = 0; weighted < 2; weighted++)

@@ -126,15 +126,14 @@ def test_volume_moves_little_more_than_the_hypergraph_partitioner(directed: bool
     assert largest_over_mean(ours.sends) <= 1.10 < 1.20 <= largest_over_mean(best.sends)
 
 
-@pytest.mark.parametrize("missing", [("hypergraph",), ("hypergraph", "metis")])
-def test_volume_needs_no_other_partitioner(missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_volume_needs_no_other_partitioner(monkeypatch: pytest.MonkeyPatch) -> None:
     available("volume")
 
     def gone() -> None:
         raise UserError("not installed")
 
-    for name in missing:
-        monkeypatch.setattr({"hypergraph": hypergraph, "metis": metis}[name], "package", gone)
+    for other in (hypergraph, metis):
+        monkeypatch.setattr(other, "package", gone)
     pattern = Pattern.of(GRAPHS["road"])
     q, baseline = (measure(pattern, partition(pattern, 8, method), 8) for method in ("volume", "random"))
     assert q.volume < 0.25 * baseline.volume and q.empty == 0
@@ -144,7 +143,7 @@ def test_volume_needs_no_other_partitioner(missing: tuple[str, ...], monkeypatch
 
 
 @graphs
-@pytest.mark.parametrize("moves", volume.Moves)
+@pytest.mark.parametrize("moves", [moves for moves in volume.Moves if moves != volume.Moves.LEVEL])
 def test_refinement_counts_what_it_moves(graph: str, moves: volume.Moves) -> None:
     """Its volumes, kept up to date over thousands of moves, are those of the parts that it returns."""
     available("volume")
@@ -175,26 +174,35 @@ def test_rows_leave_a_part_with_more_than_its_capacity() -> None:
     assert np.bincount(part, weights).tolist() == [20, 20]
 
 
-@pytest.mark.parametrize(("parts", "most"), [(8, 1.13), (16, 1.20)])
+@pytest.mark.parametrize(("parts", "most"), [(8, 1.10), (16, 1.13)])
 def test_volume_evens_out_a_road_map(parts: int, most: float) -> None:
-    """The hypergraph partitioner's busiest part sends 1.58 and 1.68 times the average here, 38 and 33 rows; of ours, before the
-    last step, 1.2."""
+    """The hypergraph partitioner's busiest part sends 1.58 and 1.68 times the average here, 38 and 33 rows."""
     available("volume"), available("hypergraph")
     pattern = Pattern.of(gallery.road(30_000, features=0, seed=3).A)
     ours, best = (measure(pattern, partition(pattern, parts, method), parts) for method in ("volume", "hypergraph"))
     assert ours.sends.max() <= 0.8 * best.sends.max()
     assert largest_over_mean(ours.sends) <= most < 1.5 <= largest_over_mean(best.sends)
-    assert ours.volume <= 1.03 * best.volume
+    assert ours.volume <= 1.06 * best.volume
     assert largest_over_mean(ours.nonzeros) <= 1.10 and ours.empty == 0
 
 
-def test_the_first_even_partition_is_taken_or_the_most_even() -> None:
-    """A star: with one leaf apart both parts send a row, with two leaves 1 and 2, with four 1 and 4."""
-    star = Pattern.of(sp.coo_array(([1.0] * 8, ([0, 0, 0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 0, 0, 0, 0])), shape=(5, 5)))
-    one, two, four = (np.array([0] * (5 - apart) + [1] * apart) for apart in (1, 2, 4))
-    tried = iter([four, one, two])
-    assert volume._best(star, 2, tried) is one and next(tried) is two
-    assert volume._best(star, 2, iter([four, two, four])) is two
+@pytest.mark.parametrize("graph", ["road", "directed"])
+def test_levelling_lets_parts_send_more_but_none_more_than_the_busiest(graph: str) -> None:
+    available("volume"), available("metis")
+    pattern = Pattern.of(gallery.road(10_000, features=0, seed=1).A) if graph == "road" else uneven(directed=True)
+    part = partition(pattern, 8, "metis")
+    before = measure(pattern, part, 8)
+    sends, receives = np.empty((2, 8), np.int64)
+    wanted, heaviest = int(1.05 * before.volume), before.nonzeros.max()
+    volume.kernels().volume_refine(
+        pattern.indptr, pattern.indices, pattern.row_nonzeros, part, sends, receives, capacity=heaviest, send_bound=0, send_least=0,
+        receive_bound=0, total_bound=wanted, moves=volume.Moves.LEVEL, heat=0, work=0, seed=0,
+    )  # fmt: skip
+    after = measure(pattern, part, 8)
+    assert (sends.tolist(), receives.tolist()) == (after.sends.tolist(), after.receives.tolist())
+    assert wanted <= after.volume < wanted + 8
+    assert after.sends.max() <= before.sends.max() and after.receives.max() <= before.receives.max()
+    assert after.nonzeros.max() <= heaviest and after.nonzeros.var() < before.nonzeros.var()
 
 
 @pytest.mark.parametrize("graph", ["path", "ring", "tree", "tree on a grid"])
