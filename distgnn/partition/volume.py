@@ -1,16 +1,16 @@
 """Small total volume without a part that sends or receives much more than another: refinement of a good start.
 
 Volume-balancing models put these costs into recursive bisection (Acer, Selvitopi and Aykanat, Parallel Computing 59, 2016:
-Graph-VB of ``sparsity-aware.txt`` section 5.2). Here all parts are refined together (``kernels/host/volume.c``), from the best
-start that is installed.
+Graph-VB of ``sparsity-aware.txt`` section 5.2). Here all parts are refined together (``kernels/host/volume.c``), from a good
+start: METIS's parts, or those of the hypergraph partitioner where few nodes are on boundaries and few on roads.
 
 Where many nodes are on boundaries, rows move. Where few are, as on a road map, whole interfaces between two parts do, across
-crossings, each with its roads, which are few: first for the smallest total; then so that nobody sends much; then in the
-neighbourhoods of the parts that send most. In such neighbourhoods interfaces move across roads and crossings, then single rows.
+crossings, each with its roads, which are few: first for the smallest total; then so that nobody sends much. Then they move in the
+neighbourhoods of the parts that send most, in turn across crossings and across roads and crossings, and at last single rows do.
 
-What the busiest part sends is as small then as it gets, and parts at the edge of the map, which have fewer neighbours, send less.
-The last step lets these send more, until the busiest sends no more than `OF_AVERAGE`. It makes nobody faster: it is there because
-the bound is relative to the average. It moves rows to parts with fewer non-zeros where it can.
+What the busiest part sends is as small then as it gets. Parts at the edge of the map have fewer neighbours and send less. The
+last step lets these send more, until the busiest sends `OF_AVERAGE` of the average. It makes nobody faster: it is there because
+the bound is relative to the average. Where it can, it moves rows to parts with fewer non-zeros.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ class Annealing:
     Attributes:
         moves: single rows, or whole boundaries between two parts.
         heat: rows by which a move may worsen the objective at first, for a row of one non-zero; it grows with their square root.
-        work: visits of every net by every row of it, for a number of parts; `each`: and others, times the number of parts.
+        work: visits of every net by every row of it, for a number of parts.
         send, receive: most of a part relative to the average; aimed at, not promised. 0: the number of rows in `Within`.
+        each: visits for every part, besides.
     """
 
     moves: Moves
@@ -66,7 +67,7 @@ class Annealing:
 
 @dataclass(frozen=True)
 class Within:
-    """Rows that may be sent in total, and by a part, whatever the averages are."""
+    """Rows that may be sent in total (by LEVEL: that should be), and by a part, whatever the averages are."""
 
     total: int = 0
     part: int = 0
@@ -74,17 +75,18 @@ class Within:
 
 ROWS = Annealing(Moves.ROWS, 0.6, lambda parts: max(400, 3 * parts), 1.095, 1.3)
 LEAST = Annealing(Moves.INTERFACES, 4.6, lambda parts: 75 + parts // 6, 0, 1.4)
-CROSSINGS = Annealing(Moves.INTERFACES, 4.6, lambda parts: 300, 0, 1.4)
-QUARTERS = Annealing(Moves.NEIGHBOURHOODS, 4.6, lambda parts: 100 + 2 * parts, 0, 1.4, 2_000_000)
-ROADS = Annealing(Moves.NEIGHBOURHOODS, 4.6, lambda parts: 300 + 2 * parts, 0, 1.4, 2_000_000)
+CROSSINGS = Annealing(Moves.INTERFACES, 4.6, lambda parts: 260, 0, 1.4)
+QUARTERS = Annealing(Moves.NEIGHBOURHOODS, 4.6, lambda parts: 35 + 13 * parts // 10, 0, 1.4, 1_300_000)
+ROADS = Annealing(Moves.NEIGHBOURHOODS, 4.6, lambda parts: 75 + 13 * parts // 10, 0, 1.4, 1_200_000)
 LAST_ROWS = Annealing(Moves.ROWS, 0.1, lambda parts: 10, 0, 1.4)
 LEVEL = Annealing(Moves.LEVEL, 0, lambda parts: 0, 0, 0)
 
 #: What a part may send of the average of the start, where interfaces move for the total alone, and of its own in the end.
 OF_START, OF_AVERAGE = 1.6, 1.10
 
-#: Total volume in the end relative to what it is then, at most: the price of evenness.
-OF_LEAST = 1.10
+#: The price of evenness, total volume relative to the smallest that was found: at most, and what QUARTERS and ROADS go on in turn
+#: to get below, though no more than so often.
+OF_LEAST, GOOD, ROUNDS = 1.10, 1.04, 2
 
 #: Where there are more cells for a node, as on a mesh, interfaces move too slowly to make up for a worse start.
 FEW_CELLS = 0.25
@@ -108,8 +110,8 @@ def kernels() -> ModuleType:
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
     """Small total volume, and no part far above the average send and receive volume.
 
-    Time: that of METIS and at least 400 visits per node and non-zero, each of as many steps as the net has parts; where few
-    nodes are on boundaries, 775 visits and 4 per part of cells and their non-zeros, and 4 million per part; and that of the
+    Time: that of METIS and at least 400 visits per node and non-zero, each of as many steps as the net has parts. Where few nodes
+    are on boundaries, up to 815 visits and 6 per part of cells and their non-zeros, and 5 million per part; and that of the
     hypergraph partitioner where few nodes are on roads.
     Memory of the kernels: 60 bytes per node (there 110), 9 to 17 (22) per non-zero, and 4 per part for every column of more than
     11 non-zeros; of the cells about 80 per non-zero.
@@ -126,21 +128,26 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
     cell = taken_apart(pattern, crossings(roads), heaviest)
     if cell.max() >= FEW_CELLS * pattern.n and _installed(hypergraph.package):
         part = hypergraph.partition(pattern, parts, seed, imbalance)
-    least = Within(part=int(OF_START * measure(pattern, part, parts).volume / parts))
-    cells, weights, part = contracted(pattern, cell, part)
-    part = refine(cells, weights, part, LEAST, least)
-    total = int(OF_LEAST * measure(pattern, part[cell], parts).volume)
-    within = Within(total, int(OF_AVERAGE * total / parts))
-    for how in (CROSSINGS, QUARTERS):
-        part = refine(cells, weights, part, how, within)
-    part = part[cell]
-    cell = taken_apart(pattern, chains(roads, part), heaviest)
-    part = refine(*contracted(pattern, cell, part), ROADS, within)[cell]
-    for how in (LAST_ROWS, LEVEL):
-        most = int(measure(pattern, part, parts).sends.max())
-        even = Within(min(total, math.ceil(most * parts / OF_AVERAGE)), most)
-        part = refine(pattern, pattern.row_nonzeros, part, how, even)
-    return part
+    cells, weights, of_cells = contracted(pattern, cell, part)
+    of_cells = refine(cells, weights, of_cells, LEAST, Within(part=int(OF_START * measure(pattern, part, parts).volume / parts)))
+    least = measure(pattern, of_cells[cell], parts).volume
+    within = Within(int(OF_LEAST * least), int(OF_AVERAGE * OF_LEAST * least / parts))
+    part, found = of_cells[cell], []
+    for again in range(ROUNDS):
+        for how in (CROSSINGS, QUARTERS, ROADS):
+            cell = taken_apart(pattern, chains(roads, part) if how is ROADS else crossings(roads), heaviest)
+            part = refine(*contracted(pattern, cell, part), how, within, seed=seed + again)[cell]
+        found.append((_even_total(pattern, part, parts), -again, part))
+        if found[-1][0] <= GOOD * least:
+            break
+    part = min(found, key=lambda each: each[:2])[2]
+    part = refine(pattern, pattern.row_nonzeros, part, LAST_ROWS, Within(part=int(measure(pattern, part, parts).sends.max())))
+    return refine(pattern, pattern.row_nonzeros, part, LEVEL, Within(min(within.total, _even_total(pattern, part, parts))))
+
+
+def _even_total(pattern: Pattern, part: np.ndarray, parts: int) -> int:
+    """How much must be sent in total for the busiest part to send no more than OF_AVERAGE."""
+    return math.ceil(measure(pattern, part, parts).sends.max() * parts / OF_AVERAGE)
 
 
 def _refine(

@@ -186,6 +186,20 @@ def test_volume_evens_out_a_road_map(parts: int, most: float) -> None:
     assert largest_over_mean(ours.nonzeros) <= 1.10 and ours.empty == 0
 
 
+@pytest.mark.parametrize(("graph", "starts"), [("grid", 1), ("road", 0)])
+def test_a_mesh_starts_from_the_hypergraph_partitioner(graph: str, starts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    available("volume"), available("hypergraph")
+    path = sp.diags_array([np.ones(49), np.ones(49)], offsets=[-1, 1])
+    grid = sp.kron(path, sp.eye_array(50)) + sp.kron(sp.eye_array(50), path)
+    pattern = Pattern.of(grid if graph == "grid" else gallery.road(10_000, features=0, seed=1).A)
+    start = partition(pattern, 2, "hypergraph")
+    calls: list[int] = []
+    monkeypatch.setattr(hypergraph, "partition", lambda pattern, parts, *_: calls.append(parts) or start.copy())
+    q = measure(pattern, partition(pattern, 2, "volume"), 2)
+    assert len(calls) == starts
+    assert q.volume <= 1.10 * measure(pattern, start, 2).volume and largest_over_mean(q.sends) <= 1.10
+
+
 @pytest.mark.parametrize("graph", ["road", "directed"])
 def test_levelling_lets_parts_send_more_but_none_more_than_the_busiest(graph: str) -> None:
     available("volume"), available("metis")
@@ -195,8 +209,8 @@ def test_levelling_lets_parts_send_more_but_none_more_than_the_busiest(graph: st
     sends, receives = np.empty((2, 8), np.int64)
     wanted, heaviest = int(1.05 * before.volume), before.nonzeros.max()
     volume.kernels().volume_refine(
-        pattern.indptr, pattern.indices, pattern.row_nonzeros, part, sends, receives, capacity=heaviest, send_bound=0, send_least=0,
-        receive_bound=0, total_bound=wanted, moves=volume.Moves.LEVEL, heat=0, work=0, seed=0,
+        pattern.indptr, pattern.indices, pattern.row_nonzeros, part, sends, receives, capacity=heaviest, send_bound=0,
+        send_least=0, receive_bound=0, total_bound=wanted, moves=volume.Moves.LEVEL, heat=0, work=0, seed=0,
     )  # fmt: skip
     after = measure(pattern, part, 8)
     assert (sends.tolist(), receives.tolist()) == (after.sends.tolist(), after.receives.tolist())
