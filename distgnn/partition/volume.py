@@ -2,11 +2,12 @@
 
 Volume-balancing models put these costs into recursive bisection (Acer, Selvitopi and Aykanat, Parallel Computing 59, 2016:
 Graph-VB of ``sparsity-aware.txt`` section 5.2). Here all parts are refined together (``kernels/host/volume.c``), from a good
-start: METIS's parts, or those of the hypergraph partitioner where few nodes are on boundaries and few on roads.
+start: METIS's parts, or those of the hypergraph partitioner where few nodes are on boundaries and cells are many, as on a mesh.
 
 Where many nodes are on boundaries, rows move. Where few are, as on a road map, whole interfaces between two parts do, across
 crossings, each with its roads, which are few: first for the smallest total; then so that nobody sends much. Then they move in the
-neighbourhoods of the parts that send most, in turn across crossings and across roads and crossings, and at last single rows do.
+neighbourhoods of the parts that send most, across crossings and then across roads and crossings. Where that is not even enough,
+all but the first is done again, and the better of the two is kept. At last single rows move.
 
 What the busiest part sends is as small then as it gets. Parts at the edge of the map have fewer neighbours and send less. The
 last step lets these send more, until the busiest sends `OF_AVERAGE` of the average. It makes nobody faster: it is there because
@@ -32,7 +33,7 @@ from distgnn.partition.cells import chains, contracted, crossings, streets, take
 from distgnn.partition.pattern import Pattern
 from distgnn.partition.quality import measure
 
-#: Where a smaller share of the nodes is on boundaries, the start decides: it should be the best. Then boundaries move as a whole.
+#: Where a smaller share of the nodes is on boundaries, these move as a whole.
 FEW_ON_BOUNDARIES = 0.1
 
 
@@ -50,7 +51,7 @@ class Annealing:
     """How to refine a start.
 
     Attributes:
-        moves: single rows, or whole boundaries between two parts.
+        moves: single rows, or whole boundaries between two parts, everywhere or in one neighbourhood after another.
         heat: rows by which a move may worsen the objective at first, for a row of one non-zero; it grows with their square root.
         work: visits of every net by every row of it, for a number of parts.
         send, receive: most of a part relative to the average; aimed at, not promised. 0: the number of rows in `Within`.
@@ -84,11 +85,12 @@ LEVEL = Annealing(Moves.LEVEL, 0, lambda parts: 0, 0, 0)
 #: What a part may send of the average of the start, where interfaces move for the total alone, and of its own in the end.
 OF_START, OF_AVERAGE = 1.6, 1.10
 
-#: The price of evenness, total volume relative to the smallest that was found: at most, and what QUARTERS and ROADS go on in turn
-#: to get below, though no more than so often.
+#: The price of evenness, total volume relative to the one that was annealed for nothing else: what is aimed at, and below what
+#: CROSSINGS, QUARTERS and ROADS are not done again; and how often they are.
 OF_LEAST, GOOD, ROUNDS = 1.10, 1.04, 2
 
-#: Where there are more cells for a node, as on a mesh, interfaces move too slowly to make up for a worse start.
+#: Where there are more cells for a node, as on a mesh or in parts of few nodes, interfaces move too slowly to make up for a worse
+#: start.
 FEW_CELLS = 0.25
 
 #: Most non-zeros of a cell that moves as a whole, relative to those of an average part.
@@ -112,7 +114,7 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
 
     Time: that of METIS and at least 400 visits per node and non-zero, each of as many steps as the net has parts. Where few nodes
     are on boundaries, up to 815 visits and 6 per part of cells and their non-zeros, and 5 million per part; and that of the
-    hypergraph partitioner where few nodes are on roads.
+    hypergraph partitioner where cells are many.
     Memory of the kernels: 60 bytes per node (there 110), 9 to 17 (22) per non-zero, and 4 per part for every column of more than
     11 non-zeros; of the cells about 80 per non-zero.
     """
@@ -129,9 +131,10 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
     if cell.max() >= FEW_CELLS * pattern.n and _installed(hypergraph.package):
         part = hypergraph.partition(pattern, parts, seed, imbalance)
     cells, weights, of_cells = contracted(pattern, cell, part)
-    of_cells = refine(cells, weights, of_cells, LEAST, Within(part=int(OF_START * measure(pattern, part, parts).volume / parts)))
-    least = measure(pattern, of_cells[cell], parts).volume
-    within = Within(int(OF_LEAST * least), int(OF_AVERAGE * OF_LEAST * least / parts))
+    start = measure(pattern, part, parts).volume
+    of_cells = refine(cells, weights, of_cells, LEAST, Within(part=max(1, int(OF_START * start / parts))))
+    least = min(start, measure(pattern, of_cells[cell], parts).volume)
+    within = Within(int(OF_LEAST * least), max(1, int(OF_AVERAGE * OF_LEAST * least / parts)))
     part, found = of_cells[cell], []
     for again in range(ROUNDS):
         for how in (CROSSINGS, QUARTERS, ROADS):
@@ -146,8 +149,9 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
 
 
 def _even_total(pattern: Pattern, part: np.ndarray, parts: int) -> int:
-    """How much must be sent in total for the busiest part to send no more than OF_AVERAGE."""
-    return math.ceil(measure(pattern, part, parts).sends.max() * parts / OF_AVERAGE)
+    """What is sent in total, or what must be for the busiest part to send no more than OF_AVERAGE."""
+    q = measure(pattern, part, parts)
+    return max(q.volume, math.ceil(q.sends.max() * parts / OF_AVERAGE))
 
 
 def _refine(

@@ -3,7 +3,7 @@
  * The objective is the sum over parts of u x + c max(0, x - T)^2 for the rows x that a part sends, T being the bound, and the
  * second term again for the rows it receives. Its marginal price tells a row what one more or one less part in a net costs: u
  * at a part with little to send, more at a part with too much. c rises as the temperature falls, and so does the price of
- * non-zeros above the capacity.
+ * non-zeros above the capacity. u is 1 where rows move.
  * Acer, Selvitopi and Aykanat (Parallel Computing 59, 2016) put such costs on the vertices of a recursive
  * bisection; here all K parts and their volumes are known at every move, so the costs are exact. */
 

@@ -31,7 +31,7 @@ struct state {
     int32_t *table;       /* of the large nets: part -> place, or -1 */
     int64_t *send, *receive, *load;
     int64_t total;        /* rows sent by all parts */
-    double *more, *less;  /* parts: what sending a row more costs, what sending one less saves */
+    double *more, *less;  /* parts: what sending a row more costs, what sending one less saves; where rows move */
     double *paid, sum;    /* parts: what a part's sends cost; of all parts */
     double *price;        /* nodes: of the nets of the row in hand */
     struct offer *offers; /* parts: of the row in hand */
