@@ -3,9 +3,10 @@
     python benchmarks/partitions.py --out benchmarks/results/partitions.md
     python benchmarks/partitions.py --matrix GRAPH.npz --parts 8 64             # or .mtx: a graph of your own
 
-Graphs: `irregular`, a degree-corrected planted partition whose communities and degrees follow power laws; `rmat`, of Graph500;
-`rmat-mild`, where no row has more non-zeros than a part should; `road`, a regular one. Nothing is multiplied: the volumes are
-counts, and a row of H is `--width` float32 words.
+Graphs: `irregular`, a degree-corrected planted partition whose communities and degrees follow power laws; `rmat`, of Graph500,
+where a hub's row can have more non-zeros than a part should; `rmat-large`, of Graph500, too, with four times the nodes, and
+`rmat-mild`, with milder quadrants, where none has; `road`, a regular one. Nothing is multiplied: the volumes are counts, a row of
+H is `--width` float32 words.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ GRAPHS: dict[str, Callable[[], Any]] = {
         100_000, communities=400, size_exponent=2.0, degree_exponent=2.5, degree=16, mixing=0.2, features=0, seed=1
     ),
     "rmat": lambda: gallery.rmat(1 << 16, degree=28, features=0, seed=1),
+    "rmat-large": lambda: gallery.rmat(1 << 18, features=0, seed=1),
     "rmat-mild": lambda: gallery.rmat(1 << 16, degree=28, features=0, seed=1, probabilities=(0.45, 0.15, 0.15, 0.25)),
     "road": lambda: gallery.road(250_000, features=0, seed=1),
 }

@@ -120,32 +120,39 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
     """
     kernels()
     part = _few_edges(pattern, parts, seed, imbalance)
-    rows = np.repeat(part, pattern.row_nonzeros) != part[pattern.indices]
     if parts == 1 or not pattern.nnz:
         return part
-    refine = functools.partial(_refine, parts=parts, seed=seed, imbalance=imbalance)
-    if np.unique(pattern.indices[rows]).size > FEW_ON_BOUNDARIES * pattern.n:
-        return refine(pattern, pattern.row_nonzeros, part, ROWS, Within())
+    rows = np.repeat(part, pattern.row_nonzeros) != part[pattern.indices]
+    if np.unique(pattern.indices[rows]).size <= FEW_ON_BOUNDARIES * pattern.n:
+        return _by_interfaces(pattern, part, parts, seed, imbalance)
+    return _refine(pattern, pattern.row_nonzeros, part, ROWS, Within(), parts=parts, seed=seed, imbalance=imbalance)
+
+
+def _by_interfaces(pattern: Pattern, part: np.ndarray, parts: int, seed: int, imbalance: float) -> np.ndarray:
+    """Least total volume, then rounds that even it out, then single rows and levelling."""
+    refine = functools.partial(_refine, parts=parts, imbalance=imbalance)
     roads, heaviest = streets(pattern), HEAVIEST * pattern.nnz / parts
-    cell = taken_apart(pattern, crossings(roads), heaviest)
-    if cell.max() >= FEW_CELLS * pattern.n and _installed(hypergraph.package):
+    of_crossings = taken_apart(pattern, crossings(roads), heaviest)
+    if of_crossings.max() >= FEW_CELLS * pattern.n and _installed(hypergraph.package):
         part = hypergraph.partition(pattern, parts, seed, imbalance)
-    cells, weights, of_cells = contracted(pattern, cell, part)
     start = measure(pattern, part, parts).volume
-    of_cells = refine(cells, weights, of_cells, LEAST, Within(part=max(1, int(OF_START * start / parts))))
-    least = min(start, measure(pattern, of_cells[cell], parts).volume)
+    within = Within(part=max(1, int(OF_START * start / parts)))
+    part = refine(*contracted(pattern, of_crossings, part), LEAST, within, seed=seed)[of_crossings]
+    least = min(start, measure(pattern, part, parts).volume)
     within = Within(int(OF_LEAST * least), max(1, int(OF_AVERAGE * OF_LEAST * least / parts)))
-    part, found = of_cells[cell], []
+    found = []
     for again in range(ROUNDS):
         for how in (CROSSINGS, QUARTERS, ROADS):
-            cell = taken_apart(pattern, chains(roads, part) if how is ROADS else crossings(roads), heaviest)
+            cell = taken_apart(pattern, chains(roads, part), heaviest) if how is ROADS else of_crossings
             part = refine(*contracted(pattern, cell, part), how, within, seed=seed + again)[cell]
         found.append((_even_total(pattern, part, parts), -again, part))
         if found[-1][0] <= GOOD * least:
             break
     part = min(found, key=lambda each: each[:2])[2]
-    part = refine(pattern, pattern.row_nonzeros, part, LAST_ROWS, Within(part=int(measure(pattern, part, parts).sends.max())))
-    return refine(pattern, pattern.row_nonzeros, part, LEVEL, Within(min(within.total, _even_total(pattern, part, parts))))
+    busiest = Within(part=int(measure(pattern, part, parts).sends.max()))
+    part = refine(pattern, pattern.row_nonzeros, part, LAST_ROWS, busiest, seed=seed)
+    level = Within(min(within.total, _even_total(pattern, part, parts)))
+    return refine(pattern, pattern.row_nonzeros, part, LEVEL, level, seed=seed)
 
 
 def _even_total(pattern: Pattern, part: np.ndarray, parts: int) -> int:

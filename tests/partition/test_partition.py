@@ -212,29 +212,31 @@ def test_a_mesh_starts_from_the_hypergraph_partitioner(graph: str, monkeypatch: 
 
 
 @pytest.mark.parametrize("wanted", [1.05, 100])
-@pytest.mark.parametrize("room", [True, False])
 @pytest.mark.parametrize("graph", ["road", "directed"])
-def test_levelling_lets_parts_send_more_but_none_more_than_the_busiest(graph: str, room: bool, wanted: float) -> None:
-    """Without room for non-zeros rows move only to parts with fewer."""
+def test_levelling_lets_parts_send_more_but_none_more_than_the_busiest(graph: str, wanted: float) -> None:
+    """Without room for non-zeros rows move only to parts with fewer; with room others do, too, if more is wanted."""
     available("volume"), available("metis")
     pattern = Pattern.of(gallery.road(10_000, features=0, seed=1).A) if graph == "road" else uneven(directed=True)
-    part = partition(pattern, 8, "metis")
-    before = measure(pattern, part, 8)
-    sends, receives = np.empty((2, 8), np.int64)
+    start = partition(pattern, 8, "metis")
+    before = measure(pattern, start, 8)
     total, heaviest = int(wanted * before.volume), before.nonzeros.max()
-    capacity = heaviest if room else 0
-    volume.kernels().volume_refine(
-        pattern.indptr, pattern.indices, pattern.row_nonzeros, part, sends, receives, capacity=capacity, send_bound=0,
-        send_least=0, receive_bound=0, total_bound=total, moves=volume.Moves.LEVEL, heat=0, work=0, seed=0,
-    )  # fmt: skip
-    after = measure(pattern, part, 8)
-    assert (sends.tolist(), receives.tolist()) == (after.sends.tolist(), after.receives.tolist())
-    assert before.volume < after.volume < total + np.diff(pattern.nets.indptr).max()
-    assert after.volume >= total or wanted == 100 or not room
-    assert after.sends.max() <= before.sends.max() and after.receives.max() <= before.receives.max()
-    assert after.nonzeros.max() <= heaviest
-    if not room:
-        assert after.nonzeros.var() < before.nonzeros.var() * (0.05 if (graph, wanted) == ("directed", 100) else 1)
+    volumes = []
+    for capacity in (0, heaviest):
+        part, sends, receives = start.copy(), *np.empty((2, 8), np.int64)
+        volume.kernels().volume_refine(
+            pattern.indptr, pattern.indices, pattern.row_nonzeros, part, sends, receives, capacity=capacity, send_bound=0,
+            send_least=0, receive_bound=0, total_bound=total, moves=volume.Moves.LEVEL, heat=0, work=0, seed=0,
+        )  # fmt: skip
+        after = measure(pattern, part, 8)
+        volumes.append(after.volume)
+        assert (sends.tolist(), receives.tolist()) == (after.sends.tolist(), after.receives.tolist())
+        assert before.volume < after.volume < total + np.diff(pattern.nets.indptr).max()
+        assert after.sends.max() <= before.sends.max() and after.receives.max() <= before.receives.max()
+        assert after.nonzeros.max() <= heaviest
+        if not capacity:
+            assert after.nonzeros.var() < before.nonzeros.var() * (0.05 if (graph, wanted) == ("directed", 100) else 1)
+    without, room = volumes
+    assert room > without if wanted == 100 else room >= total
 
 
 @pytest.mark.parametrize("graph", ["path", "ring", "tree", "tree on a grid"])
