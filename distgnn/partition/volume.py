@@ -7,7 +7,7 @@ start: METIS's parts, or those of the hypergraph partitioner where few nodes are
 Where many nodes are on boundaries, rows move. Where few are, as on a road map, whole interfaces between two parts do, across
 crossings, each with its roads, which are few: first for the smallest total; then so that nobody sends much. Then they move in the
 neighbourhoods of the parts that send most, across crossings and then across roads and crossings. Where that is not even enough,
-all but the first is done again, and the better of the two is kept. At last single rows move.
+all but the first is done again, with less work across crossings, and the better of the two is kept. At last single rows move.
 
 What the busiest part sends is as small then as it gets. Parts at the edge of the map have fewer neighbours and send less. The
 last step lets these send more, until the busiest sends `OF_AVERAGE` of the average. It makes nobody faster: it is there because
@@ -77,6 +77,7 @@ class Within:
 ROWS = Annealing(Moves.ROWS, 0.6, lambda parts: max(400, 3 * parts), 1.095, 1.3)
 LEAST = Annealing(Moves.INTERFACES, 4.6, lambda parts: 75 + parts // 6, 0, 1.4)
 CROSSINGS = Annealing(Moves.INTERFACES, 4.6, lambda parts: 260, 0, 1.4)
+AGAIN = Annealing(Moves.INTERFACES, 4.6, lambda parts: 100, 0, 1.4)
 QUARTERS = Annealing(Moves.NEIGHBOURHOODS, 4.6, lambda parts: 35 + 13 * parts // 10, 0, 1.4, 1_300_000)
 ROADS = Annealing(Moves.NEIGHBOURHOODS, 4.6, lambda parts: 75 + 13 * parts // 10, 0, 1.4, 1_200_000)
 LAST_ROWS = Annealing(Moves.ROWS, 0.1, lambda parts: 10, 0, 1.4)
@@ -86,7 +87,7 @@ LEVEL = Annealing(Moves.LEVEL, 0, lambda parts: 0, 0, 0)
 OF_START, OF_AVERAGE = 1.6, 1.10
 
 #: The price of evenness, total volume relative to the one that was annealed for nothing else: what is aimed at, and below what
-#: CROSSINGS, QUARTERS and ROADS are not done again; and how often they are.
+#: CROSSINGS (as AGAIN), QUARTERS and ROADS are not done again; and how often they are.
 OF_LEAST, GOOD, ROUNDS = 1.10, 1.04, 2
 
 #: Where there are more cells for a node, as on a mesh or in parts of few nodes, interfaces move too slowly to make up for a worse
@@ -142,7 +143,7 @@ def _by_interfaces(pattern: Pattern, part: np.ndarray, parts: int, seed: int, im
     within = Within(int(OF_LEAST * least), max(1, int(OF_AVERAGE * OF_LEAST * least / parts)))
     found = []
     for again in range(ROUNDS):
-        for how in (CROSSINGS, QUARTERS, ROADS):
+        for how in (AGAIN if again else CROSSINGS, QUARTERS, ROADS):
             cell = taken_apart(pattern, chains(roads, part), heaviest) if how is ROADS else of_crossings
             part = refine(*contracted(pattern, cell, part), how, within, seed=seed + again)[cell]
         found.append((_even_total(pattern, part, parts), -again, part))
