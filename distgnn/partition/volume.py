@@ -86,9 +86,9 @@ LEVEL = Annealing(Moves.LEVEL, 0, lambda parts: 0, 0, 0)
 #: What a part may send of the average of the start, where interfaces move for the total alone, and of its own in the end.
 OF_START, OF_AVERAGE = 1.6, 1.10
 
-#: The price of evenness, total volume relative to the one that was annealed for nothing else: what is aimed at, and below what
-#: CROSSINGS (as AGAIN), QUARTERS and ROADS are not done again; and how often they are.
-OF_LEAST, GOOD, ROUNDS = 1.10, 1.04, 2
+#: The price of evenness, total volume relative to the one that was annealed for nothing else: what is aimed at, what LEVEL may
+#: go up to, and below what CROSSINGS (as AGAIN), QUARTERS and ROADS are not done again; and how often they are.
+OF_LEAST, LEVELLED, GOOD, ROUNDS = 1.10, 1.15, 1.04, 2
 
 #: Where there are more cells for a node, as on a mesh or in parts of few nodes, interfaces move too slowly to make up for a worse
 #: start.
@@ -152,7 +152,7 @@ def _by_interfaces(pattern: Pattern, part: np.ndarray, parts: int, seed: int, im
     part = min(found, key=lambda each: each[:2])[2]
     busiest = Within(part=int(measure(pattern, part, parts).sends.max()))
     part = refine(pattern, pattern.row_nonzeros, part, LAST_ROWS, busiest, seed=seed)
-    level = Within(min(within.total, _even_total(pattern, part, parts)))
+    level = Within(min(int(LEVELLED * least), _even_total(pattern, part, parts)))
     return refine(pattern, pattern.row_nonzeros, part, LEVEL, level, seed=seed)
 
 
