@@ -5,9 +5,10 @@ Graph-VB of ``sparsity-aware.txt`` section 5.2). Here all parts are refined toge
 start: METIS's parts, or those of the hypergraph partitioner where few nodes are on boundaries and cells are many, as on a mesh.
 
 Where many nodes are on boundaries, rows move. Where few are, as on a road map, whole interfaces between two parts do, across
-crossings, each with its roads, which are few: first for the smallest total; then so that nobody sends much. Then they move in the
-neighbourhoods of the parts that send most, across crossings and then across roads and crossings. Where that is not even enough,
-all but the first is done again, with less work across crossings, and the better of the two is kept. At last single rows move.
+crossings, each with its roads, which are few: first for the smallest total; then so that nobody sends much. Then they move in
+the neighbourhoods of the parts that send most, across crossings and then across roads and crossings. Where that is not even
+enough, all but the first is done again, with less work across crossings where parts are many, and the better of the two is
+kept. At last single rows move.
 
 What the busiest part sends is as small then as it gets. Parts at the edge of the map have fewer neighbours and send less. The
 last step lets these send more, until the busiest sends `OF_AVERAGE` of the average. It makes nobody faster: it is there because
@@ -77,7 +78,7 @@ class Within:
 ROWS = Annealing(Moves.ROWS, 0.6, lambda parts: max(400, 3 * parts), 1.095, 1.3)
 LEAST = Annealing(Moves.INTERFACES, 4.6, lambda parts: 75 + parts // 6, 0, 1.4)
 CROSSINGS = Annealing(Moves.INTERFACES, 4.6, lambda parts: 260, 0, 1.4)
-AGAIN = Annealing(Moves.INTERFACES, 4.6, lambda parts: 100, 0, 1.4)
+AGAIN = Annealing(Moves.INTERFACES, 4.6, lambda parts: min(260, max(100, 420 - 5 * parts // 2)), 0, 1.4)
 QUARTERS = Annealing(Moves.NEIGHBOURHOODS, 4.6, lambda parts: 35 + 13 * parts // 10, 0, 1.4, 1_300_000)
 ROADS = Annealing(Moves.NEIGHBOURHOODS, 4.6, lambda parts: 75 + 13 * parts // 10, 0, 1.4, 1_200_000)
 LAST_ROWS = Annealing(Moves.ROWS, 0.1, lambda parts: 10, 0, 1.4)
