@@ -4,9 +4,9 @@
     python benchmarks/partitions.py --matrix GRAPH.npz --parts 8 64             # or .mtx: a graph of your own
 
 Graphs: `irregular`, a degree-corrected planted partition whose communities and degrees follow power laws; `rmat`, of Graph500,
-where a hub's row can have more non-zeros than a part should; `rmat-large`, of Graph500, too, with four times the nodes, and
-`rmat-mild`, with milder quadrants, where none has; `road`, a regular one. Nothing is multiplied: the volumes are counts, a row of
-H is `--width` float32 words.
+where a hub's row can have more non-zeros than a part should; `rmat-large`, of Graph500, too, with four times the nodes and fewer
+non-zeros in a row, and `rmat-mild`, with milder quadrants, where none has; `road`, a regular one. Nothing is multiplied: the
+volumes are counts, a row of H is `--width` float32 words.
 """
 
 from __future__ import annotations

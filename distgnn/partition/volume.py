@@ -11,8 +11,9 @@ enough, all but the first is done again, with less work across crossings where p
 kept. At last single rows move.
 
 What the busiest part sends is as small then as it gets. Parts at the edge of the map have fewer neighbours and send less. The
-last step lets these send more, until the busiest sends `OF_AVERAGE` of the average. It makes nobody faster: it is there because
-the bound is relative to the average. Where it can, it moves rows to parts with fewer non-zeros.
+last step lets these send more, until the busiest sends `OF_AVERAGE` of the average or the total is `LEVELLED` of the smallest. It
+makes nobody faster: it is there because the bound is relative to the average. Where it can, it moves rows to parts with fewer
+non-zeros.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
 
 
 def _by_interfaces(pattern: Pattern, part: np.ndarray, parts: int, seed: int, imbalance: float) -> np.ndarray:
-    """Least total volume, then rounds that even it out, then single rows and levelling."""
+    """From `part` or a better start: least total volume, then rounds that even it out, then single rows and levelling."""
     refine = functools.partial(_refine, parts=parts, imbalance=imbalance)
     roads, heaviest = streets(pattern), HEAVIEST * pattern.nnz / parts
     of_crossings = taken_apart(pattern, crossings(roads), heaviest)

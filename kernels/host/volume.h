@@ -9,8 +9,8 @@
 
 /* What moves: single rows; whole interfaces between two parts; interfaces within one neighbourhood of parts after another, where
  * send_least falls by a row whenever all parts keep to it; or single rows where more is sent then, first to parts with fewer
- * non-zeros, until total_bound is sent: no part sends or receives more than the busiest did. Only the
- * capacity and the seed matter then. */
+ * non-zeros, until total_bound is sent: no part sends or receives more than the busiest did. Beside that
+ * only the capacity and the seed matter then. */
 enum { VOLUME_ROWS, VOLUME_INTERFACES, VOLUME_NEIGHBOURHOODS, VOLUME_LEVEL };
 
 /* Row v of A has the columns columns[pointers[v]] ... columns[pointers[v + 1] - 1], each once. part[v] in 0..parts-1 owns row v of A
