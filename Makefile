@@ -29,7 +29,7 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 crowded = $(shell test $(1) -gt $(CORES) && echo env MPIR_CVAR_ENABLE_HEAVY_YIELD=1)
 launch = $(call crowded,$(1)) $(MPIEXEC) -n $(1)
 
-.PHONY: demo test test-serial test-4 test-12 gpu-check lint lint-style lint-types install clean
+.PHONY: demo test test-serial test-4 test-12 gpu-check lint lint-style lint-types lint-rooms install clean
 .NOTPARALLEL:
 
 demo: $(VENV)/installed
@@ -52,13 +52,17 @@ test-12: $(VENV)/installed-test
 gpu-check:
 	PYTHON="$(PYTHON)" WHEELS="$(WHEELS)" MPI_HOME="$(MPI_HOME)" jobs/gpu-check.sh $(ARGS)
 
-lint: lint-style lint-types
+lint: lint-style lint-types lint-rooms
 
 lint-style: $(VENV)/installed-dev
 	$(BIN)/ruff check
 
 lint-types: $(VENV)/installed-dev
 	$(BIN)/mypy
+
+# Who may import whom: pyproject.toml, [tool.importlinter].
+lint-rooms: $(VENV)/installed-dev
+	$(BIN)/lint-imports --no-cache
 
 install: $(VENV)/installed
 

@@ -1,8 +1,9 @@
 """Metadata is in pyproject.toml; this file installs the kernel sources as package data of distgnn.
 
-The sources lie in ``kernels/`` beside the package, where C and CUDA people look for them, and are installed as
-``distgnn/kernels``. ``distgnn.resources.kernels_folder()`` finds them in both places. The host kernels are also compiled, to the
-extension module ``distgnn._host``. Without a C compiler or Cython the package is installed without it and uses SciPy.
+The sources lie in ``kernels/`` beside the package, where C and CUDA people look for them, and are installed
+as ``distgnn/kernels``. ``distgnn.resources.kernels_folder()`` finds them in both places. The host kernels are
+also compiled, to the extension module ``distgnn._host``. Without a C compiler or Cython the package is
+installed without it and uses SciPy.
 """
 
 import shutil
@@ -24,11 +25,15 @@ class BuildWithKernels(build_py):
         if not self.editable_mode:
             target = Path(self.build_lib, "distgnn", "kernels")
             shutil.rmtree(target, ignore_errors=True)
-            shutil.copytree(HERE / "kernels", target, ignore=shutil.ignore_patterns("__pycache__", "*.o", "*.so"))
+            shutil.copytree(
+                HERE / "kernels", target, ignore=shutil.ignore_patterns("__pycache__", "*.o", "*.so")
+            )
 
 
 class BuildHostKernels(build_ext):
-    """Compile the host kernels, with OpenMP where the compiler has it; every instruction set is asked for in the sources."""
+    """Compile the host kernels, with OpenMP where the compiler has it; every instruction set is asked for in
+    the sources.
+    """
 
     def build_extension(self, extension: Extension) -> None:
         flags = ["-O3", "-fno-math-errno", *(["-fopenmp"] if self._compiles("-fopenmp") else [])]

@@ -6,8 +6,8 @@
         mpiexec -n $P python benchmarks/accuracy.py cora.dg facebook.dg --out benchmarks/results/accuracy.md
     done
 
-Runs `distgnn train` with the flags in SETTINGS, for several seeds of weights, dropout and samples. What is compared is the
-accuracy after the last update; nothing is chosen by it or by the validation nodes.
+Runs `distgnn train` with the flags in SETTINGS, for several seeds of weights, dropout and samples. What is
+compared is the accuracy after the last update; nothing is chosen by it or by the validation nodes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import numpy as np
 from mpi4py import MPI
 
 from distgnn import cli
-from distgnn.gcn.job import Job
-from distgnn.launch import install_abort_hook
+from distgnn.comm.launch import install_abort_hook
 from distgnn.store import Store
+from distgnn.train.run import Job
 
 #: "planetoid": few training nodes, as Kipf and Welling trained them; "other": everything else.
 COMMON = {

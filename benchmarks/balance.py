@@ -1,14 +1,16 @@
-"""How evenly a grid of shards is filled: original order, one random permutation, two (Plexus section 5.1, Table 3).
+"""How evenly a grid of shards is filled: original order, one random permutation, two (Plexus section 5.1,
+Table 3).
 
     python benchmarks/balance.py --out benchmarks/results/balance.md
 
-Every graph goes the way of any other: generated into a folder, prepared in three orders, and described as `distgnn info --shards`
-does. The folder is temporary, and made beneath ``--scratch``.
+Every graph goes the way of any other: generated into a folder, prepared in three orders, and described as
+`distgnn info --shards` does. The folder is temporary, and made beneath ``--scratch``.
 
-Two columns say what permutations cannot do. One, of rows and columns alike, leaves the diagonal where it is: with G x G shards,
-n nodes and d neighbours each, the n self-loops lie in the G diagonal blocks, n/G in each, and if everything else is spread evenly
-max/mean is (d + G) / (d + 1). And none cuts a row: the G shards that share the row of the node with the highest degree, D, get
-D/G entries from it, which is G D / nnz of the mean shard.
+Two columns say what permutations cannot do. One, of rows and columns alike, leaves the diagonal where it is:
+with G x G shards, n nodes and d neighbours each, the n self-loops lie in the G diagonal blocks, n/G in each,
+and if everything else is spread evenly max/mean is (d + G) / (d + 1). And none cuts a row: the G shards that
+share the row of the node with the highest degree, D, get D/G entries from it, which is G D / nnz of the mean
+shard.
 """
 
 from __future__ import annotations
@@ -57,7 +59,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
     parser.add_argument("--grid", type=parse_shards, default=(8, 8))
-    parser.add_argument("--scratch", type=Path, help="where to make graphs and stores (default: the system's temporary folder)")
+    parser.add_argument(
+        "--scratch",
+        type=Path,
+        help="where to make graphs and stores (default: the system's temporary folder)",
+    )
     parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     lines = [
@@ -97,7 +103,9 @@ def row(name: str, grid: tuple[int, int], scratch: Path | None) -> str:
 
 
 def one_permutation(n: int, nnz: int, grid: tuple[int, int]) -> float:
-    """Max/mean of the diagonal blocks when everything but the n self-loops is spread evenly over a square grid."""
+    """Max/mean of the diagonal blocks when everything but the n self-loops is spread evenly over a square
+    grid.
+    """
     blocks = grid[0] * grid[1]
     return ((nnz - n) / blocks + n / max(grid)) / (nnz / blocks)
 

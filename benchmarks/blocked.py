@@ -1,11 +1,14 @@
-"""Epochs of 3D training with products summed in row blocks, each while the next is multiplied (Plexus section 5.2 and Figure 6).
+"""Epochs of 3D training with products summed in row blocks, each while the next is multiplied (Plexus section
+5.2 and Figure 6).
 
 Run one rank per host, at some rate of their links:
 
-    mpiexec -n 4 -hosts h1,h2,h3,h4 python benchmarks/blocked.py --name "200 Mbit/s" --out benchmarks/results/blocked.md
+    mpiexec -n 4 -hosts h1,h2,h3,h4 python benchmarks/blocked.py --name "200 Mbit/s" --out
+    benchmarks/results/blocked.md
 
-"Whole" sums a product when all of it is there. Epochs of all ways take turns, so that what else the machine does hits all alike;
-what is quoted are medians, of each epoch the rank that took longest. Losses of all must be equal to the last bit.
+"Whole" sums a product when all of it is there. Epochs of all ways take turns, so that what else the machine
+does hits all alike; what is quoted are medians, of each epoch the rank that took longest. Losses of all must
+be equal to the last bit.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ from mpi4py import MPI
 from overlap import GRAPHS
 
 import distgnn as dg
-from distgnn import reduction
-from distgnn.algorithms import make_grid
+from distgnn.arrays.tuning import TUNING
 from distgnn.bench import timing
 from distgnn.bench.epochs import epochs
-from distgnn.gcn.job import parse_grid
-from distgnn.launch import install_abort_hook
+from distgnn.comm.launch import install_abort_hook
+from distgnn.operators import make_grid
+from distgnn.train.run import parse_grid
 
 WHOLE = 1 << 40  # rows
 
@@ -37,7 +40,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--graph", choices=list(GRAPHS), default="rmat")
     parser.add_argument("--scale", type=int, default=16, help="log2 of the nodes")
-    parser.add_argument("--degree", type=float, default=32, help="non-zeros per node, of rmat before duplicates are merged")
+    parser.add_argument(
+        "--degree", type=float, default=32, help="non-zeros per node, of rmat before duplicates are merged"
+    )
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 128, 128, 32])
     parser.add_argument("--grids", nargs="+", default=["2x2x1"])
     parser.add_argument("--block-rows", type=int, nargs="+", default=[1024, 4096, 16384])
@@ -74,7 +79,9 @@ def measure(comm: MPI.Intracomm, A: Any, shape: str, args: argparse.Namespace) -
     return {key: np.median(found[1:], axis=0) for key, found in samples.items()}
 
 
-def timed(grid: dg.Grid, A: Any, rows: int | None, overlap: bool, widths: list[int]) -> Iterator[tuple[float, list[float]]]:
+def timed(
+    grid: dg.Grid, A: Any, rows: int | None, overlap: bool, widths: list[int]
+) -> Iterator[tuple[float, list[float]]]:
     """Train without end; yields the loss and (seconds, exposed communication, words) of an epoch."""
     records = epochs(grid, A, "3d", widths)
     while True:
@@ -93,8 +100,8 @@ def report(shape: str, medians: dict[Any, np.ndarray], ranks: int, args: argpars
         "",
         f"`mpiexec -n {ranks} python benchmarks/blocked.py {shlex.join(sys.argv[1:])}`; {timing.machine()}. {args.graph} "
         f"2^{args.scale}, about {args.degree:g} non-zeros per node, widths {widths}; {4e-6 * words:.1f} MB received per rank and "
-        f"epoch; medians of {args.epochs} epochs in turns, of the slowest rank. By default a product has {reduction.BLOCKS} "
-        f"blocks, or more where they would be over {reduction.CHUNK >> 20} MiB.",
+        f"epoch; medians of {args.epochs} epochs in turns, of the slowest rank. By default a product has {TUNING.sum_blocks} "
+        f"blocks, or more where they would be over {TUNING.sum_chunk >> 20} MiB.",
         "",
         "| rows of a block | sums | seconds per epoch | against whole | exposed communication |",
         "|---:|---|---:|---:|---:|",

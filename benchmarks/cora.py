@@ -1,16 +1,19 @@
-"""Cora as Kipf and Welling trained it, with every distributed algorithm, against the serial reference seed by seed.
+"""Cora as Kipf and Welling trained it, with every distributed algorithm, against the serial reference seed by
+seed.
 
-Two layers, hidden 16, dropout 0.5, weight decay 5e-4 on the first layer, Adam 0.01, 200 epochs, row-normalised features.
-Prints a Markdown section for the number of ranks it was launched on; `--out FILE` appends it to a file:
+Two layers, hidden 16, dropout 0.5, weight decay 5e-4 on the first layer, Adam 0.01, 200 epochs,
+row-normalised features. Prints a Markdown section for the number of ranks it was launched on; `--out FILE`
+appends it to a file:
 
     distgnn prepare PLANETOID/cora cora.dg
     for P in 1 2 3 4 6 8 9; do
-        mpiexec -n $P python benchmarks/cora.py cora.dg --serial cora-serial.npz --out benchmarks/results/cora.md
+        mpiexec -n $P python benchmarks/cora.py cora.dg --serial cora-serial.npz --out
+        benchmarks/results/cora.md
     done
 
-With more ranks than cores set MPIR_CVAR_ENABLE_HEAVY_YIELD=1 (MPICH), so that waiting ranks let the others work.
-The serial curves of all seeds are computed by the first launch (rank 0) and kept in the file given by `--serial`, together with
-what they are of: another store, order or setting computes them again.
+With more ranks than cores set MPIR_CVAR_ENABLE_HEAVY_YIELD=1 (MPICH), so that waiting ranks let the others
+work. The serial curves of all seeds are computed by the first launch (rank 0) and kept in the file given by
+`--serial`, together with what they are of: another store, order or setting computes them again.
 """
 
 from __future__ import annotations
@@ -28,12 +31,12 @@ import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.algorithms import ALGORITHMS, grids, make_grid
-from distgnn.gcn.features import normalize_rows
-from distgnn.gcn.optim import Adam
-from distgnn.gcn.training import train
-from distgnn.reference import GCNReference
+from distgnn.nn.features import normalize_rows
+from distgnn.nn.optim import Adam
+from distgnn.nn.reference import GCNReference
+from distgnn.operators import ALGORITHMS, grids, make_grid
 from distgnn.store import load_targets
+from distgnn.train.full_graph import train
 
 HIDDEN, DROPOUT, DECAY, LR, EPOCHS = 16, 0.5, [5e-4, 0.0], 0.01, 200
 
@@ -76,7 +79,7 @@ def distributed(store: dg.Store, grid: dg.Grid, algorithm: str, seeds: int) -> d
     losses, found, seconds = [], [], []
     X = targets = None
     for seed in range(seeds):
-        model = dg.gcn.GCN(A, [store.width, HIDDEN, store.classes], seed, DROPOUT, nodes=order.permutation)
+        model = dg.nn.GCN(A, [store.width, HIDDEN, store.classes], seed, DROPOUT, nodes=order.permutation)
         if X is None:
             X = dg.load_features(store, model.input_layout)
             normalize_rows(X)
@@ -99,7 +102,9 @@ def row(name: str, shape: str, run: dict[str, Any], reference: dict[str, np.ndar
 
 def command(ranks: int) -> str:
     """How this was launched, with the MPI settings that matter for its speed."""
-    settings = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("MPIR_CVAR_")]
+    settings = [
+        f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("MPIR_CVAR_")
+    ]
     program = os.path.relpath(sys.argv[0], Path(__file__).resolve().parents[1])
     return " ".join([*settings, "mpiexec", "-n", str(ranks), "python", program, *sys.argv[1:]])
 
@@ -108,7 +113,11 @@ def machine() -> str:
     model = platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        names = [
+            line.split(":", 1)[1].strip()
+            for line in cpuinfo.read_text().splitlines()
+            if line.startswith("model name")
+        ]
         model = names[0] if names else model
     library = MPI.Get_library_version().split("\n")[0].split()
     return f"{model}, {os.cpu_count()} cores; {' '.join(library)}; NumPy {np.__version__}"
@@ -118,9 +127,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("store")
     parser.add_argument("--algorithms", default=",".join(ALGORITHMS), help="comma-separated (default: all)")
-    parser.add_argument("--all-grids", action="store_true", help="every grid of every algorithm, not only its default")
+    parser.add_argument(
+        "--all-grids", action="store_true", help="every grid of every algorithm, not only its default"
+    )
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--serial", type=Path, default=Path("cora-serial.npz"), help="where the serial curves are kept")
+    parser.add_argument(
+        "--serial", type=Path, default=Path("cora-serial.npz"), help="where the serial curves are kept"
+    )
     parser.add_argument("--out", type=Path, help="append the section to this file")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD

@@ -1,4 +1,5 @@
-"""Loss curves of 3D training against the serial reference (Plexus Figure 8): several grids, single and double permutation.
+"""Loss curves of 3D training against the serial reference (Plexus Figure 8): several grids, single and double
+permutation.
 
     distgnn generate sbm graph --nodes 20000 --communities 64 --features 128 --classes 32
     distgnn prepare graph graph.dg --order random,double
@@ -23,14 +24,16 @@ from mpi4py import MPI
 
 from distgnn import cli
 from distgnn.bench import timing
-from distgnn.gcn.job import Job
-from distgnn.launch import install_abort_hook
+from distgnn.comm.launch import install_abort_hook
 from distgnn.store import Store
+from distgnn.train.run import Job
 
 GRIDS = ("1x1x1", "2x2x1", "1x2x2", "2x2x2", "3x2x1")
 ORDERS = ("random", "double")
 EPOCHS = 10
-NETWORK = "--layers 3 --hidden 128 --optimizer adamw --weight-decay 0.01 --train-features --no-tune-gemm --quiet"
+NETWORK = (
+    "--layers 3 --hidden 128 --optimizer adamw --weight-decay 0.01 --train-features --no-tune-gemm --quiet"
+)
 
 
 def main() -> None:
@@ -41,7 +44,9 @@ def main() -> None:
     comm = MPI.COMM_WORLD
     curves = {(grid, order): curve(comm, args.store, grid, order) for grid in GRIDS for order in ORDERS}
     if comm.rank == 0:
-        text = report(serial(args.store), {key: losses for key, losses in curves.items() if losses}, args.store)
+        text = report(
+            serial(args.store), {key: losses for key, losses in curves.items() if losses}, args.store
+        )
         print(text)
         if args.out:
             with args.out.open("a") as file:
@@ -55,7 +60,9 @@ def job(comm: MPI.Intracomm, store: str, grid: str, order: str, *more: str) -> J
 
 
 def curve(comm: MPI.Intracomm, store: str, grid: str, order: str) -> list[float]:
-    """The loss of every epoch, on as many of the ranks as the grid has; known on rank 0, empty where there are too few ranks."""
+    """The loss of every epoch, on as many of the ranks as the grid has; known on rank 0, empty where there
+    are too few ranks.
+    """
     ranks = int(np.prod([int(size) for size in grid.split("x")]))
     some = comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED)
     losses: list[float] = []
@@ -73,8 +80,13 @@ def curve(comm: MPI.Intracomm, store: str, grid: str, order: str) -> list[float]
 
 
 def serial(store: str) -> list[float]:
-    """The loss of every epoch of the serial reference, in float64: in float32 most of the difference would be its rounding."""
-    return [record["loss"] for record in job(MPI.COMM_SELF, store, "1x1x1", "random", "--dtype", "float64").serial_records()]
+    """The loss of every epoch of the serial reference, in float64: in float32 most of the difference would be
+    its rounding.
+    """
+    return [
+        record["loss"]
+        for record in job(MPI.COMM_SELF, store, "1x1x1", "random", "--dtype", "float64").serial_records()
+    ]
 
 
 def report(expected: list[float], curves: dict[tuple[str, str], list[float]], path: str) -> str:
@@ -93,7 +105,9 @@ def report(expected: list[float], curves: dict[tuple[str, str], list[float]], pa
     ]
     for (grid, order), losses in curves.items():
         largest = np.max(np.abs(np.subtract(losses, expected)) / np.abs(expected))
-        lines.append(f"| {grid} | {order} | {' | '.join(f'{losses[epoch - 1]:.7f}' for epoch in shown)} | {largest:.1e} |")
+        lines.append(
+            f"| {grid} | {order} | {' | '.join(f'{losses[epoch - 1]:.7f}' for epoch in shown)} | {largest:.1e} |"
+        )
     return "\n".join(lines) + "\n\n"
 
 

@@ -1,9 +1,11 @@
 """Seconds per edge and epoch while the density grows (MG-GCN section 6.5, Figure 9).
 
-    python benchmarks/density.py --out benchmarks/results/density.md          # and the same under mpiexec -n 2, -n 4
+    # and the same under mpiexec -n 2, -n 4
+    python benchmarks/density.py --out benchmarks/results/density.md
 
-Nodes stay, edges are multiplied: a Chung-Lu graph with the degrees of OGBN-Arxiv's kind (power law of exponent 2.6, mean 13 of
-every node's neighbours), every degree times 1, 2, 4 ... 128. Communication depends on the nodes alone, computation on the edges.
+Nodes stay, edges are multiplied: a Chung-Lu graph with the degrees of OGBN-Arxiv's kind (power law of
+exponent 2.6, mean 13 of every node's neighbours), every degree times 1, 2, 4 ... 128. Communication depends
+on the nodes alone, computation on the edges.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ import numpy as np
 import scipy.sparse as sp
 from mpi4py import MPI
 
-from distgnn.algorithms import make_grid
 from distgnn.bench import timing
 from distgnn.bench.epochs import epochs
-from distgnn.reference import normalize
+from distgnn.nn.reference import normalize
+from distgnn.operators import make_grid
 
 EXPONENT, LEAST_DEGREE = 2.6, 5.0
 
@@ -71,11 +73,15 @@ def main() -> None:
 
 
 def arxiv_like(nodes: int, scale: int, seed: int = 0) -> sp.csr_array:
-    """Undirected; node v has about `scale` times the degree of a power law, whose sum over nodes is twice the edges."""
+    """Undirected; node v has about `scale` times the degree of a power law, whose sum over nodes is twice the
+    edges.
+    """
     rng = np.random.default_rng(seed)
     weight = np.minimum(LEAST_DEGREE * rng.random(nodes) ** (-1 / (EXPONENT - 1)), nodes / 16)
     edges = int(scale * weight.sum() / 2)
-    ends = np.searchsorted(np.cumsum(weight / weight.sum()), rng.random((2, edges)), side="right").clip(max=nodes - 1)
+    ends = np.searchsorted(np.cumsum(weight / weight.sum()), rng.random((2, edges)), side="right").clip(
+        max=nodes - 1
+    )
     A = sp.coo_array((np.ones(edges, np.float32), (ends[0], ends[1])), shape=(nodes, nodes)).tocsr()
     A = (A + A.T).tocsr()
     A.data[:] = 1

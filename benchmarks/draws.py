@@ -1,10 +1,12 @@
-"""What samplers draw, against exact probabilities; and how the mean of LADIES' estimates converges (sections 4.1.2 and 4.2).
+"""What samplers draw, against exact probabilities; and how the mean of LADIES' estimates converges (sections
+4.1.2 and 4.2).
 
     python benchmarks/draws.py --out benchmarks/results/draws.md
 
-A vertex or a batch is sampled many times, each a minibatch of its own. χ² of the sets that were drawn against the exact
-probabilities of drawing one vertex after another in proportion to weight, and of how often each vertex was among them
-(`tests/sampling/exact.py`). Weights up to a thousand times another's; in LADIES and FastGCN their squares count.
+A vertex or a batch is sampled many times, each a minibatch of its own. χ² of the sets that were drawn against
+the exact probabilities of drawing one vertex after another in proportion to weight, and of how often each
+vertex was among them (`tests/sampling/exact.py`). Weights up to a thousand times another's; in LADIES and
+FastGCN their squares count.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn.gallery import rmat
-from distgnn.reference import normalize
-from distgnn.sampling import FastGCN, GraphSage, Ladies, Minibatches, Replicated, Saint, Sample
+from distgnn.nn.reference import normalize
+from distgnn.sampling import FastGCN, GraphSage, Ladies, Replicated, Saint, Sample
+from distgnn.train import Minibatches
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "sampling"))
 from exact import p_value, p_value_inclusion, subset_probabilities
@@ -65,9 +68,17 @@ def frequencies(draws: int, seeds: int) -> Iterator[str]:
     G, dense = Replicated(A), A.toarray()
     rows = dense[BATCH]
     cases = {
-        "GraphSAGE": (lambda s, seed: GraphSage(G, [s], seed=seed), np.array([0]), (dense[0] != 0).astype(float)),
+        "GraphSAGE": (
+            lambda s, seed: GraphSage(G, [s], seed=seed),
+            np.array([0]),
+            (dense[0] != 0).astype(float),
+        ),
         "LADIES, zou": (lambda s, seed: Ladies(G, [s], seed=seed), BATCH, (rows**2).sum(axis=0)),
-        "LADIES, counts": (lambda s, seed: Ladies(G, [s], seed=seed, importance="counts"), BATCH, (rows != 0).sum(axis=0) ** 2.0),
+        "LADIES, counts": (
+            lambda s, seed: Ladies(G, [s], seed=seed, importance="counts"),
+            BATCH,
+            (rows != 0).sum(axis=0) ** 2.0,
+        ),
         "FastGCN": (lambda s, seed: FastGCN(G, [s], seed=seed), BATCH, (dense**2).sum(axis=0)),
         "SAINT": (lambda s, seed: Saint(G, s, 1, seed=seed), BATCH, (dense**2).sum(axis=0)),
     }

@@ -1,7 +1,8 @@
 """Seconds per full-graph epoch of a three-layer GCN on one rank, beside PyTorch Geometric's GCNConv.
 
-Needs torch and torch-geometric. R-MAT with 2^16 nodes and about 1.9 million non-zeros, widths 128-128-128-32, Adam, dropout 0.5,
-cached normalisation on both sides; all epochs in turns in one process, so that whatever else the machine does hits all alike.
+Needs torch and torch-geometric. R-MAT with 2^16 nodes and about 1.9 million non-zeros, widths 128-128-128-32,
+Adam, dropout 0.5, cached normalisation on both sides; all epochs in turns in one process, so that whatever
+else the machine does hits all alike.
 
     OMP_NUM_THREADS=1 python benchmarks/epoch.py --out benchmarks/results/epoch-host.md
 """
@@ -23,19 +24,24 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn import gallery, hostkernels
+from distgnn import gallery
 from distgnn.bench import timing
-from distgnn.gcn.optim import Adam
-from distgnn.gcn.training import train
-from distgnn.reference import normalize
+from distgnn.local import host
+from distgnn.nn.optim import Adam
+from distgnn.nn.reference import normalize
+from distgnn.train.full_graph import train
 
 LR, WEIGHT_DECAY = 0.01, 5e-4
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--scale", type=int, default=16, help="log2 of the nodes")
-    parser.add_argument("--degree", type=float, default=32, help="non-zeros per node before duplicates are merged")
+    parser.add_argument(
+        "--degree", type=float, default=32, help="non-zeros per node before duplicates are merged"
+    )
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 128, 128, 32])
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--epochs", type=int, default=5, help="timed epochs of each, after one to warm up")
@@ -70,7 +76,7 @@ def ours(
     """A call that trains one epoch."""
     grid = dg.Grid(MPI.COMM_SELF, rows=1)
     operator = dg.distribute(normalize(A), grid, "1d")
-    model = dg.gcn.GCN(operator, args.widths, dropout=args.dropout)
+    model = dg.nn.GCN(operator, args.widths, dropout=args.dropout)
     features = dg.scatter(X, model.input_layout)
     targets = model.targets(labels, split)
     epochs: Iterator[dict[str, Any]] = train(
@@ -84,12 +90,14 @@ def ours(
     return epoch
 
 
-def pyg(A: sp.csr_array, X: np.ndarray, labels: np.ndarray, split: np.ndarray, args: Any, csr: bool) -> Callable[[], Any]:
+def pyg(
+    A: sp.csr_array, X: np.ndarray, labels: np.ndarray, split: np.ndarray, args: Any, csr: bool
+) -> Callable[[], Any]:
     """The same network by PyTorch Geometric, with a CSR tensor or an edge index for the graph."""
     import torch
     from torch_geometric.nn import GCNConv
 
-    torch.set_num_threads(hostkernels.threads())
+    torch.set_num_threads(host.threads())
     coo = A.tocoo()
     if csr:
         edges = torch.sparse_coo_tensor(
@@ -126,7 +134,7 @@ def report(samples: dict[str, list[float]], phases: list[dict[str, float]], nnz:
     lines = [
         f"# {date.today()}: `{command}`",
         "",
-        f"{timing.machine()}; {hostkernels.threads()} thread(s). R-MAT 2^{args.scale}, {nnz} non-zeros with self-loops, "
+        f"{timing.machine()}; {host.threads()} thread(s). R-MAT 2^{args.scale}, {nnz} non-zeros with self-loops, "
         f"widths {widths}, dropout {args.dropout}; median of {args.epochs} epochs in turns, {args.clock} clock.",
         "",
         "| | seconds per epoch | distgnn is faster by |",

@@ -1,11 +1,12 @@
-"""Words that sampling on a partitioned graph and feature fetching move, counted and by formula (sections 5.2 and 6 of
-``matrix-sampling.txt``).
+"""Words that sampling on a partitioned graph and feature fetching move, counted and by formula (sections 5.2
+and 6 of ``matrix-sampling.txt``).
 
     mpiexec -n 8 python benchmarks/fetching.py --out benchmarks/results/fetching.md
 
-The same minibatches of an R-MAT graph for every replication factor c. The first product of GraphSAGE (a row of Q for each vertex
-of a minibatch) and of LADIES (a row for each minibatch), Q cut over the process rows; then every rank fetches the features of its
-own minibatches' neighbourhoods, minibatch after minibatch. Every rank's words must be those of the formula. Nothing is timed.
+The same minibatches of an R-MAT graph for every replication factor c. The first product of GraphSAGE (a row
+of Q for each vertex of a minibatch) and of LADIES (a row for each minibatch), Q cut over the process rows;
+then every rank fetches the features of its own minibatches' neighbourhoods, minibatch after minibatch. Every
+rank's words must be those of the formula. Nothing is timed.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.algorithms import grids, make_grid
+from distgnn.comm.launch import install_abort_hook
 from distgnn.gallery import rmat
-from distgnn.launch import install_abort_hook
 from distgnn.layout import Cut, Layout, partition
+from distgnn.operators import grids, make_grid
 from distgnn.sampling.fetch import Features
 from distgnn.sampling.spgemm import Partitioned
 
@@ -41,8 +42,12 @@ def main() -> None:
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
     A = rmat(args.nodes, degree=args.degree, features=0, classes=0).A
-    batches = np.random.default_rng(0).permutation(args.nodes)[: args.bulk * args.batch_size].reshape(args.bulk, -1)
-    sage = sp.csr_array((np.ones(batches.size), batches.reshape(-1), np.arange(batches.size + 1)), (batches.size, args.nodes))
+    batches = (
+        np.random.default_rng(0).permutation(args.nodes)[: args.bulk * args.batch_size].reshape(args.bulk, -1)
+    )
+    sage = sp.csr_array(
+        (np.ones(batches.size), batches.reshape(-1), np.arange(batches.size + 1)), (batches.size, args.nodes)
+    )
     ladies = sp.csr_array((np.ones(batches.size), batches.reshape(-1), np.arange(0, batches.size + 1, batches.shape[1])),
                           (args.bulk, args.nodes))  # fmt: skip
     products: list[str] = []
@@ -93,7 +98,13 @@ def fetch(grid: dg.Grid, A: sp.csr_array, batches: np.ndarray, f: int) -> str:
     """A line of the table of fetches: every rank its own minibatches, as many on all."""
     X = np.arange(A.shape[0] * f, dtype=np.float32).reshape(-1, f)
     features = Features(dg.scatter(X, Layout(grid, Cut(("rows",)), Cut())))
-    P, rows, c, i, j = grid.size, grid.shape["rows"], grid.shape["reps"], grid.coords["rows"], grid.coords["reps"]
+    P, rows, c, i, j = (
+        grid.size,
+        grid.shape["rows"],
+        grid.shape["reps"],
+        grid.coords["rows"],
+        grid.coords["reps"],
+    )
     block = np.repeat(np.arange(rows), np.diff(partition(A.shape[0], rows)))
     words = numbers = distinct = messages = 0
     for step in range(len(batches) // P):
@@ -105,7 +116,12 @@ def fetch(grid: dg.Grid, A: sp.csr_array, batches: np.ndarray, f: int) -> str:
         remote = int((block[ids] != i).sum()) * f
         asked = sum(int((block[neighbourhoods[k * c + j]] == i).sum()) for k in range(rows) if k != i)
         same(grid, counted.words, remote + asked)
-        words, numbers, distinct, messages = words + remote, numbers + asked, distinct + ids.size, messages + counted.messages
+        words, numbers, distinct, messages = (
+            words + remote,
+            numbers + asked,
+            distinct + ids.size,
+            messages + counted.messages,
+        )
     table = np.array(grid.world.gather_objects((words, numbers, distinct, messages)))
     total, even = table[:, 0].sum(), table[:, 2].sum() * f / P
     steps = len(batches) // P
@@ -121,7 +137,9 @@ def same(grid: dg.Grid, counted: int, formula: int) -> None:
             raise SystemExit(f"rank {grid.rank}: counted {counted} words, the formula says {formula}")
 
 
-def report(A: sp.csr_array, products: list[str], fetches: list[str], ranks: int, args: argparse.Namespace) -> str:
+def report(
+    A: sp.csr_array, products: list[str], fetches: list[str], ranks: int, args: argparse.Namespace
+) -> str:
     """Markdown."""
     lines = [
         f"## R-MAT, {A.shape[0]:,} nodes, {A.nnz:,} non-zeros, on {ranks} ranks ({date.today()})",

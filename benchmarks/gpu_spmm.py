@@ -1,14 +1,16 @@
-"""CSR times dense on one GPU: the kernels of ``kernels/csr_spmm.cu`` beside cached cuSPARSE and PyTorch, graph by graph.
+"""CSR times dense on one GPU: the kernels of ``kernels/csr_spmm.cu`` beside cached cuSPARSE and PyTorch,
+graph by graph.
 
     python benchmarks/gpu_spmm.py --out results/gpu_spmm.md
     python benchmarks/gpu_spmm.py --graphs rmat-17 uniform-17 --widths 16 128 --variants
 
-Every number is the median over rounds in which all kernels take turns, each timed by events around enough launches to fill
-some milliseconds. What the columns say:
+Every number is the median over rounds in which all kernels take turns, each timed by events around enough
+launches to fill some milliseconds. What the columns say:
 
 - GB/s: bytes if no row of B were ever found in a cache, nnz (8 + 4 f) + 4 n f + 8 n for float32, per second;
 - roof: that rate over the copy bandwidth measured in the same run; more than 1 means that caches helped;
-- vs cuSPARSE: its time (descriptors and buffers made once, the better of CSR_ALG2 and CSR_ALG3, row-major) over this one.
+- vs cuSPARSE: its time (descriptors and buffers made once, the better of CSR_ALG2 and CSR_ALG3, row-major)
+  over this one.
 """
 
 from __future__ import annotations
@@ -25,12 +27,19 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from distgnn import backend, cuda, gallery
-from distgnn.cuda import csr, launch
-from distgnn.matrix import CSR
+from distgnn import gallery
+from distgnn.arrays import backend
+from distgnn.arrays.csr import CSR
+from distgnn.local import cuda
+from distgnn.local.cuda import csr, launch
 
 WIDTHS = [8, 16, 32, 41, 64, 100, 128, 256, 602]
-TARGETS = {"vs cuSPARSE, geometric mean": 1.3, "vs cuSPARSE, worst": 0.95, "roof, worst": 0.9, "roof on power-law graphs": 1.2}
+TARGETS = {
+    "vs cuSPARSE, geometric mean": 1.3,
+    "vs cuSPARSE, worst": 0.95,
+    "roof, worst": 0.9,
+    "roof on power-law graphs": 1.2,
+}
 
 Work = Callable[[], Any]
 
@@ -90,7 +99,9 @@ def milliseconds(xp: Any, work: Work, launches: int) -> float:
 
 
 def medians(xp: Any, works: dict[str, Work], rounds: int, least_ms: float) -> dict[str, float]:
-    """Median milliseconds of every kernel; in a round all take turns, so that clocks and heat treat them alike."""
+    """Median milliseconds of every kernel; in a round all take turns, so that clocks and heat treat them
+    alike.
+    """
     launches = {}
     for name, work in works.items():
         for _ in range(3):
@@ -163,8 +174,12 @@ def torch_kernel(block: CSR, B: Any) -> dict[str, Work]:
     return {"PyTorch": lambda: A @ dense}
 
 
-def check(works: dict[str, Work], out: Any, expected: np.ndarray, to_host: Callable[[Any], np.ndarray]) -> list[str]:
-    """Names of kernels whose result is wrong (bfloat16 and unit weights compute something else, PyTorch elsewhere)."""
+def check(
+    works: dict[str, Work], out: Any, expected: np.ndarray, to_host: Callable[[Any], np.ndarray]
+) -> list[str]:
+    """Names of kernels whose result is wrong (bfloat16 and unit weights compute something else, PyTorch
+    elsewhere).
+    """
     wrong = []
     for name, work in works.items():
         if "bfloat16" in name or "unit" in name or name == "PyTorch":
@@ -191,7 +206,9 @@ def rows_of(case: Case, times: dict[str, float], copy: float) -> list[list[Any]]
     for name, ms in times.items():
         moved = case.no_reuse_bytes(0 if "unit" in name else None, 2 if "bfloat16" in name else None)
         rate = moved / ms * 1e3
-        table.append([case.name, case.f, name, ms, case.flops / ms / 1e6, rate / 1e9, rate / copy, cusparse / ms])
+        table.append(
+            [case.name, case.f, name, ms, case.flops / ms / 1e6, rate / 1e9, rate / copy, cusparse / ms]
+        )
     return table
 
 
@@ -202,7 +219,9 @@ def markdown(table: list[list[Any]]) -> str:
     lines = ["| " + " | ".join(HEADER) + " |", "|---|---:|---|" + "---:|" * 5]
     for name, f, kernel, ms, gflops, gbytes, roof, ratio in table:
         compared = "" if math.isnan(ratio) else f"{ratio:.2f}"
-        lines.append(f"| {name} | {f} | {kernel} | {ms:.4f} | {gflops:.0f} | {gbytes:.0f} | {roof:.2f} | {compared} |")
+        lines.append(
+            f"| {name} | {f} | {kernel} | {ms:.4f} | {gflops:.0f} | {gbytes:.0f} | {roof:.2f} | {compared} |"
+        )
     return "\n".join(lines)
 
 
@@ -217,7 +236,9 @@ def summary(table: list[list[Any]]) -> str:
     if power_law := [row[6] for row in raw if row[0].startswith("rmat")]:
         found["roof on power-law graphs"] = min(power_law)
     return "\n".join(
-        f"- {name}: {found[name]:.2f} (target: at least {target})" for name, target in TARGETS.items() if name in found
+        f"- {name}: {found[name]:.2f} (target: at least {target})"
+        for name, target in TARGETS.items()
+        if name in found
     )
 
 
@@ -233,11 +254,21 @@ class Options:
     scale: float = 1.0
 
 
-def run(xp: Any, asarray: Callable[[Any], Any], to_host: Callable[[Any], np.ndarray], cases: list[Any], options: Options) -> str:
+def run(
+    xp: Any,
+    asarray: Callable[[Any], Any],
+    to_host: Callable[[Any], np.ndarray],
+    cases: list[Any],
+    options: Options,
+) -> str:
     """The report on some (name, matrix) pairs."""
     dtype = np.dtype(options.dtype)
     limits = ceilings(xp, options.scale)
-    print(", ".join(f"{name} {rate / 1e9:.0f} GB/s" for name, rate in limits.items()), file=sys.stderr, flush=True)
+    print(
+        ", ".join(f"{name} {rate / 1e9:.0f} GB/s" for name, rate in limits.items()),
+        file=sys.stderr,
+        flush=True,
+    )
     table: list[list[Any]] = []
     problems = []
     for name, A in cases:
@@ -260,19 +291,23 @@ def run(xp: Any, asarray: Callable[[Any], Any], to_host: Callable[[Any], np.ndar
             print(markdown(rows).split("\n", 2)[2], file=sys.stderr, flush=True)
     measured = "\n".join(f"- {name}: {rate / 1e9:.0f} GB/s" for name, rate in limits.items())
     warnings = "".join(f"\n**WRONG: {problem}**\n" for problem in problems)
-    return f"### Ceilings\n\n{measured}\n\n### {dtype.name}\n{warnings}\n{markdown(table)}\n\n{summary(table)}\n"
+    return (
+        f"### Ceilings\n\n{measured}\n\n### {dtype.name}\n{warnings}\n{markdown(table)}\n\n{summary(table)}\n"
+    )
 
 
 def device_name(xp: Any) -> str:
     properties = xp.cuda.runtime.getDeviceProperties(xp.cuda.Device().id)
-    return (
-        f"{properties['name'].decode()}, CUDA {xp.cuda.runtime.runtimeGetVersion()}, driver {xp.cuda.runtime.driverGetVersion()}"
-    )
+    return f"{properties['name'].decode()}, CUDA {xp.cuda.runtime.runtimeGetVersion()}, driver {xp.cuda.runtime.driverGetVersion()}"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graphs", nargs="+", default=GRAPHS, help="rmat-K uniform-K dense-K sbm-K road-K: 2^K nodes")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--graphs", nargs="+", default=GRAPHS, help="rmat-K uniform-K dense-K sbm-K road-K: 2^K nodes"
+    )
     parser.add_argument("--widths", nargs="+", type=int, default=WIDTHS)
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     parser.add_argument("--rounds", type=int, default=7)

@@ -1,4 +1,5 @@
-"""What the parts of the host kernels bring: how far to prefetch, where arrays begin, padded rows; and passes beside NumPy's.
+"""What the parts of the host kernels bring: how far to prefetch, where arrays begin, padded rows; and passes
+beside NumPy's.
 
 python benchmarks/host_versions.py --out benchmarks/results/host-versions.md
 """
@@ -20,10 +21,11 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn import backend, hostkernels
+from distgnn.arrays import backend
 from distgnn.bench import spmm, timing
-from distgnn.gcn import dropout, loss, optim, relu
 from distgnn.layout import Cut, Layout, partition
+from distgnn.local import host
+from distgnn.nn import dropout, loss, optim, relu
 
 DISTANCES = (0, 16, 32, 64, 128, 256, -1)
 PADDED = {41: 48, 100: 112}
@@ -31,8 +33,12 @@ ON = backend.get("numpy")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graph", nargs="+", default=["rmat-15", "rmat-17", "rmat-20", "uniform-20", "road-18"])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--graph", nargs="+", default=["rmat-15", "rmat-17", "rmat-20", "uniform-20", "road-18"]
+    )
     parser.add_argument("--seconds", type=float, default=0.4, help="for each line, all its columns in turns")
     parser.add_argument("--clock", choices=list(timing.CLOCKS), default="wall")
     parser.add_argument("--out", type=Path, help="file to append to")
@@ -40,7 +46,7 @@ def main() -> None:
     lines = [
         f"# {date.today()}: `python benchmarks/host_versions.py {shlex.join(sys.argv[1:])}`",
         "",
-        f"{timing.machine()}; {hostkernels.built().isas()[hostkernels.isa()]} kernels, {hostkernels.threads()} thread(s), "
+        f"{timing.machine()}; {host.built().isas()[host.isa()]} kernels, {host.threads()} thread(s), "
         "float32; the best of calls in turns.",
         "",
         "GFLOP/s by the non-zeros that a product prefetches ahead (0: kernels without prefetching, up to two vectors a row):",
@@ -82,7 +88,9 @@ def main() -> None:
             file.write(text)
 
 
-def line(name: str, A: sp.csr_array, width: int, runs: dict[str, Callable[[], Any]], args: argparse.Namespace) -> str:
+def line(
+    name: str, A: sp.csr_array, width: int, runs: dict[str, Callable[[], Any]], args: argparse.Namespace
+) -> str:
     """One line of a table of GFLOP/s."""
     times = timing.in_turns(runs, args.seconds, 3, args.clock)
     rates = [f"{2 * A.nnz * width / min(times[run]) / 1e9:.1f}" if run in times else "" for run in runs]
@@ -91,7 +99,7 @@ def line(name: str, A: sp.csr_array, width: int, runs: dict[str, Callable[[], An
 
 
 def multiplied(A: sp.csr_array, B: np.ndarray, out: np.ndarray, ahead: int = -1) -> Callable[[], None]:
-    return lambda: hostkernels.multiply(A.indptr, A.indices, A.data, B, out, prefetch=ahead)
+    return lambda: host.multiply(A.indptr, A.indices, A.data, B, out, prefetch=ahead)
 
 
 def copied(source: np.ndarray, target: np.ndarray, run: Callable[[], None]) -> Callable[[], None]:
@@ -142,8 +150,13 @@ def passes() -> dict[str, tuple[Callable[[], Any], int]]:
     adam.steps = 1
     w, g, m, v = (ON.zeros(((1 << 14) * 128,), np.float32) for _ in range(4))
     grid = dg.Grid(MPI.COMM_SELF, rows=1)
-    Z = dg.scatter(random.standard_normal((n, classes)).astype(np.float32), Layout(grid, Cut(("rows",), partition(n, 1)), Cut()))
-    targets = loss.Targets(Z.layout, classes, random.integers(0, classes, n), random.integers(1, 4, n).astype(np.uint8))
+    Z = dg.scatter(
+        random.standard_normal((n, classes)).astype(np.float32),
+        Layout(grid, Cut(("rows",), partition(n, 1)), Cut()),
+    )
+    targets = loss.Targets(
+        Z.layout, classes, random.integers(0, classes, n), random.integers(1, 4, n).astype(np.uint8)
+    )
     logits = Z.block.nbytes
     return {
         "dropout": (lambda: mask.apply(x, 0, y), 2 * x.nbytes),

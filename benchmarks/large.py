@@ -54,8 +54,12 @@ def main() -> None:
     graph, store = args.folder / "graph", args.folder / "graph.dg"
     distgnn = [sys.executable, "-m", "distgnn"]
     mpiexec = str(Path(sys.executable).with_name("mpiexec"))
-    print(f"R-MAT, {args.nodes:,} nodes, {args.edges:,} undirected edges drawn, {args.features} features, hidden {args.hidden},")
-    print(f"{args.layers} layers; {args.ranks} ranks; {platform.processor() or platform.machine()}, {os.cpu_count()} cores.\n")
+    print(
+        f"R-MAT, {args.nodes:,} nodes, {args.edges:,} undirected edges drawn, {args.features} features, hidden {args.hidden},"
+    )
+    print(
+        f"{args.layers} layers; {args.ranks} ranks; {platform.processor() or platform.machine()}, {os.cpu_count()} cores.\n"
+    )
     print("| stage | seconds | peak memory, MiB | |\n| --- | ---: | ---: | --- |", flush=True)
     try:
         sizes = ["--nodes", str(args.nodes), "--edges", str(args.edges), "--features", str(args.features)]
@@ -65,8 +69,24 @@ def main() -> None:
         print(f"| prepare | {seconds:.0f} | {peak / MIB:.0f} | {disk(store):.0f} MiB written |", flush=True)
         for algorithm in args.algorithm:
             log = args.folder / f"{algorithm}.jsonl"
-            network = ["--layers", str(args.layers), "--hidden", str(args.hidden), "--epochs", str(args.epochs)]
-            command = [mpiexec, "-n", str(args.ranks), *distgnn, "train", str(store), "--algorithm", algorithm]
+            network = [
+                "--layers",
+                str(args.layers),
+                "--hidden",
+                str(args.hidden),
+                "--epochs",
+                str(args.epochs),
+            ]
+            command = [
+                mpiexec,
+                "-n",
+                str(args.ranks),
+                *distgnn,
+                "train",
+                str(store),
+                "--algorithm",
+                algorithm,
+            ]
             seconds, _, _ = run([*command, *network, "--eval-every", "0", "--log", str(log)])
             events = [json.loads(line) for line in log.read_text().splitlines()]
             end, epochs = events[-1], [event for event in events if event["event"] == "epoch"]

@@ -1,11 +1,13 @@
-"""Loading a rank's blocks from a store: memory, bytes and seconds, beside loading everything on every rank (Plexus section 5.4).
+"""Loading a rank's blocks from a store: memory, bytes and seconds, beside loading everything on every rank
+(Plexus section 5.4).
 
     python benchmarks/loading.py --folder /scratch/loading --out benchmarks/results/loading.md
 
-Makes an R-MAT graph in the folder and prepares it, unless that is there already. Every line of the table is a job of its own, of
-which the median over `--repeat` is told, with the store's files put out of the page cache before. Memory is the kernel's
-high-water mark of each process (Linux only), Python and MPI included; bytes read are those that the ledger counts, chunks touched
-being read whole, and beside them what the kernel saw the process read.
+Makes an R-MAT graph in the folder and prepares it, unless that is there already. Every line of the table is a
+job of its own, of which the median over `--repeat` is told, with the store's files put out of the page cache
+before. Memory is the kernel's high-water mark of each process (Linux only), Python and MPI included; bytes
+read are those that the ledger counts, chunks touched being read whole, and beside them what the kernel saw
+the process read.
 """
 
 from __future__ import annotations
@@ -26,22 +28,26 @@ from mpi4py import MPI
 
 import distgnn as dg
 from distgnn.bench import timing
-from distgnn.launch import install_abort_hook
-from distgnn.matrix import LocalBlocks
+from distgnn.comm.launch import install_abort_hook
+from distgnn.operators.sources import LocalBlocks
 
 MIB = 2**20
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, required=True, help="where the graph and its store are, or will be made")
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="where the graph and its store are, or will be made"
+    )
     parser.add_argument("--nodes", type=int, default=1_000_000)
     parser.add_argument("--edges", type=int, default=34_000_000)
     parser.add_argument("--shards", default="16x16")
     parser.add_argument("--grid", default="2x2x2", help="x, y and z of algorithm 3d")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--out", type=Path, help="file to append to")
-    parser.add_argument("--one", choices=list(WAYS), help="be one of the jobs: print its measurements as JSON")
+    parser.add_argument(
+        "--one", choices=list(WAYS), help="be one of the jobs: print its measurements as JSON"
+    )
     args = parser.parse_args()
     args.store = args.folder / f"graph-{args.nodes}-{args.edges}-{args.shards}.dg"
     if args.one:
@@ -73,7 +79,16 @@ def job(way: str, args: argparse.Namespace) -> dict[str, list[float]]:
     """What each rank measured, by name, in processes of their own."""
     evict(args.store)
     ranks = str(sizes_of(args.grid)[0])
-    store = ["--folder", str(args.folder), "--nodes", str(args.nodes), "--edges", str(args.edges), "--shards", args.shards]
+    store = [
+        "--folder",
+        str(args.folder),
+        "--nodes",
+        str(args.nodes),
+        "--edges",
+        str(args.edges),
+        "--shards",
+        args.shards,
+    ]
     launcher = [os.environ.get("MPIEXEC", "mpiexec"), "-n", ranks]
     command = [*launcher, sys.executable, __file__, "--one", way, "--grid", args.grid, *store]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
@@ -143,7 +158,11 @@ def everything(grid: dg.Grid, store: Path) -> dg.DistSparse:
     return operator
 
 
-WAYS: dict[str, Callable[[dg.Grid, Path], dg.DistSparse]] = {"everything": everything, "apart": apart, "together": together}
+WAYS: dict[str, Callable[[dg.Grid, Path], dg.DistSparse]] = {
+    "everything": everything,
+    "apart": apart,
+    "together": together,
+}
 TITLES = {
     "everything": "everything on every rank",
     "apart": "own blocks, every rank a node",
@@ -158,7 +177,9 @@ def status(name: str) -> int:
 
 
 def process_io() -> dict[str, int]:
-    """/proc/self/io: bytes that this process read by system calls (rchar) and had fetched from the disk (read_bytes)."""
+    """/proc/self/io: bytes that this process read by system calls (rchar) and had fetched from the disk
+    (read_bytes).
+    """
     pairs = (line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return {name: int(value) for name, value in pairs}
 
@@ -186,9 +207,15 @@ def report(results: dict[str, list[dict[str, list[float]]]], args: argparse.Name
 
 def row(title: str, jobs: list[dict[str, list[float]]]) -> str:
     most = lambda name: statistics.median(max(job[name]) for job in jobs)  # noqa: E731
-    share = lambda name: statistics.median(max(a / b for a, b in zip(job[name], job["blocks"], strict=True)) for job in jobs)  # noqa: E731
+    share = lambda name: statistics.median(
+        max(a / b for a, b in zip(job[name], job["blocks"], strict=True)) for job in jobs
+    )  # noqa: E731
     total = lambda name: statistics.median(sum(job[name]) for job in jobs)  # noqa: E731
-    cells = [f"{most('blocks') / MIB:.0f}", f"{most('peak') / MIB:.0f}", f"{1.3 * most('blocks') / MIB + 200:.0f}"]
+    cells = [
+        f"{most('blocks') / MIB:.0f}",
+        f"{most('peak') / MIB:.0f}",
+        f"{1.3 * most('blocks') / MIB + 200:.0f}",
+    ]
     cells += [f"{share('read'):.3f}", f"{share('pointers'):.3f}", f"{share('rchar'):.3f}"]
     cells += [f"{total('disk') / MIB:.0f}", f"{total('cpu'):.1f}", f"{most('seconds'):.1f}"]
     return f"| {title} | {' | '.join(cells)} |"
@@ -198,7 +225,9 @@ def comparison(results: dict[str, list[dict[str, list[float]]]]) -> str:
     """Ratios, beside the paper's."""
     ratios = []
     for name in ("peak", "read", "seconds"):
-        high, low = (statistics.median(max(job[name]) for job in results[way]) for way in ("everything", "together"))
+        high, low = (
+            statistics.median(max(job[name]) for job in results[way]) for way in ("everything", "together")
+        )
         ratios.append(f"{high / low:.1f}")
     return (
         f"Everything on every rank needs {ratios[0]} times the memory, reads {ratios[1]} times the bytes and takes {ratios[2]} "

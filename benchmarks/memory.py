@@ -1,12 +1,14 @@
-"""Peak memory of training against the formula of MG-GCN section 4.2, and against keeping every intermediate result.
+"""Peak memory of training against the formula of MG-GCN section 4.2, and against keeping every intermediate
+result.
 
     python benchmarks/memory.py --out benchmarks/results/memory.md
 
-Every row and column of the table is a job of its own, as a process does not always return what it once needed. All widths are
-equal, so that a buffer is n d / P numbers: L + 1 of them belong to the layers and two are the panels that `1d` receives into.
-Measured is how far the resident memory of each rank rises while it trains, beyond the adjacency matrix and the features: the
-kernel's high-water mark of the process (Linux only), on the rank where it is highest. A narrow network is trained before, so that
-what the libraries keep for themselves is there.
+Every row and column of the table is a job of its own, as a process does not always return what it once
+needed. All widths are equal, so that a buffer is n d / P numbers: L + 1 of them belong to the layers and two
+are the panels that `1d` receives into. Measured is how far the resident memory of each rank rises while it
+trains, beyond the adjacency matrix and the features: the kernel's high-water mark of the process (Linux
+only), on the rank where it is highest. A narrow network is trained before, so that what the libraries keep
+for themselves is there.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ from mpi4py import MPI
 
 import distgnn as dg
 from distgnn import local
-from distgnn.algorithms import make_grid
 from distgnn.bench import timing
 from distgnn.bench.spmm import uniform
-from distgnn.gcn.loss import Targets, softmax_cross_entropy
-from distgnn.gcn.optim import Adam
-from distgnn.gcn.training import train
-from distgnn.launch import install_abort_hook
-from distgnn.reference import normalize
+from distgnn.comm.launch import install_abort_hook
+from distgnn.nn.loss import Targets, softmax_cross_entropy
+from distgnn.nn.optim import Adam
+from distgnn.nn.reference import normalize
+from distgnn.operators import make_grid
+from distgnn.train.full_graph import train
 
 WARM_UP = 8  # features
 
@@ -48,7 +50,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, nargs="+", default=[2, 3, 5, 8])
     parser.add_argument("--out", type=Path, help="file to append to")
-    parser.add_argument("--one", choices=list(NETWORKS), help="be one of the jobs: print the bytes for the first of --layers")
+    parser.add_argument(
+        "--one", choices=list(NETWORKS), help="be one of the jobs: print the bytes for the first of --layers"
+    )
     args = parser.parse_args()
     if args.one:
         one(NETWORKS[args.one], args)
@@ -63,7 +67,16 @@ def main() -> None:
 
 def job(name: str, layers: int, args: argparse.Namespace) -> int:
     """Bytes at the peak, of one network, in processes of their own."""
-    sizes = ["--nodes", str(args.nodes), "--degree", str(args.degree), "--width", str(args.width), "--layers", str(layers)]
+    sizes = [
+        "--nodes",
+        str(args.nodes),
+        "--degree",
+        str(args.degree),
+        "--width",
+        str(args.width),
+        "--layers",
+        str(layers),
+    ]
     launcher = [os.environ.get("MPIEXEC", "mpiexec"), "-n", str(args.ranks)]
     command = [*launcher, sys.executable, __file__, "--one", name, *sizes]
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
@@ -109,7 +122,7 @@ def status(name: str) -> int:
 def few_buffers(A: dg.DistSparse, X: dg.DistDense, targets: Targets, layers: int) -> None:
     """Two epochs of the library's network."""
     A.grid.workspace.clear()
-    model = dg.gcn.GCN(A, [X.shape[1]] * (layers + 1), keep_aggregate=False, product_order="transform-first")
+    model = dg.nn.GCN(A, [X.shape[1]] * (layers + 1), keep_aggregate=False, product_order="transform-first")
     list(train(model, X, targets, Adam(0.01), 2, eval_every=0))
     A.grid.workspace.clear()
 

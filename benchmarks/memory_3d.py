@@ -1,23 +1,27 @@
-"""Memory of 3D training step by step, against a formula: min(6, L) shards, their transposes, features, weights, buffers.
+"""Memory of 3D training step by step, against a formula: min(6, L) shards, their transposes, features,
+weights, buffers.
 
     distgnn generate rmat graph --scale 18 --degree 200 --features 128 --classes 32
     distgnn prepare graph graph.dg --order double
     mpiexec -n 8 python benchmarks/memory_3d.py graph.dg --out benchmarks/results/memory-3d.md
 
-The network is that of Plexus section 6.2: L layers, hidden width 128, AdamW, trained features; the order is the double
-permutation, with which layers up to the sixth have shards of their own (section 5.1). Measured is how far the resident memory of
-a rank rises above what it was before the first step: the kernel's high-water mark of the process after each step (Linux only), on
-the rank where it is highest. Before, a shard and features are loaded and dropped and a small network is trained, so that what
-libraries keep for themselves is there.
+The network is that of Plexus section 6.2: L layers, hidden width 128, AdamW, trained features; the order is
+the double permutation, with which layers up to the sixth have shards of their own (section 5.1). Measured is
+how far the resident memory of a rank rises above what it was before the first step: the kernel's high-water
+mark of the process after each step (Linux only), on the rank where it is highest. Before, a shard and
+features are loaded and dropped and a small network is trained, so that what libraries keep for themselves is
+there.
 
-The formula, in bytes per rank on the grid (Gx, Gy, Gz), for n nodes, z non-zeros and widths d_0, ..., d_L in float32; p_l and c_l
-are the sizes of the axes that cut rows and columns of A in layer l, f_l of the one that cuts the columns of its input:
+The formula, in bytes per rank on the grid (Gx, Gy, Gz), for n nodes, z non-zeros and widths d_0, ..., d_L in
+float32; p_l and c_l are the sizes of the axes that cut rows and columns of A in layer l, f_l of the one that
+cuts the columns of its input:
 
     shard            of layer l           8 z/(p_l c_l) + 4 n/p_l, and transposed 8 z/(p_l c_l) + 4 n/c_l
     features                              4 n d_0/P; AdamW's two moments and the gradient as much each
     weights          of layer l           4 d_l d_(l+1)/P, with moments and gradient; and 4 d_l d_(l+1)/(f_l c_l) gathered
     buffers          of the layers        L + 2 of the largest of 4 n d_l/(p_l f_l) and 4 n d_0/(c_0 f_0): T of each layer and two
-                                          that come and go; the features gathered in layer 0 lie in one of them
+                                          that come and go; the features gathered in layer 0 lie in one of
+                                          them
     signs            of layer l > 0       n d_l/(8 c_l f_l)
     sums                                  what others have of CHUNKS chunks
 """
@@ -36,18 +40,19 @@ import numpy as np
 from memory import rise, status
 from mpi4py import MPI
 
-from distgnn import gallery, reduction
-from distgnn.algorithms import distribute, make_grid
-from distgnn.algorithms.plexus_3d import ROLES
+from distgnn import gallery
+from distgnn.arrays.tuning import TUNING
 from distgnn.bench import timing
-from distgnn.gcn.job import parse_grid
-from distgnn.gcn.model import GCN
-from distgnn.gcn.optim import AdamW
-from distgnn.gcn.training import train
-from distgnn.launch import install_abort_hook
-from distgnn.matrix import scatter
+from distgnn.comm.launch import install_abort_hook
+from distgnn.nn.gcn import GCN
+from distgnn.nn.optim import AdamW
+from distgnn.operators import distribute, make_grid
+from distgnn.operators.dense import scatter
+from distgnn.operators.plexus_3d import ROLES
 from distgnn.store import Store, load, load_features
 from distgnn.store.distributed import load_targets
+from distgnn.train.full_graph import train
+from distgnn.train.run import parse_grid
 
 HIDDEN = 128
 MIB = 2**20
@@ -81,7 +86,9 @@ def main() -> None:
 
 
 def warm_up(comm: MPI.Intracomm, store: Store, sizes: Any) -> None:
-    """Load and drop a shard and features, and train a small network: libraries and kernels then have what they need."""
+    """Load and drop a shard and features, and train a small network: libraries and kernels then have what
+    they need.
+    """
     load_features(store, load(store, make_grid(comm, "3d", sizes), "3d", "double").input_layout, "double")
     A = gallery.sbm(2000, features=0, seed=0).A.astype("float32")
     model = GCN(distribute(A, make_grid(comm, "3d", sizes), "3d"), [8, 16, 4])
@@ -114,7 +121,8 @@ def formula(store: Store, sizes: Any, layers: int) -> dict[str, dict[str, float]
     """Step -> what is held by then -> bytes."""
     n, z, P = store.n, store.nnz, sizes["x"] * sizes["y"] * sizes["z"]
     widths = [store.width, *[HIDDEN] * (layers - 1), store.classes]
-    cut = [tuple(sizes[axis] for axis in ROLES[number % 3]) for number in range(layers)]  # (p, c, f) of every layer
+    # (p, c, f) of every layer
+    cut = [tuple(sizes[axis] for axis in ROLES[number % 3]) for number in range(layers)]
     shards = cut[:6]
     entries = sum(8 * z / (p * c) for p, c, _ in shards)
     features = 4 * n * widths[0] / P
@@ -131,14 +139,19 @@ def formula(store: Store, sizes: Any, layers: int) -> dict[str, dict[str, float]
         "gathered weights": max(W / (c * f) for W, (_, c, f) in zip(weights, cut, strict=True)),
         "buffers of the layers": (layers + 2) * buffer,
         "signs": sum(n * width / (8 * c * f) for width, (_, c, f) in zip(widths[1:-1], cut[1:], strict=True)),
-        "sums": max((reduction.CHUNKS * block_bytes(buffer) * (p - 1) / p for p in groups), default=0),
+        "sums": max((TUNING.sums_under_way * block_bytes(buffer) * (p - 1) / p for p in groups), default=0),
     }
-    return {"adjacency loaded": loaded, "features loaded": with_features, "first epoch": trained, "third epoch": trained}
+    return {
+        "adjacency loaded": loaded,
+        "features loaded": with_features,
+        "first epoch": trained,
+        "third epoch": trained,
+    }
 
 
 def block_bytes(product: float) -> float:
     """What is summed at a time."""
-    return min(max(product / reduction.BLOCKS, reduction.SMALLEST_BLOCK), reduction.CHUNK)
+    return min(max(product / TUNING.sum_blocks, TUNING.smallest_sum_block), TUNING.sum_chunk)
 
 
 def report(measured: dict[str, int], expected: dict[str, dict[str, float]], args: argparse.Namespace) -> str:
@@ -155,7 +168,9 @@ def report(measured: dict[str, int], expected: dict[str, dict[str, float]], args
     ]
     for step, parts in expected.items():
         total = sum(parts.values())
-        lines.append(f"| {step} | {total / MIB:.1f} | {measured[step] / MIB:.1f} | {measured[step] / total:.3f} |")
+        lines.append(
+            f"| {step} | {total / MIB:.1f} | {measured[step] / MIB:.1f} | {measured[step] / total:.3f} |"
+        )
     named = ", ".join(f"{name} {size / MIB:.1f}" for name, size in parts.items())
     lines += ["", f"Of the formula's last line: {named} MiB."]
     return "\n".join(lines) + "\n\n"

@@ -1,13 +1,14 @@
-"""Seconds of an epoch of minibatch training and what they are spent on (Tripathy et al., MLSys 2024, figures 4 and 6).
+"""Seconds of an epoch of minibatch training and what they are spent on (Tripathy et al., MLSys 2024, figures
+4 and 6).
 
     distgnn generate rmat rmat21 --scale 21 --degree 16 --features 64 --classes 16 --split 0.05/0.05/0.1
     distgnn prepare rmat21 rmat21.dg
     mpiexec -n 4 python benchmarks/minibatches.py rmat21.dg --out benchmarks/results/minibatches.md
 
-Table 4's networks: GraphSAGE, batches of 1024, fanout 15, 10, 5; LADIES, batches of 512, 512 nodes per layer, here two layers
-and one. With the graph on every rank and partitioned, for every replication factor. The first epoch of each is not counted;
-evaluation is not part of an epoch. Seconds are means over ranks, those of waiting for others included; sampling and fetching
-include their communication.
+Table 4's networks: GraphSAGE, batches of 1024, fanout 15, 10, 5; LADIES, batches of 512, 512 nodes per layer,
+here two layers and one. With the graph on every rank and partitioned, for every replication factor. The first
+epoch of each is not counted; evaluation is not part of an epoch. Seconds are means over ranks, those of
+waiting for others included; sampling and fetching include their communication.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.algorithms import grids, make_grid
 from distgnn.bench.timing import machine
-from distgnn.gcn import GCN, Adam, SageMean
-from distgnn.launch import install_abort_hook
-from distgnn.sampling import GraphSage, Ladies, MinibatchTraining, Partitioned, Replicated
-from distgnn.sampling.settings import PER_UPDATE
-from distgnn.sampling.training import STEPS
+from distgnn.comm.launch import install_abort_hook
+from distgnn.nn import GCN, Adam, SageMean
+from distgnn.operators import grids, make_grid
+from distgnn.sampling import GraphSage, Ladies, Partitioned, Replicated
 from distgnn.store import load_targets
 from distgnn.store.neighbours import Neighbours
+from distgnn.train import MinibatchTraining
+from distgnn.train.minibatch import STEPS
+from distgnn.train.settings import PER_UPDATE
 
 #: Name -> (network, sampler, fanout, batch size)
 KINDS: dict[str, tuple[Any, Any, list[int], int]] = {
@@ -77,7 +79,9 @@ def rows(comm: MPI.Intracomm, store: dg.Store, kind: str, args: argparse.Namespa
         grid.free()
 
 
-def measure(grid: dg.Grid, store: dg.Store, kind: str, partitioned: bool, args: argparse.Namespace) -> Iterator[str]:
+def measure(
+    grid: dg.Grid, store: dg.Store, kind: str, partitioned: bool, args: argparse.Namespace
+) -> Iterator[str]:
     network, sampler, fanout, batch_size = KINDS[kind]
     order = store.order()
     matrix: Any = Neighbours(order, not store.manifest["directed"]) if network is SageMean else order
@@ -88,10 +92,14 @@ def measure(grid: dg.Grid, store: dg.Store, kind: str, partitioned: bool, args: 
     for bulk in args.bulk:
         model = network(operator, [store.width, *hidden, store.classes])
         targets = model.targets(*load_targets(store, model.output_layout))
-        training = MinibatchTraining(model, X, targets, sampler(graph, fanout), batch_size, max(PER_UPDATE, grid.size), bulk)
+        training = MinibatchTraining(
+            model, X, targets, sampler(graph, fanout), batch_size, max(PER_UPDATE, grid.size), bulk
+        )
         records = list(training.train(Adam(), args.epochs + 1, eval_every=0))[1:]
         steps = np.array([[record["steps"][name] for name in STEPS] for record in records])
-        everybody = np.array(grid.world.gather_objects([np.median([r["seconds"] for r in records]), *np.median(steps, axis=0)]))
+        everybody = np.array(
+            grid.world.gather_objects([np.median([r["seconds"] for r in records]), *np.median(steps, axis=0)])
+        )
         seconds, *parts = everybody.mean(axis=0)
         words = sum(grid.world.gather_objects(records[0]["words"])) / 1e6
         shares = " | ".join(f"{part:.2f} ({part / seconds:.0%})" for part in parts)

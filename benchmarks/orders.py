@@ -2,8 +2,9 @@
 
     mpiexec -n 4 python benchmarks/orders.py --out benchmarks/results/orders.md          # and -n 8
 
-Epochs of both orders alternate. Where ranks share cores, a rank that waits lends its core to the others, so that seconds hide the
-imbalance that ranks on cores of their own would feel; hence the non-zeros of the fullest rank against the mean beside them.
+Epochs of both orders alternate. Where ranks share cores, a rank that waits lends its core to the others, so
+that seconds hide the imbalance that ranks on cores of their own would feel; hence the non-zeros of the
+fullest rank against the mean beside them.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 from distgnn import gallery
-from distgnn.algorithms import make_grid
 from distgnn.bench import timing
 from distgnn.bench.epochs import epochs
 from distgnn.layout import partition
-from distgnn.reference import normalize
+from distgnn.nn.reference import normalize
+from distgnn.operators import make_grid
 
 BARE = {"features": 0, "classes": 0}
 GRAPHS = {
     "R-MAT": lambda n: gallery.rmat(n, degree=32, scramble=False, **BARE).A,
-    "planted partition": lambda n: gallery.sbm(n, degree_exponent=2.5, size_exponent=2.5, scramble=False, **BARE).A,
+    "planted partition": lambda n: (
+        gallery.sbm(n, degree_exponent=2.5, size_exponent=2.5, scramble=False, **BARE).A
+    ),
     "road-like": lambda n: gallery.road(n, **BARE).A,
 }
 
@@ -81,7 +84,9 @@ def measure(comm: MPI.Intracomm, name: str, graph: sp.csr_array, args: argparse.
 
 
 def balance(A: sp.csr_array, ranks: int) -> tuple[float, float]:
-    """Non-zeros of the fullest block row over the mean; and, summed over stages, of each stage's fullest block over the mean."""
+    """Non-zeros of the fullest block row over the mean; and, summed over stages, of each stage's fullest
+    block over the mean.
+    """
     parts = partition(A.shape[0], ranks)
     column = np.searchsorted(parts, A.indices, side="right") - 1
     rows = [column[A.indptr[first] : A.indptr[last]] for first, last in pairwise(parts)]

@@ -1,12 +1,14 @@
-"""Epochs with communication hidden behind computation, beside the same epochs one after the other (MG-GCN sections 4.3 and 6.4).
+"""Epochs with communication hidden behind computation, beside the same epochs one after the other (MG-GCN
+sections 4.3 and 6.4).
 
 Run one rank per host, at several rates of their links, each a section of the results:
 
-    mpiexec -n 4 -hosts h1,h2,h3,h4 python benchmarks/overlap.py --name "100 Mbit/s" --out benchmarks/results/overlap.md
+    mpiexec -n 4 -hosts h1,h2,h3,h4 python benchmarks/overlap.py --name "100 Mbit/s" --out
+    benchmarks/results/overlap.md
 
-Epochs alternate between the two, so that whatever else the machine does hits both alike; what is quoted are medians, of each
-epoch the rank that took longest. Exposed communication is the time in which a rank waits for messages or drives MPI. Losses of
-all epochs must be equal to the last bit.
+Epochs alternate between the two, so that whatever else the machine does hits both alike; what is quoted are
+medians, of each epoch the rank that took longest. Exposed communication is the time in which a rank waits for
+messages or drives MPI. Losses of all epochs must be equal to the last bit.
 """
 
 from __future__ import annotations
@@ -25,17 +27,19 @@ from mpi4py import MPI
 
 import distgnn as dg
 from distgnn import gallery
-from distgnn.algorithms import make_grid
 from distgnn.bench import timing
 from distgnn.bench.epochs import epochs
-from distgnn.matrix import MatrixSource
-from distgnn.reference import normalize
+from distgnn.nn.reference import normalize
+from distgnn.operators import make_grid
+from distgnn.operators.sources import MatrixSource
 
 TILE = 1 << 12
 
 
 class UniformBlocks:
-    """A symmetric matrix whose entries are all equally likely to be non-zero. Each rank makes the tiles that it asks for."""
+    """A symmetric matrix whose entries are all equally likely to be non-zero. Each rank makes the tiles that
+    it asks for.
+    """
 
     symmetric = True
     dtype = np.dtype(np.float32)
@@ -46,7 +50,10 @@ class UniformBlocks:
 
     def block(self, rows: tuple[int, int], cols: tuple[int, int]) -> sp.csr_array:
         top, left = rows[0] // TILE, cols[0] // TILE
-        tiles = [[self._tile(i, j) for j in range(left, -(-cols[1] // TILE))] for i in range(top, -(-rows[1] // TILE))]
+        tiles = [
+            [self._tile(i, j) for j in range(left, -(-cols[1] // TILE))]
+            for i in range(top, -(-rows[1] // TILE))
+        ]
         whole = sp.block_array(tiles, format="csr")
         first = np.array([top, left]) * TILE
         return sp.csr_array(whole[slice(*np.subtract(rows, first[0])), slice(*np.subtract(cols, first[1]))])
@@ -61,7 +68,10 @@ class UniformBlocks:
         cells = np.cumsum(rng.geometric(density, int(expected + 6 * expected**0.5 + 10))) - 1
         at, columns = np.divmod(cells[cells < height * width], width)
         values = np.full(len(at), 1 / self.degree, np.float32)
-        tile = sp.csr_array((values, columns.astype(np.int32), np.searchsorted(at, np.arange(height + 1))), shape=(height, width))
+        tile = sp.csr_array(
+            (values, columns.astype(np.int32), np.searchsorted(at, np.arange(height + 1))),
+            shape=(height, width),
+        )
         return tile if i < j else sp.csr_array(sp.triu(tile) + sp.triu(tile, 1).T)
 
 
@@ -77,7 +87,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--graph", choices=list(GRAPHS), default="rmat")
     parser.add_argument("--scale", type=int, default=16, help="log2 of the nodes")
-    parser.add_argument("--degree", type=float, default=32, help="non-zeros per node, of rmat before duplicates are merged")
+    parser.add_argument(
+        "--degree", type=float, default=32, help="non-zeros per node, of rmat before duplicates are merged"
+    )
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 128, 128, 32])
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--algorithms", nargs="+", default=["1d", "1.5d"])
@@ -114,8 +126,12 @@ def measure(comm: MPI.Intracomm, A: Any, name: str, args: argparse.Namespace) ->
     return {"name": f"{name} {'x'.join(map(str, grid.shape.values()))}"} | medians
 
 
-def timed(grid: dg.Grid, A: Any, name: str, overlap: bool, args: argparse.Namespace) -> Iterator[tuple[float, list[float]]]:
-    """Train without end; yields the loss and (seconds, exposed communication, other than that, SpMM, words) of an epoch."""
+def timed(
+    grid: dg.Grid, A: Any, name: str, overlap: bool, args: argparse.Namespace
+) -> Iterator[tuple[float, list[float]]]:
+    """Train without end; yields the loss and (seconds, exposed communication, other than that, SpMM, words)
+    of an epoch.
+    """
     records = epochs(grid, A, name, args.widths, dropout=args.dropout)
     while True:
         grid.overlap = overlap
@@ -123,7 +139,10 @@ def timed(grid: dg.Grid, A: Any, name: str, overlap: bool, args: argparse.Namesp
         record = next(records)
         exposed = record["phases"]["comm"]
         spmm = record["phases"]["spmm"]
-        yield record["loss"], [record["seconds"], exposed, record["seconds"] - exposed, spmm, float(record["words"])]
+        yield (
+            record["loss"],
+            [record["seconds"], exposed, record["seconds"] - exposed, spmm, float(record["words"])],
+        )
 
 
 def report(rows: list[dict[Any, Any]], ranks: int, args: argparse.Namespace) -> str:

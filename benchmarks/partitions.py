@@ -1,12 +1,14 @@
-"""Partitioners compared (Table 2 of ``sparsity-aware.txt``): what is sent on average and at most, and what finding out costs.
+"""Partitioners compared (Table 2 of ``sparsity-aware.txt``): what is sent on average and at most, and what
+finding out costs.
 
     python benchmarks/partitions.py --out benchmarks/results/partitions.md
     python benchmarks/partitions.py --matrix GRAPH.npz --parts 8 64             # or .mtx: a graph of your own
 
-Graphs: `irregular`, a degree-corrected planted partition whose communities and degrees follow power laws; `rmat`, of Graph500,
-where a hub's row can have more non-zeros than a part should; `rmat-large`, of Graph500, too, with four times the nodes and fewer
-non-zeros in a row, and `rmat-mild`, with milder quadrants, where none has; `road`, a regular one. Nothing is multiplied: the
-volumes are counts, a row of H is `--width` float32 words.
+Graphs: `irregular`, a degree-corrected planted partition whose communities and degrees follow power laws;
+`rmat`, of Graph500, where a hub's row can have more non-zeros than a part should; `rmat-large`, of Graph500,
+too, with four times the nodes and fewer non-zeros in a row, and `rmat-mild`, with milder quadrants, where
+none has; `road`, a regular one. Nothing is multiplied: the volumes are counts, a row of H is `--width`
+float32 words.
 """
 
 from __future__ import annotations
@@ -30,11 +32,20 @@ from distgnn.partition import METHODS, Pattern, Quality, largest_over_mean, meas
 
 GRAPHS: dict[str, Callable[[], Any]] = {
     "irregular": lambda: gallery.sbm(
-        100_000, communities=400, size_exponent=2.0, degree_exponent=2.5, degree=16, mixing=0.2, features=0, seed=1
+        100_000,
+        communities=400,
+        size_exponent=2.0,
+        degree_exponent=2.5,
+        degree=16,
+        mixing=0.2,
+        features=0,
+        seed=1,
     ),
     "rmat": lambda: gallery.rmat(1 << 16, degree=28, features=0, seed=1),
     "rmat-large": lambda: gallery.rmat(1 << 18, features=0, seed=1),
-    "rmat-mild": lambda: gallery.rmat(1 << 16, degree=28, features=0, seed=1, probabilities=(0.45, 0.15, 0.15, 0.25)),
+    "rmat-mild": lambda: gallery.rmat(
+        1 << 16, degree=28, features=0, seed=1, probabilities=(0.45, 0.15, 0.15, 0.25)
+    ),
     "road": lambda: gallery.road(250_000, features=0, seed=1),
 }
 
@@ -47,19 +58,27 @@ def main() -> None:
     parser.add_argument("--parts", type=int, nargs="+", default=[16, 32, 64, 128, 256])
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, help="folder for part vectors and their seconds; those there are not made again")
+    parser.add_argument(
+        "--keep", type=Path, help="folder for part vectors and their seconds; those there are not made again"
+    )
     parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     show(f"# {date.today()}: `python benchmarks/partitions.py {shlex.join(sys.argv[1:])}`\n", args.out)
-    show(f"{timing.machine()}, one thread; MB of float32 per part and product at width {args.width}.\n", args.out)
-    matrices = {args.matrix.name: lambda: read(args.matrix)} if args.matrix else {name: GRAPHS[name] for name in args.graphs}
+    show(
+        f"{timing.machine()}, one thread; MB of float32 per part and product at width {args.width}.\n",
+        args.out,
+    )
+    matrices = (
+        {args.matrix.name: lambda: read(args.matrix)}
+        if args.matrix
+        else {name: GRAPHS[name] for name in args.graphs}
+    )
     for name, make in matrices.items():
         pattern = Pattern.of(getattr(graph := make(), "A", graph))
         show(f"## {name}: {pattern.n:,} nodes, {pattern.nnz:,} non-zeros\n", args.out)
         show(
-            "| K | method | average MB | max MB | max/average | received max/average | total, rows | of the best other | "
-            "edge cut | non-zeros max/mean | max MB of METIS's | seconds | of hypergraph's |\n"
-            "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|", args.out,
+            "| K | method | average MB | max MB | max/average | received max/average | total, rows | of the best other | " "edge cut | non-zeros max/mean | max MB of METIS's | seconds | of hypergraph's |\n" "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+            args.out,
         )  # fmt: skip
         for parts in args.parts:
             show("\n".join(compare(name, pattern, parts, args)), args.out)
@@ -86,7 +105,9 @@ def compare(name: str, pattern: Pattern, parts: int, args: argparse.Namespace) -
     return [row(parts, method, made, args.width) for method in made]
 
 
-def timed(name: str, pattern: Pattern, parts: int, method: str, args: argparse.Namespace) -> tuple[np.ndarray, float]:
+def timed(
+    name: str, pattern: Pattern, parts: int, method: str, args: argparse.Namespace
+) -> tuple[np.ndarray, float]:
     """The part vector and the processor seconds it took to make it, all on one thread."""
     kept = None if args.keep is None else args.keep / f"{name}-{method}-{parts}-{args.seed}.npz"
     if kept is not None and kept.exists():

@@ -2,9 +2,10 @@
 
     python benchmarks/prepare.py --out benchmarks/results/prepare.md
 
-Runs are launched in turns, `--repeats` of each, and the fastest is told: what else the machine does only slows runs down. Beside
-the seconds on the clock stand those of the processor, of the rank that needed most of them: what would be left if every rank had
-a core of its own and the disk were never waited for. Every store is compared with the first by the checksums of all files.
+Runs are launched in turns, `--repeats` of each, and the fastest is told: what else the machine does only
+slows runs down. Beside the seconds on the clock stand those of the processor, of the rank that needed most of
+them: what would be left if every rank had a core of its own and the disk were never waited for. Every store
+    is compared with the first by the checksums of all files.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def main() -> None:
     parser.add_argument("--order", default="random")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--scratch", type=Path, help="where to make graph and stores (default: the system's temporary folder)")
+    parser.add_argument(
+        "--scratch", type=Path, help="where to make graph and stores (default: the system's temporary folder)"
+    )
     parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
@@ -85,7 +88,9 @@ def table(args: argparse.Namespace, folder: Path) -> str:
                 raise SystemExit(f"the store of {ranks} ranks differs from the first")
             print(f"{ranks} ranks: {total(found[-1]):.1f} s", file=sys.stderr, flush=True)
     best = {ranks: min(found, key=total) for ranks, found in runs.items()}
-    shards = "x".join(str(len(facts["orders"][args.order.split(",")[0]][side]) - 1) for side in ("rows", "cols"))
+    shards = "x".join(
+        str(len(facts["orders"][args.order.split(",")[0]][side]) - 1) for side in ("rows", "cols")
+    )
     lines = [
         f"## {date.today()}: `python benchmarks/prepare.py {shlex.join(sys.argv[1:])}`",
         "",
@@ -99,16 +104,33 @@ def table(args: argparse.Namespace, folder: Path) -> str:
         "|---|" + "---:|" * (2 * len(best) + 1),
     ]
     for stage, names in {**STAGES, "all": ("",)}.items():
-        lines.append(row(stage, [[one for one in stages if one[0].startswith(names)] for stages in best.values()]))
-    peaks = [f"{counted(ranks)} {max(stage[2] for stage in stages) / 2**20:.0f} MiB" for ranks, stages in best.items()]
+        lines.append(
+            row(stage, [[one for one in stages if one[0].startswith(names)] for stages in best.values()])
+        )
+    peaks = [
+        f"{counted(ranks)} {max(stage[2] for stage in stages) / 2**20:.0f} MiB"
+        for ranks, stages in best.items()
+    ]
     lines += ["", f"Peak memory of a rank: {', '.join(peaks)}."]
     return "\n".join(lines) + "\n\n"
 
 
 def run(ranks: int, folder: Path, order: str) -> list[Any]:
-    """The stages of one launch: [name, seconds, peak bytes of a rank, processor seconds of the busiest rank] each."""
+    """The stages of one launch: [name, seconds, peak bytes of a rank, processor seconds of the busiest rank]
+    each.
+    """
     mpiexec = str(Path(sys.executable).with_name("mpiexec"))
-    words = [mpiexec, "-n", str(ranks), sys.executable, "-c", RUN, str(folder / "graph"), str(folder / "graph.dg"), order]
+    words = [
+        mpiexec,
+        "-n",
+        str(ranks),
+        sys.executable,
+        "-c",
+        RUN,
+        str(folder / "graph"),
+        str(folder / "graph.dg"),
+        order,
+    ]
     stages: list[Any] = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
     return stages
 
@@ -119,7 +141,10 @@ def total(stages: list[Any]) -> float:
 
 def row(name: str, runs: list[list[Any]]) -> str:
     """A line of the table: some stages of every number of ranks."""
-    clock, processor = [total(stages) for stages in runs], [sum(stage[3] for stage in stages) for stages in runs]
+    clock, processor = (
+        [total(stages) for stages in runs],
+        [sum(stage[3] for stage in stages) for stages in runs],
+    )
     return f"| {name} | {' | '.join(f'{one:.2f}' for one in clock + processor)} | {processor[0] / processor[-1]:.2f} |"
 
 

@@ -1,9 +1,11 @@
-"""Sampling in bulk against one minibatch at a time, on one rank (Tripathy et al., MLSys 2024, Figure 5 and section 4.1.4).
+"""Sampling in bulk against one minibatch at a time, on one rank (Tripathy et al., MLSys 2024, Figure 5 and
+section 4.1.4).
 
     python benchmarks/sampling.py --out benchmarks/results/sampling.md
 
-Every candidate draws the same minibatches of one epoch, k at a time, so all of a row make the same samples. What a bulk saves is
-what a call costs whatever it does, so it saves most where a minibatch is small. Edges are the non-zeros of all blocks.
+Every candidate draws the same minibatches of one epoch, k at a time, so all of a row make the same samples.
+What a bulk saves is what a call costs whatever it does, so it saves most where a minibatch is small. Edges
+are the non-zeros of all blocks.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ import scipy.sparse as sp
 from distgnn.bench import timing
 from distgnn.gallery import RMat
 from distgnn.ledger import Ledger
-from distgnn.reference import normalize
-from distgnn.sampling import FastGCN, GraphSage, Ladies, Minibatches, Replicated, Saint, Sampler
+from distgnn.nn.reference import normalize
+from distgnn.sampling import FastGCN, GraphSage, Ladies, Replicated, Saint, Sampler
 from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY
+from distgnn.train import Minibatches
 
 KS = (1, 4, 16, 64)
 REPEATS = 7
@@ -34,10 +37,18 @@ class Multiplied:
     """A replicated graph that is only multiplied, as a partitioned one is: GraphSAGE draws from Q A itself."""
 
     def __init__(self, G: Replicated) -> None:
-        self.shape, self.dtype, self.n, self.multiply, self.pieces, self.map = G.shape, G.dtype, G.n, G.multiply, G.pieces, G.map
+        self.shape, self.dtype, self.n, self.multiply, self.pieces, self.map = (
+            G.shape,
+            G.dtype,
+            G.n,
+            G.multiply,
+            G.pieces,
+            G.map,
+        )
 
 
-#: Name -> (batch sizes, sampler for a batch size). All but SAGE take as many vertices per layer as a batch has.
+#: Name -> (batch sizes, sampler for a batch size). All but SAGE take as many vertices per layer as a batch
+#: has.
 KINDS: dict[str, tuple[tuple[int, ...], Callable[[Replicated, int], Sampler]]] = {
     "SAGE 15,10,5": ((1, 4, 16, 64, 256, 1024), lambda G, size: GraphSage(G, [15, 10, 5])),
     "SAGE 15,10,5 from Q A": ((1, 64, 1024), lambda G, size: GraphSage(Multiplied(G), [15, 10, 5])),
@@ -103,12 +114,16 @@ def row(G: Replicated, kind: str, size: int, args: argparse.Namespace) -> str:
         for first in range(0, len(batches), k):
             sampler.sample(batches[first : first + k], first=first)
 
-    spent = timing.in_turns({str(k): lambda k=k: epoch(k) for k in KS}, args.seconds, clock=args.clock, most=4)
+    spent = timing.in_turns(
+        {str(k): lambda k=k: epoch(k) for k in KS}, args.seconds, clock=args.clock, most=4
+    )
     rates = [edges / min(spent[str(k)]) for k in KS]
     one, all_ = shares(lambda: epoch(1)), shares(lambda: epoch(64))
     steps = " | ".join(f"{a:.0%} → {b:.0%}" for a, b in zip(one, all_, strict=True))
     shown = " | ".join(f"{rate / 1e6:.3g}" for rate in rates)
-    text = f"| {kind} | {size} | {edges / len(batches):,.0f} | {shown} | {rates[-1] / rates[0]:.1f} | {steps} |"
+    text = (
+        f"| {kind} | {size} | {edges / len(batches):,.0f} | {shown} | {rates[-1] / rates[0]:.1f} | {steps} |"
+    )
     print(text, file=sys.stderr)
     return text
 
@@ -122,7 +137,9 @@ def shares(run: Callable[[], None]) -> list[float]:
             run()
             total = timing.CLOCKS["wall"]() - before
         events = ledger.events or []
-        found.append((total, [sum(e.stop - e.start for e in events if e.operation == name) / total for name in STEPS]))
+        found.append(
+            (total, [sum(e.stop - e.start for e in events if e.operation == name) / total for name in STEPS])
+        )
     return min(found)[1]
 
 

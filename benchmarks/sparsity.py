@@ -1,14 +1,16 @@
-"""Epochs that send whole blocks beside epochs that send only the rows needed, in every order of a store (Figures 3 and 7 of
-``sparsity-aware.txt``).
+"""Epochs that send whole blocks beside epochs that send only the rows needed, in every order of a store
+(Figures 3 and 7 of ``sparsity-aware.txt``).
 
     distgnn generate road road --nodes 250000 --features 128 --classes 32
     distgnn prepare road road.dg --partition metis:4,volume:4,metis:2,volume:2
-    mpiexec -n 4 -hosts h1,h2,h3,h4 python benchmarks/sparsity.py road.dg --name "200 Mbit/s" --out benchmarks/results/sparsity.md
+    mpiexec -n 4 -hosts h1,h2,h3,h4 python benchmarks/sparsity.py road.dg --name "200 Mbit/s" --out
+    benchmarks/results/sparsity.md
 
-Whole blocks and sparsity-aware products in the store's first order, then sparsity-aware ones in each order whose parts are as
-many as the grid has block rows. Everything else that helps is on in all of them: overlap, the narrow side first, A X kept. Epochs
-take turns; quoted are medians, of each epoch the rank that took longest. Losses must be equal to rounding. `--interface eth0`
-also counts the bytes that the network card sends, where every rank has a host of its own.
+Whole blocks and sparsity-aware products in the store's first order, then sparsity-aware ones in each order
+whose parts are as many as the grid has block rows. Everything else that helps is on in all of them: overlap,
+the narrow side first, A X kept. Epochs take turns; quoted are medians, of each epoch the rank that took
+longest. Losses must be equal to rounding. `--interface eth0` also counts the bytes that the network card
+sends, where every rank has a host of its own.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.algorithms import make_grid
 from distgnn.bench import timing
-from distgnn.gcn.model import GCN
-from distgnn.gcn.optim import Adam
-from distgnn.gcn.training import train
-from distgnn.launch import install_abort_hook
+from distgnn.comm.launch import install_abort_hook
 from distgnn.ledger import Ledger
+from distgnn.nn.gcn import GCN
+from distgnn.nn.optim import Adam
+from distgnn.operators import make_grid
 from distgnn.store import Store, load, load_features, load_targets
+from distgnn.train.full_graph import train
 
 ITEMSIZE = 4
 
@@ -40,8 +42,12 @@ ITEMSIZE = 4
 def main() -> None:
     install_abort_hook()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("store", help="with orders by partition, of as many parts as the grids have block rows")
-    parser.add_argument("--algorithms", nargs="+", default=["1d", "1.5d"], choices=["1d", "1.5d"], help="1.5d with c = 2")
+    parser.add_argument(
+        "store", help="with orders by partition, of as many parts as the grids have block rows"
+    )
+    parser.add_argument(
+        "--algorithms", nargs="+", default=["1d", "1.5d"], choices=["1d", "1.5d"], help="1.5d with c = 2"
+    )
     parser.add_argument("--hidden", type=int, nargs="+", default=[128, 128])
     parser.add_argument("--epochs", type=int, default=5, help="timed epochs of each, after one to warm up")
     parser.add_argument("--interface", help="network interface whose sent bytes to count")
@@ -60,8 +66,12 @@ def main() -> None:
                     file.write(text)
 
 
-def measure(comm: MPI.Intracomm, store: Store, algorithm: str, args: argparse.Namespace) -> list[tuple[str, np.ndarray]]:
-    """(what, [seconds, exposed communication, MB received by all ranks, by the busiest, sent by the busiest card]) of each."""
+def measure(
+    comm: MPI.Intracomm, store: Store, algorithm: str, args: argparse.Namespace
+) -> list[tuple[str, np.ndarray]]:
+    """(what, [seconds, exposed communication, MB received by all ranks, by the busiest, sent by the busiest
+    card]) of each.
+    """
     grid = make_grid(comm, algorithm, {"reps": 2} if algorithm == "1.5d" else None)
     first = store.orders[0]
     runs = {"whole blocks": epochs(store, grid, algorithm, first, False, args)}
@@ -77,7 +87,9 @@ def measure(comm: MPI.Intracomm, store: Store, algorithm: str, args: argparse.Na
             losses[what], found = next(run)
             samples[what].append(found)
         expected = losses["whole blocks"]
-        assert all(abs(loss - expected) <= 1e-4 * abs(expected) for loss in losses.values()), f"losses differ: {losses}"
+        assert all(abs(loss - expected) <= 1e-4 * abs(expected) for loss in losses.values()), (
+            f"losses differ: {losses}"
+        )
     return [(what, np.median(found[1:], axis=0)) for what, found in samples.items()]
 
 
@@ -101,7 +113,10 @@ def epochs(
         card = sent(args.interface) - before
         rank: list[Any] = [record["seconds"], record["phases"]["comm"], ledger.bytes / 1e6, card / 1e6]
         seconds, exposed, received, cards = np.array(comm.gather_objects(rank)).T
-        yield record["loss"], [seconds.max(), exposed.max(), received.sum(), received.max(), cards.max(), cards.sum()]
+        yield (
+            record["loss"],
+            [seconds.max(), exposed.max(), received.sum(), received.max(), cards.max(), cards.sum()],
+        )
 
 
 def sent(interface: str | None) -> int:
@@ -115,7 +130,9 @@ def sent(interface: str | None) -> int:
     raise SystemExit(f"no interface {interface} here; name one with --interface")
 
 
-def report(rows: list[tuple[str, np.ndarray]], store: Store, algorithm: str, ranks: int, args: argparse.Namespace) -> str:
+def report(
+    rows: list[tuple[str, np.ndarray]], store: Store, algorithm: str, ranks: int, args: argparse.Namespace
+) -> str:
     """Markdown."""
     widths = "-".join(map(str, [store.width, *args.hidden, store.classes]))
     shape = "" if algorithm == "1d" else f", {ranks // 2} x 2"

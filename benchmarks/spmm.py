@@ -1,6 +1,6 @@
 """Host SpMM on every graph and width of the comparison; appends a Markdown section to a results file.
 
-    python benchmarks/spmm.py --prototype k6x.so --out benchmarks/results/spmm-host.md
+python benchmarks/spmm.py --prototype k6x.so --out benchmarks/results/spmm-host.md
 """
 
 from __future__ import annotations
@@ -14,12 +14,25 @@ from pathlib import Path
 from distgnn.bench import spmm, timing
 from distgnn.cli import bench
 
-GRAPHS = ["rmat-15", "rmat-16", "rmat-17", "rmat-18", "rmat-19", "rmat-20", "uniform-17", "uniform-20", "planted-17", "road-18"]
+GRAPHS = [
+    "rmat-15",
+    "rmat-16",
+    "rmat-17",
+    "rmat-18",
+    "rmat-19",
+    "rmat-20",
+    "uniform-17",
+    "uniform-20",
+    "planted-17",
+    "road-18",
+]
 MEMORY = 6 << 30  # of B and C together; wider points are left out
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     bench.add_arguments(parser)
     parser.add_argument("--out", type=Path, help="file to append to")
     parser.set_defaults(graph=GRAPHS, widths=list(spmm.WIDTHS))
@@ -34,7 +47,12 @@ def main() -> None:
             points.append(bench.measure(args, name, A, width, ceilings))
             print(spmm.table(points[-1:], ceilings).splitlines()[-1], flush=True)
     command = f"python benchmarks/spmm.py {shlex.join(sys.argv[1:])}"
-    parts = [f"# {date.today()}: `{command}`", bench.describe(ceilings), spmm.table(points, ceilings), spmm.summary(points)]
+    parts = [
+        f"# {date.today()}: `{command}`",
+        bench.describe(ceilings),
+        spmm.table(points, ceilings),
+        spmm.summary(points),
+    ]
     text = "\n\n".join(part.strip() for part in parts) + "\n\n"
     print(text)
     if args.out:

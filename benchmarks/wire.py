@@ -1,4 +1,5 @@
-"""Does the ledger tell the truth? Bytes it charges against bytes the network cards count, for every algorithm.
+"""Does the ledger tell the truth? Bytes it charges against bytes the network cards count, for every
+algorithm.
 
 Run one rank per host, each host with its own network interface:
 
@@ -6,9 +7,9 @@ Run one rank per host, each host with its own network interface:
 
 Once as the MPI chooses its collective algorithms, and, with MPICH, once with bandwidth-optimal ones forced by
 
-    MPIR_CVAR_DEVICE_COLLECTIVES=none MPIR_CVAR_BCAST_INTRA_ALGORITHM=binomial MPIR_CVAR_REDUCE_INTRA_ALGORITHM=binomial
-    MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=reduce_scatter_allgather MPIR_CVAR_ALLGATHERV_INTRA_ALGORITHM=ring
-    MPIR_CVAR_REDUCE_SCATTER_INTRA_ALGORITHM=pairwise
+    MPIR_CVAR_DEVICE_COLLECTIVES=none MPIR_CVAR_BCAST_INTRA_ALGORITHM=binomial
+    MPIR_CVAR_REDUCE_INTRA_ALGORITHM=binomial MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=reduce_scatter_allgather
+    MPIR_CVAR_ALLGATHERV_INTRA_ALGORITHM=ring MPIR_CVAR_REDUCE_SCATTER_INTRA_ALGORITHM=pairwise
 
 where the ratio that remains is message headers, TCP/IP and Ethernet framing.
 """
@@ -22,8 +23,8 @@ import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.algorithms import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 from distgnn.gallery import rmat
+from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 
 
 def received(interface: str) -> int:
@@ -69,8 +70,12 @@ def main() -> None:
     A = graph.A.astype(np.float32)
     X = np.random.default_rng(0).standard_normal((A.shape[0], args.width)).astype(np.float32)
     if comm.rank == 0:
-        print(f"directed R-MAT, {A.shape[0]:,} nodes, {A.nnz:,} non-zeros, width {args.width}, float32; {comm.size} ranks, one")
-        print(f"per host; {args.products} products with A and {args.products} with its transpose; MB over all ranks\n")
+        print(
+            f"directed R-MAT, {A.shape[0]:,} nodes, {A.nnz:,} non-zeros, width {args.width}, float32; {comm.size} ranks, one"
+        )
+        print(
+            f"per host; {args.products} products with A and {args.products} with its transpose; MB over all ranks\n"
+        )
         print("| algorithm | grid | ledger MB | wire MB | wire / ledger | messages |")
         print("| --- | --- | ---: | ---: | ---: | ---: |")
     for name, aware in [*((name, False) for name in ALGORITHMS), *((name, True) for name in SPARSITY_AWARE)]:

@@ -18,25 +18,42 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Grid": "grid",
-    "Comm": "comm",
+    "Grid": "comm.grid",
+    "Comm": "comm.group",
     "Ledger": "ledger",
     "Layout": "layout",
     "Cut": "layout",
-    "CSR": "matrix",
-    "DistDense": "matrix",
-    "DistSparse": "matrix",
-    "MatrixSource": "matrix",
-    "LocalBlocks": "matrix",
-    "scatter": "matrix",
-    "gather": "matrix",
-    "distribute": "algorithms",
+    "CSR": "arrays.csr",
+    "DistDense": "operators.dense",
+    "DistSparse": "operators.operator",
+    "MatrixSource": "operators.sources",
+    "LocalBlocks": "operators.sources",
+    "scatter": "operators.dense",
+    "gather": "operators.dense",
+    "distribute": "operators",
     "Store": "store",
     "load": "store",
     "load_features": "store",
     "UserError": "errors",
 }
-_MODULES = {"algorithms", "backend", "gallery", "gcn", "layout", "ledger", "local", "matrix", "reference", "rng", "store"}
+_MODULES = {
+    "algorithms": "operators",
+    "backend": "arrays.backend",
+    "gallery": "gallery",
+    "gcn": "nn",
+    "layout": "layout",
+    "ledger": "ledger",
+    "local": "local",
+    "matrix": "operators",
+    "nn": "nn",
+    "operators": "operators",
+    "partition": "partition",
+    "reference": "nn.reference",
+    "rng": "rng",
+    "sampling": "sampling",
+    "store": "store",
+    "train": "train",
+}
 
 __all__ = ["__version__", *sorted(_HOMES), *sorted(_MODULES)]
 
@@ -45,7 +62,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(f"distgnn.{_HOMES[name]}"), name)
     if name in _MODULES:
-        return importlib.import_module(f"distgnn.{name}")
+        return importlib.import_module(f"distgnn.{_MODULES[name]}")
     raise AttributeError(f"module 'distgnn' has no attribute '{name}'")
 
 

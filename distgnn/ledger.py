@@ -1,21 +1,24 @@
 """What was communicated and computed: calls, messages, words, bytes, flops, seconds.
 
-Counting is always on; timing is opt-in and touches nothing but clocks. Ledgers are context managers and nest: an operation is
-charged to every ledger that is open, so that a caller can count one product inside a counted epoch inside a counted run.
+Counting is always on; timing is opt-in and touches nothing but clocks. Ledgers are context managers and nest:
+an operation is charged to every ledger that is open, so that a caller can count one product inside a counted
+epoch inside a counted run.
 
-What a collective is charged, per rank, for a message of ``m`` words in a group of ``p`` (DESIGN: the bandwidth-optimal form):
+What a collective is charged, per rank, for a message of ``m`` words in a group of ``p`` (DESIGN: the
+bandwidth-optimal form):
 
     broadcast          m on every rank but the root          all-gather       m - own part
     reduce             m on every rank but the root          reduce-scatter   (p-1)/p m
     all-to-allv        what is received from others          all-reduce       2 (p-1)/p m
     send, receive      what is received
 
-A reduce is the mirror image of a broadcast: its non-root ranks are charged the words they send. Fractions are kept exact and
-rounded only when totals are read, so totals agree with the formulas to the word.
+A reduce is the mirror image of a broadcast: its non-root ranks are charged the words they send. Fractions are
+kept exact and rounded only when totals are read, so totals agree with the formulas to the word.
 
-Seconds are exclusive: a region timed inside another takes its time off the outer one, so that driving messages in the middle of a
-product counts as communication. Communication's seconds are those in which a rank waits for or drives messages, what is *exposed*
-of it; *flight* is how long it took altogether, whoever waited.
+Seconds are exclusive: a region timed inside another takes its time off the outer one, so that driving
+messages in the middle of a product counts as communication. Communication's seconds are those in which a rank
+waits for or drives messages, what is *exposed* of it; *flight* is how long it took altogether, whoever
+waited.
 """
 
 from __future__ import annotations
@@ -47,8 +50,8 @@ class Entry:
 
 
 class Event(NamedTuple):
-    """Something that took time on this rank, in seconds of ``time.perf_counter``, and what was charged to the same operation and
-    group since the event before it.
+    """Something that took time on this rank, in seconds of ``time.perf_counter``, and what was charged to the
+    same operation and group since the event before it.
     """
 
     phase: str
@@ -74,7 +77,8 @@ class Union:
         while apart and apart[-1][1] >= start:
             start = min(start, apart.pop()[0])
         apart.append((start, stop))
-        if len(apart) > 2000:  # so that long runs need no more memory; nothing reaches back over a thousand gaps
+        # so that long runs need no more memory; nothing reaches back over a thousand gaps
+        if len(apart) > 2000:
             self._settled += sum(stop - start for start, stop in apart[:1000])
             del apart[:1000]
 
@@ -88,12 +92,13 @@ class Ledger:
 
     Args:
         timing: also measure seconds per phase.
-        trace: also keep an :class:`Event` for everything measured, in ``events``, of which the latest ``MOST_EVENTS`` and one
-            more stay; implies timing.
+        trace: also keep an :class:`Event` for everything measured, in ``events``, of which the latest
+            ``MOST_EVENTS`` and one more stay; implies timing.
 
-    Attributes ``words``, ``bytes``, ``messages``, ``calls`` cover communication, ``flops`` computation; all are this rank's own.
-    ``peak``: bytes by purpose at the moment when those told to :func:`held` were most. ``loaded``: bytes read from the files of
-    stores, by the name of the dataset.
+    Attributes ``words``, ``bytes``, ``messages``, ``calls`` cover communication, ``flops`` computation; all
+    are this rank's own.
+    ``peak``: bytes by purpose at the moment when those told to :func:`held` were most. ``loaded``: bytes read
+    from the files of stores, by the name of the dataset.
     """
 
     def __init__(self, timing: bool = False, trace: bool = False) -> None:
@@ -128,7 +133,9 @@ class Ledger:
 
     @property
     def messages(self) -> int:
-        """Messages received in the textbook form of each collective: 1 for a broadcast, else p - 1, twice that for all-reduce."""
+        """Messages received in the textbook form of each collective: 1 for a broadcast, else p - 1, twice
+        that for all-reduce.
+        """
         return self._total("messages")
 
     @property
@@ -141,7 +148,9 @@ class Ledger:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds per phase: ``spmm``, ``gemm``, ``comm``, and others that there were. All zero unless timing is on."""
+        """Seconds per phase: ``spmm``, ``gemm``, ``comm``, and others that there were. All zero unless timing
+        is on.
+        """
         totals = dict.fromkeys(PHASES, 0.0)
         for (phase, _, _), entry in self._entries.items():
             totals[phase] = totals.get(phase, 0.0) + entry.seconds
@@ -154,7 +163,9 @@ class Ledger:
 
     @property
     def flight(self) -> float:
-        """Seconds in which something was under way, or waited for: all of communication, of which ``exposed`` was not hidden."""
+        """Seconds in which something was under way, or waited for: all of communication, of which ``exposed``
+        was not hidden.
+        """
         return self._under_way.length
 
     def _measured(self, key: tuple[str, str, str], start: float, stop: float, inside: float) -> None:
@@ -187,10 +198,12 @@ _held: dict[str, int] = defaultdict(int)
 
 
 def charge(
-    phase: str, operation: str, group: str = "", *, words: Fraction | int = 0, itemsize: int = 0, messages: int = 0,
-    flops: int = 0,
+    phase: str, operation: str, group: str = "", *, words: Fraction | int = 0, itemsize: int = 0,
+    messages: int = 0, flops: int = 0,
 ) -> None:  # fmt: skip
-    """Charge a call of ``operation`` to every open ledger: ``words`` elements of ``itemsize`` bytes received, ``flops`` done."""
+    """Charge a call of ``operation`` to every open ledger: ``words`` elements of ``itemsize`` bytes received,
+    ``flops`` done.
+    """
     for ledger in _open:
         entry = ledger._entries[phase, operation, group]
         entry.calls += 1
@@ -204,7 +217,8 @@ def charge(
 def timed(phase: str, operation: str, group: str = "", synchronize: Any = None) -> Iterator[None]:
     """Time a region for the open ledgers that asked for it; free when none did.
 
-    ``synchronize`` is called around the region only where a clock needs it (GPU kernels); results never depend on it.
+    ``synchronize`` is called around the region only where a clock needs it (GPU kernels); results never
+    depend on it.
     """
     timing = [ledger for ledger in _open if ledger.timing]
     if not timing:
@@ -228,7 +242,9 @@ def timed(phase: str, operation: str, group: str = "", synchronize: Any = None) 
 
 
 def flight(operation: str, group: str, start: float, stop: float, nbytes: int = 0) -> None:
-    """A transfer, of so many bytes, was under way between these seconds of ``time.perf_counter``, the latter being now."""
+    """A transfer, of so many bytes, was under way between these seconds of ``time.perf_counter``, the latter
+    being now.
+    """
     for ledger in _open:
         if ledger.timing:
             ledger._entries["comm", operation, group].flight += stop - start

@@ -1,7 +1,8 @@
-"""What has to be driven while the host computes: MPI moves non-blocking messages only while somebody calls it.
+"""What has to be driven while the host computes: MPI moves non-blocking messages only while somebody calls
+it.
 
-Whoever has messages under way registers a function that drives them; whoever computes for long calls :func:`poll` now and then;
-whoever waits for messages does it in :func:`wait`.
+Whoever has messages under way registers a function that drives them; whoever computes for long calls
+:func:`poll` now and then; whoever waits for messages does it in :func:`wait`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _polls: list[Callable[[], None]] = []
 
 
 def register(poll: Callable[[], None]) -> None:
-    """Call ``poll`` from now on, which must be quick and must not raise in the middle of somebody else's product."""
+    """Call ``poll`` from now on, which must be quick and must not raise in the middle of somebody else's
+    product.
+    """
     _polls.append(poll)
 
 
@@ -40,7 +43,9 @@ def poll() -> None:
 
 
 def wait(done: Callable[[], bool], advance: Callable[[], bool]) -> None:
-    """Until ``done()``, drive one's own messages by ``advance()``, which says whether any has completed, and everybody else's."""
+    """Until ``done()``, drive one's own messages by ``advance()``, which says whether any has completed, and
+    everybody else's.
+    """
     since = time.perf_counter()
     while not done():
         if advance():
@@ -51,8 +56,9 @@ def wait(done: Callable[[], bool], advance: Callable[[], bool]) -> None:
 
 
 def _rest(waited: float) -> None:
-    """Leave the core to others for a moment: where ranks share cores, or a host has a share of one, another has something to do.
-    A nap is a fraction of the seconds that have been waited, so that it adds little to them.
+    """Leave the core to others for a moment: where ranks share cores, or a host has a share of one, another
+    has something to do. A nap is a fraction of the seconds that have been waited, so that it adds little to
+    them.
     """
     if waited < PATIENCE:
         _yield_core()

@@ -1,13 +1,13 @@
 """Random numbers that are functions of (seed, what for, global index) and of nothing else.
 
 A generator with a state gives different numbers to different block layouts. Here every number is the hash of
-its own coordinates, so a rank computes exactly the entries that its block holds, in any order, and every layout,
-rank count and node order sees the same weights and the same dropout masks.
+its own coordinates, so a rank computes exactly the entries that its block holds, in any order, and every
+layout, rank count and node order sees the same weights and the same dropout masks.
 
 Two hashes serve two purposes. `uniform` spends a full SplitMix64 (Steele, Lea, Flood: Fast splittable
-pseudorandom number generators, OOPSLA 2014) on every entry: for weights, which are few. `keep_blocks` spends one
-SplitMix64 on every row and every column and only six 32-bit passes on every entry: for dropout masks, which are
-as large as the features and are needed in every epoch.
+pseudorandom number generators, OOPSLA 2014) on every entry: for weights, which are few. `keep_blocks` spends
+one SplitMix64 on every row and every column and only six 32-bit passes on every entry: for dropout masks,
+which are as large as the features and are needed in every epoch.
 
 All arithmetic wraps modulo 2**32 or 2**64 on integers, so NumPy and CuPy agree to the bit.
 """
@@ -137,8 +137,8 @@ def glorot(
 ) -> Array:  # fmt: skip
     """Entries (rows, cols) of a layer's initial weights: uniform in ±sqrt(6 / (fan in + fan out)).
 
-    `shape` is the global (fan in, fan out); entry (i, j) is a function of (seed, layer, i, j, shape). Glorot and
-    Bengio: Understanding the difficulty of training deep feedforward neural networks, AISTATS 2010.
+    `shape` is the global (fan in, fan out); entry (i, j) is a function of (seed, layer, i, j, shape). Glorot
+    and Bengio: Understanding the difficulty of training deep feedforward neural networks, AISTATS 2010.
     """
     limit = math.sqrt(6.0 / max(sum(shape), 1))
     return ((2.0 * uniform(key(seed, WEIGHTS, layer), rows, cols) - 1.0) * limit).astype(dtype)

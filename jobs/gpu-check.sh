@@ -146,7 +146,7 @@ sanitizer() {
 }
 
 # Whether MPI takes GPU buffers, as distgnn finds out (DISTGNN_CUDA_AWARE overrides it).
-CUDA_AWARE='from distgnn.comm import cuda_aware; print(int(cuda_aware()[0]))'
+CUDA_AWARE='from distgnn.comm.group import cuda_aware; print(int(cuda_aware()[0]))'
 
 ranks() {
   local count aware mpi_tests=(-q --only-mpi --ranks-above 1 -p no:cacheprovider)
@@ -205,7 +205,7 @@ fi
 ! wanted tests || step tests env DISTGNN_BACKEND=cupy "$PYTHON" -m pytest -q -p no:cacheprovider
 ! wanted ranks || ranks
 ! wanted cusparse || step tests-cusparse \
-  env DISTGNN_BACKEND=cupy DISTGNN_SPMM=cusparse "$PYTHON" -m pytest -q -p no:cacheprovider tests/test_local.py tests/algorithms
+  env DISTGNN_BACKEND=cupy DISTGNN_SPMM=cusparse "$PYTHON" -m pytest -q -p no:cacheprovider tests/local tests/operators
 ! wanted sanitizer || sanitizer
 ! wanted benchmark || benchmark
 

@@ -10,20 +10,24 @@ import numpy as np
 import pytest
 
 from distgnn.store import Store
-from gcn.stores import small_store
+from train.stores import small_store
 
 
 @pytest.fixture
 def cora(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """benchmarks/cora.py with three epochs."""
-    spec = importlib.util.spec_from_file_location("cora", Path(__file__).resolve().parents[1] / "benchmarks" / "cora.py")
+    spec = importlib.util.spec_from_file_location(
+        "cora", Path(__file__).resolve().parents[1] / "benchmarks" / "cora.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "EPOCHS", 3)
     return module
 
 
-def test_serial_curves_of_another_problem_are_not_reused(cora: ModuleType, tmp_path: Path, monkeypatch) -> None:
+def test_serial_curves_of_another_problem_are_not_reused(
+    cora: ModuleType, tmp_path: Path, monkeypatch
+) -> None:
     kept = tmp_path / "serial.npz"
     store = Store(small_store(tmp_path))
     losses = cora.serial(store, 2, kept)["loss"]

@@ -1,4 +1,6 @@
-"""Generated graphs: the statistics they promise, independence of chunks, features worth learning, whole directories."""
+"""Generated graphs: the statistics they promise, independence of chunks, features worth learning, whole
+directories.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,25 @@ import scipy.sparse as sp
 
 from distgnn import gallery
 from distgnn.errors import UserError
-from distgnn.gallery import GeneratedGraph, Graph, PlantedPartition, RMat, RoadMap, directory, graph, rmat_graph
+from distgnn.gallery import (
+    GeneratedGraph,
+    Graph,
+    PlantedPartition,
+    RMat,
+    RoadMap,
+    directory,
+    graph,
+    rmat_graph,
+)
 from distgnn.gallery.streams import AliasTable, power_law, stream
 
 SMALL: dict[str, Callable[..., GeneratedGraph]] = {
     "rmat": lambda n=397, **options: RMat(n, **options),
     "rmat directed": lambda n=397, **options: RMat(n, directed=True, **options),
     "rmat in order": lambda n=397, **options: RMat(n, scramble=False, **options),
-    "sbm": lambda n=397, **options: PlantedPartition(n, communities=min(n, 8), mixing=0.2 * (n > 1), **options),
+    "sbm": lambda n=397, **options: PlantedPartition(
+        n, communities=min(n, 8), mixing=0.2 * (n > 1), **options
+    ),
     "sbm power laws": lambda n=397, **options: PlantedPartition(
         n, communities=min(n, 8), mixing=0.2 * (n > 1), size_exponent=2.5, degree_exponent=2.5, **options
     ),
@@ -66,8 +79,15 @@ def test_awkward_matrices_are_what_they_are_called() -> None:
     assert cases["no_edges"].nnz == 0
     assert abs(cases["symmetric"] - cases["symmetric"].T).sum() == 0
     assert cases["directed"].multiply(cases["directed"].T).nnz == 0
-    assert cases["hub_row"].count_nonzero(axis=1).max() == 37 > 10 > cases["hub_row"].count_nonzero(axis=0).max()
-    assert cases["hub_column"].count_nonzero(axis=0).max() == 37 > 10 > cases["hub_column"].count_nonzero(axis=1).max()
+    assert (
+        cases["hub_row"].count_nonzero(axis=1).max() == 37 > 10 > cases["hub_row"].count_nonzero(axis=0).max()
+    )
+    assert (
+        cases["hub_column"].count_nonzero(axis=0).max()
+        == 37
+        > 10
+        > cases["hub_column"].count_nonzero(axis=1).max()
+    )
     assert np.ptp(np.flatnonzero(cases["block_of_empty_rows"].count_nonzero(axis=1) == 0)) == 21
     assert cases["mixed_sign"].data.min() < 0 < cases["mixed_sign"].data.max()
     np.testing.assert_allclose(cases["mixed_sign"].sum(axis=1), 0, atol=1e-12)
@@ -195,7 +215,8 @@ def test_rmat_endpoint_beyond_the_last_node_loses_its_highest_bit() -> None:
 
 def test_rmat_degrees_are_skewed_unless_the_quadrants_are_equal() -> None:
     skewed, even = (
-        np.bincount(drawn(RMat(4096, probabilities=p)).ravel(), minlength=4096) for p in (rmat_graph.GRAPH500, (0.25,) * 4)
+        np.bincount(drawn(RMat(4096, probabilities=p)).ravel(), minlength=4096)
+        for p in (rmat_graph.GRAPH500, (0.25,) * 4)
     )
     assert skewed.sum() == even.sum() == 16 * 4096
     assert skewed.max() > 30 * skewed.mean()
@@ -208,7 +229,11 @@ def test_rmat_scrambling_only_renumbers() -> None:
     degrees = [np.bincount(edges.ravel(), minlength=500) for edges in (plain, scrambled)]
     assert not np.array_equal(*degrees)
     np.testing.assert_array_equal(*map(np.sort, degrees))
-    assert abs(np.corrcoef(np.arange(500), degrees[1])[0, 1]) < 0.2 < -np.corrcoef(np.arange(500), degrees[0])[0, 1]
+    assert (
+        abs(np.corrcoef(np.arange(500), degrees[1])[0, 1])
+        < 0.2
+        < -np.corrcoef(np.arange(500), degrees[0])[0, 1]
+    )
 
 
 @pytest.mark.parametrize("directed", [False, True])
@@ -230,7 +255,9 @@ def test_rmat_labels_are_those_of_averaged_states(directed: bool) -> None:
 @pytest.mark.parametrize("mixing", [0.0, 0.1, 0.6, 1.0])
 @pytest.mark.parametrize("exponent", [None, 2.5])
 def test_sbm_share_of_leaving_edges_is_the_mixing(mixing: float, exponent: float | None) -> None:
-    made = PlantedPartition(2003, communities=12, mixing=mixing, size_exponent=exponent, degree_exponent=exponent)
+    made = PlantedPartition(
+        2003, communities=12, mixing=mixing, size_exponent=exponent, degree_exponent=exponent
+    )
     src, dst = drawn(made)
     community = made.labels()
     assert community is not None
@@ -250,7 +277,9 @@ def test_sbm_community_sizes() -> None:
 
 def test_sbm_degrees() -> None:
     equal, power = (
-        np.bincount(drawn(PlantedPartition(3000, degree=20, degree_exponent=exponent)).ravel(), minlength=3000)
+        np.bincount(
+            drawn(PlantedPartition(3000, degree=20, degree_exponent=exponent)).ravel(), minlength=3000
+        )
         for exponent in (None, 2.2)
     )
     assert equal.mean() == power.mean() == 20
@@ -299,7 +328,9 @@ def test_road_degrees_and_giant_component() -> None:
 
 
 def test_road_without_junction_spacing_is_the_lattice_with_gaps() -> None:
-    degrees = np.diff(gallery.road(10_000, spacing=1, missing_roads=0.0, missing_nodes=0.0, features=0).A.indptr)
+    degrees = np.diff(
+        gallery.road(10_000, spacing=1, missing_roads=0.0, missing_nodes=0.0, features=0).A.indptr
+    )
     assert 3.9 < degrees.mean() < 4.0
 
 
@@ -349,7 +380,9 @@ def test_neighbourhoods_say_more_than_nodes(whole: Callable[[], Graph], steps: i
 
 
 @kinds
-def test_directory_holds_what_matrices_hold(make: Callable[..., GeneratedGraph], small_chunks: int, tmp_path: Path) -> None:
+def test_directory_holds_what_matrices_hold(
+    make: Callable[..., GeneratedGraph], small_chunks: int, tmp_path: Path
+) -> None:
     description = gallery.write(make(seed=5, features=7), tmp_path / "out")
     assert sorted(os.listdir(tmp_path)) == ["out"]
     assert json.loads((tmp_path / "out/graph.json").read_text()) == description
@@ -363,7 +396,14 @@ def test_directory_holds_what_matrices_hold(make: Callable[..., GeneratedGraph],
         assert arrays[name].dtype == expected.dtype
         assert arrays[name].flags.c_contiguous
         np.testing.assert_array_equal(arrays[name], expected)
-    expected = {"kind": made.kind, "n": 397, "edges": len(arrays["edges"]), "directed": made.directed, "seed": 5, "width": 7}
+    expected = {
+        "kind": made.kind,
+        "n": 397,
+        "edges": len(arrays["edges"]),
+        "directed": made.directed,
+        "seed": 5,
+        "width": 7,
+    }
     assert expected.items() <= description.items()
 
 

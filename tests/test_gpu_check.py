@@ -1,4 +1,6 @@
-"""jobs/gpu-check.sh without a GPU: the plan that it prints, what it says is missing, a run with stand-ins for its programs."""
+"""jobs/gpu-check.sh without a GPU: the plan that it prints, what it says is missing, a run with stand-ins for
+its programs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from mpi_helpers import clean_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Stands in for Python: knows which modules "are there", fails the tests of two ranks, and prints how it was called.
+# Stands in for Python: knows which modules "are there", fails the tests of two ranks, and prints how it was
+# called.
 PYTHON = """#!/bin/sh
 case "$*" in
   "-c import "*) module=${2#import }; module=${module%%;*}; case " $MODULES " in *" $module "*) exit 0;; esac; exit 1 ;;
@@ -31,13 +34,33 @@ ALL = "cupy numpy scipy h5py mpi4py tqdm pytest iniconfig pluggy packaging pygme
 
 @pytest.fixture
 def machine(tmp_path: Path) -> dict[str, str]:
-    """An environment with a GPU, as far as its programs say, and nothing else on the path but what a shell needs."""
+    """An environment with a GPU, as far as its programs say, and nothing else on the path but what a shell
+    needs.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name, text in (("python3", PYTHON), ("mpiexec", LAUNCHER), ("compute-sanitizer", '#!/bin/sh\necho "sanitizer $*"\n')):
+    for name, text in (
+        ("python3", PYTHON),
+        ("mpiexec", LAUNCHER),
+        ("compute-sanitizer", '#!/bin/sh\necho "sanitizer $*"\n'),
+    ):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    for name in ("bash", "sh", "dirname", "date", "mkdir", "tee", "sed", "env", "grep", "head", "tail", "cat", "git"):
+    for name in (
+        "bash",
+        "sh",
+        "dirname",
+        "date",
+        "mkdir",
+        "tee",
+        "sed",
+        "env",
+        "grep",
+        "head",
+        "tail",
+        "cat",
+        "git",
+    ):
         program = shutil.which(name)
         if program:
             (folder / name).symlink_to(program)
@@ -60,15 +83,21 @@ def test_dry_run_prints_the_plan_and_leaves_nothing(machine: dict[str, str], tmp
     done = run("--dry-run", env=machine)
     assert done.returncode == 0, done.stderr
     plan = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    steps = (
-        "environment tests ranks-2-staged ranks-4-staged ranks-2-cuda-aware ranks-4-cuda-aware tests-cusparse sanitizer-warm-up "
-    )
+    steps = "environment tests ranks-2-staged ranks-4-staged ranks-2-cuda-aware ranks-4-cuda-aware tests-cusparse sanitizer-warm-up "
     steps += "sanitizer-memcheck sanitizer-racecheck sanitizer-initcheck benchmark-float32 benchmark-float64"
     assert " ".join(plan) == steps
     assert plan["tests"].startswith("env DISTGNN_BACKEND=cupy python3 -m pytest")
-    assert "DISTGNN_CUDA_AWARE=0" in plan["ranks-2-staged"] and "--oversubscribe -n 2 python3" in plan["ranks-2-staged"]
-    assert "DISTGNN_CUDA_AWARE=1" in plan["ranks-4-cuda-aware"] and "-n 4 python3" in plan["ranks-4-cuda-aware"]
-    assert "set_allocator(None)" in plan["sanitizer-racecheck"] and "--tool racecheck" in plan["sanitizer-racecheck"]
+    assert (
+        "DISTGNN_CUDA_AWARE=0" in plan["ranks-2-staged"]
+        and "--oversubscribe -n 2 python3" in plan["ranks-2-staged"]
+    )
+    assert (
+        "DISTGNN_CUDA_AWARE=1" in plan["ranks-4-cuda-aware"] and "-n 4 python3" in plan["ranks-4-cuda-aware"]
+    )
+    assert (
+        "set_allocator(None)" in plan["sanitizer-racecheck"]
+        and "--tool racecheck" in plan["sanitizer-racecheck"]
+    )
     for words in plan.values():
         for word in words.split():
             if word.startswith(("tests/", "benchmarks/")):
@@ -91,7 +120,10 @@ def test_a_run_keeps_logs_and_counts_failures(machine: dict[str, str], tmp_path:
     assert sum("skipped  ranks-cuda-aware" in line for line in summary) == 1
     log = (results / "sanitizer-memcheck.log").read_text()
     assert "sanitizer --tool memcheck --error-exitcode 9 python3 -c import sys, cupy" in log
-    assert "launcher --allow-run-as-root --oversubscribe -n 2 python3 -m pytest" in (results / "ranks-2-staged.log").read_text()
+    assert (
+        "launcher --allow-run-as-root --oversubscribe -n 2 python3 -m pytest"
+        in (results / "ranks-2-staged.log").read_text()
+    )
     assert run(results, env=machine | {"RANKS": "4"}).returncode == 0
 
 
@@ -122,4 +154,6 @@ def test_wheels_fill_the_gaps(machine: dict[str, str], tmp_path: Path) -> None:
     done = run("--only", "tests", tmp_path / "results", env=have)
     log = (tmp_path / "results" / "packages.log").read_text()
     assert done.returncode == 0
-    assert "pip install --quiet --no-index --no-deps --find-links" in log and log.rstrip().endswith("tqdm pytest-mpi")
+    assert "pip install --quiet --no-index --no-deps --find-links" in log and log.rstrip().endswith(
+        "tqdm pytest-mpi"
+    )

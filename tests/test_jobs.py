@@ -1,4 +1,6 @@
-"""The job scripts start the right program with the right launcher; the programs are stand-ins that print how they were called."""
+"""The job scripts start the right program with the right launcher; the programs are stand-ins that print how
+they were called.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 def machine(tmp_path: Path) -> dict[str, str]:
     """An environment whose distgnn, srun and mpiexec print their names and arguments."""
     for name in ("distgnn", "mpiexec", "srun", "other-mpiexec"):
-        speaks = 'if [ "$1" = --mpi=list ]; then echo "none pmix pmi2" >&2; exit; fi\n' if name == "srun" else ""
+        speaks = (
+            'if [ "$1" = --mpi=list ]; then echo "none pmix pmi2" >&2; exit; fi\n' if name == "srun" else ""
+        )
         (tmp_path / name).write_text(f'#!/bin/sh\n{speaks}echo "{name} $*"\n')
         (tmp_path / name).chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
@@ -26,7 +30,9 @@ def machine(tmp_path: Path) -> dict[str, str]:
 
 def run(script: str, *words: str, env: dict[str, str]) -> str:
     command = ["bash", f"jobs/{script}", *words]
-    result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
     return (result.stdout + result.stderr).replace(env["DISTGNN"], "DISTGNN").strip()
 
 
@@ -45,26 +51,37 @@ def test_train_with_the_launcher_of_the_user(machine: dict[str, str], tmp_path: 
 def test_plexus_prepares_what_is_not_there(machine: dict[str, str], tmp_path: Path) -> None:
     source, store = tmp_path / "graph", tmp_path / "graph.dg"
     environ = machine | {"MPIEXEC": "other-mpiexec", "RANKS": "4"}
-    network = "--algorithm 3d --order double --layers 3 --hidden 128 --optimizer adamw --train-features --epochs 10"
+    network = (
+        "--algorithm 3d --order double --layers 3 --hidden 128 --optimizer adamw --train-features --epochs 10"
+    )
     prepares = f"other-mpiexec -n 4 DISTGNN prepare {source} {store} --order double"
     trains = f"other-mpiexec -n 4 DISTGNN train {store} {network} --grid 2x2x1"
     given = (str(source), str(store), "--grid", "2x2x1")
     assert run("plexus.sh", *given, env=environ).splitlines() == [prepares, trains]
     store.mkdir()
     assert run("plexus.sh", *given, env=environ) == trains
-    assert run("plexus.sh", str(source), env=environ) == "usage: jobs/plexus.sh SOURCE STORE [flags of distgnn train]"
+    assert (
+        run("plexus.sh", str(source), env=environ)
+        == "usage: jobs/plexus.sh SOURCE STORE [flags of distgnn train]"
+    )
 
 
 def test_minibatches(machine: dict[str, str], tmp_path: Path) -> None:
-    network = "--sampler sage --fanout 15,10,5 --layers 3 --hidden 256 --batch-size 1024 --epochs 10 --eval-every 0"
+    network = (
+        "--sampler sage --fanout 15,10,5 --layers 3 --hidden 256 --batch-size 1024 --epochs 10 --eval-every 0"
+    )
     expected = f"mpiexec -n 4 DISTGNN train {tmp_path} {network} --epochs 3"
     assert run("minibatches.sh", str(tmp_path), "--epochs", "3", env=machine) == expected
     assert run("minibatches.sh", env=machine) == "usage: jobs/minibatches.sh STORE [flags of distgnn train]"
 
 
 @pytest.mark.parametrize(("ranks", "asleep"), [(1, ""), (1 << 16, "1")])
-def test_ranks_that_outnumber_the_cores_sleep_while_they_wait(machine: dict[str, str], ranks: int, asleep: str) -> None:
-    Path(machine["DISTGNN"]).with_name("mpiexec").write_text('#!/bin/sh\necho "$MPIR_CVAR_ENABLE_HEAVY_YIELD"\n')
+def test_ranks_that_outnumber_the_cores_sleep_while_they_wait(
+    machine: dict[str, str], ranks: int, asleep: str
+) -> None:
+    Path(machine["DISTGNN"]).with_name("mpiexec").write_text(
+        '#!/bin/sh\necho "$MPIR_CVAR_ENABLE_HEAVY_YIELD"\n'
+    )
     environ = {name: value for name, value in machine.items() if name != "MPIR_CVAR_ENABLE_HEAVY_YIELD"}
     assert run("demo.sh", env=environ | {"RANKS": str(ranks)}) == asleep
 
@@ -82,11 +99,17 @@ def test_slurm(machine: dict[str, str]) -> None:
 
 def test_a_slurm_job_says_how_it_is_started(machine: dict[str, str], tmp_path: Path) -> None:
     outside = run("train.sbatch", "graph.dg", env=machine)
-    assert outside == "usage: sbatch jobs/train.sbatch STORE [flags of distgnn train]; without Slurm: jobs/train.sh STORE"
+    assert (
+        outside
+        == "usage: sbatch jobs/train.sbatch STORE [flags of distgnn train]; without Slurm: jobs/train.sh STORE"
+    )
     assert run("demo.sbatch", env=machine).startswith("usage: sbatch jobs/demo.sbatch")
     elsewhere = run("demo.sbatch", env=machine | SLURM | {"SLURM_SUBMIT_DIR": str(tmp_path)})
     assert elsewhere == f"submit this job from the top of the repository: {tmp_path} has no jobs/launch.sh"
-    assert run("train.sbatch", env=machine | SLURM) == "usage: sbatch jobs/train.sbatch STORE [flags of distgnn train]"
+    assert (
+        run("train.sbatch", env=machine | SLURM)
+        == "usage: sbatch jobs/train.sbatch STORE [flags of distgnn train]"
+    )
 
 
 def test_slurm_without_a_fitting_srun(machine: dict[str, str]) -> None:
@@ -94,7 +117,9 @@ def test_slurm_without_a_fitting_srun(machine: dict[str, str]) -> None:
     assert run("demo.sbatch", env=machine | SLURM) == "mpiexec -n 4 DISTGNN demo"
 
 
-@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "jobs").glob("*.*") if path.name != "launch.sh"))
+@pytest.mark.parametrize(
+    "script", sorted(path.name for path in (ROOT / "jobs").glob("*.*") if path.name != "launch.sh")
+)
 def test_every_job_tells_its_cost(script: str) -> None:
     cost = (ROOT / "jobs" / script).read_text().split("\n# Cost: ")[1].split("\n#\n")[0].lower()
     for unit in ("ranks", "memory"):

@@ -65,7 +65,9 @@ def clock(monkeypatch):
 
 
 def test_seconds_are_exclusive_and_communication_is_counted_once(clock):
-    """What is driven inside a product is communication's time; transfers under way beside each other pass the same seconds."""
+    """What is driven inside a product is communication's time; transfers under way beside each other pass the
+    same seconds.
+    """
     with Ledger(timing=True) as ledger:
         with timed("spmm", "spmm"):
             clock[0] = 4.0

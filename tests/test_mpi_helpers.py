@@ -1,4 +1,6 @@
-"""The test machinery itself: run on tiny test files under mpiexec, where it must fail together, end hangs and print once."""
+"""The test machinery itself: run on tiny test files under mpiexec, where it must fail together, end hangs and
+print once.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def run_tests(folder: Path, ranks: int, source: str, *options: str) -> Finished:
     (folder / "test_tiny.py").write_text(HEADER + textwrap.dedent(source))
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --with-mpi -p no:cacheprovider\ntimeout = 30\n")
     words = ["-m", "pytest", "-p", "mpi_helpers.plugin", *options, folder / "test_tiny.py"]
-    return mpiexec(ranks, *words, cwd=folder, env={"PYTHONPATH": f"{TESTS}:{TESTS.parent}", "TMPDIR": str(folder)})
+    return mpiexec(
+        ranks, *words, cwd=folder, env={"PYTHONPATH": f"{TESTS}:{TESTS.parent}", "TMPDIR": str(folder)}
+    )
 
 
 def test_all_ranks_pass_and_one_reports(tmp_path: Path) -> None:
@@ -47,14 +51,18 @@ def test_one_failing_rank_fails_all(tmp_path: Path, failing: int) -> None:
     assert result.code == 1
     assert f"the answer is {41 + failing}" in result.out
     assert f"rank {failing} of 3: AssertionError: the answer is {41 + failing}" in result.out or failing == 0
-    assert result.out.count("1 failed, 1 passed") == 1, "every rank must go on to the next test, rank 0 alone must print"
+    assert result.out.count("1 failed, 1 passed") == 1, (
+        "every rank must go on to the next test, rank 0 alone must print"
+    )
     for rank in (1, 2):
         folder = result.out.split("what the other ranks printed: ")[1].split()[0]
         assert "1 failed, 1 passed" in Path(folder, f"rank-{rank}.log").read_text()
 
 
 def test_failures_of_several_ranks_are_all_told(tmp_path: Path) -> None:
-    result = run_tests(tmp_path, 3, "@pytest.mark.mpi\ndef test_broken():\n    assert WORLD.rank + 10 == 12\n")
+    result = run_tests(
+        tmp_path, 3, "@pytest.mark.mpi\ndef test_broken():\n    assert WORLD.rank + 10 == 12\n"
+    )
     assert result.code == 1
     assert "assert (0 + 10) == 12" in result.out
     assert "assert (1 + 10) == 12" in result.out
@@ -119,7 +127,9 @@ def test_ranks_that_wait_for_a_failed_one_are_ended_with_its_message(tmp_path: P
 
 
 def test_ranks_that_collect_different_tests_stop(tmp_path: Path) -> None:
-    result = run_tests(tmp_path, 2, "if WORLD.rank == 0:\n    def test_only_here():\n        WORLD.Barrier()\n")
+    result = run_tests(
+        tmp_path, 2, "if WORLD.rank == 0:\n    def test_only_here():\n        WORLD.Barrier()\n"
+    )
     assert result.code != 0
     assert "collected different tests" in result.out + result.err
 

@@ -38,7 +38,11 @@ for number, source in enumerate({sources!r}):
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(notebook, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", as_program(notebook)], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True
+        [sys.executable, "-c", as_program(notebook)],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     claims = [line for line in done.stdout.splitlines() if line.startswith("cell ")]

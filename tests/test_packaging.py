@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from distgnn.resources import kernels_folder
+from distgnn.local.resources import kernels_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 def contents(folder: Path) -> dict[str, bytes]:
     skipped = {"__pycache__"}
     files = (path for path in folder.rglob("*") if path.is_file() and not skipped & set(path.parts))
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.suffix not in (".o", ".so")}
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in files if path.suffix not in (".o", ".so")
+    }
 
 
 def test_kernels_are_found() -> None:
@@ -30,7 +32,9 @@ def test_a_build_contains_the_kernels_and_finds_them(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tree)
     build = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(built)]
     subprocess.run(build, cwd=tree, check=True, capture_output=True, timeout=120)
-    program = "from distgnn.resources import kernels_folder; print(kernels_folder())"
-    found = subprocess.run([sys.executable, "-c", program], cwd=built, check=True, capture_output=True, text=True).stdout.strip()
+    program = "from distgnn.local.resources import kernels_folder; print(kernels_folder())"
+    found = subprocess.run(
+        [sys.executable, "-c", program], cwd=built, check=True, capture_output=True, text=True
+    ).stdout.strip()
     assert Path(found) == built / "distgnn" / "kernels"
     assert contents(Path(found)) == contents(ROOT / "kernels")

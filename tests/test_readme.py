@@ -19,7 +19,9 @@ def blocks(language: str) -> list[str]:
 
 @pytest.mark.timeout(300)
 def test_the_commands_and_the_operators_run_as_written(tmp_path):
-    """The command-line example, then the minibatch commands and the Python examples on the store that it made, on four ranks."""
+    """The command-line example, then the minibatch commands and the Python examples on the store that it
+    made, on four ranks.
+    """
     commands = next(block for block in blocks("sh") if "distgnn generate" in block)
     for line in commands.splitlines():
         words = shlex.split(line, comments=True)
@@ -31,7 +33,9 @@ def test_the_commands_and_the_operators_run_as_written(tmp_path):
         assert words[0] == "distgnn"
         if "generate" in words:
             words[words.index("--nodes") + 1] = "500"
-        done = mpiexec(ranks, "-m", *words, *(["--epochs", "2"] if "train" in words else []), cwd=tmp_path, timeout=120)
+        done = mpiexec(
+            ranks, "-m", *words, *(["--epochs", "2"] if "train" in words else []), cwd=tmp_path, timeout=120
+        )
         assert done.code == 0, (line, done.err)
     for line in next(block for block in blocks("sh") if "--sampler" in block).splitlines():
         words = shlex.split(line)

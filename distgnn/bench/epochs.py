@@ -9,15 +9,17 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import rng
-from distgnn.algorithms import distribute
-from distgnn.gcn.model import GCN
-from distgnn.gcn.optim import Adam
-from distgnn.gcn.training import train
-from distgnn.grid import Grid
-from distgnn.matrix import DistDense
+from distgnn.comm.grid import Grid
+from distgnn.nn.gcn import GCN
+from distgnn.nn.optim import Adam
+from distgnn.operators import distribute
+from distgnn.operators.dense import DistDense
+from distgnn.train.full_graph import train
 
 
-def epochs(grid: Grid, A: sp.csr_array, algorithm: str, widths: Sequence[int], **options: Any) -> Iterator[dict[str, Any]]:
+def epochs(
+    grid: Grid, A: sp.csr_array, algorithm: str, widths: Sequence[int], **options: Any
+) -> Iterator[dict[str, Any]]:
     """The records of `gcn.train`, without end. Collective.
 
     Args:

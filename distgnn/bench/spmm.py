@@ -1,4 +1,6 @@
-"""Sparse times dense on one rank: the host kernels beside SciPy, MKL, torch and an older kernel in a shared library."""
+"""Sparse times dense on one rank: the host kernels beside SciPy, MKL, torch and an older kernel in a shared
+library.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,12 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse import _sparsetools
 
-from distgnn import backend, gallery, hostkernels
+from distgnn import gallery
+from distgnn.arrays import backend
+from distgnn.arrays.csr import CSR
 from distgnn.bench import timing
 from distgnn.errors import UserError
-from distgnn.matrix import CSR
+from distgnn.local import host
 from distgnn.store import Store
 
 Run = Callable[[], object]
@@ -50,7 +54,8 @@ GRAPHS: dict[str, Callable[[], sp.csr_array]] = {
 
 
 def graph(name: str) -> sp.csr_array:
-    """A graph of `GRAPHS`, or the adjacency matrix of a store, as float32 CSR with int32 indices and random values.
+    """A graph of `GRAPHS`, or the adjacency matrix of a store, as float32 CSR with int32 indices and random
+    values.
 
     Raises:
         UserError: neither.
@@ -92,16 +97,20 @@ class Point:
 
     def ratio(self, names: Iterable[str]) -> float:
         """How many times faster than the fastest of `names` the host kernel is."""
-        return min((self.seconds[name] for name in names if name in self.seconds), default=math.nan) / self.seconds[OURS]
+        return (
+            min((self.seconds[name] for name in names if name in self.seconds), default=math.nan)
+            / self.seconds[OURS]
+        )
 
 
 def measure(
-    name: str, A: sp.csr_array, width: int, ceilings: tuple[float, float], prototype: Path | None = None, seconds: float = 1.0,
-    clock: str = "wall", plain_memory: bool = False,
+    name: str, A: sp.csr_array, width: int, ceilings: tuple[float, float], prototype: Path | None = None,
+    seconds: float = 1.0, clock: str = "wall", plain_memory: bool = False,
 ) -> Point:  # fmt: skip
     """Time every candidate there is on `A` times a random float32 matrix, all on the same arrays.
 
-    A candidate whose first call takes over `LONG` seconds and `HOPELESS` times as long as ours is not called again.
+    A candidate whose first call takes over `LONG` seconds and `HOPELESS` times as long as ours is not called
+    again.
 
     Args:
         ceilings: bytes per second of a copy through memory and of reading the last-level cache.
@@ -121,34 +130,45 @@ def measure(
         run()
         samples[other] = [read() - before]
         want = C.copy() if want is None else want
-        assert np.allclose(C, want, rtol=1e-4, atol=1e-4), f"{other} disagrees with {OURS} on {name} at width {width}"
+        assert np.allclose(C, want, rtol=1e-4, atol=1e-4), (
+            f"{other} disagrees with {OURS} on {name} at width {width}"
+        )
         if other != OURS and samples[other][0] > max(LONG, HOPELESS * samples[OURS][0]):
             del runs[other]
     del want
     samples |= timing.in_turns(runs, seconds, clock=clock)
     best = {other: min(times) for other, times in samples.items()}
     moved = A.nnz * (8 + 4 * width) + 4 * A.shape[0] * width + 8 * A.shape[0]
-    point = Point(name, A.shape[0], A.nnz, width, moved, best, {n: float(np.median(t)) for n, t in samples.items()})
+    point = Point(
+        name, A.shape[0], A.nnz, width, moved, best, {n: float(np.median(t)) for n, t in samples.items()}
+    )
     point.roof = roof(A, width, *ceilings)
     return point
 
 
 def roof(A: sp.csr_array, width: int, copy: float, cache: float) -> float:
-    """Seconds no kernel is expected to beat without locality: every byte once through memory, and every gathered row from the
-    cache where B fits it, else from memory.
+    """Seconds no kernel is expected to beat without locality: every byte once through memory, and every
+    gathered row from the cache where B fits it, else from memory.
     """
     gathered = A.nnz * (8 + 4 * width)
     once = 8 * A.nnz + 8 * A.shape[0] * width + 8 * A.shape[0]
     if 4 * A.shape[1] * width <= timing.last_level_cache():
-        return max(gathered / cache, (once - 4 * A.shape[1] * width if once > timing.last_level_cache() else 0) / copy)
+        return max(
+            gathered / cache,
+            (once - 4 * A.shape[1] * width if once > timing.last_level_cache() else 0) / copy,
+        )
     return (gathered + 4 * A.shape[0] * width) / copy
 
 
-def candidates(A: sp.csr_array, B: np.ndarray, C: np.ndarray, prototype: Path | None = None) -> dict[str, Run]:
-    """Name -> a call that computes C = A B into the existing C; handles and conversions are made before, outside the timing."""
+def candidates(
+    A: sp.csr_array, B: np.ndarray, C: np.ndarray, prototype: Path | None = None
+) -> dict[str, Run]:
+    """Name -> a call that computes C = A B into the existing C; handles and conversions are made before,
+    outside the timing.
+    """
     block = CSR.from_scipy(A, backend.get("numpy"))
-    runs: dict[str, Run] = {OURS: lambda: hostkernels.spmm(block, B, C, False), "scipy": _scipy(A, B, C)}
-    for _ in range(1 + hostkernels.LookAhead.TURNS * len(hostkernels.LookAhead.CANDIDATES)):  # until the distance is chosen
+    runs: dict[str, Run] = {OURS: lambda: host.spmm(block, B, C, False), "scipy": _scipy(A, B, C)}
+    for _ in range(1 + host.LookAhead.TURNS * len(host.LookAhead.CANDIDATES)):  # until the distance is chosen
         runs[OURS]()
     if prototype is not None:
         runs["prototype"] = _prototype(prototype, A, B, C)
@@ -171,7 +191,7 @@ def _scipy(A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> Run:
 def _mkl(A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> dict[str, Run]:
     import sparse_dot_mkl  # type: ignore[import-not-found,unused-ignore]
 
-    sparse_dot_mkl.mkl_set_num_threads(hostkernels.threads())
+    sparse_dot_mkl.mkl_set_num_threads(host.threads())
     matrix = sp.csr_matrix(A)
     return {"mkl": lambda: sparse_dot_mkl.dot_product_mkl(matrix, B, out=C, out_scalar=0.0)}
 
@@ -180,13 +200,13 @@ def _torch(A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> dict[str, Run]:
     import torch  # type: ignore[import-not-found,unused-ignore]
 
     warnings.filterwarnings("ignore", "Sparse CSR tensor support")
-    torch.set_num_threads(hostkernels.threads())
+    torch.set_num_threads(host.threads())
     arrays = (torch.from_numpy(x) for x in (A.indptr, A.indices, A.data))
     matrix = torch.sparse_csr_tensor(*arrays, size=A.shape, check_invariants=False)
     dense, out = torch.from_numpy(B), torch.from_numpy(C)
     wide = torch.sparse_csr_tensor(
-        torch.from_numpy(A.indptr.astype(np.int64)), torch.from_numpy(A.indices.astype(np.int64)), torch.from_numpy(A.data),
-        size=A.shape, check_invariants=False,
+        torch.from_numpy(A.indptr.astype(np.int64)), torch.from_numpy(A.indices.astype(np.int64)),
+        torch.from_numpy(A.data), size=A.shape, check_invariants=False,
     )  # fmt: skip
     return {
         "torch": lambda: torch.mm(matrix, dense, out=out),
@@ -202,7 +222,9 @@ def _made(result: Any, out: Any) -> None:
 
 
 def _prototype(path: Path, A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> Run:
-    """`sp(m, indptr, indices, values, B, ldb, C, ldc, f, D, W, mode, threads, chunk)` of a library, with its best settings."""
+    """`sp(m, indptr, indices, values, B, ldb, C, ldc, f, D, W, mode, threads, chunk)` of a library, with its
+    best settings.
+    """
     library = ctypes.CDLL(str(path))
     width, panel = B.shape[1], 16 * math.ceil(math.ceil(B.shape[1] / 16) / math.ceil(B.shape[1] / 256))
     ahead = min(max(16384 // (4 * panel), 8), 256)
@@ -211,7 +233,7 @@ def _prototype(path: Path, A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> Run
     arguments = (
         long(A.shape[0]), address(A.indptr), address(indices), address(A.data),
         address(B), long(width), address(C), long(width), long(width),
-        ctypes.c_int(ahead), ctypes.c_int(16), ctypes.c_int(0), ctypes.c_int(hostkernels.threads()), long(16384),
+        ctypes.c_int(ahead), ctypes.c_int(16), ctypes.c_int(0), ctypes.c_int(host.threads()), long(16384),
     )  # fmt: skip
     keep = indices
 
@@ -225,13 +247,26 @@ def _prototype(path: Path, A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> Run
 def table(points: Sequence[Point], ceilings: tuple[float, float]) -> str:
     """Markdown: one line per point."""
     names = [OURS, *dict.fromkeys(name for p in points for name in p.seconds if name != OURS)]
-    head = ["graph", "f", *(f"{name}" for name in names), "GB/s", "of copy", "of roof", "/ best other", "/ mkl", "/ prototype"]
+    head = [
+        "graph",
+        "f",
+        *(f"{name}" for name in names),
+        "GB/s",
+        "of copy",
+        "of roof",
+        "/ best other",
+        "/ mkl",
+        "/ prototype",
+    ]
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     for p in points:
         rate = p.bytes / p.seconds[OURS]
         cells = [p.graph, str(p.width), *(f"{p.gflops(n):.1f}" if n in p.seconds else "" for n in names)]
         cells += [f"{rate / 1e9:.1f}", f"{rate / ceilings[0]:.2f}", f"{p.roof / p.seconds[OURS]:.2f}"]
-        cells += [f"{r:.2f}" if math.isfinite(r) else "" for r in (p.ratio(p.others), p.ratio(["mkl"]), p.ratio(["prototype"]))]
+        cells += [
+            f"{r:.2f}" if math.isfinite(r) else ""
+            for r in (p.ratio(p.others), p.ratio(["mkl"]), p.ratio(["prototype"]))
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -249,5 +284,7 @@ def summary(points: Sequence[Point]) -> str:
     for name, ratios in groups.items():
         if ratios:
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            lines.append(f"- times faster than {name}: geometric mean {mean:.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
+            lines.append(
+                f"- times faster than {name}: geometric mean {mean:.2f}, {min(ratios):.2f} to {max(ratios):.2f}"
+            )
     return "\n".join(lines)

@@ -10,21 +10,27 @@ from pathlib import Path
 
 import numpy as np
 
-from distgnn import backend
+from distgnn.arrays import backend
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def in_turns(
-    candidates: Mapping[str, Callable[[], object]], seconds: float = 1.0, least: int = 3, clock: str = "wall", most: int = 8
+    candidates: Mapping[str, Callable[[], object]],
+    seconds: float = 1.0,
+    least: int = 3,
+    clock: str = "wall",
+    most: int = 8,
 ) -> dict[str, list[float]]:
-    """Call every candidate once to warm up, then all in turns until `seconds` have passed and each had at least `least` turns.
+    """Call every candidate once to warm up, then all in turns until `seconds` have passed and each had at
+    least `least` turns.
 
-    In a turn, a candidate is called as often as fits into one call of the slowest, up to `most` times: the faster a call, the
-    more of them it takes for one that nothing disturbs.
+    In a turn, a candidate is called as often as fits into one call of the slowest, up to `most` times: the
+    faster a call, the more of them it takes for one that nothing disturbs.
 
     Args:
-        clock: "wall", or "cpu" for this process's own time, on a machine that others use: all its threads together.
+        clock: "wall", or "cpu" for this process's own time, on a machine that others use: all its threads
+            together.
 
     Returns:
         name -> seconds of each call.
@@ -49,14 +55,18 @@ def in_turns(
 
 
 def copy_bandwidth(clock: str = "wall", size: int = 1 << 28) -> float:
-    """Bytes read plus bytes written per second by a copy that fits no cache: the ceiling of what streams through memory."""
+    """Bytes read plus bytes written per second by a copy that fits no cache: the ceiling of what streams
+    through memory.
+    """
     source, target = (backend.get("numpy").empty((size // 8,), np.float64) for _ in range(2))
     source[:] = 1.0
     return 2 * size / min(in_turns({"copy": lambda: np.copyto(target, source)}, 0.5, 5, clock)["copy"])
 
 
 def cache_bandwidth(clock: str = "wall", size: int = 1 << 23) -> float:
-    """Bytes per second that one thread reads from an array in the last-level cache: the ceiling of what gathers hit there."""
+    """Bytes per second that one thread reads from an array in the last-level cache: the ceiling of what
+    gathers hit there.
+    """
     x = backend.get("numpy").empty((size // 4,), np.float32)
     x[:] = 1.0
     return size / min(in_turns({"read": lambda: np.dot(x, x)}, 0.3, 20, clock)["read"])

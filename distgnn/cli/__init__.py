@@ -1,4 +1,5 @@
-"""The ``distgnn`` command. One module per command, each with ``HELP``, ``add_arguments(parser)`` and ``run(args)``.
+"""The ``distgnn`` command. One module per command, each with ``HELP``, ``add_arguments(parser)`` and
+``run(args)``.
 
 Commands import MPI, NumPy and the rest inside ``run``, so that ``--help`` answers at once and without MPI.
 """
@@ -13,8 +14,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import IO, Any, NoReturn
 
-from distgnn import __version__, launch
+from distgnn import __version__
 from distgnn.cli import config
+from distgnn.comm import launch
 from distgnn.errors import UserError
 
 #: In the order in which ``--help`` shows them.
@@ -25,8 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command on every rank of the job.
 
     Returns:
-        0 done, 2 bad usage or input (one line on rank 0 said what). Everything else is a bug and raises; the abort hook then ends
-        all ranks with exit code 1.
+        0 done, 2 bad usage or input (one line on rank 0 said what). Everything else is a bug and raises; the
+        abort hook then ends all ranks with exit code 1.
     """
     launch.limit_threads()
     launch.install_abort_hook()
@@ -46,14 +48,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RuntimeError as error:
         if "cannot load MPI library" not in str(error):  # mpi4py's words
             raise
-        return launch.leave(UserError("no MPI library found; install the mpich wheel (extra mpi) or load this site's MPI module"))
+        return launch.leave(
+            UserError(
+                "no MPI library found; install the mpich wheel (extra mpi) or load this site's MPI module"
+            )
+        )
     return 0
 
 
 def parse(argv: Sequence[str], origins: config.Origins | None = None) -> argparse.Namespace:
     """The command line with environment and ``--config`` file filled in; ``.command`` is the command's name.
 
-    Prints on rank 0's stderr what of the two is not taken. Puts into ``origins`` where the settings come from.
+    Prints on rank 0's stderr what of the two is not taken. Puts into ``origins`` where the settings come
+    from.
 
     Raises:
         UserError: anything wrong with it. SystemExit(0) after ``--help`` and ``--version``.

@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from distgnn.algorithms import TABLE
-    from distgnn.launch import is_first
+    from distgnn.comm.launch import is_first
+    from distgnn.operators import TABLE
 
     if is_first():
         rows = [dataclasses.asdict(row) for row in TABLE]
@@ -30,7 +30,10 @@ def plain(rows: list[dict[str, Any]]) -> str:
     """Columns aligned for a terminal."""
     lines = [COLUMNS, *(_cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
@@ -38,11 +41,15 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     code = {"name", "file", "command"}
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     for row in rows:
-        cells = (f"`{cell}`" if column in code else cell for column, cell in zip(COLUMNS, _cells(row), strict=True))
+        cells = (
+            f"`{cell}`" if column in code else cell for column, cell in zip(COLUMNS, _cells(row), strict=True)
+        )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     values = (row[column] for column in COLUMNS)
-    return tuple(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value) for value in values)
+    return tuple(
+        ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value) for value in values
+    )

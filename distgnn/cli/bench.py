@@ -8,17 +8,34 @@ from typing import Any
 
 from distgnn.errors import UserError
 
-HELP = "time a kernel and print GFLOP/s, GB/s and the ratio to everything else installed that computes the same"
+HELP = (
+    "time a kernel and print GFLOP/s, GB/s and the ratio to everything else installed that computes the same"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=["spmm"], help="spmm: sparse times dense on one rank")
-    parser.add_argument("--graph", nargs="+", default=["rmat-16"], help="rmat-15 ... road-18, or stores NAME.dg")
-    parser.add_argument("--widths", nargs="+", type=int, default=[16, 64, 128], help="columns of the dense matrix")
-    parser.add_argument("--seconds", type=float, default=1.0, help="to spend on each point, all candidates together")
-    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu: this process's time, on a busy machine")
-    parser.add_argument("--plain-memory", action="store_true", help="NumPy's arrays, not ones that start at a cache line")
-    parser.add_argument("--prototype", type=Path, metavar="SO", help="shared library with an older kernel `sp` to compare with")
+    parser.add_argument(
+        "--graph", nargs="+", default=["rmat-16"], help="rmat-15 ... road-18, or stores NAME.dg"
+    )
+    parser.add_argument(
+        "--widths", nargs="+", type=int, default=[16, 64, 128], help="columns of the dense matrix"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="to spend on each point, all candidates together"
+    )
+    parser.add_argument(
+        "--clock", choices=["wall", "cpu"], default="wall", help="cpu: this process's time, on a busy machine"
+    )
+    parser.add_argument(
+        "--plain-memory", action="store_true", help="NumPy's arrays, not ones that start at a cache line"
+    )
+    parser.add_argument(
+        "--prototype",
+        type=Path,
+        metavar="SO",
+        help="shared library with an older kernel `sp` to compare with",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -44,17 +61,22 @@ def measure(args: argparse.Namespace, name: str, A: Any, width: int, ceilings: t
     """One point with the options of the command line."""
     from distgnn.bench import spmm
 
-    options = {"prototype": args.prototype, "seconds": args.seconds, "clock": args.clock, "plain_memory": args.plain_memory}
+    options = {
+        "prototype": args.prototype,
+        "seconds": args.seconds,
+        "clock": args.clock,
+        "plain_memory": args.plain_memory,
+    }
     return spmm.measure(name, A, width, ceilings, **options)
 
 
 def describe(ceilings: tuple[float, float]) -> str:
     """What the figures were measured on and with, and what the columns say."""
-    from distgnn import hostkernels
     from distgnn.bench import spmm, timing
+    from distgnn.local import host
 
-    kernels = hostkernels.built().isas()[hostkernels.isa()]
-    return f"""{timing.machine()}; {kernels} kernels, {hostkernels.threads()} thread(s), float32.
+    kernels = host.built().isas()[host.isa()]
+    return f"""{timing.machine()}; {kernels} kernels, {host.threads()} thread(s), float32.
 Ceilings of this run: copy {ceilings[0] / 1e9:.1f} GB/s (read + written), last-level cache {ceilings[1] / 1e9:.1f} GB/s.
 
 Columns: GFLOP/s of each candidate (best call, all in turns on the same arrays; one call of those that take over

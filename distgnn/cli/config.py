@@ -1,7 +1,9 @@
-"""Settings of a command from four places: flag, over environment ``DISTGNN_FLAG_NAME``, over a TOML file, over the default.
+"""Settings of a command from four places: flag, over environment ``DISTGNN_FLAG_NAME``, over a TOML file,
+over the default.
 
-Works for any parser: a value from the environment or the file goes through the flag's own type and choices and becomes its
-default. Names that nothing knows are refused in a file; in the environment, which is not this program's own, they are told.
+Works for any parser: a value from the environment or the file goes through the flag's own type and choices
+and becomes its default. Names that nothing knows are refused in a file; in the environment, which is not this
+program's own, they are told.
 """
 
 from __future__ import annotations
@@ -24,15 +26,37 @@ else:
 
 #: What the environment may say beside the flags: for kernels, MPI and tests.
 VARIABLES = (
-    *("DISTGNN_BACKEND", "DISTGNN_CONFIG", "DISTGNN_CUDA_AWARE", "DISTGNN_EMULATION_CACHE", "DISTGNN_HOST_ISA"),
+    *(
+        "DISTGNN_BACKEND",
+        "DISTGNN_CONFIG",
+        "DISTGNN_CUDA_AWARE",
+        "DISTGNN_EMULATION_CACHE",
+        "DISTGNN_HOST_ISA",
+    ),
     *("DISTGNN_SPMM", "DISTGNN_SPMM_TUNE"),
 )
 
-#: Settings that mean something for some algorithms only: these, or (none) the one that is chosen where they are set.
-_ALGORITHMS_OF = {"grid": (), "replication": ("1.5d",), "sparsity-aware": ("1d", "1.5d"), "block-rows": ("1.5d", "3d")}
+#: Settings that mean something for some algorithms only: these, or (none) the one that is chosen where they
+#: are set.
+_ALGORITHMS_OF = {
+    "grid": (),
+    "replication": ("1.5d",),
+    "sparsity-aware": ("1d", "1.5d"),
+    "block-rows": ("1.5d", "3d"),
+}
 
 #: What a switch may be set to in the environment.
-SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False, "": False}
+SWITCH = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+    "": False,
+}
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
@@ -55,17 +79,20 @@ def apply(
 
     Args:
         parser: the command's own parser, complete.
-        command: its name; the file's table of this name belongs to it, tables of the other ``commands`` are left alone.
+        command: its name; the file's table of this name belongs to it, tables of the other ``commands`` are
+            left alone.
         argv: the words after the command, looked at for ``--config`` only.
 
     Returns:
-        where every setting comes from that is neither a flag's nor the default, and what was left out, for want of its algorithm.
+        where every setting comes from that is neither a flag's nor the default, and what was left out, for
+        want of its algorithm.
 
     Raises:
         UserError: unreadable file, unknown key, or a value that the flag refuses; names the file or variable.
     """
     flags = _flags(parser)
-    layers: list[dict[str, tuple[Any, str]]] = [{}, {}]  # name -> value, source: of the file, of the environment
+    # name -> value, source: of the file, of the environment
+    layers: list[dict[str, tuple[Any, str]]] = [{}, {}]
     finder = type(parser)(prog=parser.prog, add_help=False)
     finder.add_argument("--config", default=environ.get("DISTGNN_CONFIG"))
     path = finder.parse_known_args(list(argv))[0].config
@@ -73,9 +100,13 @@ def apply(
         for name, value in _read(path, command, commands, flags).items():
             if name not in flags:
                 hint = _nearest(name, flags, "; did you mean {}?")
-                raise UserError(f"{path}: unknown key {name!r} for {command}{hint}; known keys: {', '.join(sorted(flags))}")
+                raise UserError(
+                    f"{path}: unknown key {name!r} for {command}{hint}; known keys: {', '.join(sorted(flags))}"
+                )
             layers[0][name] = value, path
-    layers[1] = {name: (environ[_variable(name)], _variable(name)) for name in flags if _variable(name) in environ}
+    layers[1] = {
+        name: (environ[_variable(name)], _variable(name)) for name in flags if _variable(name) in environ
+    }
     given = _given(parser, flags, argv)
     left_out = _leave_out_other_algorithms(layers, given, _default_algorithm(layers, given))
     origins = {}
@@ -89,13 +120,17 @@ def apply(
 
 @dataclass
 class Origins:
-    """`sources`: flag name -> file or variable that set it; `left_out`: a line about each setting that was not taken."""
+    """`sources`: flag name -> file or variable that set it; `left_out`: a line about each setting that was
+    not taken.
+    """
 
     sources: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
     def explain(self, error: UserError) -> UserError:
-        """The same error, which also says where the flag that it begins with was set, if not on the command line."""
+        """The same error, which also says where the flag that it begins with was set, if not on the command
+        line.
+        """
         name = str(error).partition(" ")[0].rstrip(":").removeprefix("--")
         source = self.sources.get(name)
         return error if source is None else UserError(f"{error} (--{name} is set by {source})")
@@ -105,7 +140,10 @@ def unknown_variables(environ: Mapping[str, str], parsers: Iterable[argparse.Arg
     """A line about each DISTGNN_ variable that no flag of these (all) commands and nothing else reads."""
     known = {*VARIABLES, *(_variable(name) for parser in parsers for name in _flags(parser))}
     unknown = sorted(name for name in environ if name.startswith("DISTGNN_") and name not in known)
-    return [f"{name}: no command has a flag of this name{_nearest(name, known, '; did you mean {}?')}" for name in unknown]
+    return [
+        f"{name}: no command has a flag of this name{_nearest(name, known, '; did you mean {}?')}"
+        for name in unknown
+    ]
 
 
 def _default_algorithm(layers: list[dict[str, tuple[Any, str]]], given: Mapping[str, Any]) -> str:
@@ -114,8 +152,12 @@ def _default_algorithm(layers: list[dict[str, tuple[Any, str]]], given: Mapping[
     return "1.5d" if any(sampler not in (None, "none") for sampler in samplers) else "1d"
 
 
-def _leave_out_other_algorithms(layers: list[dict[str, tuple[Any, str]]], given: Mapping[str, Any], default: Any) -> list[str]:
-    """Drop from file and environment what is for another algorithm than the one that a source above them chose."""
+def _leave_out_other_algorithms(
+    layers: list[dict[str, tuple[Any, str]]], given: Mapping[str, Any], default: Any
+) -> list[str]:
+    """Drop from file and environment what is for another algorithm than the one that a source above them
+    chose.
+    """
     lines, chosen = [], [default]
     for layer in layers:
         chosen.append(layer["algorithm"][0] if "algorithm" in layer else chosen[-1])
@@ -128,11 +170,15 @@ def _leave_out_other_algorithms(layers: list[dict[str, tuple[Any, str]]], given:
                 _, source = layer.pop(name)
                 if name not in given:
                     said = " and ".join(homes)
-                    lines.append(f"{source}: {name} is for algorithm {said} and is left out, as {final} was chosen")
+                    lines.append(
+                        f"{source}: {name} is for algorithm {said} and is left out, as {final} was chosen"
+                    )
     return lines
 
 
-def _given(parser: argparse.ArgumentParser, flags: Mapping[str, argparse.Action], argv: Sequence[str]) -> dict[str, Any]:
+def _given(
+    parser: argparse.ArgumentParser, flags: Mapping[str, argparse.Action], argv: Sequence[str]
+) -> dict[str, Any]:
     """What the command line itself sets: dest -> value."""
     if {"-h", "--help"} & set(argv):
         return {}
@@ -173,18 +219,28 @@ def _read(path: str, command: str, commands: Iterable[str], flags: Iterable[str]
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"--config {path}: not valid TOML: {error}") from error
     names = {command, *commands}
-    tables = {name for name, value in content.items() if isinstance(value, dict) and name.replace("_", "-") not in flags}
+    tables = {
+        name
+        for name, value in content.items()
+        if isinstance(value, dict) and name.replace("_", "-") not in flags
+    }
     for name in sorted(tables - names):
         hint = _nearest(name, names, "; did you mean [{}]?")
-        raise UserError(f"{path}: unknown table [{name}]{hint}; tables are named like the commands: {', '.join(sorted(names))}")
+        raise UserError(
+            f"{path}: unknown table [{name}]{hint}; tables are named like the commands: {', '.join(sorted(names))}"
+        )
     own = content[command] if command in tables else {}
-    return _dashed(path, {name: value for name, value in content.items() if name not in tables}) | _dashed(path, own)
+    return _dashed(path, {name: value for name, value in content.items() if name not in tables}) | _dashed(
+        path, own
+    )
 
 
 def _dashed(path: str, table: Mapping[str, Any]) -> dict[str, Any]:
     for name in table:
         if "_" in name and name.replace("_", "-") in table:
-            raise UserError(f"{path}: {name.replace('_', '-')} and {name} are the same setting; give one of them")
+            raise UserError(
+                f"{path}: {name.replace('_', '-')} and {name} are the same setting; give one of them"
+            )
     return {name.replace("_", "-"): value for name, value in table.items()}
 
 
@@ -216,7 +272,9 @@ def _convert(parser: argparse.ArgumentParser, action: argparse.Action, value: An
 
 
 def _text(value: Any) -> str:
-    """A TOML value as on the command line: ``[15, 10]`` is ``15,10``, ``{rows = 4, reps = 2}`` is ``rows=4,reps=2``."""
+    """A TOML value as on the command line: ``[15, 10]`` is ``15,10``, ``{rows = 4, reps = 2}`` is
+    ``rows=4,reps=2``.
+    """
     if isinstance(value, Mapping):
         return ",".join(f"{name}={_text(part)}" for name, part in value.items())
     if isinstance(value, (list, tuple)):

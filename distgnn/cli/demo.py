@@ -18,26 +18,33 @@ TOLERANCE = 1e-4  # of relative differences between losses, as in train --check
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", default="distgnn-demo", metavar="DIR", help="where graph, store, logs and report go")
-    parser.add_argument("--nodes", type=count, default=20_000, metavar="N", help="nodes of the planted-partition graph")
+    parser.add_argument(
+        "--out", default="distgnn-demo", metavar="DIR", help="where graph, store, logs and report go"
+    )
+    parser.add_argument(
+        "--nodes", type=count, default=20_000, metavar="N", help="nodes of the planted-partition graph"
+    )
     parser.add_argument("--epochs", type=count, default=20, metavar="E", help="epochs per algorithm")
 
 
 def run(args: argparse.Namespace) -> None:
-    from distgnn.launch import launched
+    from distgnn.comm.launch import launched
 
     if not launched()[2]:
         _relaunch()  # returns only where there is no mpiexec: then one rank must do
 
     from mpi4py import MPI
 
-    from distgnn.algorithms import ALGORITHMS
+    from distgnn.operators import ALGORITHMS
 
     first = MPI.COMM_WORLD.Get_rank() == 0
     out = Path(args.out)
     _make_store(out, args.nodes)
     if first:
-        print(f"training on {MPI.COMM_WORLD.Get_size()} ranks, {args.epochs} epochs with each algorithm\n", flush=True)
+        print(
+            f"training on {MPI.COMM_WORLD.Get_size()} ranks, {args.epochs} epochs with each algorithm\n",
+            flush=True,
+        )
         print(_line(HEADER), flush=True)
     rows = []
     for number, name in enumerate(ALGORITHMS):
@@ -76,9 +83,21 @@ def _make_store(out: Path, nodes: int) -> None:
         out.mkdir(parents=True, exist_ok=True)
         (out / MARK).touch()
         graph, store = out / "graph", out / "graph.dg"
-        made = ["sbm", str(graph), "--nodes", str(nodes), "--features", "64", "--size-exponent", "2", "--force"]
+        made = [
+            "sbm",
+            str(graph),
+            "--nodes",
+            str(nodes),
+            "--features",
+            "64",
+            "--size-exponent",
+            "2",
+            "--force",
+        ]
         print(generate.summary(str(graph), generate.generate(_parse(generate, made))), flush=True)
-        print(prepare.summary(prepare.prepare(_parse(prepare, [str(graph), str(store), "--force"]))), flush=True)
+        print(
+            prepare.summary(prepare.prepare(_parse(prepare, [str(graph), str(store), "--force"]))), flush=True
+        )
 
     on_first_rank(work)
 
@@ -87,11 +106,23 @@ MARK = ".distgnn-demo"
 
 
 def _train(out: Path, algorithm: str, epochs: int, check: bool) -> None:
-    """``distgnn train`` with one algorithm; the first is checked against the serial reference, the others against it."""
+    """``distgnn train`` with one algorithm; the first is checked against the serial reference, the others
+    against it.
+    """
     from distgnn.cli import train
-    from distgnn.gcn.job import Job
+    from distgnn.train.run import Job
 
-    words = [str(out / "graph.dg"), "--algorithm", algorithm, "--layers", "3", "--hidden", "64", "--epochs", str(epochs)]
+    words = [
+        str(out / "graph.dg"),
+        "--algorithm",
+        algorithm,
+        "--layers",
+        "3",
+        "--hidden",
+        "64",
+        "--epochs",
+        str(epochs),
+    ]
     words += ["--dropout", "0.2", "--log", str(out / f"{algorithm}.jsonl"), "--force", "--quiet"]
     Job(_parse(train, words + (["--check"] if check else []))).run()
 
@@ -108,11 +139,27 @@ def read_log(path: Path) -> dict[str, Any]:
     """What the table and the report need of a run's log."""
     events = [json.loads(line) for line in path.read_text().splitlines()]
     start, end = events[0], events[-1]
-    losses = [math.nan if event["loss"] is None else event["loss"] for event in events if event["event"] == "epoch"]
-    return {"algorithm": start["config"]["algorithm"], "grid": start["grid"], "losses": losses, "end": end, "log": path.name}
+    losses = [
+        math.nan if event["loss"] is None else event["loss"] for event in events if event["event"] == "epoch"
+    ]
+    return {
+        "algorithm": start["config"]["algorithm"],
+        "grid": start["grid"],
+        "losses": losses,
+        "end": end,
+        "log": path.name,
+    }
 
 
-HEADER = ("algorithm", "grid", "last loss", "largest difference", "test accuracy", "words per rank", "s/epoch")
+HEADER = (
+    "algorithm",
+    "grid",
+    "last loss",
+    "largest difference",
+    "test accuracy",
+    "words per rank",
+    "s/epoch",
+)
 
 
 def difference(losses: list[float], others: list[float]) -> float:
@@ -138,7 +185,10 @@ def cells(row: dict[str, Any], reference: dict[str, Any]) -> tuple[str, ...]:
 
 def _line(values: tuple[str, ...]) -> str:
     widths = (9, 8, 11, 18, 13, 14, 7)
-    return "  ".join(value.ljust(w) if i < 2 else value.rjust(w) for i, (value, w) in enumerate(zip(values, widths, strict=True)))
+    return "  ".join(
+        value.ljust(w) if i < 2 else value.rjust(w)
+        for i, (value, w) in enumerate(zip(values, widths, strict=True))
+    )
 
 
 def conclude(rows: list[dict[str, Any]], out: Path) -> bool:
@@ -153,10 +203,24 @@ def conclude(rows: list[dict[str, Any]], out: Path) -> bool:
     )
     table = ["| " + " | ".join(HEADER) + " |", "|" + " --- |" * len(HEADER)]
     table += ["| " + " | ".join(cells(row, rows[0])) + " |" for row in rows]
-    curve = ["| " + " | ".join([str(e), *(f"{row['losses'][e - 1]:.7f}" for row in rows)]) + " |" for e in _some(rows)]
-    head = ["| epoch | " + " | ".join(row["algorithm"] for row in rows) + " |", "|" + " --- |" * (len(rows) + 1)]
+    curve = [
+        "| " + " | ".join([str(e), *(f"{row['losses'][e - 1]:.7f}" for row in rows)]) + " |"
+        for e in _some(rows)
+    ]
+    head = [
+        "| epoch | " + " | ".join(row["algorithm"] for row in rows) + " |",
+        "|" + " --- |" * (len(rows) + 1),
+    ]
     logs = [f"- `{row['log']}`" for row in rows]
-    parts = ["# distgnn demo", verdict, "\n".join(table), "Losses:", "\n".join(head + curve), "Logs:", "\n".join(logs)]
+    parts = [
+        "# distgnn demo",
+        verdict,
+        "\n".join(table),
+        "Losses:",
+        "\n".join(head + curve),
+        "Logs:",
+        "\n".join(logs),
+    ]
     (out / "report.md").write_text("\n\n".join(parts) + "\n")
     print(f"\n{verdict}\nreport: {out / 'report.md'}, logs: {out}/*.jsonl", flush=True)
     return not agree

@@ -1,4 +1,6 @@
-"""How commands that need no grid run in a job: on one rank while the others wait without using their cores, or on all."""
+"""How commands that need no grid run in a job: on one rank while the others wait without using their cores,
+or on all.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +8,22 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from distgnn.launch import launched
+from distgnn.comm.launch import launched
 
 
 def on_first_rank(work: Callable[[], None]) -> None:
     """Call `work` on rank 0 of the job. Collective: what it raises is raised on every rank.
 
-    Being told to end (SIGTERM, as from `scancel`) is treated like Ctrl-C while `work` runs, so that it can tidy up.
+    Being told to end (SIGTERM, as from `scancel`) is treated like Ctrl-C while `work` runs, so that it can
+    tidy up.
     """
     if launched()[0] == 1:
         _interruptible(work)
         return
     from mpi4py import MPI
 
-    from distgnn import backend
-    from distgnn.comm import Comm
+    from distgnn.arrays import backend
+    from distgnn.comm.group import Comm
     from distgnn.store.team import arrive
 
     comm = Comm(MPI.COMM_WORLD, backend.get("numpy"))
@@ -33,8 +36,8 @@ def on_first_rank(work: Callable[[], None]) -> None:
 
 
 def on_all_ranks(work: Callable[[Any], None]) -> None:
-    """Call `work` on every rank of the job with the communicator of all, or with None where there is but one. Collective: `work`
-    raises on all ranks what it raises on one.
+    """Call `work` on every rank of the job with the communicator of all, or with None where there is but one.
+    Collective: `work` raises on all ranks what it raises on one.
 
     Being told to end (SIGTERM) is treated like Ctrl-C while `work` runs, so that it can tidy up.
     """

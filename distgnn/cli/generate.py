@@ -1,4 +1,6 @@
-"""``distgnn generate KIND OUT``: a random graph with features and labels, streamed to a directory that ``prepare`` reads."""
+"""``distgnn generate KIND OUT``: a random graph with features and labels, streamed to a directory that
+``prepare`` reads.
+"""
 
 from __future__ import annotations
 
@@ -20,34 +22,84 @@ OPTIONS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    # No flag has a default here: which graphs know it, and what it is by default, is said once, by the graph's class.
-    parser.add_argument("kind", choices=OPTIONS, metavar="KIND", help="rmat (power-law), sbm (communities) or road (planar)")
+    # No flag has a default here: which graphs know it, and what it is by default, is said once, by the
+    # graph's class.
+    parser.add_argument(
+        "kind", choices=OPTIONS, metavar="KIND", help="rmat (power-law), sbm (communities) or road (planar)"
+    )
     parser.add_argument("out", metavar="OUT", help="directory to create")
     parser.add_argument("--force", action="store_true", help="replace OUT if it is a generated graph")
     parser.add_argument("--nodes", type=int, metavar="N", help=f"number of nodes (default: {NODES})")
     parser.add_argument("--features", type=int, metavar="F", help="feature width, 0 for none (default: 64)")
-    parser.add_argument("--classes", type=int, metavar="C", help="classes, 0: no labels (default: rmat 8, sbm all, road 16)")
-    parser.add_argument("--noise", type=float, metavar="X", help="of one feature; signal of length 1 (default: rmat 0.1, else 1)")
-    parser.add_argument("--split", metavar="A/B/C", help="shares of training, validation and test nodes (default: 0.6/0.2/0.2)")
-    parser.add_argument("--seed", type=int, metavar="S", help="the same seed gives the same graph (default: 0)")
+    parser.add_argument(
+        "--classes", type=int, metavar="C", help="classes, 0: no labels (default: rmat 8, sbm all, road 16)"
+    )
+    parser.add_argument(
+        "--noise",
+        type=float,
+        metavar="X",
+        help="of one feature; signal of length 1 (default: rmat 0.1, else 1)",
+    )
+    parser.add_argument(
+        "--split",
+        metavar="A/B/C",
+        help="shares of training, validation and test nodes (default: 0.6/0.2/0.2)",
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="S", help="the same seed gives the same graph (default: 0)"
+    )
     edges = parser.add_argument_group("rmat and sbm")
     edges.add_argument("--edges", type=int, metavar="M", help="number of edges, instead of --degree")
-    edges.add_argument("--degree", type=float, metavar="D", help="mean number of neighbours, duplicates counted (default: 16)")
-    edges.add_argument("--directed", action=argparse.BooleanOptionalAction, help="edges have one direction (default: no)")
-    edges.add_argument("--scramble", action=argparse.BooleanOptionalAction, help="number nodes at random (default: yes)")
+    edges.add_argument(
+        "--degree",
+        type=float,
+        metavar="D",
+        help="mean number of neighbours, duplicates counted (default: 16)",
+    )
+    edges.add_argument(
+        "--directed", action=argparse.BooleanOptionalAction, help="edges have one direction (default: no)"
+    )
+    edges.add_argument(
+        "--scramble", action=argparse.BooleanOptionalAction, help="number nodes at random (default: yes)"
+    )
     rmat = parser.add_argument_group("rmat")
     rmat.add_argument("--scale", type=int, metavar="K", help="2**K nodes, instead of --nodes")
-    rmat.add_argument("--probabilities", type=_numbers, metavar="a,b,c,d", help="of the quadrants (default: 0.57,0.19,0.19,0.05)")
+    rmat.add_argument(
+        "--probabilities",
+        type=_numbers,
+        metavar="a,b,c,d",
+        help="of the quadrants (default: 0.57,0.19,0.19,0.05)",
+    )
     sbm = parser.add_argument_group("sbm")
-    sbm.add_argument("--communities", type=int, metavar="K", help="number of communities (default: 16, or one per node)")
-    sbm.add_argument("--mixing", type=float, metavar="X", help="share of edges that leave their community (default: 0.2)")
-    sbm.add_argument("--size-exponent", type=float, metavar="X", help="power law of community sizes (default: equal sizes)")
-    sbm.add_argument("--degree-exponent", type=float, metavar="X", help="power law of degrees (default: equal expected degrees)")
+    sbm.add_argument(
+        "--communities", type=int, metavar="K", help="number of communities (default: 16, or one per node)"
+    )
+    sbm.add_argument(
+        "--mixing", type=float, metavar="X", help="share of edges that leave their community (default: 0.2)"
+    )
+    sbm.add_argument(
+        "--size-exponent", type=float, metavar="X", help="power law of community sizes (default: equal sizes)"
+    )
+    sbm.add_argument(
+        "--degree-exponent",
+        type=float,
+        metavar="X",
+        help="power law of degrees (default: equal expected degrees)",
+    )
     road = parser.add_argument_group("road")
     road.add_argument("--spacing", type=int, metavar="K", help="cells between junctions (default: 4)")
-    road.add_argument("--missing-roads", type=float, metavar="X", help="share of missing roads between junctions (default: 0.25)")
-    road.add_argument("--missing-nodes", type=float, metavar="X", help="share of missing nodes (default: 0.01)")
-    road.add_argument("--tile", type=int, metavar="K", help="side of the tiles by which nodes are numbered (default: 32)")
+    road.add_argument(
+        "--missing-roads",
+        type=float,
+        metavar="X",
+        help="share of missing roads between junctions (default: 0.25)",
+    )
+    road.add_argument(
+        "--missing-nodes", type=float, metavar="X", help="share of missing nodes (default: 0.01)"
+    )
+    road.add_argument(
+        "--tile", type=int, metavar="K", help="side of the tiles by which nodes are numbered (default: 32)"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -82,7 +134,10 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
 
 def summary(out: str, graph: dict[str, Any]) -> str:
     """One line about what was written."""
-    parts = [f"{graph['n']} nodes", f"{graph['edges']} {'directed' if graph['directed'] else 'undirected'} edges"]
+    parts = [
+        f"{graph['n']} nodes",
+        f"{graph['edges']} {'directed' if graph['directed'] else 'undirected'} edges",
+    ]
     parts.append(f"{graph['width']} features" if graph["width"] else "no features")
     parts.append(f"{graph['classes']} classes" if graph["classes"] else "no labels")
     return f"{out}: {graph['kind']} graph, {', '.join(parts)}, seed {graph['seed']}"

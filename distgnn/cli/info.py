@@ -22,10 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also balance and volume of every order cut into P block rows (not of double, which is for grids)",
     )
     parser.add_argument(
-        "--shards", metavar="RxC[,RxC...]", help="also how evenly every order fills an even cut into R x C blocks, as on grids"
+        "--shards",
+        metavar="RxC[,RxC...]",
+        help="also how evenly every order fills an even cut into R x C blocks, as on grids",
     )
     parser.add_argument(
-        "--width", type=count, metavar="F", help="of the dense matrix, for volumes in MB (default: that of the features)"
+        "--width",
+        type=count,
+        metavar="F",
+        help="of the dense matrix, for volumes in MB (default: that of the features)",
     )
     parser.add_argument("--verify", action="store_true", help="read every file and compare checksums")
 
@@ -40,7 +45,8 @@ def answer(args: argparse.Namespace) -> str:
     """The text to print.
 
     Raises:
-        UserError: no such store, a cut that its matrix does not have, or with --verify, a file whose bytes changed.
+        UserError: no such store, a cut that its matrix does not have, or with --verify, a file whose bytes
+            changed.
     """
     import json
 
@@ -55,7 +61,9 @@ def answer(args: argparse.Namespace) -> str:
         check_shards(*cut, store.n)
     damaged = store.verify() if args.verify else []
     if damaged:
-        raise UserError(f"{store.path}: the bytes of {', '.join(damaged)} changed since it was written; copy or prepare it again")
+        raise UserError(
+            f"{store.path}: the bytes of {', '.join(damaged)} changed since it was written; copy or prepare it again"
+        )
     facts = describe(store, args.ranks or (), cuts)
     if args.verify:
         facts["verified"] = len(store.manifest["files"])
@@ -67,7 +75,9 @@ def answer(args: argparse.Namespace) -> str:
 
 
 def megabytes(rows: list[int], width: int, itemsize: int) -> dict[str, Any]:
-    """What ranks send in a product, on average and at most, when these are the rows of H: Table 2 of ``sparsity-aware.txt``."""
+    """What ranks send in a product, on average and at most, when these are the rows of H: Table 2 of
+    ``sparsity-aware.txt``.
+    """
     size = width * itemsize / 1e6
     average = sum(rows) / len(rows)
     return {
@@ -90,9 +100,15 @@ def text(path: str, facts: dict[str, Any]) -> str:
         ("store", f"{path}, {facts['bytes'] / 1e6:.1f} MB on disk"),
         ("source", f"{facts['source']}, {facts['edges']} edges"),
         ("matrix", f"{facts['n']} x {facts['n']}, {facts['nnz']} non-zeros; {', '.join(kind)}"),
-        ("degrees", f"{degrees['min']} to {degrees['max']}, mean {degrees['mean']:.2f}; {degrees['isolated']} isolated nodes"),
+        (
+            "degrees",
+            f"{degrees['min']} to {degrees['max']}, mean {degrees['mean']:.2f}; {degrees['isolated']} isolated nodes",
+        ),
         ("features", f"{facts['width']}" if facts["width"] else "none"),
-        ("classes", f"{facts['classes']}, {facts['labelled']} labelled nodes" if facts["classes"] else "none"),
+        (
+            "classes",
+            f"{facts['classes']}, {facts['labelled']} labelled nodes" if facts["classes"] else "none",
+        ),
         ("split", ", ".join(f"{count} {name}" for name, count in split.items()) if split else "none"),
     ]
     for name, order in facts["orders"].items():

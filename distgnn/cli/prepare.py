@@ -30,16 +30,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="auto, edges (CSV, TSV), generated, mtx, npz, ogb, planetoid or reddit (default: auto)",
     )
     direction = reading.add_mutually_exclusive_group()
-    direction.add_argument("--directed", dest="directed", action="store_true", default=None, help="an edge has one direction")
+    direction.add_argument(
+        "--directed", dest="directed", action="store_true", default=None, help="an edge has one direction"
+    )
     undirected = "add every edge's reverse (edge lists: unless told otherwise)"
-    direction.add_argument("--undirected", dest="directed", action="store_false", default=None, help=undirected)
-    reading.add_argument("--weights", action="store_true", help="take edge weights from the source instead of ones")
-    reading.add_argument("--features", metavar="FILE", help=".npy, .npz, .csv, or .json with {node: [active features]}")
+    direction.add_argument(
+        "--undirected", dest="directed", action="store_false", default=None, help=undirected
+    )
+    reading.add_argument(
+        "--weights", action="store_true", help="take edge weights from the source instead of ones"
+    )
+    reading.add_argument(
+        "--features", metavar="FILE", help=".npy, .npz, .csv, or .json with {node: [active features]}"
+    )
     reading.add_argument("--labels", metavar="FILE", help=".npy, .npz or .csv with a label for every node")
-    reading.add_argument("--split", metavar="A/B/C", help="shares of training, validation and test nodes, such as 0.6/0.2/0.2")
-    reading.add_argument("--source-column", metavar="NAME", help="column of an edge list that has the edge's source")
-    reading.add_argument("--target-column", metavar="NAME", help="column of an edge list that has the edge's target")
-    reading.add_argument("--id-column", metavar="NAME", help="column of the label and feature files that has the node")
+    reading.add_argument(
+        "--split", metavar="A/B/C", help="shares of training, validation and test nodes, such as 0.6/0.2/0.2"
+    )
+    reading.add_argument(
+        "--source-column", metavar="NAME", help="column of an edge list that has the edge's source"
+    )
+    reading.add_argument(
+        "--target-column", metavar="NAME", help="column of an edge list that has the edge's target"
+    )
+    reading.add_argument(
+        "--id-column", metavar="NAME", help="column of the label and feature files that has the node"
+    )
     reading.add_argument("--label-column", metavar="NAME", help="column of the label file that has the label")
 
     writing = parser.add_argument_group("writing")
@@ -48,16 +64,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "double (rows and columns permuted differently, for algorithm 3d)",
     )  # fmt: skip
     writing.add_argument(
-        "--partition", metavar="METHOD:K[,...]", help="further orders METHOD-K, whose K parts become the block rows of "
-        "products: random, metis, metis-volume, hypergraph, volume, or a FILE with every node's part; holds the graph in memory",
+        "--partition", metavar="METHOD:K[,...]",
+        help="further orders METHOD-K, whose K parts become the block rows of " "products: random, metis, metis-volume, hypergraph, volume, or a FILE with every node's part; holds the graph in memory",
     )  # fmt: skip
-    writing.add_argument("--seed", type=int, default=0, metavar="S", help="of the permutations, the partitions and the split")
     writing.add_argument(
-        "--normalize", default="gcn", choices=("gcn", "row", "none"), help="scale by degrees on both sides, by row, or not"
+        "--seed", type=int, default=0, metavar="S", help="of the permutations, the partitions and the split"
     )
-    writing.add_argument("--no-self-loops", dest="self_loops", action="store_false", help="do not add missing self-loops")
+    writing.add_argument(
+        "--normalize",
+        default="gcn",
+        choices=("gcn", "row", "none"),
+        help="scale by degrees on both sides, by row, or not",
+    )
+    writing.add_argument(
+        "--no-self-loops", dest="self_loops", action="store_false", help="do not add missing self-loops"
+    )
     writing.add_argument("--dtype", default="float32", choices=("float32", "float64"), help="of the matrix")
-    writing.add_argument("--shards", metavar="RxC", help="grid of shards (default: each has a few million entries)")
+    writing.add_argument(
+        "--shards", metavar="RxC", help="grid of shards (default: each has a few million entries)"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -86,7 +111,8 @@ def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
         shards = None if args.shards is None else writer.parse_shards(args.shards)
         partitions = [] if args.partition is None else partition.parse(args.partition)
         written = {
-            "order": order, "normalize": args.normalize, "dtype": args.dtype, "force": args.force, "partitions": partitions,
+            "order": order, "normalize": args.normalize, "dtype": args.dtype, "force": args.force,
+            "partitions": partitions,
         }  # fmt: skip
         writer.check_arguments(args.out, **written)  # before a long import
     names = (
@@ -105,15 +131,23 @@ def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
     options.format = None if args.format == "auto" else args.format
     with team.together():
         source = open_source(args.source, options)
-    return writer.prepare(source, args.out, seed=args.seed, shards=shards, self_loops=args.self_loops, comm=comm, **written)
+    return writer.prepare(
+        source, args.out, seed=args.seed, shards=shards, self_loops=args.self_loops, comm=comm, **written
+    )
 
 
 def summary(done: Summary) -> str:
-    """What was written, with which features, labels and split, what every partition costs, and what it all took: a line each."""
+    """What was written, with which features, labels and split, what every partition costs, and what it all
+    took: a line each.
+    """
     direction = "directed" if done.directed else "undirected"
     content = [f"{done.width} features" if done.width else "no features"]
     content.append(f"{done.classes} classes, {done.labelled} nodes labelled" if done.classes else "no labels")
-    content.append("split " + ", ".join(f"{count} {part}" for part, count in done.split.items()) if done.split else "no split")
+    content.append(
+        "split " + ", ".join(f"{count} {part}" for part, count in done.split.items())
+        if done.split
+        else "no split"
+    )
     grids = ", ".join(f"{name} {rows}x{cols}" for name, (rows, cols) in done.shards.items())
     return (
         f"{done.out}: {done.n} nodes, {done.nnz} entries from {done.edges} {direction} edges; shards: {grids}\n"

@@ -9,13 +9,17 @@ HELP = "plots and an HTML page from logs"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("logs", nargs="+", metavar="LOG", help="what train --log wrote")
-    parser.add_argument("--trace", nargs="+", default=[], metavar="FILE", help="draw timelines of what train --trace wrote")
-    parser.add_argument("--out", default="report.html", metavar="FILE", help="the page (default: report.html)")
+    parser.add_argument(
+        "--trace", nargs="+", default=[], metavar="FILE", help="draw timelines of what train --trace wrote"
+    )
+    parser.add_argument(
+        "--out", default="report.html", metavar="FILE", help="the page (default: report.html)"
+    )
     parser.add_argument("--force", action="store_true", help="replace an existing page")
 
 
 def run(args: argparse.Namespace) -> None:
     from distgnn.cli.first_rank import on_first_rank
-    from distgnn.report import write
+    from distgnn.report.page import write
 
     on_first_rank(lambda: write(args.logs, args.trace, args.out, args.force))

@@ -1,7 +1,8 @@
 """Generated graphs of any size, and matrices of awkward shapes.
 
-`rmat`, `sbm` and `road` return whole graphs for tests and benchmarks; `RMat`, `PlantedPartition` and `RoadMap` are the same
-graphs in chunks, which `write` streams to disk. `awkward` returns small matrices that every operator is tested on.
+`rmat`, `sbm` and `road` return whole graphs for tests and benchmarks; `RMat`, `PlantedPartition` and
+`RoadMap` are the same graphs in chunks, which `write` streams to disk. `awkward` returns small matrices that
+every operator is tested on.
 """
 
 from distgnn.gallery.awkward_shapes import awkward

@@ -11,9 +11,9 @@ import scipy.sparse as sp
 def awkward(seed: int = 0) -> dict[str, sp.csr_array]:
     """Name -> CSR matrix (float64, int32 indices, rows sorted, no duplicates), the same for the same `seed`.
 
-    All are square except `wide`, `tall` and `wide_vector`; none has more than 67 rows, so products are instant.
-    Values are never 1 and positions are never symmetric unless the name says so, because an operator that loses the values,
-    or that multiplies by the transpose, must not pass.
+    All are square except `wide`, `tall` and `wide_vector`; none has more than 67 rows, so products are
+    instant. Values are never 1 and positions are never symmetric unless the name says so, because an operator
+    that loses the values, or that multiplies by the transpose, must not pass.
     """
     rng = np.random.default_rng(seed)
     cases = {
@@ -62,6 +62,7 @@ def _empty_parts(rng: np.random.Generator) -> dict[str, sp.csr_array]:
 
 def _hubs(rng: np.random.Generator) -> dict[str, sp.csr_array]:
     """One node adjacent to all others: the imbalance of power-law graphs, taken to its end."""
+
     def sparse() -> sp.csr_array:
         return _random(rng, 37, 37, 0.04)
 

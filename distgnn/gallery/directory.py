@@ -23,15 +23,20 @@ FORMAT, VERSION = "distgnn-graph", 1
 def write(graph: GeneratedGraph, path: str | os.PathLike[str], force: bool = False) -> dict[str, Any]:
     """Write `graph` to the directory `path` and return what its graph.json says.
 
-    Files: graph.json; edges.npy int64 (m, 2), source and target; features.npy float32 (n, width), labels.npy int32 (n,) and
-    split.npy uint8 (n,) where the graph has them. Memory: a few arrays of n, and chunks; never all edges or features.
+    Files: graph.json; edges.npy int64 (m, 2), source and target; features.npy float32 (n, width), labels.npy
+        int32 (n,) and
+    split.npy uint8 (n,) where the graph has them. Memory: a few arrays of n, and chunks; never all edges or
+        features.
 
-    The directory appears when it is complete. An existing one is replaced only with `force`, and only if it is a generated
-    graph. UserError: `path` exists (or is something else), its parent does not, or the disk is too small.
+    The directory appears when it is complete. An existing one is replaced only with `force`, and only if it
+    is a generated graph. UserError: `path` exists (or is something else), its parent does not, or the disk is
+        too small.
     """
     with new_directory(path, force=force, replaceable=_is_generated, what="generated graph") as folder:
         _check_space(graph, folder)
-        m = save_rows(folder / "edges.npy", np.int64, (2,), (np.stack(ends, axis=1) for ends in graph.edges()))
+        m = save_rows(
+            folder / "edges.npy", np.int64, (2,), (np.stack(ends, axis=1) for ends in graph.edges())
+        )
         labels, split = graph.labels(lambda: _read_edges(folder / "edges.npy")), graph.split()
         if labels is not None:
             save_rows(folder / "labels.npy", np.int32, (), [labels])
@@ -62,10 +67,11 @@ def describe(graph: GeneratedGraph, edges: int) -> dict[str, Any]:
 
 
 def save_rows(path: Path, dtype: Any, row_shape: tuple[int, ...], pieces: Iterable[np.ndarray]) -> int:
-    """Write an .npy file (version 1.0, C order) of pieces of shape (k, *row_shape); returns the number of rows.
+    """Write an .npy file (version 1.0, C order) of pieces of shape (k, *row_shape); returns the number of
+    rows.
 
-    The header is written again when that is known. Plain writes rather than a memory map: the pages of a map count as this
-    process's memory until the system drops them.
+    The header is written again when that is known. Plain writes rather than a memory map: the pages of a map
+    count as this process's memory until the system drops them.
     """
     rows = 0
     with _durable(path) as file:
@@ -116,4 +122,6 @@ def _check_space(graph: GeneratedGraph, directory: Path) -> None:
     needed = 16 * (graph.n if graph.m is None else graph.m) + graph.n * (4 * graph.width + 5)
     free = shutil.disk_usage(directory).free
     if needed > free:
-        raise UserError(f"{directory.parent} has {free / 1e9:.1f} GB free; this graph needs {needed / 1e9:.1f} GB")
+        raise UserError(
+            f"{directory.parent} has {free / 1e9:.1f} GB free; this graph needs {needed / 1e9:.1f} GB"
+        )

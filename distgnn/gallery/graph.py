@@ -21,15 +21,16 @@ Edges = tuple[np.ndarray, np.ndarray]  # source and target, int64
 class GeneratedGraph:
     """A graph that is a function of its parameters and a seed; nothing is drawn before it is asked for.
 
-    Node-sized arrays may be held; edges and features come in chunks that don't depend on each other. An edge src -> dst is
-    the entry A[dst, src] = 1; undirected graphs (`directed` False) list each edge once. Self-loops and duplicates may occur
-    where the model has them: the store merges duplicates.
+    Node-sized arrays may be held; edges and features come in chunks that don't depend on each other. An edge
+    src -> dst is the entry A[dst, src] = 1; undirected graphs (`directed` False) list each edge once.
+    Self-loops and duplicates may occur where the model has them: the store merges duplicates.
 
-    Features are `table[hidden[v]] + noise * N(0, 1)` for every node v, where the rows of `table` have length 1. So `noise` is
-    the ratio of one feature's noise to the whole signal: at 1 a single node says little, its neighbourhood together says a lot.
+    Features are `table[hidden[v]] + noise * N(0, 1)` for every node v, where the rows of `table` have length
+    1. So `noise` is the ratio of one feature's noise to the whole signal: at 1 a single node says little, its
+        neighbourhood together says a lot.
 
-    A subclass gives `kind`, `m`, `edge_chunks`, `edge_chunk`, `_hidden_states` and `_labels`, and adds to `parameters` what it
-    was made with.
+    A subclass gives `kind`, `m`, `edge_chunks`, `edge_chunk`, `_hidden_states` and `_labels`, and adds to
+    `parameters` what it was made with.
     """
 
     kind: str
@@ -74,7 +75,9 @@ class GeneratedGraph:
     # -- nodes --
 
     def labels(self, edges: Callable[[], Iterable[Edges]] | None = None) -> np.ndarray | None:
-        """int32 (n,) classes, or None. `edges()`: all chunks in any order, if the caller has them; else they are drawn again."""
+        """int32 (n,) classes, or None. `edges()`: all chunks in any order, if the caller has them; else they
+        are drawn again.
+        """
         return self._labels(edges or self.edges) if self.classes else None
 
     def split(self) -> np.ndarray | None:
@@ -109,7 +112,9 @@ def check(condition: bool, message: str) -> None:
 
 
 def edge_count(n: int, edges: int | None, degree: float | None, default_degree: float, directed: bool) -> int:
-    """Number of listed edges from `--edges`, or from `--degree`: the mean number of non-zeros per row of A before merging."""
+    """Number of listed edges from `--edges`, or from `--degree`: the mean number of non-zeros per row of A
+    before merging.
+    """
     check(edges is None or degree is None, "--edges and --degree exclude each other: give one of them")
     if edges is not None:
         check(edges >= 0, f"--edges {edges}: expected a number >= 0")

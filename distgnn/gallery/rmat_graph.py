@@ -1,4 +1,6 @@
-"""R-MAT graphs (Chakrabarti, Zhan, Faloutsos, SDM'04) with the Graph500 probabilities, for any number of nodes."""
+"""R-MAT graphs (Chakrabarti, Zhan, Faloutsos, SDM'04) with the Graph500 probabilities, for any number of
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from typing import Any
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.gallery.graph import Edges, GeneratedGraph, check, chunk_count, chunk_size, edge_count, node_permutation
+from distgnn.gallery.graph import (
+    Edges,
+    GeneratedGraph,
+    check,
+    chunk_count,
+    chunk_size,
+    edge_count,
+    node_permutation,
+)
 from distgnn.gallery.streams import AliasTable, stream, unit_rows
 
 GRAPH500 = (0.57, 0.19, 0.19, 0.05)
@@ -22,18 +32,21 @@ NODES_AT_ONCE = 1 << 18
 
 
 class RMat(GeneratedGraph):
-    """Every edge descends from the whole matrix through quadrants a, b, c, d (row-major) to a single entry (source, target).
+    """Every edge descends from the whole matrix through quadrants a, b, c, d (row-major) to a single entry
+    (source, target).
 
-    For a number of nodes that is no power of two the edge is drawn in the next power of two, and an endpoint beyond the last
-    node loses its highest bit: as if that endpoint's first quadrant had been the upper or the left one.
+    For a number of nodes that is no power of two the edge is drawn in the next power of two, and an endpoint
+    beyond the last node loses its highest bit: as if that endpoint's first quadrant had been the upper or the
+        left one.
 
-    R-MAT has no communities, and none are added, since that would flatter partitioners. Instead the labels are made from the
-    features: every node has one of 256 hidden states, a random direction in 4 dimensions, which its features show through
-    noise. The states are averaged over neighbourhoods twice (over the node itself and the sources of its edges, with
-    multiplicity), and the label is the class direction closest to what comes out. So one or two graph convolutions
-    see what the label was made of, and a classifier of the features alone sees only the node's own part; but as the
-    states of neighbours are independent, both stay far from perfect, unlike on `sbm` and `road`. (Test accuracy on 5000
-    nodes: 63 % for a GCN of two layers, 43 % for the same network without the graph, 23 % for the largest class.)
+    R-MAT has no communities, and none are added, since that would flatter partitioners. Instead the labels
+    are made from the features: every node has one of 256 hidden states, a random direction in 4 dimensions,
+    which its features show through noise. The states are averaged over neighbourhoods twice (over the node
+    itself and the sources of its edges, with multiplicity), and the label is the class direction closest to
+    what comes out. So one or two graph convolutions see what the label was made of, and a classifier of the
+    features alone sees only the node's own part; but as the states of neighbours are independent, both stay
+    far from perfect, unlike on `sbm` and `road`. (Test accuracy on 5000 nodes: 63 % for a GCN of two layers,
+    43 % for the same network without the graph, 23 % for the largest class.)
     """
 
     kind = "rmat"
@@ -122,7 +135,9 @@ class RMat(GeneratedGraph):
 
     def _labels(self, edges: Callable[[], Iterable[Edges]]) -> np.ndarray:
         """Integers throughout, so that no order of summation changes a label."""
-        classes = np.rint(unit_rows(stream(self.seed, "classes"), self.classes, DIMENSIONS) * 1000).astype(np.int64)
+        classes = np.rint(unit_rows(stream(self.seed, "classes"), self.classes, DIMENSIONS) * 1000).astype(
+            np.int64
+        )
         signal = self._directions[self._states]
         for _ in range(AVERAGES):
             signal = self._neighbourhood_means(signal, edges())
@@ -132,7 +147,9 @@ class RMat(GeneratedGraph):
         return labels
 
     def _neighbourhood_means(self, signal: np.ndarray, edges: Iterable[Edges]) -> np.ndarray:
-        """int32 (n, DIMENSIONS): means of `signal`, likewise, over every node and the sources of its edges, rounded down."""
+        """int32 (n, DIMENSIONS): means of `signal`, likewise, over every node and the sources of its edges,
+        rounded down.
+        """
         total, count = signal.astype(np.int64), np.ones(self.n, np.int64)  # a node is its own neighbour
         for src, dst in edges:
             for source, target in ((src, dst),) if self.directed else ((src, dst), (dst, src)):
@@ -146,8 +163,9 @@ def _add_by_target(
 ) -> None:
     """total[target] += signal[source] and count[target] += 1, grouped by target first.
 
-    Every node is then touched once, in order, where np.add.at would miss the cache for every edge and coordinate and take
-    seven times as long. Sorting (target, position) packed into one word takes a quarter of an argsort's time.
+    Every node is then touched once, in order, where np.add.at would miss the cache for every edge and
+    coordinate and take seven times as long. Sorting (target, position) packed into one word takes a quarter
+    of an argsort's time.
     """
     if not len(target):
         return
@@ -173,7 +191,9 @@ def _checked(probabilities: Sequence[float]) -> np.ndarray:
 
 
 def _joint_quadrants(quadrants: np.ndarray, levels: int) -> tuple[AliasTable, np.ndarray, np.ndarray]:
-    """The distribution over the 4**levels entries that `levels` quadrants lead to, and each entry's row and column bits."""
+    """The distribution over the 4**levels entries that `levels` quadrants lead to, and each entry's row and
+    column bits.
+    """
     probabilities = np.ones(1)
     rows = columns = np.zeros(1, np.int64)
     for _ in range(levels):

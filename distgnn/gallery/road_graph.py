@@ -1,4 +1,6 @@
-"""Road-like graphs: planar, spatially numbered, mostly nodes of degree 2, as in the street networks of OpenStreetMap."""
+"""Road-like graphs: planar, spatially numbered, mostly nodes of degree 2, as in the street networks of
+OpenStreetMap.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,19 @@ from distgnn.gallery.streams import stream, unit_rows
 
 
 class RoadMap(GeneratedGraph):
-    """A square map: streets run along every `spacing`-th row and column of a grid of cells, a node in every cell of a street.
+    """A square map: streets run along every `spacing`-th row and column of a grid of cells, a node in every
+    cell of a street.
 
-    So there is a junction every `spacing` cells, joined by chains of nodes of degree 2. A share `missing_roads` of the pieces
-    between junctions is not there, nor is a share `missing_nodes` of all nodes. Up to 0.4 missing roads one component dominates
-    (bonds of the square lattice percolate at 0.5).
+    So there is a junction every `spacing` cells, joined by chains of nodes of degree 2. A share
+    `missing_roads` of the pieces between junctions is not there, nor is a share `missing_nodes` of all nodes.
+    Up to 0.4 missing roads one component dominates (bonds of the square lattice percolate at 0.5).
 
-    Like a map that was cut into tiles, nodes are numbered tile by tile, the tiles row by row, and row by row within a tile of
-    `tile` x `tile` cells. Non-zeros therefore crowd around the diagonal, and the blocks of a 2D cut are very unequal.
+    Like a map that was cut into tiles, nodes are numbered tile by tile, the tiles row by row, and row by row
+    within a tile of `tile` x `tile` cells. Non-zeros therefore crowd around the diagonal, and the blocks of a
+    2D cut are very unequal.
 
-    The label is the region: that of the nearest of `classes` random centres. The features are the region's direction plus noise.
+    The label is the region: that of the nearest of `classes` random centres. The features are the region's
+        direction plus noise.
     """
 
     kind = "road"
@@ -43,7 +48,9 @@ class RoadMap(GeneratedGraph):
         super().__init__(nodes, directed=False, **common)
         check(spacing >= 1, f"--spacing {spacing}: expected at least 1")
         check(0 <= missing_roads <= 1, f"--missing-roads {missing_roads}: expected a share between 0 and 1")
-        check(0 <= missing_nodes <= 0.9, f"--missing-nodes {missing_nodes}: expected a share between 0 and 0.9")
+        check(
+            0 <= missing_nodes <= 0.9, f"--missing-nodes {missing_nodes}: expected a share between 0 and 0.9"
+        )
         check(tile >= 1, f"--tile {tile}: expected at least 1")
         self.spacing, self.missing_roads, self.missing_nodes = spacing, missing_roads, missing_nodes
         per_junction = (1 + 2 * (1 - missing_roads) * (spacing - 1)) * (1 - missing_nodes)
@@ -77,7 +84,9 @@ class RoadMap(GeneratedGraph):
         return np.concatenate([a for a, _ in chosen]), np.concatenate([b for _, b in chosen])
 
     def _strip(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which pieces of street lead right and down from each junction, and which cells have a node (tile, tiles * tile)."""
+        """Which pieces of street lead right and down from each junction, and which cells have a node (tile,
+        tiles * tile).
+        """
         rng = stream(self.seed, "strip", index)
         s, shape = self.spacing, (self.tile, self.tile * self.tiles)
         junctions = (shape[0] // s, shape[1] // s)
@@ -91,7 +100,9 @@ class RoadMap(GeneratedGraph):
         return across, down, present
 
     def _ids(self, index: int, present: np.ndarray) -> np.ndarray:
-        """int64 like `present`: the number of every node, tile by tile; -1 where there is none, or where the map ends."""
+        """int64 like `present`: the number of every node, tile by tile; -1 where there is none, or where the
+        map ends.
+        """
         tile, tiles = self.tile, self.tiles
         by_tile = present.reshape(tile, tiles, tile).transpose(1, 0, 2)
         ids = self._first[index] + np.cumsum(by_tile.ravel(), dtype=np.int64) - 1

@@ -9,19 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.gallery.graph import Edges, GeneratedGraph, check, chunk_count, chunk_size, edge_count, node_permutation
+from distgnn.gallery.graph import (
+    Edges,
+    GeneratedGraph,
+    check,
+    chunk_count,
+    chunk_size,
+    edge_count,
+    node_permutation,
+)
 from distgnn.gallery.streams import power_law, stream, unit_rows
 
 
 class PlantedPartition(GeneratedGraph):
-    """`communities` groups of nodes; a share `mixing` of the edges leaves its community, the others stay inside.
+    """`communities` groups of nodes; a share `mixing` of the edges leaves its community, the others stay
+    inside.
 
-    The first end of an edge is drawn with probability proportional to a node's weight, the second likewise among the other
-    nodes of its community or among all nodes outside; so expected degrees are proportional to the weights. There are no
-    self-loops, except that a node alone in the graph has no choice. The only node of a community has none inside, and all its
-    edges leave. Sizes and weights are equal, or power laws (the LFR benchmark: Lancichinetti et al., Phys. Rev. E 78, 2008);
-    weights are cut where the expected degree would exceed sqrt(n * degree), beyond which most of a hub's edges would be
-    duplicates.
+    The first end of an edge is drawn with probability proportional to a node's weight, the second likewise
+    among the other nodes of its community or among all nodes outside; so expected degrees are proportional to
+    the weights. There are no self-loops, except that a node alone in the graph has no choice. The only node
+    of a community has none inside, and all its edges leave. Sizes and weights are equal, or power laws (the
+    LFR benchmark: Lancichinetti et al., Phys. Rev. E 78, 2008); weights are cut where the expected degree
+    would exceed sqrt(n * degree), beyond which most of a hub's edges would be duplicates.
 
     The label is the community modulo `classes`; the features are the class's direction plus noise.
     """
@@ -44,19 +53,31 @@ class PlantedPartition(GeneratedGraph):
         directed: bool = False,
         **common: Any,
     ):
-        """`edges` listed or `degree` non-zeros per node (default 16); exponents above 1, None: equal; `classes` None: all;
-        `communities` None: 16, but no more than nodes; `mixing` None: 0.2, or 0 where there is one community.
+        """`edges` listed or `degree` non-zeros per node (default 16); exponents above 1, None: equal;
+        `classes` None: all; `communities` None: 16, but no more than nodes; `mixing` None: 0.2, or 0 where
+            there is one community.
 
         Raises UserError for numbers that make no sense.
         """
         check(nodes >= 1, f"--nodes {nodes}: expected at least one node")
         communities = min(16, nodes) if communities is None else communities
-        check(1 <= communities <= nodes, f"--communities {communities}: expected 1 to {nodes}, the number of nodes")
+        check(
+            1 <= communities <= nodes,
+            f"--communities {communities}: expected 1 to {nodes}, the number of nodes",
+        )
         mixing = (0.2 if communities > 1 else 0.0) if mixing is None else mixing
-        super().__init__(nodes, classes=communities if classes is None else classes, directed=directed, **common)
-        check(self.classes <= communities, f"--classes {classes}: expected at most {communities}, the number of communities")
+        super().__init__(
+            nodes, classes=communities if classes is None else classes, directed=directed, **common
+        )
+        check(
+            self.classes <= communities,
+            f"--classes {classes}: expected at most {communities}, the number of communities",
+        )
         check(0 <= mixing <= 1, f"--mixing {mixing}: expected a share between 0 and 1")
-        check(mixing == 0 or communities > 1, f"--mixing {mixing}: edges cannot leave the only community; expected 0")
+        check(
+            mixing == 0 or communities > 1,
+            f"--mixing {mixing}: edges cannot leave the only community; expected 0",
+        )
         for flag, exponent in (("--size-exponent", size_exponent), ("--degree-exponent", degree_exponent)):
             valid = exponent is None or (math.isfinite(exponent) and exponent > 1)
             check(valid, f"{flag} {exponent}: expected a number above 1")
@@ -73,11 +94,14 @@ class PlantedPartition(GeneratedGraph):
         }
 
     def edge_chunk(self, index: int) -> Edges:
-        """Nodes are numbered community by community, and lie side by side on a line, each as long as its weight."""
+        """Nodes are numbered community by community, and lie side by side on a line, each as long as its
+        weight.
+        """
         rng = stream(self.seed, "edges", index)
         size = chunk_size(self.m, index)
         line, starts = self._line, self._starts
-        src = self._at(np.sort(rng.random(size)) * line[-1])  # sorted: the search walks through memory in order
+        # sorted: the search walks through memory in order
+        src = self._at(np.sort(rng.random(size)) * line[-1])
         own = self._community[src]
         left, right = line[starts[own]], line[starts[own + 1]]
         leaves = rng.random(size) < self.mixing
@@ -132,7 +156,9 @@ class PlantedPartition(GeneratedGraph):
 
     def _hidden_states(self) -> tuple[np.ndarray, np.ndarray]:
         states = max(self.classes, 1)
-        return self._classes(states), unit_rows(stream(self.seed, "table"), states, self.width).astype(np.float32)
+        return self._classes(states), unit_rows(stream(self.seed, "table"), states, self.width).astype(
+            np.float32
+        )
 
     def _labels(self, edges: Callable[[], Iterable[Edges]]) -> np.ndarray:
         return self._classes(self.classes)
@@ -143,14 +169,18 @@ class PlantedPartition(GeneratedGraph):
         return labels
 
 
-def _beside(place: np.ndarray, left: Any, right: Any, hole_left: np.ndarray, hole_right: np.ndarray) -> np.ndarray:
+def _beside(
+    place: np.ndarray, left: Any, right: Any, hole_left: np.ndarray, hole_right: np.ndarray
+) -> np.ndarray:
     """Map `place` in [0, 1) uniformly onto left..right without the hole in it."""
     at = left + place * ((right - left) - (hole_right - hole_left))
     return np.where(at >= hole_left, at + (hole_right - hole_left), at)
 
 
 def _cut(weights: np.ndarray, ratio: float) -> float:
-    """The largest weight allowed so that it stays below `ratio` times the mean; the mean itself falls as weights are cut."""
+    """The largest weight allowed so that it stays below `ratio` times the mean; the mean itself falls as
+    weights are cut.
+    """
     limit = float(weights.max())
     for _ in range(32):
         limit = max(1.0, ratio * float(np.minimum(weights, limit).mean()))

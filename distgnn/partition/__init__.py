@@ -1,8 +1,9 @@
-"""Partitioners: which part owns which row of A and H, so that little of H travels and no part sends much more than another.
+"""Partitioners: which part owns which row of A and H, so that little of H travels and no part sends much more
+than another.
 
-A *part vector* is int32 (n,): the part of every node. `partition` makes one, `measure` says what it costs without running a
-product, `read_part_vector` takes one that another program wrote. Sparsity-aware products (``sparsity-aware.txt`` section 4) move
-exactly what `measure` counts.
+A *part vector* is int32 (n,): the part of every node. `partition` makes one, `measure` says what it costs
+without running a product, `read_part_vector` takes one that another program wrote. Sparsity-aware products
+(``sparsity-aware.txt`` section 4) move exactly what `measure` counts.
 
 ================ ====================================================================================================
 method           minimises
@@ -49,24 +50,28 @@ NEEDS: dict[str, Callable[[], Any]] = {
 }
 
 __all__ = [
-    "IMBALANCE", "METHODS", "Pattern", "Quality", "Wanted", "check", "check_names", "largest_over_mean", "measure", "parse",
-    "partition", "read_part_vector",
+    "IMBALANCE", "METHODS", "Pattern", "Quality", "Wanted", "check", "check_names", "largest_over_mean",
+    "measure", "parse", "partition", "read_part_vector",
 ]  # fmt: skip
 
 
-def partition(A: Any, parts: int, method: str = "volume", seed: int = 0, imbalance: float = IMBALANCE) -> np.ndarray:
+def partition(
+    A: Any, parts: int, method: str = "volume", seed: int = 0, imbalance: float = IMBALANCE
+) -> np.ndarray:
     """The part of every row of A: int32 (n,), in 0..parts-1. In this process, with all of A in memory.
 
     Args:
-        A: (n, n) sparse, anything SciPy turns into CSR; row i holds the columns from which node i gathers. Need not be symmetric;
-            only the positions of its entries count. A `Pattern` saves the conversion.
+        A: (n, n) sparse, anything SciPy turns into CSR; row i holds the columns from which node i gathers.
+            Need not be symmetric; only the positions of its entries count. A `Pattern` saves the conversion.
         parts: how many; some may come out empty.
         method: one of METHODS.
         seed: the same seed gives the same parts.
-        imbalance: bound on the non-zeros of a part, relative to the average, which a partitioner may miss where rows are long.
+        imbalance: bound on the non-zeros of a part, relative to the average, which a partitioner may miss
+            where rows are long.
 
     Raises:
-        UserError: an unknown method, fewer than one part or more than nodes, or a package or extension that is not installed.
+        UserError: an unknown method, fewer than one part or more than nodes, or a package or extension that
+            is not installed.
     """
     pattern = A if isinstance(A, Pattern) else Pattern.of(A)
     check(method, parts, pattern.n)
@@ -90,7 +95,9 @@ def _check_parts(name: str, parts: int, n: int | None) -> None:
     if parts < 1:
         raise UserError(f"--partition {name}:{parts}: expected at least one part")
     if n is not None and parts > n:
-        raise UserError(f"--partition {name}:{parts}: more parts than the {n} nodes of this graph; expected at most {n}")
+        raise UserError(
+            f"--partition {name}:{parts}: more parts than the {n} nodes of this graph; expected at most {n}"
+        )
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,9 @@ class Wanted:
             check(self.method, self.parts, n)
         elif not Path(self.method).is_file():
             known = ", ".join(METHODS)
-            raise UserError(f"--partition {self.method}:{self.parts}: no such method or file; methods are {known}")
+            raise UserError(
+                f"--partition {self.method}:{self.parts}: no such method or file; methods are {known}"
+            )
         else:
             _check_parts(self.method, self.parts, n)
 
@@ -128,7 +137,7 @@ class Wanted:
 
 
 def parse(text: str) -> list[Wanted]:
-    """"volume:8,metis:8", or the name of a file with a part per node in place of a method.
+    """ "volume:8,metis:8", or the name of a file with a part per node in place of a method.
 
     Raises:
         UserError: not so written, or two of them would make orders of the same name.

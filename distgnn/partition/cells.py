@@ -1,4 +1,6 @@
-"""Cells of a graph like a road map, which move as a whole when it is partitioned: crossings, roads, dead ends."""
+"""Cells of a graph like a road map, which move as a whole when it is partitioned: crossings, roads, dead
+ends.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,12 @@ def streets(pattern: Pattern) -> Streets:
 
 
 def crossings(at: Streets) -> np.ndarray:
-    """int32 (n,): the cell of every node: one for every node of at least three neighbours that are no dead ends, and with it the
-    dead ends there and the roads that lead to crossings of higher number. What is connected without such a node is a cell, too.
+    """int32 (n,): the cell of every node: one for every node of at least three neighbours that are no dead
+    ends, and with it the dead ends there and the roads that lead to crossings of higher number. What is
+    connected without such a node is a cell, too.
 
-    A cell that two of its roads leave for the same part counts as one row, where it may be two: good to begin with.
+    A cell that two of its roads leave for the same part counts as one row, where it may be two: good to begin
+    with.
     """
     rows, columns, ways = at.rows, at.columns, at.ways
     joined = _no_crossing(ways[rows], ways[columns])
@@ -56,9 +60,9 @@ def crossings(at: Streets) -> np.ndarray:
 
 
 def chains(at: Streets, part: np.ndarray) -> np.ndarray:
-    """int32 (n,): the cell of every node: one for every crossing and for every road between two, as far as it is in one part,
-    with their dead ends. Where on a road a boundary is makes no difference to the volume, unless both of its ends lead to the
-    same other part: that is two rows where a cell counts as one.
+    """int32 (n,): the cell of every node: one for every crossing and for every road between two, as far as it
+    is in one part, with their dead ends. Where on a road a boundary is makes no difference to the volume,
+    unless both of its ends lead to the same other part: that is two rows where a cell counts as one.
     """
     rows, columns, ways = at.rows, at.columns, at.ways
     joined = _no_crossing(ways[rows], ways[columns]) & (part[rows] == part[columns])
@@ -66,9 +70,13 @@ def chains(at: Streets, part: np.ndarray) -> np.ndarray:
 
 
 def taken_apart(pattern: Pattern, cell: np.ndarray, heaviest: float) -> np.ndarray:
-    """The cells, but every node one of its own where they have more non-zeros than `heaviest`: few parts could take them in."""
+    """The cells, but every node one of its own where they have more non-zeros than `heaviest`: few parts
+    could take them in.
+    """
     heavy = np.bincount(cell, pattern.row_nonzeros) > heaviest
-    return np.unique(np.where(heavy[cell], len(heavy) + np.arange(pattern.n), cell), return_inverse=True)[1].astype(np.int32)
+    return np.unique(np.where(heavy[cell], len(heavy) + np.arange(pattern.n), cell), return_inverse=True)[
+        1
+    ].astype(np.int32)
 
 
 def _no_crossing(ways: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -78,11 +86,17 @@ def _no_crossing(ways: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 def _connected(rows: np.ndarray, columns: np.ndarray, n: int) -> tuple[int, np.ndarray]:
     """How many components the graph with these edges has, and that of every node."""
-    return connected_components(sp.coo_array((np.ones(len(rows), bool), (rows, columns)), shape=(n, n)), directed=False)
+    return connected_components(
+        sp.coo_array((np.ones(len(rows), bool), (rows, columns)), shape=(n, n)), directed=False
+    )
 
 
-def contracted(pattern: Pattern, cell: np.ndarray, part: np.ndarray) -> tuple[Pattern, np.ndarray, np.ndarray]:
-    """The pattern of the cells without their own entries, their non-zeros, and the parts of their nodes with most neighbours."""
+def contracted(
+    pattern: Pattern, cell: np.ndarray, part: np.ndarray
+) -> tuple[Pattern, np.ndarray, np.ndarray]:
+    """The pattern of the cells without their own entries, their non-zeros, and the parts of their nodes with
+    most neighbours.
+    """
     rows, columns = np.repeat(cell, pattern.row_nonzeros), cell[pattern.indices]
     apart, cells = rows != columns, cell.max() + 1
     entries = sp.coo_array((apart[apart], (rows[apart], columns[apart])), shape=(cells, cells))

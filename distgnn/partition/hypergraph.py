@@ -1,8 +1,9 @@
-"""Hypergraph partitioning with Mt-KaHyPar (Gottesbüren, Heuer, Maas, Sanders, Schlag, ACM Trans. Algorithms 20, 2024).
+"""Hypergraph partitioning with Mt-KaHyPar (Gottesbüren, Heuer, Maas, Sanders, Schlag, ACM Trans. Algorithms
+20, 2024).
 
-One net per column of A, whose pins are the rows with an entry there and the row that owns it: its connectivity - 1 is the number
-of parts to which that row of H is sent, so the sum is the total volume, exactly, directed or not (Çatalyürek and Aykanat, IEEE
-TPDS 10, 1999).
+One net per column of A, whose pins are the rows with an entry there and the row that owns it: its
+connectivity - 1 is the number of parts to which that row of H is sent, so the sum is the total volume,
+exactly, directed or not (Çatalyürek and Aykanat, IEEE TPDS 10, 1999).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def package() -> ModuleType:
     try:
         import mtkahypar
     except ImportError:
-        raise UserError("--partition hypergraph: needs mtkahypar; install with: pip install distgnn[partition]") from None
+        raise UserError(
+            "--partition hypergraph: needs mtkahypar; install with: pip install distgnn[partition]"
+        ) from None
     return mtkahypar
 
 
@@ -44,13 +47,16 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
     if parts == 1 or not nets:
         return even(pattern, parts)
     library = _started()
-    # The default preset is twice as fast on graphs with hubs, but finds other parts each time, even on one thread.
+    # The default preset is twice as fast on graphs with hubs, but finds other parts each time, even on one
+    # thread.
     context = library.context_from_preset(mtkahypar.PresetType.DETERMINISTIC)
     context.set_partitioning_parameters(parts, imbalance - 1, mtkahypar.Objective.KM1)
     context.logging = False
     mtkahypar.set_seed(seed % 2**31)
     weights = np.maximum(pattern.row_nonzeros, 1).tolist()
-    found = library.create_hypergraph(context, pattern.n, len(nets), nets, weights, [1] * len(nets)).partition(context)
+    found = library.create_hypergraph(
+        context, pattern.n, len(nets), nets, weights, [1] * len(nets)
+    ).partition(context)
     return np.asarray(found.get_partition(), np.int32)
 
 

@@ -1,4 +1,6 @@
-"""METIS (Karypis and Kumar, SIAM J. Sci. Comput. 20, 1998) through pymetis: k-way, for edge cut or for communication volume."""
+"""METIS (Karypis and Kumar, SIAM J. Sci. Comput. 20, 1998) through pymetis: k-way, for edge cut or for
+communication volume.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def package() -> ModuleType:
     try:
         import pymetis
     except ImportError:
-        raise UserError("--partition metis, metis-volume: need pymetis; install with: pip install distgnn[partition]") from None
+        raise UserError(
+            "--partition metis, metis-volume: need pymetis; install with: pip install distgnn[partition]"
+        ) from None
     return pymetis
 
 

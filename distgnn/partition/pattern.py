@@ -15,7 +15,9 @@ from distgnn.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """CSR positions of an (n, n) matrix: `indptr` int64 (n + 1,), `indices` int32 (nnz,), sorted and unique in every row."""
+    """CSR positions of an (n, n) matrix: `indptr` int64 (n + 1,), `indices` int32 (nnz,), sorted and unique
+    in every row.
+    """
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -63,7 +65,9 @@ class Pattern:
 
     @cached_property
     def nets(self) -> sp.csr_array:
-        """int32 CSR (n, n) of ones: row j has the rows of A with an entry in column j, and j itself, which owns row j of H."""
+        """int32 CSR (n, n) of ones: row j has the rows of A with an entry in column j, and j itself, which
+        owns row j of H.
+        """
         nets = sp.csr_array(self.matrix().T.tocsr() + sp.eye_array(self.n, dtype=np.int32, format="csr"))
         nets.data[:] = 1
         return nets
@@ -74,7 +78,9 @@ class Pattern:
         A = self.matrix()
         both = sp.coo_array(A + A.T)
         off = both.row != both.col
-        graph = sp.csr_array((np.ones(np.count_nonzero(off), np.int32), (both.row[off], both.col[off])), shape=both.shape)
+        graph = sp.csr_array(
+            (np.ones(np.count_nonzero(off), np.int32), (both.row[off], both.col[off])), shape=both.shape
+        )
         graph.sort_indices()
         return graph
 

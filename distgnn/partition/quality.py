@@ -15,8 +15,8 @@ class Quality:
     """Counts per part, and the numbers of Table 2 (``sparsity-aware.txt`` section 7).
 
     Attributes:
-        sends, receives: int64 (parts,): rows of H that a part sends and receives in a sparsity-aware 1D product of A. One row is
-            ``width`` words. Their sums are equal: the total volume.
+        sends, receives: int64 (parts,): rows of H that a part sends and receives in a sparsity-aware 1D
+            product of A. One row is ``width`` words. Their sums are equal: the total volume.
         nonzeros, nodes: int64 (parts,): entries and rows of A of each part.
         edge_cut: entries of A in a row and a column of different parts; of a symmetric pattern, half of them.
     """
@@ -43,7 +43,9 @@ def largest_over_mean(counts: np.ndarray) -> float:
 
 
 def measure(pattern: Pattern, part: np.ndarray, parts: int) -> Quality:
-    """What the parts cost: part int (n,) in 0..parts-1. Time and memory of a sparse product with (n, parts) ones."""
+    """What the parts cost: part int (n,) in 0..parts-1. Time and memory of a sparse product with (n, parts)
+    ones.
+    """
     n = pattern.n
     belongs = sp.csr_array((np.ones(n, np.int32), np.asarray(part), np.arange(n + 1)), shape=(n, parts))
     reached = sp.csr_array(pattern.nets @ belongs)

@@ -11,7 +11,8 @@ from distgnn.errors import UserError
 
 
 def read_part_vector(path: str | os.PathLike[str], n: int, parts: int) -> np.ndarray:
-    """int32 (n,): the part of every node from a text file with one number per line, as METIS and its kin write, or from .npy.
+    """int32 (n,): the part of every node from a text file with one number per line, as METIS and its kin
+    write, or from .npy.
 
     Parts may be empty.
 
@@ -20,11 +21,15 @@ def read_part_vector(path: str | os.PathLike[str], n: int, parts: int) -> np.nda
     """
     part = _numbers(Path(path))
     if part.shape != (n,):
-        raise UserError(f"--partition {path}: has {part.size} numbers for the {n} nodes of this graph; expected one per node")
+        raise UserError(
+            f"--partition {path}: has {part.size} numbers for the {n} nodes of this graph; expected one per node"
+        )
     wrong = np.flatnonzero((part < 0) | (part >= parts))
     if len(wrong):
         node = int(wrong[0])
-        raise UserError(f"--partition {path}:{parts}: node {node} is in part {part[node]}; expected 0..{parts - 1}")
+        raise UserError(
+            f"--partition {path}:{parts}: node {node} is in part {part[node]}; expected 0..{parts - 1}"
+        )
     return part.astype(np.int32)
 
 

@@ -1,23 +1,22 @@
-"""Matrix-based sampling in bulk (Tripathy, Yelick and Buluç, MLSys 2024): ``P = Q A``, sample the rows of P, extract.
+"""Matrix-based sampling in bulk (Tripathy, Yelick and Buluç, MLSys 2024): ``P = Q A``, sample the rows of P,
+extract.
 
-A sampler takes k minibatches at once, stacks their Q (section 4.1.4), and multiplies by any :class:`Graph`, replicated or
-partitioned. Every random number is a function of (seed, epoch, minibatch, layer, vertex or draw), so a sample depends neither on
-the bulk in which it was drawn, nor on ranks.
+A sampler takes k minibatches at once, stacks their Q (section 4.1.4), and multiplies by any :class:`Graph`,
+replicated or partitioned. Every random number is a function of (seed, epoch, minibatch, layer, vertex or
+draw), so a sample depends neither on the bulk in which it was drawn, nor on ranks.
 """
 
 from distgnn.sampling.block import Block, Sample
 from distgnn.sampling.fetch import Features
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.layerwise import FastGCN, Ladies
-from distgnn.sampling.minibatches import Minibatches
 from distgnn.sampling.rows import sample_rows
 from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.saint import Saint
 from distgnn.sampling.sampler import Sampler
 from distgnn.sampling.spgemm import Partitioned, Replicated
-from distgnn.sampling.training import MinibatchTraining
 
 __all__ = [
-    "Block", "FastGCN", "Features", "Graph", "GraphSage", "Ladies", "MinibatchTraining", "Minibatches", "Partitioned",
+    "Block", "FastGCN", "Features", "Graph", "GraphSage", "Ladies", "Partitioned",
     "Replicated", "Saint", "Sample", "Sampler", "sample_rows",
 ]  # fmt: skip

@@ -19,7 +19,8 @@ class Block:
 
     Attributes:
         rows, cols: int64 global ids of the output and the input vertices; each once.
-        indptr, indices, data: CSR of A, (len(rows), len(cols)); `indices` are positions in `cols`, not sorted within a row.
+        indptr, indices, data: CSR of A, (len(rows), len(cols)); `indices` are positions in `cols`, not sorted
+            within a row.
     """
 
     rows: Array
@@ -70,7 +71,9 @@ class Sample:
 
 
 class Layer(NamedTuple):
-    """The blocks of one layer of all minibatches of a bulk, stacked: rows and columns, CSR row pointers, positions, values."""
+    """The blocks of one layer of all minibatches of a bulk, stacked: rows and columns, CSR row pointers,
+    positions, values.
+    """
 
     rows: Stack
     cols: Stack

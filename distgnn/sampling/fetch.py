@@ -1,7 +1,8 @@
-"""Feature fetching: the rows of a distributed matrix that a rank's minibatch reads (matrix-sampling paper, section 6).
+"""Feature fetching: the rows of a distributed matrix that a rank's minibatch reads (matrix-sampling paper,
+section 6).
 
-Features are cut in P/c block rows, each held by the c ranks of a process row, so that every process column has all of them and
-nothing is asked of any other.
+Features are cut in P/c block rows, each held by the c ranks of a process row, so that every process column
+has all of them and nothing is asked of any other.
 """
 
 from __future__ import annotations
@@ -11,38 +12,44 @@ from typing import Any
 import numpy as np
 
 from distgnn import local
-from distgnn.exchange import Exchange
-from distgnn.matrix import DistDense
+from distgnn.comm.exchange import Exchange
+from distgnn.operators.dense import DistDense
 
 
 class Features:
     """Rows of features by node number, wherever they are held.
 
     Args:
-        H: (n, f) in block rows over the axis ``rows`` of a grid, with copies along its other axes, as 1d and 1.5d hold it.
+        H: (n, f) in block rows over the axis ``rows`` of a grid, with copies along its other axes, as 1d and
+            1.5d hold it.
 
     Raises:
         ValueError: it is cut otherwise.
 
-    Cost of a call of :meth:`fetch`, in words received: D f + D', where D distinct ids are other ranks' and those of the process
-    column ask this rank for D' rows. The row numbers and the rows are one all-to-allv each, with at most P/c - 1 messages.
+    Cost of a call of :meth:`fetch`, in words received: D f + D', where D distinct ids are other ranks' and
+    those of the process column ask this rank for D' rows. The row numbers and the rows are one all-to-allv
+    each, with at most P/c - 1 messages.
 
-    What falls as c grows: of D₀ distinct ids spread evenly over the nodes, D = D₀ (1 - c/P) are other ranks'. The exchange of a
-    process column, between P/c ranks, therefore moves D₀ f (P/c - 1) words: number of partners and words both fall as 1/c, less
-    what is local. One rank's share of it, D₀ f (1 - c/P), falls only by what becomes local.
+    What falls as c grows: of D₀ distinct ids spread evenly over the nodes, D = D₀ (1 - c/P) are other ranks'.
+    The exchange of a process column, between P/c ranks, therefore moves D₀ f (P/c - 1) words: number of
+    partners and words both fall as 1/c, less what is local. One rank's share of it, D₀ f (1 - c/P), falls
+    only by what becomes local.
     """
 
     def __init__(self, H: DistDense) -> None:
         grid = H.grid
         if H.layout.row_axes != ("rows",) or grid.count(*H.layout.col_axes) != 1:
             cut = f"({', '.join(H.layout.row_axes)}) x ({', '.join(H.layout.col_axes)})"
-            raise ValueError(f"features are fetched from block rows over the axis rows; these are cut over {cut}")
+            raise ValueError(
+                f"features are fetched from block rows over the axis rows; these are cut over {cut}"
+            )
         self.backend, self.column, self.workspace = grid.backend, grid.along("rows"), grid.workspace
         self.block, self.shape, self.dtype = H.block, H.shape, H.dtype
         self.parts = H.layout.rows.vector(grid, H.shape[0])
 
     def fetch(self, ids: Any) -> Any:
-        """Rows ``ids`` of the features: (len(ids), f), new, on the backend of the grid. Collective over the process column.
+        """Rows ``ids`` of the features: (len(ids), f), new, on the backend of the grid. Collective over the
+        process column.
 
         Args:
             ids: integers in 0..n-1, in any order, with repeats, each rank its own, possibly none.
@@ -95,7 +102,9 @@ class Features:
         """int64 on the host."""
         ids = self.backend.to_host(ids) if hasattr(ids, "get") else np.asarray(ids)
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise ValueError(f"ids of rows to fetch must be a list of integers, got {ids.dtype} of shape {ids.shape}")
+            raise ValueError(
+                f"ids of rows to fetch must be a list of integers, got {ids.dtype} of shape {ids.shape}"
+            )
         if ids.size and not (0 <= ids.min() and ids.max() < self.shape[0]):
             wrong = ids[(ids < 0) | (ids >= self.shape[0])][0]
             raise ValueError(f"cannot fetch row {wrong}: there are {self.shape[0]}")

@@ -1,4 +1,6 @@
-"""What a sampler needs of a graph: products ``Q A``, whether A is replicated or partitioned (see ``spgemm.py``)."""
+"""What a sampler needs of a graph: products ``Q A``, whether A is replicated or partitioned (see
+``spgemm.py``).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Graph(Protocol):
         ...
 
     def pieces(self, Q: sp.csr_array) -> Iterator[tuple[Range, sp.csr_array]]:
-        """``Q A`` as consecutive row blocks ((first, last + 1), those rows), as many rows at a time as memory suggests."""
+        """``Q A`` as consecutive row blocks ((first, last + 1), those rows), as many rows at a time as memory
+        suggests.
+        """
         ...
 
     def map(self, function: Callable[[Any], Any]) -> Graph:
@@ -37,11 +41,15 @@ class Graph(Protocol):
 
 
 def selection(vertices: np.ndarray, n: int) -> sp.csr_array:
-    """Q with one non-zero per row, 1 in column vertices[i] (sections 4.1.1 and 4.2.3): ``Q A`` are these rows of A."""
+    """Q with one non-zero per row, 1 in column vertices[i] (sections 4.1.1 and 4.2.3): ``Q A`` are these rows
+    of A.
+    """
     rows = len(vertices)
     return sp.csr_array((np.ones(rows, np.float32), vertices, np.arange(rows + 1)), shape=(rows, n))
 
 
 def indicator(vertices: np.ndarray, bounds: np.ndarray, n: int) -> sp.csr_array:
-    """Q with one row per minibatch, 1 in the column of each of its vertices (section 4.2.1): ``Q A`` sums these rows of A."""
+    """Q with one row per minibatch, 1 in the column of each of its vertices (section 4.2.1): ``Q A`` sums
+    these rows of A.
+    """
     return sp.csr_array((np.ones(len(vertices)), vertices, bounds), shape=(len(bounds) - 1, n))

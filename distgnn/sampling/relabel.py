@@ -1,8 +1,10 @@
-"""Global vertex ids of k minibatches to positions in each minibatch's own list: extraction of columns (sections 4.1.3 and 4.2.4).
+"""Global vertex ids of k minibatches to positions in each minibatch's own list: extraction of columns
+(sections 4.1.3 and 4.2.4).
 
-The column extraction matrix of a minibatch has one non-zero per column and at most one per row, so a product with it only drops
-and renumbers columns. The block-diagonal product of a bulk is one such matrix after the other; as CSR each has n rows, most of
-them empty, which is why the paper cuts the product into pieces. Here one table of n numbers stands for all of them in turn.
+The column extraction matrix of a minibatch has one non-zero per column and at most one per row, so a product
+with it only drops and renumbers columns. The block-diagonal product of a bulk is one such matrix after the
+other; as CSR each has n rows, most of them empty, which is why the paper cuts the product into pieces. Here
+one table of n numbers stands for all of them in turn.
 """
 
 from __future__ import annotations
@@ -12,13 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distgnn import hostkernels
+from distgnn.local import host
 
 Array = np.ndarray
 
 
 class Stack(NamedTuple):
-    """Lists of ids, one per minibatch, one after the other: list b is ``ids[bounds[b]:bounds[b + 1]]``; both int64."""
+    """Lists of ids, one per minibatch, one after the other: list b is ``ids[bounds[b]:bounds[b + 1]]``; both
+    int64.
+    """
 
     ids: Array
     bounds: Array
@@ -66,8 +70,10 @@ class Relabelling:
     def find(self, stack: Stack, known: Stack) -> Array:
         """int64: position of every id in its minibatch's list of `known` (distinct) ids, or -1."""
         labels = np.empty(len(stack.ids), np.int64)
-        if (kernels := hostkernels.module()) is not None:
-            kernels.relabel_blocks(stack.bounds, stack.ids, known.bounds, known.ids, self._table, labels, None, None)
+        if (kernels := host.module()) is not None:
+            kernels.relabel_blocks(
+                stack.bounds, stack.ids, known.bounds, known.ids, self._table, labels, None, None
+            )
             return labels
         keys, wanted = self._keys(known), self._keys(stack)
         order = np.argsort(keys)
@@ -80,14 +86,21 @@ class Relabelling:
         return labels
 
     def extend(self, stack: Stack, known: Stack) -> tuple[Array, Stack]:
-        """Number all ids: those of `known` by their position, others after them in the order in which they first occur.
+        """Number all ids: those of `known` by their position, others after them in the order in which they
+        first occur.
 
         Returns:
             int64 numbers, and the lists of `known` with what was added.
         """
-        if (kernels := hostkernels.module()) is not None:
-            labels, added, bounds = np.empty_like(stack.ids), np.empty_like(stack.ids), np.empty_like(stack.bounds)
-            kernels.relabel_blocks(stack.bounds, stack.ids, known.bounds, known.ids, self._table, labels, added, bounds)
+        if (kernels := host.module()) is not None:
+            labels, added, bounds = (
+                np.empty_like(stack.ids),
+                np.empty_like(stack.ids),
+                np.empty_like(stack.bounds),
+            )
+            kernels.relabel_blocks(
+                stack.bounds, stack.ids, known.bounds, known.ids, self._table, labels, added, bounds
+            )
             return labels, known.extended(Stack(added[: bounds[-1]], bounds))
         return self._extend_numpy(stack, known)
 

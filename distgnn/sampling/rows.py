@@ -1,14 +1,16 @@
-"""Distinct columns drawn from every row of a sparse matrix of weights: SAMPLE(P, b, s) of Algorithm 1 (section 4.1.2).
+"""Distinct columns drawn from every row of a sparse matrix of weights: SAMPLE(P, b, s) of Algorithm 1
+(section 4.1.2).
 
-The scheme is *successive sampling*: one column after the other is drawn with probability proportional to its weight among the
-columns of the row not drawn yet. Each draw is inverse transform sampling: a binary search in the row's prefix sum. A column that
-was drawn already is rejected, which leaves the others' proportions as they are. Once what has been drawn makes up more than half
-of the prefix sum's total, the sum is made again without it, so at most every second draw is rejected however unequal the weights.
+The scheme is *successive sampling*: one column after the other is drawn with probability proportional to its
+weight among the columns of the row not drawn yet. Each draw is inverse transform sampling: a binary search in
+the row's prefix sum. A column that was drawn already is rejected, which leaves the others' proportions as
+they are. Once what has been drawn makes up more than half of the prefix sum's total, the sum is made again
+without it, so at most every second draw is rejected however unequal the weights.
 Rows need no normalisation: the random number is multiplied by the row's total instead.
 
 The k-th number of a row is the k-th output of a SplitMix64 generator whose state starts as the row's key.
-``kernels/host/sample.c`` takes the same steps, so it finds the same columns, to the bit; so does ``kernels/sample.cu``,
-which draws where keys and matrix are CuPy's.
+``kernels/host/sample.c`` takes the same steps, so it finds the same columns, to the bit; so does
+``kernels/sample.cu``, which draws where keys and matrix are CuPy's.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from distgnn import backend, cuda, hostkernels, rng
-from distgnn.csr_rows import owners, row_pointers
+from distgnn import rng
+from distgnn.arrays import backend
+from distgnn.local import cuda, host
+from distgnn.local.csr_rows import owners, row_pointers
 
 Array = np.ndarray
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -32,8 +36,8 @@ class Draws(NamedTuple):
     Attributes:
         positions: int64, ascending: which of the matrix's stored entries.
         counts: int64 (m): how many of every row.
-        remaining: float64 (m, s + 1), a row's weight left before each draw and after the last, 0 where all columns were taken;
-            s is at most what the longest row has. None where it was not asked for.
+        remaining: float64 (m, s + 1), a row's weight left before each draw and after the last, 0 where all
+            columns were taken; s is at most what the longest row has. None where it was not asked for.
     """
 
     positions: Array
@@ -45,9 +49,10 @@ def sample_rows(P: Any, count: int, keys: Array) -> Any:
     """`count` distinct columns of every row of P, all columns of positive weight where there are no more.
 
     Args:
-        P: (m, n) sparse, of SciPy or CuPy; row i is a distribution up to a factor. Columns of weight 0 are never drawn.
-        keys: uint64 (m), of :func:`row_keys`; not the rows' positions, so that a row's sample does not depend on where it stands;
-            CuPy's if P is.
+        P: (m, n) sparse, of SciPy or CuPy; row i is a distribution up to a factor. Columns of weight 0 are
+            never drawn.
+        keys: uint64 (m), of :func:`row_keys`; not the rows' positions, so that a row's sample does not depend
+            on where it stands; CuPy's if P is.
 
     Returns:
         (m, n) CSR, of SciPy or CuPy as P, with the drawn entries of P.
@@ -60,19 +65,24 @@ def sample_rows(P: Any, count: int, keys: Array) -> Any:
         P = P.copy()
         P.sort_indices()
     drawn = draw(P.indptr, P.data.astype(np.float64), count, keys)
-    return type(P)((P.data[drawn.positions], P.indices[drawn.positions], row_pointers(drawn.counts)), shape=P.shape)
+    return type(P)(
+        (P.data[drawn.positions], P.indices[drawn.positions], row_pointers(drawn.counts)), shape=P.shape
+    )
 
 
 def row_keys(keys: Array, vertices: Array) -> Array:
-    """uint64 (m) keys of the rows of m vertices, each under the key (uint64, m) of its (seed, epoch, minibatch, layer)."""
+    """uint64 (m) keys of the rows of m vertices, each under the key (uint64, m) of its (seed, epoch,
+    minibatch, layer).
+    """
     return rng.splitmix64(rng.splitmix64(vertices.astype(np.uint64)) ^ keys)
 
 
 def draw(indptr: Array, weights: Array | None, count: int, keys: Array, remaining: bool = False) -> Draws:
     """Draw from the rows of a CSR matrix with these row pointers and weights (float64; None: all are 1).
 
-    Time: one pass over the entries and O(count · log(length)) per row; where weights are None, O(count) per row that is longer
-    than twice `count`. Rows of very unequal weights take a pass for every prefix sum, `count` at most.
+    Time: one pass over the entries and O(count · log(length)) per row; where weights are None, O(count) per
+    row that is longer than twice `count`. Rows of very unequal weights take a pass for every prefix sum,
+    `count` at most.
 
     Raises:
         ValueError: as :func:`sample_rows`.
@@ -95,25 +105,32 @@ def draw(indptr: Array, weights: Array | None, count: int, keys: Array, remainin
 
 
 def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Draws:
-    """What :func:`draw` gives for the rows ``A[selected]`` with all weights 1, as positions in A itself: nothing is copied.
+    """What :func:`draw` gives for the rows ``A[selected]`` with all weights 1, as positions in A itself:
+    nothing is copied.
 
     Args:
         indptr: int64, of A; selected: int64 (m), rows of A; keys: uint64 (m).
 
-    Time: O(count) per row that is longer than twice `count`; on a GPU O(count² / 32) per row that is longer than `count`.
+    Time: O(count) per row that is longer than twice `count`; on a GPU O(count² / 32) per row that is longer
+        than `count`.
     """
     if _on_gpu(keys):
         return Draws(*cuda.sample_ones(indptr, selected, count, keys), None)
     first, lengths = indptr[selected], indptr[selected + 1] - indptr[selected]
-    if (kernels := hostkernels.module()) is None:
+    if (kernels := host.module()) is None:
         bounds = np.concatenate(([0], np.cumsum(lengths)))
         drawn = draw(bounds, None, count, keys)
         return drawn._replace(positions=drawn.positions + np.repeat(first - bounds[:-1], drawn.counts))
     most = longest(lengths)
     count = min(count, most)
-    positions, counts = np.empty(int(np.minimum(lengths, count).sum()), np.int64), np.empty(len(selected), np.int64)
+    positions, counts = (
+        np.empty(int(np.minimum(lengths, count).sum()), np.int64),
+        np.empty(len(selected), np.int64),
+    )
     scratch = np.zeros(most, np.uint8), np.empty(most)
-    total = kernels.sample_selected_rows(indptr, int(indptr[-1]), selected, keys, *scratch, positions, counts, count=count)
+    total = kernels.sample_selected_rows(
+        indptr, int(indptr[-1]), selected, keys, *scratch, positions, counts, count=count
+    )
     return Draws(positions[:total], counts, None)
 
 
@@ -130,7 +147,7 @@ def _kernel(keys: Any) -> Callable[..., int]:
     """What draws by weight where these keys are, and returns the first bad row, or -1."""
     if _on_gpu(keys):
         return cuda.sample_weighted
-    return _draw_compiled if hostkernels.module() is not None else _draw_numpy
+    return _draw_compiled if host.module() is not None else _draw_numpy
 
 
 def _draw_ones(indptr: Array, count: int, keys: Array, remaining: bool) -> Draws:
@@ -143,12 +160,16 @@ def _draw_ones(indptr: Array, count: int, keys: Array, remaining: bool) -> Draws
     return Draws(positions, counts, left)
 
 
-def _draw_compiled(indptr: Array, weights: Array | None, count: int, keys: Array, picked: Array, left: Array | None) -> int:
+def _draw_compiled(
+    indptr: Array, weights: Array | None, count: int, keys: Array, picked: Array, left: Array | None
+) -> int:
     prefix = np.empty(int(np.diff(indptr).max(initial=0)))
-    return hostkernels.built().sample_rows(indptr, weights, keys, picked, left, prefix, count=count)
+    return host.built().sample_rows(indptr, weights, keys, picked, left, prefix, count=count)
 
 
-def _draw_numpy(indptr: Array, weights: Array | None, count: int, keys: Array, picked: Array, left: Array | None) -> int:
+def _draw_numpy(
+    indptr: Array, weights: Array | None, count: int, keys: Array, picked: Array, left: Array | None
+) -> int:
     """The kernel in NumPy, row by row; returns the first bad row, or -1."""
     for row, key in enumerate(keys.tolist()):
         entries = slice(int(indptr[row]), int(indptr[row + 1]))
@@ -172,7 +193,8 @@ def _draw_row(weights: Array, count: int, state: int, picked: Array, left: Array
     if np.isinf(total):
         return False
     for j in range(count + 1):
-        if drawn > total / 2:  # at most every second draw is a repeat, and what remains is known to the last bits
+        # at most every second draw is a repeat, and what remains is known to the last bits
+        if drawn > total / 2:
             prefix = np.cumsum(np.where(picked, 0.0, weights))
             total, drawn = float(prefix[-1]), 0.0
         left[j] = total - drawn
@@ -193,17 +215,19 @@ def _next_uniform(state: int) -> tuple[int, float]:
 
 
 def inclusion(weights: Array, drawn: Draws, keys: Array) -> Array:
-    """p (float64), one per drawn column, by which a sum over the columns is estimated without bias: Σ_drawn x / p.
+    """p (float64), one per drawn column, by which a sum over the columns is estimated without bias: Σ_drawn x
+    / p.
 
-    Successive sampling has no closed form for the probability that a column is among the drawn ones, but it is the order in
-    which independent exponential clocks with the weights as rates ring (Efraimidis and Spirakis, Inf. Process. Lett. 97, 2006).
-    Given that order, the time between two rings is exponential with the remaining weight as its rate; so the time τ at which
-    the first column *not* drawn rings can be added afterwards to what inverse transform sampling drew. A drawn column rings
-    before the s-th other one with probability p = 1 - exp(-w τ) given all other clocks, and on drawing it the s-th other one is
-    that of τ: so E[drawn / p] = 1 for every column (the rank conditioning of Cohen and Kaplan, PODC 2007), and E[drawn_u
-    drawn_v / (p_u p_v)] = 1 for u ≠ v, s ≥ 2. Where s p_v is small, p is about s w / Σw, so 1 / p is the 1 / (s p_v) of Zou et
-    al. (NeurIPS 2019), whose draws are with replacement; where a row has no more than s columns, p is 1 and the sum exact. The
-    variance is finite for s ≥ 2.
+    Successive sampling has no closed form for the probability that a column is among the drawn ones, but it
+    is the order in which independent exponential clocks with the weights as rates ring (Efraimidis and
+    Spirakis, Inf. Process. Lett. 97, 2006). Given that order, the time between two rings is exponential with
+    the remaining weight as its rate; so the time τ at which the first column *not* drawn rings can be added
+    afterwards to what inverse transform sampling drew. A drawn column rings before the s-th other one with
+    probability p = 1 - exp(-w τ) given all other clocks, and on drawing it the s-th other one is that of τ:
+    so E[drawn / p] = 1 for every column (the rank conditioning of Cohen and Kaplan, PODC 2007), and E[drawn_u
+    drawn_v / (p_u p_v)] = 1 for u ≠ v, s ≥ 2. Where s p_v is small, p is about s w / Σw, so 1 / p is the 1 /
+    (s p_v) of Zou et al. (NeurIPS 2019), whose draws are with replacement; where a row has no more than s
+    columns, p is 1 and the sum exact. The variance is finite for s ≥ 2.
 
     Args:
         weights: float64, of the drawn columns; `drawn` with what remained; keys as given to :func:`draw`.
@@ -212,7 +236,8 @@ def inclusion(weights: Array, drawn: Draws, keys: Array) -> Array:
         raise ValueError("inclusion: needs what remained; draw with remaining=True")
     xp = backend.module(keys)
     steps = xp.arange(drawn.remaining.shape[1], dtype=np.uint64) * _GOLDEN
-    # Another hash of the keys than the draws' states; half a step off zero, so that no clock rings at once or never.
+    # Another hash of the keys than the draws' states; half a step off zero, so that no clock rings at once or
+    # never.
     words = rng.splitmix64(rng.splitmix64(~keys)[:, None] + steps[None, :])
     uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     with np.errstate(divide="ignore"):

@@ -16,27 +16,37 @@ from distgnn.sampling.spgemm import Replicated
 
 
 class GraphSage(Sampler):
-    """Every vertex of a layer samples some of its neighbours, uniformly and without replacement; all where it has no more.
+    """Every vertex of a layer samples some of its neighbours, uniformly and without replacement; all where it
+    has no more.
 
-    The columns of a block are its rows, in their order, and then the sampled vertices that are not among them, in the order in
-    which they first occur: a vertex's own features stand in ``H[:len(rows)]``, as the self term of SAGE-mean wants them. All
-    other columns are dropped. Values are those of A.
+    The columns of a block are its rows, in their order, and then the sampled vertices that are not among
+    them, in the order in which they first occur: a vertex's own features stand in ``H[:len(rows)]``, as the
+    self term of SAGE-mean wants them. All other columns are dropped. Values are those of A.
 
     Args:
         fanout: neighbours per vertex, that of the batch first.
-        rescale: multiply values by degree / sampled neighbours, which makes ``A H`` of a block an unbiased estimate of that of
-            the graph (every neighbour is among s of d with probability s / d). Not for a mean over what was sampled.
+        rescale: multiply values by degree / sampled neighbours, which makes ``A H`` of a block an unbiased
+            estimate of that of the graph (every neighbour is among s of d with probability s / d). Not for a
+            mean over what was sampled.
     """
 
     rows_first = True
 
     def __init__(
-        self, graph: Graph, fanout: Sequence[int], *, layers: int | None = None, seed: int = 0, rescale: bool = False
+        self,
+        graph: Graph,
+        fanout: Sequence[int],
+        *,
+        layers: int | None = None,
+        seed: int = 0,
+        rescale: bool = False,
     ) -> None:
         super().__init__(graph, fanout, layers=layers, seed=seed)
         self.rescale = rescale
 
-    def sample(self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0) -> list[Sample]:
+    def sample(
+        self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
+    ) -> list[Sample]:
         frontier, layers = stacked(batches), []
         for hop, fanout in enumerate(self.fanout):  # Alg. 1: from the batch outwards
             keys = self.keys(epoch, first, len(batches), hop)
@@ -52,10 +62,13 @@ class GraphSage(Sampler):
             labels, cols = self.labels.extend(Stack(columns, indptr[frontier.bounds]), frontier)
             return Layer(frontier, cols, indptr, labels, values)
 
-    def _neighbours(self, vertices: np.ndarray, fanout: int, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _neighbours(
+        self, vertices: np.ndarray, fanout: int, keys: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Number of sampled neighbours of every vertex, the neighbours (int64) and the values of A.
 
-        Rows of a replicated A are drawn from where they stand: ``Q A`` would copy them whole to take a few entries of each.
+        Rows of a replicated A are drawn from where they stand: ``Q A`` would copy them whole to take a few
+            entries of each.
         """
         if isinstance(self.graph, Replicated):
             with step(DRAW):

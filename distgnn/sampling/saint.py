@@ -1,4 +1,6 @@
-"""The node sampler of GraphSAINT (Zeng et al., ICLR 2020): a minibatch is an induced subgraph, the same for all layers."""
+"""The node sampler of GraphSAINT (Zeng et al., ICLR 2020): a minibatch is an induced subgraph, the same for
+all layers.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +17,30 @@ from distgnn.sampling.sampler import EXTRACT, step
 
 
 class Saint(LayerWise):
-    """Draws vertices with probability proportional to Σ_u A[u, v]²; the subgraph is ``Q A Qᵀ`` with one extraction matrix Q.
+    """Draws vertices with probability proportional to Σ_u A[u, v]²; the subgraph is ``Q A Qᵀ`` with one
+    extraction matrix Q.
 
-    Rescaling (GraphSAINT section 3.2): entry (u, v) is divided by the inclusion of v, the diagonal is not, since u is there
-    when its row is; and the loss of u is divided by the inclusion of u. The expected value of Σ_u loss weight_u (A H)_u over a
-    sample is then that over the graph, for one layer and two or more vertices, but for vertices that nobody gathers from, not
-    even themselves: these are never drawn, so their loss is left out.
+    Rescaling (GraphSAINT section 3.2): entry (u, v) is divided by the inclusion of v, the diagonal is not,
+    since u is there when its row is; and the loss of u is divided by the inclusion of u. The expected value
+    of Σ_u loss weight_u (A H)_u over a sample is then that over the graph, for one layer and two or more
+    vertices, but for vertices that nobody gathers from, not even themselves: these are never drawn, so their
+    loss is left out.
 
     Args:
         size: vertices of the subgraph.
-        training: int64 ids of the vertices whose loss counts: the batch of a sample is those of them that were drawn, and may be
-            empty. None: all.
+        training: int64 ids of the vertices whose loss counts: the batch of a sample is those of them that
+            were drawn, and may be empty. None: all.
     """
 
     def __init__(
-        self, graph: Graph, size: int, layers: int, *, seed: int = 0, rescale: bool = True, training: Any = None
+        self,
+        graph: Graph,
+        size: int,
+        layers: int,
+        *,
+        seed: int = 0,
+        rescale: bool = True,
+        training: Any = None,
     ) -> None:
         super().__init__(graph, [size] * layers, layers=layers, seed=seed, rescale=rescale)
         self.importance = column_norms(graph)
@@ -39,8 +50,12 @@ class Saint(LayerWise):
     def distributions(self, frontier: Stack) -> Any:
         return repeated(self.importance, len(frontier.bounds) - 1)
 
-    def sample(self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0) -> list[Sample]:
-        """One sample per batch, of which only the number matters: the batch is what the subgraph has of the training vertices."""
+    def sample(
+        self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
+    ) -> list[Sample]:
+        """One sample per batch, of which only the number matters: the batch is what the subgraph has of the
+        training vertices.
+        """
         rows = repeated(self.importance, len(batches))
         chosen = choose(rows, self.fanout[0], self.keys(epoch, first, len(batches), 0), self.rescale)
         layer = self.extract(chosen.vertices, chosen)
@@ -48,7 +63,10 @@ class Saint(LayerWise):
             if self.rescale:
                 self._undo_on_diagonal(layer, chosen)
             starts = chosen.vertices.bounds.tolist()
-            return [self._sample(block, chosen.scale[start:]) for block, start in zip(layer.blocks(), starts[:-1], strict=True)]
+            return [
+                self._sample(block, chosen.scale[start:])
+                for block, start in zip(layer.blocks(), starts[:-1], strict=True)
+            ]
 
     def _undo_on_diagonal(self, layer: Layer, chosen: Chosen) -> None:
         rows = np.repeat(np.arange(len(layer.rows.ids)), np.diff(layer.indptr))

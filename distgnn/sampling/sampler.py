@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,9 @@ class Sampler(ABC):
 
     rows_first = False
 
-    def __init__(self, graph: Graph, fanout: Sequence[int], *, layers: int | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, graph: Graph, fanout: Sequence[int], *, layers: int | None = None, seed: int = 0
+    ) -> None:
         if graph.shape[0] != graph.shape[1]:
             raise ValueError(f"a graph has as many rows as columns, got {graph.shape}")
         self.graph, self.seed = graph, seed
@@ -44,28 +45,36 @@ class Sampler(ABC):
         self.labels = Relabelling(graph.n)
 
     @abstractmethod
-    def sample(self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0) -> list[Sample]:
+    def sample(
+        self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
+    ) -> list[Sample]:
         """One sample per batch.
 
         Args:
             batches: int64 global ids of each minibatch's vertices, distinct within a minibatch.
-            first: number of the first of these minibatches in the epoch, whom the others follow; or the number of each. A
-                minibatch with the same number and ids has the same sample, whatever else is in the bulk.
+            first: number of the first of these minibatches in the epoch, whom the others follow; or the
+                number of each. A minibatch with the same number and ids has the same sample, whatever else is
+                in the bulk.
         """
 
     def keys(self, epoch: int, first: int | Sequence[int], count: int, layer: int) -> np.ndarray:
         """uint64 (count): keys of the minibatches first, first + 1, ..., or of those that are listed."""
-        of: Sequence[int] = range(int(first), int(first) + count) if isinstance(first, Integral) else list(first)  # type: ignore
+        single = isinstance(first, (int, np.integer))
+        of: Sequence[int] = range(int(first), int(first) + count) if single else list(first)  # type: ignore
         if len(of) != count:
             raise ValueError(f"numbers of {len(of)} minibatches given for {count}")
-        return np.array([rng.key(self.seed, rng.SAMPLE, epoch, minibatch, layer) for minibatch in of], np.uint64)
+        return np.array(
+            [rng.key(self.seed, rng.SAMPLE, epoch, minibatch, layer) for minibatch in of], np.uint64
+        )
 
 
 def check_fanout(fanout: Sequence[int], layers: int) -> tuple[int, ...]:
     """The numbers, if there is one per layer and each is positive; UserError names ``--fanout``."""
     shown = ",".join(map(str, fanout))
     if len(fanout) != layers or layers < 1:
-        raise UserError(f"--fanout {shown}: has {len(fanout)} numbers for {layers} layers; expected one per layer")
+        raise UserError(
+            f"--fanout {shown}: has {len(fanout)} numbers for {layers} layers; expected one per layer"
+        )
     if min(fanout) < 1:
         raise UserError(f"--fanout {shown}: expected whole numbers of at least 1")
     return tuple(int(one) for one in fanout)

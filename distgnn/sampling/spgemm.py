@@ -1,8 +1,9 @@
-"""``Q A`` of two sparse matrices, the product that sampling is made of: with the graph on every rank, or cut over a 1.5D grid
-(matrix-sampling paper, sections 5.1 and 5.2, Algorithm 2).
+"""``Q A`` of two sparse matrices, the product that sampling is made of: with the graph on every rank, or cut
+over a 1.5D grid (matrix-sampling paper, sections 5.1 and 5.2, Algorithm 2).
 
-Both forms have ``multiply(Q)``, which gives the product of the caller's own rows of Q, and ``pieces(Q)``, which gives it in
-bounded pieces of rows for those who need not hold all of it. Matrices are SciPy's, on the host.
+Both forms have ``multiply(Q)``, which gives the product of the caller's own rows of Q, and ``pieces(Q)``,
+which gives it in bounded pieces of rows for those who need not hold all of it. Matrices are SciPy's, on the
+host.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from distgnn import csr_rows, ledger, local
-from distgnn.algorithms.block_15d import Block15D
-from distgnn.comm import Comm
-from distgnn.csr_rows import Packed
+from distgnn import ledger, local
+from distgnn.arrays.csr import Shape
+from distgnn.comm.exchange import Exchange
+from distgnn.comm.grid import Grid
+from distgnn.comm.group import Comm
 from distgnn.errors import UserError
-from distgnn.exchange import Exchange
-from distgnn.grid import Grid
 from distgnn.layout import Range, as_partition, block
-from distgnn.matrix import BlockSource, MatrixSource, Shape
+from distgnn.local import csr_rows
+from distgnn.local.csr_rows import Packed
+from distgnn.operators.block_15d import Block15D
+from distgnn.operators.sources import BlockSource, MatrixSource
 
 #: Non-zeros of Q A that are made at a time: 2 to 4 MiB, which the step after reads from a cache.
 PIECE = 1 << 18
@@ -42,8 +45,8 @@ class _Operand:
         return self.shape[0]
 
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Any:
-        """The same with ``function(values)`` in place of its values, floating-point numbers again; the structure is shared. Local
-        to a rank; all must give the same function.
+        """The same with ``function(values)`` in place of its values, floating-point numbers again; the
+        structure is shared. Local to a rank; all must give the same function.
         """
         other = copy.copy(self)
         other.A = sp.csr_array((function(self.A.data), self.A.indices, self.A.indptr), shape=self.A.shape)
@@ -59,7 +62,8 @@ class Replicated(_Operand):
 
     Args:
         A: SciPy sparse matrix or a block source, (n, m); stored zeros are dropped.
-        entries: non-zeros that a piece of a product may be estimated to have (see :func:`local.spgemm_pieces`); None: any number.
+        entries: non-zeros that a piece of a product may be estimated to have (see
+            :func:`local.spgemm_pieces`); None: any number.
 
     Attributes:
         shape, dtype: of A; indptr: its row pointers, int64.
@@ -75,7 +79,8 @@ class Replicated(_Operand):
         ledger.holds(self, "adjacency", _nbytes(self.A))
 
     def multiply(self, Q: Any) -> sp.csr_array:
-        """``Q A``: (k, n) by (n, m) gives (k, m), canonical, without stored zeros, of A's dtype, in which Q's values are taken.
+        """``Q A``: (k, n) by (n, m) gives (k, m), canonical, without stored zeros, of A's dtype, in which Q's
+        values are taken.
 
         Raises:
             TypeError, ValueError: Q is not a sparse matrix of n columns.
@@ -88,46 +93,54 @@ class Replicated(_Operand):
 
 
 class Partitioned(_Operand):
-    """A matrix in P/c block rows over the axis ``rows`` of a 1.5D grid, with products of which only the rows travel that are read
-    (section 5.2, Algorithm 2).
+    """A matrix in P/c block rows over the axis ``rows`` of a 1.5D grid, with products of which only the rows
+    travel that are read (section 5.2, Algorithm 2).
 
-    Q is cut alike: process row i has its own rows ``Q_i``, the same on all its c ranks. Process column j multiplies the columns
-    of ``Q_i`` that belong to its stages with those block rows ``A_q``, s = ⌈(P/c)/c⌉ of the P/c, and gets the rows of ``A_q``
-    that this reads from rank (q, j). Then the partial products of a process row are summed as sparse matrices. A rank holds its
-    block row only where that is a stage of its process column: nobody asks the others for rows, so that A is held once in all.
+    Q is cut alike: process row i has its own rows ``Q_i``, the same on all its c ranks. Process column j
+    multiplies the columns of ``Q_i`` that belong to its stages with those block rows ``A_q``, s = ⌈(P/c)/c⌉
+    of the P/c, and gets the rows of ``A_q`` that this reads from rank (q, j). Then the partial products of a
+    process row are summed as sparse matrices. A rank holds its block row only where that is a stage of its
+    process column: nobody asks the others for rows, so that A is held once in all.
 
-    A row of the product to which a single row of A contributes, as in GraphSAGE, is the same to the bit on every grid. Other sums
-    are made in the order of A's rows, within each process column first, so that they may round differently for different c. They
-    never differ between the ranks of a process row.
+    A row of the product to which a single row of A contributes, as in GraphSAGE, is the same to the bit on
+    every grid. Other sums are made in the order of A's rows, within each process column first, so that they
+    may round differently for different c. They never differ between the ranks of a process row.
 
     Args:
         grid: with the axes ``rows`` and ``reps``, as :func:`algorithms.make_grid` makes it for "1.5d".
         A: SciPy sparse matrix, equal on all ranks, or a block source, (n, m).
         parts: partition vector of A's rows over ``rows``; default even.
-        entries: non-zeros that a piece of a product may be estimated to have; None: any number. What is fetched for a piece is
-            bounded alike, and what is sent by P/c times as much; but ``multiply`` holds all of the product in the end.
+        entries: non-zeros that a piece of a product may be estimated to have; None: any number. What is
+            fetched for a piece is bounded alike, and what is sent by P/c times as much; but ``multiply``
+            holds all of the product in the end.
 
     Attributes:
         shape, dtype: of A; parts; stages: the block rows that this process column multiplies.
         A: this rank's block row; no rows where nobody asks for any.
 
-    Cost per product and rank (i, j), in words received. D distinct columns of ``Q_i`` lie in the stages other than i, those rows
-    of A have N entries, other ranks ask this one for D' rows, ``Q_i`` has k rows, and Ĉ_r is the partial product of rank (i, r):
+    Cost per product and rank (i, j), in words received. D distinct columns of ``Q_i`` lie in the stages other
+    than i, those rows of A have N entries, other ranks ask this one for D' rows, ``Q_i`` has k rows, and Ĉ_r
+    is the partial product of rank (i, r):
 
         D' (row numbers) + D (lengths) + 2 N (columns and values) + Σ_{r≠j} (k + 2 nnz(Ĉ_r))
 
-    in at most 4 (P/c - 1) + 3 (c - 1) messages, beside the numbers of what is sent, which are agreed on first.
-    ``entries`` costs an all-reduce of k estimates over the c ranks in addition. Where there are several pieces, each asks for its
-    rows again: N and nnz are then sums over the pieces, and so is D', to which those of the first question are added.
+    in at most 4 (P/c - 1) + 3 (c - 1) messages, beside the numbers of what is sent, which are agreed on
+    first. ``entries`` costs an all-reduce of k estimates over the c ranks in addition. Where there are
+    several pieces, each asks for its rows again: N and nnz are then sums over the pieces, and so is D', to
+        which those of the first question are added.
 
     Raises:
         UserError: a grid with other axes.
         ValueError: not the same matrix on all ranks, or a vector that does not cut its rows.
     """
 
-    def __init__(self, grid: Grid, A: Any, parts: np.ndarray | None = None, entries: int | None = None) -> None:
+    def __init__(
+        self, grid: Grid, A: Any, parts: np.ndarray | None = None, entries: int | None = None
+    ) -> None:
         if tuple(grid.shape) != Block15D.axes:
-            raise UserError(f"a partitioned graph needs a grid with the axes {', '.join(Block15D.axes)}; got {grid}")
+            raise UserError(
+                f"a partitioned graph needs a grid with the axes {', '.join(Block15D.axes)}; got {grid}"
+            )
         self.grid, self.entries = grid, _at_least_one(entries)
         self.column, self.row = grid.along_on_host("rows"), grid.along_on_host("reps")
         self.stages = Block15D.share(grid, self.column.size)
@@ -144,17 +157,19 @@ class Partitioned(_Operand):
         ledger.holds(self, "adjacency", _nbytes(self.A))
 
     def multiply(self, Q: Any) -> sp.csr_array:
-        """``Q_i A`` for this process row's (k, n) rows of Q: (k, m), canonical, without stored zeros, of A's dtype, in which Q's
-        values are taken; the same on the c ranks of a process row. Collective over the grid.
+        """``Q_i A`` for this process row's (k, n) rows of Q: (k, m), canonical, without stored zeros, of A's
+        dtype, in which Q's values are taken; the same on the c ranks of a process row. Collective over the
+        grid.
 
         Raises:
-            TypeError, ValueError: Q is not a sparse matrix of n columns, or differs within a process row. On all ranks.
+            TypeError, ValueError: Q is not a sparse matrix of n columns, or differs within a process row. On
+                all ranks.
         """
         return _stacked([piece for _, piece in self.pieces(Q)], self)
 
     def pieces(self, Q: Any) -> Iterator[tuple[Range, sp.csr_array]]:
-        """The same in pieces, ((first, last + 1), those rows), made when asked for. All ranks must exhaust it: one that has no
-        rows left still serves others.
+        """The same in pieces, ((first, last + 1), those rows), made when asked for. All ranks must exhaust
+        it: one that has no rows left still serves others.
         """
         Q_i = self._agreed(Q)
         fetch = NeededRows(self.column, self.A, self._needed(Q_i))
@@ -170,7 +185,8 @@ class Partitioned(_Operand):
         """Algorithm 2 for all or some rows of ``Q_i``; its stages q = j s ... (j+1) s - 1 in one exchange."""
         needed = fetch.needed if whole else self._needed(Q_i)  # NnzCols(Q_iq)
         A_hat = fetch.rows(needed, again=not whole)  # these rows of A_q, from rank (q, j)
-        C_hat = local.spgemm(self._only(Q_i, needed), csr_rows.unpack(A_hat, self.shape[1], self.A))  # Ĉ = Σ_q Q_iq Â_q
+        # Ĉ = Σ_q Q_iq Â_q
+        C_hat = local.spgemm(self._only(Q_i, needed), csr_rows.unpack(A_hat, self.shape[1], self.A))
         return self._all_reduce(C_hat)  # over the process row
 
     def _only(self, Q_i: sp.csr_array, needed: dict[int, np.ndarray]) -> sp.csr_array:
@@ -190,7 +206,8 @@ class Partitioned(_Operand):
         columns = comm.allgather_rows(C_hat.indices.astype(kind, copy=False), entries)
         values = comm.allgather_rows(C_hat.data, entries)
         partial = csr_rows.unpack((counts, columns, values), self.shape[1], C_hat)
-        # Row r of the sum is that of rows r, k + r, 2 k + r, ... of what stands one above the other: a product again.
+        # Row r of the sum is that of rows r, k + r, 2 k + r, ... of what stands one above the other: a
+        # product again.
         summands = (np.arange(k)[:, None] + k * np.arange(comm.size)).reshape(-1)
         filled = summands[counts[summands] > 0]
         pointers = csr_rows.row_pointers((counts.reshape(comm.size, k) > 0).sum(axis=0))
@@ -205,7 +222,9 @@ class Partitioned(_Operand):
         if len(set(told)) > self.column.size:
             rows = [row for row, *_ in set(told)]
             wrong = sorted({row for row in rows if rows.count(row) > 1})
-            raise ValueError(f"Q must be the same on all ranks of a process row; it is not in process rows {wrong}")
+            raise ValueError(
+                f"Q must be the same on all ranks of a process row; it is not in process rows {wrong}"
+            )
         return Q_i
 
     def _needed(self, Q_i: sp.csr_array) -> dict[int, np.ndarray]:
@@ -225,8 +244,9 @@ class Partitioned(_Operand):
 
 
 class NeededRows:
-    """Rows of a matrix cut in block rows over ``comm``, for one product: finds out how long the needed ones are, then fetches
-    them, all at once or some at a time. Making one, and every call, is collective over ``comm``.
+    """Rows of a matrix cut in block rows over ``comm``, for one product: finds out how long the needed ones
+    are, then fetches them, all at once or some at a time. Making one, and every call, is collective over
+    ``comm``.
 
     Args:
         comm: the ranks that share the matrix; rank q holds ``A`` of its own block row.
@@ -245,7 +265,9 @@ class NeededRows:
         self.lengths = self._answer(answers, {q: rows.size for q, rows in needed.items()}, self.kind)
 
     def rows(self, needed: dict[int, np.ndarray], again: bool) -> Packed:
-        """The packed rows, one rank's after another's: those that the ranks know to be needed, or with ``again`` some of them."""
+        """The packed rows, one rank's after another's: those that the ranks know to be needed, or with
+        ``again`` some of them.
+        """
         asked = self._ask(needed) if again else self.asked
         lengths = {q: self.lengths[q][np.searchsorted(self.needed[q], rows)] for q, rows in needed.items()}
         packed = {r: csr_rows.gather(self.A, rows) for r, rows in asked.items()}
@@ -261,8 +283,12 @@ class NeededRows:
         counts = self.comm.swap_objects([needed[q].size if q in needed else 0 for q in range(self.comm.size)])
         return self._answer(needed, {r: count for r, count in enumerate(counts) if count}, self.kind)
 
-    def _answer(self, arrays: dict[int, np.ndarray], sizes: dict[int, int], dtype: Any) -> dict[int, np.ndarray]:
-        """One all-to-allv: ``arrays[r]`` goes to rank r; returns what comes, ``sizes[r]`` numbers from rank r."""
+    def _answer(
+        self, arrays: dict[int, np.ndarray], sizes: dict[int, int], dtype: Any
+    ) -> dict[int, np.ndarray]:
+        """One all-to-allv: ``arrays[r]`` goes to rank r; returns what comes, ``sizes[r]`` numbers from rank
+        r.
+        """
         comm, me = self.comm, self.comm.rank
         came = {r: np.empty(size, dtype) for r, size in sizes.items()}
         with Exchange(comm, [(r, came[r]) for r in _after(me, comm.size) if r in came]) as exchange:

@@ -1,4 +1,5 @@
-"""Graphs on disk: importers and generators give a `Source`, `prepare` makes a sharded `Store` of it, operators load from that.
+"""Graphs on disk: importers and generators give a `Source`, `prepare` makes a sharded `Store` of it,
+operators load from that.
 
 Names are imported on first use, so that reading and writing stores needs no MPI.
 """

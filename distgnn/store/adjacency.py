@@ -1,10 +1,12 @@
 """The adjacency matrix of one order on its way into a grid of shards.
 
-Entries come in any order, in pieces. They are dropped into one bucket per shard (which spill to disk), and then one shard at a
-time is sorted, duplicates merged, and written as CSR. Only after that are the degrees known, by which the values are scaled.
+Entries come in any order, in pieces. They are dropped into one bucket per shard (which spill to disk), and
+then one shard at a time is sorted, duplicates merged, and written as CSR. Only after that are the degrees
+known, by which the values are scaled.
 Memory: arrays of one number per node, plus one shard or LIMIT entries, whichever is less.
 
-In a team, each rank buckets the entries that it is given, and every shard is then written by one rank, from all buckets.
+In a team, each rank buckets the entries that it is given, and every shard is then written by one rank, from
+all buckets.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from distgnn.layout import partition
+from distgnn.partition.orders import index_type
 from distgnn.store import hdf5
-from distgnn.store.orders import index_type
 from distgnn.store.spill import Spill
 from distgnn.store.team import Team
 
@@ -34,7 +36,9 @@ class Observer(Protocol):
     """What is told of all entries of the shards that this rank writes, shard by shard."""
 
     def begin(self, i: int, j: int, rows: tuple[int, int]) -> None:
-        """What comes is of shard (i, j), which has these rows. Of the shards in a row, those further left come first."""
+        """What comes is of shard (i, j), which has these rows. Of the shards in a row, those further left
+        come first.
+        """
 
     def count(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
         """Entries at these positions, the rows ascending."""
@@ -55,8 +59,8 @@ class ShardGrid:
 
     @classmethod
     def for_size(cls, n: int, entries: int) -> ShardGrid:
-        """Square grid with about SHARD_ENTRIES in a shard. A power of two per side, so that the blocks of 2, 4, 8 … ranks
-        are made of whole shards."""
+        """Square grid with about SHARD_ENTRIES in a shard. A power of two per side, so that the blocks of 2,
+        4, 8 … ranks are made of whole shards."""
         side = 1
         while side * side * SHARD_ENTRIES < entries and side < n:
             side *= 2
@@ -92,11 +96,15 @@ class ShardGrid:
 
 
 def _snapped(bounds: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """Every inner bound moved to the nearest one of `vector` if that is nearer than half of the average shard."""
+    """Every inner bound moved to the nearest one of `vector` if that is nearer than half of the average
+    shard.
+    """
     after = np.searchsorted(vector, bounds).clip(1, len(vector) - 1)
     lower, upper = vector[after - 1], vector[after]
     near = np.where(bounds - lower <= upper - bounds, lower, upper)
-    return np.maximum.accumulate(np.where(2 * np.abs(near - bounds) * (len(bounds) - 1) < bounds[-1], near, bounds))
+    return np.maximum.accumulate(
+        np.where(2 * np.abs(near - bounds) * (len(bounds) - 1) < bounds[-1], near, bounds)
+    )
 
 
 def records(keys: np.ndarray, weights: np.ndarray | None, dtype: np.dtype) -> np.ndarray:
@@ -114,8 +122,9 @@ def record_type(weight: Any = None) -> np.dtype:
 
 
 def merge(entries: np.ndarray) -> np.ndarray:
-    """Sort records by key, in place if it can, and keep of each key the largest weight: merging a list with its own copy
-    changes nothing, so it does not matter whether a file lists both directions of an edge or one."""
+    """Sort records by key, in place if it can, and keep of each key the largest weight: merging a list with
+    its own copy changes nothing, so it does not matter whether a file lists both directions of an edge or
+    one."""
     if entries.dtype.names is None:
         entries.sort()
         first = _first(entries)
@@ -138,7 +147,9 @@ def _first(keys: np.ndarray) -> np.ndarray:
 
 
 def bounded(counts: np.ndarray, limit: int) -> Ranges:
-    """Cut rows with these entry counts into ranges of at most `limit` entries; a longer row makes a range of its own."""
+    """Cut rows with these entry counts into ranges of at most `limit` entries; a longer row makes a range of
+    its own.
+    """
     ends = np.cumsum(counts)
     ranges, lo, done = [], 0, 0
     while lo < len(counts):
@@ -149,7 +160,9 @@ def bounded(counts: np.ndarray, limit: int) -> Ranges:
 
 
 def merged_ranges(spill: Spill, bucket: int, rows: int, bits: int) -> Iterator[np.ndarray]:
-    """The merged records of a bucket, in one array or, if there are more than LIMIT, one range of rows after the other."""
+    """The merged records of a bucket, in one array or, if there are more than LIMIT, one range of rows after
+    the other.
+    """
     if spill.lengths[bucket] <= LIMIT:
         yield _merged(spill, bucket)
         return
@@ -168,7 +181,9 @@ def merged_ranges(spill: Spill, bucket: int, rows: int, bits: int) -> Iterator[n
 
 
 def _merged(spill: Spill, bucket: int) -> np.ndarray:
-    """A whole bucket merged; repeats beyond LIMIT are merged as they come, so that they cost time but no memory."""
+    """A whole bucket merged; repeats beyond LIMIT are merged as they come, so that they cost time but no
+    memory.
+    """
     held, size, limit = [np.empty(0, spill.dtype)], 0, LIMIT
     for piece in spill.read(bucket, PIECE):
         held.append(piece)
@@ -221,7 +236,10 @@ class AdjacencyWriter:
                 size = 8 * (int(self.spill.lengths[bucket]) + rows[1] - rows[0])
                 if observer is not None:
                     observer.begin(i, j, rows)
-                with hdf5.create_file(self.path(i, j), size) as file, open(self._weights(i, j), "wb") as weights_file:
+                with (
+                    hdf5.create_file(self.path(i, j), size) as file,
+                    open(self._weights(i, j), "wb") as weights_file,
+                ):
                     self._write_shard(file, weights_file, bucket, i, j, observer)
                 if observer is not None:
                     observer.end()
@@ -275,7 +293,11 @@ class AdjacencyWriter:
                     a, b = indptr[lo], indptr[hi]
                     if a == b:
                         continue
-                    value = np.ones(b - a) if self.weight is None else np.fromfile(weights_file, self.weight, b - a)
+                    value = (
+                        np.ones(b - a)
+                        if self.weight is None
+                        else np.fromfile(weights_file, self.weight, b - a)
+                    )
                     if scale is not None:
                         rows = np.repeat(np.arange(lo, hi) + self.grid.rows[i], np.diff(indptr[lo : hi + 1]))
                         value = value * scale(rows, file["indices"][a:b] + self.grid.cols[j])

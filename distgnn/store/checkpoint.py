@@ -1,10 +1,11 @@
 """Checkpoints: the state of a run on disk, whole or not at all, readable on any other grid.
 
-A checkpoint is a directory. Every rank writes its own file under a name that no earlier one had; when all of them are on disk
-rank 0 renames a manifest that names them over the old one. Until then the old checkpoint is valid, and after that its files
-are removed. Matrices (weights, moments, trained features) are written as the blocks that ranks hold, from which any window can be
-put together: one that is cut over the grid by all who hold a part of it, one that all ranks hold alike as a single block by one
-of them. Counters and settings go into the manifest.
+A checkpoint is a directory. Every rank writes its own file under a name that no earlier one had; when all of
+them are on disk rank 0 renames a manifest that names them over the old one. Until then the old checkpoint is
+valid, and after that its files are removed. Matrices (weights, moments, trained features) are written as the
+blocks that ranks hold, from which any window can be put together: one that is cut over the grid by all who
+hold a part of it, one that all ranks hold alike as a single block by one of them. Counters and settings go
+into the manifest.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from distgnn.store import hdf5, manifest
 from distgnn.store.publish import writing
 
 if TYPE_CHECKING:
-    from distgnn.comm import Comm
+    from distgnn.comm.group import Comm
 
 FORMAT, VERSION = "distgnn-checkpoint", 1
 
@@ -46,12 +47,13 @@ def save(
     Args:
         path: a directory, made if it is missing (its parent must exist).
         comm: the ranks of the run.
-        pieces: this rank's blocks of matrices: name -> (first row, first column, host block, global shape). Where several ranks
-            hold the same block it is enough that one of them gives it.
+        pieces: this rank's blocks of matrices: name -> (first row, first column, host block, global shape).
+            Where several ranks hold the same block it is enough that one of them gives it.
         meta: whatever else it takes to go on, as JSON (epoch, configuration); that of rank 0 counts.
 
     Raises:
-        UserError: `path` is something else than a checkpoint or cannot be written; on every rank. The old one is intact then.
+        UserError: `path` is something else than a checkpoint or cannot be written; on every rank. The old one
+            is intact then.
     """
     root = Path(path)
     generation = 0
@@ -79,7 +81,8 @@ def load(path: str | os.PathLike[str], comm: Comm) -> CheckpointReader:
     """Open a checkpoint. Collective; the reader it gives to each rank is not.
 
     Raises:
-        UserError: no checkpoint there, of another schema version, or with a file missing or truncated; on every rank.
+        UserError: no checkpoint there, of another schema version, or with a file missing or truncated; on
+            every rank.
     """
     root = Path(path)
     content: dict[str, Any] = {}
@@ -96,7 +99,9 @@ class CheckpointReader:
     def __init__(self, root: Path, content: dict[str, Any]) -> None:
         self.root, self._content = root, content
         self.meta: dict[str, Any] = content["meta"]
-        self.shapes = {name: (piece["shape"][0], piece["shape"][1]) for name, piece in content["pieces"].items()}
+        self.shapes = {
+            name: (piece["shape"][0], piece["shape"][1]) for name, piece in content["pieces"].items()
+        }
 
     def piece(self, name: str, rows: Range, cols: Range) -> np.ndarray:
         """A window of a matrix, put together from the blocks of the ranks that wrote it; C-contiguous.
@@ -107,7 +112,10 @@ class CheckpointReader:
         if name not in self.shapes:
             raise UserError(f"{self.root}: has no {name!r}; it has {', '.join(self.shapes) or 'nothing'}")
         described = self._content["pieces"][name]
-        for what, (lo, hi), extent in (("rows", rows, described["shape"][0]), ("columns", cols, described["shape"][1])):
+        for what, (lo, hi), extent in (
+            ("rows", rows, described["shape"][0]),
+            ("columns", cols, described["shape"][1]),
+        ):
             if not 0 <= lo <= hi <= extent:
                 raise ValueError(f"{what} {lo}..{hi} of {name} do not lie within 0..{extent}")
         window = np.empty((rows[1] - rows[0], cols[1] - cols[0]), described["dtype"])
@@ -129,11 +137,12 @@ class CheckpointReader:
 
 
 def next_generation(path: str | os.PathLike[str]) -> int:
-    """The number of the files that the next `save` at `path` will write: 0 where there is nothing yet, or only what a first save
-    left that was interrupted.
+    """The number of the files that the next `save` at `path` will write: 0 where there is nothing yet, or
+    only what a first save left that was interrupted.
 
     Raises:
-        UserError: `save` would refuse this path, as it holds something else than a checkpoint or its parent does not exist.
+        UserError: `save` would refuse this path, as it holds something else than a checkpoint or its parent
+            does not exist.
     """
     root = Path(path)
     if not root.exists():
@@ -151,8 +160,16 @@ def _write(path: Path, pieces: Mapping[str, Piece]) -> dict[str, Any]:
     described: dict[str, Any] = {"file": path.name, "pieces": {}}
     with hdf5.create_file(path, sum(piece[2].nbytes for piece in pieces.values())) as file:
         for name, (row, col, block, shape) in pieces.items():
-            if block.ndim != 2 or row < 0 or col < 0 or row + block.shape[0] > shape[0] or col + block.shape[1] > shape[1]:
-                raise ValueError(f"{name}: a block of shape {block.shape} at ({row}, {col}) is not in a matrix of shape {shape}")
+            if (
+                block.ndim != 2
+                or row < 0
+                or col < 0
+                or row + block.shape[0] > shape[0]
+                or col + block.shape[1] > shape[1]
+            ):
+                raise ValueError(
+                    f"{name}: a block of shape {block.shape} at ({row}, {col}) is not in a matrix of shape {shape}"
+                )
             hdf5.store_array(file.require_group("pieces"), name, block)
             part = {"file": path.name, "row": row, "col": col, "shape": block.shape}
             described["pieces"][name] = {"shape": shape, "dtype": block.dtype.name, "part": part}
@@ -167,7 +184,9 @@ def _commit(root: Path, generation: int, everybody: list[dict[str, Any]], meta: 
         for name, piece in rank["pieces"].items():
             entry = pieces.setdefault(name, {"shape": piece["shape"], "dtype": piece["dtype"], "parts": []})
             if entry["shape"] != piece["shape"] or entry["dtype"] != piece["dtype"]:
-                raise ValueError(f"{name}: ranks disagree on its shape or dtype: {entry['shape']} and {piece['shape']}")
+                raise ValueError(
+                    f"{name}: ranks disagree on its shape or dtype: {entry['shape']} and {piece['shape']}"
+                )
             entry["parts"].append(piece["part"])
     manifest.sync_folder(root)
     content: dict[str, Any] = {

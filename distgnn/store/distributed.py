@@ -7,37 +7,41 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.comm.grid import Grid
 from distgnn.errors import UserError
-from distgnn.grid import Grid
 from distgnn.layout import Layout
-from distgnn.matrix import BlockSource, DistDense, DistSparse
+from distgnn.operators.dense import DistDense
+from distgnn.operators.operator import DistSparse
+from distgnn.operators.sources import BlockSource
 from distgnn.store.loader import Order, Store
 from distgnn.store.neighbours import Neighbours
 
 
 def load(
-    store: Store | str | os.PathLike[str], grid: Grid, algorithm: str = "1d", order: str | None = None, dtype: Any = None,
-    sparsity_aware: bool | str = False, neighbours: bool = False, **partitions: Any,
+    store: Store | str | os.PathLike[str], grid: Grid, algorithm: str = "1d", order: str | None = None,
+    dtype: Any = None, sparsity_aware: bool | str = False, neighbours: bool = False, **partitions: Any,
 ) -> DistSparse:  # fmt: skip
     """The adjacency matrix of a store as a distributed operator. Collective.
 
     Args:
         store: an opened store or its path.
-        grid: with the axes the algorithm needs (see ``algorithms.make_grid``).
-        order: node order; default: the store's first. If it was made by partition, its parts are the block rows of ``1d`` and
-            ``1.5d``; the others cut it evenly. ``double`` is for ``3d``, whose layers take its two versions in turn.
+        grid: with the axes the algorithm needs (see ``operators.make_grid``).
+        order: node order; default: the store's first. If it was made by partition, its parts are the block
+            rows of ``1d`` and ``1.5d``; the others cut it evenly. ``double`` is for ``3d``, whose layers take
+            its two versions in turn.
         dtype: of the values; default: as stored.
-        sparsity_aware: send only the rows that are needed, see ``algorithms.distribute``.
+        sparsity_aware: send only the rows that are needed, see ``operators.distribute``.
         neighbours: ones in place of all off-diagonal non-zeros, and nothing on the diagonal.
         partitions: other partition vectors, as the algorithm's class takes them.
 
     Raises:
-        UserError: no such store, order or algorithm, a damaged file, a grid that does not have as many block rows as the order
-            has parts, or an order of two versions for an algorithm that knows but one; on every rank.
+        UserError: no such store, order or algorithm, a damaged file, a grid that does not have as many block
+            rows as the order has parts, or an order of two versions for an algorithm that knows but one; on
+            every rank.
     """
-    from distgnn import algorithms
+    from distgnn import operators
 
-    algorithms.operator(algorithm, sparsity_aware)  # refused before anything is read
+    operators.operator(algorithm, sparsity_aware)  # refused before anything is read
     with grid.world.together():
         opened = open_store(store)
         source = opened.order(order)
@@ -47,18 +51,20 @@ def load(
     if len(source.versions) > 1:
         _check_alternates(opened, source.name, algorithm)
         partitions = {"odd": source.layer(1)} | partitions
-    if source.partition is not None and algorithm in algorithms.SPARSITY_AWARE:
+    if source.partition is not None and algorithm in operators.SPARSITY_AWARE:
         _check_parts(source.name, len(source.partition) - 1, grid, algorithm)
         partitions = {"row_parts": source.partition, "col_parts": source.partition} | partitions
     matrix: BlockSource = Neighbours(source, not opened.manifest["directed"]) if neighbours else source
-    return algorithms.distribute(matrix, grid, algorithm, sparsity_aware, **partitions)
+    return operators.distribute(matrix, grid, algorithm, sparsity_aware, **partitions)
 
 
 def _check_alternates(store: Store, order: str, algorithm: str) -> None:
     if algorithm != "3d":
         others = [name for name in store.orders if len(store.order(name).versions) == 1]
         instead = f"--order {' or '.join(others)}" if others else "prepare with --order double,random"
-        raise UserError(f"--order {order}: only algorithm 3d alternates two permutations; use --algorithm 3d or {instead}")
+        raise UserError(
+            f"--order {order}: only algorithm 3d alternates two permutations; use --algorithm 3d or {instead}"
+        )
 
 
 def _check_parts(order: str, parts: int, grid: Grid, algorithm: str) -> None:
@@ -73,9 +79,13 @@ def _check_parts(order: str, parts: int, grid: Grid, algorithm: str) -> None:
 
 
 def load_features(
-    store: Store | str | os.PathLike[str], layout: Layout, order: str | Order | None = None, dtype: Any = np.float32
+    store: Store | str | os.PathLike[str],
+    layout: Layout,
+    order: str | Order | None = None,
+    dtype: Any = np.float32,
 ) -> DistDense:
-    """The features of a store, n x width, cut as ``layout`` says: each rank reads its own rows and columns. Collective.
+    """The features of a store, n x width, cut as ``layout`` says: each rank reads its own rows and columns.
+    Collective.
 
     An order's name means its input side: of ``double``, the columns of layer 0's matrix.
     """
@@ -91,10 +101,11 @@ def load_features(
 def load_targets(
     store: Store | str | os.PathLike[str], layout: Layout, order: str | Order | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``(labels, split)`` of the rows that this rank holds under ``layout``, int32 and uint8 on the host. Collective.
+    """``(labels, split)`` of the rows that this rank holds under ``layout``, int32 and uint8 on the host.
+    Collective.
 
-    Of ``double``, pass the side that the output is in, ``store.order("double").layer(L - 1)`` for L layers: ValueError for its
-    name.
+    Of ``double``, pass the side that the output is in, ``store.order("double").layer(L - 1)`` for L layers:
+    ValueError for its name.
     """
     with layout.grid.world.together():
         opened = open_store(store)

@@ -1,4 +1,6 @@
-"""Reading and writing HDF5 files the way every file of a store is: explicit chunks, Fletcher-32, no locking, no compression."""
+"""Reading and writing HDF5 files the way every file of a store is: explicit chunks, Fletcher-32, no locking,
+no compression.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,17 @@ from distgnn.errors import UserError
 from distgnn.layout import Range
 from distgnn.store.manifest import denied
 
-# Below HDF5's chunk cache of 1 MiB (8 MiB since HDF5 2.0), so that reading a chunk in pieces checks its sum once.
+# Below HDF5's chunk cache of 1 MiB (8 MiB since HDF5 2.0), so that reading a chunk in pieces checks its sum
+# once.
 CHUNK_BYTES = 1 << 19
 CHUNK_COLUMNS = 128
 CACHE_BYTES, METADATA_BYTES = 16 << 20, 1 << 18  # more than HDF5 holds back
 
 
 def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Chunks of at most CHUNK_BYTES of an array of `shape`, at most CHUNK_COLUMNS wide: a rank reads ranges of rows, and of
-    columns where features are cut over a grid axis. Chunks are stored whole, so the last ones are about as full as the others."""
+    """Chunks of at most CHUNK_BYTES of an array of `shape`, at most CHUNK_COLUMNS wide: a rank reads ranges
+    of rows, and of columns where features are cut over a grid axis. Chunks are stored whole, so the last ones
+    are about as full as the others."""
     width = tuple(_evenly(extent, CHUNK_COLUMNS) for extent in shape[1:])
     row = itemsize * int(np.prod(width, dtype=np.int64))
     return (_evenly(shape[0], max(1, CHUNK_BYTES // max(row, 1))), *width)
@@ -36,11 +40,15 @@ def _evenly(extent: int, most: int) -> int:
 
 
 def create(group: h5py.Group, name: str, shape: tuple[int, ...], dtype: Any) -> h5py.Dataset:
-    """A dataset of `shape` to be filled; scalars and empty arrays, which HDF5 cannot cut into chunks, are contiguous."""
+    """A dataset of `shape` to be filled; scalars and empty arrays, which HDF5 cannot cut into chunks, are
+    contiguous.
+    """
     if not shape or 0 in shape:
         return group.create_dataset(name, shape, dtype)
     chunks = chunk_shape(shape, np.dtype(dtype).itemsize)
-    return group.create_dataset(name, shape, dtype, chunks=chunks, fletcher32=True, fillvalue=0, track_times=False)
+    return group.create_dataset(
+        name, shape, dtype, chunks=chunks, fletcher32=True, fillvalue=0, track_times=False
+    )
 
 
 def store_array(group: h5py.Group, name: str, array: np.ndarray) -> None:
@@ -69,7 +77,8 @@ class Growing:
 
 @contextmanager
 def create_file(path: Path, size: int) -> Iterator[h5py.File]:
-    """A new file in the format of HDF5 1.10, the first whose metadata has checksums too, as Fletcher-32 is for the data.
+    """A new file in the format of HDF5 1.10, the first whose metadata has checksums too, as Fletcher-32 is
+    for the data.
 
     `size`: bytes that will be written to it, more or less.
     """
@@ -99,8 +108,9 @@ def _writable(path: Path, mode: str, size: int) -> Iterator[h5py.File]:
 def _reserve(path: Path, size: int) -> Iterator[None]:
     """Keep room on the disk for as long as a file is being written.
 
-    On a full disk HDF5 cannot write what it still holds when a file is closed, and then the process dies of a segmentation fault
-    some time after. So there must be room for that, which is let go when writing has failed, before the file is closed.
+    On a full disk HDF5 cannot write what it still holds when a file is closed, and then the process dies of a
+    segmentation fault some time after. So there must be room for that, which is let go when writing has
+    failed, before the file is closed.
     """
     try:
         if hasattr(os, "posix_fallocate"):  # macOS has none
@@ -130,7 +140,9 @@ def reading(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
         raise denied(path) from None
     except (OSError, KeyError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path}: truncated or corrupt HDF5 file ({reason}); copy it or make it again") from None
+        raise UserError(
+            f"{path}: truncated or corrupt HDF5 file ({reason}); copy it or make it again"
+        ) from None
 
 
 def read(dataset: h5py.Dataset, *ranges: Range) -> np.ndarray:
@@ -147,9 +159,11 @@ def read_into(out: np.ndarray, dataset: h5py.Dataset, *ranges: Range) -> None:
 
 
 def charge(dataset: h5py.Dataset, *ranges: Range) -> None:
-    """Charge the ledger what reading these rows (and columns) takes from the disk: all of every chunk they touch.
+    """Charge the ledger what reading these rows (and columns) takes from the disk: all of every chunk they
+    touch.
 
-    To be called once for what is read in pieces while the dataset stays open: HDF5 keeps the chunk in which two of them meet.
+    To be called once for what is read in pieces while the dataset stays open: HDF5 keeps the chunk in which
+    two of them meet.
     """
     nbytes = dataset.dtype.itemsize
     for (lo, hi), chunk in zip(ranges, dataset.chunks or (1,) * dataset.ndim, strict=True):

@@ -13,7 +13,19 @@ from distgnn.store.loader import Order, Store
 ENTRIES = 1 << 22  # looked at a time
 
 _FACTS = (
-    *("source", "n", "nnz", "edges", "directed", "weighted", "symmetric", "self_loops", "normalize", "dtype", "seed"),
+    *(
+        "source",
+        "n",
+        "nnz",
+        "edges",
+        "directed",
+        "weighted",
+        "symmetric",
+        "self_loops",
+        "normalize",
+        "dtype",
+        "seed",
+    ),
     *("degrees", "width", "classes", "class_names", "labelled", "split"),
 )
 
@@ -21,10 +33,11 @@ _FACTS = (
 def describe(store: Store, ranks: Sequence[int] = (), cuts: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
     """Facts of the manifest, and of every order its shards: their grid, entries, max/mean entries and bytes.
 
-    With `ranks` also how the order behaves when cut into each of those numbers of block rows (see `block_rows`), which reads all
-    of it for each; an order by partition also as it was made for. An order of two versions has these facts of each, and has no
-    block rows: only the 3D product takes it. With `cuts` also how even each order fills those grids of blocks (see `cut_counts`),
-    which are at least 1 x 1 and at most n x n.
+    With `ranks` also how the order behaves when cut into each of those numbers of block rows (see
+    `block_rows`), which reads all of it for each; an order by partition also as it was made for. An order of
+    two versions has these facts of each, and has no block rows: only the 3D product takes it. With `cuts`
+    also how even each order fills those grids of blocks (see `cut_counts`), which are at least 1 x 1 and at
+    most n x n.
     """
     facts = {name: store.manifest[name] for name in _FACTS}
     facts["orders"] = {name: _describe_order(store, store.order(name), ranks, cuts) for name in store.orders}
@@ -32,10 +45,15 @@ def describe(store: Store, ranks: Sequence[int] = (), cuts: Sequence[tuple[int, 
     return facts
 
 
-def _describe_order(store: Store, order: Order, ranks: Sequence[int], cuts: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def _describe_order(
+    store: Store, order: Order, ranks: Sequence[int], cuts: Sequence[tuple[int, int]]
+) -> dict[str, Any]:
     versions = [_describe_shards(store, version, cuts) for version in order.versions]
     if len(versions) > 1:
-        return _worst(versions) | {"bytes": sum(version["bytes"] for version in versions), "versions": versions}
+        return _worst(versions) | {
+            "bytes": sum(version["bytes"] for version in versions),
+            "versions": versions,
+        }
     described = versions[0]
     own = [] if order.partition is None else [len(order.partition) - 1]
     counts = [*own, *(count for count in ranks if count not in own)]
@@ -55,7 +73,12 @@ def _describe_shards(store: Store, order: Order, cuts: Sequence[tuple[int, int]]
     counted = [(list(cut), cut_counts(order, *cut)) for cut in cuts]
     if cuts:
         described["cuts"] = [
-            {"grid": cut, "largest": int(counts.max()), "mean": float(counts.mean()), "balance": balance(counts)}
+            {
+                "grid": cut,
+                "largest": int(counts.max()),
+                "mean": float(counts.mean()),
+                "balance": balance(counts),
+            }
             for cut, counts in counted
         ]
     return described
@@ -76,7 +99,8 @@ def balance(counts: np.ndarray) -> float:
 
 
 def cut_counts(order: Order, rows: int, cols: int) -> np.ndarray:
-    """int64 (rows, cols): entries in each block of an even cut of A, as 2D and 3D products hold them (Plexus Table 3).
+    """int64 (rows, cols): entries in each block of an even cut of A, as 2D and 3D products hold them (Plexus
+    Table 3).
 
     Reads the whole order, in pieces, unless blocks are made of whole shards.
     """
@@ -94,14 +118,17 @@ def cut_counts(order: Order, rows: int, cols: int) -> np.ndarray:
 
 
 def block_rows(order: Order, ranks: int) -> dict[str, Any]:
-    """Entries and communication volume of A @ H with one block row of A and H per rank, cut evenly or as the order says.
+    """Entries and communication volume of A @ H with one block row of A and H per rank, cut evenly or as the
+    order says.
 
-    `receives` and `sends`: per rank, the rows of H that must come and go when only those with a non-zero in the receiver's block
-    row are sent (sparsity-aware 1D: NnzCols of section 4 there). Times the width they are words. `volume`: their sum.
+    `receives` and `sends`: per rank, the rows of H that must come and go when only those with a non-zero in
+        the receiver's block
+    row are sent (sparsity-aware 1D: NnzCols of section 4 there). Times the width they are words. `volume`:
+        their sum.
     `edge_cut`: entries off the diagonal blocks; of a symmetric matrix, half of them.
-    `stage_balance`: what the fullest block of every stage adds up to, against the mean of a rank: how much longer the product
-    takes where all wait for each other after each stage (MG-GCN section 5.2). `stages`: max/mean entries of each stage, which
-    multiplies one column of blocks.
+    `stage_balance`: what the fullest block of every stage adds up to, against the mean of a rank: how much
+    longer the product takes where all wait for each other after each stage (MG-GCN section 5.2). `stages`:
+    max/mean entries of each stage, which multiplies one column of blocks.
     """
     n = order.shape[0]
     vector = order.partition if order.partition is not None and len(order.partition) == ranks + 1 else None

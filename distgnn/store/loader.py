@@ -1,4 +1,6 @@
-"""Reading a store: any window of the matrix, features, labels and split, from only the files and rows it touches."""
+"""Reading a store: any window of the matrix, features, labels and split, from only the files and rows it
+touches.
+"""
 
 from __future__ import annotations
 
@@ -11,34 +13,37 @@ import h5py
 import numpy as np
 import scipy.sparse as sp
 
-from distgnn import backend as backends
-from distgnn.backend import Backend
+from distgnn.arrays import backend as backends
+from distgnn.arrays.backend import Backend
+from distgnn.arrays.csr import CSR
 from distgnn.errors import UserError
 from distgnn.layout import Range, owner
-from distgnn.matrix import CSR
+from distgnn.partition.orders import KNOWN
 from distgnn.store import hdf5, manifest
 from distgnn.store.adjacency import bounded
 from distgnn.store.nodes import PIECE_BYTES
-from distgnn.store.orders import KNOWN
 from distgnn.store.windows import Alone, Strip, Tile, assemble, check_shape
 
 if TYPE_CHECKING:
-    from distgnn.comm import Comm
+    from distgnn.comm.group import Comm
 
 
 class Store:
-    """An opened store. Any rank may open it; opening reads the manifest and looks at the length of every file.
+    """An opened store. Any rank may open it; opening reads the manifest and looks at the length of every
+    file.
 
     Attributes:
         path, manifest: where it is and what it says of itself (see ``manifest.py``).
-        n, nnz, width, classes: nodes, entries of A, feature width, number of classes (0 where there are none).
+        n, nnz, width, classes: nodes, entries of A, feature width, number of classes (0 where there are
+            none).
         dtype: of A's values.
         symmetric: A == A.T, to the bit.
         orders: names of the orders, the default first.
 
     Raises:
-        UserError: no such directory, not a store, another schema version, a file missing or of the wrong length, or numbers
-            of nodes or entries that contradict each other. What contradicts a file's contents is found when that is read.
+        UserError: no such directory, not a store, another schema version, a file missing or of the wrong
+            length, or numbers of nodes or entries that contradict each other. What contradicts a file's
+            contents is found when that is read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -56,17 +61,27 @@ class Store:
             _check_partition("nodes", self._nodes.partition, self.n)
             self._stored = {name: self.order(name) for name in self.orders}[nodes["order"]].layer(-1)
         except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{self.path / manifest.NAME}: damaged ({error}); copy or prepare the store again") from None
+            raise UserError(
+                f"{self.path / manifest.NAME}: damaged ({error}); copy or prepare the store again"
+            ) from None
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r}: {self.n} nodes, {self.nnz} entries, {self.width} features, {self.classes} classes)"
 
     def order(self, name: str | None = None) -> Order:
-        """The matrix in one order (default: the first), of `double` that of layer 0; UserError lists the orders there are."""
+        """The matrix in one order (default: the first), of `double` that of layer 0; UserError lists the
+        orders there are.
+        """
         name = self.orders[0] if name is None else name
         if name not in self.manifest["orders"]:
             method, _, parts = name.rpartition("-")
-            flag = f"--order {name}" if name in KNOWN else f"--partition {method}:{parts}" if parts.isdecimal() else ""
+            flag = (
+                f"--order {name}"
+                if name in KNOWN
+                else f"--partition {method}:{parts}"
+                if parts.isdecimal()
+                else ""
+            )
             hint = f"; prepare {flag} makes one that has it" if flag else ""
             raise UserError(f"{self.path}: no order {name!r}; it has {', '.join(self.orders)}{hint}")
         order = Order.opened(self.path, name, self.manifest["orders"][name], self.n, self.dtype)
@@ -75,12 +90,15 @@ class Store:
                 raise ValueError(f"{self.nnz} non-zeros, but {version.nnz} in the shards of order {name}")
         return order
 
-    def features(self, order: str | Order | None = None, rows: Range | None = None, cols: Range | None = None) -> np.ndarray:
+    def features(
+        self, order: str | Order | None = None, rows: Range | None = None, cols: Range | None = None
+    ) -> np.ndarray:
         """float32[rows, cols] of the nodes at these positions of an order; everything by default.
 
-        A name means the side that layer 0 takes its input from, `order(name).layer(-1)`; an Order its own rows.
-        In the order they are stored in (the default one) this reads just the window. In others a rank's nodes are scattered
-        over the whole store: it reads the columns of all nodes, in pieces, and keeps what it needs.
+        A name means the side that layer 0 takes its input from, `order(name).layer(-1)`; an Order its own
+        rows. In the order they are stored in (the default one) this reads just the window. In others a rank's
+        nodes are scattered over the whole store: it reads the columns of all nodes, in pieces, and keeps what
+            it needs.
         """
         rows, cols = rows or (0, self.n), cols or (0, self.width)
         _check_window("features", rows, self.n)
@@ -92,7 +110,8 @@ class Store:
     def labels(self, order: str | Order | None = None, rows: Range | None = None) -> np.ndarray:
         """int32[rows]: the class of the nodes at these positions, -1 where unlabelled.
 
-        Labels belong to the output of the last layer, so of an order with two versions say which: ValueError for its name.
+        Labels belong to the output of the last layer, so of an order with two versions say which: ValueError
+        for its name.
         """
         order = self._output_side(order)
         rows = rows or (0, self.n)
@@ -138,11 +157,12 @@ class Store:
 
 
 class Order:
-    """The matrix A of a store with its nodes in one order: a BlockSource that distributed operators load from.
+    """The matrix A of a store with its nodes in one order: a BlockSource that distributed operators load
+    from.
 
-    An order has one version of the matrix for all layers, or two for layers in turn (`double`, Plexus section 5.1):
-    P_r A P_cᵀ for the even layers, P_c A P_rᵀ for the odd ones. Positions, here and in node arrays, are those of the rows; the
-    columns of a layer's matrix are in the row order of the layer before.
+    An order has one version of the matrix for all layers, or two for layers in turn (`double`, Plexus section
+    5.1): P_r A P_cᵀ for the even layers, P_c A P_rᵀ for the odd ones. Positions, here and in node arrays, are
+    those of the rows; the columns of a layer's matrix are in the row order of the layer before.
 
     Attributes:
         name, shape, dtype, nnz
@@ -152,7 +172,9 @@ class Order:
         rows, cols: partition vectors of the shard grid; `shard_nnz` its entries.
     """
 
-    def __init__(self, root: Path, name: str, entry: dict[str, Any], n: int, dtype: Any, version: int = 0) -> None:
+    def __init__(
+        self, root: Path, name: str, entry: dict[str, Any], n: int, dtype: Any, version: int = 0
+    ) -> None:
         self.root, self.name, self._files = root, name, entry["files"]
         self.version = version
         self.versions: tuple[Order, ...] = (self,)
@@ -183,22 +205,24 @@ class Order:
         return versions[0]
 
     def layer(self, number: int) -> Order:
-        """The matrix of GCN layer `number`. Layer -1 is "before layer 0": its rows are what layer 0 has as columns, so that
-        features go by `layer(-1)` and the output of an L-layer network by `layer(L - 1)`."""
+        """The matrix of GCN layer `number`. Layer -1 is "before layer 0": its rows are what layer 0 has as
+        columns, so that features go by `layer(-1)` and the output of an L-layer network by `layer(L - 1)`."""
         return self.versions[number % len(self.versions)]
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
         """A[rows, cols] as CSR with local, sorted, unique indices: int32 where they fit.
 
-        Reads the shards that the window touches, and of those only its rows. Memory: the block, and beside it the pointers of
-        one row of shards and a small piece.
+        Reads the shards that the window touches, and of those only its rows. Memory: the block, and beside it
+        the pointers of one row of shards and a small piece.
         """
         block = self.assemble(rows, cols, backends.get("numpy"), Alone()).to_scipy()
         block.has_sorted_indices = block.has_canonical_format = True
         return block
 
     def assemble(self, rows: Range, cols: Range, backend: Backend, readers: Comm | Alone) -> CSR:
-        """A[rows, cols] on ``backend``'s device, read by these ranks of a node together: see :func:`windows.assemble`."""
+        """A[rows, cols] on ``backend``'s device, read by these ranks of a node together: see
+        :func:`windows.assemble`.
+        """
         rows, cols = (int(rows[0]), int(rows[1])), (int(cols[0]), int(cols[1]))
         _check_window("rows", rows, self.shape[0])
         _check_window("columns", cols, self.shape[1])
@@ -210,9 +234,11 @@ class Order:
         """Equal on ranks that read the same matrix."""
         return str(self.root.resolve()), self.name, self.version
 
-    def entries(self, limit: int, shards: Container[int] | None = None) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """All (rows, columns, values), int64 positions, shard by shard in pieces of about `limit`. With `shards` (numbered row by
-        row) only theirs."""
+    def entries(
+        self, limit: int, shards: Container[int] | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """All (rows, columns, values), int64 positions, shard by shard in pieces of about `limit`. With
+        `shards` (numbered row by row) only theirs."""
         for i, rows in overlaps(self.rows, (0, self.shape[0])):
             for j, cols in overlaps(self.cols, (0, self.shape[1])):
                 if shards is not None and i * (len(self.cols) - 1) + j not in shards:
@@ -220,7 +246,9 @@ class Order:
                 tile = self._tile(i, j, rows, cols, 0)
                 counts = tile.count()
                 ranges = bounded(counts, limit)
-                for (lo, hi), (columns, values) in zip(ranges, tile.pieces(ranges, np.dtype(np.int64)), strict=True):
+                for (lo, hi), (columns, values) in zip(
+                    ranges, tile.pieces(ranges, np.dtype(np.int64)), strict=True
+                ):
                     yield np.repeat(np.arange(lo, hi) + rows[0], counts[lo:hi]), columns, values
 
     def permutation(self, lo: int, hi: int) -> np.ndarray:
@@ -254,10 +282,17 @@ class Order:
 
 
 class NodeFiles:
-    """Arrays with one row per node, cut into files by a partition vector; those of two dimensions have `width` columns."""
+    """Arrays with one row per node, cut into files by a partition vector; those of two dimensions have
+    `width` columns.
+    """
 
     def __init__(self, root: Path, partition: Sequence[int], files: Sequence[str], width: int = 0) -> None:
-        self.root, self.partition, self.files, self.width = root, np.asarray(partition, np.int64), files, width
+        self.root, self.partition, self.files, self.width = (
+            root,
+            np.asarray(partition, np.int64),
+            files,
+            width,
+        )
 
     def rows(self, name: str, rows: Range, cols: Range | None = None) -> np.ndarray:
         """Rows `rows` (of columns `cols`) of an array."""
@@ -271,7 +306,9 @@ class NodeFiles:
         return result
 
     def gather(self, name: str, positions: np.ndarray, cols: Range | None = None) -> np.ndarray:
-        """The rows at `positions`, in this order. Reads the files from front to back, in pieces, and skips what has none."""
+        """The rows at `positions`, in this order. Reads the files from front to back, in pieces, and skips
+        what has none.
+        """
         result = _empty(name, len(positions), cols)
         step = max(1, PIECE_BYTES // max(1, result[:1].nbytes))
         arrangement = np.argsort(positions, kind="stable")
@@ -292,7 +329,13 @@ class NodeFiles:
         return check_shape(file[name], (rows,) if cols is None else (rows, self.width))
 
 
-_TYPES = {"features": np.float32, "labels": np.int32, "split": np.uint8, "permutation": np.int64, "inverse": np.int64}
+_TYPES = {
+    "features": np.float32,
+    "labels": np.int32,
+    "split": np.uint8,
+    "permutation": np.int64,
+    "inverse": np.int64,
+}
 
 
 def _empty(name: str, rows: int, cols: Range | None) -> np.ndarray:
@@ -318,7 +361,9 @@ def overlaps(vector: np.ndarray, window: Range) -> Iterator[tuple[int, Range]]:
 
 def _check_partition(what: str, vector: np.ndarray, n: int) -> None:
     if not len(vector) or vector[0] != 0 or vector[-1] != n or np.any(np.diff(vector) < 0):
-        raise ValueError(f"{n} nodes, but {what} is cut at {vector.tolist() if len(vector) < 9 else '... ' + str(vector[-1])}")
+        raise ValueError(
+            f"{n} nodes, but {what} is cut at {vector.tolist() if len(vector) < 9 else '... ' + str(vector[-1])}"
+        )
 
 
 def _check_window(what: str, window: Range, extent: int) -> None:

@@ -15,9 +15,9 @@ Schema version 1, all of it JSON:
                         last version's rows, which is what layer 0 takes as input)
     orders              name -> {"rows", "cols": partition vectors of the shard grid, "files": 2D list, "nnz": 2D list,
                         "permutation": {"partition", "files"} or null for the identity, "symmetric",
-                        "partition": null or the partition vector this order was made for}; the first is the default.
-                        An order of two matrices has {"versions": [even, odd]}, two of these, where `permutation` is that
-                        of the rows and the columns are in the order of the other's rows
+                        "partition": null or the partition vector this order was made for}; the first is the
+                        default. An order of two matrices has {"versions": [even, odd]}, two of these, where
+                        `permutation` is that of the rows and the columns are in the order of the other's rows
     files               path -> {"bytes", "sha256"}, all files but the manifest
 """
 
@@ -37,7 +37,9 @@ FORMAT = "distgnn-store"
 VERSION = 1
 
 
-def read(folder: str | os.PathLike[str], *, format: str = FORMAT, version: int = VERSION, what: str = "store") -> dict[str, Any]:
+def read(
+    folder: str | os.PathLike[str], *, format: str = FORMAT, version: int = VERSION, what: str = "store"
+) -> dict[str, Any]:
     """The manifest of a directory.
 
     Raises:
@@ -62,9 +64,13 @@ def read(folder: str | os.PathLike[str], *, format: str = FORMAT, version: int =
         raise UserError(f'{root}: not a distgnn {what}; its {NAME} does not say "format": "{format}"')
     found = content.get("version")
     if found is None:
-        raise UserError(f"{root / NAME}: damaged (it does not say its schema version); copy the {what} or make it again")
+        raise UserError(
+            f"{root / NAME}: damaged (it does not say its schema version); copy the {what} or make it again"
+        )
     if found != version:
-        raise UserError(f"{root}: {what} schema version {found}, this distgnn reads version {version}; make it again")
+        raise UserError(
+            f"{root}: {what} schema version {found}, this distgnn reads version {version}; make it again"
+        )
     return content
 
 

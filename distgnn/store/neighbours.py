@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn.layout import Range
-from distgnn.matrix import BlockSource
+from distgnn.operators.sources import BlockSource
 
 ROWS = 1 << 16  # that are looked at together
 
@@ -15,8 +15,8 @@ class Neighbours(BlockSource):
     """A block source of the off-diagonal non-zeros of another, all of them 1.
 
     Args:
-        source: whose rows and columns are in one order. Its weights do not matter, but that stored zeros are no edges; nor do the
-            loops of its normalisation.
+        source: whose rows and columns are in one order. Its weights do not matter, but that stored zeros are
+            no edges; nor do the loops of its normalisation.
         symmetric: promise that there is an edge (j, i) for every (i, j).
     """
 
@@ -34,4 +34,6 @@ class Neighbours(BlockSource):
         before = np.zeros(kept.size + 1, block.indptr.dtype)
         np.cumsum(kept, out=before[1:])
         indices = block.indices[kept]
-        return sp.csr_array((np.ones(indices.size, self.dtype), indices, before[block.indptr]), shape=block.shape)
+        return sp.csr_array(
+            (np.ones(indices.size, self.dtype), indices, before[block.indptr]), shape=block.shape
+        )

@@ -9,8 +9,8 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.layout import partition
+from distgnn.partition.orders import NodeOrder
 from distgnn.store import hdf5
-from distgnn.store.orders import NodeOrder
 from distgnn.store.source import Source
 from distgnn.store.spill import Spill
 from distgnn.store.team import Team
@@ -26,8 +26,8 @@ def row_partition(n: int, width: int) -> np.ndarray:
 
 
 def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder, team: Team) -> list[Path]:
-    """Files with rows of `permutation` (position -> original id) and `inverse` (original id -> position); this rank's of them.
-    Returns the paths of all."""
+    """Files with rows of `permutation` (position -> original id) and `inverse` (original id -> position);
+    this rank's of them. Returns the paths of all."""
     paths = [folder / f"permutation-{index:04d}.h5" for index in range(len(parts) - 1)]
     for index in team.deal(np.diff(parts)):
         positions = np.arange(parts[index], parts[index + 1])
@@ -40,8 +40,9 @@ def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder, team: T
 def write_nodes(
     folder: Path, scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder, team: Team
 ) -> list[Path]:  # fmt: skip
-    """Files with rows of `features`, `labels` and `split` of a source, those it has, in this order. Collective: each rank reads a
-    share of the features and writes a share of the files. Returns the paths of all."""
+    """Files with rows of `features`, `labels` and `split` of a source, those it has, in this order.
+    Collective: each rank reads a share of the features and writes a share of the files. Returns the paths of
+        all."""
     paths = [folder / f"rows-{index:04d}.h5" for index in range(len(parts) - 1)]
     shuffled = source.width and order.permutation is not None
     spilled = _spilled(scratch, parts, source, order, team) if shuffled else None
@@ -73,7 +74,9 @@ def _write_rows(
 
 
 def _feature_blocks(source: Source, lo: int, hi: int) -> Iterator[tuple[int, np.ndarray]]:
-    """(first id, rows) of the features of ids lo..hi: always consecutive ids, which every format reads fastest."""
+    """(first id, rows) of the features of ids lo..hi: always consecutive ids, which every format reads
+    fastest.
+    """
     step = max(1, PIECE_BYTES // (4 * source.width))
     for start in range(lo, hi, step):
         ids = np.arange(start, min(start + step, hi))
@@ -85,9 +88,11 @@ def _feature_blocks(source: Source, lo: int, hi: int) -> Iterator[tuple[int, np.
 
 
 def _spilled(scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder, team: Team) -> Spill:
-    """All features, read once from front to back (by each rank a share of the nodes), in one bucket per row file. Collective.
+    """All features, read once from front to back (by each rank a share of the nodes), in one bucket per row
+    file. Collective.
 
-    Fetching the rows of one file after the other instead would read at random from a file that may not fit in memory.
+    Fetching the rows of one file after the other instead would read at random from a file that may not fit in
+    memory.
     """
     record = np.dtype([("row", np.int64), ("features", np.float32, (source.width,))])
     spill = Spill(scratch / "features", len(parts) - 1, record, team)

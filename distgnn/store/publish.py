@@ -21,13 +21,15 @@ _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 def new_directory(
     out: str | os.PathLike[str], *, force: bool, replaceable: Callable[[Path], bool], what: str = "store"
 ) -> Iterator[Path]:
-    """Yield an empty sibling of `out` that takes its name when the block ends, and vanishes if it ends in an exception.
+    """Yield an empty sibling of `out` that takes its name when the block ends, and vanishes if it ends in an
+    exception.
 
-    With `force` an existing directory is replaced, but only if `replaceable` recognises it, and not before the new one is
-    complete. The caller has made the files inside durable.
+    With `force` an existing directory is replaced, but only if `replaceable` recognises it, and not before
+    the new one is complete. The caller has made the files inside durable.
 
     Raises:
-        UserError: `out` exists (and no `force`, or it is something else), its parent doesn't, or the disk refuses.
+        UserError: `out` exists (and no `force`, or it is something else), its parent doesn't, or the disk
+            refuses.
     """
     target = Path(os.path.realpath(out))
     check_target(out, force=force, replaceable=replaceable, what=what)
@@ -48,14 +50,19 @@ def writing(out: str | os.PathLike[str]) -> Iterator[None]:
     """A full or forbidden disk inside is a UserError that names `out`."""
     try:
         yield
-    except (OSError, RuntimeError) as error:  # both come from HDF5, which may have the number in its message only
-        number = getattr(error, "errno", None) or next((code for code in _DISK if f"errno = {code}," in str(error)), None)
+    # both come from HDF5, which may have the number in its message only
+    except (OSError, RuntimeError) as error:
+        number = getattr(error, "errno", None) or next(
+            (code for code in _DISK if f"errno = {code}," in str(error)), None
+        )
         if number not in _DISK:
             raise
         raise UserError(f"cannot write {out}: {os.strerror(number)}") from error
 
 
-def check_target(out: str | os.PathLike[str], *, force: bool, replaceable: Callable[[Path], bool], what: str = "store") -> None:
+def check_target(
+    out: str | os.PathLike[str], *, force: bool, replaceable: Callable[[Path], bool], what: str = "store"
+) -> None:
     """The UserError that `new_directory` would raise, before anything is done."""
     target = Path(os.path.realpath(out))
     if not target.parent.is_dir():
@@ -65,7 +72,9 @@ def check_target(out: str | os.PathLike[str], *, force: bool, replaceable: Calla
     if not force:
         raise UserError(f"{out} exists; give --force to replace it, or another name")
     if not target.is_dir() or not replaceable(target):
-        raise UserError(f"{out} exists and is not a distgnn {what}, so --force will not replace it; give another name")
+        raise UserError(
+            f"{out} exists and is not a distgnn {what}, so --force will not replace it; give another name"
+        )
 
 
 def _is_empty(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """Where a store's data comes from: the one interface between importers or generators and the store writer.
 
-A `Source` streams: node-sized arrays (labels, split) may lie in memory, edges and features come in bounded pieces.
+A `Source` streams: node-sized arrays (labels, split) may lie in memory, edges and features come in bounded
+    pieces.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ class ImportOptions:
     """What the user may say about an input beyond its path; `None` means "what the format or the file says".
 
     `format`: one of `importers.FORMATS`. `features`, `labels`: companion files of an edge list. `id_column`,
-    `label_column`, `source_column`, `target_column`: column names (or numbers from 0) in CSV files. `split`: "0.6/0.2/0.2",
-    seeded by `seed`; it replaces a split that the format has. `weights`: take edge weights from the file instead of ones.
-    `scratch`: folder for the temporary copies of compressed features (default: the system's temporary folder).
+    `label_column`, `source_column`, `target_column`: column names (or numbers from 0) in CSV files. `split`:
+    "0.6/0.2/0.2", seeded by `seed`; it replaces a split that the format has. `weights`: take edge weights
+    from the file instead of ones.
+    `scratch`: folder for the temporary copies of compressed features (default: the system's temporary
+        folder).
     """
 
     format: str | None = None
@@ -46,10 +49,11 @@ class ImportOptions:
 class Source:
     """A graph with optional features, labels and split, read in pieces. Nodes are 0..n-1, the "original ids".
 
-    `directed` False means that the reverse of every edge belongs to the graph whether or not it is listed (a self-loop is
-    its own reverse). `labels` int32[n], -1 = unlabelled, with `classes` classes and, where the input names them,
-    `class_names`. `split` uint8[n]: 0 none, 1 train, 2 validation, 3 test. `width` is the feature width, 0 without features.
-    `edge_count` is the number of edges that `edges()` will yield, where known without reading them.
+    `directed` False means that the reverse of every edge belongs to the graph whether or not it is listed (a
+    self-loop is its own reverse). `labels` int32[n], -1 = unlabelled, with `classes` classes and, where the
+    input names them, `class_names`. `split` uint8[n]: 0 none, 1 train, 2 validation, 3 test. `width` is the
+    feature width, 0 without features. `edge_count` is the number of edges that `edges()` will yield, where
+    known without reading them.
     """
 
     name: str = "graph"
@@ -65,15 +69,17 @@ class Source:
     def edges(self) -> Iterator[Edges]:
         """Yield (src int64[k], dst int64[k], weight float64[k] or None), k <= 2**20; may be called again.
 
-        An edge src -> dst is the entry A[dst, src] = weight (1 where the weight is None). Duplicates may occur.
+        An edge src -> dst is the entry A[dst, src] = weight (1 where the weight is None). Duplicates may
+        occur.
         """
         raise NotImplementedError
 
     def edge_share(self, part: int, parts: int) -> Iterator[tuple[int, Edges]]:
-        """The part of `edges()` that rank `part` of `parts` takes: pieces, each with a number of edges that come before it.
+        """The part of `edges()` that rank `part` of `parts` takes: pieces, each with a number of edges that
+        come before it.
 
-        Here every `parts`-th piece, for which each rank reads all of them, as it must where lines of text have to be counted or
-        an archive unpacked. What can start in the middle of a file overrides this.
+        Here every `parts`-th piece, for which each rank reads all of them, as it must where lines of text
+        have to be counted or an archive unpacked. What can start in the middle of a file overrides this.
         """
         before = 0
         for index, edges in enumerate(self.edges()):
@@ -82,7 +88,9 @@ class Source:
             before += len(edges[0])
 
     def features(self, ids: np.ndarray) -> np.ndarray:
-        """The float32 (len(ids), width) features of these nodes, in this order; UserError names a NaN or infinity."""
+        """The float32 (len(ids), width) features of these nodes, in this order; UserError names a NaN or
+        infinity.
+        """
         if self.width:
             raise NotImplementedError
         return np.zeros((len(ids), 0), np.float32)
@@ -93,10 +101,14 @@ def parse_split(text: str) -> tuple[float, float, float]:
     try:
         train, validation, test = (float(part) for part in text.split("/"))
     except ValueError:
-        raise UserError(f"--split {text!r}: expected three numbers TRAIN/VAL/TEST, such as 0.6/0.2/0.2") from None
+        raise UserError(
+            f"--split {text!r}: expected three numbers TRAIN/VAL/TEST, such as 0.6/0.2/0.2"
+        ) from None
     shares = (train, validation, test)
     if not all(0 <= share <= 1 for share in shares) or sum(shares) > 1 + 1e-9:
-        raise UserError(f"--split {text!r}: the shares must lie in 0..1 and sum to at most 1, such as 0.6/0.2/0.2")
+        raise UserError(
+            f"--split {text!r}: the shares must lie in 0..1 and sum to at most 1, such as 0.6/0.2/0.2"
+        )
     return shares
 
 

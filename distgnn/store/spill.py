@@ -17,14 +17,18 @@ BUDGET = 64 << 20  # bytes held in memory
 class Spill:
     """Buckets of records; what exceeds BUDGET bytes is appended to one file per bucket.
 
-    No file stays open between appends, so any number of buckets works. `folder` is made when it is first needed and belongs to
-    this spill; `close` removes it. In a team each rank adds to a folder of its own, on a file system that all share; after `pool`
-    each may read any bucket.
+    No file stays open between appends, so any number of buckets works. `folder` is made when it is first
+    needed and belongs to this spill; `close` removes it. In a team each rank adds to a folder of its own, on
+    a file system that all share; after `pool` each may read any bucket.
     """
 
     def __init__(self, folder: Path, buckets: int, dtype: Any, team: Team | None = None) -> None:
         self.team = team or Team()
-        self.folders = [folder] if self.team.size == 1 else [folder / f"rank-{rank:04d}" for rank in range(self.team.size)]
+        self.folders = (
+            [folder]
+            if self.team.size == 1
+            else [folder / f"rank-{rank:04d}" for rank in range(self.team.size)]
+        )
         self.folder = self.folders[self.team.rank]
         self.dtype = np.dtype(dtype)
         self.lengths = np.zeros(buckets, np.int64)
@@ -48,7 +52,9 @@ class Spill:
             self._flush()
 
     def pool(self) -> None:
-        """Make one spill of what all ranks have added: from here on `lengths` and `read` are about all of it. Collective."""
+        """Make one spill of what all ranks have added: from here on `lengths` and `read` are about all of it.
+        Collective.
+        """
         if self.team.size > 1:
             with self.team.together():
                 self._flush()
@@ -58,7 +64,8 @@ class Spill:
         """The records of a bucket, rank by rank and in the order they came, in arrays of at most `size`.
 
         Raises:
-            RuntimeError: not all are there, as when a shared file system does not show what another rank wrote.
+            RuntimeError: not all are there, as when a shared file system does not show what another rank
+                wrote.
         """
         found = 0
         for path in self._paths(bucket):
@@ -72,7 +79,9 @@ class Spill:
             for start in range(0, len(held), size):
                 yield held[start : start + size]
         if found != self.lengths[bucket]:
-            raise RuntimeError(f"{self.folder}: bucket {bucket} has {found} of {self.lengths[bucket]} records")
+            raise RuntimeError(
+                f"{self.folder}: bucket {bucket} has {found} of {self.lengths[bucket]} records"
+            )
 
     def drop(self, bucket: int) -> None:
         """Free what a bucket occupies."""
@@ -91,7 +100,8 @@ class Spill:
             if held:
                 with open(self.folder / _name(bucket), "ab") as file:
                     for piece in held:
-                        file.write(piece.view(np.uint8).data)  # unlike tofile, says what went wrong on a full disk
+                        # unlike tofile, says what went wrong on a full disk
+                        file.write(piece.view(np.uint8).data)
                 self._held[bucket] = []
         self._bytes = 0
 

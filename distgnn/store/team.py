@@ -1,7 +1,7 @@
 """Who prepares a store: a process alone, or the ranks of a job.
 
-A `Team` is a process alone and needs no MPI; `Ranks` is several that share a file system. Work is dealt so that every file has
-one rank that writes it, and which one that is changes nothing in it.
+A `Team` is a process alone and needs no MPI; `Ranks` is several that share a file system. Work is dealt so
+that every file has one rank that writes it, and which one that is changes nothing in it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from distgnn.launch import PATIENCE
+from distgnn.comm.launch import PATIENCE
 from distgnn.store.publish import new_directory, writing
 
 T = TypeVar("T")
@@ -30,7 +30,9 @@ class Team:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Local work: an error of any rank is raised on all, when all have got to the end or failed. Collective."""
+        """Local work: an error of any rank is raised on all, when all have got to the end or failed.
+        Collective.
+        """
         yield
 
     def total(self, array: np.ndarray) -> np.ndarray:
@@ -54,12 +56,12 @@ class Team:
 
 
 class Ranks(Team):
-    """The ranks of an mpi4py communicator, which write `out` if that is given. They sleep while they wait, as ranks may share
-    cores."""
+    """The ranks of an mpi4py communicator, which write `out` if that is given. They sleep while they wait, as
+    ranks may share cores."""
 
     def __init__(self, mpi: Any, out: str | PathLike[str] | None) -> None:
-        from distgnn import backend
-        from distgnn.comm import Comm
+        from distgnn.arrays import backend
+        from distgnn.comm.group import Comm
 
         self.comm = Comm(mpi, backend.get("numpy"))
         self.rank, self.size, self.out = self.comm.rank, self.comm.size, out
@@ -68,7 +70,8 @@ class Ranks(Team):
     def together(self) -> Iterator[None]:
         with self.comm.together():
             try:
-                with nullcontext() if self.out is None else writing(self.out):  # here, so that all are told of a full disk so
+                # here, so that all are told of a full disk so
+                with nullcontext() if self.out is None else writing(self.out):
                     yield
             except Exception:  # but who is interrupted does not wait for the others
                 arrive(self.comm.mpi)
@@ -93,14 +96,19 @@ def of(mpi: Any, out: str | PathLike[str] | None = None) -> Team:
 def shared_directory(
     team: Team, out: str | PathLike[str], *, force: bool, replaceable: Callable[[Path], bool]
 ) -> Iterator[Path]:  # fmt: skip
-    """`publish.new_directory` for a team: rank 0 makes it, and gives it its name when all ranks are through. Collective.
+    """`publish.new_directory` for a team: rank 0 makes it, and gives it its name when all ranks are through.
+    Collective.
 
-    Errors inside must be raised on all ranks. A rank that is interrupted lets rank 0, which was most likely interrupted too,
-    tidy up before it ends the job, and does so itself otherwise.
+    Errors inside must be raised on all ranks. A rank that is interrupted lets rank 0, which was most likely
+    interrupted too, tidy up before it ends the job, and does so itself otherwise.
     """
     with ExitStack() as stack:
         with team.together():
-            made = stack.enter_context(new_directory(out, force=force, replaceable=replaceable)) if team.rank == 0 else None
+            made = (
+                stack.enter_context(new_directory(out, force=force, replaceable=replaceable))
+                if team.rank == 0
+                else None
+            )
         folder = team.every(made)[0]
         assert folder is not None
         try:

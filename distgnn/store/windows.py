@@ -1,11 +1,12 @@
 """A window of a sharded matrix, put together in place (Plexus section 5.4, parallel data loading).
 
-Of a window that is cut out of a grid of shards, every row of shards is one *strip* of :class:`Tile`. The pointers of a strip say
-where each of its entries will stand, so that entries go from the file straight to their place in the final block, one shard after
-another and a piece at a time: shards need not be merged in memory first, and a block on a GPU never exists on the host.
+Of a window that is cut out of a grid of shards, every row of shards is one *strip* of :class:`Tile`. The
+pointers of a strip say where each of its entries will stand, so that entries go from the file straight to
+their place in the final block, one shard after another and a piece at a time: shards need not be merged in
+memory first, and a block on a GPU never exists on the host.
 
-Ranks that want the same window read it together. They take turns at its shards, and what one reads it broadcasts to the others,
-so that each shard is read once.
+Ranks that want the same window read it together. They take turns at its shards, and what one reads it
+broadcasts to the others, so that each shard is read once.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import h5py
 import numpy as np
 
-from distgnn.backend import Backend
+from distgnn.arrays.backend import Backend
+from distgnn.arrays.csr import CSR
 from distgnn.errors import UserError
 from distgnn.layout import Range
-from distgnn.matrix import CSR
 from distgnn.store import hdf5, manifest
 from distgnn.store.adjacency import Ranges, bounded
 
 if TYPE_CHECKING:
-    from distgnn.comm import Comm
+    from distgnn.comm.group import Comm
 
 T = TypeVar("T")
 
@@ -58,8 +59,8 @@ class Tile:
         path: the file; shape, nnz: of the shard, according to the manifest.
         rows, cols: the part that is wanted, local to the shard.
         shift: what to add to column numbers to make them local to the window.
-        pointers: where those rows begin and end in the file, and counts: how many of their entries lie in ``cols``; None
-            before :meth:`count`.
+        pointers: where those rows begin and end in the file, and counts: how many of their entries lie in
+            ``cols``; None before :meth:`count`.
     """
 
     path: Path
@@ -89,13 +90,17 @@ class Tile:
                 check_shape(file["values"], (self.nnz,))
                 self.pointers = hdf5.read(file["indptr"], (self.rows[0], self.rows[1] + 1))
                 self._check_pointers(self.pointers)
-                self.counts = np.diff(self.pointers) if self.all_columns else self._count_inside(file, self.pointers)
+                self.counts = (
+                    np.diff(self.pointers) if self.all_columns else self._count_inside(file, self.pointers)
+                )
         return self.counts
 
     def pieces(self, ranges: Ranges, kind: np.dtype) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(column numbers local to the window, as ``kind``, and values) of ranges of the counted rows, one after another.
+        """(column numbers local to the window, as ``kind``, and values) of ranges of the counted rows, one
+        after another.
 
-        The datasets stay open in between: HDF5 then keeps the chunk in which one range ends and the next begins.
+        The datasets stay open in between: HDF5 then keeps the chunk in which one range ends and the next
+            begins.
         """
         counts, pointers = self.count(), self.pointers
         assert pointers is not None
@@ -104,8 +109,12 @@ class Tile:
             for dataset in datasets:
                 hdf5.charge(dataset, (int(pointers[0]), int(pointers[-1])))
             for lo, hi in ranges:
-                parts = [self._entries(*datasets, slice(*span), kind) for span in _spans(pointers[lo : hi + 1])]
-                columns, values = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+                parts = [
+                    self._entries(*datasets, slice(*span), kind) for span in _spans(pointers[lo : hi + 1])
+                ]
+                columns, values = (
+                    parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+                )
                 if len(columns) != counts[lo:hi].sum():
                     raise self._damaged("changed while it was read")
                 yield columns, values
@@ -136,7 +145,9 @@ class Tile:
     def _columns(self, indices: h5py.Dataset, where: slice) -> np.ndarray:
         columns = indices[where]
         if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
-            raise self._damaged(f"column numbers {columns.min()}..{columns.max()} in a shard of {self.shape[1]} columns")
+            raise self._damaged(
+                f"column numbers {columns.min()}..{columns.max()} in a shard of {self.shape[1]} columns"
+            )
         return columns
 
     def _inside(self, columns: np.ndarray) -> np.ndarray:
@@ -166,11 +177,14 @@ class Strip:
     tiles: list[Tile]
 
 
-def assemble(strips: Sequence[Strip], width: int, dtype: np.dtype, backend: Backend, readers: Comm | Alone) -> CSR:
-    """The window that these strips make up, on ``backend``'s device. Collective over ``readers``, who must want the same one.
+def assemble(
+    strips: Sequence[Strip], width: int, dtype: np.dtype, backend: Backend, readers: Comm | Alone
+) -> CSR:
+    """The window that these strips make up, on ``backend``'s device. Collective over ``readers``, who must
+    want the same one.
 
-    Reads every tile once in all; where columns are left out of one, its column numbers twice. Memory: the block, and on the host
-    beside it the pointers of a strip and a piece of ENTRIES entries per reader.
+    Reads every tile once in all; where columns are left out of one, its column numbers twice. Memory: the
+    block, and on the host beside it the pointers of a strip and a piece of ENTRIES entries per reader.
 
     Raises:
         UserError: a damaged file; on all of ``readers``.
@@ -189,8 +203,8 @@ def assemble(strips: Sequence[Strip], width: int, dtype: np.dtype, backend: Back
 
 @dataclass
 class _Job:
-    """A tile on its way into the block: who reads it, where the entries of its rows begin there and how many they are, and the
-    ranges of rows in which it comes."""
+    """A tile on its way into the block: who reads it, where the entries of its rows begin there and how many
+    they are, and the ranges of rows in which it comes."""
 
     tile: Tile
     root: int
@@ -200,7 +214,9 @@ class _Job:
 
 
 class _Assembly:
-    """A block that is filled strip by strip. Tile number k of the window is read by rank k modulo the number of readers."""
+    """A block that is filled strip by strip. Tile number k of the window is read by rank k modulo the number
+    of readers.
+    """
 
     def __init__(self, block: CSR, backend: Backend, readers: Comm | Alone) -> None:
         self.block, self.backend, self.readers = block, backend, readers
@@ -221,7 +237,8 @@ class _Assembly:
         for tile, root, count in zip(strip.tiles, roots, counts, strict=True):
             jobs.append(_Job(tile, root, begins, count, bounded(count, ENTRIES)))
             begins = begins + count
-            if len(jobs) == self.readers.size or tile is strip.tiles[-1]:  # every reader has at most one of them
+            # every reader has at most one of them
+            if len(jobs) == self.readers.size or tile is strip.tiles[-1]:
                 self._fill(jobs)
                 jobs = []
         self.tiles, self.rows = self.tiles + len(roots), self.rows + strip.height
@@ -255,7 +272,9 @@ class _Assembly:
             mine.tile.forget()
 
     def _exchange(self, job: _Job, turn: int, piece: Any) -> tuple[np.ndarray, ...]:
-        """A range of a tile's rows on all readers: where each begins, its entries, their column numbers and values."""
+        """A range of a tile's rows on all readers: where each begins, its entries, their column numbers and
+        values.
+        """
         rows = slice(*job.ranges[turn])
         counts = job.counts[rows]
         if job.root == self.readers.rank:

@@ -1,4 +1,6 @@
-"""From a Source to a store: stream, bucket, sort, normalise, publish; in one process or by all ranks of a job."""
+"""From a Source to a store: stream, bucket, sort, normalise, publish; in one process or by all ranks of a
+job.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from distgnn import backend
+from distgnn.arrays import backend
 from distgnn.errors import UserError
 from distgnn.layout import partition
-from distgnn.partition import Quality, Wanted, check_names, measure
+from distgnn.partition import Quality, Wanted, check_names, measure, orders
+from distgnn.partition.orders import MatrixOrder, Version
 from distgnn.partition.pattern import Pattern
-from distgnn.store import manifest, nodes, orders
+from distgnn.store import manifest, nodes
 from distgnn.store.adjacency import PIECE, AdjacencyWriter, Observer, Scale, ShardGrid
 from distgnn.store.loader import Order
-from distgnn.store.orders import MatrixOrder, Version
 from distgnn.store.publish import check_target
 from distgnn.store.source import Source
 from distgnn.store.team import Team, of, shared_directory
@@ -40,8 +42,8 @@ Edges = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
 
 @dataclass
 class Summary:
-    """What `prepare` did. `partitions`: order -> what it costs. `stages`: (name, seconds, peak resident bytes of the process by
-    its end, of several ranks the most)."""
+    """What `prepare` did. `partitions`: order -> what it costs. `stages`: (name, seconds, peak resident bytes
+    of the process by its end, of several ranks the most)."""
 
     out: str
     n: int = 0
@@ -79,10 +81,12 @@ def prepare(
     partitions: Sequence[Wanted] = (),
     comm: Any = None,
 ) -> Summary:
-    """Write the store `out` (a directory, by custom NAME.dg) from a Source, in this process alone or by all ranks of `comm`.
+    """Write the store `out` (a directory, by custom NAME.dg) from a Source, in this process alone or by all
+    ranks of `comm`.
 
-    A[i, j] is the weight of edge j -> i (1 without weights), and of i -> j too unless the source is directed; of repeated edges
-    the largest weight counts. `self_loops` adds A[i, i] = 1 where there is no such entry. With d the row sums,
+    A[i, j] is the weight of edge j -> i (1 without weights), and of i -> j too unless the source is directed;
+    of repeated edges the largest weight counts. `self_loops` adds A[i, i] = 1 where there is no such entry.
+    With d the row sums,
 
         gcn     A[i, j] d_i^-1/2 d_j^-1/2, exactly symmetric where A is       (Kipf and Welling; CAGNET section III)
         row     A[i, j] d_i^-1
@@ -91,44 +95,53 @@ def prepare(
     and 0 in place of 0^-1/2 and 0^-1.
 
     Args:
-        order: the orders to write (`orders.KNOWN`); the first is the default, and features and labels are stored in it (as its
-            layer 0 takes them).
+        order: the orders to write (`orders.KNOWN`); the first is the default, and features and labels are
+            stored in it (as its layer 0 takes them).
         seed: of the random permutations.
-        shards: rows and columns of the grid of shards, each at most n; by default from the sizes, so that a shard stays bounded.
+        shards: rows and columns of the grid of shards, each at most n; by default from the sizes, so that a
+            shard stays bounded.
         dtype: of A's values, float32 or float64 (features are always float32).
         force: replace an existing store once the new one is complete.
-        partitions: further orders, by partition (``distgnn.partition``), each with the partition vector of its parts.
-        comm: mpi4py communicator of the ranks that do this together, which share a file system and have the same source and
-            arguments; collective then. None: this process, without MPI. The store is the same to the byte.
+        partitions: further orders, by partition (``distgnn.partition``), each with the partition vector of
+            its parts.
+        comm: mpi4py communicator of the ranks that do this together, which share a file system and have the
+            same source and arguments; collective then. None: this process, without MPI. The store is the same
+            to the byte.
 
-    In a team each rank takes a share of the edges and the features (see `Source.edge_share`), sorts it into buckets on disk, one
-    for every file, and writes its share of the files from what all ranks have put there. Partitions are made by rank 0.
+    In a team each rank takes a share of the edges and the features (see `Source.edge_share`), sorts it into
+    buckets on disk, one for every file, and writes its share of the files from what all ranks have put there.
+    Partitions are made by rank 0.
 
-    Memory, of each rank: a few arrays of one number per node, and a few hundred MB for the shard in work, whatever the number of
-    edges; with partitions, on rank 0 all of A's structure too, and what the partitioner takes. Disk: besides the store, 8 bytes
-    per entry (16 with weights) and a copy of the features until it is done.
+    Memory, of each rank: a few arrays of one number per node, and a few hundred MB for the shard in work,
+    whatever the number of edges; with partitions, on rank 0 all of A's structure too, and what the
+    partitioner takes. Disk: besides the store, 8 bytes per entry (16 with weights) and a copy of the features
+        until it is done.
 
     Raises:
-        UserError: bad arguments or data, or `out` exists; on all ranks. Nothing is left behind then, nor after any other
-            exception.
+        UserError: bad arguments or data, or `out` exists; on all ranks. Nothing is left behind then, nor
+            after any other exception.
     """
     team = of(comm, out)
     with team.together():
-        check_arguments(out, order=order, normalize=normalize, dtype=dtype, force=force, partitions=partitions)
+        check_arguments(
+            out, order=order, normalize=normalize, dtype=dtype, force=force, partitions=partitions
+        )
         _check_source(source)
         for wanted in partitions:
             wanted.check(source.n)
         if shards is not None:
             check_shards(*shards, source.n)
     with shared_directory(team, out, force=force, replaceable=_is_store) as folder:
-        work = _Preparation(source, folder, np.dtype(dtype), normalize, self_loops, seed, Summary(str(out)), team)
+        work = _Preparation(
+            source, folder, np.dtype(dtype), normalize, self_loops, seed, Summary(str(out)), team
+        )
         return work.run(order, shards, partitions)
     raise AssertionError("unreachable: the directory is there or that has raised")
 
 
 def check_arguments(
-    out: str | os.PathLike[str], *, order: Sequence[str], normalize: str = "gcn", dtype: str = "float32", force: bool = False,
-    partitions: Sequence[Wanted] = (),
+    out: str | os.PathLike[str], *, order: Sequence[str], normalize: str = "gcn", dtype: str = "float32",
+    force: bool = False, partitions: Sequence[Wanted] = (),
 ) -> None:  # fmt: skip
     """The UserError that `prepare` would raise for its arguments: worth knowing before a long import."""
     orders.check_names(order)
@@ -141,7 +154,9 @@ def check_arguments(
 
 
 def parse_shards(text: str) -> tuple[int, int]:
-    """The grid that `--shards RxC` names; UserError unless both are positive and no more than MOST_SHARDS together."""
+    """The grid that `--shards RxC` names; UserError unless both are positive and no more than MOST_SHARDS
+    together.
+    """
     try:
         rows, cols = (int(part) for part in text.lower().split("x"))
         if rows < 1 or cols < 1:
@@ -153,7 +168,9 @@ def parse_shards(text: str) -> tuple[int, int]:
 
 
 def check_shards(rows: int, cols: int, n: int | None = None) -> None:
-    """UserError for a grid of more than MOST_SHARDS, or, of a matrix of `n` nodes, with shards that must be empty."""
+    """UserError for a grid of more than MOST_SHARDS, or, of a matrix of `n` nodes, with shards that must be
+    empty.
+    """
     if rows * cols > MOST_SHARDS:
         side = math.isqrt(MOST_SHARDS)
         raise UserError(
@@ -183,7 +200,9 @@ class _Preparation:
         self.scratch = self.folder / "scratch"
         self.started = time.perf_counter()
 
-    def run(self, names: Sequence[str], shards: tuple[int, int] | None, partitions: Sequence[Wanted]) -> Summary:
+    def run(
+        self, names: Sequence[str], shards: tuple[int, int] | None, partitions: Sequence[Wanted]
+    ) -> Summary:
         with self.team.together():
             self.scratch.mkdir(exist_ok=True)
         listed = self._listed_degrees() if "double" in names else None
@@ -203,7 +222,12 @@ class _Preparation:
                 entries.append(entry := self._write_permutation(path, version, order.partition, parts))
                 if order is first and len(entries) == 1:
                     degrees = self._write_first(path, version, entry, grid)
-                    content.update(edges=self.summary.edges, nnz=self.summary.nnz, weighted=self.weighted, degrees=degrees)
+                    content.update(
+                        edges=self.summary.edges,
+                        nnz=self.summary.nnz,
+                        weighted=self.weighted,
+                        degrees=degrees,
+                    )
                     self.first = version, Order(self.folder, order.name, entry, self.n, self.dtype)
                 else:
                     self._write_other(path, version, entry, order.partition)
@@ -226,7 +250,9 @@ class _Preparation:
                 count = sum(len(src) for _, (src, _, _) in self._share())
             edges = sum(self.team.every(count))
             self._stage("count")
-        return ShardGrid.for_size(self.n, edges * (1 if self.source.directed else 2) + self.n * self.self_loops)
+        return ShardGrid.for_size(
+            self.n, edges * (1 if self.source.directed else 2) + self.n * self.self_loops
+        )
 
     def _listed_degrees(self) -> np.ndarray:
         """int64 (n,): how many of the listed edges begin or end at each node; repeats count."""
@@ -243,7 +269,9 @@ class _Preparation:
     def _write_nodes(self, parts: np.ndarray, order: MatrixOrder) -> dict[str, Any]:
         with self.team.together():
             (self.folder / "nodes").mkdir(exist_ok=True)
-        paths = nodes.write_nodes(self.folder / "nodes", self.scratch, parts, self.source, order.input, self.team)
+        paths = nodes.write_nodes(
+            self.folder / "nodes", self.scratch, parts, self.source, order.input, self.team
+        )
         self._stage("features")
         return {"order": order.name, "partition": parts.tolist(), "files": self._relative(paths)}
 
@@ -252,7 +280,10 @@ class _Preparation:
     ) -> dict[str, Any]:  # fmt: skip
         """The permutation of a version's rows, in files; begins the version's entry in the manifest."""
         folder = self.folder / path
-        entry: dict[str, Any] = {"permutation": None, "partition": None if vector is None else vector.tolist()}
+        entry: dict[str, Any] = {
+            "permutation": None,
+            "partition": None if vector is None else vector.tolist(),
+        }
         entry["symmetric"] = self.symmetric and version.alike
         with self.team.together():
             folder.mkdir(parents=True, exist_ok=True)
@@ -261,7 +292,9 @@ class _Preparation:
                 entry["permutation"] = {"partition": parts.tolist(), "files": self._relative(paths)}
         return entry
 
-    def _write_first(self, path: str, version: Version, entry: dict[str, Any], grid: ShardGrid) -> dict[str, Any]:
+    def _write_first(
+        self, path: str, version: Version, entry: dict[str, Any], grid: ShardGrid
+    ) -> dict[str, Any]:
         """Shards of the first order (of its first version), from the source. Returns the degree statistics."""
         edges = self._edges()
         with self.team.together():
@@ -292,7 +325,9 @@ class _Preparation:
                 loops = np.arange(lo, min(lo + PIECE, last))
                 writer.add(rows(loops), cols(loops), np.full(len(loops), -np.inf) if self.weighted else None)
 
-    def _write_other(self, path: str, version: Version, entry: dict[str, Any], vector: np.ndarray | None) -> None:
+    def _write_other(
+        self, path: str, version: Version, entry: dict[str, Any], vector: np.ndarray | None
+    ) -> None:
         """Shards of a further order or version, from those of the first: the same values, moved."""
         grid = ShardGrid(self.first[1].rows, self.first[1].cols)
         writer = self._writer(path, grid if vector is None else grid.aligned(vector), self.dtype)
@@ -301,14 +336,20 @@ class _Preparation:
                 writer.add(version.rows.positions(rows), version.cols.positions(cols), values)
         self._write_shards(writer, entry, path)
 
-    def _entries(self, shards: Sequence[int] | None = None) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """(ids of rows, ids of columns, values) of what the first order holds by now (in these shards), in pieces."""
+    def _entries(
+        self, shards: Sequence[int] | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """(ids of rows, ids of columns, values) of what the first order holds by now (in these shards), in
+        pieces.
+        """
         version, matrix = self.first
         for rows, cols, values in matrix.entries(PIECE, None if shards is None else set(shards)):
             yield version.rows.ids(rows), version.cols.ids(cols), values
 
     def _partitioned(self, partitions: Sequence[Wanted]) -> Iterator[MatrixOrder]:
-        """Orders by partition of the graph that the first order holds by now. Partitioners work in one process: rank 0's."""
+        """Orders by partition of the graph that the first order holds by now. Partitioners work in one
+        process: rank 0's.
+        """
         if not partitions:
             return
         first, file = self.team.rank == 0, self.scratch / "parts.npy"
@@ -334,7 +375,12 @@ class _Preparation:
         return AdjacencyWriter(self.folder / path, self.scratch, grid, self.team, weight)
 
     def _write_shards(
-        self, writer: AdjacencyWriter, entry: dict[str, Any], path: str, degrees: _Degrees | None = None, scaling: Any = None
+        self,
+        writer: AdjacencyWriter,
+        entry: dict[str, Any],
+        path: str,
+        degrees: _Degrees | None = None,
+        scaling: Any = None,
     ) -> None:
         """Turn what the writer has been given into files, and say in the version's `entry` where they are."""
         name = path.partition("/")[2]
@@ -360,7 +406,8 @@ class _Preparation:
             if self.team.rank == 0:
                 paths = sorted(path for path in self.folder.rglob("*") if path.is_file())
                 sizes = {path.relative_to(self.folder).as_posix(): path.stat().st_size for path in paths}
-        sizes = self.team.every(sizes)[0]  # as rank 0 sees them: file systems in a network may show others something older
+        # as rank 0 sees them: file systems in a network may show others something older
+        sizes = self.team.every(sizes)[0]
         names, found = list(sizes), {}
         with self.team.together():
             for index in self.team.deal(list(sizes.values())):
@@ -418,7 +465,8 @@ class _Preparation:
             return lambda rows, cols: inverse[rows]
         root = np.divide(1.0, np.sqrt(sums), out=np.zeros_like(sums), where=sums > 0)
         of_cols = degrees.by_column(root)
-        return lambda rows, cols: root[rows] * of_cols[cols]  # this product first: it is the same for (i, j) and (j, i)
+        # this product first: it is the same for (i, j) and (j, i)
+        return lambda rows, cols: root[rows] * of_cols[cols]
 
     def _relative(self, paths: Sequence[Path]) -> list[str]:
         return [path.relative_to(self.folder).as_posix() for path in paths]
@@ -439,10 +487,12 @@ def _paths(order: MatrixOrder) -> Iterator[tuple[str, Version]]:
 
 
 class _Degrees(Observer):
-    """Row sums, and neighbours without the node itself, by row of a version of the matrix, added up shard by shard.
+    """Row sums, and neighbours without the node itself, by row of a version of the matrix, added up shard by
+    shard.
 
-    Sums of counts are exact. Those of weights are rounded, so the shards of a row are always added from left to right: in a team,
-    whose ranks write them at the same time, through files in `scratch` (None: no weights).
+    Sums of counts are exact. Those of weights are rounded, so the shards of a row are always added from left
+    to right: in a team, whose ranks write them at the same time, through files in `scratch` (None: no
+        weights).
     """
 
     def __init__(self, n: int, version: Version, team: Team, scratch: Path | None) -> None:
@@ -468,7 +518,9 @@ class _Degrees(Observer):
             with self.team.together():
                 for i in self.team.deal(np.diff(grid.rows)):
                     for j in range(grid.shape[1]):
-                        self.sums[grid.rows[i] : grid.rows[i + 1]] += np.fromfile(path := _sums(self.scratch, i, j))
+                        self.sums[grid.rows[i] : grid.rows[i + 1]] += np.fromfile(
+                            path := _sums(self.scratch, i, j)
+                        )
                         path.unlink()
         self.team.total(self.sums)
         self.team.total(self.neighbours)
@@ -489,7 +541,12 @@ class _Degrees(Observer):
 
     def statistics(self) -> dict[str, Any]:
         d = self.neighbours
-        return {"min": int(d.min()), "mean": float(d.mean()), "max": int(d.max()), "isolated": int(np.count_nonzero(d == 0))}
+        return {
+            "min": int(d.min()),
+            "mean": float(d.mean()),
+            "max": int(d.max()),
+            "isolated": int(np.count_nonzero(d == 0)),
+        }
 
 
 def _sums(scratch: Path, i: int, j: int) -> Path:
@@ -524,11 +581,15 @@ def _check_source(source: Source) -> None:
             raise UserError(f"{source.name}: node {node} has {what} {array[node]}; expected {least}..{most}")
 
 
-def _check_edges(name: str, n: int, before: int, src: np.ndarray, dst: np.ndarray, weights: np.ndarray | None) -> None:
+def _check_edges(
+    name: str, n: int, before: int, src: np.ndarray, dst: np.ndarray, weights: np.ndarray | None
+) -> None:
     for ids in (src, dst):
         if len(ids) and (ids.min() < 0 or ids.max() >= n):
             at = int(np.flatnonzero((ids < 0) | (ids >= n))[0])
-            raise UserError(f"{name}: edge {before + at + 1} names node {ids[at]}; node ids must be 0..{n - 1}")
+            raise UserError(
+                f"{name}: edge {before + at + 1} names node {ids[at]}; node ids must be 0..{n - 1}"
+            )
     if weights is not None and not np.isfinite(weights).all():
         at = int(np.flatnonzero(~np.isfinite(weights))[0])
         raise UserError(f"{name}: edge {before + at + 1} has weight {weights[at]}; weights must be finite")

@@ -86,7 +86,9 @@ class Program:
         self.path = path
         self.process: subprocess.Popen[bytes] | None = None
 
-    def launch(self, name: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any], order: int) -> None:
+    def launch(
+        self, name: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any], order: int
+    ) -> None:
         """Run a kernel over its grid; arrays among the arguments are read before and written back after."""
         arrays: dict[tuple[int, int], np.ndarray] = {}
         packed = [_argument(argument, arrays) for argument in arguments]
@@ -125,15 +127,14 @@ class Program:
         self.process = None
         process.stdin.close()
         process.wait()
-        raise EmulationError(self.report.read_text(errors="replace")[:6000] or f"the emulation ended with {process.returncode}")
+        raise EmulationError(
+            self.report.read_text(errors="replace")[:6000] or f"the emulation ended with {process.returncode}"
+        )
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self.process is None:
             self.report = cache_folder() / f"{self.path.name}-{os.getpid()}.log"
-            environment = {
-                **os.environ,
-                "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0",
-            }
+            environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0"}
             with open(self.report, "wb") as log:
                 self.process = subprocess.Popen(
                     [str(self.path)],
@@ -191,7 +192,9 @@ class Cupy:
                 program = Program(path)
                 self.programs.update({(source, name): program for name in share})
 
-    def RawModule(self, *, code: str, options: Sequence[str] = (), name_expressions: Sequence[str] = ()) -> _Module:
+    def RawModule(
+        self, *, code: str, options: Sequence[str] = (), name_expressions: Sequence[str] = ()
+    ) -> _Module:
         return _Module(self, code, name_expressions)
 
     def close(self) -> None:

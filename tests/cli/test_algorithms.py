@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distgnn import cli
-from distgnn.algorithms import TABLE
+from distgnn.operators import TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,9 +19,16 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_every_row_is_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
-    plain, markdown, rows = printed(capsys), printed(capsys, "--markdown"), json.loads(printed(capsys, "--json"))
+    plain, markdown, rows = (
+        printed(capsys),
+        printed(capsys, "--markdown"),
+        json.loads(printed(capsys, "--json")),
+    )
     assert [row["name"] for row in rows] == [row.name for row in TABLE]
-    assert [line.split()[0] for line in plain.splitlines()] == ["name", *(row.name.split()[0] for row in TABLE)]
+    assert [line.split()[0] for line in plain.splitlines()] == [
+        "name",
+        *(row.name.split()[0] for row in TABLE),
+    ]
     assert len(markdown.splitlines()) == len(TABLE) + 2
     for row in TABLE:
         assert f"| `{row.name}` |" in markdown

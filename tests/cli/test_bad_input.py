@@ -1,4 +1,5 @@
-"""Every kind of bad input, from the command line on several ranks: one clear line, exit code 2, nothing half-written.
+"""Every kind of bad input, from the command line on several ranks: one clear line, exit code 2, nothing
+half-written.
 
 What each part refuses in detail is tested beside the part; this is what a user sees.
 """
@@ -111,7 +112,10 @@ CASES: dict[str, tuple[Callable[[Path, Path], list[str]], list[str]]] = {
     "NaN feature": (lambda s, f: nan_features(f), ["x.npy"]),
     "label of an unknown node": (lambda s, f: unknown_labels(f), ["y.csv", "7"]),
     "grid": (lambda s, f: ["train", str(s), "--algorithm", "2d", "--grid", "3x2"], ["1x4", "2x2", "4x1"]),
-    "replication": (lambda s, f: ["train", str(s), "--algorithm", "1.5d", "--replication", "3"], ["4x1", "2x2", "1x4"]),
+    "replication": (
+        lambda s, f: ["train", str(s), "--algorithm", "1.5d", "--replication", "3"],
+        ["4x1", "2x2", "1x4"],
+    ),
     "pickle": (lambda s, f: planetoid(f), ["system"]),
     "existing output": (lambda s, f: existing(f), ["out.dg", "--force"]),
 }

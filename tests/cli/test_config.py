@@ -91,12 +91,21 @@ def test_the_environment_can_switch_off_what_the_file_switches_on(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("learning-rate = 1", "run.toml: unknown key 'learning-rate' for train; known keys: algorithm, epochs, fanout, force"),
+        (
+            "learning-rate = 1",
+            "run.toml: unknown key 'learning-rate' for train; known keys: algorithm, epochs, fanout, force",
+        ),
         ("config = 'other.toml'", "unknown key 'config'"),
         ("epoch = 1", "unknown key 'epoch' for train; did you mean epochs?; known keys: "),
-        ("[infer]\nlr = 1", "run.toml: unknown table [infer]; tables are named like the commands: prepare, train"),
+        (
+            "[infer]\nlr = 1",
+            "run.toml: unknown table [infer]; tables are named like the commands: prepare, train",
+        ),
         ("[trian]\nlr = 1", "unknown table [trian]; did you mean [train]?; tables"),
-        ("weight-decay = 1\nweight_decay = 2", "run.toml: weight-decay and weight_decay are the same setting; give one of them"),
+        (
+            "weight-decay = 1\nweight_decay = 2",
+            "run.toml: weight-decay and weight_decay are the same setting; give one of them",
+        ),
         ("lr = 'fast'", "run.toml: argument --lr: invalid float value: 'fast'"),
         ("algorithm = '4d'", "run.toml: argument --algorithm: invalid choice: '4d'"),
         ("force = 3", "run.toml: --force is a switch: true or false, not 3"),
@@ -115,7 +124,9 @@ def test_bad_environment_is_named() -> None:
         parse(["x.dg"], {"DISTGNN_EPOCHS": "ten"})
 
 
-def algorithm(words: list[str], environ: dict[str, str], text: str, folder: Path) -> tuple[argparse.Namespace, list[str]]:
+def algorithm(
+    words: list[str], environ: dict[str, str], text: str, folder: Path
+) -> tuple[argparse.Namespace, list[str]]:
     parser = Parser(prog="distgnn train")
     for flag in ("--algorithm", "--grid", "--replication"):
         parser.add_argument(flag)
@@ -141,7 +152,9 @@ def algorithm(words: list[str], environ: dict[str, str], text: str, folder: Path
         ([], {}, "replication = 2", None, "2", 0),
     ],
 )
-def test_a_grid_of_another_algorithm_does_not_block(words, environ, text, grid, replication, lines, tmp_path: Path) -> None:
+def test_a_grid_of_another_algorithm_does_not_block(
+    words, environ, text, grid, replication, lines, tmp_path: Path
+) -> None:
     args, left_out = algorithm(words, environ, text, tmp_path)
     assert (args.grid, args.replication, len(left_out)) == (grid, replication, lines)
 
@@ -152,10 +165,15 @@ def test_what_is_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == f"distgnn: warning: {tmp_path}/{told}"
 
 
-def test_messages_name_where_a_setting_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_messages_name_where_a_setting_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     monkeypatch.setenv("DISTGNN_DROPOUT", "3")
     assert cli.main(["train", "x.dg"]) == 2
-    assert "--dropout 3.0: must be at least 0 and less than 1 (--dropout is set by DISTGNN_DROPOUT)" in capsys.readouterr().err
+    assert (
+        "--dropout 3.0: must be at least 0 and less than 1 (--dropout is set by DISTGNN_DROPOUT)"
+        in capsys.readouterr().err
+    )
     assert cli.main(["train", "x.dg", "--dropout=2"]) == 2
     assert "set by" not in capsys.readouterr().err
 
@@ -172,6 +190,8 @@ def test_unknown_variables_are_told(monkeypatch: pytest.MonkeyPatch, capsys) -> 
 
 def test_variables_that_the_program_reads_are_known() -> None:
     root = Path(cli.__file__).parents[1]
-    read = {name for path in root.rglob("*.py") for name in re.findall(r'"(DISTGNN_[A-Z_]+)"', path.read_text())}
+    read = {
+        name for path in root.rglob("*.py") for name in re.findall(r'"(DISTGNN_[A-Z_]+)"', path.read_text())
+    }
     assert "DISTGNN_HOST_ISA" in read
     assert not config.unknown_variables(dict.fromkeys(read, ""), map(cli.command_parser, cli.COMMANDS))

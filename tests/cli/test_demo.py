@@ -1,4 +1,6 @@
-"""The demo: runs on four ranks, agrees with itself, leaves logs and a report, and says so when it does not agree."""
+"""The demo: runs on four ranks, agrees with itself, leaves logs and a report, and says so when it does not
+agree.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import json
 
 import pytest
 
-from distgnn.algorithms import ALGORITHMS
 from distgnn.cli import demo
+from distgnn.operators import ALGORITHMS
 from mpi_helpers import mpiexec
 
 
@@ -55,11 +57,15 @@ def test_demo_refuses_before_it_works(tmp_path, flag):
 
 @pytest.mark.timeout(240)
 def test_demo_takes_the_ranks_it_is_given(tmp_path):
-    done = mpiexec(1, "-m", "distgnn", "demo", "--out", str(tmp_path / "out"), "--nodes", "60", "--epochs", "1")
+    done = mpiexec(
+        1, "-m", "distgnn", "demo", "--out", str(tmp_path / "out"), "--nodes", "60", "--epochs", "1"
+    )
     assert done.code == 0 and "training on 1 ranks" in done.out
 
 
-@pytest.mark.parametrize(("losses", "failed"), [([1.0, 0.50001], False), ([1.0, 0.51], True), ([1.0, None], True)])
+@pytest.mark.parametrize(
+    ("losses", "failed"), [([1.0, 0.50001], False), ([1.0, 0.51], True), ([1.0, None], True)]
+)
 def test_demo_fails_where_losses_differ(tmp_path, losses, failed, capsys):
     rows = [demo.read_log(log(tmp_path, "1d", [1.0, 0.5])), demo.read_log(log(tmp_path, "2d", losses))]
     for line in rows:

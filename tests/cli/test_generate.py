@@ -22,31 +22,74 @@ from mpi_helpers import clean_environment, mpiexec
         (
             "rmat --nodes 50 --edges 200 --probabilities 0.4,0.3,0.2,0.1 --directed --no-scramble "
             "--features 4 --classes 3 --seed 9",
-            RMat(50, edges=200, probabilities=(0.4, 0.3, 0.2, 0.1), directed=True, scramble=False, features=4, classes=3, seed=9),
+            RMat(
+                50,
+                edges=200,
+                probabilities=(0.4, 0.3, 0.2, 0.1),
+                directed=True,
+                scramble=False,
+                features=4,
+                classes=3,
+                seed=9,
+            ),
             "rmat graph, 50 nodes, 200 directed edges, 4 features, 3 classes, seed 9",
         ),
         (
             "sbm --nodes 60 --degree 5 --communities 4 --mixing 0.3 --size-exponent 2 --degree-exponent 3 "
             "--noise 0.5 --classes 2",
             PlantedPartition(
-                60, degree=5, communities=4, mixing=0.3, size_exponent=2, degree_exponent=3, noise=0.5, classes=2
+                60,
+                degree=5,
+                communities=4,
+                mixing=0.3,
+                size_exponent=2,
+                degree_exponent=3,
+                noise=0.5,
+                classes=2,
             ),
             "sbm graph, 60 nodes, 150 undirected edges, 64 features, 2 classes, seed 0",
         ),
         (
             "road --nodes 70 --spacing 2 --missing-roads 0 --missing-nodes 0 --tile 4 "
             "--features 0 --classes 0 --split 0.5/0.1/0.1",
-            RoadMap(70, spacing=2, missing_roads=0, missing_nodes=0, tile=4, features=0, classes=0, split="0.5/0.1/0.1"),
+            RoadMap(
+                70,
+                spacing=2,
+                missing_roads=0,
+                missing_nodes=0,
+                tile=4,
+                features=0,
+                classes=0,
+                split="0.5/0.1/0.1",
+            ),
             "undirected edges, no features, no labels, seed 0",
         ),
-        ("sbm", PlantedPartition(20_000), "sbm graph, 20000 nodes, 160000 undirected edges, 64 features, 16 classes, seed 0"),
-        ("sbm --nodes 5", PlantedPartition(5, communities=5), "sbm graph, 5 nodes, 40 undirected edges, 64 features, 5 classes"),
-        ("sbm --nodes 1", PlantedPartition(1, communities=1, mixing=0), "sbm graph, 1 nodes, 8 undirected edges, "),
-        ("rmat --scale 6", RMat(64), "rmat graph, 64 nodes, 512 undirected edges, 64 features, 8 classes, seed 0"),
+        (
+            "sbm",
+            PlantedPartition(20_000),
+            "sbm graph, 20000 nodes, 160000 undirected edges, 64 features, 16 classes, seed 0",
+        ),
+        (
+            "sbm --nodes 5",
+            PlantedPartition(5, communities=5),
+            "sbm graph, 5 nodes, 40 undirected edges, 64 features, 5 classes",
+        ),
+        (
+            "sbm --nodes 1",
+            PlantedPartition(1, communities=1, mixing=0),
+            "sbm graph, 1 nodes, 8 undirected edges, ",
+        ),
+        (
+            "rmat --scale 6",
+            RMat(64),
+            "rmat graph, 64 nodes, 512 undirected edges, 64 features, 8 classes, seed 0",
+        ),
     ],
     ids=["rmat", "sbm", "road", "defaults", "few nodes", "one node", "scale"],
 )
-def test_flags_reach_the_generator(words: str, graph: gallery.GeneratedGraph, line: str, tmp_path: Path, capsys) -> None:
+def test_flags_reach_the_generator(
+    words: str, graph: gallery.GeneratedGraph, line: str, tmp_path: Path, capsys
+) -> None:
     kind, *flags = words.split()
     assert cli.main(["generate", kind, str(tmp_path / "out"), *flags]) == 0
     printed = capsys.readouterr().out
@@ -58,7 +101,9 @@ def test_flags_reach_the_generator(words: str, graph: gallery.GeneratedGraph, li
     assert names == {path.name for path in (tmp_path / "expected").iterdir()}
     for name in names:
         written, expected = ((tmp_path / folder / name).read_bytes() for folder in ("out", "expected"))
-        assert (json.loads(written) == json.loads(expected)) if name == "graph.json" else (written == expected), name
+        assert (
+            (json.loads(written) == json.loads(expected)) if name == "graph.json" else (written == expected)
+        ), name
 
 
 @pytest.mark.parametrize(
@@ -73,10 +118,16 @@ def test_flags_reach_the_generator(words: str, graph: gallery.GeneratedGraph, li
         ("rmat --nodes 8 --edges 5 --degree 2", "--edges and --degree exclude each other"),
         ("rmat --nodes 8 --edges -1", "--edges -1: expected a number >= 0"),
         ("rmat --nodes 8 --degree nan", "--degree nan: expected a number >= 0"),
-        ("rmat --nodes 8 --probabilities 0.5,0.5,0.5,0.5", "0.5,0.5,0.5,0.5: expected four numbers >= 0 that sum to 1, not 2"),
+        (
+            "rmat --nodes 8 --probabilities 0.5,0.5,0.5,0.5",
+            "0.5,0.5,0.5,0.5: expected four numbers >= 0 that sum to 1, not 2",
+        ),
         ("rmat --nodes 8 --probabilities 1,1,-1,0", "expected four numbers >= 0 that sum to 1"),
         ("rmat --nodes 8 --probabilities 0.5,0.5", "--probabilities 0.5,0.5: expected four numbers a,b,c,d"),
-        ("rmat --nodes 8 --probabilities a,b,c,d", "argument --probabilities: invalid list of numbers value: 'a,b,c,d'"),
+        (
+            "rmat --nodes 8 --probabilities a,b,c,d",
+            "argument --probabilities: invalid list of numbers value: 'a,b,c,d'",
+        ),
         ("rmat --nodes 8 --features -1", "--features -1: expected 0 (none) or"),
         ("rmat --nodes 8 --classes -1", "--classes -1: expected 0 (no labels) or"),
         ("rmat --nodes 8 --noise inf", "--noise inf: expected a number >= 0"),
@@ -85,8 +136,14 @@ def test_flags_reach_the_generator(words: str, graph: gallery.GeneratedGraph, li
         ("rmat --nodes 8 --mixing 0.1", "--mixing is for sbm, not for rmat"),
         ("road --nodes 8 --degree 3", "--degree is for rmat and sbm, not for road"),
         ("sbm --nodes 8 --communities 9", "--communities 9: expected 1 to 8, the number of nodes"),
-        ("sbm --nodes 8 --communities 4 --classes 5", "--classes 5: expected at most 4, the number of communities"),
-        ("sbm --nodes 8 --communities 1 --mixing 0.2", "--mixing 0.2: edges cannot leave the only community; expected 0"),
+        (
+            "sbm --nodes 8 --communities 4 --classes 5",
+            "--classes 5: expected at most 4, the number of communities",
+        ),
+        (
+            "sbm --nodes 8 --communities 1 --mixing 0.2",
+            "--mixing 0.2: edges cannot leave the only community; expected 0",
+        ),
         ("sbm --nodes 80 --mixing 1.5", "--mixing 1.5: expected a share between 0 and 1"),
         ("sbm --nodes 80 --degree-exponent 1", "--degree-exponent 1.0: expected a number above 1"),
         ("sbm --nodes 80 --size-exponent nan", "--size-exponent nan: expected a number above 1"),
@@ -97,7 +154,9 @@ def test_flags_reach_the_generator(words: str, graph: gallery.GeneratedGraph, li
         ("ring --nodes 8", "argument KIND: invalid choice: 'ring'"),
     ],
 )
-def test_bad_parameters_are_one_line_and_write_nothing(words: str, message: str, tmp_path: Path, capsys) -> None:
+def test_bad_parameters_are_one_line_and_write_nothing(
+    words: str, message: str, tmp_path: Path, capsys
+) -> None:
     kind, *flags = words.split()
     assert cli.main(["generate", kind, str(tmp_path / "out"), *flags]) == 2
     printed = capsys.readouterr()
@@ -121,7 +180,9 @@ def test_existing_output_and_missing_parent(tmp_path: Path, capsys) -> None:
 
 
 def test_settings_from_the_environment_and_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "job.toml").write_text("nodes = 30\n[generate]\nprobabilities = [0.25, 0.25, 0.25, 0.25]\nscramble = false\n")
+    (tmp_path / "job.toml").write_text(
+        "nodes = 30\n[generate]\nprobabilities = [0.25, 0.25, 0.25, 0.25]\nscramble = false\n"
+    )
     monkeypatch.setenv("DISTGNN_FEATURES", "3")
     assert cli.main(["generate", "rmat", str(tmp_path / "out"), "--config", str(tmp_path / "job.toml")]) == 0
     graph = json.loads((tmp_path / "out/graph.json").read_text())
@@ -152,7 +213,9 @@ def test_being_told_to_end_leaves_nothing(tmp_path: Path) -> None:
         "sys.exit(cli.main(['generate', *sys.argv[1:]]))\n"
     )
     words = [sys.executable, "-c", program, "rmat", tmp_path / "out", "--nodes", "50"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment())
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "in the middle\n"

@@ -28,7 +28,9 @@ sys.exit(main())
 @pytest.mark.parametrize("words", [["--help"], ["--version"], *([name, "--help"] for name in cli.COMMANDS)])
 def test_help_needs_neither_mpi_nor_numpy(words: list[str]) -> None:
     command = [sys.executable, "-c", BLOCKED, *words]
-    result = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), timeout=60, check=False)
+    result = subprocess.run(
+        command, capture_output=True, text=True, env=clean_environment(), timeout=60, check=False
+    )
     assert result.returncode == 0, result.stderr
     assert result.stdout
 
@@ -45,7 +47,12 @@ def test_every_command_has_its_module_and_a_line_of_help(name: str) -> None:
 def test_help_tells_defaults_as_they_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     helps = {name: cli.command_parser(name).format_help() for name in ("train", "prepare", "bench")}
-    for line in ("one for each (default: 16)", "(default: 0.01)", "per layer (default: 0)", "and samples (default: 0)"):
+    for line in (
+        "one for each (default: 16)",
+        "(default: 0.01)",
+        "per layer (default: 0)",
+        "and samples (default: 0)",
+    ):
         assert line in helps["train"]
     assert "do not add missing self-loops\n" in helps["prepare"]
     assert "(default: 16 64 128)" in helps["bench"]
@@ -73,7 +80,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["algorithms", "--config", "/nowhere/x.toml"], "--config /nowhere/x.toml: cannot read it"),
     ],
 )
-def test_bad_usage_is_one_line_and_exit_code_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_is_one_line_and_exit_code_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(UserError, match=r".") as error:
         cli.parse(words)
     assert message in str(error.value)
@@ -102,7 +111,9 @@ def test_module_and_function_are_the_same_program(capsys: pytest.CaptureFixture[
     assert mpiexec(0, "-m", "distgnn", "algorithms").out == capsys.readouterr().out
 
 
-def test_no_mpi_library_is_bad_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_mpi_library_is_bad_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(_args: object) -> None:
         raise RuntimeError("cannot load MPI library\nlibmpi.so: cannot open shared object file")
 

@@ -47,8 +47,16 @@ def refused(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
 
 def test_defaults_and_flags() -> None:
     args = cli.parse(["train", "x.dg"])
-    assert (args.algorithm, args.hidden, args.epochs, args.weight_decay, args.dropout) == (None, [16], 200, [0.0], 0.0)
-    args = cli.parse(["train", "x.dg", "--hidden", "64,32", "--weight-decay", "5e-4,0", "--no-bias", "--grid=2x2"])
+    assert (args.algorithm, args.hidden, args.epochs, args.weight_decay, args.dropout) == (
+        None,
+        [16],
+        200,
+        [0.0],
+        0.0,
+    )
+    args = cli.parse(
+        ["train", "x.dg", "--hidden", "64,32", "--weight-decay", "5e-4,0", "--no-bias", "--grid=2x2"]
+    )
     assert (args.hidden, args.weight_decay, args.bias, args.grid) == ([64, 32], [5e-4, 0.0], False, "2x2")
 
 
@@ -76,15 +84,27 @@ def test_sparsity_aware_from_everywhere(words, environ, text, expected, tmp_path
 
 def test_settings_may_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
-    file.write_text('hidden = [8, 4]\nweight-decay = [5e-4, 0, 0]\ngrid = {rows = 2, reps = 1}\nbias = true\n')
+    file.write_text(
+        "hidden = [8, 4]\nweight-decay = [5e-4, 0, 0]\ngrid = {rows = 2, reps = 1}\nbias = true\n"
+    )
     args = cli.parse(["train", "x.dg", "--config", str(file)])
-    assert (args.hidden, args.weight_decay, args.grid, args.bias) == ([8, 4], [5e-4, 0.0, 0.0], "rows=2,reps=1", True)
+    assert (args.hidden, args.weight_decay, args.grid, args.bias) == (
+        [8, 4],
+        [5e-4, 0.0, 0.0],
+        "rows=2,reps=1",
+        True,
+    )
 
 
 def test_it_trains_and_says_so(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On one rank, without a launcher and without a terminal: a line per epoch."""
     log = tmp_path / "log"
-    assert cli.main(["train", store, "--epochs", "3", "--layers", "3", "--hidden", "5", "--check", "--log", str(log)]) == 0
+    assert (
+        cli.main(
+            ["train", store, "--epochs", "3", "--layers", "3", "--hidden", "5", "--check", "--log", str(log)]
+        )
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "1d on 1 rank, grid 1 (rows), order random: 12 nodes, 36 non-zeros, widths 4-5-5-3"
     assert [line.split()[:2] for line in lines[1:4]] == [["epoch", "1"], ["epoch", "2"], ["epoch", "3"]]
@@ -114,7 +134,10 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
         (["--algorithm", "2d", "--grid", "0x1"], "possible (rows x cols): 1x1"),
         (["--algorithm", "1.5d", "--replication", "2"], "possible (rows x reps): 1x1"),
         (["--algorithm", "2d", "--replication", "1"], "only 1.5d does"),
-        (["--algorithm", "2d", "--sparsity-aware"], "--sparsity-aware: algorithm 2d sends whole blocks; only 1d and 1.5d can"),
+        (
+            ["--algorithm", "2d", "--sparsity-aware"],
+            "--sparsity-aware: algorithm 2d sends whole blocks; only 1d and 1.5d can",
+        ),
         (["--algorithm", "3d", "--sparsity-aware=auto"], "--sparsity-aware: algorithm 3d sends whole blocks"),
         (["--sparsity-aware", "always"], "--sparsity-aware: expected auto, yes or no, not 'always'"),
         (["--hidden", "0"], "--hidden: expected whole numbers, at least 1, as in 64,32, not '0'"),
@@ -124,18 +147,28 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
         (["--epochs", "1e3"], "--epochs: expected a whole number, at least 1, not '1e3'"),
         (["--eval-every", "-1"], "--eval-every: expected a whole number, at least 0, not '-1'"),
         (["--weight-decay", "1,x"], "--weight-decay: expected numbers, as in 5e-4,0, not '1,x'"),
-        (["--checkpoint", "/proc/saved"], "--checkpoint /proc/saved: "),  # on Linux root may write there, and cannot
+        # on Linux root may write there, and cannot
+        (["--checkpoint", "/proc/saved"], "--checkpoint /proc/saved: "),
         (["--lr", "fast"], "--lr: invalid float value: 'fast'"),
         (["--lr", "0"], "--lr 0.0: the step size must be a positive number"),
         (["--lr", "nan"], "--lr nan: the step size must be a positive number"),
         (["--dropout", "1"], "--dropout 1.0: must be at least 0 and less than 1"),
         (["--dropout=-0.1"], "--dropout -0.1: must be at least 0"),
-        (["--weight-decay", "1,2,3"], "--weight-decay 1.0,2.0,3.0: give one for all 2 layers or one for each"),
+        (
+            ["--weight-decay", "1,2,3"],
+            "--weight-decay 1.0,2.0,3.0: give one for all 2 layers or one for each",
+        ),
         (["--weight-decay=-1"], "--weight-decay [-1.0]: must be numbers that are at least 0"),
         (["--momentum", "0.9"], "only --optimizer sgd has a momentum"),
         (["--optimizer", "lion"], "--optimizer: invalid choice: 'lion'"),
-        (["--order", "metis-8"], "no order 'metis-8'; it has random; prepare --partition metis:8 makes one that has it"),
-        (["--order", "double"], "no order 'double'; it has random; prepare --order double makes one that has it"),
+        (
+            ["--order", "metis-8"],
+            "no order 'metis-8'; it has random; prepare --partition metis:8 makes one that has it",
+        ),
+        (
+            ["--order", "double"],
+            "no order 'double'; it has random; prepare --order double makes one that has it",
+        ),
         (["--backend", "torch"], "--backend: invalid choice: 'torch'"),
         (["--resume"], "--resume: say with --checkpoint DIR where to go on from"),
         (["--checkpoint-every", "2"], "--checkpoint-every: say with --checkpoint DIR where to save"),
@@ -160,12 +193,16 @@ def test_a_store_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
      ({"split": np.full(12, 3, np.uint8)}, "no node is in the training split")],
     ids=["features", "labels", "split", "train"],
 )  # fmt: skip
-def test_a_store_without_what_training_needs(missing, what, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_without_what_training_needs(
+    missing, what, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     prepare(Ring(**missing), tmp_path / "poor.dg")
     assert what in refused(capsys, tmp_path / "poor.dg")
 
 
-def test_nothing_existing_is_overwritten(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_existing_is_overwritten(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log, saved = tmp_path / "log", tmp_path / "saved"
     log.write_text("precious\n")
     assert f"--log {log}: exists; use --force" in refused(capsys, store, "--log", log)
@@ -190,11 +227,16 @@ def test_a_refused_environment_leaves_the_log(setting: str, store: str, tmp_path
     assert log.read_text() == "precious\n"
 
 
-def test_a_store_with_nothing_to_train_on_leaves_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    labels, log = np.where(np.arange(12) % 3 == 0, -1, 1).astype(np.int32), tmp_path / "log"  # the training nodes have none
+def test_a_store_with_nothing_to_train_on_leaves_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # the training nodes have none
+    labels, log = np.where(np.arange(12) % 3 == 0, -1, 1).astype(np.int32), tmp_path / "log"
     prepare(Ring(labels=labels), tmp_path / "poor.dg")
     log.write_text("precious\n")
-    assert "no node of the training split has a label" in refused(capsys, tmp_path / "poor.dg", "--log", log, "--force")
+    assert "no node of the training split has a label" in refused(
+        capsys, tmp_path / "poor.dg", "--log", log, "--force"
+    )
     assert log.read_text() == "precious\n"
 
 
@@ -215,7 +257,20 @@ def test_a_refused_run_writes_no_log(store: str, tmp_path: Path, capsys: pytest.
 
 def test_ranks_end_together(store: str, tmp_path: Path) -> None:
     """Under a launcher: a good run ends with 0, a bad grid with 2 and the possible ones, on all ranks."""
-    good = mpiexec(2, "-m", "distgnn", "train", store, "--epochs", "2", "--algorithm", "3d", "--check", "--log", tmp_path / "log")
+    good = mpiexec(
+        2,
+        "-m",
+        "distgnn",
+        "train",
+        store,
+        "--epochs",
+        "2",
+        "--algorithm",
+        "3d",
+        "--check",
+        "--log",
+        tmp_path / "log",
+    )
     assert good.code == 0, good.err
     assert good.out.count("accuracy after the last update") == 1
     assert len(json.loads((tmp_path / "log").read_text().splitlines()[-1])["words"]) == 2

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distgnn import backend
-from distgnn.cuda import Variant, launch
-from distgnn.resources import kernels_folder
+from distgnn.arrays import backend
+from distgnn.local.cuda import Variant, launch
+from distgnn.local.resources import kernels_folder
 
 
 def load_emulator() -> Any:
@@ -91,14 +91,18 @@ def names_of(dtype: str, way: Variant, kind: int = 1, offset: str = "int", index
 
 
 def spmm_names(variants: dict[str, list[Variant]] = VARIANTS) -> list[str]:
-    """Names of all kernels of these variants, and of each dtype's first one with other weights and index types."""
+    """Names of all kernels of these variants, and of each dtype's first one with other weights and index
+    types.
+    """
     names = []
     for dtype, ways in variants.items():
         for way in ways:
             names += names_of(dtype, way)
         for kind in (0, 2):
             names += names_of(dtype, ways[0], kind)
-        names += names_of(dtype, ways[0], offset="int64") + names_of(dtype, ways[0], offset="int64", index="int64")
+        names += names_of(dtype, ways[0], offset="int64") + names_of(
+            dtype, ways[0], offset="int64", index="int64"
+        )
     return list(dict.fromkeys(names))
 
 

@@ -1,4 +1,6 @@
-"""NVIDIA's run-time compiler through ctypes: compiles for GPUs that are not there, with whatever version a wheel brings."""
+"""NVIDIA's run-time compiler through ctypes: compiles for GPUs that are not there, with whatever version a
+wheel brings.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,26 @@ class Nvrtc:
         self._check(self.library.nvrtcGetSupportedArchs(numbers))
         self.architectures = list(numbers)
 
-    def compile(self, source: str, names: Sequence[str], architecture: int, options: Sequence[str]) -> tuple[bytes, str]:
+    def compile(
+        self, source: str, names: Sequence[str], architecture: int, options: Sequence[str]
+    ) -> tuple[bytes, str]:
         """The cubin with these kernels, given by their C++ names, and the compiler's log."""
         program = ctypes.c_void_p()
-        self._check(self.library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None))
+        self._check(
+            self.library.nvrtcCreateProgram(
+                ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None
+            )
+        )
         try:
             for name in names:
                 self._check(self.library.nvrtcAddNameExpression(program, name.encode()))
-            flags = [f"--gpu-architecture=sm_{architecture}".encode(), *(option.encode() for option in options)]
-            code = self.library.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
+            flags = [
+                f"--gpu-architecture=sm_{architecture}".encode(),
+                *(option.encode() for option in options),
+            ]
+            code = self.library.nvrtcCompileProgram(
+                program, len(flags), (ctypes.c_char_p * len(flags))(*flags)
+            )
             if code:
                 raise CompileError(self._text(program, "ProgramLog").decode())
             for name in names:

@@ -1,4 +1,6 @@
-"""The GPU benchmark runs from end to end (on the emulation: the numbers mean nothing), and counts bytes as it says."""
+"""The GPU benchmark runs from end to end (on the emulation: the numbers mean nothing), and counts bytes as it
+says.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,12 @@ def test_report(gpu_spmm, gpu, capsys):
     A = gpu_spmm.graph("uniform-6")
     options = gpu_spmm.Options([8], rounds=1, least_ms=0, variants=True, scale=2**-16 if gpu.emulated else 1)
     report = gpu_spmm.run(gpu.xp, gpu.asarray, gpu.to_host, [("uniform-6", A)], options)
-    assert "WRONG" not in report and "| uniform-6 | 8 | raw |" in report and "bfloat16" in report and "| raw V4 C1" in report
+    assert (
+        "WRONG" not in report
+        and "| uniform-6 | 8 | raw |" in report
+        and "bfloat16" in report
+        and "| raw V4 C1" in report
+    )
     assert "- copy: " in report and not math.isnan(float(report.split("- L2 read: ")[1].split()[0]))
 
 

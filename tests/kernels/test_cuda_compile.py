@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from distgnn.cuda import csr, launch
-from distgnn.resources import kernels_folder
+from distgnn.local.cuda import csr, launch
+from distgnn.local.resources import kernels_folder
 from kernels import nvrtc
 from kernels.conftest import OTHER_KERNELS, emulator, spmm_names
 
@@ -32,7 +32,9 @@ def nvcc() -> str | None:
 
 def supported() -> list[int]:
     """Architectures that this nvcc compiles for."""
-    listing = subprocess.run([str(nvcc()), "--list-gpu-code"], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(
+        [str(nvcc()), "--list-gpu-code"], capture_output=True, text=True, check=True
+    ).stdout
     return sorted(int(number) for number in re.findall(r"sm_(\d+)$", listing, re.MULTILINE))
 
 
@@ -43,7 +45,9 @@ def unit(file: str, names: list[str]) -> str:
 
 
 def report_of(file: str, names: list[str], architecture: int) -> str:
-    """What ptxas says about the kernels; kept in a folder, because nothing changes it but the sources and the compiler."""
+    """What ptxas says about the kernels; kept in a folder, because nothing changes it but the sources and the
+    compiler.
+    """
     text = unit(file, names)
     version = subprocess.run([str(nvcc()), "--version"], capture_output=True, text=True, check=True).stdout
     key = hashlib.sha256(f"{architecture}{version}{text}".encode()).hexdigest()[:32]
@@ -55,7 +59,14 @@ def report_of(file: str, names: list[str], architecture: int) -> str:
         source = Path(folder, "kernels.cu")
         source.write_text(text)
         flags = ["-std=c++17", "-cubin", "-Xptxas", "-v", "-Werror", "all-warnings", "-diag-suppress", "177"]
-        command = [str(nvcc()), *flags, f"-arch=sm_{architecture}", str(source), "-o", str(source.with_suffix(".cubin"))]
+        command = [
+            str(nvcc()),
+            *flags,
+            f"-arch=sm_{architecture}",
+            str(source),
+            "-o",
+            str(source.with_suffix(".cubin")),
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, f"{file} for sm_{architecture}:\n{done.stderr[:4000]}"
         source.with_suffix(".ptxas").write_text(done.stderr)
@@ -65,10 +76,14 @@ def report_of(file: str, names: list[str], architecture: int) -> str:
 
 def spills(report: str) -> list[str]:
     """Kernels that use local memory, with what ptxas says of them."""
-    kernels = re.findall(r"Compiling entry function '(\w+)'.*\n.*\n[ptxas .]*(\d+) bytes stack frame, (.*)\n", report)
+    kernels = re.findall(
+        r"Compiling entry function '(\w+)'.*\n.*\n[ptxas .]*(\d+) bytes stack frame, (.*)\n", report
+    )
     assert len(kernels) == report.count("Compiling entry function") > 0
     return [
-        f"{name}: {frame} bytes of stack, {rest}" for name, frame, rest in kernels if frame != "0" or not rest.startswith("0 ")
+        f"{name}: {frame} bytes of stack, {rest}"
+        for name, frame, rest in kernels
+        if frame != "0" or not rest.startswith("0 ")
     ]
 
 
@@ -78,7 +93,9 @@ def test_registers(file, architecture):
     if nvcc() is None:
         pytest.skip("no nvcc here (in PATH, or named by NVCC)")
     if architecture < supported()[0]:
-        pytest.skip(f"this nvcc begins with sm_{supported()[0]}; an older NVRTC covers sm_{architecture} below")
+        pytest.skip(
+            f"this nvcc begins with sm_{supported()[0]}; an older NVRTC covers sm_{architecture} below"
+        )
     names = KERNELS[file]
     shares = [names[part::PARTS] for part in range(PARTS if len(names) > 40 else 1)]
     with ThreadPoolExecutor(max_workers=min(PARTS, os.cpu_count() or 1)) as pool:
@@ -112,7 +129,9 @@ def test_spills_are_seen():
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("file", KERNELS)
 def test_nvrtc(file, architecture):
-    """As CuPy compiles them: from one string, without headers, instances by name. A few of each file, or all where nvcc can't."""
+    """As CuPy compiles them: from one string, without headers, instances by name. A few of each file, or all
+    where nvcc can't.
+    """
     compiler = nvrtc.find(architecture)
     if compiler is None:
         pytest.skip(f"no NVRTC here that compiles for sm_{architecture} (pip install nvidia-cuda-nvrtc-cu12)")
@@ -137,6 +156,9 @@ def test_every_kernel_is_compiled():
     """A kernel added to a source must be added to the lists as well."""
     for file in (path.name for path in kernels_folder().glob("*.cu")):
         kernels = set(
-            re.findall(r"__global__ void __launch_bounds__\(THREADS\)\s+(\w+)\(", (kernels_folder() / file).read_text())
+            re.findall(
+                r"__global__ void __launch_bounds__\(THREADS\)\s+(\w+)\(",
+                (kernels_folder() / file).read_text(),
+            )
         )
         assert kernels == {name.split("<")[0] for name in KERNELS[file]}, file

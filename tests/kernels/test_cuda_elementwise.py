@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from distgnn import cuda, rng
-from distgnn.cuda import csr, launch
-from distgnn.gcn import optim
-from distgnn.gcn.dropout import Dropout
-from distgnn.gcn.relu import keep_positive, positive_bits
+from distgnn import rng
+from distgnn.local import cuda
+from distgnn.local.cuda import csr, launch
+from distgnn.nn import optim
+from distgnn.nn.dropout import Dropout
+from distgnn.nn.relu import keep_positive, positive_bits
 from kernels.conftest import OTHER_KERNELS, names_of
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
@@ -36,7 +37,9 @@ def built(gpu, any_gpu, monkeypatch):
             name
             for dtype in ("float32", "float64")
             for f in (1, 8, 41)
-            for name in names_of(dtype, csr.candidates(f, np.dtype(dtype).itemsize, 256, 300 / 29)[0], kind=csr.UNIT)
+            for name in names_of(
+                dtype, csr.candidates(f, np.dtype(dtype).itemsize, 256, 300 / 29)[0], kind=csr.UNIT
+            )
         }
         any_gpu.xp.build(launch.source(csr.FILE), sorted(sums))
         for file, names in OTHER_KERNELS.items():
@@ -92,7 +95,12 @@ def test_scatter_add_of_nothing(built):
 
 def test_bfloat16(built):
     gpu = built
-    x = np.concatenate([normal(1000, np.float32), [0, -0.0, np.inf, -np.inf, np.nan, 3.3895e38, 1e-40, 1.00390625, 1.01171875]])
+    x = np.concatenate(
+        [
+            normal(1000, np.float32),
+            [0, -0.0, np.inf, -np.inf, np.nan, 3.3895e38, 1e-40, 1.00390625, 1.01171875],
+        ]
+    )
     x = x.astype(np.float32)
     got = gpu.to_host(cuda.to_bfloat16(gpu.asarray(x)))
     wide = (got.astype(np.uint32) << 16).view(np.float32)
@@ -117,7 +125,9 @@ def test_dropout_masks_agree_to_the_bit(built, dtype, shape, rate):
     columns = np.arange(5, 5 + f)
     seed, epoch, layer = 42, 7, 1
     expected = Dropout(rate, seed, layer, nodes, columns).apply(X.copy(), epoch)
-    masks = cuda.Dropout(rate, rng.key(seed, rng.DROPOUT, epoch, layer), gpu.asarray(nodes), gpu.asarray(columns))
+    masks = cuda.Dropout(
+        rate, rng.key(seed, rng.DROPOUT, epoch, layer), gpu.asarray(nodes), gpu.asarray(columns)
+    )
     got = gpu.to_host(cuda.activate(gpu.asarray(X), dropout=masks))
     assert got.tobytes() == expected.tobytes()
 
@@ -140,7 +150,9 @@ def test_activation_and_its_backward(built, dtype, shape):
     np.testing.assert_array_equal(gpu.to_host(positive), bits)
     expected = G.copy()
     keep_positive(expected, bits, 1 / 0.7)
-    np.testing.assert_array_equal(gpu.to_host(cuda.keep_positive(gpu.asarray(G), positive, 1 / 0.7)), expected)
+    np.testing.assert_array_equal(
+        gpu.to_host(cuda.keep_positive(gpu.asarray(G), positive, 1 / 0.7)), expected
+    )
 
 
 def softmax_oracle(logits, rows, labels, count):
@@ -202,7 +214,9 @@ def test_softmax_with_classes_cut_over_ranks(built, dtype, cuts):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("name", "options"), [("sgd", {}), ("sgd", {"momentum": 0.9}), ("adam", {}), ("adamw", {})])
+@pytest.mark.parametrize(
+    ("name", "options"), [("sgd", {}), ("sgd", {"momentum": 0.9}), ("adam", {}), ("adamw", {})]
+)
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_optimisers(built, dtype, name, options, decay):
     gpu = built
@@ -220,7 +234,16 @@ def test_optimisers(built, dtype, name, options, decay):
             velocity = slots["v"] if options else None
             cuda.sgd(on_gpu, gpu.asarray(g), velocity, lr=0.05, decay=decay, **options)
         else:
-            cuda.adam(on_gpu, gpu.asarray(g), slots["m"], slots["v"], step=step, lr=0.05, decay=decay, decoupled=name == "adamw")
+            cuda.adam(
+                on_gpu,
+                gpu.asarray(g),
+                slots["m"],
+                slots["v"],
+                step=step,
+                lr=0.05,
+                decay=decay,
+                decoupled=name == "adamw",
+            )
     np.testing.assert_allclose(gpu.to_host(on_gpu), parameter.block, **tolerance(dtype))
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from distgnn import cuda, hostkernels, rng
-from distgnn.cuda import launch
+from distgnn import rng
+from distgnn.local import cuda, host
+from distgnn.local.cuda import launch
 from distgnn.sampling import rows, sample_rows
 from kernels.conftest import OTHER_KERNELS
 
@@ -69,10 +70,10 @@ def equal(gpu, found, expected):
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_weighted_rows_agree_to_the_bit(built, name, count, compiled, monkeypatch):
     gpu, weights, keys = built, WEIGHTS[name], keys_of(len(LENGTHS))
-    if compiled and hostkernels.module() is None:
+    if compiled and host.module() is None:
         pytest.skip("the host kernels are not built here")
     if not compiled:
-        monkeypatch.setattr(hostkernels, "module", lambda: None)
+        monkeypatch.setattr(host, "module", lambda: None)
     expected = rows.draw(POINTERS, weights, count, keys, remaining=True)
     picked = np.zeros(len(weights), np.uint8)
     picked[expected.positions] = 1
@@ -91,10 +92,10 @@ def test_rows_of_ones_agree_to_the_bit(built, count, compiled, monkeypatch):
     """Counts of more than half a row, too, where the list of what was drawn is sorted again and again."""
     gpu, keys = built, keys_of(len(LENGTHS))
     selected = np.random.default_rng(3).integers(0, len(LENGTHS), len(LENGTHS))
-    if compiled and hostkernels.module() is None:
+    if compiled and host.module() is None:
         pytest.skip("the host kernels are not built here")
     if not compiled:
-        monkeypatch.setattr(hostkernels, "module", lambda: None)
+        monkeypatch.setattr(host, "module", lambda: None)
     some = min(count, max(LENGTHS))  # host room is made for count, not for what there is
     every, chosen = rows.draw(POINTERS, None, some, keys), rows.draw_selected(POINTERS, selected, some, keys)
     pointers, own = gpu.asarray(POINTERS), gpu.asarray(keys)
@@ -111,7 +112,12 @@ def test_one_hub(built, count):
     weights = np.random.default_rng(4).lognormal(0, 3, 2049)
     expected = rows.draw(pointers, weights, count, keys, remaining=True)
     marks, left = gpu.xp.empty(2049, np.uint8), gpu.nan((300, count + 1), np.float64)
-    assert cuda.sample_weighted(gpu.asarray(pointers), gpu.asarray(weights), count, gpu.asarray(keys), marks, left) == -1
+    assert (
+        cuda.sample_weighted(
+            gpu.asarray(pointers), gpu.asarray(weights), count, gpu.asarray(keys), marks, left
+        )
+        == -1
+    )
     np.testing.assert_array_equal(np.flatnonzero(gpu.to_host(marks)), expected.positions)
     equal(gpu, (left,), (expected.remaining,))
     found = cuda.sample_ones(gpu.asarray(pointers), None, count, gpu.asarray(keys))
@@ -176,19 +182,32 @@ def test_a_matrix_on_a_gpu(built, monkeypatch):
 
 def test_bad_input_is_refused(built, monkeypatch):
     gpu = built
-    pointers, weights, keys = gpu.asarray(np.array([0, 4, 9])), gpu.asarray(np.ones(9)), gpu.asarray(keys_of(2))
+    pointers, weights, keys = (
+        gpu.asarray(np.array([0, 4, 9])),
+        gpu.asarray(np.ones(9)),
+        gpu.asarray(keys_of(2)),
+    )
     marks, left = gpu.xp.empty(9, np.uint8), gpu.xp.empty((2, 3))
     monkeypatch.setattr(rows, "_on_gpu", lambda keys: True)
     negative = gpu.asarray(-np.ones(9))
     for complaint, call in (
         ("sample_weighted: indptr", lambda: cuda.sample_weighted(pointers[:2], weights, 2, keys, marks)),
-        ("sample_weighted: weights", lambda: cuda.sample_weighted(pointers, weights.astype(np.float32), 2, keys, marks)),
-        ("sample_weighted: keys", lambda: cuda.sample_weighted(pointers, weights, 2, keys.astype(np.int64), marks)),
+        (
+            "sample_weighted: weights",
+            lambda: cuda.sample_weighted(pointers, weights.astype(np.float32), 2, keys, marks),
+        ),
+        (
+            "sample_weighted: keys",
+            lambda: cuda.sample_weighted(pointers, weights, 2, keys.astype(np.int64), marks),
+        ),
         ("sample_weighted: picked", lambda: cuda.sample_weighted(pointers, weights, 2, keys, marks[1:])),
         ("sample_weighted: remaining", lambda: cuda.sample_weighted(pointers, weights, 3, keys, marks, left)),
         ("sample_ones: indptr", lambda: cuda.sample_ones(pointers.astype(np.int32), None, 2, keys)),
         ("sample_ones: rows", lambda: cuda.sample_ones(pointers, None, 2, keys[:1])),
-        ("sample_ones: selected", lambda: cuda.sample_ones(pointers, keys.astype(bool).astype(np.int32), 2, keys)),
+        (
+            "sample_ones: selected",
+            lambda: cuda.sample_ones(pointers, keys.astype(bool).astype(np.int32), 2, keys),
+        ),
         ("row 0 has weights that are negative", lambda: rows.draw(pointers, negative, 2, keys)),
         ("cannot draw -1 columns", lambda: rows.draw(pointers, None, -1, keys)),
     ):

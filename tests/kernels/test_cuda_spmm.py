@@ -1,4 +1,6 @@
-"""The CSR SpMM kernels and their dispatch against SciPy, on awkward shapes, executed on a GPU or its emulation."""
+"""The CSR SpMM kernels and their dispatch against SciPy, on awkward shapes, executed on a GPU or its
+emulation.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from distgnn import backend, cuda, local
-from distgnn.cuda import csr, launch
-from distgnn.matrix import CSR
+from distgnn.arrays import backend
+from distgnn.arrays.csr import CSR
+from distgnn.local import cuda
+from distgnn.local.cuda import csr, launch
+from distgnn.local.spmm import _spmm_kernel
 from kernels.conftest import VARIANTS, names_of, spmm_names
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
@@ -26,7 +30,9 @@ TOLERANCE = {"float32": 2e-4, "float64": 1e-11, "uint16": 2e-4}
 
 
 def matrix(average: float, hubs: tuple[int, ...] = (), m: int = 61, k: int = 53) -> sp.csr_array:
-    """Rows of about ``average`` non-zeros, a quarter of them empty, some rows with exactly so many as ``hubs`` says."""
+    """Rows of about ``average`` non-zeros, a quarter of them empty, some rows with exactly so many as
+    ``hubs`` says.
+    """
     rng = np.random.default_rng(int(average * 10) + len(hubs))
     lengths = rng.integers(0, int(2 * average) + 1, m) * (rng.random(m) < 0.75)
     for row, length in zip((5, m - 1, 0), hubs, strict=False):
@@ -59,7 +65,9 @@ def dense(shape, dtype, seed=0):
 
 
 def close(got, expected, dtype):
-    np.testing.assert_allclose(got, expected, rtol=TOLERANCE[np.dtype(dtype).name], atol=TOLERANCE[np.dtype(dtype).name])
+    np.testing.assert_allclose(
+        got, expected, rtol=TOLERANCE[np.dtype(dtype).name], atol=TOLERANCE[np.dtype(dtype).name]
+    )
 
 
 @pytest.fixture
@@ -84,7 +92,13 @@ def names_of_products() -> list[str]:
         for f in (4, 8, 41):
             names += names_of(dtype, csr.candidates(f, size, size, average)[0])
     degrees = [("float32", 16, matrix(a, LENGTHS).nnz / 61) for a in AVERAGES]
-    for dtype, f, degree in [*degrees, ("float64", 256, average), ("float32", 4, 1), ("float32", 1, 0), ("float32", 8, 0)]:
+    for dtype, f, degree in [
+        *degrees,
+        ("float64", 256, average),
+        ("float32", 4, 1),
+        ("float32", 1, 0),
+        ("float32", 8, 0),
+    ]:
         names += names_of(dtype, csr.candidates(f, np.dtype(dtype).itemsize, 256, degree)[0])
     for f in (8, 16, 41, 256):
         for way in csr.candidates(f, 4, 256, 20) + csr.candidates(f, 4, 256, average):
@@ -105,10 +119,14 @@ def test_widths(built, dtype, f):
     close(gpu.to_host(out), HUBS @ exact + C, dtype)
 
 
-@pytest.mark.parametrize(("dtype", "variant"), [(dtype, v) for dtype, vs in VARIANTS.items() for v in vs], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "variant"), [(dtype, v) for dtype, vs in VARIANTS.items() for v in vs], ids=str
+)
 def test_every_variant_in_every_order(built, dtype, variant):
     gpu = built
-    f = variant.V * variant.G * (variant.C * 2 if variant.G == 32 else 1) - (variant.V if variant.G > 1 else 0)
+    f = variant.V * variant.G * (variant.C * 2 if variant.G == 32 else 1) - (
+        variant.V if variant.G > 1 else 0
+    )
     block = block_of(gpu, HUBS, dtype)
     B, exact = dense((block.shape[1], f), dtype)
     bits = []
@@ -145,7 +163,9 @@ def test_candidates_fill_a_warp_and_cover_the_columns():
                     for way in ways:
                         assert way.G * way.P <= 32 and way.G * way.L <= 32 and way.U >= 1
                         assert way.panels(f) * way.V * way.C * way.G >= f
-                        assert way.V * itemsize <= 16 and (way.padded or (f % way.V == 0 and alignment % (way.V * itemsize) == 0))
+                        assert way.V * itemsize <= 16 and (
+                            way.padded or (f % way.V == 0 and alignment % (way.V * itemsize) == 0)
+                        )
                         assert way.panels(f) == 1 or way.G == 32
 
 
@@ -206,7 +226,13 @@ def test_wide_indices(built, dtype):
     wide = block_of(gpu, HUBS, dtype, np.int64)
     # Columns that fit 32 bits under row pointers that don't: the kernels take both.
     mixed = SimpleNamespace(
-        shape=wide.shape, nnz=wide.nnz, dtype=wide.dtype, data=wide.data, indices=narrow.indices, indptr=wide.indptr, cached={}
+        shape=wide.shape,
+        nnz=wide.nnz,
+        dtype=wide.dtype,
+        data=wide.data,
+        indices=narrow.indices,
+        indptr=wide.indptr,
+        cached={},
     )
     B, exact = dense((HUBS.shape[1], variant.V * variant.G), dtype)
     for block in (wide, mixed):
@@ -219,7 +245,11 @@ def test_arrays_at_any_address(built, dtype, f):
     gpu = built
     block = block_of(gpu, HUBS, dtype)
     (B, exact), (C, _) = dense((block.shape[1], f), dtype), dense((block.shape[0], f), block.dtype, 1)
-    for place_B, place_out in ((gpu.misaligned, gpu.asarray), (gpu.asarray, gpu.misaligned), (gpu.misaligned, gpu.misaligned)):
+    for place_B, place_out in (
+        (gpu.misaligned, gpu.asarray),
+        (gpu.asarray, gpu.misaligned),
+        (gpu.misaligned, gpu.misaligned),
+    ):
         out = place_out(C)
         cuda.spmm(block, place_B(B), out, accumulate=True)
         close(gpu.to_host(out), HUBS @ exact + C, dtype)
@@ -255,18 +285,25 @@ def test_plan(built):
     plan = csr.Plan.of(gpu.xp, block)
     assert csr.Plan.of(gpu.xp, block) is plan
     lengths = np.diff(HUBS.indptr)
-    long_rows, short_rows = np.flatnonzero(lengths > plan.threshold), np.flatnonzero(lengths <= plan.threshold)
+    long_rows, short_rows = (
+        np.flatnonzero(lengths > plan.threshold),
+        np.flatnonzero(lengths <= plan.threshold),
+    )
     assert plan.longest == 1300 and list(long_rows) == [5, 60]
     np.testing.assert_array_equal(gpu.to_host(plan.long_rows), long_rows)
     np.testing.assert_array_equal(gpu.to_host(plan.short_rows), short_rows)
-    np.testing.assert_array_equal(gpu.to_host(plan.filled_rows), np.flatnonzero((lengths <= plan.threshold) & (lengths > 0)))
+    np.testing.assert_array_equal(
+        gpu.to_host(plan.filled_rows), np.flatnonzero((lengths <= plan.threshold) & (lengths > 0))
+    )
     cut = plan.segments(gpu.xp, 128)
     assert plan.segments(gpu.xp, 128) is cut
     begin, length, first = (gpu.to_host(x) for x in (cut.begin, cut.length, cut.first))
     assert cut.count == len(begin) == 6 + 11 and list(first) == [0, 6, 17] and length.max() <= 128
     for row, lo, hi in zip(long_rows, first, first[1:], strict=False):
         pieces = [np.arange(b, b + n) for b, n in zip(begin[lo:hi], length[lo:hi], strict=True)]
-        np.testing.assert_array_equal(np.concatenate(pieces), np.arange(HUBS.indptr[row], HUBS.indptr[row + 1]))
+        np.testing.assert_array_equal(
+            np.concatenate(pieces), np.arange(HUBS.indptr[row], HUBS.indptr[row + 1])
+        )
 
     flat = csr.Plan(gpu.xp, block_of(gpu, sp.csr_array(np.ones((4, 3))), np.float32))
     assert flat.long_rows is None and flat.short_rows is None and flat.filled_rows is None
@@ -284,7 +321,9 @@ def test_tuning_tries_every_candidate_and_settles(built, monkeypatch, caplog):
             close(gpu.to_host(cuda.spmm(block, B)), HUBS @ exact, np.float32)
     (tuner,) = block.cached["cuda"].tuners.values()
     assert tuner.choice in ways and tuner.calls == 4 * len(ways)
-    assert [record for record in caplog.records if "takes" in record.message and "16 columns" in record.message]
+    assert [
+        record for record in caplog.records if "takes" in record.message and "16 columns" in record.message
+    ]
 
 
 def test_tuning_can_be_switched_off(built):
@@ -322,12 +361,14 @@ def test_bad_input_is_refused(built):
         launch.launch(gpu.xp, csr.FILE, "spmm", 1, 3)
 
 
-@pytest.mark.parametrize(("wanted", "kernel"), [("auto", cuda.spmm), ("raw", cuda.spmm), ("cusparse", cuda.spmm_cusparse)])
+@pytest.mark.parametrize(
+    ("wanted", "kernel"), [("auto", cuda.spmm), ("raw", cuda.spmm), ("cusparse", cuda.spmm_cusparse)]
+)
 def test_dispatch(monkeypatch, wanted, kernel):
     monkeypatch.setenv("DISTGNN_SPMM", wanted)
-    local._spmm_kernel.cache_clear()
-    assert local._spmm_kernel("cupy", np.dtype(np.float32)) is kernel
-    local._spmm_kernel.cache_clear()
+    _spmm_kernel.cache_clear()
+    assert _spmm_kernel("cupy", np.dtype(np.float32)) is kernel
+    _spmm_kernel.cache_clear()
 
 
 @pytest.mark.parametrize("f", [1, 8, 41])

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from distgnn import hostkernels
 from distgnn.bench import spmm, timing
 from distgnn.cli import main
+from distgnn.local import host
 
-pytestmark = pytest.mark.skipif(hostkernels.module() is None, reason="host kernels not built")
+pytestmark = pytest.mark.skipif(host.module() is None, reason="host kernels not built")
 
 
 def small(nodes: int = 200) -> sp.csr_array:
@@ -73,11 +73,18 @@ def test_counts_and_ratios() -> None:
 
 def test_turns_alternate() -> None:
     calls: list[str] = []
-    samples = timing.in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 0, least=3, most=1)
-    assert calls == ["a", "b"] * 4 and {name: len(times) for name, times in samples.items()} == {"a": 3, "b": 3}
+    samples = timing.in_turns(
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 0, least=3, most=1
+    )
+    assert calls == ["a", "b"] * 4 and {name: len(times) for name, times in samples.items()} == {
+        "a": 3,
+        "b": 3,
+    }
 
 
-def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     monkeypatch.setitem(spmm.GRAPHS, "small", small)
     monkeypatch.setattr(timing, "copy_bandwidth", lambda clock: 1e9)
     monkeypatch.setattr(timing, "cache_bandwidth", lambda clock: 1e9)
@@ -94,7 +101,9 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         (["--prototype", "nothing.so"], "--prototype nothing.so: no such file"),
     ],
 )
-def test_bad_input(words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(timing, "copy_bandwidth", lambda clock: 1e9)
     monkeypatch.setattr(timing, "cache_bandwidth", lambda clock: 1e9)
     assert main(["bench", "spmm", *words]) == 2

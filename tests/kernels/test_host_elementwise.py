@@ -1,21 +1,24 @@
-"""The host kernels for element-wise passes against the NumPy code of the GCN, bit for bit where only one rounding is involved."""
+"""The host kernels for element-wise passes against the NumPy code of the GCN, bit for bit where only one
+rounding is involved.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from distgnn import hostkernels, rng
+from distgnn import rng
+from distgnn.local import host
 
-pytestmark = pytest.mark.skipif(hostkernels.module() is None, reason="host kernels not built")
+pytestmark = pytest.mark.skipif(host.module() is None, reason="host kernels not built")
 
-ISAS = hostkernels.module().isas() if hostkernels.module() else []
+ISAS = host.module().isas() if host.module() else []
 SHAPES = [(0, 5), (5, 0), (1, 1), (3, 7), (5, 8), (9, 16), (17, 33), (40, 129)]
 
 
 @pytest.fixture(params=range(len(ISAS)), ids=ISAS, autouse=True)
 def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(hostkernels, "isa", lambda: request.param)
+    monkeypatch.setattr(host, "isa", lambda: request.param)
     return request.param
 
 
@@ -43,30 +46,30 @@ def test_dropout_has_the_bits_of_the_reference(dtype: type, shape: tuple[int, in
     k = rng.key(7, rng.DROPOUT, 3, 1)
     factors = rng.keep_mask(k, rows, cols, keep).astype(dtype) * dtype(1 / keep if keep else 0)
     out = np.empty_like(x)
-    hostkernels.dropout(x, out, k, rows, cols, keep)
+    host.dropout(x, out, k, rows, cols, keep)
     assert same_bits(out, x * factors)
-    hostkernels.dropout(x, out, k, rows, cols, keep, relu=True)
+    host.dropout(x, out, k, rows, cols, keep, relu=True)
     assert np.array_equal(out, np.maximum(x, 0) * factors)
-    hostkernels.dropout(x, x, k, rows, cols, keep, relu=True)
+    host.dropout(x, x, k, rows, cols, keep, relu=True)
     assert same_bits(x, out)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_bits_of_what_is_positive(dtype: type, shape: tuple[int, int]) -> None:
     x = random(shape, dtype)
-    bits = hostkernels.pack_positive(x)
+    bits = host.pack_positive(x)
     assert same_bits(bits, np.packbits(x > 0))
     gradient = random(shape, dtype, seed=1)
     want = gradient * (x > 0) * dtype(1 / 0.7)
-    hostkernels.keep_positive(gradient, bits, 1 / 0.7)
+    host.keep_positive(gradient, bits, 1 / 0.7)
     assert same_bits(gradient, want)
 
 
 def test_nan_is_not_positive_but_survives_relu(dtype: type) -> None:
     x = np.full((1, 9), np.nan, dtype)
-    assert not hostkernels.pack_positive(x).any()
+    assert not host.pack_positive(x).any()
     out = np.zeros_like(x)
-    hostkernels.dropout(x, out, 0, np.arange(1), np.arange(9), 1.0, relu=True)
+    host.dropout(x, out, 0, np.arange(1), np.arange(9), 1.0, relu=True)
     assert np.isnan(out).all()
 
 
@@ -76,7 +79,7 @@ def test_adam(dtype: type, size: int, options: dict) -> None:
     w, g, m = (random((size,), dtype, seed) for seed in range(3))
     v = np.abs(random((size,), dtype, 3))
     got = [a.copy() for a in (w, m, v)]
-    hostkernels.adam(got[0], g, got[1], got[2], rate=0.02, correction=0.3, **options)
+    host.adam(got[0], g, got[1], got[2], rate=0.02, correction=0.3, **options)
     w, g, m, v = (a.astype(np.float64) for a in (w, g, m, v))
     w *= options.get("shrink", 1)
     g += options.get("decay", 0) * w
@@ -84,7 +87,9 @@ def test_adam(dtype: type, size: int, options: dict) -> None:
     v = 0.999 * v + 0.001 * g**2
     w -= 0.02 * m / (np.sqrt(v / 0.3) + 1e-8)
     for name, a, b in zip("wmv", got, (w, m, v), strict=True):
-        np.testing.assert_allclose(a, b, rtol=20 * np.finfo(dtype).eps, atol=20 * np.finfo(dtype).eps, err_msg=name)
+        np.testing.assert_allclose(
+            a, b, rtol=20 * np.finfo(dtype).eps, atol=20 * np.finfo(dtype).eps, err_msg=name
+        )
 
 
 @pytest.mark.parametrize("spread", [1.0, 30.0, 3000.0])
@@ -102,29 +107,35 @@ def test_cross_entropy(dtype: type, shape: tuple[int, int], spread: float) -> No
     want[rows, labels] -= 0.5
     out = np.full(shape, np.nan, dtype)
     for target in (out, x):  # beside the logits, and in their place
-        sums, own = hostkernels.cross_entropy(x, rows, labels, target, 0.5)
+        sums, own = host.cross_entropy(x, rows, labels, target, 0.5)
         eps = np.finfo(dtype).eps
         np.testing.assert_allclose(target, want, rtol=0, atol=4 * eps)
         np.testing.assert_allclose(sums, E.sum(axis=1), rtol=10 * eps)
-        np.testing.assert_allclose(own, exact[np.arange(len(rows)), labels], rtol=2 * eps, atol=2 * eps * spread)
+        np.testing.assert_allclose(
+            own, exact[np.arange(len(rows)), labels], rtol=2 * eps, atol=2 * eps * spread
+        )
         assert (target[np.setdiff1d(np.arange(shape[0]), rows)] == 0).all()
 
 
 def test_exponentials_are_right_to_the_last_places(dtype: type) -> None:
-    """Over their whole range; `sums` of rows (0, -t) is 1 + exp(-t), the gradient of the second class exp(-t) / sums."""
+    """Over their whole range; `sums` of rows (0, -t) is 1 + exp(-t), the gradient of the second class exp(-t)
+    / sums.
+    """
     t = np.linspace(0, 86 if dtype == np.float32 else 707, 5001).astype(dtype)
     x = np.stack([np.zeros_like(t), -t], axis=1)
     rows = np.arange(len(t))
-    hostkernels.cross_entropy(x, rows, np.zeros(len(t), np.int64), x, 1.0)
+    host.cross_entropy(x, rows, np.zeros(len(t), np.int64), x, 1.0)
     want = np.exp(-t.astype(np.longdouble))
-    np.testing.assert_allclose((x[:, 1] / (want / (1 + want))).astype(np.float64), 1, rtol=0, atol=4 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(
+        (x[:, 1] / (want / (1 + want))).astype(np.float64), 1, rtol=0, atol=4 * np.finfo(dtype).eps
+    )
 
 
 def test_what_is_no_number_spreads_over_its_row(dtype: type) -> None:
     x = np.zeros((3, 9), dtype)
     x[0, 4], x[1, 0] = np.nan, np.inf
     out = np.empty_like(x)
-    sums, _ = hostkernels.cross_entropy(x, np.arange(3), np.array([0, 1, 2]), out, 1.0)
+    sums, _ = host.cross_entropy(x, np.arange(3), np.array([0, 1, 2]), out, 1.0)
     assert np.isnan(out[0]).all() and np.isnan(sums[:2]).all() and np.isfinite(out[2]).all() and sums[2] == 9
 
 
@@ -133,10 +144,10 @@ def test_gather_and_scatter_add(dtype: type, width: int) -> None:
     x = random((30, width + 2), dtype)[:, :width]
     rows = np.random.default_rng(2).integers(0, 30, 50)
     out = np.full((50, width), np.nan, dtype)
-    hostkernels.gather(x, rows, out)
+    host.gather(x, rows, out)
     assert same_bits(out, x[rows])
     got, want = random((30, width), dtype, 1), random((30, width), dtype, 1)
-    hostkernels.scatter_add(out, rows, got)
+    host.scatter_add(out, rows, got)
     np.add.at(want, rows, out)
     assert same_bits(got, want)
 
@@ -145,29 +156,29 @@ def test_rows_must_exist() -> None:
     x, out = np.ones((4, 3), np.float32), np.ones((2, 3), np.float32)
     for bad in (-1, 4):
         with pytest.raises(ValueError, match=f"rows: must lie in 0..3, got {bad} at position 1"):
-            hostkernels.gather(x, np.array([0, bad]), out)
+            host.gather(x, np.array([0, bad]), out)
         with pytest.raises(ValueError, match=f"rows: must lie in 0..3, got {bad} at position 1"):
-            hostkernels.scatter_add(out, np.array([0, bad]), x)
+            host.scatter_add(out, np.array([0, bad]), x)
 
 
 def test_bad_arguments() -> None:
     x = np.ones((4, 3), np.float32)
     ids, cols = np.arange(4), np.arange(3)
     with pytest.raises(TypeError, match="out: need an array of float32"):
-        hostkernels.dropout(x, x.astype(np.float64), 0, ids, cols, 0.5)
+        host.dropout(x, x.astype(np.float64), 0, ids, cols, 0.5)
     with pytest.raises(ValueError, match="low: need shape"):
-        hostkernels.dropout(x, x, 0, ids[:3], cols, 0.5)
+        host.dropout(x, x, 0, ids[:3], cols, 0.5)
     with pytest.raises(ValueError, match="columns: need shape"):
-        hostkernels.dropout(x, x, 0, ids, ids, 0.5)
+        host.dropout(x, x, 0, ids, ids, 0.5)
     whole = np.ones((5, 3), np.float32)
     with pytest.raises(ValueError, match="out overlaps x without being x"):
-        hostkernels.dropout(whole[:4], whole[1:], 0, ids, cols, 0.5)
+        host.dropout(whole[:4], whole[1:], 0, ids, cols, 0.5)
     with pytest.raises(ValueError, match="contiguous"):
-        hostkernels.pack_positive(np.ones((4, 6), np.float32)[:, :3])
+        host.pack_positive(np.ones((4, 6), np.float32)[:, :3])
     with pytest.raises(ValueError, match="bits: need shape"):
-        hostkernels.keep_positive(x, np.ones(3, np.uint8))
+        host.keep_positive(x, np.ones(3, np.uint8))
     with pytest.raises(TypeError, match="rows: need an array of int64"):
-        hostkernels.gather(x, np.array([0, 1], np.int32), x[:2].copy())
+        host.gather(x, np.array([0, 1], np.int32), x[:2].copy())
     for rows, labels, words in (
         ([0, 0], [1, 1], "rows: must rise, got 0 and 0 from position 0 on"),
         ([0, 4], [1, 1], "rows: must lie in 0..3, got 4 at position 1"),
@@ -175,8 +186,8 @@ def test_bad_arguments() -> None:
         ([0, 1], [1], "labels: need shape"),
     ):
         with pytest.raises(ValueError, match=words):
-            hostkernels.cross_entropy(x, np.array(rows), np.array(labels), x, 1.0)
+            host.cross_entropy(x, np.array(rows), np.array(labels), x, 1.0)
     with pytest.raises(ValueError, match="out overlaps x without being x"):
-        hostkernels.cross_entropy(whole[:4], ids[:1], ids[:1], whole[1:], 1.0)
+        host.cross_entropy(whole[:4], ids[:1], ids[:1], whole[1:], 1.0)
     with pytest.raises(ValueError, match="v: need shape"):
-        hostkernels.adam(x.ravel(), x.ravel(), x.ravel().copy(), np.ones(3, np.float32), rate=1, correction=1)
+        host.adam(x.ravel(), x.ravel(), x.ravel().copy(), np.ones(3, np.float32), rate=1, correction=1)

@@ -1,7 +1,8 @@
-"""The host kernels, compiled from their sources with the address and undefined-behaviour sanitizers, run by `host_driver.c`, and
-the smallest cuts of one of them by `cut_driver.c`.
+"""The host kernels, compiled from their sources with the address and undefined-behaviour sanitizers, run by
+`host_driver.c`, and the smallest cuts of one of them by `cut_driver.c`.
 
-Kernels are one template for any number of vectors; no more than three make the panels run at small widths and compile fast.
+Kernels are one template for any number of vectors; no more than three make the panels run at small widths and
+compile fast.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from distgnn.resources import kernels_folder
+from distgnn.local.resources import kernels_folder
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
@@ -22,7 +23,17 @@ DRIVER = Path(__file__).with_name("host_driver.c")
 
 def compile_c(sources: list[Path], program: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     include = f"-I{kernels_folder() / 'host'}"
-    command = [str(COMPILER), "-std=gnu11", "-g1", *flags, include, *map(str, sources), "-o", str(program), "-lm"]
+    command = [
+        str(COMPILER),
+        "-std=gnu11",
+        "-g1",
+        *flags,
+        include,
+        *map(str, sources),
+        "-o",
+        str(program),
+        "-lm",
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=500)
 
 
@@ -41,7 +52,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def output(sources: list[Path], program: Path, *flags: str) -> str:
     """What the program compiled from these prints; it must not fail."""
-    built = compile_c(sources, program, *SANITIZERS, "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Werror", *flags)
+    built = compile_c(
+        sources, program, *SANITIZERS, "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Werror", *flags
+    )
     assert built.returncode == 0, built.stderr
     done = subprocess.run([str(program)], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr

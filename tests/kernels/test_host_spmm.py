@@ -1,4 +1,6 @@
-"""The host SpMM kernels against SciPy in float64: every instruction set of this machine, every width class, every option."""
+"""The host SpMM kernels against SciPy in float64: every instruction set of this machine, every width class,
+every option.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,18 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from distgnn import backend, hostkernels
+from distgnn.arrays import backend
+from distgnn.arrays.csr import CSR
 from distgnn.gallery import awkward
-from distgnn.matrix import CSR
+from distgnn.local import host
 
-pytestmark = pytest.mark.skipif(hostkernels.module() is None, reason="host kernels not built")
+pytestmark = pytest.mark.skipif(host.module() is None, reason="host kernels not built")
 
-ISAS = hostkernels.module().isas() if hostkernels.module() else []
+ISAS = host.module().isas() if host.module() else []
 WIDTHS = [1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 41, 64, 100, 128, 129, 256, 602, 1024]
 SHAPES = awkward()
-#: Relative to the sum of the magnitudes of the terms: a few units in the last place times the square root of the row's length.
+#: Relative to the sum of the magnitudes of the terms: a few units in the last place times the square root of
+#: the row's length.
 TOLERANCE = {np.dtype(np.float32): 2e-6, np.dtype(np.float64): 5e-15}
 
 
@@ -29,7 +33,9 @@ def from_bfloat16(x: np.ndarray) -> np.ndarray:
 
 
 def dense(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype, spare: int = 0) -> np.ndarray:
-    """Random numbers of both signs whose rows lie `spare` numbers apart; the gaps hold NaN, which would show up if read."""
+    """Random numbers of both signs whose rows lie `spare` numbers apart; the gaps hold NaN, which would show
+    up if read.
+    """
     whole = np.full((shape[0], shape[1] + spare), np.nan, dtype)
     whole[:, : shape[1]] = rng.standard_normal(shape)
     return whole[:, : shape[1]]
@@ -57,8 +63,13 @@ def test_every_shape_and_width(isa: int, dtype: type, index: type) -> None:
         for width in WIDTHS:
             B = dense(rng, (A.shape[1], width), dtype)
             out = np.full((A.shape[0], width), np.nan, dtype)
-            hostkernels.multiply(A.indptr.astype(index), A.indices.astype(index), values, B, out, isa=isa)
-            assert_close(out, exact @ B.astype(np.float64), abs(exact) @ abs(B.astype(np.float64)), f"{name}, width {width}")
+            host.multiply(A.indptr.astype(index), A.indices.astype(index), values, B, out, isa=isa)
+            assert_close(
+                out,
+                exact @ B.astype(np.float64),
+                abs(exact) @ abs(B.astype(np.float64)),
+                f"{name}, width {width}",
+            )
 
 
 @pytest.mark.parametrize("width", range(1, 70))
@@ -69,31 +80,41 @@ def test_every_narrow_width_apart_and_misaligned(isa: int, width: int) -> None:
         B = dense(rng, (A.shape[1], width), dtype, spare=width % 5)
         whole = np.full((A.shape[0], width + 3), 7.0, dtype)
         values = np.concatenate([[np.nan], A.data]).astype(dtype)[1:]
-        hostkernels.multiply(A.indptr, A.indices, values, B, whole[:, 1 : width + 1], isa=isa)
+        host.multiply(A.indptr, A.indices, values, B, whole[:, 1 : width + 1], isa=isa)
         exact = sp.csr_array((values.astype(np.float64), A.indices, A.indptr), shape=A.shape)
-        assert_close(whole[:, 1 : width + 1].copy(), exact @ B.astype(np.float64), abs(exact) @ abs(B.astype(np.float64)))
+        assert_close(
+            whole[:, 1 : width + 1].copy(),
+            exact @ B.astype(np.float64),
+            abs(exact) @ abs(B.astype(np.float64)),
+        )
         assert (whole[:, 0] == 7).all() and (whole[:, width + 1 :] == 7).all(), "wrote beside the rows of out"
 
 
-@pytest.mark.parametrize("types", [(np.int64, np.int32), (np.int32, np.int64)], ids=["wide-pointers", "wide-indices"])
+@pytest.mark.parametrize(
+    "types", [(np.int64, np.int32), (np.int32, np.int64)], ids=["wide-pointers", "wide-indices"]
+)
 def test_pointers_and_indices_of_different_types(isa: int, types: tuple[type, type]) -> None:
-    """Converted some thousand rows at a time, so the matrix has more; all that goes by row must be counted from the same row."""
+    """Converted some thousand rows at a time, so the matrix has more; all that goes by row must be counted
+    from the same row.
+    """
     rng = np.random.default_rng(6)
     A = sp.random_array((10_000, 50), density=0.05, rng=rng, dtype=np.float32).tocsr()
     B, C, mask = (dense(rng, (size, 9), np.float32, spare=2) for size in (50, 10_000, 10_000))
     scale = rng.standard_normal(10_000).astype(np.float32)
     options = {"row_scale": scale, "mask": mask, "accumulate": True}
     want = C.copy()
-    hostkernels.multiply(A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data, B, want, isa=isa, **options)
+    host.multiply(A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data, B, want, isa=isa, **options)
     for threads in (1, 3):
         got = C.copy()
         pattern = A.indptr.astype(types[0]), A.indices.astype(types[1])
-        hostkernels.multiply(*pattern, A.data, B, got, isa=isa, threads=threads, **options)
+        host.multiply(*pattern, A.data, B, got, isa=isa, threads=threads, **options)
         assert np.array_equal(got, want)
 
 
 def long_rows() -> sp.csr_array:
-    """Rows of 0 to 140 non-zeros: around the length from which on a row is added up in several chains, and all remainders."""
+    """Rows of 0 to 140 non-zeros: around the length from which on a row is added up in several chains, and
+    all remainders.
+    """
     lengths = np.r_[np.arange(140), 0, 33]
     indptr = np.r_[0, np.cumsum(lengths)]
     rng = np.random.default_rng(8)
@@ -108,8 +129,8 @@ def test_looking_ahead_changes_no_bit(isa: int, prefetch: int) -> None:
         for width in (8, 24, 41):
             B = dense(rng, (A.shape[1], width), np.float32)
             got, want = np.empty((2, A.shape[0], width), np.float32)
-            hostkernels.multiply(A.indptr, A.indices, A.data.astype(np.float32), B, got, isa=isa, prefetch=prefetch)
-            hostkernels.multiply(A.indptr, A.indices, A.data.astype(np.float32), B, want, isa=isa, prefetch=2)
+            host.multiply(A.indptr, A.indices, A.data.astype(np.float32), B, got, isa=isa, prefetch=prefetch)
+            host.multiply(A.indptr, A.indices, A.data.astype(np.float32), B, want, isa=isa, prefetch=2)
             assert got.tobytes() == want.tobytes()
 
 
@@ -117,7 +138,10 @@ def test_looking_ahead_changes_no_bit(isa: int, prefetch: int) -> None:
 @pytest.mark.parametrize("width", [1, 2, 4, 6, 8, 12, 16, 24, 32, 48])
 def test_long_rows(isa: int, width: int, dtype: type) -> None:
     A = long_rows()
-    B, scale = np.random.default_rng(width).standard_normal((150, width)).astype(dtype), np.linspace(1, 2, 150).astype(dtype)
+    B, scale = (
+        np.random.default_rng(width).standard_normal((150, width)).astype(dtype),
+        np.linspace(1, 2, 150).astype(dtype),
+    )
     values = A.data.astype(dtype)
     exact = sp.csr_array((values.astype(np.float64), A.indices, A.indptr), shape=A.shape)
     for scaled in (None, scale):
@@ -125,8 +149,10 @@ def test_long_rows(isa: int, width: int, dtype: type) -> None:
         for prefetch in (-1, 0):
             out = np.full((A.shape[0], width), np.nan, dtype)
             options = {"column_scale": scaled, "prefetch": prefetch, "isa": isa}
-            hostkernels.multiply(A.indptr, A.indices, values, B, out, **options)
-            assert_close(out, exact @ weighted, abs(exact) @ abs(weighted), f"width {width}, prefetch {prefetch}")
+            host.multiply(A.indptr, A.indices, values, B, out, **options)
+            assert_close(
+                out, exact @ weighted, abs(exact) @ abs(weighted), f"width {width}, prefetch {prefetch}"
+            )
 
 
 OPTIONS = ["accumulate", "row_scale", "column_scale", "no_values", "bias", "relu", "mask"]
@@ -141,12 +167,23 @@ def test_options(isa: int, dtype: type, chosen: list[str]) -> None:
         A = SHAPES[name]
         m, k = A.shape
         for width in (1, 3, 16, 17, 41, 64, 200, 602):
-            B, out, mask = (dense(rng, shape, dtype, spare=3) for shape in ((k, width), (m, width), (m, width)))
+            B, out, mask = (
+                dense(rng, shape, dtype, spare=3) for shape in ((k, width), (m, width), (m, width))
+            )
             row, column, bias = (rng.uniform(-2, 2, size).astype(dtype) for size in (m, k, width))
             values = None if "no_values" in chosen else A.data.astype(dtype)
-            given = {"row_scale": row, "column_scale": column, "bias": bias, "mask": mask, "accumulate": True, "relu": True}
+            given = {
+                "row_scale": row,
+                "column_scale": column,
+                "bias": bias,
+                "mask": mask,
+                "accumulate": True,
+                "relu": True,
+            }
             want, magnitude = reference(A, values, B, out, {o: given[o] for o in chosen if o in given})
-            hostkernels.multiply(A.indptr, A.indices, values, B, out, isa=isa, **{o: given[o] for o in chosen if o in given})
+            host.multiply(
+                A.indptr, A.indices, values, B, out, isa=isa, **{o: given[o] for o in chosen if o in given}
+            )
             assert_close(np.ascontiguousarray(out), want, magnitude, f"{name}, width {width}")
 
 
@@ -180,7 +217,7 @@ def test_bfloat16_features(isa: int) -> None:
         for width in WIDTHS:
             B = to_bfloat16(rng.standard_normal((A.shape[1], width)))
             out = np.empty((A.shape[0], width), np.float32)
-            hostkernels.multiply(A.indptr, A.indices, values, B, out, isa=isa)
+            host.multiply(A.indptr, A.indices, values, B, out, isa=isa)
             exact = sp.csr_array((values.astype(np.float64), A.indices, A.indptr), shape=A.shape)
             B64 = from_bfloat16(B).astype(np.float64)
             assert_close(out, exact @ B64, abs(exact) @ abs(B64), f"{name}, width {width}")
@@ -192,7 +229,7 @@ def test_threads_give_the_bits_of_one(isa: int) -> None:
     B = dense(rng, (500, 20), np.float32)
     outs = np.empty((3, 3000, 20), np.float32)
     for out, threads in zip(outs, (1, 2, 7), strict=True):
-        hostkernels.multiply(A.indptr, A.indices, A.data, B, out, isa=isa, threads=threads)
+        host.multiply(A.indptr, A.indices, A.data, B, out, isa=isa, threads=threads)
     assert np.array_equal(outs[0], outs[1]) and np.array_equal(outs[0], outs[2])
 
 
@@ -201,7 +238,7 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns(isa: int) -> None:
     B = np.ones((19, 17), np.float32)
     B[4, 9], B[7, 16] = np.nan, np.inf
     out = np.empty((19, 17), np.float32)
-    hostkernels.multiply(A.indptr, A.indices, A.data.astype(np.float32), B, out, isa=isa, relu=True)
+    host.multiply(A.indptr, A.indices, A.data.astype(np.float32), B, out, isa=isa, relu=True)
     assert np.isnan(out[4, 9]) and np.isinf(out[7, 16])
     assert np.isfinite(out).sum() == out.size - 2
 
@@ -238,26 +275,26 @@ def test_bad_arguments(change: dict, error: type, words: str) -> None:
         "indptr": np.array([0, 1, 2, 3]), "indices": np.array([0, 4, 2]), "values": np.ones(3, np.float32),
         "B": np.ones((5, 4), np.float32), "out": np.ones((3, 4), np.float32),
     }  # fmt: skip
-    hostkernels.multiply(**arguments)
+    host.multiply(**arguments)
     with pytest.raises(error, match=words):
-        hostkernels.multiply(**(arguments | change))
+        host.multiply(**(arguments | change))
 
 
 def test_out_must_be_writable_and_its_own() -> None:
     arguments = np.array([0, 1]), np.array([0]), np.ones(1, np.float32)
     B = np.ones((1, 4), np.float32)
     with pytest.raises(ValueError, match="out shares memory with B"):
-        hostkernels.multiply(*arguments, B, B)
+        host.multiply(*arguments, B, B)
     frozen = np.ones((1, 4), np.float32)
     frozen.flags.writeable = False
     with pytest.raises(TypeError, match="out: need a writable array"):
-        hostkernels.multiply(*arguments, B, frozen)
-    hostkernels.multiply(*arguments, frozen, B)
+        host.multiply(*arguments, B, frozen)
+    host.multiply(*arguments, frozen, B)
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 def test_check_finds_what_could_crash(index: type) -> None:
-    check = hostkernels.module().check
+    check = host.module().check
     indptr, indices = np.array([0, 2, 2, 3], index), np.array([0, 4, 2], index)
     check(indptr, indices, 5)
     for bad, words in (
@@ -276,22 +313,25 @@ def test_the_look_ahead_is_chosen_once_and_said(
     seconds: float, chosen: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """0 takes `seconds`: it must be clearly faster than the default, which takes 10."""
-    monkeypatch.setattr(hostkernels.LookAhead, "LEAST_NONZEROS", 1)
+    monkeypatch.setattr(host.LookAhead, "LEAST_NONZEROS", 1)
     clock = iter([0, 10, 20, 39, 40, 59, 60, 79, 80, 80 + seconds] * 5)  # the others take 19
-    monkeypatch.setattr(hostkernels.time, "thread_time", lambda: next(clock))
+    monkeypatch.setattr(host.time, "thread_time", lambda: next(clock))
     A = CSR.from_scipy(SHAPES["prime"].astype(np.float32), backend.get("numpy"))
     B, out = np.ones((31, 16), np.float32), np.empty((31, 16), np.float32)
-    with caplog.at_level("INFO", logger="distgnn.hostkernels"):
+    with caplog.at_level("INFO", logger="distgnn.local.host"):
         for turn in range(27):
             out[...] = np.nan
-            hostkernels.spmm(A, B, out, False)
+            host.spmm(A, B, out, False)
             assert np.allclose(out, SHAPES["prime"] @ B), turn
     assert A.cached["look ahead 16"].chosen == chosen
     assert len(caplog.records) == 1
-    assert f"width 16: prefetches {'by width' if chosen else 'nothing'} (nothing: {seconds:.2g} s, 32 non-zeros" in caplog.text
+    assert (
+        f"width 16: prefetches {'by width' if chosen else 'nothing'} (nothing: {seconds:.2g} s, 32 non-zeros"
+        in caplog.text
+    )
 
 
 def test_nothing_is_tried_where_nothing_is_close() -> None:
-    assert not hostkernels.LookAhead(10, 128).left, "too short to time"
-    assert not hostkernels.LookAhead(1 << 24, 196).left, "wider than three cache lines"
-    assert hostkernels.LookAhead(1 << 24, 128).left
+    assert not host.LookAhead(10, 128).left, "too short to time"
+    assert not host.LookAhead(1 << 24, 196).left, "wider than three cache lines"
+    assert host.LookAhead(1 << 24, 128).left

@@ -1,7 +1,8 @@
-"""What tests of distributed code use: communicators of every size out of one launch, and programs run under mpiexec.
+"""What tests of distributed code use: communicators of every size out of one launch, and programs run under
+mpiexec.
 
-The fixtures ``comm``, ``backend`` and ``shared_tmp_path``, the collective assertion and the hang watchdog are in ``plugin.py``,
-which ``tests/conftest.py`` loads.
+The fixtures ``comm``, ``backend`` and ``shared_tmp_path``, the collective assertion and the hang watchdog are
+in ``plugin.py``, which ``tests/conftest.py`` loads.
 """
 
 from mpi_helpers.communicators import SIZES, subcomm

@@ -1,7 +1,8 @@
 """Communicators of few ranks out of a launch of many, and their return after the test.
 
-An MPI has room for about two thousand communicators (MPICH: 2,048) and code under test rarely frees the ones it splits off. So
-tests get a communicator that remembers its children, and the plugin frees them when the test has ended well on all ranks.
+An MPI has room for about two thousand communicators (MPICH: 2,048) and code under test rarely frees the ones
+it splits off. So tests get a communicator that remembers its children, and the plugin frees them when the
+test has ended well on all ranks.
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ class TrackedComm(MPI.Intracomm):
 
 
 def subcomm(size: int) -> MPI.Intracomm:
-    """The first ``size`` ranks of the launch; the others skip the test. Collective over all ranks of the launch.
+    """The first ``size`` ranks of the launch; the others skip the test. Collective over all ranks of the
+    launch.
 
-    Every rank must call it, in the same order, before it communicates: the ranks that skip meet the others again when the test
-    ends. Skips everywhere where the launch has fewer ranks.
+    Every rank must call it, in the same order, before it communicates: the ranks that skip meet the others
+    again when the test ends. Skips everywhere where the launch has fewer ranks.
     """
     if size > WORLD.Get_size():
         pytest.skip(f"needs {size} ranks, this launch has {WORLD.Get_size()}")
@@ -69,7 +71,9 @@ def free_children() -> None:
 
 
 def abandon() -> None:
-    """After a failure: messages may be under way in these communicators, so make new ones for the tests that follow."""
+    """After a failure: messages may be under way in these communicators, so make new ones for the tests that
+    follow.
+    """
     _children.clear()
     _groups.clear()
 

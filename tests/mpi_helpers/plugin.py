@@ -1,10 +1,12 @@
 """pytest plugin for MPI: a test has one outcome for all ranks, one rank prints it, and no run hangs.
 
-- ``comm`` is a communicator of 1, 2, 3, 4, 6, 8, 9 and 12 ranks in turn (or of those in ``@pytest.mark.ranks(2, 4)``), as far as
-  the launch has them; ranks beyond skip the test.
+- ``comm`` is a communicator of 1, 2, 3, 4, 6, 8, 9 and 12 ranks in turn (or of those in
+  ``@pytest.mark.ranks(2, 4)``), as far as the launch has them; ranks beyond skip the test.
 - A failure on one rank fails the test on every rank, with the failing rank's message.
-- Rank 0 prints the report; what the other ranks would print goes to files, whose folder is named after a failure.
-- A test longer than pytest-timeout's limit, or ranks that wait for one that failed, end the run with the stacks of all ranks.
+- Rank 0 prints the report; what the other ranks would print goes to files, whose folder is named after a
+  failure.
+- A test longer than pytest-timeout's limit, or ranks that wait for one that failed, end the run with the
+  stacks of all ranks.
 """
 
 from __future__ import annotations
@@ -28,8 +30,12 @@ RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("mpi", "tests on several ranks")
-    group.addoption("--ranks-above", type=int, default=0, metavar="P", help="leave out `comm` of up to P ranks")
-    group.addoption("--grace", type=float, default=10, metavar="S", help="seconds for other ranks to end after one failed")
+    group.addoption(
+        "--ranks-above", type=int, default=0, metavar="P", help="leave out `comm` of up to P ranks"
+    )
+    group.addoption(
+        "--grace", type=float, default=10, metavar="S", help="seconds for other ranks to end after one failed"
+    )
 
 
 @pytest.hookimpl(trylast=True)
@@ -42,7 +48,8 @@ class Collective:
     """State of this rank in the run; collective to make and in every hook."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.control = MPI.COMM_WORLD.Dup()  # whatever a failing test leaves in its communicators, ours stays in order
+        # whatever a failing test leaves in its communicators, ours stays in order
+        self.control = MPI.COMM_WORLD.Dup()
         folder = tempfile.mkdtemp(prefix="distgnn-ranks-") if RANK == 0 else None
         self.folder = Path(self.control.bcast(folder))
         self.watchdog = Watchdog(self.folder)
@@ -53,14 +60,18 @@ class Collective:
             config.pluginmanager.register(TerminalReporter(config, log), "terminalreporter")
 
     def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
-        """With --only-mpi, files without tests for several ranks: not each rank must import them and make their tests first."""
+        """With --only-mpi, files without tests for several ranks: not each rank must import them and make
+        their tests first.
+        """
         if not config.getoption("only_mpi", False) or not collection_path.match("test_*.py"):
             return None
         return True if not SEVERAL_RANKS.search(collection_path.read_text()) else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out sizes that this launch does not have or another covers, and with --only-mpi the serial tests."""
+        """Leave out sizes that this launch does not have or another covers, and with --only-mpi the serial
+        tests.
+        """
         kept, left_out = [], []
         for item in items:
             size = item.callspec.params.get("comm") if hasattr(item, "callspec") else None
@@ -116,7 +127,9 @@ class Collective:
             first = min(failures)
             carrier.longrepr = f"rank {first} of {SIZE}: {failures.pop(first)}"
         failures.pop(RANK, None)
-        carrier.sections += [(f"rank {rank} of {SIZE} failed as well", text) for rank, text in failures.items()]
+        carrier.sections += [
+            (f"rank {rank} of {SIZE} failed as well", text) for rank, text in failures.items()
+        ]
         return reports
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter, exitstatus: int) -> None:
@@ -142,7 +155,9 @@ def _text(report: pytest.TestReport) -> str:
 
 
 def _limit(item: pytest.Item) -> float:
-    """Seconds that a test may take: pytest-timeout's limit, and a little more, so that it speaks first where it can."""
+    """Seconds that a test may take: pytest-timeout's limit, and a little more, so that it speaks first where
+    it can.
+    """
     mark = item.get_closest_marker("timeout")
     if mark is not None:
         limit = mark.kwargs.get("timeout", mark.args[0] if mark.args else 0)
@@ -158,26 +173,30 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         sizes = mark.args if mark else communicators.SIZES
         metafunc.parametrize("comm", sizes, indirect=True, ids=[f"P{size}" for size in sizes])
     if "backend" in metafunc.fixturenames:
-        from distgnn import backend
+        from distgnn.arrays import backend
 
         metafunc.parametrize("backend", backend.available(), indirect=True)
 
 
 @pytest.fixture
 def comm(request: pytest.FixtureRequest) -> MPI.Intracomm:
-    """A communicator of the first ranks of the launch, of every size in turn; ranks that are not in it skip the test."""
+    """A communicator of the first ranks of the launch, of every size in turn; ranks that are not in it skip
+    the test.
+    """
     return communicators.subcomm(request.param)
 
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> Any:
     """Every array backend that this machine has."""
-    from distgnn import backend as backends
+    from distgnn.arrays import backend as backends
 
     return backends.get(request.param)
 
 
 @pytest.fixture
 def shared_tmp_path(comm: MPI.Intracomm, tmp_path: Path) -> Path:
-    """One temporary folder for all ranks of ``comm`` (pytest-mpi's ``mpi_tmp_path`` needs all ranks of the launch)."""
+    """One temporary folder for all ranks of ``comm`` (pytest-mpi's ``mpi_tmp_path`` needs all ranks of the
+    launch).
+    """
     return comm.bcast(tmp_path)

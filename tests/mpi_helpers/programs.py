@@ -30,7 +30,11 @@ def clean_environment(**extra: str) -> dict[str, str]:
     launcher = ("PMI", "OMPI_", "PRTE_", "MPI_LOCAL", "MPIR_CVAR", "HYDI_", "HYDRA_", "SLURM_", "DISTGNN_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
     paths = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
-    return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)} | extra
+    return (
+        kept
+        | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+        | extra
+    )
 
 
 def mpiexec(
@@ -71,6 +75,10 @@ def mpiexec(
 
 
 def launcher() -> str:
-    """The mpiexec that goes with this Python: ``$MPIEXEC``, the one beside it (mpich wheel), or the one on the path."""
+    """The mpiexec that goes with this Python: ``$MPIEXEC``, the one beside it (mpich wheel), or the one on
+    the path.
+    """
     beside = Path(sys.executable).parent / "mpiexec"
-    return os.environ.get("MPIEXEC") or (str(beside) if beside.exists() else shutil.which("mpiexec") or "mpiexec")
+    return os.environ.get("MPIEXEC") or (
+        str(beside) if beside.exists() else shutil.which("mpiexec") or "mpiexec"
+    )

@@ -1,8 +1,8 @@
 """Ends a run in which ranks wait for each other for ever, and prints where each of them was.
 
-A rank inside an MPI call runs no Python, so no exception can be raised there. A thread of every rank watches the clock instead.
-When a test is over its time it asks all ranks of this machine for their stacks by a signal that a C handler answers, prints them
-and ends the process; the launcher then ends the others.
+A rank inside an MPI call runs no Python, so no exception can be raised there. A thread of every rank watches
+the clock instead. When a test is over its time it asks all ranks of this machine for their stacks by a signal
+that a C handler answers, prints them and ends the process; the launcher then ends the others.
 """
 
 from __future__ import annotations
@@ -82,7 +82,10 @@ class Watchdog:
         lines = [f"\nHANG: rank {rank} of {size}: {reason}"]
         for other in range(size):
             lines.append(f"--- rank {other} was here, innermost call first ---\n{self._stack(other)}")
-        os.write(self._terminal, "\n".join([*lines, f"HANG: run ended by the watchdog on rank {rank}", ""]).encode())
+        os.write(
+            self._terminal,
+            "\n".join([*lines, f"HANG: run ended by the watchdog on rank {rank}", ""]).encode(),
+        )
         time.sleep(0.2)
         os._exit(1)
 

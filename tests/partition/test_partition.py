@@ -1,4 +1,6 @@
-"""Part vectors: valid, repeatable, within their bounds, and as good as the method says on graphs whose best parts are known."""
+"""Part vectors: valid, repeatable, within their bounds, and as good as the method says on graphs whose best
+parts are known.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,20 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from distgnn import UserError, gallery, hostkernels
+from distgnn import UserError, gallery
 from distgnn import partition as partitions
-from distgnn.partition import METHODS, Pattern, cells, hypergraph, largest_over_mean, measure, metis, partition, volume
+from distgnn.local import host
+from distgnn.partition import (
+    METHODS,
+    Pattern,
+    cells,
+    hypergraph,
+    largest_over_mean,
+    measure,
+    metis,
+    partition,
+    volume,
+)
 
 methods = pytest.mark.parametrize("method", METHODS)
 
@@ -44,7 +57,9 @@ GRAPHS = {
     "directed": random_matrix(90, 400),
     "road": gallery.road(500, features=0, classes=0).A,
     "rmat": gallery.rmat(512, degree=8, features=0, classes=0).A,
-    "a star": sp.csr_array(sp.coo_array((np.ones(80), ([0] * 40 + [*range(1, 41)], [*range(1, 41)] + [0] * 40)), shape=(41, 41))),
+    "a star": sp.csr_array(
+        sp.coo_array((np.ones(80), ([0] * 40 + [*range(1, 41)], [*range(1, 41)] + [0] * 40)), shape=(41, 41))
+    ),
     "no edges": sp.csr_array((30, 30)),
     "only loops": sp.eye_array(30, format="csr"),
 }
@@ -101,18 +116,33 @@ def test_communities_are_found(method: str) -> None:
 
 
 def uneven(directed: bool) -> Pattern:
-    """A graph with hubs and communities of very different size, whose parts send very different volumes if nobody minds."""
-    A = gallery.sbm(4000, communities=60, size_exponent=2.0, degree_exponent=2.5, degree=12, mixing=0.1, features=0, seed=1).A
+    """A graph with hubs and communities of very different size, whose parts send very different volumes if
+    nobody minds.
+    """
+    A = gallery.sbm(
+        4000,
+        communities=60,
+        size_exponent=2.0,
+        degree_exponent=2.5,
+        degree=12,
+        mixing=0.1,
+        features=0,
+        seed=1,
+    ).A
     return Pattern.of(sp.csr_array(sp.triu(A) + sp.tril(A, -2000)) if directed else A)
 
 
 @pytest.mark.parametrize("parts", [8, 16])
 @pytest.mark.parametrize("directed", [False, True])
 def test_volume_evens_out_what_is_sent(parts: int, directed: bool) -> None:
-    """METIS's busiest part sends 1.14 to 1.30 times the average here; without the two bounds that of `volume` 1.22 to 1.34."""
+    """METIS's busiest part sends 1.14 to 1.30 times the average here; without the two bounds that of `volume`
+    1.22 to 1.34.
+    """
     available("volume"), available("metis")
     pattern = uneven(directed)
-    ours, start = (measure(pattern, partition(pattern, parts, method), parts) for method in ("volume", "metis"))
+    ours, start = (
+        measure(pattern, partition(pattern, parts, method), parts) for method in ("volume", "metis")
+    )
     assert largest_over_mean(ours.sends) <= 1.10 < largest_over_mean(start.sends)
     assert largest_over_mean(ours.receives) <= 1.31
     assert largest_over_mean(ours.nonzeros) <= 1.10
@@ -154,9 +184,9 @@ def test_refinement_counts_what_it_moves(graph: str, moves: volume.Moves) -> Non
     before = measure(pattern, part, parts)
     sends, receives = np.empty((2, parts), np.int64)
     volume.kernels().volume_refine(
-        pattern.indptr, pattern.indices, pattern.row_nonzeros, part, sends, receives, capacity=int(2 * pattern.nnz / parts) + 50,
-        send_bound=3, send_least=0, receive_bound=3, total_bound=0, moves=moves, heat=0.5, work=500 * (pattern.n + pattern.nnz),
-        seed=1,
+        pattern.indptr, pattern.indices, pattern.row_nonzeros, part, sends, receives,
+        capacity=int(2 * pattern.nnz / parts) + 50, send_bound=3, send_least=0, receive_bound=3,
+        total_bound=0, moves=moves, heat=0.5, work=500 * (pattern.n + pattern.nnz), seed=1,
     )  # fmt: skip
     q = measure(pattern, part, parts)
     assert (sends.tolist(), receives.tolist()) == (q.sends.tolist(), q.receives.tolist())
@@ -170,8 +200,9 @@ def test_rows_leave_a_part_with_more_than_its_capacity() -> None:
     pattern = Pattern.of(sp.diags_array([np.ones(7), np.ones(7)], offsets=[-1, 1], format="csr"))
     part, weights = np.array([0, 0, 0, 0, 0, 0, 1, 1], np.int32), np.full(8, 5)
     volume.kernels().volume_refine(
-        pattern.indptr, pattern.indices, weights, part, *np.empty((2, 2), np.int64), capacity=20, send_bound=1.1, send_least=2,
-        receive_bound=1.1, total_bound=0, moves=volume.Moves.ROWS, heat=1, work=200 * 22, seed=0,
+        pattern.indptr, pattern.indices, weights, part, *np.empty((2, 2), np.int64), capacity=20,
+        send_bound=1.1, send_least=2, receive_bound=1.1, total_bound=0, moves=volume.Moves.ROWS, heat=1,
+        work=200 * 22, seed=0,
     )  # fmt: skip
     assert np.bincount(part, weights).tolist() == [20, 20]
 
@@ -181,7 +212,9 @@ def test_volume_evens_out_a_road_map(parts: int, most: float) -> None:
     """The hypergraph partitioner's busiest part sends 1.58 and 1.68 times the average here, 38 and 33 rows."""
     available("volume"), available("hypergraph")
     pattern = Pattern.of(gallery.road(30_000, features=0, seed=3).A)
-    ours, best = (measure(pattern, partition(pattern, parts, method), parts) for method in ("volume", "hypergraph"))
+    ours, best = (
+        measure(pattern, partition(pattern, parts, method), parts) for method in ("volume", "hypergraph")
+    )
     assert ours.sends.max() <= 0.8 * best.sends.max()
     assert largest_over_mean(ours.sends) <= most < 1.5 <= largest_over_mean(best.sends)
     assert ours.volume <= 1.06 * best.volume
@@ -197,7 +230,9 @@ def test_a_mesh_starts_from_the_hypergraph_partitioner(graph: str, monkeypatch: 
     start = partition(pattern, 2, "hypergraph")
     refined, refine = [], volume._refine
 
-    def first(coarse: Pattern, weights: np.ndarray, part: np.ndarray, *how: Any, **settings: Any) -> np.ndarray:
+    def first(
+        coarse: Pattern, weights: np.ndarray, part: np.ndarray, *how: Any, **settings: Any
+    ) -> np.ndarray:
         refined.append(part.copy())
         return refine(coarse, weights, part, *how, **settings)
 
@@ -214,9 +249,13 @@ def test_a_mesh_starts_from_the_hypergraph_partitioner(graph: str, monkeypatch: 
 @pytest.mark.parametrize("wanted", [1.05, 100])
 @pytest.mark.parametrize("graph", ["road", "directed"])
 def test_levelling_lets_parts_send_more_but_none_more_than_the_busiest(graph: str, wanted: float) -> None:
-    """Without room for non-zeros rows move only to parts with fewer; with room others do, too, if more is wanted."""
+    """Without room for non-zeros rows move only to parts with fewer; with room others do, too, if more is
+    wanted.
+    """
     available("volume"), available("metis")
-    pattern = Pattern.of(gallery.road(10_000, features=0, seed=1).A) if graph == "road" else uneven(directed=True)
+    pattern = (
+        Pattern.of(gallery.road(10_000, features=0, seed=1).A) if graph == "road" else uneven(directed=True)
+    )
     start = partition(pattern, 8, "metis")
     before = measure(pattern, start, 8)
     total, heaviest = int(wanted * before.volume), before.nonzeros.max()
@@ -224,8 +263,9 @@ def test_levelling_lets_parts_send_more_but_none_more_than_the_busiest(graph: st
     for capacity in (0, heaviest):
         part, sends, receives = start.copy(), *np.empty((2, 8), np.int64)
         volume.kernels().volume_refine(
-            pattern.indptr, pattern.indices, pattern.row_nonzeros, part, sends, receives, capacity=capacity, send_bound=0,
-            send_least=0, receive_bound=0, total_bound=total, moves=volume.Moves.LEVEL, heat=0, work=0, seed=0,
+            pattern.indptr, pattern.indices, pattern.row_nonzeros, part, sends, receives, capacity=capacity,
+            send_bound=0, send_least=0, receive_bound=0, total_bound=total, moves=volume.Moves.LEVEL, heat=0,
+            work=0, seed=0,
         )  # fmt: skip
         after = measure(pattern, part, 8)
         volumes.append(after.volume)
@@ -234,7 +274,9 @@ def test_levelling_lets_parts_send_more_but_none_more_than_the_busiest(graph: st
         assert after.sends.max() <= before.sends.max() and after.receives.max() <= before.receives.max()
         assert after.nonzeros.max() <= heaviest
         if not capacity:
-            assert after.nonzeros.var() < before.nonzeros.var() * (0.05 if (graph, wanted) == ("directed", 100) else 1)
+            assert after.nonzeros.var() < before.nonzeros.var() * (
+                0.05 if (graph, wanted) == ("directed", 100) else 1
+            )
     without, room = volumes
     assert room > without if wanted == 100 else room >= total
 
@@ -246,7 +288,10 @@ def test_what_is_one_road_or_dead_end_is_cut_all_the_same(graph: str) -> None:
     after = np.arange(1, 2000)
     tree = after - 1 - np.random.default_rng(0).integers(0, np.minimum(after, 50))
     grid = np.arange(2000, 2400).reshape(20, 20)
-    streets = [np.stack([grid[:, :-1].ravel(), grid[:, 1:].ravel()]), np.stack([grid[:-1].ravel(), grid[1:].ravel()])]
+    streets = [
+        np.stack([grid[:, :-1].ravel(), grid[:, 1:].ravel()]),
+        np.stack([grid[:-1].ravel(), grid[1:].ravel()]),
+    ]
     ends = {
         "path": [(after - 1, after)],
         "ring": [(after - 1, after), ([1999], [0])],
@@ -268,20 +313,28 @@ def test_neighbourhoods_ask_for_less_when_the_bound_is_kept() -> None:
     volume.kernels().volume_refine(
         pattern.indptr, pattern.indices, pattern.row_nonzeros, part, *np.empty((2, 8), np.int64),
         capacity=int(1.1 * pattern.nnz / 8), send_bound=0, send_least=start.sends.max(), receive_bound=2,
-        total_bound=start.volume, moves=volume.Moves.NEIGHBOURHOODS, heat=5, work=300 * (pattern.n + pattern.nnz), seed=0,
+        total_bound=start.volume, moves=volume.Moves.NEIGHBOURHOODS, heat=5,
+        work=300 * (pattern.n + pattern.nnz), seed=0,
     )  # fmt: skip
     ours = measure(pattern, part, 8)
     assert ours.sends.max() <= 0.8 * start.sends.max() and ours.volume <= start.volume
 
 
 def test_crossings_are_cells_with_their_roads_and_dead_ends() -> None:
-    """Two crossings joined by three roads, a dead end with a fork at the second; a ring apart, and a node on its own."""
+    """Two crossings joined by three roads, a dead end with a fork at the second; a ring apart, and a node on
+    its own.
+    """
     roads = [(0, 2, 3, 1), (0, 4, 1), (0, 1), (1, 5, 6), (5, 7), (8, 9, 10, 8)]
     ends = [(a, b) for road in roads for a, b in zip(road, road[1:], strict=False)]
     A = sp.coo_array((np.ones(len(ends)), np.array(ends).T), shape=(12, 12))
     pattern = Pattern.of(A + A.T)
     cell = cells.crossings(cells.streets(pattern))
-    assert [set(np.flatnonzero(cell == k)) for k in np.unique(cell)] == [{0, 2, 3, 4}, {1, 5, 6, 7}, {8, 9, 10}, {11}]
+    assert [set(np.flatnonzero(cell == k)) for k in np.unique(cell)] == [
+        {0, 2, 3, 4},
+        {1, 5, 6, 7},
+        {8, 9, 10},
+        {11},
+    ]
     part = np.array([0, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0], np.int32)
     coarse, weights, of_cells = cells.contracted(pattern, cell, part)
     assert weights.sum() == pattern.nnz and coarse.nnz == 2
@@ -289,9 +342,21 @@ def test_crossings_are_cells_with_their_roads_and_dead_ends() -> None:
 
 
 def test_chains_are_cells_of_one_part_with_the_same_volume() -> None:
-    """A square of roads of five nodes each between four crossings, with roads across; dead ends from a crossing and a road."""
-    roads = [(0, *range(4, 9), 1), (1, *range(9, 14), 2), (2, *range(14, 19), 3), (3, *range(19, 24), 0), (0, *range(24, 29))]
-    ends = [(a, b) for road in [*roads, (0, 2), (1, 29, 3), (6, 30), (30, 31)] for a, b in zip(road, road[1:], strict=False)]
+    """A square of roads of five nodes each between four crossings, with roads across; dead ends from a
+    crossing and a road.
+    """
+    roads = [
+        (0, *range(4, 9), 1),
+        (1, *range(9, 14), 2),
+        (2, *range(14, 19), 3),
+        (3, *range(19, 24), 0),
+        (0, *range(24, 29)),
+    ]
+    ends = [
+        (a, b)
+        for road in [*roads, (0, 2), (1, 29, 3), (6, 30), (30, 31)]
+        for a, b in zip(road, road[1:], strict=False)
+    ]
     A = sp.coo_array((np.ones(len(ends)), np.array(ends).T), shape=(32, 32))
     pattern = Pattern.of(A + A.T)
     part = np.zeros(32, np.int32)
@@ -319,10 +384,15 @@ def test_chains_are_cells_of_one_part_with_the_same_volume() -> None:
     ],
 )
 def test_refinement_refuses_what_is_no_matrix(changes: dict[str, list[int]], message: str) -> None:
-    if hostkernels.module() is None:
+    if host.module() is None:
         pytest.skip("no compiled host kernels")
     kinds = {"pointers": np.int64, "columns": np.int32, "weights": np.int64, "part": np.int32}
-    arrays = {"pointers": [0, 2, 3, 4], "columns": [1, 2, 0, 2], "weights": [2, 1, 1], "part": [0, 1, 1]} | changes
+    arrays = {
+        "pointers": [0, 2, 3, 4],
+        "columns": [1, 2, 0, 2],
+        "weights": [2, 1, 1],
+        "part": [0, 1, 1],
+    } | changes
     sends, receives = np.empty((2, 2), np.int64)
     with pytest.raises(ValueError, match=message):
         volume.kernels().volume_refine(
@@ -345,8 +415,12 @@ def test_bad_arguments() -> None:
         partition(A[:5], 2, "random")
 
 
-@pytest.mark.parametrize(("method", "package"), [("metis", "pymetis"), ("metis-volume", "pymetis"), ("hypergraph", "mtkahypar")])
-def test_a_missing_package_is_named_with_its_extra(method: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("method", "package"), [("metis", "pymetis"), ("metis-volume", "pymetis"), ("hypergraph", "mtkahypar")]
+)
+def test_a_missing_package_is_named_with_its_extra(
+    method: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, package, None)
     with pytest.raises(UserError, match=rf"{package}; install with: pip install distgnn\[partition\]"):
         partition(GRAPHS["road"], 4, method)

@@ -44,7 +44,11 @@ def test_floating_numbers_are_no_parts(tmp_path: Path) -> None:
 
 
 def test_several_are_asked_for_at_once() -> None:
-    assert [one.name for one in parse("volume:8, metis:4,a/b.part.8:16")] == ["volume-8", "metis-4", "file-16"]
+    assert [one.name for one in parse("volume:8, metis:4,a/b.part.8:16")] == [
+        "volume-8",
+        "metis-4",
+        "file-16",
+    ]
     for text, message in (
         ("volume", "--partition volume: expected METHOD:K or FILE:K, such as volume:8"),
         ("volume:x", "expected METHOD:K"),

@@ -13,7 +13,9 @@ Subsets = dict[int, float]  # bit mask of columns -> probability
 
 
 def subset_probabilities(weights: Sequence[float], count: int) -> Subsets:
-    """Of every set of `count` columns that successive sampling may draw: one by one, in proportion to weight among the rest."""
+    """Of every set of `count` columns that successive sampling may draw: one by one, in proportion to weight
+    among the rest.
+    """
     reached: Subsets = {0: 1.0}
     for _ in range(min(count, np.count_nonzero(weights))):
         after: Subsets = defaultdict(float)
@@ -68,11 +70,15 @@ def p_value_inclusion(members: np.ndarray, subsets: Subsets) -> float:
 
 
 def assert_mean(draws: np.ndarray, expected: np.ndarray, deviations: float = 4.5) -> None:
-    """The mean over axis 0 is the expected one within so many standard errors, entry by entry, and these are small.
+    """The mean over axis 0 is the expected one within so many standard errors, entry by entry, and these are
+    small.
 
-    The relative 1e-4 is for entries that differ from the mean so rarely that their standard error cannot be estimated.
+    The relative 1e-4 is for entries that differ from the mean so rarely that their standard error cannot be
+    estimated.
     """
     error = draws.std(axis=0) / np.sqrt(len(draws))
     off = np.abs(draws.mean(axis=0) - expected)
-    assert (off <= deviations * error + 1e-4 * np.abs(expected)).all(), (off / np.maximum(error, 1e-300)).max()
+    assert (off <= deviations * error + 1e-4 * np.abs(expected)).all(), (
+        off / np.maximum(error, 1e-300)
+    ).max()
     assert (error <= 0.1 * np.abs(expected).max()).all(), "too few draws to tell"

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import distgnn as dg
-from distgnn.algorithms import grids, make_grid
-from distgnn.comm import Comm
+from distgnn.comm.group import Comm
 from distgnn.layout import Cut, Layout, partition
+from distgnn.operators import grids, make_grid
 from distgnn.sampling.fetch import Features
 
-from ..test_comm import StagedBackend
+from ..comm.test_group import StagedBackend
 from .test_spgemm import uneven
 
 
@@ -49,12 +49,17 @@ def test_rows_come_as_asked(comm, backend, how, monkeypatch):
     if how == "staged":
         if backend.on_device:
             pytest.skip("forced on host arrays")
-        monkeypatch.setattr("distgnn.comm._cuda_aware_once", lambda: False)
+        monkeypatch.setattr("distgnn.comm.group._cuda_aware_once", lambda: False)
         backend = StagedBackend()
     if how == "pieces":
         monkeypatch.setattr(Comm, "count_limit", 7)
     for grid in grids_of(comm, backend):
-        for n, f, dtype in ((31, 3, np.float32), (67, 1, np.float64), (2, 5, np.float32), (13, 0, np.float64)):
+        for n, f, dtype in (
+            (31, 3, np.float32),
+            (67, 1, np.float64),
+            (2, 5, np.float32),
+            (13, 0, np.float64),
+        ):
             X = numbers(n, f, dtype)
             for parts in (None, uneven(n, grid.shape["rows"])):
                 features = Features(distributed(grid, X, parts))
@@ -87,7 +92,9 @@ def test_words_equal_the_formula_on_every_rank(comm, backend):
 
 @pytest.mark.ranks(4, 8)
 def test_what_falls_as_one_over_c(comm):
-    """Every rank fetches D₀ ids spread evenly: a process column moves D₀ f (P/c - 1) words, a rank D₀ f (1 - c/P)."""
+    """Every rank fetches D₀ ids spread evenly: a process column moves D₀ f (P/c - 1) words, a rank D₀ f (1 -
+    c/P).
+    """
     P, f = comm.Get_size(), 3
     n = 4 * P
     for grid in grids_of(comm, "numpy"):
@@ -96,7 +103,8 @@ def test_what_falls_as_one_over_c(comm):
         ids = np.random.default_rng(comm.Get_rank()).permutation(n)
         with dg.Ledger() as counted:
             features.fetch(ids)
-        numbers_asked = (P // c - 1) * (n * c // P)  # each other rank of the column asks for this rank's whole block
+        # each other rank of the column asks for this rank's whole block
+        numbers_asked = (P // c - 1) * (n * c // P)
         words = counted.words - numbers_asked
         assert words * P == n * f * (P - c)
         assert sum(grid.along("rows").gather_objects(words)) * c == n * f * (P - c)

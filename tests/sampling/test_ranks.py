@@ -9,8 +9,9 @@ import pytest
 import scipy.sparse as sp
 from mpi4py import MPI
 
-from distgnn.algorithms import grids, make_grid
-from distgnn.sampling import FastGCN, GraphSage, Ladies, Minibatches, Partitioned, Replicated, Saint
+from distgnn.operators import grids, make_grid
+from distgnn.sampling import FastGCN, GraphSage, Ladies, Partitioned, Replicated, Saint
+from distgnn.train import Minibatches
 
 N = 60
 
@@ -26,7 +27,8 @@ def samplers(G: Any) -> list[Any]:
 def edges(samples: list[Any]) -> list[Any]:
     """What a minibatch's blocks hold, in global ids."""
     return [
-        [(block.rows.tolist(), block.cols.tolist(), block.A.toarray().tobytes()) for block in sample.blocks] for sample in samples
+        [(block.rows.tolist(), block.cols.tolist(), block.A.toarray().tobytes()) for block in sample.blocks]
+        for sample in samples
     ]
 
 
@@ -43,8 +45,12 @@ def test_samples_do_not_depend_on_ranks(comm: MPI.Intracomm) -> None:
 
 @pytest.mark.ranks(1, 2, 3, 4, 8)
 @pytest.mark.parametrize("directed", [False, True])
-def test_samples_of_a_partitioned_graph_are_those_of_a_replicated_one(comm: MPI.Intracomm, directed: bool) -> None:
-    """On every 1.5D grid; process row i samples its own minibatches, of which the last may have none. Bounded pieces, too."""
+def test_samples_of_a_partitioned_graph_are_those_of_a_replicated_one(
+    comm: MPI.Intracomm, directed: bool
+) -> None:
+    """On every 1.5D grid; process row i samples its own minibatches, of which the last may have none. Bounded
+    pieces, too.
+    """
     A = sp.csr_array(matrix() if directed else np.maximum(matrix(), matrix().T))
     batches = Minibatches(np.arange(0, N, 2), 4).epoch(5)
     for sizes in grids("1.5d", comm.size):
@@ -53,6 +59,9 @@ def test_samples_of_a_partitioned_graph_are_those_of_a_replicated_one(comm: MPI.
         mine = batches[first : first + 3]
         expected = [edges(sampler.sample(mine, epoch=5, first=first)) for sampler in samplers(Replicated(A))]
         for entries in (None, 5 if comm.size <= 4 else 20):
-            found = [edges(s.sample(mine, epoch=5, first=first)) for s in samplers(Partitioned(grid, A, entries=entries))]
+            found = [
+                edges(s.sample(mine, epoch=5, first=first))
+                for s in samplers(Partitioned(grid, A, entries=entries))
+            ]
             assert found == expected
         grid.free()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from distgnn import hostkernels
+from distgnn.local import host
 from distgnn.sampling.relabel import Relabelling, Stack
 
 N = 40
@@ -15,8 +15,8 @@ N = 40
 @pytest.fixture(params=["compiled", "numpy"])
 def labels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Relabelling:
     if request.param == "numpy":
-        monkeypatch.setattr(hostkernels, "module", lambda: None)
-    elif hostkernels.module() is None:
+        monkeypatch.setattr(host, "module", lambda: None)
+    elif host.module() is None:
         pytest.skip("the host kernels are not built here")
     return Relabelling(N)
 
@@ -28,23 +28,22 @@ def problem(sizes: list[tuple[int, int]], seed: int = 0) -> tuple[Stack, Stack]:
     return ids, Stack.of([generator.choice(N, known, replace=False) for _, known in sizes])
 
 
-SIZES = [
-    [(30, 10)],
-    [(30, 10), (0, 5), (20, 0), (100, 40), (7, 1)],
-    [(0, 0), (0, 3)],
-    [(0, 0), (5, 0)],
-    [],
-]
+SIZES = [[(30, 10)], [(30, 10), (0, 5), (20, 0), (100, 40), (7, 1)], [(0, 0), (0, 3)], [(0, 0), (5, 0)], []]
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-def test_finding_is_a_product_with_the_extraction_matrix(sizes: list[tuple[int, int]], labels: Relabelling) -> None:
+def test_finding_is_a_product_with_the_extraction_matrix(
+    sizes: list[tuple[int, int]], labels: Relabelling
+) -> None:
     """Section 4.2.4: rows of one non-zero each, block b in columns b n ... b n + n - 1, times Q_C."""
     ids, known = problem(sizes)
     k = len(sizes)
     for _ in range(2):  # the table is as it was
         found = labels.find(ids, known)
-    R = sp.csr_array((np.ones(len(ids.ids)), ids.owners * N + ids.ids, np.arange(len(ids.ids) + 1)), shape=(len(ids.ids), k * N))
+    R = sp.csr_array(
+        (np.ones(len(ids.ids)), ids.owners * N + ids.ids, np.arange(len(ids.ids) + 1)),
+        shape=(len(ids.ids), k * N),
+    )
     places = (known.owners * N + known.ids, np.arange(len(known.ids)))
     Q_C = sp.coo_array((np.ones(len(known.ids)), places), shape=(k * N, len(known.ids)))
     product = R @ Q_C.tocsr()
@@ -67,7 +66,7 @@ def test_extending_numbers_everything(sizes: list[tuple[int, int]], labels: Rela
 
 
 def test_ids_outside_of_the_graph_are_refused() -> None:
-    if hostkernels.module() is None:
+    if host.module() is None:
         pytest.skip("the host kernels are not built here")
     for wrong in (-1, N):
         with pytest.raises(ValueError, match=f"must lie in 0..{N - 1}, got {wrong}"):

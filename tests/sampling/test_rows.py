@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from distgnn import hostkernels, rng
+from distgnn import rng
+from distgnn.local import host
 from distgnn.sampling import rows, sample_rows
-from sampling.exact import LEVEL, assert_mean, inclusion_probabilities, p_value, p_value_inclusion, subset_probabilities
+from sampling.exact import (
+    LEVEL,
+    assert_mean,
+    inclusion_probabilities,
+    p_value,
+    p_value_inclusion,
+    subset_probabilities,
+)
 
 DRAWS = 30_000
 
@@ -43,7 +51,9 @@ def test_sets_are_drawn_with_their_exact_probabilities(name: str, count: int) ->
     subsets = subset_probabilities(weights, count)
     assert (members.sum(axis=1) == count).all()
     if max(subsets.values()) > 1 - 1e-4:  # one giant or rounding: what is left over is too rare to count
-        assert (members == (inclusion_probabilities(subsets, len(weights)) > 0.5)).all(axis=1).mean() > 1 - 1e-3
+        assert (members == (inclusion_probabilities(subsets, len(weights)) > 0.5)).all(
+            axis=1
+        ).mean() > 1 - 1e-3
         return
     assert p_value(members, subsets) > LEVEL
     assert p_value_inclusion(members, subsets) > LEVEL
@@ -60,20 +70,24 @@ def test_uniform_rows_take_the_short_way_to_the_same_sample() -> None:
     indptr = np.array([0, 50, 50, 57, 60, 61, 1061])
     keys = keys_of(6)
     for count in (1, 3, 6, 40):
-        short, long = (rows.draw(indptr, weights, count, keys, remaining=True) for weights in (None, np.ones(1061)))
+        short, long = (
+            rows.draw(indptr, weights, count, keys, remaining=True) for weights in (None, np.ones(1061))
+        )
         for one, other in zip(short, long, strict=True):
             assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("count", [1, 3, 6, 40])
-def test_selected_rows_are_drawn_where_they_stand(count: int, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selected_rows_are_drawn_where_they_stand(
+    count: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     A, selected = unequal(), np.array([10, 0, 3, 10, 13, 12, 9, 11])
     keys = keys_of(len(selected))
     expected = A[selected]
     drawn = rows.draw(expected.indptr, None, count, keys)
     if not compiled:
-        monkeypatch.setattr(hostkernels, "module", lambda: None)
+        monkeypatch.setattr(host, "module", lambda: None)
     for _ in range(2):
         found = rows.draw_selected(A.indptr.astype(np.int64), selected, count, keys)
     assert np.array_equal(A.indices[found.positions], expected.indices[drawn.positions])
@@ -81,12 +95,12 @@ def test_selected_rows_are_drawn_where_they_stand(count: int, compiled: bool, mo
 
 
 def test_rows_that_are_not_there_are_refused() -> None:
-    if hostkernels.module() is None:
+    if host.module() is None:
         pytest.skip("the host kernels are not built here")
     scratch = np.zeros(5, np.uint8), np.empty(5), np.empty(2, np.int64), np.empty(1, np.int64)
     for selected, nnz in ((2, 9), (-1, 9), (1, 8)):
         with pytest.raises(ValueError, match=r"must lie in 0..1|row 1 goes from 4 to 9, of 8"):
-            hostkernels.built().sample_selected_rows(
+            host.built().sample_selected_rows(
                 np.array([0, 4, 9]), nnz, np.array([selected]), keys_of(1), *scratch, count=2
             )
 
@@ -104,13 +118,15 @@ def unequal(seed: int = 0) -> sp.csr_array:
 
 @pytest.mark.parametrize("count", [0, 1, 4, 30, 1000])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_compiled_and_numpy_agree_to_the_bit(count: int, weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if hostkernels.module() is None:
+def test_compiled_and_numpy_agree_to_the_bit(
+    count: int, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if host.module() is None:
         pytest.skip("the host kernels are not built here")
     P, keys = unequal(), keys_of(14)
     weights = P.data if weighted else None
     compiled = rows.draw(P.indptr, weights, count, keys, remaining=True)
-    monkeypatch.setattr(hostkernels, "module", lambda: None)
+    monkeypatch.setattr(host, "module", lambda: None)
     plain = rows.draw(P.indptr, weights, count, keys, remaining=True)
     for one, other in zip(compiled, plain, strict=True):
         assert np.array_equal(one, other)
@@ -120,10 +136,12 @@ def test_compiled_and_numpy_agree_to_the_bit(count: int, weighted: bool, monkeyp
 @pytest.mark.parametrize("count", [0, 1, 4, 30, 1000])
 def test_sizes_are_exact(count: int, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not compiled:
-        monkeypatch.setattr(hostkernels, "module", lambda: None)
+        monkeypatch.setattr(host, "module", lambda: None)
     P = unequal()
     S = sample_rows(P, count, keys_of(14))
-    positive = np.array([np.count_nonzero(P.data[a:b]) for a, b in zip(P.indptr[:-1], P.indptr[1:], strict=True)])
+    positive = np.array(
+        [np.count_nonzero(P.data[a:b]) for a, b in zip(P.indptr[:-1], P.indptr[1:], strict=True)]
+    )
     assert np.array_equal(np.diff(S.indptr), np.minimum(positive, count))
     assert S.has_canonical_format and (S.data > 0).all()  # no column twice, no weight of 0
     assert (P - S).multiply(S != 0).nnz == 0  # values are those of P
@@ -152,7 +170,7 @@ def test_a_factor_changes_nothing() -> None:
 @pytest.mark.parametrize("wrong", [-1.0, np.nan, np.inf, 1.5e308])
 def test_wrong_weights(wrong: float, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not compiled:
-        monkeypatch.setattr(hostkernels, "module", lambda: None)
+        monkeypatch.setattr(host, "module", lambda: None)
     P = sp.csr_array(np.array([[1.0, 2, 3, 4], [1.0, 1.5e308, wrong, 4]]))
     with pytest.raises(ValueError, match="row 1 has weights that are negative or not finite"):
         sample_rows(P, 2, keys_of(2))

@@ -1,4 +1,6 @@
-"""The samplers: what blocks hold, exact distributions, unbiased estimates, and that nothing depends on the bulk."""
+"""The samplers: what blocks hold, exact distributions, unbiased estimates, and that nothing depends on the
+bulk.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from distgnn import UserError, hostkernels
+from distgnn import UserError
 from distgnn.gallery import awkward_shapes
+from distgnn.local import host
 from distgnn.sampling import FastGCN, GraphSage, Ladies, Replicated, Saint, Sample, Sampler, layerwise
 from sampling.exact import LEVEL, assert_mean, p_value, p_value_inclusion, subset_probabilities
 
@@ -40,7 +43,9 @@ def same(one: Sample, other: Sample) -> bool:
     if one.loss_weights is not None and other.loss_weights is not None:
         pairs.append((one.loss_weights, other.loss_weights))
     for a, b in zip(one.blocks, other.blocks, strict=True):
-        pairs += [(getattr(a, name), getattr(b, name)) for name in ("rows", "cols", "indptr", "indices", "data")]
+        pairs += [
+            (getattr(a, name), getattr(b, name)) for name in ("rows", "cols", "indptr", "indices", "data")
+        ]
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
@@ -66,7 +71,9 @@ def test_blocks_fit_together_and_hold_edges_of_the_graph(kind: str, name: str) -
     assert len(found) == len(batches)
     for sample, batch in zip(found, batches, strict=True):
         assert kind == "saint" or np.array_equal(sample.batch, batch)
-        assert np.array_equal(sample.blocks[-1].rows, sample.batch) and np.array_equal(sample.blocks[0].cols, sample.inputs)
+        assert np.array_equal(sample.blocks[-1].rows, sample.batch) and np.array_equal(
+            sample.blocks[0].cols, sample.inputs
+        )
         assert np.array_equal(sample.blocks[0].rows, sample.blocks[1].cols)
         assert sample.edges == sum(block.A.nnz for block in sample.blocks)
         for block in sample.blocks:
@@ -74,7 +81,8 @@ def test_blocks_fit_together_and_hold_edges_of_the_graph(kind: str, name: str) -
             block.A.check_format(full_check=True)
             present = SQUARE[name].toarray()[np.ix_(block.rows, block.cols)] != 0
             dense = block.A.toarray()
-            assert ((dense != 0) <= present).all() and np.count_nonzero(dense) == block.nnz  # so no edge twice
+            # so no edge twice
+            assert ((dense != 0) <= present).all() and np.count_nonzero(dense) == block.nnz
             if "sage" not in kind:
                 assert np.array_equal(dense != 0, present)  # all edges between the two layers
 
@@ -87,7 +95,8 @@ def test_sage_takes_so_many_neighbours_and_keeps_the_rows_first(name: str) -> No
         for block, fanout in zip(sample.blocks, (3, 2), strict=True):
             assert np.array_equal(np.diff(block.indptr), np.minimum(degrees[block.rows], fanout))
             assert np.array_equal(block.cols[: len(block.rows)], block.rows)
-            assert set(range(len(block.rows), len(block.cols))) <= set(block.indices.tolist())  # no empty column else
+            # no empty column else
+            assert set(range(len(block.rows), len(block.cols))) <= set(block.indices.tolist())
             assert np.array_equal(block.A.toarray()[block.A.toarray() != 0], _entries(G.A, block))
 
 
@@ -108,7 +117,11 @@ def test_ladies_draws_neighbours_of_the_layer_above(name: str, importance: str) 
 
 def test_without_rescaling_values_are_those_of_the_graph(directed: sp.csr_array) -> None:
     G, batches = Replicated(directed.astype(np.float32)), batches_of(60)
-    for sampler in (Ladies(G, [9, 7], rescale=False), FastGCN(G, [9, 7], rescale=False), Saint(G, 9, 2, rescale=False)):
+    for sampler in (
+        Ladies(G, [9, 7], rescale=False),
+        FastGCN(G, [9, 7], rescale=False),
+        Saint(G, 9, 2, rescale=False),
+    ):
         for sample in sampler.sample(batches):
             assert sample.loss_weights is None
             for block in sample.blocks:
@@ -121,7 +134,9 @@ def test_with_room_for_all_neighbours_the_product_is_exact(kind: str, directed: 
     H = np.random.default_rng(0).normal(size=(60, 4))
     for sample in SAMPLERS[kind](Replicated(directed), [60, 60]).sample(batches_of(60)):
         top, bottom = sample.blocks[1].A, sample.blocks[0].A
-        np.testing.assert_allclose(top @ (bottom @ H[sample.inputs]), (directed @ (directed @ H))[sample.batch], atol=1e-12)
+        np.testing.assert_allclose(
+            top @ (bottom @ H[sample.inputs]), (directed @ (directed @ H))[sample.batch], atol=1e-12
+        )
 
 
 def test_stored_zeros_are_no_edges() -> None:
@@ -172,12 +187,14 @@ def test_pieces_and_missing_kernels_change_nothing(
         sampler.graph.entries = limit
         monkeypatch.setattr(layerwise, "PIECE", limit)
         assert all(same(a, b) for a, b in zip(sampler.sample(batches), expected, strict=True))
-    monkeypatch.setattr(hostkernels, "module", lambda: None)
+    monkeypatch.setattr(host, "module", lambda: None)
     assert all(same(a, b) for a, b in zip(sampler.sample(batches), expected, strict=True))
 
 
 class Cut:
-    """A graph that is cut by rows, as a partitioned one is: partial products of the three parts are summed, in either order."""
+    """A graph that is cut by rows, as a partitioned one is: partial products of the three parts are summed,
+    in either order.
+    """
 
     def __init__(self, A: sp.csr_array, last_first: bool) -> None:
         self.A, self.shape, self.n, self.dtype, self.last_first = A, A.shape, A.shape[0], A.dtype, last_first
@@ -212,7 +229,10 @@ def test_sums_of_squares_have_the_same_bits_in_any_order() -> None:
     terms = layerwise.squares(values)
     np.testing.assert_allclose(terms, values**2, rtol=2.0**-12)
     sums = {float(np.cumsum(generator.permutation(terms))[-1]) for _ in range(50)}
-    assert len(sums) == 1 and len({float(np.cumsum(generator.permutation(values**2))[-1]) for _ in range(50)}) > 1
+    assert (
+        len(sums) == 1
+        and len({float(np.cumsum(generator.permutation(values**2))[-1]) for _ in range(50)}) > 1
+    )
 
 
 # -- distributions --
@@ -244,13 +264,17 @@ def assert_distributed(inside: np.ndarray, weights: np.ndarray, count: int) -> N
 def test_sage_draws_every_set_of_neighbours_alike(fanout: int) -> None:
     A = small()
     inside = np.zeros((DRAWS, 8), bool)
-    for row, sample in zip(inside, GraphSage(Replicated(A), [fanout]).sample([np.array([0])] * DRAWS), strict=True):
+    for row, sample in zip(
+        inside, GraphSage(Replicated(A), [fanout]).sample([np.array([0])] * DRAWS), strict=True
+    ):
         row[sample.blocks[0].cols[sample.blocks[0].indices]] = True
     assert_distributed(inside, A.toarray()[0] != 0, fanout)
 
 
 def test_sage_draws_for_vertices_and_layers_independently() -> None:
-    """One neighbour each for two vertices with the same two neighbours: all four outcomes alike, also across layers."""
+    """One neighbour each for two vertices with the same two neighbours: all four outcomes alike, also across
+    layers.
+    """
     A = sp.csr_array(np.array([[0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0], [1, 1, 0, 0]], float))
     found = GraphSage(Replicated(A), [1, 1]).sample([np.array([0, 1])] * DRAWS)
     outcomes = np.zeros((DRAWS, 4), bool)
@@ -275,8 +299,12 @@ def test_ladies_draws_by_importance(importance: str, count: int) -> None:
 def test_fastgcn_and_saint_draw_by_column_norms(count: int) -> None:
     A = small()
     weights = (A.toarray() ** 2).sum(axis=0)
-    assert_distributed(members(FastGCN(Replicated(A), [count]).sample([np.array([1])] * DRAWS), 8), weights, count)
-    assert_distributed(members(Saint(Replicated(A), count, 1).sample([np.array([1])] * DRAWS), 8), weights, count)
+    assert_distributed(
+        members(FastGCN(Replicated(A), [count]).sample([np.array([1])] * DRAWS), 8), weights, count
+    )
+    assert_distributed(
+        members(Saint(Replicated(A), count, 1).sample([np.array([1])] * DRAWS), 8), weights, count
+    )
 
 
 # -- estimates --
@@ -346,9 +374,13 @@ def test_other_bad_input() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(SAMPLERS))
-def test_a_fanout_beyond_the_graph_takes_everything_and_no_more_memory(kind: str, directed: sp.csr_array) -> None:
+def test_a_fanout_beyond_the_graph_takes_everything_and_no_more_memory(
+    kind: str, directed: sp.csr_array
+) -> None:
     G, batch = Replicated(directed), np.array([1, 3])
-    huge, enough = (SAMPLERS[kind](G, [size, size]).sample([batch])[0] for size in (10**20, directed.shape[0]))
+    huge, enough = (
+        SAMPLERS[kind](G, [size, size]).sample([batch])[0] for size in (10**20, directed.shape[0])
+    )
     for one, other in zip(huge.blocks, enough.blocks, strict=True):
         assert one.rows.tolist() == other.rows.tolist() and one.cols.tolist() == other.cols.tolist()
         np.testing.assert_array_equal(one.A.toarray(), other.A.toarray())

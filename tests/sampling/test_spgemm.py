@@ -9,19 +9,30 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
-from distgnn import csr_rows
-from distgnn.algorithms import grids, make_grid
 from distgnn.gallery import awkward, rmat
 from distgnn.layout import partition
-from distgnn.matrix import LocalBlocks
+from distgnn.local import csr_rows
+from distgnn.operators import grids, make_grid
+from distgnn.operators.sources import LocalBlocks
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.store import Store
-from gcn.stores import small_store
+from train.stores import small_store
 
-from ..test_comm import StagedBackend
+from ..comm.test_group import StagedBackend
 
 MATRICES = awkward()
-SOME = ("prime", "directed", "stored_zeros", "mixed_sign", "block_of_empty_rows", "hub_row", "wide", "tall", "two", "no_edges")
+SOME = (
+    "prime",
+    "directed",
+    "stored_zeros",
+    "mixed_sign",
+    "block_of_empty_rows",
+    "hub_row",
+    "wide",
+    "tall",
+    "two",
+    "no_edges",
+)
 
 
 def one_per_row(n, seed, rows=None):
@@ -81,9 +92,13 @@ def test_partitioned_equals_scipy_on_every_grid(comm, backend):
                     C = graph.multiply(Q)
                     check_canonical(C)
                     assert C.shape == (Q.shape[0], A.shape[1]) and C.dtype == A.dtype
-                    np.testing.assert_allclose(C.toarray(), (Q @ A).toarray(), rtol=1e-13, atol=1e-15, err_msg=name)
+                    np.testing.assert_allclose(
+                        C.toarray(), (Q @ A).toarray(), rtol=1e-13, atol=1e-15, err_msg=name
+                    )
                     np.testing.assert_array_equal(Q.toarray(), before.toarray())
-                    replicas = grid.along("reps").gather_objects((C.indptr.tolist(), C.indices.tolist(), C.data.tobytes()))
+                    replicas = grid.along("reps").gather_objects(
+                        (C.indptr.tolist(), C.indices.tolist(), C.data.tobytes())
+                    )
                     assert all(other == replicas[0] for other in replicas)
                     if make is one_per_row:
                         same(C, whole.multiply(Q))
@@ -110,7 +125,9 @@ def test_integer_values_are_the_same_to_the_bit_in_both_forms(comm, dtype):
 
 
 def expected_words(A, Qs, grid, parts, pieces=None):
-    """By counting what is asked and answered: ``pieces`` are the rounds' rows of each process row, default one of all rows."""
+    """By counting what is asked and answered: ``pieces`` are the rounds' rows of each process row, default
+    one of all rows.
+    """
     rows, c = grid.shape["rows"], grid.shape["reps"]
     i, j = grid.coords["rows"], grid.coords["reps"]
     s = -(-rows // c)
@@ -126,7 +143,8 @@ def expected_words(A, Qs, grid, parts, pieces=None):
     rounds = [(Qs, True)] if pieces is None else [([Q[slice(*cut)] for Q, cut in zip(Qs, cuts, strict=True)], False)
                                                   for cuts in pieces]  # fmt: skip
     first = Qs if pieces is not None else None
-    for needs in ([first] if first is not None else []) + [Q for Q, _ in rounds]:  # row numbers that reach this rank
+    # row numbers that reach this rank
+    for needs in ([first] if first is not None else []) + [Q for Q, _ in rounds]:
         if i in stages(j):
             words += sum(len(columns(needs[other], i)) for other in range(rows) if other != i)
     words += sum(len(columns(Qs[i], q)) for q in stages(j) if q != i)  # lengths
@@ -173,7 +191,9 @@ def test_pieces_together_are_the_whole(comm, entries):
             graph, whole = Partitioned(grid, A, entries=entries), Replicated(A)
             with dg.Ledger() as counted:
                 pieces = list(graph.pieces(Qs[i]))
-            assert [row for (first, last), _ in pieces for row in range(first, last)] == list(range(Qs[i].shape[0]))
+            assert [row for (first, last), _ in pieces for row in range(first, last)] == list(
+                range(Qs[i].shape[0])
+            )
             for (first, last), C in pieces:
                 assert C.shape[0] == last - first >= 1 and (C.nnz <= entries or last == first + 1)
             same(graph.multiply(Qs[i]), whole.multiply(Qs[i]))
@@ -311,6 +331,7 @@ def test_mapped_values(comm):
         for graph in (Replicated(A), Partitioned(grid, A)):
             squares = graph.map(np.square)
             np.testing.assert_allclose(squares.multiply(Q).toarray(), (Q @ A.power(2)).toarray(), rtol=1e-13)
-            np.testing.assert_allclose(graph.multiply(Q).toarray(), (Q @ A).toarray(), rtol=1e-13)  # as it was
+            # as it was
+            np.testing.assert_allclose(graph.multiply(Q).toarray(), (Q @ A).toarray(), rtol=1e-13)
     with pytest.raises(ValueError, match="makes bool"):
         Replicated(A).map(np.isfinite)

@@ -38,7 +38,11 @@ class Graph(Source):
     def edges(self) -> Iterator[Edges]:
         for lo in range(0, len(self.pairs), self.chunk):
             piece = slice(lo, lo + self.chunk)
-            yield self.pairs[piece, 0], self.pairs[piece, 1], None if self.weights is None else self.weights[piece]
+            yield (
+                self.pairs[piece, 0],
+                self.pairs[piece, 1],
+                None if self.weights is None else self.weights[piece],
+            )
 
     def features(self, ids: np.ndarray) -> np.ndarray:
         return self.X[ids]
@@ -118,7 +122,9 @@ AWKWARD: dict[str, Graph] = {
     "hub": Graph(37, [[5, i] for i in range(37)] + [[i, 30] for i in range(37)], width=1),
     "isolated nodes": Graph(23, [[1, 2], [2, 21]]),
     "directed": random_graph(29, 80, directed=True),
-    "directed acyclic": Graph(17, [[j, i] for i in range(17) for j in range(i) if (i * j) % 3 == 1], directed=True),
+    "directed acyclic": Graph(
+        17, [[j, i] for i in range(17) for j in range(i) if (i * j) % 3 == 1], directed=True
+    ),
     "weighted": random_graph(31, 120, weighted=True, width=2),
     "weighted directed": random_graph(26, 90, weighted=True, directed=True),
     "weighted loops": Graph(4, [[0, 0], [1, 1], [0, 1], [2, 3], [2, 3]], [0.25, 7, 2, 0.5, 0.75]),

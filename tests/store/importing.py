@@ -15,7 +15,9 @@ from distgnn.store.source import EDGE_CHUNK, ImportOptions, Source
 
 
 def adjacency(source: Source) -> np.ndarray:
-    """The dense matrix that the writer would make of the source: reverses added, of repeated entries the largest."""
+    """The dense matrix that the writer would make of the source: reverses added, of repeated entries the
+    largest.
+    """
     matrix = np.zeros((source.n, source.n))
     for src, dst, weight in source.edges():
         assert src.dtype == dst.dtype == np.int64 and len(src) == len(dst) <= EDGE_CHUNK
@@ -69,5 +71,5 @@ def write_gz(path: Path, text: str) -> Path:
 def truncate(path: Path, keep: float) -> Path:
     """Cut the file to this share of its bytes."""
     data = path.read_bytes()
-    path.write_bytes(data[:int(len(data) * keep)])
+    path.write_bytes(data[: int(len(data) * keep)])
     return path

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from distgnn import UserError, backend
-from distgnn.comm import Comm
+from distgnn import UserError
+from distgnn.arrays import backend
+from distgnn.comm.group import Comm
 from distgnn.layout import partition
 from distgnn.store import checkpoint, hdf5
 
@@ -62,7 +63,9 @@ def test_what_goes_in_comes_out(tmp_path: Path, alone: Comm) -> None:
 
 @pytest.mark.ranks(1, 2, 3, 4, 6)
 def test_pieces_of_every_rank_make_any_window(comm: MPI.Intracomm, shared_tmp_path: Path) -> None:
-    """Written by P ranks as columns of unequal width, read back as rows on as many, and in windows of all kinds."""
+    """Written by P ranks as columns of unequal width, read back as rows on as many, and in windows of all
+    kinds.
+    """
     ranks, path = group(comm), shared_tmp_path / "c"
     cut = partition(6, ranks.size)
     lo, hi = int(cut[ranks.rank]), int(cut[ranks.rank + 1])
@@ -82,7 +85,9 @@ def test_pieces_of_every_rank_make_any_window(comm: MPI.Intracomm, shared_tmp_pa
 
 
 @pytest.mark.ranks(1, 3)
-def test_a_failed_save_leaves_the_last_one(comm: MPI.Intracomm, shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_leaves_the_last_one(
+    comm: MPI.Intracomm, shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ranks, path = group(comm), shared_tmp_path / "c"
     first, later = ({"W": whole(values)} if ranks.rank == 0 else {} for values in ([1, 1], [0, 0]))
     checkpoint.save(path, ranks, first | {"X": (ranks.rank, 0, X[:1], X.shape)}, {"epoch": 1})

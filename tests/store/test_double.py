@@ -1,4 +1,6 @@
-"""The order `double` (Plexus section 5.1): two permutations, two versions of the matrix, and node arrays on the right side."""
+"""The order `double` (Plexus section 5.1): two permutations, two versions of the matrix, and node arrays on
+the right side.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,16 @@ import scipy.sparse as sp
 
 import distgnn as dg
 from distgnn import UserError, cli
-from distgnn.algorithms import make_grid
 from distgnn.layout import Cut, Layout, partition
+from distgnn.operators import make_grid
 from distgnn.store import Store, load, load_features, load_targets, nodes, prepare
 from distgnn.store.loader import NodeFiles
 
 from .graphs import AWKWARD, Graph, adjacency, assert_same, permuted, random_graph
 from .test_writer import store_small_limits  # noqa: F401
 
-PINNED = [[13, 25, 19, 16, 23, 11], [7, 18, 27, 10, 4, 28]]  # the first ids of the double order of AWKWARD["prime"] with seed 1
+# the first ids of the double order of AWKWARD["prime"] with seed 1
+PINNED = [[13, 25, 19, 16, 23, 11], [7, 18, 27, 10, 4, 28]]
 ORDERS = [("double",), ("double", "original"), ("original", "double")]
 
 
@@ -38,12 +41,16 @@ def whole(order: dg.store.Order) -> sp.csr_array:
 
 
 def check_double(path: Path, graph: Graph, tolerance: float = 1e-6, **options) -> None:
-    """Both versions against each other, against the original order to the bit, and against the dense computation."""
+    """Both versions against each other, against the original order to the bit, and against the dense
+    computation.
+    """
     n, store = graph.n, Store(path)
     even = store.order("double")
     odd = even.layer(1)
     assert even.versions == odd.versions == (even, odd)
-    assert [even.layer(k) for k in (0, 2, -2)] == [even] * 3 and [odd.layer(k) for k in (-1, 1, 3)] == [odd] * 3
+    assert [even.layer(k) for k in (0, 2, -2)] == [even] * 3 and [odd.layer(k) for k in (-1, 1, 3)] == [
+        odd
+    ] * 3
     assert not even.symmetric and not odd.symmetric and even.partition is None
     p, q = even.permutation(0, n), odd.permutation(0, n)
     for version, permutation in ((even, p), (odd, q)):
@@ -76,7 +83,9 @@ def test_both_versions(case: str, orders: tuple[str, ...], tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("store_small_limits")
 @pytest.mark.parametrize("orders", ORDERS[:2], ids="-".join)
-@pytest.mark.parametrize("case", ["prime", "directed", "weighted directed", "isolated nodes", "hub", "two nodes"])
+@pytest.mark.parametrize(
+    "case", ["prime", "directed", "weighted directed", "isolated nodes", "hub", "two nodes"]
+)
 def test_in_many_pieces(case: str, orders: tuple[str, ...], tmp_path: Path) -> None:
     prepare(AWKWARD[case], tmp_path / "g.dg", order=orders)
     check_double(tmp_path / "g.dg", AWKWARD[case])
@@ -84,7 +93,9 @@ def test_in_many_pieces(case: str, orders: tuple[str, ...], tmp_path: Path) -> N
 
 @pytest.mark.parametrize("self_loops", [True, False])
 @pytest.mark.parametrize("normalize", ["gcn", "row", "none"])
-@pytest.mark.parametrize("case", ["prime", "directed", "weighted", "weighted directed", "weighted loops", "isolated nodes"])
+@pytest.mark.parametrize(
+    "case", ["prime", "directed", "weighted", "weighted directed", "weighted loops", "isolated nodes"]
+)
 def test_normalisation(case: str, normalize: str, self_loops: bool, tmp_path: Path) -> None:
     options = {"normalize": normalize, "self_loops": self_loops}
     for orders in ORDERS[1:3]:
@@ -100,7 +111,9 @@ def test_degrees_are_those_of_the_graph(case: str, self_loops: bool, tmp_path: P
         prepare(AWKWARD[case], tmp_path / order, order=(order,), self_loops=self_loops, normalize="none")
     original, double = (Store(tmp_path / order).manifest for order in ("original", "double"))
     assert double["degrees"] == original["degrees"]
-    assert [double[key] for key in ("nnz", "edges", "symmetric")] == [original[key] for key in ("nnz", "edges", "symmetric")]
+    assert [double[key] for key in ("nnz", "edges", "symmetric")] == [
+        original[key] for key in ("nnz", "edges", "symmetric")
+    ]
 
 
 def test_permutations_are_functions_of_seed_and_degrees(tmp_path: Path) -> None:
@@ -110,7 +123,9 @@ def test_permutations_are_functions_of_seed_and_degrees(tmp_path: Path) -> None:
     one, other = (Store(tmp_path / f"{name}.dg").order("double") for name in "gh")
     for k in (0, 1):
         np.testing.assert_array_equal(one.layer(k).permutation(0, 31), other.layer(k).permutation(0, 31))
-    assert one.permutation(0, 6).tolist() == PINNED[0] and one.layer(1).permutation(0, 6).tolist() == PINNED[1]
+    assert (
+        one.permutation(0, 6).tolist() == PINNED[0] and one.layer(1).permutation(0, 6).tolist() == PINNED[1]
+    )
 
 
 def test_partitions_of_a_store_that_begins_with_double(tmp_path: Path) -> None:
@@ -120,14 +135,17 @@ def test_partitions_of_a_store_that_begins_with_double(tmp_path: Path) -> None:
     assert_same(whole(order), permuted(adjacency(graph), order.permutation(0, graph.n)), 1e-6)
 
 
-def test_features_of_the_first_layer_are_read_as_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_of_the_first_layer_are_read_as_they_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph = random_graph(47, 200, width=6, classes=3)
     monkeypatch.setattr(nodes, "SHARD_BYTES", 300)
     prepare(graph, tmp_path / "g.dg", order=("double", "random"))
     store = Store(tmp_path / "g.dg")
     q = store.order("double").layer(-1).permutation(0, 47)
     expected = graph.X[store.order().permutation(0, 47)]
-    np.testing.assert_array_equal(store.features(store.order()), expected)  # the other side has to be gathered
+    # the other side has to be gathered
+    np.testing.assert_array_equal(store.features(store.order()), expected)
     monkeypatch.setattr(NodeFiles, "gather", None)
     for order in (None, "double", store.order().layer(-1)):
         np.testing.assert_array_equal(store.features(order, (9, 31), (1, 4)), graph.X[q[9:31], 1:4])
@@ -139,7 +157,9 @@ def test_the_output_side_must_be_said(tmp_path: Path) -> None:
     store = Store(tmp_path / "g.dg")
     for call in (store.labels, store.split):
         for order in (None, "double"):
-            with pytest.raises(ValueError, match=r'pass store.order\("double"\).layer\(L - 1\) for a network of L layers'):
+            with pytest.raises(
+                ValueError, match=r'pass store.order\("double"\).layer\(L - 1\) for a network of L layers'
+            ):
                 call(order)
         assert len(call("random")) == 31
 
@@ -149,7 +169,8 @@ def test_a_manifest_with_too_many_versions(tmp_path: Path) -> None:
     path = tmp_path / "g.dg" / "manifest.json"
     content = json.loads(path.read_text())
     entry = content["orders"]["double"]
-    assert set(entry) == {"versions"}  # so that a reader that knows but one version finds none, and not the wrong one
+    # so that a reader that knows but one version finds none, and not the wrong one
+    assert set(entry) == {"versions"}
     entry["versions"].append(entry["versions"][0])
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"manifest.json: damaged .order double has 3 versions"):
@@ -162,7 +183,9 @@ def test_non_zeros_of_the_second_version_are_counted_too(tmp_path: Path) -> None
     content = json.loads(path.read_text())
     content["orders"]["double"]["versions"][1]["nnz"][0][0] += 1
     path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"manifest.json: damaged .\d+ non-zeros, but \d+ in the shards of order double"):
+    with pytest.raises(
+        UserError, match=r"manifest.json: damaged .\d+ non-zeros, but \d+ in the shards of order double"
+    ):
         Store(tmp_path / "g.dg")
 
 
@@ -176,7 +199,9 @@ def test_info_has_both_versions(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [version["balance"] for version in described["versions"]] == pytest.approx(balances)
     assert described["balance"] == pytest.approx(max(balances)) and described["shards"] == [2, 3]
     assert described["largest_shard"] == max(shards.max() for shards in counts)
-    assert described["bytes"] == sum(path.stat().st_size for path in (tmp_path / "g.dg/orders/double").rglob("shard*"))
+    assert described["bytes"] == sum(
+        path.stat().st_size for path in (tmp_path / "g.dg/orders/double").rglob("shard*")
+    )
     assert "block_rows" not in described
     assert cli.main(["info", str(tmp_path / "g.dg")]) == 0
     expected = f"non-zeros max/mean {balances[0]:.2f} and {balances[1]:.2f}, in even and odd layers"
@@ -190,7 +215,10 @@ def test_features_and_targets_on_a_grid(comm, shared_tmp_path: Path) -> None:
         prepare(graph, shared_tmp_path / "g.dg", order=("random", "double"))
     comm.Barrier()
     grid = make_grid(comm, "1d")
-    layout, store = Layout(grid, Cut(("rows",), partition(31, comm.Get_size())), Cut()), Store(shared_tmp_path / "g.dg")
+    layout, store = (
+        Layout(grid, Cut(("rows",), partition(31, comm.Get_size())), Cut()),
+        Store(shared_tmp_path / "g.dg"),
+    )
     (lo, hi), order = layout.row_range, store.order("double")
     p, q = (version.permutation(lo, hi) for version in order.versions)
     np.testing.assert_array_equal(load_features(store, layout, "double").block, graph.X[q])

@@ -23,12 +23,22 @@ LABELS = np.array([0, 1, 1, 0, 2])
 
 def parts(matrix, prefix):
     matrix = scipy.sparse.csr_matrix(matrix)
-    return {f"{prefix}data": matrix.data, f"{prefix}indices": matrix.indices, f"{prefix}indptr": matrix.indptr,
-            f"{prefix}shape": matrix.shape}
+    return {
+        f"{prefix}data": matrix.data,
+        f"{prefix}indices": matrix.indices,
+        f"{prefix}indptr": matrix.indptr,
+        f"{prefix}shape": matrix.shape,
+    }
 
 
 def coauthors(path, packed=True, adj="adj_", attr="attr_", **changes):
-    arrays = {**parts(A, adj), **parts(X, attr), "labels": LABELS, "node_names": np.array(["a", {}], dtype=object), **changes}
+    arrays = {
+        **parts(A, adj),
+        **parts(X, attr),
+        "labels": LABELS,
+        "node_names": np.array(["a", {}], dtype=object),
+        **changes,
+    }
     (np.savez_compressed if packed else np.savez)(path, **arrays)
     return path
 
@@ -55,18 +65,21 @@ def test_coauthor_dense_attributes(tmp_path):
     assert np.array_equal(all_features(open_source(tmp_path / "cs.npz")), X)
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"labels": LABELS[:3]}, r"'labels': labels have shape \(3,\)"),
-    ({"labels": LABELS + 0.5}, "expected integers"),
-    ({"labels": np.array(["a"] * N)}, "expected numbers"),
-    ({"labels": LABELS.astype(object)}, "Python objects"),
-    (parts(X[:4], "attr_"), "attributes of 4 nodes for an adjacency matrix of 5"),
-    (parts(np.where(X == 2, np.nan, X), "attr_"), "feature 0 of node 1 is nan"),
-    ({"attr_indices": np.full(6, 9, np.int32)}, r"a feature column lies outside 0\.\.2"),
-    ({"attr_indptr": np.array([0, 1])}, "2 row pointers"),
-    ({"attr_data": np.ones(4)}, "4 values for 6"),
-    ({"adj_shape": [5, 6]}, "5 x 6"),
-])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"labels": LABELS[:3]}, r"'labels': labels have shape \(3,\)"),
+        ({"labels": LABELS + 0.5}, "expected integers"),
+        ({"labels": np.array(["a"] * N)}, "expected numbers"),
+        ({"labels": LABELS.astype(object)}, "Python objects"),
+        (parts(X[:4], "attr_"), "attributes of 4 nodes for an adjacency matrix of 5"),
+        (parts(np.where(X == 2, np.nan, X), "attr_"), "feature 0 of node 1 is nan"),
+        ({"attr_indices": np.full(6, 9, np.int32)}, r"a feature column lies outside 0\.\.2"),
+        ({"attr_indptr": np.array([0, 1])}, "2 row pointers"),
+        ({"attr_data": np.ones(4)}, "4 values for 6"),
+        ({"adj_shape": [5, 6]}, "5 x 6"),
+    ],
+)
 def test_bad_coauthor_archive(tmp_path, changes, words):
     refused(coauthors(tmp_path / "cs.npz", **changes), "cs.npz", words)
 
@@ -98,16 +111,19 @@ def test_reddit_without_ids_and_types(tmp_path):
     assert np.array_equal(all_features(source), X) and source.split is None
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"feature": X[:4]}, "'feature': 4 rows for 5 nodes"),
-    ({"feature": np.where(X == 3, np.inf, X)}, "feature 2 of node .* is inf"),
-    ({"feature": X.astype(object)}, "Python objects"),
-    ({"label": LABELS[:2]}, "'label': 2 entries for 5 nodes"),
-    ({"label": None}, "no array 'label'"),
-    ({"node_types": TYPES + 1}, "0, 1, 2, 3"),
-    ({"node_ids": np.array([0, 1, 2, 3, 3])}, "every node 0..4 once"),
-    ({"node_ids": np.array([1, 2, 3, 4, 5])}, "every node 0..4 once"),
-])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"feature": X[:4]}, "'feature': 4 rows for 5 nodes"),
+        ({"feature": np.where(X == 3, np.inf, X)}, "feature 2 of node .* is inf"),
+        ({"feature": X.astype(object)}, "Python objects"),
+        ({"label": LABELS[:2]}, "'label': 2 entries for 5 nodes"),
+        ({"label": None}, "no array 'label'"),
+        ({"node_types": TYPES + 1}, "0, 1, 2, 3"),
+        ({"node_ids": np.array([0, 1, 2, 3, 3])}, "every node 0..4 once"),
+        ({"node_ids": np.array([1, 2, 3, 4, 5])}, "every node 0..4 once"),
+    ],
+)
 def test_bad_reddit_pair(tmp_path, changes, words):
     refused(reddit(tmp_path / "r", **changes), "reddit_data.npz", words)
 
@@ -123,8 +139,18 @@ EDGES = np.array([[0, 1], [1, 2], [4, 4]])
 
 def generated(folder, **changes):
     folder.mkdir(exist_ok=True)
-    graph = {"format": "distgnn-graph", "version": 1, "kind": "sbm", "n": N, "edges": len(EDGES), "directed": False, "classes": 3,
-             "width": 3, "seed": 1, "parameters": {}}
+    graph = {
+        "format": "distgnn-graph",
+        "version": 1,
+        "kind": "sbm",
+        "n": N,
+        "edges": len(EDGES),
+        "directed": False,
+        "classes": 3,
+        "width": 3,
+        "seed": 1,
+        "parameters": {},
+    }
     write(folder / "graph.json", json.dumps({**graph, **changes}))
     np.save(folder / "edges.npy", EDGES)
     np.save(folder / "features.npy", X.astype(np.float32))
@@ -139,7 +165,9 @@ def test_generated_directory(tmp_path, monkeypatch):
     assert (source.name, source.n, source.width, source.classes, source.edge_count) == ("sbm", N, 3, 3, 3)
     matrix = np.zeros((N, N))
     matrix[EDGES[:, 1], EDGES[:, 0]] = 1
-    assert np.array_equal(adjacency(source), np.maximum(matrix, matrix.T)) and np.array_equal(all_features(source), X)
+    assert np.array_equal(adjacency(source), np.maximum(matrix, matrix.T)) and np.array_equal(
+        all_features(source), X
+    )
     assert source.labels.tolist() == LABELS.tolist() and source.split.tolist() == TYPES.tolist()
     assert np.array_equal(adjacency(open_source(generated(tmp_path / "d", directed=True))), matrix)
     assert open_source(tmp_path / "g", ImportOptions(split="1/0/0")).split.tolist() == [1] * N
@@ -153,18 +181,21 @@ def test_generated_directory_without_features(tmp_path):
     assert source.width == 0 and source.labels is None and source.split is None
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"version": 2}, "schema version 2"),
-    ({"format": "other"}, 'expected "format"'),
-    ({"n": 3}, r"features.npy: shape \(5, 3\), expected \(3, 3\)"),
-    ({"n": 3, "width": 0, "classes": 0}, "split"),
-    ({"n": -1}, '"n" is -1'),
-    ({"n": "5"}, "\"n\" is '5'"),
-    ({"directed": 1}, '"directed" is 1'),
-    ({"edges": 4}, r"edges.npy: int64 of shape \(3, 2\)"),
-    ({"width": 2}, "features.npy: shape"),
-    ({"classes": 2}, r"labels.npy: label 2 lies outside 0\.\.1"),
-])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"version": 2}, "schema version 2"),
+        ({"format": "other"}, 'expected "format"'),
+        ({"n": 3}, r"features.npy: shape \(5, 3\), expected \(3, 3\)"),
+        ({"n": 3, "width": 0, "classes": 0}, "split"),
+        ({"n": -1}, '"n" is -1'),
+        ({"n": "5"}, "\"n\" is '5'"),
+        ({"directed": 1}, '"directed" is 1'),
+        ({"edges": 4}, r"edges.npy: int64 of shape \(3, 2\)"),
+        ({"width": 2}, "features.npy: shape"),
+        ({"classes": 2}, r"labels.npy: label 2 lies outside 0\.\.1"),
+    ],
+)
 def test_bad_description(tmp_path, changes, words):
     refused(generated(tmp_path / "g", **changes), words)
 
@@ -199,7 +230,9 @@ def test_recognition(tmp_path):
     for name in FORMATS:
         if name != "edges":
             refused(tmp_path / "a.xyz", "a.xyz", format=name)
-    assert np.array_equal(adjacency(open_source(tmp_path / "a.xyz", ImportOptions(format="edges"))), [[0, 1], [1, 0]])
+    assert np.array_equal(
+        adjacency(open_source(tmp_path / "a.xyz", ImportOptions(format="edges"))), [[0, 1], [1, 0]]
+    )
     refused(tmp_path, "is a directory; the format edges is a file", format="edges")
     refused(reddit(tmp_path / "r"), "ind.NAME", format="planetoid")
 
@@ -227,7 +260,9 @@ def test_arrays_from_an_archive(tmp_path):
         assert archive.stored("empty").read().shape == archive.read("empty").shape == (0, 3)
         assert archive.read("one") == 2
         streamed = list(archive.stream("c", 5, 11, chunk=4))
-        assert [len(piece) for piece in streamed] == [4, 4, 3] and np.array_equal(np.concatenate(streamed), np.arange(5, 16))
+        assert [len(piece) for piece in streamed] == [4, 4, 3] and np.array_equal(
+            np.concatenate(streamed), np.arange(5, 16)
+        )
 
 
 def test_header_that_promises_more_than_the_file(tmp_path):

@@ -27,7 +27,10 @@ def opened(edges, **options):
 
 
 def test_every_feature_format_gives_the_same_rows(edges, tmp_path):
-    files = [tmp_path / name for name in ("a.npy", "f.npy", "h.npy", "b.npz", "c.npz", "csr.npz", "csc.npz", "coo.npz")]
+    files = [
+        tmp_path / name
+        for name in ("a.npy", "f.npy", "h.npy", "b.npz", "c.npz", "csr.npz", "csc.npz", "coo.npz")
+    ]
     np.save(files[0], X)
     np.save(files[1], np.asfortranarray(X.astype(np.float32)))
     np.save(files[2], X.astype(">f4"))
@@ -63,10 +66,24 @@ def test_json_features_are_binary(edges, tmp_path):
     assert opened(edges, features=more).n == 6
 
 
-@pytest.mark.parametrize("content", [
-    '{"0": [1}', "[1, 2]", '{"a": [1]}', '{"-1": [1]}', '{"0": 1}', '{"0": [-1]}', '{"0": [1.5]}', '{"0": ["x"]}', '{"0": [NaN]}',
-    '{"0": [true]}', '{"0": [1], "00": [2]}', '{"0": [1], "900000000": [2]}', '{"9999999999999999999": []}',
-])
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"0": [1}',
+        "[1, 2]",
+        '{"a": [1]}',
+        '{"-1": [1]}',
+        '{"0": 1}',
+        '{"0": [-1]}',
+        '{"0": [1.5]}',
+        '{"0": ["x"]}',
+        '{"0": [NaN]}',
+        '{"0": [true]}',
+        '{"0": [1], "00": [2]}',
+        '{"0": [1], "900000000": [2]}',
+        '{"9999999999999999999": []}',
+    ],
+)
 def test_bad_json_features(edges, tmp_path, content):
     refused(edges, "x.json", features=str(write(tmp_path / "x.json", content)))
 
@@ -108,27 +125,38 @@ def test_bad_feature_files(edges, tmp_path):
     refused(edges, "s.npy", "expected numbers", features=str(tmp_path / "s.npy"))
     np.savez(tmp_path / "two.npz", a=X, b=X)
     refused(edges, "two.npz", "holds a, b", features=str(tmp_path / "two.npz"))
-    refused(edges, "ragged.csv, line 2", "3 finite numbers",
-            features=str(write(tmp_path / "ragged.csv", "1,2,3\n1,2\n1,2,3\n1,2,3\n")))
+    refused(
+        edges,
+        "ragged.csv, line 2",
+        "3 finite numbers",
+        features=str(write(tmp_path / "ragged.csv", "1,2,3\n1,2\n1,2,3\n1,2,3\n")),
+    )
     refused(edges, "twice.csv", "two rows", features=str(write(tmp_path / "twice.csv", "id,x\n0,1\n0,2\n")))
-    refused(edges, "half.csv, line 2", "no node id", features=str(write(tmp_path / "half.csv", "id,x\n0.5,1\n")))
+    refused(
+        edges, "half.csv, line 2", "no node id", features=str(write(tmp_path / "half.csv", "id,x\n0.5,1\n"))
+    )
     refused(edges, "gone.npy", "no such file", features=str(tmp_path / "gone.npy"))
     refused(edges, "x.bin", "unknown format", features=str(tmp_path / "x.bin"))
 
 
 def test_string_labels_are_sorted_into_classes(edges, tmp_path):
-    path = write(tmp_path / "y.csv", 'id,page,kind\n1,"Voice, The 中国",tv\n0,x,company\n2,"say ""hi""",tv\n3,,\n')
+    path = write(
+        tmp_path / "y.csv", 'id,page,kind\n1,"Voice, The 中国",tv\n0,x,company\n2,"say ""hi""",tv\n3,,\n'
+    )
     source = opened(edges, labels=path)
     assert source.class_names == ["company", "tv"] and source.classes == 2 and source.labels.dtype == np.int32
     assert source.labels.tolist() == [0, 1, 1, -1]
 
 
-@pytest.mark.parametrize(("values", "names", "labels"), [
-    (["10", "9", "9", "10"], ["9", "10"], [1, 0, 0, 1]),
-    (["0", "-1", "2", "1"], ["0", "1", "2"], [0, -1, 2, 1]),
-    (["b", "nan", "a", ""], ["a", "b"], [1, -1, 0, -1]),
-    (["01", "1", "1", "1"], ["01", "1"], [0, 1, 1, 1]),
-])
+@pytest.mark.parametrize(
+    ("values", "names", "labels"),
+    [
+        (["10", "9", "9", "10"], ["9", "10"], [1, 0, 0, 1]),
+        (["0", "-1", "2", "1"], ["0", "1", "2"], [0, -1, 2, 1]),
+        (["b", "nan", "a", ""], ["a", "b"], [1, -1, 0, -1]),
+        (["01", "1", "1", "1"], ["01", "1"], [0, 1, 1, 1]),
+    ],
+)
 def test_order_of_classes(edges, tmp_path, values, names, labels):
     path = write(tmp_path / "y.csv", "".join(f"{k},{value}\n" for k, value in enumerate(values)))
     source = opened(edges, labels=path)
@@ -153,15 +181,18 @@ def test_labels_of_unknown_nodes(edges, tmp_path):
     refused(edges, "z.csv, line 6", "node 4", labels=str(complete), features=str(tmp_path / "x.npy"))
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    ("id,label\n0,a\nx,b\n", "line 3: bad line 'x,b'"),
-    ("id,label\n0,a\n-1,b\n", "line 3: bad line '-1,b'"),
-    ("id,label\n0,a\n1\n", "line 3: bad line '1'"),
-    ("id,label\n0,a\n0,b\n", "line 3: node 0 has a second label"),
-    ("id,label\n0,\n1,\n", "every label is empty"),
-    ("id\n0\n", "1 column"),
-    ("", "0 column"),
-])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("id,label\n0,a\nx,b\n", "line 3: bad line 'x,b'"),
+        ("id,label\n0,a\n-1,b\n", "line 3: bad line '-1,b'"),
+        ("id,label\n0,a\n1\n", "line 3: bad line '1'"),
+        ("id,label\n0,a\n0,b\n", "line 3: node 0 has a second label"),
+        ("id,label\n0,\n1,\n", "every label is empty"),
+        ("id\n0\n", "1 column"),
+        ("", "0 column"),
+    ],
+)
 def test_bad_labels(edges, tmp_path, content, words):
     refused(edges, "y.csv", words, labels=str(write(tmp_path / "y.csv", content)))
 
@@ -171,10 +202,16 @@ def test_companions_of_a_matrix(tmp_path):
     np.save(tmp_path / "x.npy", X[:3])
     labels = write(tmp_path / "y.csv", "0 a\n2 b\n")
     source = opened(path, features=tmp_path / "x.npy", labels=labels, split="0.5/0.5/0")
-    assert source.labels.tolist() == [0, -1, 1] and sorted(source.split.tolist()) == [0, 1, 2] and source.split[1] == 0
+    assert (
+        source.labels.tolist() == [0, -1, 1]
+        and sorted(source.split.tolist()) == [0, 1, 2]
+        and source.split[1] == 0
+    )
     np.save(tmp_path / "x.npy", X)
     refused(path, "4 rows of features for a graph of 3", features=str(tmp_path / "x.npy"))
-    refused(path, "label for node 3", labels=str(write(tmp_path / "y.csv", "".join(f"{k} a\n" for k in range(4)))))
+    refused(
+        path, "label for node 3", labels=str(write(tmp_path / "y.csv", "".join(f"{k} a\n" for k in range(4))))
+    )
 
 
 def test_seeded_split(edges):
@@ -184,11 +221,15 @@ def test_seeded_split(edges):
     assert not np.array_equal(split, random_split(1000, "0.6/0.2/0.1", 6))
     # Ten nodes of seed 0, so that the split of a published run stays what it was.
     assert random_split(10, "0.5/0.3/0.2", 0).tolist() == [3, 1, 2, 2, 2, 3, 1, 1, 1, 1]
-    assert np.bincount(open_source(edges, ImportOptions(split="0.5/0.25/0.25")).split, minlength=4).tolist() == [0, 2, 1, 1]
+    assert np.bincount(
+        open_source(edges, ImportOptions(split="0.5/0.25/0.25")).split, minlength=4
+    ).tolist() == [0, 2, 1, 1]
 
 
-@pytest.mark.parametrize("text", ["", "0.6/0.2", "0.6/0.2/0.2/0.1", "a/b/c", "0.6/0.3/0.2", "-0.1/0.5/0.5", "nan/0/0",
-                                  "0.6,0.2,0.2"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "0.6/0.2", "0.6/0.2/0.2/0.1", "a/b/c", "0.6/0.3/0.2", "-0.1/0.5/0.5", "nan/0/0", "0.6,0.2,0.2"],
+)
 def test_malformed_split(edges, text):
     refused(edges, "--split", "0.6/0.2/0.2", split=text)
 

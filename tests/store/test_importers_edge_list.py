@@ -15,23 +15,26 @@ from .importing import adjacency, refused, truncate, write, write_gz
 PATH_OF_THREE = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
 
 
-@pytest.mark.parametrize("content", [
-    "0,1\n1,2\n",
-    "0,1\n1,2",
-    "0\t1\n1\t2\n",
-    "0 1\n1 2\n",
-    "  0   1 \n1  2\n",
-    "0;1\n1;2\n",
-    "id_1,id_2\n0,1\n1,2\n",
-    '"from node","to node"\r\n0, 1\r\n1, 2\r\n',
-    "# a comment\n# 3 nodes, 2 edges\n0 1\n\n1 2 # the last\n",
-    "# comment before the header\nsource\ttarget\n0\t1\n1\t2\n",
-    "\ufeff0,1\n1,2\n",
-    "\ufeffa,b\n0,1\n1,2\n",
-    '"0","1"\n"1","2"\n',
-    "0,1\n1,0\n1,2\n2,1\n",
-    "0,1\n0,1\n1,2\n",
-])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "0,1\n1,2\n",
+        "0,1\n1,2",
+        "0\t1\n1\t2\n",
+        "0 1\n1 2\n",
+        "  0   1 \n1  2\n",
+        "0;1\n1;2\n",
+        "id_1,id_2\n0,1\n1,2\n",
+        '"from node","to node"\r\n0, 1\r\n1, 2\r\n',
+        "# a comment\n# 3 nodes, 2 edges\n0 1\n\n1 2 # the last\n",
+        "# comment before the header\nsource\ttarget\n0\t1\n1\t2\n",
+        "\ufeff0,1\n1,2\n",
+        "\ufeffa,b\n0,1\n1,2\n",
+        '"0","1"\n"1","2"\n',
+        "0,1\n1,0\n1,2\n2,1\n",
+        "0,1\n0,1\n1,2\n",
+    ],
+)
 def test_spellings_of_one_graph(tmp_path, content):
     source = open_source(write(tmp_path / "small.csv", content))
     assert source.n == 3 and not source.directed and source.width == 0 and source.labels is None
@@ -64,7 +67,9 @@ def test_directed_on_request(tmp_path):
 def test_weights_only_on_request(tmp_path):
     path = write(tmp_path / "a.csv", "src,dst,w\n0,1,0.5\n1,2,3e-1\n")
     assert np.array_equal(adjacency(open_source(path)), PATH_OF_THREE)
-    assert np.allclose(adjacency(open_source(path, ImportOptions(weights=True))), [[0, .5, 0], [.5, 0, .3], [0, .3, 0]])
+    assert np.allclose(
+        adjacency(open_source(path, ImportOptions(weights=True))), [[0, 0.5, 0], [0.5, 0, 0.3], [0, 0.3, 0]]
+    )
 
 
 def test_both_directions_listed_once(tmp_path):
@@ -90,25 +95,28 @@ def test_weights_asked_for_where_none_are(tmp_path):
     refused(write(tmp_path / "a.csv", "0,1\n"), "--weights", "third column", weights=True)
 
 
-@pytest.mark.parametrize(("content", "line", "shown"), [
-    ("0,1\n1,x\n2,3\n", 2, "1,x"),
-    ("0,1\n1,2,3\n", 2, "1,2,3"),
-    ("0,1\n1\n", 2, "1"),
-    ("0,1\n1,\n", 2, "1,"),
-    ("0,1\n,1\n", 2, ",1"),
-    ("0,1\n1.5,2\n", 2, "1.5,2"),
-    ("0,x\n1,2\n", 1, "0,x"),
-    ("a,b\n# note\n\n0,1\n2;3\n", 5, "2;3"),
-    ("0 1\n1 2 # fine\n3 four\n", 3, "3 four"),
-    ("0,1\n-1,2\n", 2, "-1,2"),
-    ("0,1\n99999999999999999999999,2\n", 2, "99999"),
-    ("0,1\n2000000000000,2\n", 2, "2000000000000,2"),
-    ("0,1,1\n1,2,nan\n", 2, "1,2,nan"),
-    ("0,1,1\n1,2,inf\n", 2, "1,2,inf"),
-    ("0,1,1\n1,2\n", 2, "1,2"),
-    ("0,1,1\n1,2,x\n", 2, "1,2,x"),
-    ("0,1\n0x1,2\n", 2, "0x1,2"),
-])
+@pytest.mark.parametrize(
+    ("content", "line", "shown"),
+    [
+        ("0,1\n1,x\n2,3\n", 2, "1,x"),
+        ("0,1\n1,2,3\n", 2, "1,2,3"),
+        ("0,1\n1\n", 2, "1"),
+        ("0,1\n1,\n", 2, "1,"),
+        ("0,1\n,1\n", 2, ",1"),
+        ("0,1\n1.5,2\n", 2, "1.5,2"),
+        ("0,x\n1,2\n", 1, "0,x"),
+        ("a,b\n# note\n\n0,1\n2;3\n", 5, "2;3"),
+        ("0 1\n1 2 # fine\n3 four\n", 3, "3 four"),
+        ("0,1\n-1,2\n", 2, "-1,2"),
+        ("0,1\n99999999999999999999999,2\n", 2, "99999"),
+        ("0,1\n2000000000000,2\n", 2, "2000000000000,2"),
+        ("0,1,1\n1,2,nan\n", 2, "1,2,nan"),
+        ("0,1,1\n1,2,inf\n", 2, "1,2,inf"),
+        ("0,1,1\n1,2\n", 2, "1,2"),
+        ("0,1,1\n1,2,x\n", 2, "1,2,x"),
+        ("0,1\n0x1,2\n", 2, "0x1,2"),
+    ],
+)
 def test_bad_line_is_named(tmp_path, content, line, shown):
     message = refused(write(tmp_path / "a.csv", content), "expected SOURCE")
     assert f"a.csv, line {line}: bad line '{shown}" in message

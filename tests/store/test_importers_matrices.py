@@ -80,35 +80,43 @@ def test_a_matrix_symmetric_but_for_one_weight_stays_directed(tmp_path):
 
 
 def test_a_matrix_without_entries(tmp_path):
-    source = open_source(write(tmp_path / "a.mtx", "%%MatrixMarket matrix coordinate pattern general\n5 5 0\n"))
+    source = open_source(
+        write(tmp_path / "a.mtx", "%%MatrixMarket matrix coordinate pattern general\n5 5 0\n")
+    )
     assert source.n == 5 and list(source.edges()) == []
 
 
 HEAD = "%%MatrixMarket matrix coordinate "
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    ("0,1\n", "line 1: not a Matrix Market file"),
-    ("", "line 1: not a Matrix Market file"),
-    ("%%MatrixMarket matrix array real general\n2 2\n1\n2\n3\n4\n", "array real general is no graph; expected coordinate"),
-    (HEAD + "complex general\n2 2 1\n1 2 1 0\n", "complex"),
-    (HEAD + "real skew-symmetric\n2 2 1\n2 1 1\n", "skew-symmetric"),
-    (HEAD + "complex hermitian\n2 2 1\n2 1 1 0\n", "hermitian"),
-    (HEAD + "real general\n% nothing more\n", "before the size line"),
-    (HEAD + "real general\n2 2\n1 2 1\n", "line 2: bad size line '2 2'"),
-    (HEAD + "real general\n2 -2 1\n1 2 1\n", "line 2: bad size line"),
-    (HEAD + "real general\n% c\n2 3 1\n1 2 1\n", "line 3: the matrix is 2 x 3"),
-    (HEAD + "real general\n2000000000000 2000000000000 1\n1 2 1\n", r"at most 2\*\*40"),
-    (HEAD + "real general\n0 0 0\n", "without nodes"),
-    (HEAD + "real general\n2 2 2\n1 2 1\n0 1 1\n", r"line 4: bad line '0 1 1' \(row outside 1..2\)"),
-    (HEAD + "real general\n2 2 1\n1 3 1\n", r"line 3: bad line '1 3 1' \(column outside 1..2\)"),
-    (HEAD + "real general\n2 2 1\n1 2\n", "line 3: bad line '1 2'; expected ROW COLUMN VALUE"),
-    (HEAD + "pattern general\n2 2 1\n1 2 1\n", "line 3: bad line '1 2 1'; expected ROW COLUMN"),
-    (HEAD + "real general\n2 2 1\n1 2 nan\n", "line 3: bad line '1 2 nan'"),
-    (HEAD + "real general\n2 2 1\n1 two 1\n", "line 3: bad line '1 two 1'"),
-    (HEAD + "real general\n2 2 3\n1 2 1\n", "1 entries, but line 2 promises 3"),
-    (HEAD + "real general\n2 2 1\n1 2 1\n2 1 1\n", "2 entries, but line 2 promises 1"),
-])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("0,1\n", "line 1: not a Matrix Market file"),
+        ("", "line 1: not a Matrix Market file"),
+        (
+            "%%MatrixMarket matrix array real general\n2 2\n1\n2\n3\n4\n",
+            "array real general is no graph; expected coordinate",
+        ),
+        (HEAD + "complex general\n2 2 1\n1 2 1 0\n", "complex"),
+        (HEAD + "real skew-symmetric\n2 2 1\n2 1 1\n", "skew-symmetric"),
+        (HEAD + "complex hermitian\n2 2 1\n2 1 1 0\n", "hermitian"),
+        (HEAD + "real general\n% nothing more\n", "before the size line"),
+        (HEAD + "real general\n2 2\n1 2 1\n", "line 2: bad size line '2 2'"),
+        (HEAD + "real general\n2 -2 1\n1 2 1\n", "line 2: bad size line"),
+        (HEAD + "real general\n% c\n2 3 1\n1 2 1\n", "line 3: the matrix is 2 x 3"),
+        (HEAD + "real general\n2000000000000 2000000000000 1\n1 2 1\n", r"at most 2\*\*40"),
+        (HEAD + "real general\n0 0 0\n", "without nodes"),
+        (HEAD + "real general\n2 2 2\n1 2 1\n0 1 1\n", r"line 4: bad line '0 1 1' \(row outside 1..2\)"),
+        (HEAD + "real general\n2 2 1\n1 3 1\n", r"line 3: bad line '1 3 1' \(column outside 1..2\)"),
+        (HEAD + "real general\n2 2 1\n1 2\n", "line 3: bad line '1 2'; expected ROW COLUMN VALUE"),
+        (HEAD + "pattern general\n2 2 1\n1 2 1\n", "line 3: bad line '1 2 1'; expected ROW COLUMN"),
+        (HEAD + "real general\n2 2 1\n1 2 nan\n", "line 3: bad line '1 2 nan'"),
+        (HEAD + "real general\n2 2 1\n1 two 1\n", "line 3: bad line '1 two 1'"),
+        (HEAD + "real general\n2 2 3\n1 2 1\n", "1 entries, but line 2 promises 3"),
+        (HEAD + "real general\n2 2 1\n1 2 1\n2 1 1\n", "2 entries, but line 2 promises 1"),
+    ],
+)
 def test_bad_matrix_market(tmp_path, content, words):
     refused(write(tmp_path / "a.mtx", content), "a.mtx", words)
 
@@ -162,26 +170,29 @@ def saved(path, **arrays_by_name):
 GOOD = {"format": "csr", "shape": [3, 3], "indptr": [0, 1, 2, 2], "indices": [1, 2], "data": [1.0, 1.0]}
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"shape": [3, 4]}, "3 x 4"),
-    ({"shape": [9]}, "expected a matrix"),
-    ({"shape": [0, 0], "indptr": [0], "indices": np.zeros(0, int), "data": np.zeros(0)}, "without nodes"),
-    ({"format": "dia"}, "format 'dia'"),
-    ({"indices": [1, 3]}, r"node id 3 lies outside 0\.\.2"),
-    ({"indices": [1, -1]}, "node id -1"),
-    ({"indices": [1.0, 2.0]}, "expected integers"),
-    ({"indices": [1]}, "1 indices for 2 values"),
-    ({"indptr": [0, 1, 2]}, "3 row pointers for 3 rows"),
-    ({"indptr": [0, 2, 1, 2]}, "do not rise"),
-    ({"indptr": [0, 1, 2, 3]}, "do not rise"),
-    ({"data": [1.0, np.nan]}, "weight nan"),
-    ({"data": np.array([1, "x"], dtype=object)}, "Python objects, which are pickles and never loaded"),
-    ({"indices": np.array([1, 2], dtype=object)}, "Python objects"),
-    ({"shape": np.array([3, 3], dtype=object)}, "Python objects"),
-    ({"format": np.array({"a": 1}, dtype=object)}, "'format': holds Python objects"),
-    ({"format": 7}, "'format': holds int64, expected a string"),
-    ({"format": ["csr", "csc"]}, "'format': 2 strings"),
-])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"shape": [3, 4]}, "3 x 4"),
+        ({"shape": [9]}, "expected a matrix"),
+        ({"shape": [0, 0], "indptr": [0], "indices": np.zeros(0, int), "data": np.zeros(0)}, "without nodes"),
+        ({"format": "dia"}, "format 'dia'"),
+        ({"indices": [1, 3]}, r"node id 3 lies outside 0\.\.2"),
+        ({"indices": [1, -1]}, "node id -1"),
+        ({"indices": [1.0, 2.0]}, "expected integers"),
+        ({"indices": [1]}, "1 indices for 2 values"),
+        ({"indptr": [0, 1, 2]}, "3 row pointers for 3 rows"),
+        ({"indptr": [0, 2, 1, 2]}, "do not rise"),
+        ({"indptr": [0, 1, 2, 3]}, "do not rise"),
+        ({"data": [1.0, np.nan]}, "weight nan"),
+        ({"data": np.array([1, "x"], dtype=object)}, "Python objects, which are pickles and never loaded"),
+        ({"indices": np.array([1, 2], dtype=object)}, "Python objects"),
+        ({"shape": np.array([3, 3], dtype=object)}, "Python objects"),
+        ({"format": np.array({"a": 1}, dtype=object)}, "'format': holds Python objects"),
+        ({"format": 7}, "'format': holds int64, expected a string"),
+        ({"format": ["csr", "csc"]}, "'format': 2 strings"),
+    ],
+)
 def test_bad_npz(tmp_path, changes, words):
     assert adjacency(open_source(saved(tmp_path / "good.npz", **GOOD))).sum() == 2
     refused(saved(tmp_path / "a.npz", **{**GOOD, **changes}), "a.npz", words, weights=True)

@@ -18,7 +18,17 @@ X = np.array([[0.5, -1], [2, 3], [0, 0], [1e-3, 4]])
 LABELS = [2, 0, 1, 2]
 
 
-def make(root, edges=EDGES, n=4, m=None, features=X, labels=LABELS, split=((0, 1), (2,), (3,)), put=write_gz, end=".csv.gz"):
+def make(
+    root,
+    edges=EDGES,
+    n=4,
+    m=None,
+    features=X,
+    labels=LABELS,
+    split=((0, 1), (2,), (3,)),
+    put=write_gz,
+    end=".csv.gz",
+):
     raw = root / "raw"
     put(raw / f"edge{end}", "".join(f"{a},{b}\n" for a, b in edges))
     put(raw / f"num-node-list{end}", f"{n}\n")
@@ -95,22 +105,28 @@ def test_without_features_labels_and_split(tmp_path):
     assert source.width == 0 and source.labels is None and source.split is None
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"n": 3, "features": None, "labels": None, "split": ()}, r"edge.csv.gz, line 3: bad line '3,0' \(node id outside 0\.\.2\)"),
-    ({"n": 5}, "features of 4 nodes for a graph of 5"),
-    ({"n": "4\n5"}, "num-node-list.csv.gz: expected the size of one graph"),
-    ({"n": "many"}, "num-node-list.csv.gz, line 1"),
-    ({"m": 5}, "edge.csv.gz: 4 edges, but num-edge-list promises 5"),
-    ({"labels": [0, 1, 2]}, r"node-label.csv.gz: labels have shape \(3,\)"),
-    ({"labels": ["0,1"] * 4}, "node-label.csv.gz, line 1"),
-    ({"labels": [0, 1, 0.5, 1]}, "node-label.csv.gz: labels must be whole"),
-    ({"labels": [0, 1, "inf", 1]}, "node-label.csv.gz: labels must be whole"),
-    ({"split": ((0, 1), (1,), (3,))}, "valid.csv.gz: node 1 is in another part"),
-    ({"split": ((0, 1), (2,), (4,))}, "test.csv.gz: node id 4 lies outside"),
-    ({"split": ((0, 1), (2,))}, "test.csv.gz: no such file"),
-    ({"features": [[1, 2], [3, "nan"], [0, 0], [0, 0]]}, "node-feat.csv.gz, line 2"),
-    ({"features": [[1, 2], [3], [0, 0], [0, 0]]}, "node-feat.csv.gz, line 2"),
-])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"n": 3, "features": None, "labels": None, "split": ()},
+            r"edge.csv.gz, line 3: bad line '3,0' \(node id outside 0\.\.2\)",
+        ),
+        ({"n": 5}, "features of 4 nodes for a graph of 5"),
+        ({"n": "4\n5"}, "num-node-list.csv.gz: expected the size of one graph"),
+        ({"n": "many"}, "num-node-list.csv.gz, line 1"),
+        ({"m": 5}, "edge.csv.gz: 4 edges, but num-edge-list promises 5"),
+        ({"labels": [0, 1, 2]}, r"node-label.csv.gz: labels have shape \(3,\)"),
+        ({"labels": ["0,1"] * 4}, "node-label.csv.gz, line 1"),
+        ({"labels": [0, 1, 0.5, 1]}, "node-label.csv.gz: labels must be whole"),
+        ({"labels": [0, 1, "inf", 1]}, "node-label.csv.gz: labels must be whole"),
+        ({"split": ((0, 1), (1,), (3,))}, "valid.csv.gz: node 1 is in another part"),
+        ({"split": ((0, 1), (2,), (4,))}, "test.csv.gz: node id 4 lies outside"),
+        ({"split": ((0, 1), (2,))}, "test.csv.gz: no such file"),
+        ({"features": [[1, 2], [3, "nan"], [0, 0], [0, 0]]}, "node-feat.csv.gz, line 2"),
+        ({"features": [[1, 2], [3], [0, 0], [0, 0]]}, "node-feat.csv.gz, line 2"),
+    ],
+)
 def test_bad_contents(tmp_path, changes, words):
     refused(make(tmp_path / "a", **changes), words)
 

@@ -1,4 +1,6 @@
-"""Planetoid directories: order of test nodes, missing ones, the split, and pickles that ask for anything else."""
+"""Planetoid directories: order of test nodes, missing ones, the split, and pickles that ask for anything
+else.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from distgnn.store.source import ImportOptions
 
 from .importing import adjacency, all_features, refused, truncate, write
 
-# Eight nodes: 0..3 in allx (0 and 1 train), 4, 5 and 7 test nodes in another order; 6 is missing from test.index.
+# Eight nodes: 0..3 in allx (0 and 1 train), 4, 5 and 7 test nodes in another order; 6 is missing from
+# test.index.
 ALLX = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0]], np.float32)
 TX = np.array([[7, 0, 0], [0, 4, 0], [0, 5, 5]], np.float32)
 TEST = [7, 4, 5]
@@ -31,8 +34,15 @@ def one_hot(classes):
 def contents():
     graph = collections.defaultdict(list)
     graph.update(GRAPH)
-    return {"x": scipy.sparse.csr_matrix(ALLX[:2]), "tx": scipy.sparse.csr_matrix(TX), "allx": scipy.sparse.csr_matrix(ALLX),
-            "y": one_hot([0, 2]), "ty": one_hot([1, 2, 0]), "ally": one_hot([0, 2, 1, -1]), "graph": graph}
+    return {
+        "x": scipy.sparse.csr_matrix(ALLX[:2]),
+        "tx": scipy.sparse.csr_matrix(TX),
+        "allx": scipy.sparse.csr_matrix(ALLX),
+        "y": one_hot([0, 2]),
+        "ty": one_hot([1, 2, 0]),
+        "ally": one_hot([0, 2, 1, -1]),
+        "graph": graph,
+    }
 
 
 def make(folder: Path, protocol: int = 2, **changes) -> Path:
@@ -66,7 +76,9 @@ def test_a_node_behind_the_last_test_node(tmp_path):
 
 
 def test_dense_features_and_split_on_request(tmp_path):
-    source = open_source(make(tmp_path / "data", allx=ALLX, tx=TX), ImportOptions(split="0.5/0.25/0.25", seed=3))
+    source = open_source(
+        make(tmp_path / "data", allx=ALLX, tx=TX), ImportOptions(split="0.5/0.25/0.25", seed=3)
+    )
     assert all_features(source)[7, 0] == 7
     assert np.bincount(source.split).tolist() == [2, 3, 1, 2]  # six labelled nodes; 3 and 6 have no label
 
@@ -89,13 +101,29 @@ def test_a_pickle_that_runs_a_program(tmp_path, name, protocol):
     pickle.loads(pickle.dumps(payload, protocol))
     assert proof.exists()  # the payload works
     proof.unlink()
-    refused(make(tmp_path / "data", protocol, **{name: payload}), f"ind.tiny.{name}", "this pickle asks for (posix|nt).system",
-            "only NumPy arrays")
+    refused(
+        make(tmp_path / "data", protocol, **{name: payload}),
+        f"ind.tiny.{name}",
+        "this pickle asks for (posix|nt).system",
+        "only NumPy arrays",
+    )
     assert not proof.exists()
 
 
-@pytest.mark.parametrize("call", [eval, getattr, np.load, np.save, scipy.sparse.load_npz, pickle.loads, collections.OrderedDict,
-                                  Path, bytearray])
+@pytest.mark.parametrize(
+    "call",
+    [
+        eval,
+        getattr,
+        np.load,
+        np.save,
+        scipy.sparse.load_npz,
+        pickle.loads,
+        collections.OrderedDict,
+        Path,
+        bytearray,
+    ],
+)
 def test_nothing_else_is_admitted(tmp_path, call):
     refused(make(tmp_path / "data", graph=Payload(call, ("x",))), "asks for .*" + call.__name__.lstrip("_"))
 
@@ -119,8 +147,16 @@ def test_a_state_that_makes_integers_pointers(tmp_path):
 
 def test_the_list_is_short():
     """Whoever adds to the list must change this test too, and say why."""
-    assert {name for _, name in ALLOWED} == {"_reconstruct", "csr_matrix", "defaultdict", "dtype", "encode", "list", "ndarray",
-                                             "scalar"}
+    assert {name for _, name in ALLOWED} == {
+        "_reconstruct",
+        "csr_matrix",
+        "defaultdict",
+        "dtype",
+        "encode",
+        "list",
+        "ndarray",
+        "scalar",
+    }
 
 
 def damaged(indices, indptr):
@@ -129,25 +165,28 @@ def damaged(indices, indptr):
     return matrix
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"graph": [1, 2]}, "ind.tiny.graph: expected .node"),
-    ({"graph": {0: ["a"]}}, "ind.tiny.graph"),
-    ({"graph": {0: 5}}, "ind.tiny.graph"),
-    ({"graph": {0: [-1]}}, "ind.tiny.graph: node id -1"),
-    ({"graph": {0: [1 << 41]}}, "ind.tiny.graph: node id .* too large"),
-    ({"ally": one_hot([0, 1])}, "ind.tiny.ally: has a side of 2"),
-    ({"ty": one_hot([0, 1])}, "ind.tiny.ty: has a side of 2"),
-    ({"tx": TX[:, :2]}, "ind.tiny.tx: has a side of 2"),
-    ({"tx": TX[:2]}, "ind.tiny.tx: has a side of 2"),
-    ({"y": one_hot([0] * 5)}, "ind.tiny.y: 5 training nodes"),
-    ({"ally": {"a": 1}}, "ind.tiny.ally: expected a matrix of one-hot"),
-    ({"allx": {"a": 1}}, "ind.tiny.allx: not a feature matrix"),
-    ({"allx": np.array([[None]])}, "ind.tiny.allx: .*'O8', expected numbers"),
-    ({"allx": np.ones(4)}, "ind.tiny.allx: not a feature matrix"),
-    ({"allx": damaged([0, 1, 2, 0, 9], [0, 1, 2, 3, 5])}, "ind.tiny.allx: not a feature matrix"),
-    ({"allx": damaged([0, 1, 2, 0, 1], [0, 1, 2, 3, 99])}, "ind.tiny.allx: not a feature matrix"),
-    ({"tx": TX * np.float32("nan")}, "feature .* of node 4 is nan"),
-])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"graph": [1, 2]}, "ind.tiny.graph: expected .node"),
+        ({"graph": {0: ["a"]}}, "ind.tiny.graph"),
+        ({"graph": {0: 5}}, "ind.tiny.graph"),
+        ({"graph": {0: [-1]}}, "ind.tiny.graph: node id -1"),
+        ({"graph": {0: [1 << 41]}}, "ind.tiny.graph: node id .* too large"),
+        ({"ally": one_hot([0, 1])}, "ind.tiny.ally: has a side of 2"),
+        ({"ty": one_hot([0, 1])}, "ind.tiny.ty: has a side of 2"),
+        ({"tx": TX[:, :2]}, "ind.tiny.tx: has a side of 2"),
+        ({"tx": TX[:2]}, "ind.tiny.tx: has a side of 2"),
+        ({"y": one_hot([0] * 5)}, "ind.tiny.y: 5 training nodes"),
+        ({"ally": {"a": 1}}, "ind.tiny.ally: expected a matrix of one-hot"),
+        ({"allx": {"a": 1}}, "ind.tiny.allx: not a feature matrix"),
+        ({"allx": np.array([[None]])}, "ind.tiny.allx: .*'O8', expected numbers"),
+        ({"allx": np.ones(4)}, "ind.tiny.allx: not a feature matrix"),
+        ({"allx": damaged([0, 1, 2, 0, 9], [0, 1, 2, 3, 5])}, "ind.tiny.allx: not a feature matrix"),
+        ({"allx": damaged([0, 1, 2, 0, 1], [0, 1, 2, 3, 99])}, "ind.tiny.allx: not a feature matrix"),
+        ({"tx": TX * np.float32("nan")}, "feature .* of node 4 is nan"),
+    ],
+)
 def test_bad_contents(tmp_path, changes, words):
     refused(make(tmp_path / "data", **changes), words)
 
@@ -165,8 +204,12 @@ def test_missing_and_truncated_files(tmp_path):
 
 def test_bad_test_index(tmp_path):
     folder = make(tmp_path / "data")
-    for content, words in (("7\nfour\n5\n", "line 2: bad line 'four'"), ("7\n3\n5\n", "line 2: bad line '3'"),
-                           ("7\n7\n5\n", "twice"), ("7\n4\n", "tx: has a side of 3")):
+    for content, words in (
+        ("7\nfour\n5\n", "line 2: bad line 'four'"),
+        ("7\n3\n5\n", "line 2: bad line '3'"),
+        ("7\n7\n5\n", "twice"),
+        ("7\n4\n", "tx: has a side of 3"),
+    ):
         write(folder / "ind.tiny.test.index", content)
         refused(folder, words)
 

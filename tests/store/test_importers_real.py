@@ -1,4 +1,6 @@
-"""Published data sets, where they lie beside the clone: in ``../shared/data/cora`` and ``../shared/data/facebook``."""
+"""Published data sets, where they lie beside the clone: in ``../shared/data/cora`` and
+``../shared/data/facebook``.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,23 @@ DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
 def undirected_edges(source: Source) -> int:
     """Distinct pairs without self-loops."""
-    keys = [np.minimum(src, dst)[src != dst] * source.n + np.maximum(src, dst)[src != dst] for src, dst, _ in source.edges()]
+    keys = [
+        np.minimum(src, dst)[src != dst] * source.n + np.maximum(src, dst)[src != dst]
+        for src, dst, _ in source.edges()
+    ]
     return len(np.unique(np.concatenate(keys)))
 
 
 @pytest.mark.skipif(not (DATA / "cora").exists(), reason=f"Cora is not in {DATA}")
 def test_cora():
     source = open_source(DATA / "cora")
-    assert (source.name, source.n, source.width, source.classes, source.directed) == ("cora", 2708, 1433, 7, False)
+    assert (source.name, source.n, source.width, source.classes, source.directed) == (
+        "cora",
+        2708,
+        1433,
+        7,
+        False,
+    )
     assert undirected_edges(source) == 5278
     assert np.bincount(source.split).tolist() == [1068, 140, 500, 1000]
     assert np.bincount(source.labels).tolist() == [351, 217, 418, 818, 426, 298, 180]

@@ -34,7 +34,13 @@ def test_json_has_the_facts(info_store: Path, capsys: pytest.CaptureFixture[str]
     assert code == 0
     A = adjacency(graph)
     degrees = np.diff(A.indptr) - 1
-    assert (facts["n"], facts["nnz"], facts["width"], facts["classes"], facts["edges"]) == (31, A.nnz, 5, 3, 90)
+    assert (facts["n"], facts["nnz"], facts["width"], facts["classes"], facts["edges"]) == (
+        31,
+        A.nnz,
+        5,
+        3,
+        90,
+    )
     assert facts["degrees"] == {
         "min": degrees.min(),
         "mean": pytest.approx(degrees.mean()),
@@ -57,16 +63,25 @@ def test_json_has_the_facts(info_store: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("at_a_time", [1 << 22, 40])
 @pytest.mark.parametrize("ranks", [1, 3, 40])
 def test_balance_and_volume_of_block_rows(
-    ranks: int, at_a_time: int, info_store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ranks: int,
+    at_a_time: int,
+    info_store: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(inspect, "ENTRIES", at_a_time)
     orders = json.loads(answer(capsys, info_store, "--json", "--ranks", f"1,{ranks}")[1])["orders"]
     parts = partition(31, ranks)
     for name, order in orders.items():
         A = permuted(adjacency(AWKWARD["prime"]), Store(info_store).order(name).permutation(0, 31)).toarray()
-        blocks = [[A[parts[i] : parts[i + 1], parts[j] : parts[j + 1]] for j in range(ranks)] for i in range(ranks)]
+        blocks = [
+            [A[parts[i] : parts[i + 1], parts[j] : parts[j + 1]] for j in range(ranks)] for i in range(ranks)
+        ]
         moved = np.array(
-            [[0 if i == j else np.count_nonzero(B.any(axis=0)) for j, B in enumerate(row)] for i, row in enumerate(blocks)]
+            [
+                [0 if i == j else np.count_nonzero(B.any(axis=0)) for j, B in enumerate(row)]
+                for i, row in enumerate(blocks)
+            ]
         )
         nonzeros = [[np.count_nonzero(B) for B in row] for row in blocks]
         nnz = [sum(row) for row in nonzeros]
@@ -76,7 +91,9 @@ def test_balance_and_volume_of_block_rows(
         assert cut["balance"] == pytest.approx(max(nnz) / np.mean(nnz))
         stages = [max(column) for column in zip(*nonzeros, strict=True)]
         assert cut["stage_balance"] == pytest.approx(sum(stages) / np.mean(nnz))
-        worst = [max(column) / np.mean(column) if any(column) else 1 for column in zip(*nonzeros, strict=True)]
+        worst = [
+            max(column) / np.mean(column) if any(column) else 1 for column in zip(*nonzeros, strict=True)
+        ]
         assert cut["stages"] == pytest.approx(worst)
         assert cut["receives"] == moved.sum(axis=1).tolist()
         assert cut["sends"] == moved.sum(axis=0).tolist()
@@ -86,7 +103,11 @@ def test_balance_and_volume_of_block_rows(
 @pytest.mark.parametrize("at_a_time", [1 << 22, 40])
 @pytest.mark.parametrize("grid", [(1, 1), (2, 3), (1, 3), (4, 6), (8, 8), (31, 31), (5, 1)], ids=str)
 def test_balance_of_grids(
-    grid: tuple[int, int], at_a_time: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    grid: tuple[int, int],
+    at_a_time: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those made of whole shards, and those that are not; of both versions of `double`."""
     monkeypatch.setattr(inspect, "ENTRIES", at_a_time)
@@ -100,11 +121,19 @@ def test_balance_of_grids(
         expected = []
         for version in versions:
             A = version.block((0, 29), (0, 29)).toarray() != 0
-            blocks = [np.split(row, partition(29, cols)[1:-1], axis=1) for row in np.split(A, partition(29, rows)[1:-1])]
+            blocks = [
+                np.split(row, partition(29, cols)[1:-1], axis=1)
+                for row in np.split(A, partition(29, rows)[1:-1])
+            ]
             expected.append(np.array([[np.count_nonzero(block) for block in row] for row in blocks]))
         balances = [counts.max() / counts.mean() for counts in expected]
         for version, counts in zip(facts.get("versions", [facts]), expected, strict=True):
-            assert version["cuts"][0] == {"grid": [1, 1], "largest": counts.sum(), "mean": counts.sum(), "balance": 1.0}
+            assert version["cuts"][0] == {
+                "grid": [1, 1],
+                "largest": counts.sum(),
+                "mean": counts.sum(),
+                "balance": 1.0,
+            }
             assert version["cuts"][1] == {
                 "grid": [rows, cols], "largest": counts.max(), "mean": pytest.approx(counts.mean()),
                 "balance": pytest.approx(counts.max() / counts.mean()),
@@ -130,11 +159,15 @@ def test_text(info_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_random_order_evens_the_stages_out(tmp_path: Path) -> None:
-    """Communities one after the other fill the blocks on the diagonal, so that in every stage one rank does all the work."""
+    """Communities one after the other fill the blocks on the diagonal, so that in every stage one rank does
+    all the work.
+    """
     n, P = 400, 4
     rng = np.random.default_rng(0)
     edges = np.concatenate([rng.integers(lo, lo + 100, (1500, 2)) for lo in range(0, n, 100)])
-    prepare(Graph(n, edges), tmp_path / "g.dg", order=("original", "random"), self_loops=False, normalize="none")
+    prepare(
+        Graph(n, edges), tmp_path / "g.dg", order=("original", "random"), self_loops=False, normalize="none"
+    )
     orders = inspect.describe(Store(tmp_path / "g.dg"), [P])["orders"]
     original, random = (orders[name]["block_rows"][0] for name in ("original", "random"))
     assert original["stages"] == [P] * P and original["balance"] < 1.1 < P - 1 < original["stage_balance"]
@@ -169,10 +202,15 @@ def test_verify_finds_a_changed_byte(info_store: Path, capsys: pytest.CaptureFix
         (["@", "--shards", "2x2,0x4"], "--shards '0x4': expected ROWSxCOLUMNS, such as 4x4"),
         (["@", "--shards", "2x2,"], "--shards '': expected ROWSxCOLUMNS, such as 4x4"),
         (["@", "--shards", "8x8,4x32"], "--shards 4x32: the matrix is 31 x 31, so at most 31x31 is possible"),
-        (["@", "--shards", "999x999"], "--shards 999x999: 998001 shards; at most 65536 are possible, such as 256x256"),
+        (
+            ["@", "--shards", "999x999"],
+            "--shards 999x999: 998001 shards; at most 65536 are possible, such as 256x256",
+        ),
     ],
 )
-def test_bad_input(words: list[str], message: str, info_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(
+    words: list[str], message: str, info_store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, err = answer(capsys, *(word.replace("@", str(info_store)) for word in words))
     assert (code, out) == (2, "")
     assert message in err

@@ -76,7 +76,9 @@ def test_dtype_can_be_chosen(store_path: Path) -> None:
 
 @pytest.mark.parametrize("piece", [8 << 20, 30])
 @pytest.mark.parametrize("order", ["random", "original", None])
-def test_windows_of_node_arrays(order: str | None, piece: int, store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_of_node_arrays(
+    order: str | None, piece: int, store_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loader, "PIECE_BYTES", piece)
     store = Store(store_path)
     p = store.order(order).permutation(0, 47)
@@ -183,8 +185,14 @@ def test_a_file_is_not_a_store(tmp_path: Path) -> None:
         (None, "not a distgnn store, it has no manifest.json"),
         ("{", "not readable as JSON"),
         ("[1]", "not a distgnn store"),
-        ('{"name": "my web app"}', 'not a distgnn store; its manifest.json does not say "format": "distgnn-store"'),
-        ('{"format": "distgnn-store", "version": 2}', "store schema version 2, this distgnn reads version 1; make it again"),
+        (
+            '{"name": "my web app"}',
+            'not a distgnn store; its manifest.json does not say "format": "distgnn-store"',
+        ),
+        (
+            '{"format": "distgnn-store", "version": 2}',
+            "store schema version 2, this distgnn reads version 1; make it again",
+        ),
         ('{"format": "distgnn-store", "version": 1}', "manifest.json: damaged"),
         ('{"format": "distgnn-store"}', "manifest.json: damaged .it does not say its schema version"),
     ],
@@ -248,7 +256,9 @@ def test_a_pipe_is_not_a_manifest(tmp_path: Path) -> None:
         Store(tmp_path)
 
 
-def test_what_may_not_be_read_is_not_called_damaged(store_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_not_be_read_is_not_called_damaged(
+    store_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(path: Any, *_args: Any, **_more: Any) -> Any:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
@@ -263,6 +273,7 @@ def test_what_may_not_be_read_is_not_called_damaged(store_copy: Path, monkeypatc
     stat = Path.stat
     for hidden in ("manifest.json", "shard-0000-0000.h5"):
         with monkeypatch.context() as patch, pytest.raises(UserError, match=message.format(hidden)):
+
             def look(path: Path, hidden: str = hidden, **more: Any) -> Any:
                 return refuse(path) if path.name == hidden else stat(path, **more)
 
@@ -274,7 +285,10 @@ def test_what_may_not_be_read_is_not_called_damaged(store_copy: Path, monkeypatc
 
 
 def test_unknown_order(store_path: Path) -> None:
-    with pytest.raises(UserError, match=r"g.dg: no order 'metis-8'; it has random, original; prepare --partition metis:8 makes"):
+    with pytest.raises(
+        UserError,
+        match=r"g.dg: no order 'metis-8'; it has random, original; prepare --partition metis:8 makes",
+    ):
         Store(store_path).order("metis-8")
 
 
@@ -282,7 +296,9 @@ def test_truncated_and_missing_files_are_seen_at_once(store_copy: Path) -> None:
     shard = store_copy / "orders/original/shard-0002-0001.h5"
     data = shard.read_bytes()
     shard.write_bytes(data[:-1])
-    with pytest.raises(UserError, match=rf"shard-0002-0001.h5: {len(data) - 1} bytes where the manifest says {len(data)}"):
+    with pytest.raises(
+        UserError, match=rf"shard-0002-0001.h5: {len(data) - 1} bytes where the manifest says {len(data)}"
+    ):
         Store(store_copy)
     shard.unlink()
     with pytest.raises(UserError, match=r"shard-0002-0001.h5: file is missing"):

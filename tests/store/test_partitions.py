@@ -10,7 +10,7 @@ import pytest
 
 import distgnn as dg
 from distgnn import UserError, cli
-from distgnn.algorithms import make_grid
+from distgnn.operators import make_grid
 from distgnn.partition import Wanted, partition
 from distgnn.store import Store, load, prepare
 from distgnn.store.adjacency import ShardGrid
@@ -21,7 +21,9 @@ from .test_writer import check, store_small_limits  # noqa: F401
 
 @pytest.mark.parametrize("limits", ["store_small_limits", "tmp_path"])
 @pytest.mark.parametrize("case", ["prime", "directed", "weighted directed", "isolated nodes"])
-def test_the_store_holds_the_same_matrix(case: str, limits: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_the_store_holds_the_same_matrix(
+    case: str, limits: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     request.getfixturevalue(limits)
     graph = AWKWARD[case]
     part = np.random.default_rng(0).integers(0, 3, graph.n) % 2 * 2  # the second part is empty
@@ -64,9 +66,15 @@ def prepare_command(tmp_path: Path, *words: str) -> int:
 
 def test_command_line_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "parts").write_text("\n".join(["0", "1", "1", "3"] * 10))
-    assert prepare_command(tmp_path, "--partition", f"random:4,{tmp_path / 'parts'}:4", "--normalize", "none") == 0
+    assert (
+        prepare_command(tmp_path, "--partition", f"random:4,{tmp_path / 'parts'}:4", "--normalize", "none")
+        == 0
+    )
     printed = capsys.readouterr().out
-    assert "\nrandom-4: sparsity-aware 1D on 4 ranks moves " in printed and "1 of the 4 parts are empty\n" in printed
+    assert (
+        "\nrandom-4: sparsity-aware 1D on 4 ranks moves " in printed
+        and "1 of the 4 parts are empty\n" in printed
+    )
     assert cli.main(["info", str(tmp_path / "g.dg"), "--json", "--width", "250"]) == 0
     orders = json.loads(capsys.readouterr().out)["orders"]
     assert "block_rows" not in orders["random"]  # not asked for
@@ -77,11 +85,16 @@ def test_command_line_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[str
         "width": 250, "average": pytest.approx(moved / 4 / 1000), "max": pytest.approx(most / 1000),
         "imbalance_percent": pytest.approx(100 * (4 * most / moved - 1)),
     }  # fmt: skip
-    assert f"file-4: sparsity-aware 1D on 4 ranks moves {moved} rows, max/mean sent {4 * most / moved:.2f}; " in printed
+    assert (
+        f"file-4: sparsity-aware 1D on 4 ranks moves {moved} rows, max/mean sent {4 * most / moved:.2f}; "
+        in printed
+    )
     assert cli.main(["info", str(tmp_path / "g.dg"), "--ranks", "2,4"]) == 0
     text = capsys.readouterr().out
     assert text.count("  4 block rows") == 3 and text.count("  2 block rows") == 3
-    assert f"width 128: a rank sends {moved / 4 * 512 / 1e6:.3g} MB, at most {most * 512 / 1e6:.3g} MB" in text
+    assert (
+        f"width 128: a rank sends {moved / 4 * 512 / 1e6:.3g} MB, at most {most * 512 / 1e6:.3g} MB" in text
+    )
 
 
 def test_edge_cut_in_info(tmp_path: Path) -> None:
@@ -100,7 +113,10 @@ def test_edge_cut_in_info(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("volume:41", "--partition volume:41: more parts than the 40 nodes of this graph; expected at most 40"),
+        (
+            "volume:41",
+            "--partition volume:41: more parts than the 40 nodes of this graph; expected at most 40",
+        ),
         ("random:0", "--partition random:0: expected at least one part"),
         ("nothing:4", "--partition nothing:4: no such method or file; methods are random, metis,"),
         ("random", "--partition random: expected METHOD:K or FILE:K"),
@@ -109,7 +125,9 @@ def test_edge_cut_in_info(tmp_path: Path) -> None:
         ("@high:50", "more parts than the 40 nodes"),
     ],
 )
-def test_bad_input_is_one_line(words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(
+    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "short").write_text("0 1 2")
     (tmp_path / "high").write_text("0 " * 39 + "4")
     assert prepare_command(tmp_path, "--partition", words.replace("@", f"{tmp_path}/")) == 2
@@ -141,11 +159,15 @@ def test_blocks_are_the_parts(comm, aware: bool, backend, shared_tmp_path) -> No
             A = load(store, grid, name, order.name, sparsity_aware=aware)
             p = order.permutation(0, graph.n)
             expected = permuted(adjacency(graph), p)
-            assert A.output_layout.ranges(H.shape)[0] == tuple(order.partition[[grid.coords["rows"], grid.coords["rows"] + 1]])
+            assert A.output_layout.ranges(H.shape)[0] == tuple(
+                order.partition[[grid.coords["rows"], grid.coords["rows"] + 1]]
+            )
             X = dg.scatter(H[p], A.input_layout)
             for product, exact in ((A @ X, expected @ H[p]), (A.T @ X, expected.T @ H[p])):
                 first, last = product.layout.row_range
-                np.testing.assert_allclose(backend.to_host(product.block), exact[first:last], rtol=1e-6, atol=1e-7)
+                np.testing.assert_allclose(
+                    backend.to_host(product.block), exact[first:last], rtol=1e-6, atol=1e-7
+                )
             grid.free()
 
 

@@ -1,4 +1,6 @@
-"""``distgnn prepare``: flags reach importer and writer; bad input is one line, exit code 2, and nothing left behind."""
+"""``distgnn prepare``: flags reach importer and writer; bad input is one line, exit code 2, and nothing left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,10 @@ def test_flags_reach_importer_and_writer(prepare_folder: Path, capsys: pytest.Ca
     expected[3, 1] = 1
     np.testing.assert_allclose(A, expected, rtol=1e-15)
     printed = capsys.readouterr().out
-    assert f"{prepare_folder / 'g.dg'}: 5 nodes, 5 entries from 5 directed edges; shards: original 2x3, random 2x3\n" in printed
+    assert (
+        f"{prepare_folder / 'g.dg'}: 5 nodes, 5 entries from 5 directed edges; shards: original 2x3, random 2x3\n"
+        in printed
+    )
     assert "\n2 features; 2 classes, 5 nodes labelled; split 2 train, 1 validation, 2 test\n" in printed
     assert "peak memory" in printed
 
@@ -81,9 +86,15 @@ def test_generated_graphs(tmp_path: Path) -> None:
         ("@e.csv @there", "there exists; give --force to replace it, or another name"),
         ("@e.csv @there --force", "there exists and is not a distgnn store"),
         ("@e.csv @no/g.dg", "does not exist"),
-        ("@e.csv @g.dg --order original,metis-8", "--order metis-8: no such order; known: original, random, double"),
+        (
+            "@e.csv @g.dg --order original,metis-8",
+            "--order metis-8: no such order; known: original, random, double",
+        ),
         ("@e.csv @g.dg --shards 4", "--shards '4': expected ROWSxCOLUMNS, such as 4x4"),
-        ("@e.csv @g.dg --shards 100000x100000", "--shards 100000x100000: 10000000000 shards; at most 65536 are possible"),
+        (
+            "@e.csv @g.dg --shards 100000x100000",
+            "--shards 100000x100000: 10000000000 shards; at most 65536 are possible",
+        ),
         ("@e.csv @g.dg --shards 2x5", "--shards 2x5: the matrix is 4 x 4, so at most 4x4 is possible"),
         ("@e.csv @g.dg --normalize max", "argument --normalize: invalid choice: 'max'"),
         ("@e.csv @g.dg --format xml", "--format xml: unknown; expected one of edges"),
@@ -92,7 +103,9 @@ def test_generated_graphs(tmp_path: Path) -> None:
         ("@bad.csv @g.dg", "bad.csv"),
     ],
 )
-def test_bad_input(words: str, message: str, prepare_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(
+    words: str, message: str, prepare_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (prepare_folder / "there").mkdir()
     (prepare_folder / "there" / "notes").write_text("mine")
     (prepare_folder / "bad.csv").write_text("a,b\n0,1\n1,x\n")
@@ -106,7 +119,9 @@ def test_bad_input(words: str, message: str, prepare_folder: Path, capsys: pytes
     assert {path: path.stat().st_mtime_ns for path in prepare_folder.rglob("*")} == before
 
 
-def test_arguments_are_checked_before_a_long_import(prepare_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_are_checked_before_a_long_import(
+    prepare_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for words in ("@nowhere.csv @e.csv", "@nowhere.csv @g.dg --order x", "@nowhere.csv @g.dg --shards x"):
         assert run(prepare_folder, words) == 2
         assert "nowhere" not in capsys.readouterr().err
@@ -136,7 +151,9 @@ def test_being_told_to_end_leaves_nothing(tmp_path: Path) -> None:
     )
     (tmp_path / "e.csv").write_text(EDGES)
     words = [sys.executable, "-c", program, tmp_path / "e.csv", tmp_path / "g.dg"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment())
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "in the middle\n"

@@ -42,7 +42,9 @@ def names(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("where", ["edges", "features"])
-@pytest.mark.parametrize("error", [UserError("bad"), ValueError("bad"), KeyboardInterrupt(), MemoryError()], ids=repr)
+@pytest.mark.parametrize(
+    "error", [UserError("bad"), ValueError("bad"), KeyboardInterrupt(), MemoryError()], ids=repr
+)
 def test_a_failure_leaves_nothing(error: BaseException, where: str, tmp_path: Path) -> None:
     with pytest.raises(type(error)):
         prepare(Failing(error, where), tmp_path / "g.dg", shards=(3, 3))
@@ -107,7 +109,9 @@ def test_force_replaces_nothing_but_stores(content: str, tmp_path: Path) -> None
     (home / "thesis.tex").write_text("years of work")
     if content:
         (home / "manifest.json").write_text(content)
-    with pytest.raises(UserError, match=r"home exists and is not a distgnn store, so --force will not replace it"):
+    with pytest.raises(
+        UserError, match=r"home exists and is not a distgnn store, so --force will not replace it"
+    ):
         prepare(GRAPH, home, force=True)
     with pytest.raises(UserError, match=r"thesis.tex exists and is not a distgnn store"):
         prepare(GRAPH, home / "thesis.tex", force=True)
@@ -162,7 +166,9 @@ def test_a_full_disk_is_one_line(number: int, tmp_path: Path, monkeypatch: pytes
 def test_hdf5_says_what_the_disk_said(tmp_path: Path) -> None:
     """Its RuntimeErrors have the error number in the text only."""
     with pytest.raises(UserError, match="cannot write x: No space left on device"), publish.writing("x"):
-        raise RuntimeError("Unable to flush raw data (file write failed: file descriptor = 3, errno = 28, error message = ...)")
+        raise RuntimeError(
+            "Unable to flush raw data (file write failed: file descriptor = 3, errno = 28, error message = ...)"
+        )
     with pytest.raises(RuntimeError, match="else"), publish.writing("x"):
         raise RuntimeError("something else, errno = 2, error message = ...")
 

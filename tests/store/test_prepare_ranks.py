@@ -1,4 +1,6 @@
-"""`prepare` by several ranks: the same bytes as by one, the same errors on all of them, and nothing left behind."""
+"""`prepare` by several ranks: the same bytes as by one, the same errors on all of them, and nothing left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,12 @@ def both_ways(comm: Any, source: Any, folder: Path, **options: Any) -> None:
     comm.Barrier()
     if comm.Get_rank() == 0:
         alone = prepare(source, folder / "alone.dg", **options)
-        assert (done.nnz, done.edges, done.shards, done.split) == (alone.nnz, alone.edges, alone.shards, alone.split)
+        assert (done.nnz, done.edges, done.shards, done.split) == (
+            alone.nnz,
+            alone.edges,
+            alone.shards,
+            alone.split,
+        )
         assert [name for name, *_ in done.stages] == [name for name, *_ in alone.stages]
         assert set(done.partitions) == set(alone.partitions)
         store = Store(folder / "together.dg")
@@ -77,7 +84,9 @@ def test_the_same_bytes(case: str, options: str, comm: Any, shared_tmp_path: Pat
 @pytest.mark.usefixtures("little_limits")
 @pytest.mark.ranks(2, 3, 4)
 def test_weights_that_round(comm: Any, shared_tmp_path: Path) -> None:
-    """Sums of weights of many magnitudes depend on the order in which they are added, to the last bit of the values."""
+    """Sums of weights of many magnitudes depend on the order in which they are added, to the last bit of the
+    values.
+    """
     graph = random_graph(41, 400, weighted=True)
     graph.weights *= 10.0 ** np.random.default_rng(1).integers(-8, 8, 400)
     both_ways(comm, graph, shared_tmp_path, dtype="float64", shards=(2, 5))
@@ -85,7 +94,9 @@ def test_weights_that_round(comm: Any, shared_tmp_path: Path) -> None:
 
 @pytest.mark.ranks(1, 2, 3, 4)
 def test_as_it_is_without_little_limits(comm: Any, shared_tmp_path: Path) -> None:
-    both_ways(comm, random_graph(997, 20_000, width=9, classes=4, weighted=True), shared_tmp_path, shards=(4, 3))
+    both_ways(
+        comm, random_graph(997, 20_000, width=9, classes=4, weighted=True), shared_tmp_path, shards=(4, 3)
+    )
 
 
 @pytest.mark.ranks(1, 2, 3, 4)
@@ -95,14 +106,19 @@ def test_formats(kind: str, comm: Any, shared_tmp_path: Path, monkeypatch: pytes
     import scipy.sparse as sp
 
     monkeypatch.setattr(generated, "CHUNK", 100)
-    path, options = shared_tmp_path / {"generated": "raw", "csv": "e.csv", "npz": "A.npz"}[kind], ImportOptions()
+    path, options = (
+        shared_tmp_path / {"generated": "raw", "csv": "e.csv", "npz": "A.npz"}[kind],
+        ImportOptions(),
+    )
     if comm.Get_rank() == 0:
         if kind == "generated":
             gallery.write(gallery.RMat(500, edges=3001, features=3, classes=3), path)
         elif kind == "csv":
             np.savetxt(path, np.random.default_rng(0).integers(0, 97, (800, 2)), "%d", ",")
         else:
-            sp.save_npz(path, sp.random_array((83, 83), density=0.1, rng=np.random.default_rng(0), format="csr"))
+            sp.save_npz(
+                path, sp.random_array((83, 83), density=0.1, rng=np.random.default_rng(0), format="csr")
+            )
     comm.Barrier()
     options.weights = kind == "npz"
     both_ways(comm, open_source(path, options), shared_tmp_path, order=("random", "original"), shards=(3, 3))
@@ -172,11 +188,19 @@ class Failing(Graph):
 @pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("where", ["edges", "features"])
 @pytest.mark.parametrize("error", [UserError("bad"), ValueError("bad")], ids=repr)
-def test_a_failure_of_one_rank_is_raised_on_all(error: Exception, where: str, comm: Any, shared_tmp_path: Path) -> None:
+def test_a_failure_of_one_rank_is_raised_on_all(
+    error: Exception, where: str, comm: Any, shared_tmp_path: Path
+) -> None:
     last = comm.Get_size() - 1
-    expected = UserError if isinstance(error, UserError) else (ValueError if comm.Get_rank() == last else RuntimeError)
+    expected = (
+        UserError
+        if isinstance(error, UserError)
+        else (ValueError if comm.Get_rank() == last else RuntimeError)
+    )
     with pytest.raises(expected, match="bad"):
-        prepare(Failing(comm.Get_rank() == last, error, where), shared_tmp_path / "g.dg", shards=(3, 3), comm=comm)
+        prepare(
+            Failing(comm.Get_rank() == last, error, where), shared_tmp_path / "g.dg", shards=(3, 3), comm=comm
+        )
     comm.Barrier()
     assert list(shared_tmp_path.iterdir()) == []
     comm.Barrier()
@@ -184,13 +208,18 @@ def test_a_failure_of_one_rank_is_raised_on_all(error: Exception, where: str, co
 
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("step", ["write_structure", "write_values", "fingerprint", "write"])
-def test_a_full_disk_on_one_rank(step: str, comm: Any, shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_on_one_rank(
+    step: str, comm: Any, shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*args: Any, **more: Any) -> None:
         raise OSError(28, "No space left on device")
 
     guilty = 0 if step == "write" else 1  # the manifest is written by rank 0
     if comm.Get_rank() == guilty:
-        where = {"write_structure": (adjacency.hdf5, "store_array"), "write_values": (adjacency.hdf5, "extend_file")}
+        where = {
+            "write_structure": (adjacency.hdf5, "store_array"),
+            "write_values": (adjacency.hdf5, "extend_file"),
+        }
         monkeypatch.setattr(*where.get(step, (writer.manifest, step)), fail)
     with pytest.raises(UserError, match=r"cannot write .*g.dg: No space left on device"):
         prepare(AWKWARD["prime"], shared_tmp_path / "g.dg", shards=(3, 3), comm=comm)
@@ -237,7 +266,10 @@ def test_command(ranks: int, tmp_path: Path) -> None:
     words = ["-m", "distgnn", "prepare", tmp_path / "raw"]
     together, alone = mpiexec(ranks, *words, tmp_path / "a.dg"), mpiexec(1, *words, tmp_path / "b.dg")
     assert (together.code, together.err) == (alone.code, alone.err) == (0, "")
-    assert together.out.splitlines()[1:-1] == alone.out.splitlines()[1:-1] and together.out.count("a.dg: 500 nodes") == 1
+    assert (
+        together.out.splitlines()[1:-1] == alone.out.splitlines()[1:-1]
+        and together.out.count("a.dg: 500 nodes") == 1
+    )
     assert Store(tmp_path / "a.dg").manifest == Store(tmp_path / "b.dg").manifest
     again = mpiexec(ranks, *words, tmp_path / "a.dg")
     assert again.code == 2 and again.err.count("distgnn: error: ") == again.err.count("\n") == 1
@@ -260,8 +292,19 @@ def test_being_told_to_end_leaves_nothing(told: list[int], tmp_path: Path) -> No
         (tmp_path / folder).mkdir()
     (tmp_path / "in" / "e.csv").write_text("0,1\n1,2\n2,3\n")
     launcher = Path(sys.executable).with_name("mpiexec")
-    words = [launcher, "-n", "2", sys.executable, "-c", program, tmp_path / "in" / "e.csv", tmp_path / "out" / "g.dg"]
-    job = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean_environment())
+    words = [
+        launcher,
+        "-n",
+        "2",
+        sys.executable,
+        "-c",
+        program,
+        tmp_path / "in" / "e.csv",
+        tmp_path / "out" / "g.dg",
+    ]
+    job = subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean_environment()
+    )
     try:
         files = [tmp_path / "in" / f"rank-{rank}" for rank in range(2)]
         assert wait_until(lambda: all(file.exists() and file.read_text().endswith(" ") for file in files), 60)

@@ -1,4 +1,6 @@
-"""Blocks put together in place, on any grid over any shards, read once per node; what fails on one rank fails on all."""
+"""Blocks put together in place, on any grid over any shards, read once per node; what fails on one rank fails
+on all.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
-from distgnn import UserError, algorithms
-from distgnn.backend import Backend
+from distgnn import UserError, operators
+from distgnn.arrays.backend import Backend
+from distgnn.arrays.csr import CSR
 from distgnn.layout import partition
-from distgnn.matrix import CSR
 from distgnn.store import Store, prepare, windows
 from distgnn.store.windows import Alone
 
@@ -55,16 +57,24 @@ def assert_packed_alike(block: CSR, expected: CSR) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "dtype"), [("float32", None), ("float64", None), ("float32", np.float64), ("float64", np.float32)]
+    ("stored", "dtype"),
+    [("float32", None), ("float64", None), ("float32", np.float64), ("float64", np.float32)],
 )
 @pytest.mark.parametrize("shards", GRIDS)
-def test_packed_as_from_scipy(shards, stored, dtype, backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_as_from_scipy(
+    shards, stored, dtype, backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(windows, "ENTRIES", 7)
     order = Store(store_of(PRIME, tmp_path / "g.dg", shards=shards, dtype=stored)).order()
     A = whole(order)
     if dtype is not None:
         order.dtype = np.dtype(dtype)
-    cuts = [(i, j) for parts in (1, 2, 3, 16) for v in [partition(47, parts)] for i, j in zip(v[:-1], v[1:], strict=True)]
+    cuts = [
+        (i, j)
+        for parts in (1, 2, 3, 16)
+        for v in [partition(47, parts)]
+        for i, j in zip(v[:-1], v[1:], strict=True)
+    ]
     rng = np.random.default_rng(0)
     for _ in range(20):
         (top, bottom), (left, right) = (cuts[k] for k in rng.integers(0, len(cuts), 2))
@@ -88,12 +98,16 @@ class FarMemory(Backend):
     on_device = True
 
     def empty(self, shape: Any, dtype: Any) -> Any:
-        return np.frombuffer(mmap.mmap(-1, max(1, int(np.prod(shape)) * np.dtype(dtype).itemsize)), dtype)[: int(np.prod(shape))]
+        return np.frombuffer(mmap.mmap(-1, max(1, int(np.prod(shape)) * np.dtype(dtype).itemsize)), dtype)[
+            : int(np.prod(shape))
+        ]
 
 
 @pytest.mark.parametrize("far", [False, True], ids=["host", "device"])
 @pytest.mark.parametrize(
-    "window", [((0, 2000), (0, 2000)), ((0, 1000), (1000, 2000)), ((100, 1900), (50, 1950))], ids=["all", "quarter", "cut"]
+    "window",
+    [((0, 2000), (0, 2000)), ((0, 1000), (1000, 2000)), ((100, 1900), (50, 1950))],
+    ids=["all", "quarter", "cut"],
 )
 def test_no_block_is_held_twice(window, far: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And on a device, no block is held on the host."""
@@ -171,11 +185,11 @@ def test_entries_that_cannot_be(window, dataset, position, value, message, tmp_p
 
 
 @pytest.mark.ranks(1, 2, 4, 6, 8)
-@pytest.mark.parametrize("name", list(algorithms.ALGORITHMS))
+@pytest.mark.parametrize("name", list(operators.ALGORITHMS))
 def test_products_of_a_loaded_matrix(comm, name, backend, shared_tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(windows, "ENTRIES", 9)
     path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=(5, 7), dtype="float64")
-    grid = algorithms.make_grid(comm, name, backend=backend)
+    grid = operators.make_grid(comm, name, backend=backend)
     A = dg.load(path, grid, name)
     H = np.random.default_rng(0).integers(-5, 5, (47, 6)).astype(np.float64)
     Y = dg.gather(A @ dg.scatter(H, A.input_layout))
@@ -192,7 +206,7 @@ def test_blocks_of_every_layer(comm, shards, nodes, backend, shared_tmp_path, mo
     monkeypatch.setattr(windows, "ENTRIES", 31)
     path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=shards)
     expected = whole(Store(path).order())
-    grids = algorithms.ALGORITHMS["3d"].grids(comm.Get_size())
+    grids = operators.ALGORITHMS["3d"].grids(comm.Get_size())
     for shape in [*grids[: 2 if comm.Get_size() <= 6 else 1], grids[-1]]:
         grid = dg.Grid(comm, backend=backend, **shape)
         grid.node = grid.rank % nodes
@@ -205,9 +219,13 @@ def test_blocks_of_every_layer(comm, shards, nodes, backend, shared_tmp_path, mo
 
 
 @pytest.mark.ranks(8)
-@pytest.mark.parametrize(("nodes", "copies"), [([0] * 8, [1, 1, 1]), ([0] * 4 + [4] * 4, [1, 2, 1]), (range(8), [2, 2, 2])])
+@pytest.mark.parametrize(
+    ("nodes", "copies"), [([0] * 8, [1, 1, 1]), ([0] * 4 + [4] * 4, [1, 2, 1]), (range(8), [2, 2, 2])]
+)
 def test_each_shard_is_read_once_per_node(comm, nodes, copies, backend, shared_tmp_path, monkeypatch) -> None:
-    """On 2 x 2 x 2 ranks two hold each shard: in layers 0, 1, 2 those that differ in y, x and z. Ranks 0-3 have x = 0."""
+    """On 2 x 2 x 2 ranks two hold each shard: in layers 0, 1, 2 those that differ in y, x and z. Ranks 0-3
+    have x = 0.
+    """
     monkeypatch.setattr("distgnn.store.hdf5.CHUNK_BYTES", 64)
     path = store_of(random_graph(48, 500), shared_tmp_path / "g.dg", comm, shards=(8, 8))
     with dg.Ledger() as once:
@@ -220,13 +238,18 @@ def test_each_shard_is_read_once_per_node(comm, nodes, copies, backend, shared_t
             A = first.layer(number) if first else dg.load(path, grid, "3d")
         first = first or A
         read = grid.world.gather_objects(dict(ledger.loaded))
-        assert {name: sum(rank[name] for rank in read) for name in read[0]} == {k: times * v for k, v in once.loaded.items()}
+        assert {name: sum(rank[name] for rank in read) for name in read[0]} == {
+            k: times * v for k, v in once.loaded.items()
+        }
         assert min(rank["values"] for rank in read) > 0  # nobody just waits
         if times == 2:
             assert ledger.words == 0
         else:  # what a rank did not read, its neighbour sent it
             entries, rows = 2 * A.A.nnz, 4 * A.A.shape[0]
-            assert sum(grid.world.gather_objects(ledger.words)) == sum(grid.world.gather_objects(entries + rows)) // 2
+            assert (
+                sum(grid.world.gather_objects(ledger.words))
+                == sum(grid.world.gather_objects(entries + rows)) // 2
+            )
     grid.free()
 
 
@@ -241,7 +264,7 @@ def test_a_damaged_file_fails_on_all_ranks(comm, name, backend, shared_tmp_path)
         data[len(data) // 3 :] = bytes(len(data) - len(data) // 3)
         shard.write_bytes(data)
     comm.Barrier()
-    grid = algorithms.make_grid(comm, name, backend=backend)
+    grid = operators.make_grid(comm, name, backend=backend)
     with pytest.raises(UserError, match=r"shard-0005-0002.h5: truncated or corrupt HDF5 file"):
         A = dg.load(path, grid, name)
         A.layer(1)
@@ -251,7 +274,9 @@ def test_a_damaged_file_fails_on_all_ranks(comm, name, backend, shared_tmp_path)
 @pytest.mark.ranks(2, 4, 8)
 @pytest.mark.parametrize("stage", ["count", "_entries"])
 @pytest.mark.parametrize("failing", [0, 1])
-def test_what_fails_on_one_rank_fails_on_all(comm, failing, stage, backend, shared_tmp_path, monkeypatch) -> None:
+def test_what_fails_on_one_rank_fails_on_all(
+    comm, failing, stage, backend, shared_tmp_path, monkeypatch
+) -> None:
     """While pointers, or entries, are read by ranks that want the same window, and by others that don't."""
     monkeypatch.setattr(windows, "ENTRIES", 13)
     path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=(4, 4))

@@ -1,4 +1,6 @@
-"""What `prepare` writes is the matrix that SciPy and NumPy compute, whatever the shards, the order and the awkwardness."""
+"""What `prepare` writes is the matrix that SciPy and NumPy compute, whatever the shards, the order and the
+awkwardness.
+"""
 
 from __future__ import annotations
 
@@ -76,10 +78,20 @@ def test_limits_far_below_the_graph(case: str, tmp_path: Path, store_small_limit
 
 @pytest.mark.parametrize("self_loops", [True, False])
 @pytest.mark.parametrize("normalize", writer.NORMALIZATIONS)
-@pytest.mark.parametrize("case", ["prime", "directed", "weighted", "weighted directed", "isolated nodes", "zero weights"])
+@pytest.mark.parametrize(
+    "case", ["prime", "directed", "weighted", "weighted directed", "isolated nodes", "zero weights"]
+)
 def test_normalisations_in_float64(case: str, normalize: str, self_loops: bool, tmp_path: Path) -> None:
     out = tmp_path / "g.dg"
-    prepare(AWKWARD[case], out, normalize=normalize, self_loops=self_loops, dtype="float64", shards=(3, 2), order=("original",))
+    prepare(
+        AWKWARD[case],
+        out,
+        normalize=normalize,
+        self_loops=self_loops,
+        dtype="float64",
+        shards=(3, 2),
+        order=("original",),
+    )
     check(out, AWKWARD[case], 1e-14, normalize=normalize, self_loops=self_loops)
     facts = Store(out).manifest
     assert (facts["normalize"], facts["self_loops"], facts["dtype"]) == (normalize, self_loops, "float64")
@@ -90,7 +102,9 @@ def test_negative_weights_need_no_normalisation(tmp_path: Path) -> None:
     graph = Graph(4, [[0, 1], [1, 2], [0, 1]], [-2.0, -0.5, -3.0])
     prepare(graph, tmp_path / "g.dg", normalize="none")
     check(tmp_path / "g.dg", graph, 1e-7, normalize="none")
-    with pytest.raises(UserError, match=r"--normalize gcn: .* sum to -1.5; negative weights need --normalize none"):
+    with pytest.raises(
+        UserError, match=r"--normalize gcn: .* sum to -1.5; negative weights need --normalize none"
+    ):
         prepare(graph, tmp_path / "h.dg")
 
 
@@ -103,7 +117,11 @@ def test_values_in_float32_are_the_rounded_float64(tmp_path: Path) -> None:
 
 def test_listing_both_directions_changes_nothing(tmp_path: Path) -> None:
     once = random_graph(41, 150, weighted=True)
-    twice = Graph(41, np.concatenate([once.pairs, once.pairs[::-1, ::-1]]), np.concatenate([once.weights, once.weights[::-1]]))
+    twice = Graph(
+        41,
+        np.concatenate([once.pairs, once.pairs[::-1, ::-1]]),
+        np.concatenate([once.weights, once.weights[::-1]]),
+    )
     for name, graph in (("once", once), ("twice", twice)):
         prepare(graph, tmp_path / name, shards=(2, 2))
     A, B = (Store(tmp_path / name).order().block((0, 41), (0, 41)) for name in ("once", "twice"))
@@ -129,7 +147,11 @@ def test_the_same_bytes_however_the_work_is_cut(tmp_path: Path, request: pytest.
 
 def test_random_order_depends_on_the_seed_only(tmp_path: Path) -> None:
     orders = []
-    for name, graph, seed in (("a", AWKWARD["prime"], 1), ("b", AWKWARD["weighted"], 1), ("c", AWKWARD["prime"], 2)):
+    for name, graph, seed in (
+        ("a", AWKWARD["prime"], 1),
+        ("b", AWKWARD["weighted"], 1),
+        ("c", AWKWARD["prime"], 2),
+    ):
         prepare(graph, tmp_path / name, seed=seed)
         orders.append(Store(tmp_path / name).order().permutation(0, 31).tolist())
     assert orders[0] == orders[1] != orders[2]
@@ -163,7 +185,12 @@ def test_manifest_facts(tmp_path: Path) -> None:
     assert facts["split"] == {"train": split[1], "validation": split[2], "test": split[3]}
     assert facts["labelled"] == np.count_nonzero(graph.labels >= 0)
     assert facts["class_names"] == ["a", "b", "c"]
-    assert (facts["version"], facts["source"], facts["seed"], facts["weighted"]) == (1, "test graph", 3, False)
+    assert (facts["version"], facts["source"], facts["seed"], facts["weighted"]) == (
+        1,
+        "test graph",
+        3,
+        False,
+    )
 
 
 def test_shard_files_are_chunked_and_checked(tmp_path: Path) -> None:
@@ -171,7 +198,10 @@ def test_shard_files_are_chunked_and_checked(tmp_path: Path) -> None:
     datasets = []
     for path in (tmp_path / "g.dg").rglob("*.h5"):
         with h5py.File(path) as file:
-            datasets += [(name, item.fletcher32, item.chunks is not None, item.compression) for name, item in file.items()]
+            datasets += [
+                (name, item.fletcher32, item.chunks is not None, item.compression)
+                for name, item in file.items()
+            ]
     assert {name for name, *_ in datasets} == {
         *("indptr", "indices", "values", "features", "labels", "split", "permutation", "inverse")
     }
@@ -181,7 +211,11 @@ def test_shard_files_are_chunked_and_checked(tmp_path: Path) -> None:
 def test_indices_are_narrow(tmp_path: Path) -> None:
     prepare(AWKWARD["prime"], tmp_path / "g.dg")
     with h5py.File(tmp_path / "g.dg/orders/random/shard-0000-0000.h5") as file:
-        assert [file[name].dtype for name in ("indptr", "indices", "values")] == [np.int32, np.int32, np.float32]
+        assert [file[name].dtype for name in ("indptr", "indices", "values")] == [
+            np.int32,
+            np.int32,
+            np.float32,
+        ]
 
 
 def test_a_late_weight_is_a_bug_of_the_source(tmp_path: Path) -> None:
@@ -201,7 +235,10 @@ def test_a_late_weight_is_a_bug_of_the_source(tmp_path: Path) -> None:
         (Graph(3, [[0, 1], [1, 3]]), "test graph: edge 2 names node 3; node ids must be 0..2"),
         (Graph(3, [[0, 1], [-1, 2]]), "test graph: edge 2 names node -1"),
         (Graph(9, [[0, 1]] * 20 + [[9, 0]]), "test graph: edge 21 names node 9"),
-        (Graph(3, [[0, 1], [1, 2]], [1, np.nan]), "test graph: edge 2 has weight nan; weights must be finite"),
+        (
+            Graph(3, [[0, 1], [1, 2]], [1, np.nan]),
+            "test graph: edge 2 has weight nan; weights must be finite",
+        ),
         (Graph(0), "test graph: has no nodes"),
     ],
 )
@@ -252,14 +289,18 @@ def test_bad_shard_grids(text: str) -> None:
 
 def test_more_shards_than_files_can_be(tmp_path: Path) -> None:
     assert writer.parse_shards("65536x1") == (65536, 1)
-    with pytest.raises(UserError, match="--shards 257x256: 65792 shards; at most 65536 are possible, such as 256x256"):
+    with pytest.raises(
+        UserError, match="--shards 257x256: 65792 shards; at most 65536 are possible, such as 256x256"
+    ):
         prepare(AWKWARD["prime"], tmp_path / "g.dg", shards=(257, 256))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("grid", [(32, 1), (1, 32), (32, 32)], ids=str)
 def test_more_shards_than_rows(grid: tuple[int, int], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf"--shards {grid[0]}x{grid[1]}: the matrix is 31 x 31, so at most 31x31 is possible"):
+    with pytest.raises(
+        UserError, match=rf"--shards {grid[0]}x{grid[1]}: the matrix is 31 x 31, so at most 31x31 is possible"
+    ):
         prepare(AWKWARD["prime"], tmp_path / "g.dg", shards=grid)
     assert list(tmp_path.iterdir()) == []
     prepare(AWKWARD["prime"], tmp_path / "g.dg", shards=(31, 31))
@@ -281,7 +322,9 @@ def test_bounded_ranges() -> None:
     assert bounded(np.zeros(0, int), 5) == []
 
 
-def test_a_hub_shard_is_sorted_in_ranges(tmp_path: Path, store_small_limits: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_shard_is_sorted_in_ranges(
+    tmp_path: Path, store_small_limits: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No more than a few times LIMIT entries are ever sorted at once, except within one row."""
     sizes = []
 
@@ -298,8 +341,8 @@ def test_a_hub_shard_is_sorted_in_ranges(tmp_path: Path, store_small_limits: Non
 
 
 def test_memory_does_not_grow_with_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three times the edges at the same n: the same peak. The sizes that bound it are scaled down with the graph, and are reached
-    by the smaller of the two."""
+    """Three times the edges at the same n: the same peak. The sizes that bound it are scaled down with the
+    graph, and are reached by the smaller of the two."""
     monkeypatch.setattr(adjacency, "LIMIT", 1 << 13)
     monkeypatch.setattr(adjacency, "PIECE", 1 << 12)
     monkeypatch.setattr(writer, "PIECE", 1 << 12)

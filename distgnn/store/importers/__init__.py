@@ -1,7 +1,9 @@
-"""Importers: one module per format, each with `open_source(path, options) -> Imported`, and the recognition of formats.
+"""Importers: one module per format, each with `open_source(path, options) -> Imported`, and the recognition
+of formats.
 
-A file that holds a matrix gives A entry by entry (A[i, j] is entry (i, j)); a file that holds a graph gives edges from
-source to target, A[target, source]. A format that lists both directions of every edge is recognised as undirected.
+A file that holds a matrix gives A entry by entry (A[i, j] is entry (i, j)); a file that holds a graph gives
+edges from source to target, A[target, source]. A format that lists both directions of every edge is
+recognised as undirected.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ DIRECTORIES = ("generated", "ogb", "planetoid", "reddit")
 def open_source(path: str | os.PathLike[str], options: ImportOptions | None = None) -> Source:
     """Open a graph in any of `FORMATS`, recognised unless the options name one.
 
-    `features` and `labels` of the options replace or add to what the format has; `split` replaces its split, or is
-    laid over the labelled nodes. UserError names the file and what is wrong with it.
+    `features` and `labels` of the options replace or add to what the format has; `split` replaces its split,
+    or is laid over the labelled nodes. UserError names the file and what is wrong with it.
     """
     path, options = Path(path), options or ImportOptions()
     if options.split is not None:
@@ -45,8 +47,10 @@ def open_source(path: str | os.PathLike[str], options: ImportOptions | None = No
     path, options = with_companions(path, options)
     form = options.format or recognise(path)
     if path.is_dir() != (form in DIRECTORIES):
-        raise UserError(f"{path}: is a {'directory' if path.is_dir() else 'file'}; the format {form} is a "
-                        f"{'directory' if form in DIRECTORIES else 'file'}")
+        raise UserError(
+            f"{path}: is a {'directory' if path.is_dir() else 'file'}; the format {form} is a "
+            f"{'directory' if form in DIRECTORIES else 'file'}"
+        )
     source = FORMATS[form](path, options)
     if not source.n:
         raise UserError(f"{path}: a graph without nodes; expected at least one")
@@ -69,8 +73,10 @@ def recognise(path: Path) -> str:
             return "ogb"
         if reddit.find_pair(path):
             return "reddit"
-        raise UserError(f"{path}: a directory of unknown format; expected graph.json, ind.NAME.graph, raw/edge.csv.gz, "
-                        "NAME_graph.npz with NAME_data.npz, or NAME_edges.csv with NAME_target.csv and NAME.json")
+        raise UserError(
+            f"{path}: a directory of unknown format; expected graph.json, ind.NAME.graph, raw/edge.csv.gz, "
+            "NAME_graph.npz with NAME_data.npz, or NAME_edges.csv with NAME_target.csv and NAME.json"
+        )
     name = path.name.lower()
     if name.endswith((".mtx", ".mtx.gz")):
         return "mtx"
@@ -78,17 +84,25 @@ def recognise(path: Path) -> str:
         return "npz"
     if name.removesuffix(".gz").endswith(edge_list.SUFFIXES):
         return "edges"
-    raise UserError(f"{path}: unknown format; expected .mtx, .mtx.gz, .npz, {', '.join(edge_list.SUFFIXES)} (.gz), or --format "
-                    f"with one of {', '.join(FORMATS)}")
+    raise UserError(
+        f"{path}: unknown format; expected .mtx, .mtx.gz, .npz, {', '.join(edge_list.SUFFIXES)} (.gz), or --format "
+        f"with one of {', '.join(FORMATS)}"
+    )
 
 
 def with_companions(path: Path, options: ImportOptions) -> tuple[Path, ImportOptions]:
-    """For a directory with one NAME_edges.csv, NAME_target.csv and NAME.json: the first, and the others as companions."""
+    """For a directory with one NAME_edges.csv, NAME_target.csv and NAME.json: the first, and the others as
+    companions.
+    """
     if not path.is_dir() or options.format not in (None, "edges"):
         return path, options
     found = [sorted(path.glob(pattern)) for pattern in ("*_edges.csv", "*_target.csv", "*.json")]
     if [len(files) for files in found] != [1, 1, 1]:
         return path, options
     edges, labels, features = (files[0] for files in found)
-    return edges, dataclasses.replace(options, format="edges", labels=options.labels or str(labels),
-                                      features=options.features or str(features))
+    return edges, dataclasses.replace(
+        options,
+        format="edges",
+        labels=options.labels or str(labels),
+        features=options.features or str(features),
+    )

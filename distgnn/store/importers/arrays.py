@@ -1,4 +1,6 @@
-"""Arrays in .npy and .npz files, read by rows or streamed instead of loaded; object arrays are never unpickled."""
+"""Arrays in .npy and .npz files, read by rows or streamed instead of loaded; object arrays are never
+unpickled.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,14 @@ class Header:
 
 
 def read_header(file: IO[bytes], length: int, name: str, kinds: str = "biuf") -> Header:
-    """The header of the .npy that starts here and has `length` bytes in all; its dtype must be of one of the kinds."""
+    """The header of the .npy that starts here and has `length` bytes in all; its dtype must be of one of the
+    kinds.
+    """
     try:
         version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        read = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        )
         shape, fortran, dtype = read(file)
         header = Header(shape, dtype, fortran and len(shape) > 1, file.tell())
     except (OSError, zlib.error, zipfile.BadZipFile):
@@ -55,19 +61,24 @@ def read_header(file: IO[bytes], length: int, name: str, kinds: str = "biuf") ->
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{name}: not a complete NumPy array file ({what})") from None
     if dtype.hasobject:
-        raise UserError(f"{name}: holds Python objects, which are pickles and never loaded; save it as numbers")
+        raise UserError(
+            f"{name}: holds Python objects, which are pickles and never loaded; save it as numbers"
+        )
     if dtype.kind not in kinds:
         raise UserError(f"{name}: holds {dtype}, expected {'numbers' if kinds == 'biuf' else 'a string'}")
     if length < header.end or min(shape, default=0) < 0:
-        raise UserError(f"{name}: truncated: shape {shape} of {dtype} needs {header.end} bytes, the file has {length}")
+        raise UserError(
+            f"{name}: truncated: shape {shape} of {dtype} needs {header.end} bytes, the file has {length}"
+        )
     return header
 
 
 class StoredArray:
     """A C-ordered or F-ordered array in a file, of which rows are read as they are asked for.
 
-    Rows in C order are read with pread, run by run of consecutive ids: through a memory map, scattered rows would cost
-    this process 64 KiB each, since that much around a fault is mapped and counted, or a fault each if it is given back.
+    Rows in C order are read with pread, run by run of consecutive ids: through a memory map, scattered rows
+    would cost this process 64 KiB each, since that much around a fault is mapped and counted, or a fault each
+    if it is given back.
     """
 
     def __init__(self, path: str | os.PathLike[str], header: Header, start: int = 0):
@@ -100,7 +111,9 @@ class StoredArray:
         begins = np.append(0, ends[:-1])
         places = self._start + ids[begins] * size
         with reading(self.path):
-            for begin, end, place in zip((begins * size).tolist(), (ends * size).tolist(), places.tolist(), strict=True):
+            for begin, end, place in zip(
+                (begins * size).tolist(), (ends * size).tolist(), places.tolist(), strict=True
+            ):
                 self._fill(buffer[begin:end], place)
         return values
 
@@ -140,7 +153,9 @@ def scratch_file(folder: str | None) -> Iterator[str]:
 
 
 class Npz:
-    """A .npz archive, member by member: `read` small ones, `stream` long ones, `stored` for rows in any order."""
+    """A .npz archive, member by member: `read` small ones, `stream` long ones, `stored` for rows in any
+    order.
+    """
 
     def __init__(self, path: str | os.PathLike[str], scratch: str | None = None):
         self.path, self.scratch = path, scratch
@@ -160,7 +175,11 @@ class Npz:
         """The member as a file, its damage reported as a UserError."""
         if name not in self._members:
             raise UserError(f"{self.path}: has no array {name!r}; it has {', '.join(self._members)}")
-        with reading(self.path), _unzipping(f"{self.path}, array {name!r}"), zipfile.ZipFile(self.path) as archive:
+        with (
+            reading(self.path),
+            _unzipping(f"{self.path}, array {name!r}"),
+            zipfile.ZipFile(self.path) as archive,
+        ):
             with archive.open(self._members[name]) as file:
                 yield file
 
@@ -188,7 +207,9 @@ class Npz:
         return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
     def stream(self, name: str, start: int, count: int, chunk: int = CHUNK) -> Iterator[np.ndarray]:
-        """Yield elements start..start+count of the member, in the order of the file, at most `chunk` at a time."""
+        """Yield elements start..start+count of the member, in the order of the file, at most `chunk` at a
+        time.
+        """
         header = self.header(name)
         size = header.dtype.itemsize
         with self._open(name) as file:
@@ -213,7 +234,9 @@ class Npz:
             return StoredArray(copy, header)
 
     def _data_offset(self, name: str) -> int:
-        """Where the member's bytes start: behind its local header, whose extra field the directory does not know."""
+        """Where the member's bytes start: behind its local header, whose extra field the directory does not
+        know.
+        """
         info = self._members[name]
         with reading(self.path), open(self.path, "rb") as file:
             file.seek(info.header_offset)
@@ -229,7 +252,9 @@ def _unzipping(name: object) -> Iterator[None]:
     try:
         yield
     except (NotImplementedError, RuntimeError, struct.error) as error:
-        raise UserError(f"{name}: cannot be unpacked ({error}); expected a plain or compressed .npz") from None
+        raise UserError(
+            f"{name}: cannot be unpacked ({error}); expected a plain or compressed .npz"
+        ) from None
 
 
 def _exactly(file: IO[bytes], count: int) -> bytes:

@@ -29,13 +29,17 @@ class StoredMatrix:
         self.entries = archive.header(f"{prefix}data").size
         for part in parts:
             if archive.header(prefix + part).size != self.entries:
-                raise UserError(f"{self.where}: {archive.header(prefix + part).size} {part} for {self.entries} values")
+                raise UserError(
+                    f"{self.where}: {archive.header(prefix + part).size} {part} for {self.entries} values"
+                )
 
     def square(self) -> int:
         """The number of nodes; UserError where rows and columns differ."""
         if self.shape[0] != self.shape[1]:
-            raise UserError(f"{self.where}: the matrix is {self.shape[0]} x {self.shape[1]}; "
-                            "a graph needs as many rows as columns")
+            raise UserError(
+                f"{self.where}: the matrix is {self.shape[0]} x {self.shape[1]}; "
+                "a graph needs as many rows as columns"
+            )
         return self.shape[0]
 
     def _member(self, part: str) -> Iterator[np.ndarray]:
@@ -44,13 +48,17 @@ class StoredMatrix:
     def __iter__(self) -> Entries:
         """Yield (row int64[k], column int64[k], value[k])."""
         if self.kind == "coo":
-            for row, column, value in zip(self._member("row"), self._member("col"), self._member("data"), strict=True):
+            for row, column, value in zip(
+                self._member("row"), self._member("col"), self._member("data"), strict=True
+            ):
                 yield integers(row, self.where), integers(column, self.where), value
             return
         major = self.shape[0] if self.kind == "csr" else self.shape[1]
         indptr = check_pointers(self.archive.read(f"{self.prefix}indptr"), self.entries, self.where)
         if len(indptr) != major + 1:
-            raise UserError(f"{self.where}: {len(indptr)} row pointers for {major} rows; expected one more than rows")
+            raise UserError(
+                f"{self.where}: {len(indptr)} row pointers for {major} rows; expected one more than rows"
+            )
         for k, (indices, value) in enumerate(zip(self._member("indices"), self._member("data"), strict=True)):
             owner = owners(indptr, k * CHUNK, k * CHUNK + len(indices))
             minor = integers(indices, self.where)
@@ -63,5 +71,5 @@ def owners(indptr: np.ndarray, lo: int, hi: int) -> np.ndarray:
         return np.zeros(0, np.int64)
     first = int(np.searchsorted(indptr, lo, side="right")) - 1
     last = int(np.searchsorted(indptr, hi - 1, side="right")) - 1
-    counts = np.diff(indptr[first:last + 2].clip(lo, hi))
+    counts = np.diff(indptr[first : last + 2].clip(lo, hi))
     return np.repeat(np.arange(first, last + 1), counts)

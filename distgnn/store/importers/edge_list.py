@@ -1,4 +1,6 @@
-"""Edge lists in text: two columns of node ids, separated by commas, tabs, semicolons or blanks, perhaps with weights."""
+"""Edge lists in text: two columns of node ids, separated by commas, tabs, semicolons or blanks, perhaps with
+weights.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ WEIGHT_NAMES = ("weight", "weights", "w", "value")
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """The graph of an edge list: undirected unless `directed` says otherwise, with the companions the options name.
+    """The graph of an edge list: undirected unless `directed` says otherwise, with the companions the options
+    name.
 
-    The number of nodes is one more than the largest id in edges and features. A complete table of labels (each of
-    0..k-1 once) may add isolated nodes at the end; dense features without ids fix the number.
+    The number of nodes is one more than the largest id in edges and features. A complete table of labels
+    (each of 0..k-1 once) may add isolated nodes at the end; dense features without ids fix the number.
     """
     table = edge_table(path, options)
 
@@ -41,7 +44,9 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
             pass
     attach_labels(source, options, grow=not declared)
     if not source.n:
-        raise UserError(f"{path}: no edges, and no features or table of labels that would say how many nodes there are")
+        raise UserError(
+            f"{path}: no edges, and no features or table of labels that would say how many nodes there are"
+        )
     source.settle_direction(directed=False, found=found)
     return source
 
@@ -54,18 +59,30 @@ def edge_table(path: Path, options: ImportOptions) -> Table:
     src = 0 if options.source_column is None else heading.find(options.source_column, "--source-column", path)
     dst = 1 if options.target_column is None else heading.find(options.target_column, "--target-column", path)
     if width and (src == dst or max(src, dst) >= width or (not chosen and width > 3)):
-        raise UserError(f"{path}: cannot tell source and target among {width} columns; expected two columns of node ids "
-                        "and perhaps one of weights, or --source-column and --target-column")
+        raise UserError(
+            f"{path}: cannot tell source and target among {width} columns; expected two columns of node ids "
+            "and perhaps one of weights, or --source-column and --target-column"
+        )
     columns = [src, dst, *weight_column(heading, src, dst)]
     if options.weights and width and len(columns) < 3:
-        raise UserError(f"{path}: --weights, but it has no column of weights; expected a third column, or one called weight")
+        raise UserError(
+            f"{path}: --weights, but it has no column of weights; expected a third column, or one called weight"
+        )
     if chosen and not options.weights:
         columns = columns[:2]
-    fields = [("src", np.int64), ("dst", np.int64), ("weight", np.float64)][:len(columns)]
+    fields = [("src", np.int64), ("dst", np.int64), ("weight", np.float64)][: len(columns)]
     mark = heading.delimiter or " "
-    expected = f"SOURCE{mark}TARGET" + (f"{mark}WEIGHT" if len(columns) == 3 else "") + " with node ids from 0"
-    return Table(path, np.dtype(fields), expected, heading.delimiter, tuple(columns) if chosen else None,
-                 skip=heading.skip)
+    expected = (
+        f"SOURCE{mark}TARGET" + (f"{mark}WEIGHT" if len(columns) == 3 else "") + " with node ids from 0"
+    )
+    return Table(
+        path,
+        np.dtype(fields),
+        expected,
+        heading.delimiter,
+        tuple(columns) if chosen else None,
+        skip=heading.skip,
+    )
 
 
 def weight_column(heading: Heading, src: int, dst: int) -> list[int]:

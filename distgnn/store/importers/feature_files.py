@@ -44,8 +44,10 @@ def archived_features(path: Path, scratch: str | None) -> Features:
                 raise UserError(f"{path}: not a sparse matrix that can be read ({error})") from None
         return SparseRows(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1], path)
     if len(archive.names) != 1:
-        raise UserError(f"{path}: holds {', '.join(archive.names) or 'nothing'}; expected one array of features, "
-                        "or a matrix saved by SciPy")
+        raise UserError(
+            f"{path}: holds {', '.join(archive.names) or 'nothing'}; expected one array of features, "
+            "or a matrix saved by SciPy"
+        )
     return DenseRows(archive.stored(archive.names[0]), path)
 
 
@@ -72,7 +74,9 @@ def json_features(path: Path) -> SparseRows:
     columns = np.fromiter((k for active in table.values() for k in active), np.int32, int(counts.sum()))
     n, width = int(nodes.max(initial=-1)) + 1, int(columns.max(initial=-1)) + 1
     if sparse_ids(n, len(nodes)):
-        raise UserError(f"{path}: node {n - 1} among {len(nodes)}; node ids must count from 0 without large gaps")
+        raise UserError(
+            f"{path}: node {n - 1} among {len(nodes)}; node ids must count from 0 without large gaps"
+        )
     order = np.argsort(np.repeat(nodes, counts), kind="stable")
     indptr = np.zeros(n + 1, np.int64)
     indptr[nodes + 1] = counts
@@ -86,17 +90,30 @@ def csv_features(path: Path, options: ImportOptions) -> DenseRows:
     column = None
     if heading.named:
         wanted = options.id_column if options.id_column in heading.columns else None
-        column = heading.columns.index(wanted) if wanted else next((names.index(k) for k in ID_NAMES if k in names), None)
+        column = (
+            heading.columns.index(wanted)
+            if wanted
+            else next((names.index(k) for k in ID_NAMES if k in names), None)
+        )
     return dense_csv(path, options.scratch, heading, column)
 
 
-def dense_csv(path: Path, scratch: str | None, heading: Heading | None = None, ids: int | None = None) -> DenseRows:
+def dense_csv(
+    path: Path, scratch: str | None, heading: Heading | None = None, ids: int | None = None
+) -> DenseRows:
     """Copy a text table of numbers into a temporary float32 array, block by block, and map that."""
     heading = heading or Heading.of(path)
     columns = len(heading.columns)
     values = columns - (ids is not None)
-    table = Table(path, np.dtype(np.float64), f"{values} finite numbers" + (" and a node id" if ids is not None else ""),
-                  heading.delimiter, skip=heading.skip, width=columns, check=lambda rows: _bad_values(rows, ids))
+    table = Table(
+        path,
+        np.dtype(np.float64),
+        f"{values} finite numbers" + (" and a node id" if ids is not None else ""),
+        heading.delimiter,
+        skip=heading.skip,
+        width=columns,
+        check=lambda rows: _bad_values(rows, ids),
+    )
     nodes = [np.zeros(0, np.int64)]
     count = 0
     with scratch_file(scratch) as copy:
@@ -124,7 +141,9 @@ def _invert(ids: np.ndarray, path: object) -> np.ndarray:
     """places[id] = row, -1 for ids without one."""
     highest = int(ids.max(initial=-1))
     if sparse_ids(highest, len(ids)):
-        raise UserError(f"{path}: node {highest} among {len(ids)}; node ids must count from 0 without large gaps")
+        raise UserError(
+            f"{path}: node {highest} among {len(ids)}; node ids must count from 0 without large gaps"
+        )
     places = np.full(highest + 1, -1, np.int64)
     places[ids] = np.arange(len(ids))
     if np.count_nonzero(places >= 0) != len(ids):

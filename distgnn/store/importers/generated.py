@@ -1,4 +1,6 @@
-"""Raw graph directories as `distgnn generate` writes them: graph.json and plain .npy arrays, read from where they lie."""
+"""Raw graph directories as `distgnn generate` writes them: graph.json and plain .npy arrays, read from where
+they lie.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,17 @@ def read_description(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})") from None
     if not isinstance(graph, dict) or graph.get("format") != FORMAT:
-        raise UserError(f"{path}: expected \"format\": \"{FORMAT}\", as `distgnn generate` writes it")
+        raise UserError(f'{path}: expected "format": "{FORMAT}", as `distgnn generate` writes it')
     if graph.get("version") != VERSION:
-        raise UserError(f"{path}: schema version {graph.get('version')}; this program reads version {VERSION}: "
-                        "generate the graph again")
+        raise UserError(
+            f"{path}: schema version {graph.get('version')}; this program reads version {VERSION}: "
+            "generate the graph again"
+        )
     for key in ("n", "edges", "classes", "width"):
         if type(graph.get(key)) is not int or graph[key] < 0:
-            raise UserError(f"{path}: \"{key}\" is {graph.get(key)!r}, expected an integer of at least 0")
+            raise UserError(f'{path}: "{key}" is {graph.get(key)!r}, expected an integer of at least 0')
     if not isinstance(graph.get("directed"), bool):
-        raise UserError(f"{path}: \"directed\" is {graph.get('directed')!r}, expected true or false")
+        raise UserError(f'{path}: "directed" is {graph.get("directed")!r}, expected true or false')
     return graph
 
 
@@ -44,7 +48,9 @@ def _edge_header(path: Path, edges: int) -> Header:
     with reading(path), open(path, "rb") as file:
         header = read_header(file, path.stat().st_size, str(path))
     if header.shape != (edges, 2) or header.fortran or header.dtype.kind not in "iu":
-        raise UserError(f"{path}: {header.dtype} of shape {header.shape}, expected integers of shape ({edges}, 2)")
+        raise UserError(
+            f"{path}: {header.dtype} of shape {header.shape}, expected integers of shape ({edges}, 2)"
+        )
     return header
 
 
@@ -64,7 +70,9 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
                 pairs = pairs.reshape(count, 2).astype(np.int64, copy=False)
                 yield np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1]), None
 
-    source = Imported(str(graph.get("kind") or path.name), edges, n, lambda: window(0, graph["edges"]), options)
+    source = Imported(
+        str(graph.get("kind") or path.name), edges, n, lambda: window(0, graph["edges"]), options
+    )
     source.window = window
     source.directed = graph["directed"] if options.directed is None else options.directed
     source.edge_count = graph["edges"]

@@ -21,7 +21,9 @@ Window = Callable[[int, int], Iterator[Edges]]
 
 @dataclass
 class Scan:
-    """What one pass over a stream found; `symmetric`: every edge is listed as often as its reverse, weights alike."""
+    """What one pass over a stream found; `symmetric`: every edge is listed as often as its reverse, weights
+    alike.
+    """
 
     count: int = 0
     loops: int = 0
@@ -32,8 +34,8 @@ class Scan:
 def scan(stream: Stream, weights: bool) -> Scan:
     """Read the stream once, in the memory of one piece.
 
-    Symmetry is decided by comparing sums of 64-bit hashes of the edges and of their reverses: equal sums of unequal
-    edge lists are as likely as a 64-bit collision.
+    Symmetry is decided by comparing sums of 64-bit hashes of the edges and of their reverses: equal sums of
+    unequal edge lists are as likely as a 64-bit collision.
     """
     found = Scan()
     difference = np.zeros(1, np.uint64)
@@ -43,25 +45,39 @@ def scan(stream: Stream, weights: bool) -> Scan:
         if len(src):
             found.highest = max(found.highest, int(src.max()), int(dst.max()))
         s, t = splitmix64(src.view(np.uint64)), splitmix64(dst.view(np.uint64))
-        salt = weight.astype(np.float64).view(np.uint64) if weights and weight is not None else np.zeros(1, np.uint64)
+        salt = (
+            weight.astype(np.float64).view(np.uint64)
+            if weights and weight is not None
+            else np.zeros(1, np.uint64)
+        )
         triple = np.uint64(3)
-        difference += (splitmix64(s + triple * t + salt) - splitmix64(t + triple * s + salt)).sum(dtype=np.uint64)
+        difference += (splitmix64(s + triple * t + salt) - splitmix64(t + triple * s + salt)).sum(
+            dtype=np.uint64
+        )
     found.symmetric = not difference[0]
     return found
 
 
 class Imported(Source):
-    """A source over `stream()`, which yields (src, dst, weight or None) pieces of any size, ids not yet checked.
+    """A source over `stream()`, which yields (src, dst, weight or None) pieces of any size, ids not yet
+    checked.
 
-    `half` is set where both directions of every edge are listed: only the one with src <= dst is passed on, so that
-    nobody counts an edge twice, and the source is undirected. `window(lo, hi)` yields edges lo..hi of the stream where those
-    before them need not be read for that.
+    `half` is set where both directions of every edge are listed: only the one with src <= dst is passed on,
+    so that nobody counts an edge twice, and the source is undirected. `window(lo, hi)` yields edges lo..hi of
+    the stream where those before them need not be read for that.
     """
 
     window: Window | None = None
 
-    def __init__(self, name: str, path: object, n: int, stream: Stream, options: ImportOptions,
-                 table: Features | None = None):
+    def __init__(
+        self,
+        name: str,
+        path: object,
+        n: int,
+        stream: Stream,
+        options: ImportOptions,
+        table: Features | None = None,
+    ):
         self.name, self.path, self.n, self.stream, self.options = name, path, n, stream, options
         self.half = False
         self.set_features(table)
@@ -71,7 +87,8 @@ class Imported(Source):
         self.width = table.width if table else 0
 
     def settle_direction(self, directed: bool, found: Scan | None = None) -> None:
-        """Decide `directed`: what the user said, else undirected where both directions are listed, else `directed`.
+        """Decide `directed`: what the user said, else undirected where both directions are listed, else
+        `directed`.
 
         Reads the stream once unless `found` is given or the user said that the graph is directed.
         """
@@ -86,7 +103,9 @@ class Imported(Source):
     def set_labels(self, labels: np.ndarray, path: object, classes: int | None = None) -> None:
         """Take the integer labels that `path` has (below zero: unlabelled), which must be one per node."""
         if labels.shape != (self.n,):
-            raise UserError(f"{path}: labels have shape {labels.shape}, expected one for each of the {self.n} nodes")
+            raise UserError(
+                f"{path}: labels have shape {labels.shape}, expected one for each of the {self.n} nodes"
+            )
         highest, limit = int(labels.max(initial=-1)), classes or HIGHEST_CLASS
         if highest >= limit:
             raise UserError(f"{path}: label {highest} lies outside 0..{limit - 1}")
@@ -107,8 +126,10 @@ class Imported(Source):
                 weight = None
             elif weight is not None and not np.isfinite(weight).all():
                 bad = int(np.flatnonzero(~np.isfinite(weight))[0])
-                raise UserError(f"{self.path}: edge {src[bad]} -> {dst[bad]} has weight {weight[bad]}; "
-                                "expected a finite number")
+                raise UserError(
+                    f"{self.path}: edge {src[bad]} -> {dst[bad]} has weight {weight[bad]}; "
+                    "expected a finite number"
+                )
             yield src, dst, weight
 
     def edges(self) -> Iterator[Edges]:
@@ -131,7 +152,11 @@ class Imported(Source):
                 src, dst, weight = src[keep], dst[keep], None if weight is None else weight[keep]
             for lo in range(0, len(src), EDGE_CHUNK):
                 piece = slice(lo, lo + EDGE_CHUNK)
-                yield src[piece], dst[piece], None if weight is None else weight[piece].astype(np.float64, copy=False)
+                yield (
+                    src[piece],
+                    dst[piece],
+                    None if weight is None else weight[piece].astype(np.float64, copy=False),
+                )
 
     def features(self, ids: np.ndarray) -> np.ndarray:
         if self.table is None:
@@ -140,7 +165,9 @@ class Imported(Source):
 
 
 def sparse_limit(count: int) -> int:
-    """An id from here on, among so many things, shows that ids are no numbering of nodes: arrays of n would be waste."""
+    """An id from here on, among so many things, shows that ids are no numbering of nodes: arrays of n would
+    be waste.
+    """
     return (count << 6) + (1 << 20)
 
 

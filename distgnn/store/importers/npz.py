@@ -1,7 +1,8 @@
 """Single .npz files: a matrix saved by `scipy.sparse.save_npz`, or the adjacency, attributes and labels of a
 co-authorship or citation graph (`adj_data`, `adj_indices`, `adj_indptr`, `adj_shape`, `attr_*`, `labels`).
 
-Entry (i, j) of a SciPy matrix is A[i, j]. In the second kind row i lists the nodes to which i points: edges i -> j.
+Entry (i, j) of a SciPy matrix is A[i, j]. In the second kind row i lists the nodes to which i points: edges i
+-> j.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
             return _attributed(archive, prefix, path, options)
     if "format" in archive:
         return scipy_matrix(archive, path, options)
-    raise UserError(f"{path}: holds {', '.join(archive.names) or 'nothing'}; expected a SciPy matrix "
-                    "(format, shape, data, ...) or adj_data, adj_indices, adj_indptr, adj_shape")
+    raise UserError(
+        f"{path}: holds {', '.join(archive.names) or 'nothing'}; expected a SciPy matrix "
+        "(format, shape, data, ...) or adj_data, adj_indices, adj_indptr, adj_shape"
+    )
 
 
 def scipy_matrix(archive: Npz, path: Path, options: ImportOptions) -> Imported:

@@ -1,8 +1,8 @@
 """OGB node-property directories: `raw/` with the graph and `split/NAME/` with its three lists of nodes.
 
-Two layouts exist: CSV files (`edge.csv.gz`, `num-node-list.csv.gz`, `num-edge-list.csv.gz`, `node-feat.csv.gz`,
-`node-label.csv.gz`) and, for the largest graphs, archives (`data.npz` with edge_index and node_feat, `node-label.npz`).
-Features may also lie beside the CSV files as `node-feat.npy`.
+Two layouts exist: CSV files (`edge.csv.gz`, `num-node-list.csv.gz`, `num-edge-list.csv.gz`,
+`node-feat.csv.gz`, `node-label.csv.gz`) and, for the largest graphs, archives (`data.npz` with edge_index and
+node_feat, `node-label.npz`). Features may also lie beside the CSV files as `node-feat.npy`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def _column(path: Path, expected: str) -> np.ndarray:
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """The graph; undirected for the data sets to which OGB adds reverse edges, else directed (`directed` overrides)."""
+    """The graph; undirected for the data sets to which OGB adds reverse edges, else directed (`directed`
+    overrides).
+    """
     raw = path / "raw"
     n, stream, table, edges = _archived(raw, options) if (raw / "data.npz").exists() else _csv(raw, options)
     if table and table.nodes != n:
@@ -84,7 +86,9 @@ def _csv(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features | Non
             count += len(rows)
             yield rows["src"], rows["dst"], None
         if count != edges:
-            raise UserError(f"{path}: {count} edges, but num-edge-list promises {edges}; is the file truncated?")
+            raise UserError(
+                f"{path}: {count} edges, but num-edge-list promises {edges}; is the file truncated?"
+            )
 
     features: Features | None = None
     if (raw / "node-feat.npy").exists():
@@ -101,7 +105,11 @@ def _archived(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features 
     if len(header.shape) != 2 or header.shape[0] != 2:
         raise UserError(f"{path}, array 'edge_index': shape {header.shape}, expected (2, edges)")
     edges = header.shape[1]
-    table = DenseRows(archive.stored("node_feat"), f"{path}, array 'node_feat'") if "node_feat" in archive else None
+    table = (
+        DenseRows(archive.stored("node_feat"), f"{path}, array 'node_feat'")
+        if "node_feat" in archive
+        else None
+    )
     if "num_nodes_list" in archive:
         counts = integers(archive.read("num_nodes_list"), f"{path}, array 'num_nodes_list'").ravel()
         if len(counts) != 1:
@@ -110,7 +118,9 @@ def _archived(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features 
     elif table:
         n = table.nodes
     else:
-        raise UserError(f"{path}: has neither 'num_nodes_list' nor 'node_feat', so the number of nodes is unknown")
+        raise UserError(
+            f"{path}: has neither 'num_nodes_list' nor 'node_feat', so the number of nodes is unknown"
+        )
 
     def stream() -> Iterator[Edges]:
         where = f"{path}, array 'edge_index'"
@@ -144,7 +154,9 @@ def _labels(raw: Path) -> tuple[np.ndarray | None, Path]:
 def _classes(values: np.ndarray, path: Path) -> np.ndarray:
     values = np.where(np.isnan(values), -1, values)
     if not np.isfinite(values).all() or (values != np.rint(values)).any():
-        raise UserError(f"{path}: labels must be whole numbers, found {values[values != np.rint(values)][:1]}")
+        raise UserError(
+            f"{path}: labels must be whole numbers, found {values[values != np.rint(values)][:1]}"
+        )
     return values.astype(np.int64)
 
 
@@ -154,8 +166,10 @@ def _split(folder: Path, n: int) -> np.ndarray | None:
     if not choices:
         return None
     if len(choices) > 1:
-        raise UserError(f"{folder}: has {len(choices)} splits, {', '.join(c.name for c in choices)}; keep one of them "
-                        "or give --split")
+        raise UserError(
+            f"{folder}: has {len(choices)} splits, {', '.join(c.name for c in choices)}; keep one of them "
+            "or give --split"
+        )
     split = np.zeros(n, np.uint8)
     for part, name in ((TRAIN, "train"), (VALIDATION, "valid"), (TEST, "test")):
         path = _file(choices[0], name)

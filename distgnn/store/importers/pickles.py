@@ -1,9 +1,9 @@
 """Reading pickles of NumPy arrays, SciPy CSR matrices and plain containers without trusting them.
 
-A pickle is a program. The unpickler here admits an explicit list of names and refuses every other one. Nor are the names
-on the list bound to NumPy's and SciPy's own objects: their `__setstate__` believes what it is told, down to the flag that
-makes an integer a pointer, so that a damaged file can crash the process. Stand-ins take the state, check it and build
-the arrays anew.
+A pickle is a program. The unpickler here admits an explicit list of names and refuses every other one. Nor
+are the names on the list bound to NumPy's and SciPy's own objects: their `__setstate__` believes what it is
+told, down to the flag that makes an integer a pointer, so that a damaged file can crash the process.
+Stand-ins take the state, check it and build the arrays anew.
 """
 
 from __future__ import annotations
@@ -68,13 +68,16 @@ def _scalar(kind: Any, raw: Any) -> Any:
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """`_codecs.encode`, with which Python 3 writes bytes in old protocols, for the one encoding it uses there."""
+    """`_codecs.encode`, with which Python 3 writes bytes in old protocols, for the one encoding it uses
+    there.
+    """
     if encoding != "latin1":
         raise ValueError(f"encoding {encoding!r}")
     return text.encode("latin1")
 
 
-# The names under which Python 2 and 3, NumPy 1 and 2 and SciPy before and after 1.8 wrote the same few things.
+# The names under which Python 2 and 3, NumPy 1 and 2 and SciPy before and after 1.8 wrote the same few
+# things.
 ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): PickledType,
@@ -102,12 +105,16 @@ class RestrictedUnpickler(pickle.Unpickler):
         try:
             return ALLOWED[module, name]
         except KeyError:
-            raise UserError(f"{self.path}: this pickle asks for {module}.{name}; only NumPy arrays, SciPy CSR matrices "
-                            "and dictionaries of lists are loaded") from None
+            raise UserError(
+                f"{self.path}: this pickle asks for {module}.{name}; only NumPy arrays, SciPy CSR matrices "
+                "and dictionaries of lists are loaded"
+            ) from None
 
 
 def load(path: Path) -> Any:
-    """What the pickle holds, arrays and matrices still as stand-ins; UserError if it is damaged or asks for more."""
+    """What the pickle holds, arrays and matrices still as stand-ins; UserError if it is damaged or asks for
+    more.
+    """
     with reading(path), open(path, "rb") as file:
         try:
             return RestrictedUnpickler(file, path).load()

@@ -1,4 +1,6 @@
-"""A directory with the pair `NAME_graph.npz` (a SciPy matrix) and `NAME_data.npz` (feature, label, node_types, node_ids)."""
+"""A directory with the pair `NAME_graph.npz` (a SciPy matrix) and `NAME_data.npz` (feature, label,
+node_types, node_ids).
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,18 @@ from distgnn.store.source import ImportOptions
 
 def find_pair(folder: Path) -> tuple[Path, Path] | None:
     """The only NAME_graph.npz of the folder that has its NAME_data.npz beside it."""
-    pairs = [(graph, graph.with_name(graph.name.removesuffix("_graph.npz") + "_data.npz"))
-             for graph in sorted(folder.glob("*_graph.npz"))]
+    pairs = [
+        (graph, graph.with_name(graph.name.removesuffix("_graph.npz") + "_data.npz"))
+        for graph in sorted(folder.glob("*_graph.npz"))
+    ]
     pairs = [pair for pair in pairs if pair[1].exists()]
     return pairs[0] if len(pairs) == 1 else None
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """Row i of `feature`, `label` and `node_types` (1 train, 2 validation, 3 test) belongs to node node_ids[i]."""
+    """Row i of `feature`, `label` and `node_types` (1 train, 2 validation, 3 test) belongs to node
+    node_ids[i].
+    """
     pair = find_pair(path)
     if pair is None:
         raise UserError(f"{path}: expected exactly one pair NAME_graph.npz and NAME_data.npz")

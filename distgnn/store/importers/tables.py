@@ -28,12 +28,16 @@ def finite(rows: np.ndarray, ids: np.ndarray, path: object) -> np.ndarray:
         rows = np.ascontiguousarray(rows, np.float32)
     if not np.isfinite(rows.sum(dtype=np.float64)) and not np.isfinite(rows).all():
         row, column = np.argwhere(~np.isfinite(rows))[0]
-        raise UserError(f"{path}: feature {column} of node {ids[row]} is {rows[row, column]}; expected finite numbers")
+        raise UserError(
+            f"{path}: feature {column} of node {ids[row]} is {rows[row, column]}; expected finite numbers"
+        )
     return rows
 
 
 class DenseRows:
-    """Rows of an array in a file; `places[id]` is the row of a node (-1: none, all zero), the id itself without it."""
+    """Rows of an array in a file; `places[id]` is the row of a node (-1: none, all zero), the id itself
+    without it.
+    """
 
     def __init__(self, array: StoredArray, path: object, places: np.ndarray | None = None):
         if len(array.shape) != 2:
@@ -61,8 +65,15 @@ class SparseRows:
     Raises UserError where the three arrays do not describe a matrix of this shape.
     """
 
-    def __init__(self, indptr: np.ndarray, indices: StoredArray | np.ndarray, data: StoredArray | np.ndarray | None,
-                 width: int, path: object, complete: bool = True):
+    def __init__(
+        self,
+        indptr: np.ndarray,
+        indices: StoredArray | np.ndarray,
+        data: StoredArray | np.ndarray | None,
+        width: int,
+        path: object,
+        complete: bool = True,
+    ):
         self.nodes, self.width, self.path, self.complete = len(indptr) - 1, width, path, complete
         self.indptr, self.indices, self.data = check_pointers(indptr, len(indices), path), indices, data
         if data is not None and len(data) != len(indices):
@@ -102,6 +113,8 @@ def npz_rows(archive: Npz, prefix: str) -> SparseRows:
     shape = integers(archive.read(f"{prefix}shape"), where)
     indptr = archive.read(f"{prefix}indptr")
     if shape.shape != (2,) or len(indptr) != shape[0] + 1:
-        raise UserError(f"{where}: {len(indptr)} row pointers for shape {tuple(shape)}, expected one more than rows")
+        raise UserError(
+            f"{where}: {len(indptr)} row pointers for shape {tuple(shape)}, expected one more than rows"
+        )
     indices, data = archive.stored(f"{prefix}indices"), archive.stored(f"{prefix}data")
     return SparseRows(indptr, indices, data, int(shape[1]), where)

@@ -1,7 +1,9 @@
-"""Tables of numbers in text files, read in blocks of whole lines; a bad line is named with its number and text.
+"""Tables of numbers in text files, read in blocks of whole lines; a bad line is named with its number and
+text.
 
-Blocks go through `numpy.loadtxt`, which checks every field while it parses. `numpy.fromstring` on translated separators is
-about twice as fast but only counts numbers, so that `1,2,3` followed by `4` would pass as two edges.
+Blocks go through `numpy.loadtxt`, which checks every field while it parses. `numpy.fromstring` on translated
+separators is about twice as fast but only counts numbers, so that `1,2,3` followed by `4` would pass as two
+edges.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ def blocks(path: str | os.PathLike[str], skip: int = 0) -> Iterator[tuple[int, b
             if not cut:
                 tail += data
                 if len(tail) > LINE_BYTES:
-                    raise UserError(f"{path}, line {number}: longer than {LINE_BYTES >> 20} MiB; is this a text file?")
+                    raise UserError(
+                        f"{path}, line {number}: longer than {LINE_BYTES >> 20} MiB; is this a text file?"
+                    )
                 continue
             block, tail = tail + data[:cut], data[cut:]
             yield number, block
@@ -98,7 +102,9 @@ class BadValue(ValueError):
 
 @dataclass
 class Heading:
-    """What the first line of a table says: how its columns are separated, what they are called, where the data starts."""
+    """What the first line of a table says: how its columns are separated, what they are called, where the
+    data starts.
+    """
 
     delimiter: str | None
     columns: list[str]
@@ -113,7 +119,9 @@ class Heading:
         try:
             fields = next(csv.reader([text], delimiter=delimiter)) if delimiter else text.split()
         except csv.Error as error:
-            raise UserError(f"{path}, line {number}: {error}; expected a row of fields separated by {delimiter!r}") from None
+            raise UserError(
+                f"{path}, line {number}: {error}; expected a row of fields separated by {delimiter!r}"
+            ) from None
         columns = [field.strip() for field in fields]
         named = number > 0 and not any(is_number(field) for field in columns)
         return cls(delimiter, columns, named, number if named else max(number - 1, 0))
@@ -130,7 +138,8 @@ class Heading:
 
 @dataclass
 class Table:
-    """A text table of one dtype: structured (one field a column) or plain (every column, checked for `width`).
+    """A text table of one dtype: structured (one field a column) or plain (every column, checked for
+    `width`).
 
     `check(array)` may return what is wrong with the values; `expected` says in words what a line should be.
     """
@@ -158,11 +167,19 @@ class Table:
     def _parse(self, block: bytes) -> np.ndarray:
         """The block's rows, or a ValueError caused by one line alone: no line's fate depends on another."""
         with warnings.catch_warnings():
-            warnings.simplefilter("error", DeprecationWarning)  # older NumPy reads 1.5 as an integer and only warns
-            warnings.simplefilter("ignore", UserWarning)        # a block without data
+            # older NumPy reads 1.5 as an integer and only warns
+            warnings.simplefilter("error", DeprecationWarning)
+            warnings.simplefilter("ignore", UserWarning)  # a block without data
             try:
-                rows = np.loadtxt(io.BytesIO(block), self.dtype, comments=self.comments, delimiter=self.delimiter,
-                                  usecols=self.columns, quotechar='"', ndmin=1 if self.dtype.names else 2)
+                rows = np.loadtxt(
+                    io.BytesIO(block),
+                    self.dtype,
+                    comments=self.comments,
+                    delimiter=self.delimiter,
+                    usecols=self.columns,
+                    quotechar='"',
+                    ndmin=1 if self.dtype.names else 2,
+                )
             except DeprecationWarning as warning:
                 raise ValueError(str(warning)) from None
         if len(rows) and self.width is not None and rows.shape[1] != self.width:
@@ -186,10 +203,14 @@ class Table:
         text = lines[lo].decode("utf-8", "replace").rstrip("\r\n")
         text = text if len(text) <= 80 else text[:77] + "..."
         because = f" ({why})" if why else ""
-        return UserError(f"{self.path}, line {number + lo}: bad line {text!r}{because}; expected {self.expected}")
+        return UserError(
+            f"{self.path}, line {number + lo}: bad line {text!r}{because}; expected {self.expected}"
+        )
 
     def _wrong(self, block: bytes) -> str | None:
-        """None where the block is good; else what is wrong with its values, empty where it cannot even be parsed."""
+        """None where the block is good; else what is wrong with its values, empty where it cannot even be
+        parsed.
+        """
         try:
             self._parse(block)
         except BadValue as error:

@@ -1,0 +1,1 @@
+"""What a rank holds: arrays of NumPy or CuPy, CSR blocks, buffers that are used again."""

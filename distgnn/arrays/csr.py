@@ -1,0 +1,161 @@
+"""A CSR block on this rank, its arrays packed in one buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse import _sparsetools
+
+from distgnn import ledger
+from distgnn.arrays.backend import Backend
+
+Shape = tuple[int, int]
+
+
+PIECE = 1 << 22  # elements copied to a device at a time
+
+
+class CSR:
+    """A CSR block on this rank, its three arrays packed in one buffer of bytes, so that it travels as one
+    message.
+
+    Attributes:
+        shape: rows, columns of the block.
+        indptr, indices, data: views into ``buffer``; row pointers and column numbers share one integer type.
+        buffer: 1-D uint8, what :meth:`Comm.bcast` sends.
+    """
+
+    __slots__ = ("__weakref__", "buffer", "cached", "data", "indices", "indptr", "shape")
+    indptr: Any
+    indices: Any
+    data: Any
+
+    def __init__(self, shape: Shape, nnz: int, index_dtype: Any, dtype: Any, buffer: Any) -> None:
+        self.shape = shape
+        self.buffer = buffer[: self.nbytes(shape, nnz, index_dtype, dtype)]
+        kinds = [("data", nnz, dtype), ("indices", nnz, index_dtype), ("indptr", shape[0] + 1, index_dtype)]
+        start = 0
+        # widest first: all are aligned
+        for name, count, kind in sorted(kinds, key=lambda k: -np.dtype(k[2]).itemsize):
+            end = start + count * np.dtype(kind).itemsize
+            setattr(self, name, self.buffer[start:end].view(kind))
+            start = end
+        self.cached: dict[str, Any] = {}
+
+    @staticmethod
+    def nbytes(shape: Shape, nnz: int, index_dtype: Any, dtype: Any) -> int:
+        """Bytes of the buffer such a block needs."""
+        return nnz * np.dtype(dtype).itemsize + (nnz + shape[0] + 1) * np.dtype(index_dtype).itemsize
+
+    @classmethod
+    def empty(cls, shape: Shape, nnz: int, dtype: Any, backend: Backend) -> CSR:
+        """A block to be filled, on ``backend``'s device. Its indices are int32 where they fit."""
+        index_dtype = np.int64 if max(nnz, *shape) > np.iinfo(np.int32).max else np.int32
+        buffer = backend.empty((cls.nbytes(shape, nnz, index_dtype, dtype),), np.uint8)
+        block = cls(shape, nnz, index_dtype, dtype, buffer)
+        ledger.holds(block, "adjacency", buffer.nbytes)
+        return block
+
+    @classmethod
+    def from_scipy(cls, matrix: Any, backend: Backend, dtype: Any = None) -> CSR:
+        """A SciPy sparse matrix, sorted, as a block on ``backend``'s device.
+
+        Raises:
+            ValueError: row pointers not monotone or column numbers out of range (checked here once, never per
+                product).
+        """
+        matrix = sp.csr_array(matrix)
+        _validate(matrix)
+        matrix.sort_indices()
+        block = cls.empty(matrix.shape, matrix.nnz, np.dtype(dtype or matrix.dtype), backend)
+        for source, target in (
+            (matrix.data, block.data),
+            (matrix.indices, block.indices),
+            (matrix.indptr, block.indptr),
+        ):
+            for first in range(0, target.size, PIECE):  # converted, where it is, a piece at a time
+                piece = slice(first, first + PIECE)
+                backend.copy_in(np.ascontiguousarray(source[piece], target.dtype), target[piece])
+        return block
+
+    @property
+    def nnz(self) -> int:
+        return int(self.data.size)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.data.dtype)
+
+    @staticmethod
+    def count(shape: Shape, nnz: int) -> int:
+        """Payload elements of such a block when it travels: values, column numbers and row pointers."""
+        return 2 * nnz + shape[0] + 1
+
+    @property
+    def words(self) -> int:
+        """Payload elements of this block."""
+        return self.count(self.shape, self.nnz)
+
+    def header(self) -> tuple[Shape, int, np.dtype, np.dtype]:
+        """What a receiver must know to make room: the arguments of :meth:`nbytes`."""
+        return self.shape, self.nnz, np.dtype(self.indices.dtype), self.dtype
+
+    def row_blocks(self, nonzeros: int) -> list[tuple[int, int, CSR]]:
+        """Consecutive rows of about so many non-zeros each, as (first, last, block)."""
+        bounds = np.unique(np.searchsorted(self.indptr, np.arange(0, self.nnz, nonzeros)))
+        ends = [*bounds[(bounds > 0) & (bounds < self.shape[0])].tolist(), self.shape[0]]
+        return [
+            (first, last, rows)
+            for (first, last), rows in zip(pairwise([0, *ends]), self.split(ends), strict=True)
+        ]
+
+    def split(self, ends: Sequence[int]) -> list[CSR]:
+        """The rows before each of these ends: views, but for row pointers of their own. Made once and kept."""
+        if tuple(ends) == (self.shape[0],):
+            return [self]
+        key = f"rows {tuple(ends)}"
+        if key not in self.cached:
+            self.cached[key] = [self._rows(first, last) for first, last in pairwise([0, *ends])]
+        return self.cached[key]
+
+    def _rows(self, first: int, last: int) -> CSR:
+        start, stop = int(self.indptr[first]), int(self.indptr[last])
+        piece = object.__new__(CSR)
+        piece.shape, piece.buffer, piece.cached = (last - first, self.shape[1]), None, {}
+        piece.data, piece.indices = self.data[start:stop], self.indices[start:stop]
+        piece.indptr = self.indptr[first : last + 1] - self.indptr[first]
+        return piece
+
+    def transposed(self, backend: Backend) -> CSR:
+        """The transposed block. On the host it is made where it stays, so that nothing is held twice for a
+        moment.
+        """
+        if backend.on_device:
+            return CSR.from_scipy(self.to_scipy().T, backend)
+        block = CSR.empty(self.shape[::-1], self.nnz, self.dtype, backend)
+        _sparsetools.csr_tocsc(
+            *self.shape, self.indptr, self.indices, self.data, block.indptr, block.indices, block.data
+        )
+        return block
+
+    def to_scipy(self) -> sp.csr_array:
+        """The block as a SciPy matrix on the host (sharing memory where the block is there already)."""
+        matrix = sp.csr_array(self.shape, dtype=self.dtype)
+        # Given to the constructor, they would be copied: SciPy "prunes" views of a buffer with more elements
+        # (here bytes).
+        matrix.data, matrix.indices, matrix.indptr = (
+            a if isinstance(a, np.ndarray) else a.get() for a in (self.data, self.indices, self.indptr)
+        )
+        return matrix
+
+
+def _validate(matrix: sp.csr_array) -> None:
+    rows, columns = matrix.shape
+    if matrix.indptr.size != rows + 1 or matrix.indptr[0] != 0 or np.any(np.diff(matrix.indptr) < 0):
+        raise ValueError("CSR row pointers must rise from 0, one more than there are rows")
+    if matrix.nnz and not (0 <= matrix.indices.min() and matrix.indices.max() < columns):
+        raise ValueError(f"CSR column numbers must lie in 0..{columns - 1}")

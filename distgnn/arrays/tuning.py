@@ -1,0 +1,57 @@
+"""The sizes and thresholds that change how fast a product runs and never what it gives.
+
+Tests set them small to reach every branch on small matrices; the planner reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Tuning:
+    """Every attribute is a default that was measured; sizes are bytes where nothing else is said."""
+
+    # Products on one rank.
+    flops_between_polls: int = 1 << 25
+    """Multiplications and additions of a sparse product between two looks at the messages under way: one or
+    two milliseconds. Less often, what the sockets hold is sent before more is given to them; more often, the
+    product is slower."""
+    gemm_rows: int = 512
+    """Rows of a tall matrix that a product on the host takes at a time: they and their product stay in the
+    second-level cache.
+    """
+
+    # Messages under way.
+    relay_segment: int = 1 << 18
+    """Of a panel that travels around a ring."""
+    relay_buffers: int = 2
+    """Panels that a rank receives at a time."""
+    exchange_sends: int = 8
+    """Messages of an exchange that a rank sends at a time."""
+    sum_chunk: int = 4 << 20
+    """Summed at a time; less costs more calls than it hides."""
+    sums_under_way: int = 3
+    """Chunks at a time: one arriving, one being sent on, one to come."""
+
+    # Products that are summed over ranks in row blocks.
+    small_sum: int = 1 << 16
+    """A product that MPI sums: what counts is how long a message takes, not how many bytes."""
+    smallest_sum_block: int = 512 << 10
+    """A row block, where nobody says how many rows it should have."""
+    sum_blocks: int = 16
+    """Row blocks of a product at least, unless they would be smaller than that."""
+
+    # Panels and groups of rows: nothing hides the product with the last one to arrive, but each costs a pass
+    # over the product.
+    panel_nonzeros: int = 16
+    """Non-zeros that a row of A has in the columns of one panel at least, where a rank's rows are cut into
+    several.
+    """
+    most_panels: int = 4
+    group_nonzeros: int = 16
+    """The same for a group of ranks whose rows are multiplied together."""
+    most_groups: int = 4
+
+
+TUNING = Tuning()

@@ -1,0 +1,108 @@
+"""Memory that is used again: fresh large arrays cost a page fault every 4 KiB, for wide features as much as
+the product itself.
+
+Full-graph training asks for the same arrays in every epoch. A :class:`Workspace` keeps them (MG-GCN section
+4.2): buffers that are borrowed and given back, of which an L-layer network has L + 1 out at a time, and
+buffers that belong to a name, such as the two panels that a pipelined product receives into.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from distgnn import ledger
+from distgnn.arrays.backend import Backend
+
+Array = Any
+
+_BORROWED = "layers"
+
+
+class Workspace:
+    """Buffers of one backend. Not shared between threads.
+
+    Attributes:
+        reserved: bytes of all buffers, lent or not; borrowed: of those without a name.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.reserved = self.borrowed = 0
+        self._named: dict[str, Array] = {}
+        self._free: list[Array] = []
+        self._lent: dict[int, Array] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+        """The array of this name, of any content; the same memory whenever the name is asked for, so one user
+        at a time.
+        """
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if name not in self._named or self._named[name].size < size:
+            if name in self._named:
+                self._count(name, -self._named.pop(name).size)
+            self._named[name] = self._make(size, name)
+        return self._named[name][:size].view(dtype).reshape(shape)
+
+    def borrow(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """A C-contiguous array of any content, until it is given back: the smallest free buffer that is large
+        enough. Where none is, one is made, in place of the largest that is too small.
+        """
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if size == 0:
+            return self.backend.empty(shape, dtype)
+        enough = [buffer for buffer in self._free if buffer.size >= size]
+        if enough:
+            chosen = min(enough, key=lambda buffer: buffer.size)
+            self._remove(chosen)
+        else:
+            if self._free:
+                self._count(_BORROWED, -self._remove(max(self._free, key=lambda buffer: buffer.size)).size)
+            chosen = self._make(size, _BORROWED)
+        self._lent[self.backend.address(chosen)] = chosen
+        return chosen[:size].view(dtype).reshape(shape)
+
+    def give_back(self, array: Array) -> None:
+        """Take back what :meth:`borrow` lent; anything else is left alone."""
+        buffer = self._lent.pop(self.backend.address(array), None) if array.size else None
+        if buffer is not None:
+            self._free.append(buffer)
+
+    @contextmanager
+    def lend(self, shape: tuple[int, ...], dtype: Any) -> Iterator[Array]:
+        """:meth:`borrow` for as long as the context lasts."""
+        array = self.borrow(shape, dtype)
+        try:
+            yield array
+        finally:
+            self.give_back(array)
+
+    def forget(self, array: Array) -> None:
+        """A borrowed array that won't be given back: it belongs to whoever holds it."""
+        buffer = self._lent.pop(self.backend.address(array), None) if array.size else None
+        if buffer is not None:
+            self._count(_BORROWED, -buffer.size)
+
+    def clear(self) -> None:
+        """Let go of all memory that is not lent."""
+        for name in list(self._named):
+            self._count(name, -self._named.pop(name).size)
+        while self._free:
+            self._count(_BORROWED, -self._free.pop().size)
+
+    def _remove(self, buffer: Array) -> Array:
+        self._free = [other for other in self._free if other is not buffer]
+        return buffer
+
+    def _make(self, size: int, purpose: str) -> Array:
+        self._count(purpose, size)
+        return self.backend.empty((size,), np.uint8)
+
+    def _count(self, purpose: str, size: int) -> None:
+        self.reserved += size
+        self.borrowed += size if purpose == _BORROWED else 0
+        ledger.held(purpose, size)

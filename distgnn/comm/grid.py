@@ -1,0 +1,127 @@
+"""A grid of processes: ranks ↔ named coordinates, and the sub-communicators along its axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mpi4py import MPI
+
+from distgnn.arrays import backend as backends
+from distgnn.arrays.backend import Backend
+from distgnn.arrays.workspace import Workspace
+from distgnn.comm.group import Comm
+from distgnn.errors import UserError
+from distgnn.layout import Axes
+
+
+class Grid(Axes):
+    """The ranks of a communicator arranged in named axes, the first axis slowest.
+
+    >>> grid = Grid(MPI.COMM_WORLD, rows=4, reps=2)      # doctest: +SKIP
+    >>> grid.coords["rows"], grid.along("rows").size     # doctest: +SKIP
+
+    Args:
+        comm: an mpi4py communicator; every rank of it takes part in the grid (collective).
+        backend: an array backend or its name; default: a GPU where there is one.
+        axes: the size of each axis, by name; their product must be ``comm.size``.
+
+    Attributes:
+        node: the lowest rank on this rank's node; ranks with equal ``node`` read files together (see
+            :meth:`on_node`). A test may set it, to have several nodes on one machine.
+        overlap: panels of products on this grid travel while others are multiplied, and sums of row blocks
+            likewise (results do not depend on it).
+        block_rows: rows of the blocks in which products are summed over ranks (see ``reduction.py``); None
+            for a default by size.
+        workspace: the buffers that products and networks on this grid use again.
+
+    Raises:
+        UserError: the sizes do not multiply to the number of ranks.
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm | None = None, *, backend: Backend | str | None = None, **axes: int
+    ) -> None:
+        comm = MPI.COMM_WORLD if comm is None else comm
+        size, rank = comm.Get_size(), comm.Get_rank()
+        axes = axes or {"rows": size}
+        if math.prod(axes.values()) != size or min(axes.values()) < 1:
+            sizes = " x ".join(f"{name}={count}" for name, count in axes.items())
+            raise UserError(
+                f"grid {sizes}: its axes must be positive and multiply to the {size} ranks of this run"
+            )
+        comm = comm.Dup()  # messages of ours never meet messages of the caller's
+        self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
+        super().__init__(axes, rank)
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.device = self.backend.bind(node.Get_rank())
+        self.node: int = node.bcast(self.rank)
+        node.Free()
+        self.overlap = True
+        self.block_rows: int | None = None
+        self.workspace = Workspace(self.backend)
+        self.world = Comm(comm, self.backend, "world")
+        self._along: dict[tuple[str, ...], Comm] = {(): Comm(MPI.COMM_SELF, self.backend, "self")}
+        ways = self.world.gather_objects((self.backend.name, self.world.direct))
+        if len(set(ways)) > 1:
+            told = "; ".join(
+                f"rank {rank}: {name}{'' if direct else ', staged'}"
+                for rank, (name, direct) in enumerate(ways)
+            )
+            raise UserError(
+                f"all ranks must move arrays the same way; choose with --backend and DISTGNN_CUDA_AWARE ({told})"
+            )
+
+    def __repr__(self) -> str:
+        return f"Grid({', '.join(f'{name}={count}' for name, count in self.shape.items())})"
+
+    def along(self, *axes: str) -> Comm:
+        """The ranks that differ from this one only in ``axes``, numbered by their coordinates there, the
+        first axis slowest.
+
+        Collective over the grid the first time it is asked for, except ``along()``, which is this rank alone.
+        """
+        if axes not in self._along:
+            others = [axis for axis in self.shape if axis not in axes]
+            group: MPI.Intracomm = self.world.mpi.Split(color=self.index(*others), key=self.index(*axes))  # type: ignore[assignment]
+            self._along[axes] = Comm(group, self.backend, "+".join(axes))
+        return self._along[axes]
+
+    def along_on_host(self, *axes: str) -> Comm:
+        """The group of :meth:`along`, to move host arrays whatever the backend of the grid. Collective like
+        it.
+        """
+        if not self.backend.on_device:
+            return self.along(*axes)
+        key = ("on host", *axes)
+        if key not in self._along:
+            # A communicator of its own: each Comm numbers its messages by itself.
+            group = self.along(*axes).mpi.Dup()
+            self._along[key] = Comm(group, backends.get("numpy"), "+".join(axes))
+        return self._along[key]
+
+    @contextmanager
+    def on_node(self, wanted: Any) -> Iterator[Comm]:
+        """The ranks of this node that give the same small Python object, as a group that moves host arrays
+        while the context lasts. Collective; whoever leaves it by an exception must do so with all of the
+        group.
+        """
+        asked = self.world.gather_objects((self.node, wanted))
+        group: MPI.Intracomm = self.world.mpi.Split(color=asked.index(asked[self.rank]), key=self.rank)  # type: ignore[assignment]
+        try:
+            yield Comm(group, backends.get("numpy"), "node")
+        finally:
+            group.Free()
+
+    def free(self) -> None:
+        """Give the grid's communicators back to MPI, which has room for about two thousand. Collective; the
+        grid, and the matrices on it, can't be used afterwards. A program with a handful of grids needs not
+        care.
+        """
+        for axes, comm in self._along.items():
+            if axes:
+                comm.mpi.Free()
+        self.world.mpi.Free()
+        self._along.clear()

@@ -1,0 +1,82 @@
+"""Whole blocks or packed rows? What ``--sparsity-aware=auto`` goes by.
+
+Of a rank's h rows another one needs k. Sent alone they must be packed first, unless they follow each other.
+With b bytes per row, β seconds per byte sent, π per byte packed, and λ seconds for packing anything at all,
+
+    packed rows take  λ + k b (β + π),    the whole block takes  h b β,
+
+the same latency of one message either way. On a slow network π is nothing beside β, and only a block of which
+nearly every row is needed is sent whole; where memory is shared, packing costs as much as sending.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+
+import numpy as np
+
+from distgnn import local
+from distgnn.comm.exchange import Exchange
+from distgnn.comm.grid import Grid
+from distgnn.comm.group import Comm
+
+ROW_BYTES = 512  # b: 128 features of float32
+PROBE_ROWS = 256  # that are packed and sent to measure: 128 KiB
+TIMES = 3
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds: `sent` β and `packed` π per byte, `call` λ."""
+
+    sent: float
+    packed: float
+    call: float
+
+    def whole_is_cheaper(self, rows: np.ndarray, height: int) -> bool:
+        """Rather a whole block of this height than only these (rising) rows of it?"""
+        if rows.size == 0 or rows[-1] - rows[0] + 1 == rows.size:
+            return False  # nothing has to be packed
+        return height * ROW_BYTES * self.sent < self.call + rows.size * ROW_BYTES * (self.sent + self.packed)
+
+
+def measure(grid: Grid, comm: Comm) -> Costs:
+    """The costs between the ranks of ``comm``: medians over all ranks of ``grid``, so that all have the same.
+    Collective.
+
+    Cost: TIMES messages of PROBE_ROWS rows to a neighbour and as many of one number, about 20 ms at 200
+        Mbit/s.
+    """
+    on = grid.backend
+    X = on.zeros((16 * PROBE_ROWS, ROW_BYTES // 4), np.float32)
+    scattered = on.asarray(np.arange(PROBE_ROWS) * 16)
+    rows, back = (
+        on.zeros((PROBE_ROWS, ROW_BYTES // 4), np.float32),
+        on.zeros((PROBE_ROWS, ROW_BYTES // 4), np.float32),
+    )
+
+    def send(count: int) -> None:
+        with Exchange(comm, [((comm.rank + 1) % comm.size, back[:count])]) as exchange:
+            exchange.send(rows[:count], (comm.rank - 1) % comm.size)
+
+    def pack(count: int) -> None:
+        local.gather_rows(X, scattered[:count], rows[:count])
+        on.synchronize()
+
+    latency, sending = (best(send, count) if comm.size > 1 else 0.0 for count in (1, PROBE_ROWS))
+    call, packing = (best(pack, count) for count in (1, PROBE_ROWS))
+    nbytes = (PROBE_ROWS - 1) * ROW_BYTES
+    mine = Costs(max(sending - latency, 0) / nbytes, max(packing - call, 0) / nbytes, call)
+    return Costs(*np.median([astuple(costs) for costs in grid.world.gather_objects(mine)], axis=0).tolist())
+
+
+def best(work: Callable[[int], None], count: int) -> float:
+    """The least seconds of a few calls, after one to warm up."""
+    seconds = []
+    for _ in range(1 + TIMES):
+        started = time.perf_counter()
+        work(count)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds[1:])

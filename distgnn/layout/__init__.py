@@ -1,0 +1,9 @@
+"""How matrices are cut: axes, blocks, layouts. Integers only."""
+
+from distgnn.layout.axes import Axes
+from distgnn.layout.blocks import Range, as_partition, block, nested, owner, partition, refine
+from distgnn.layout.layout import Cut, Layout
+
+__all__ = [
+    "Axes", "Cut", "Layout", "Range", "as_partition", "block", "nested", "owner", "partition", "refine",
+]  # fmt: skip

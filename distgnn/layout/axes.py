@@ -1,0 +1,41 @@
+"""The named axes of a grid of ranks, and where a rank stands on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+class Axes:
+    """Ranks arranged in named axes, the first axis slowest.
+
+    Args:
+        sizes: the size of each axis, by name.
+        rank: the rank whose position this is.
+
+    Attributes:
+        shape: the sizes by name; size: their product; coords: the position of the rank on each axis.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], rank: int) -> None:
+        self.shape = dict(sizes)
+        self.size, self.rank = math.prod(sizes.values()), rank
+        self.coords: dict[str, int] = dict.fromkeys(sizes, 0)
+        for name in reversed(list(sizes)):
+            rank, self.coords[name] = divmod(rank, sizes[name])
+
+    def count(self, *axes: str) -> int:
+        """How many blocks a dimension cut over ``axes`` has."""
+        return math.prod(self.shape[axis] for axis in axes)
+
+    def index(self, *axes: str) -> int:
+        """This rank's block of a dimension cut over ``axes``, the first axis slowest."""
+        position = 0
+        for axis in axes:
+            position = position * self.shape[axis] + self.coords[axis]
+        return position
+
+    def describe(self) -> dict[str, Any]:
+        """Axis sizes for the log."""
+        return dict(self.shape)

@@ -1,0 +1,68 @@
+"""Partition vectors: how a range of rows or columns is cut into blocks. Pure functions of integers.
+
+A *partition vector* is a monotone int64 vector ``v`` of length ``parts + 1`` with ``v[0] == 0`` and ``v[-1]
+== n``; block ``i`` is the range ``v[i]:v[i+1]``. Blocks may be empty and need not be equal, and nothing is
+ever padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+Range = tuple[int, int]
+
+
+def partition(n: int, parts: int) -> np.ndarray:
+    """Partition vector of ``n`` into ``parts`` blocks whose sizes differ by at most one; block i is [i
+    n/parts, (i+1) n/parts).
+
+    ``partition(n, a * b)[::b]`` equals ``partition(n, a)``: cutting once more refines, it never moves a
+    boundary.
+    """
+    if n < 0 or parts < 1:
+        raise ValueError(f"cannot cut {n} into {parts} blocks")
+    return np.array([i * int(n) // parts for i in range(parts + 1)], dtype=np.int64)
+
+
+def as_partition(vector: Sequence[int] | np.ndarray | None, n: int, parts: int) -> np.ndarray:
+    """``vector`` checked as a partition of ``n`` into ``parts`` blocks; the even partition for None.
+
+    Raises:
+        ValueError: wrong length, not monotone, or not covering 0..n.
+    """
+    if vector is None:
+        return partition(n, parts)
+    checked = np.asarray(vector, dtype=np.int64)
+    if checked.shape != (parts + 1,):
+        raise ValueError(
+            f"a partition into {parts} blocks needs {parts + 1} boundaries, got shape {checked.shape}"
+        )
+    if checked[0] != 0 or checked[-1] != n or np.any(np.diff(checked) < 0):
+        raise ValueError(f"a partition vector must rise from 0 to {n}, got {checked.tolist()[:8]}…")
+    return checked
+
+
+def nested(outer: np.ndarray, parts: int) -> np.ndarray:
+    """Every block of ``outer`` cut evenly into ``parts``: a vector of ``parts * (len(outer) - 1)`` blocks,
+    outer block major.
+    """
+    pieces = [outer[i] + partition(int(outer[i + 1] - outer[i]), parts)[:-1] for i in range(len(outer) - 1)]
+    return np.concatenate([*pieces, outer[-1:]]).astype(np.int64)
+
+
+def refine(first: np.ndarray, second: np.ndarray) -> list[Range]:
+    """Common refinement of two partitions of the same range: its non-empty blocks, in order."""
+    bounds = np.union1d(first, second).tolist()
+    return list(zip(bounds[:-1], bounds[1:], strict=True))
+
+
+def owner(vector: np.ndarray, position: int) -> int:
+    """The block of a partition that holds ``position`` (never an empty block)."""
+    return int(np.searchsorted(vector, position, side="right")) - 1
+
+
+def block(vector: np.ndarray, index: int) -> Range:
+    """Block ``index`` of a partition vector as ``(first, last + 1)``."""
+    return int(vector[index]), int(vector[index + 1])

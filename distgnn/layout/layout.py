@@ -1,0 +1,86 @@
+"""How a matrix is cut over the axes of a grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distgnn.layout.axes import Axes
+from distgnn.layout.blocks import Range, as_partition, block
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """One dimension of a matrix, cut over the grid axes ``axes`` (outermost first); ``()`` leaves it whole.
+
+    ``parts`` is the partition vector, or None for the even partition of whatever length the dimension turns
+    out to have (feature widths differ from layer to layer, node counts don't).
+    """
+
+    axes: tuple[str, ...] = ()
+    parts: np.ndarray | None = None
+
+    def vector(self, grid: Axes, n: int) -> np.ndarray:
+        """The partition vector of a dimension of length ``n``."""
+        return as_partition(self.parts, n, grid.count(*self.axes))
+
+    def range(self, grid: Axes, n: int) -> Range:
+        """What this rank holds of a dimension of length ``n``."""
+        return block(self.vector(grid, n), grid.index(*self.axes))
+
+    def same(self, other: Cut, grid: Axes, n: int) -> bool:
+        return self.axes == other.axes and np.array_equal(self.vector(grid, n), other.vector(grid, n))
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How a dense matrix is cut: rows over some grid axes, columns over others, copies along the axes in
+    neither.
+    """
+
+    grid: Any  # Axes here; a Grid, which has them, for matrices
+    rows: Cut
+    cols: Cut
+
+    @property
+    def row_axes(self) -> tuple[str, ...]:
+        return self.rows.axes
+
+    @property
+    def col_axes(self) -> tuple[str, ...]:
+        return self.cols.axes
+
+    @property
+    def row_range(self) -> Range:
+        """Rows this rank holds, where the layout fixes the number of rows (as those of nodes do)."""
+        if self.rows.parts is None:
+            raise ValueError("this layout does not fix the number of rows; use ranges(shape)")
+        return block(self.rows.parts, self.grid.index(*self.rows.axes))
+
+    def col_range(self, width: int) -> Range:
+        """Columns this rank holds of a matrix of ``width`` columns."""
+        return self.cols.range(self.grid, width)
+
+    def ranges(self, shape: tuple[int, int]) -> tuple[Range, Range]:
+        """The (rows, columns) this rank holds of a matrix of ``shape``."""
+        return self.rows.range(self.grid, shape[0]), self.cols.range(self.grid, shape[1])
+
+    def local_shape(self, shape: tuple[int, int]) -> tuple[int, int]:
+        (top, bottom), (left, right) = self.ranges(shape)
+        return bottom - top, right - left
+
+    @property
+    def primary(self) -> bool:
+        """True on the one rank of each set of replicas that answers for the block."""
+        cut = {*self.rows.axes, *self.cols.axes}
+        return all(self.grid.coords[axis] == 0 for axis in self.grid.shape if axis not in cut)
+
+    def same(self, other: Layout, shape: tuple[int, int]) -> bool:
+        """Do both cut a matrix of ``shape`` alike? Every rank gets the same answer without communication."""
+        return (
+            self.grid is other.grid
+            and self.rows.same(other.rows, self.grid, shape[0])
+            and self.cols.same(other.cols, self.grid, shape[1])
+        )

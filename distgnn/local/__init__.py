@@ -1,0 +1,7 @@
+"""What a rank computes: sparse and dense products of its own blocks, by the kernels for its device."""
+
+from distgnn.local.gemm import gemm
+from distgnn.local.spgemm import spgemm, spgemm_pieces
+from distgnn.local.spmm import gather_rows, spmm
+
+__all__ = ["gather_rows", "gemm", "spgemm", "spgemm_pieces", "spmm"]

@@ -1,0 +1,179 @@
+"""Rows of sparse matrices: pick them, put them together, count what a product of two makes of them.
+
+Everything here is whole-array arithmetic that NumPy and CuPy have in common: matrices are SciPy's
+``csr_array`` or CuPy's ``csr_matrix``, and results are of the kind, and on the device, of what they were made
+of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.sparse import _sparsetools
+
+from distgnn.arrays import backend
+from distgnn.layout import Range
+
+Array = Any
+Packed = tuple[Array, Array, Array]  # of rows, one after another: lengths, column numbers, values
+
+
+def index_type(*sizes: int) -> np.dtype:
+    """The smaller of int32 and int64 that counts to all of these."""
+    return np.dtype(np.int64 if max(sizes) > np.iinfo(np.int32).max else np.int32)
+
+
+def row_pointers(counts: Array) -> Array:
+    """int64 (rows + 1): where rows of so many entries begin and end."""
+    pointers = backend.of(counts).zeros((counts.size + 1,), np.int64)
+    pointers[1:] = backend.module(counts).cumsum(counts)
+    return pointers
+
+
+def with_indices(A: Any, kind: Any) -> Any:
+    """The matrix with row pointers and column numbers of this integer type, where they fit; values are
+    shared. SciPy would otherwise convert all of a large B of int32 in every product with a small A of int64.
+    """
+    if A.indices.dtype == kind == A.indptr.dtype or max(A.nnz, *A.shape) > np.iinfo(kind).max:
+        return A
+    return type(A)((A.data, A.indices.astype(kind), A.indptr.astype(kind)), shape=A.shape)
+
+
+def lengths(A: Any, rows: Array | None = None) -> Array:
+    """Entries in every row of A, or in each of these."""
+    return A.indptr[1:] - A.indptr[:-1] if rows is None else A.indptr[rows + 1] - A.indptr[rows]
+
+
+def unpack(rows: Packed, width: int, like: Any) -> Any:
+    """Packed rows as a CSR matrix of ``width`` columns, of the kind of ``like``."""
+    counts, columns, values = rows
+    kind = index_type(values.size, width)
+    pointers = row_pointers(counts).astype(kind)
+    return type(like)((values, columns.astype(kind, copy=False), pointers), shape=(counts.size, width))
+
+
+def gather(B: Any, rows: Array) -> Packed:
+    """Rows of ``B`` in this order, which may repeat."""
+    first = B.indptr[rows].astype(np.int64)
+    counts = B.indptr[rows + 1] - first
+    return (counts, *(_by_runs if backend.of(rows).on_device else _by_scipy)(B, rows, first, counts))
+
+
+def _by_runs(B: Any, rows: Array, first: Array, counts: Array) -> tuple[Array, Array]:
+    where = runs(first, counts)
+    return B.indices[where], B.data[where]
+
+
+def _by_scipy(B: Any, rows: Array, first: Array, counts: Array) -> tuple[Array, Array]:
+    # The routine behind SciPy's B[rows]: five times as fast as indexing whole arrays.
+    total, kind = int(counts.sum()), B.indices.dtype
+    columns, values = np.empty(total, kind), np.empty(total, B.dtype)
+    _sparsetools.csr_row_index(
+        rows.size,
+        np.ascontiguousarray(rows, kind),
+        B.indptr.astype(kind, copy=False),
+        B.indices,
+        B.data,
+        columns,
+        values,
+    )
+    return columns, values
+
+
+def runs(first: Array, counts: Array) -> Array:
+    """Consecutive numbers from each of these on, so many each: int64 (sum of counts)."""
+    xp = backend.module(first)
+    filled = counts > 0
+    first, counts = first[filled], counts[filled]
+    if not first.size:
+        return first
+    # One on from number to number, a jump where a run begins; summed up, the numbers.
+    ends = xp.cumsum(counts)
+    steps = xp.ones(int(ends[-1]), np.int64)
+    steps[0] = first[0]
+    steps[ends[:-1]] = first[1:] - (first + counts)[:-1] + 1
+    return xp.cumsum(steps)
+
+
+def owners(counts: Array) -> Array:
+    """For each entry of rows of so many entries, the row it stands in: int64 (sum of counts)."""
+    return _by_search(counts) if backend.of(counts).on_device else np.repeat(np.arange(counts.size), counts)
+
+
+def _by_search(counts: Array) -> Array:
+    xp = backend.module(counts)  # CuPy cannot repeat by an array
+    return xp.searchsorted(xp.cumsum(counts), xp.arange(int(counts.sum())), side="right")
+
+
+def at_most_one_per_row(A: Any) -> bool:
+    """Has no row more than one entry, as in the Q of GraphSAGE (matrix-sampling paper, section 4.1.1)?"""
+    return A.nnz <= A.shape[0] and bool((lengths(A) <= 1).all())
+
+
+def scaled_rows(A: Any, B: Any) -> Any:
+    """``A B`` for an ``A`` with at most one entry per row: each row of the product is one of ``B`` times a
+    number, and nothing is added up. Like SciPy's products, it has no stored zeros.
+    """
+    xp = backend.module(B.data)
+    taken, columns, values = gather(B, A.indices)
+    dtype = np.result_type(A.dtype, B.dtype)
+    values = values.astype(dtype, copy=False)
+    if bool((A.data != 1).any()):
+        values *= A.data.astype(dtype, copy=False)[owners(taken)]
+    counts = xp.zeros(A.shape[0], np.int64)
+    counts[lengths(A) > 0] = taken
+    product = unpack((counts, columns, values), B.shape[1], B)
+    if not bool(values.all()):
+        product.eliminate_zeros()
+    return product
+
+
+def stack(parts: Sequence[Any]) -> Any:
+    """CSR matrices of equal width, one above the other."""
+    rows = [(lengths(part), part.indices, part.data) for part in parts]
+    return unpack(join(rows), parts[0].shape[1], parts[0])
+
+
+def join(parts: Sequence[Packed]) -> Packed:
+    """Packed rows, one after the other."""
+    xp = backend.module(parts[0][0])
+    counts, columns, values = (xp.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return counts, columns, values
+
+
+def multiplications(A: Any, counts: Array) -> Array:
+    """int64 (rows of A): multiplications in each row of ``A B``, where ``counts`` says for each entry of A
+    how many entries the row of B has that it is multiplied with. No row of the product has more entries.
+    """
+    totals = row_pointers(counts)
+    return totals[A.indptr[1:]] - totals[A.indptr[:-1]]
+
+
+def cut(estimates: np.ndarray, entries: int | None) -> list[Range]:
+    """Consecutive rows whose estimates add up to at most ``entries``, or single rows that have more; None:
+    all at once.
+    """
+    if entries is None:
+        return [(0, estimates.size)] if estimates.size else []
+    totals = np.cumsum(estimates)
+    pieces: list[Range] = []
+    first, before = 0, 0
+    while first < estimates.size:
+        last = max(int(np.searchsorted(totals, before + entries, side="right")), first + 1)
+        pieces.append((first, last))
+        first, before = last, int(totals[last - 1])
+    return pieces
+
+
+def select_columns(A: Any, columns: Array) -> Any:
+    """The matrix with only these (rising) columns, renumbered."""
+    xp = backend.module(A.data)
+    place = xp.searchsorted(columns, A.indices)
+    kept = place < columns.size
+    kept[kept] = columns[place[kept]] == A.indices[kept]
+    before = row_pointers(kept)
+    kind = index_type(A.nnz, columns.size)
+    pointers = before[A.indptr].astype(kind)
+    return type(A)((A.data[kept], place[kept].astype(kind), pointers), shape=(A.shape[0], int(columns.size)))

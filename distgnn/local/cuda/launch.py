@@ -1,0 +1,113 @@
+"""Loading and launching kernels: source files to compiled functions, NumPy numbers to kernel arguments."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import numpy as np
+
+from distgnn.arrays import backend
+from distgnn.local.resources import kernels_folder
+
+Array = Any  # of CuPy
+
+THREADS = 256  # of every block, as in common.cuh
+OPTIONS = ("--std=c++17",)
+
+#: The C++ names of element and index types, by dtype; uint16 arrays hold bfloat16.
+C_TYPES: dict[Any, str] = {
+    np.dtype(np.float32): "float",
+    np.dtype(np.float64): "double",
+    np.dtype(np.uint16): "bfloat16",
+    np.dtype(np.int32): "int",
+    np.dtype(np.int64): "int64",
+}
+
+_NULL = np.uintp(0)
+
+_library = backend.module  # tests without a GPU put an emulation here
+
+
+def library(array: Array) -> Any:
+    """The module that made ``array`` and launches kernels on it."""
+    return _library(array)
+
+
+@functools.cache
+def source(file: str) -> str:
+    """A kernel source with its includes in place: CuPy's cache of compiled kernels does not look into
+    included files."""
+
+    def include(match: re.Match[str]) -> str:
+        return (kernels_folder() / match[1]).read_text()
+
+    return re.sub(r'^#include "([^"]+)"$', include, (kernels_folder() / file).read_text(), flags=re.MULTILINE)
+
+
+@functools.cache
+def kernel(xp: Any, file: str, name: str) -> Any:
+    """The compiled kernel ``name``, a C++ name with template arguments. CuPy keeps one per device and a copy
+    on disk."""
+    return xp.RawModule(code=source(file), options=OPTIONS, name_expressions=(name,)).get_function(name)
+
+
+def launch(xp: Any, file: str, name: str, blocks: int | tuple[int, int], *arguments: Any) -> None:
+    """Queue a kernel on ``blocks`` blocks of `THREADS` threads.
+
+    Arguments are passed as they are: arrays as pointers, NumPy scalars by their bytes, so each must have the
+    width of its parameter. ``None`` is a null pointer; a Python number is refused, because its width is
+    anybody's guess.
+    """
+    grid = blocks if isinstance(blocks, tuple) else (blocks, 1)
+    packed = tuple(_argument(a) for a in arguments)
+    if grid[0] and grid[1]:
+        kernel(xp, file, name)(grid, (THREADS,), packed)
+
+
+def _argument(value: Any) -> Any:
+    if value is None:
+        return _NULL
+    if type(value) in (int, float, bool):
+        raise TypeError(f"a kernel argument must be an array or a NumPy scalar, not {value!r}")
+    return value
+
+
+def blocks_for(threads: int) -> int:
+    """Blocks that hold this many threads."""
+    return -(-threads // THREADS)
+
+
+def address(array: Array) -> int:
+    """Where the array's memory begins."""
+    # CuPy's; reading __cuda_array_interface__ takes ten times as long
+    pointer = getattr(array.data, "ptr", None)
+    return int(array.__array_interface__["data"][0] if pointer is None else pointer)
+
+
+def c_type(array: Array) -> str:
+    """The C++ name of the array's elements.
+
+    Raises:
+        ValueError: no kernel takes such elements.
+    """
+    if array.dtype not in C_TYPES:
+        names = ", ".join(str(dtype) for dtype in C_TYPES)
+        raise ValueError(f"no kernel takes {array.dtype} arrays; there is {names} (uint16 for bfloat16)")
+    return C_TYPES[array.dtype]
+
+
+def check(name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:
+    """Raise ValueError unless ``array`` is C-contiguous with this shape and dtype; ``None`` passes."""
+    if array is None or (array.shape == shape and array.dtype == dtype and array.flags.c_contiguous):
+        return
+    raise ValueError(
+        f"{name} must be a C-contiguous {np.dtype(dtype).name} array of shape {shape}, "
+        f"got {array.dtype} {array.shape} with strides {array.strides}"
+    )
+
+
+def power_of_two(x: float) -> int:
+    """The largest power of two that is at most ``x``, at least 1."""
+    return 1 << max(int(x).bit_length() - 1, 0)

@@ -1,0 +1,53 @@
+"""Dense products in every form that BLAS knows, and which is fastest for a shape (Plexus section 5.3).
+
+``C = A B`` is *NN* where both operands lie in memory row by row, *TN* where A lies column by column, and so
+on; *reversed* is ``C = (Bᵀ Aᵀ)ᵀ``. The numbers are the same up to rounding, the speed of a BLAS is not: on
+one machine Plexus found the gradient of the weights far slower as Hᵀ Q than as (Qᵀ H)ᵀ. An operand that lies
+the other way is copied first, which is part of the price.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a product is computed: each operand "N" or "T" as said above, and whether reversed."""
+
+    a: str
+    b: str
+    reversed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.a}{self.b}{' reversed' if self.reversed else ''}"
+
+    def multiply(self, xp: Any, A: Array, B: Array, out: Array) -> None:
+        """``out = A B``; A (m, k) and B (k, n) lie in memory as they like, ``out`` row by row."""
+        A, B = _laid(xp, A, self.a), self.lay(xp, B)
+        if self.reversed:
+            out[...] = xp.matmul(B.T, A.T).T
+        else:
+            xp.matmul(A, B, out=out)
+
+    def lay(self, xp: Any, B: Array) -> Array:
+        """The second operand as :meth:`multiply` uses it, worth doing once where it is multiplied several
+        times.
+        """
+        return _laid(xp, B, self.b)
+
+
+FORMS = [Form(a, b, backwards) for backwards in (False, True) for a in "NT" for b in "NT"]
+
+
+def _laid(xp: Any, X: Array, letter: str) -> Array:
+    """X row by row (N) or column by column (T); itself where it lies so."""
+    return xp.ascontiguousarray(X) if letter == "N" else xp.asfortranarray(X)
+
+
+def as_given(trans_a: bool, trans_b: bool) -> Form:
+    """The form without copies for operands that are row by row before they are transposed."""
+    return Form("T" if trans_a else "N", "T" if trans_b else "N")

@@ -1,0 +1,64 @@
+"""Products of two sparse matrices on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import scipy.sparse as sp
+
+from distgnn import ledger
+from distgnn.arrays import backend
+from distgnn.layout import Range
+from distgnn.local import csr_rows
+
+
+def spgemm(A: Any, B: Any) -> Any:
+    """``A B`` of two sparse matrices: sorted rows, no duplicates, no stored zeros.
+
+    By SciPy or cuSPARSE, except where no row of ``A`` has more than one entry, as in GraphSAGE's Q
+    (matrix-sampling paper, section 4.1.1): there, rows of ``B`` are copied and scaled, with the same result
+        to the bit.
+
+    Args:
+        A: (m, k), B: (k, n): both SciPy's or both CuPy's CSR matrices, canonical (rows sorted, no
+            duplicates).
+
+    Returns:
+        (m, n) of the common dtype.
+
+    Raises:
+        ValueError: shapes that don't fit.
+
+    Cost: as many multiplications as A's entries meet entries of B, of which 2 flops each are charged.
+    """
+    if A.shape[1] != B.shape[0]:
+        raise ValueError(f"spgemm: shapes {A.shape} and {B.shape} don't multiply")
+    on = backend.of(B.data)
+    if not on.on_device:
+        B = sp.csr_array(B)
+        A = csr_rows.with_indices(sp.csr_array(A), B.indices.dtype)
+    ledger.charge("spmm", "spgemm", flops=2 * int(csr_rows.lengths(B, A.indices).sum()))
+    with ledger.timed("spmm", "spgemm", synchronize=on.synchronize):
+        if csr_rows.at_most_one_per_row(A):
+            return csr_rows.scaled_rows(A, B)
+        product = A @ B
+        if on.on_device:
+            product.eliminate_zeros()  # as SciPy does
+        product.sort_indices()
+        return product
+
+
+def spgemm_pieces(A: Any, B: Any, entries: int | None) -> Iterator[tuple[Range, Any]]:
+    """``A B`` in pieces of consecutive rows that are estimated to have at most ``entries`` non-zeros, or are
+    single rows; all rows in one piece for None. The estimate is the number of multiplications, which is never
+    too low.
+
+    Yields:
+        ((first, last + 1), those rows of the product), made by :func:`spgemm`, when asked for.
+    """
+    if A.shape[1] != B.shape[0]:
+        raise ValueError(f"spgemm: shapes {A.shape} and {B.shape} don't multiply")
+    estimates = csr_rows.multiplications(A, csr_rows.lengths(B, A.indices))
+    for first, last in csr_rows.cut(backend.of(estimates).to_host(estimates), entries):
+        yield (first, last), spgemm(A[first:last], B)

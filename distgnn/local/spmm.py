@@ -1,0 +1,142 @@
+"""Sparse times dense on one rank. The array type picks the kernel; ``DISTGNN_SPMM`` forces one.
+
+The kernels are on the host the compiled ones of ``kernels/host/``, or SciPy's where those are not built; on a
+GPU those of ``kernels/*.cu`` (``raw``) or cuSPARSE.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.sparse import _sparsetools
+
+from distgnn import ledger, progress
+from distgnn.arrays import backend
+from distgnn.arrays.csr import CSR
+from distgnn.arrays.tuning import TUNING
+from distgnn.errors import UserError
+from distgnn.local import cuda, host
+
+#: (A, B, out, accumulate)
+SpmmKernel = Callable[[CSR, Any, Any, bool], None]
+
+
+def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
+    """``out = A B``, or ``out += A B`` with ``accumulate``.
+
+    Args:
+        A: (m, k) CSR block; B: (k, f) C-contiguous dense block of the same dtype on the same device.
+        out: (m, f) C-contiguous, sharing no memory with B; made (and with ``accumulate`` started from zero)
+            when missing.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ValueError: shapes or dtypes that don't fit, or an array that is not C-contiguous.
+    """
+    shape = (A.shape[0], B.shape[1])
+    if A.shape[1] != B.shape[0]:
+        raise ValueError(f"spmm: shapes {A.shape} and {B.shape} don't multiply")
+    on = backend.of(B)
+    if out is None:
+        out, accumulate = on.empty(shape, B.dtype), False
+    for name, array in (("B", B), ("out", out)):
+        if array.dtype != A.dtype or not array.flags.c_contiguous:
+            raise ValueError(
+                f"spmm: {name} must be C-contiguous {A.dtype}, got {array.dtype} with strides {array.strides}"
+            )
+    if out.shape != shape:
+        raise ValueError(f"spmm: out has shape {out.shape}, the product {shape}")
+    ledger.charge("spmm", "spmm", flops=2 * A.nnz * shape[1])
+    with ledger.timed("spmm", "spmm", synchronize=on.synchronize):
+        if A.nnz and shape[1]:
+            kernel = _spmm_kernel(on.name, A.dtype)
+            for top, bottom, rows in _row_blocks(A, shape[1]) if _driving(on) else [(0, shape[0], A)]:
+                kernel(rows, B, out[top:bottom], accumulate)
+                progress.poll()
+        elif not accumulate:
+            out[...] = 0
+    return out
+
+
+def _driving(on: backend.Backend) -> bool:
+    """Must a product stop now and then to drive what is under way? On a GPU it is queued, and the host is
+    free to.
+    """
+    return progress.pending() and not on.on_device
+
+
+def _row_blocks(A: CSR, width: int) -> list[tuple[int, int, CSR]]:
+    """The block in pieces between which messages are driven, kept with it."""
+    nonzeros = max(TUNING.flops_between_polls // width, 1)
+    key = f"row blocks {nonzeros}"
+    if key not in A.cached:
+        blocks = A.row_blocks(nonzeros)
+        if len(blocks) == 1:
+            return blocks  # the block itself, which had better not refer to itself
+        A.cached[key] = blocks
+    return A.cached[key]
+
+
+def gather_rows(X: Any, rows: Any, out: Any = None) -> Any:
+    """``out[i] = X[rows[i]]``: packs the rows that another rank needs.
+
+    Args:
+        X: (m, f) C-contiguous; rows: int64 (k) in 0..m-1, on the same device; out: (k, f) like X, made when
+            missing.
+
+    Returns:
+        ``out``.
+    """
+    on = backend.of(X)
+    out = on.empty((rows.size, X.shape[1]), X.dtype) if out is None else out
+    ledger.charge("spmm", "gather rows")
+    with ledger.timed("spmm", "gather rows", synchronize=on.synchronize):
+        if on.on_device:
+            cuda.gather_rows(X, rows, out)
+        elif host.module() is not None:
+            host.gather(X, rows, out)
+        elif out.size:
+            np.take(X, rows, axis=0, out=out, mode="clip")
+    return out
+
+
+def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
+    # The routine behind SciPy's csr @ dense, called directly because it adds into `out` without a temporary.
+    if not accumulate:
+        out[...] = 0
+    m, k = A.shape
+    _sparsetools.csr_matvecs(m, k, B.shape[1], A.indptr, A.indices, A.data, B.ravel(), out.ravel())
+
+
+#: By device, best first. ``auto`` takes the first that can do the job.
+_SPMM_KERNELS: dict[str, dict[str, SpmmKernel]] = {
+    "numpy": {"host": host.spmm, "scipy": _spmm_scipy},
+    "cupy": {"raw": cuda.spmm, "cusparse": cuda.spmm_cusparse},
+}
+
+
+@functools.cache
+def _spmm_kernel(device: str, dtype: np.dtype) -> SpmmKernel:
+    kernels = _SPMM_KERNELS[device]
+    wanted = os.environ.get("DISTGNN_SPMM", "auto")
+    if wanted == "auto":
+        return next(kernel for name, kernel in kernels.items() if _can(name, dtype))
+    if wanted not in kernels:
+        raise UserError(
+            f"DISTGNN_SPMM={wanted}: no such kernel for {device} arrays; there is {', '.join(['auto', *kernels])}"
+        )
+    if not _can(wanted, dtype):
+        raise UserError(
+            f"DISTGNN_SPMM={wanted}: not for {dtype}, or not built here (install with a C compiler at hand)"
+        )
+    return kernels[wanted]
+
+
+def _can(name: str, dtype: np.dtype) -> bool:
+    return name != "host" or (dtype in (np.float32, np.float64) and host.module() is not None)

@@ -1,0 +1,13 @@
+"""The graph convolutional network on top of the distributed operators: layers, loss, optimisers, training
+loop.
+"""
+
+from distgnn.nn.gcn import GCN
+from distgnn.nn.loss import Targets, accuracies, softmax_cross_entropy
+from distgnn.nn.optim import SGD, Adam, AdamW, Optimizer
+from distgnn.nn.sage import SageMean
+
+__all__ = [
+    "GCN", "SGD", "Adam", "AdamW", "Optimizer", "SageMean", "Targets",
+    "accuracies", "softmax_cross_entropy",
+]  # fmt: skip

@@ -1,0 +1,198 @@
+"""Serial oracles: the same mathematics in plain NumPy and SciPy, independent of the distributed engine.
+
+Tests and `train --check` compare with these, so they are written to be read, not to be fast. They share only
+`rng` with the engine: the numbers that weights and dropout masks start from, not what is done with them.
+
+The model is Kipf and Welling's graph convolutional network as in CAGNET section III and Plexus section 2.1:
+Z_l = A H_{l-1} W_l + b_l and H_l = relu(Z_l), no activation after the last layer, dropout on every layer's
+input, softmax cross-entropy averaged over the training nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from distgnn import rng
+
+TRAIN, VAL, TEST = 1, 2, 3
+
+
+def spmm(A: sp.csr_array, H: np.ndarray) -> np.ndarray:
+    """A H."""
+    return np.asarray(A @ H)
+
+
+def normalize(A: sp.csr_array, self_loops: bool = True, dtype: Any = np.float32) -> sp.csr_array:
+    """D^-1/2 (A + I) D^-1/2 with D the row sums (Kipf and Welling); a loop that is there already is not
+    doubled.
+    """
+    A = sp.csr_array(A, dtype=np.float64)
+    if self_loops:
+        A = A + sp.diags_array((A.diagonal() == 0).astype(np.float64))
+    degrees = np.asarray(A.sum(axis=1)).ravel()
+    scale = np.zeros_like(degrees)
+    np.divide(1.0, np.sqrt(degrees, where=degrees > 0, out=scale), where=degrees > 0, out=scale)
+    pattern = sp.coo_array(A)
+    values = pattern.data * (scale[pattern.row] * scale[pattern.col])
+    return sp.csr_array((values.astype(dtype), (pattern.row, pattern.col)), shape=A.shape)
+
+
+def softmax_cross_entropy(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> tuple[float, np.ndarray]:
+    """Mean cross-entropy of softmax(Z) over the nodes `rows`, and its gradient by all of Z (n x C)."""
+    G = np.zeros_like(Z)
+    if len(rows) == 0:
+        return 0.0, G
+    shifted = Z[rows] - Z[rows].max(axis=1, keepdims=True)
+    exponentials = np.exp(shifted)
+    sums = exponentials.sum(axis=1, keepdims=True)
+    picked = np.arange(len(rows)), labels[rows]
+    loss = np.mean(np.log(sums[:, 0].astype(np.float64)) - shifted[picked])
+    G[rows] = exponentials / sums / len(rows)
+    G[rows, labels[rows]] -= 1 / len(rows)
+    return float(loss), G
+
+
+def accuracy(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> float:
+    """Share of the nodes `rows` whose largest logit, the first of equals, is their label's; NaN of none."""
+    return float(np.mean(Z[rows].argmax(axis=1) == labels[rows])) if len(rows) else float("nan")
+
+
+def labelled(labels: np.ndarray, split: np.ndarray, part: int) -> np.ndarray:
+    """The nodes of one part of the split that have a label."""
+    return np.flatnonzero((split == part) & (labels >= 0))
+
+
+class GCNReference:
+    """The network on one process.
+
+    Args:
+        A: the normalised adjacency matrix, n x n; row i gathers for node i.
+        widths: feature width, hidden widths, classes: one more than there are layers.
+        nodes: original id of every row (default: the rows are in original order).
+
+    Attributes:
+        weights, biases: one array per layer (biases empty without `bias`).
+    """
+
+    def __init__(
+        self, A: sp.csr_array, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
+        dtype: Any = np.float32, nodes: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        self.A = sp.csr_array(A, dtype=dtype)
+        self.widths = list(widths)
+        self.layers = len(self.widths) - 1
+        self.seed, self.dropout, self.dtype = seed, dropout, np.dtype(dtype)
+        self.nodes = np.arange(A.shape[0]) if nodes is None else np.asarray(nodes)
+        shapes = list(zip(self.widths[:-1], self.widths[1:], strict=True))
+        self.weights = [
+            rng.glorot(seed, layer, shape, np.arange(shape[0]), np.arange(shape[1]), self.dtype)
+            for layer, shape in enumerate(shapes)
+        ]
+        self.biases = [np.zeros(shape[1], self.dtype) for shape in shapes] if bias else []
+
+    def mask(self, epoch: int, layer: int) -> np.ndarray:
+        """What the input of a layer is multiplied with in an epoch of training: 0 or 1 / (1 - dropout)."""
+        k = rng.key(self.seed, rng.DROPOUT, epoch, layer)
+        keep = rng.keep_mask(k, self.nodes, np.arange(self.widths[layer]), 1 - self.dropout)
+        return keep.astype(self.dtype) * self.dtype.type(1 / (1 - self.dropout))
+
+    def forward(self, X: np.ndarray, epoch: int | None = None) -> np.ndarray:
+        """The logits; with `epoch`, those of training in that epoch (with dropout)."""
+        return self._forward(X.astype(self.dtype), epoch)[-1]
+
+    def _forward(self, X: np.ndarray, epoch: int | None) -> list[np.ndarray]:
+        """T_1, Z_1, T_2, Z_2, ... with T_l = A H_{l-1}."""
+        H, stages = X, []
+        for layer in range(self.layers):
+            if epoch is not None and self.dropout > 0:
+                H = H * self.mask(epoch, layer)
+            T = spmm(self.A, H)
+            Z = T @ self.weights[layer]
+            if self.biases:
+                Z = Z + self.biases[layer]
+            stages += [T, Z]
+            H = np.maximum(Z, 0)
+        return stages
+
+    def gradients(
+        self, X: np.ndarray, labels: np.ndarray, rows: np.ndarray, epoch: int | None = None,
+        features: bool = True,
+    ) -> tuple[float, list[np.ndarray], list[np.ndarray], np.ndarray | None]:  # fmt: skip
+        """Loss over the nodes `rows` and its gradients: of weights, of biases, and of the features if asked."""
+        stages = self._forward(X.astype(self.dtype), epoch)
+        loss, G = softmax_cross_entropy(stages[-1], labels, rows)
+        weights: list[np.ndarray] = []
+        biases: list[np.ndarray] = []
+        for layer in reversed(range(self.layers)):
+            weights.insert(0, stages[2 * layer].T @ G)
+            biases.insert(0, G.sum(axis=0))
+            if layer == 0 and not features:
+                return loss, weights, biases if self.biases else [], None
+            G = spmm(sp.csr_array(self.A.T), G @ self.weights[layer].T)
+            if epoch is not None and self.dropout > 0:
+                G = G * self.mask(epoch, layer)
+            if layer > 0:
+                G = G * (stages[2 * layer - 1] > 0)
+        return loss, weights, biases if self.biases else [], G
+
+    def accuracies(self, X: np.ndarray, labels: np.ndarray, split: np.ndarray) -> dict[str, float]:
+        """train_acc, val_acc and test_acc of the present weights, without dropout."""
+        Z = self.forward(X)
+        names = {"train_acc": TRAIN, "val_acc": VAL, "test_acc": TEST}
+        return {name: accuracy(Z, labels, labelled(labels, split, part)) for name, part in names.items()}
+
+    def train(
+        self, X: np.ndarray, labels: np.ndarray, split: np.ndarray, epochs: int, optimizer: str = "adam",
+        lr: float = 0.01, weight_decay: float | Sequence[float] = 0.0, momentum: float = 0.0,
+        train_features: bool = False, first_epoch: int = 1, evaluate: bool = True,
+    ) -> Iterator[dict[str, float]]:  # fmt: skip
+        """Train full-graph, yielding per epoch its number (from 1), loss, and accuracies before its update.
+
+        `self.features` holds the features, which change with `train_features`. A list of weight decays gives
+        one per layer (the last repeats); biases and features are not decayed.
+        """
+        self.features = X.astype(self.dtype)
+        self.state: dict[str, Any] = {}
+        rows = labelled(labels, split, TRAIN)
+        decays = [weight_decay] if isinstance(weight_decay, (int, float)) else list(weight_decay)
+        update = {"sgd": self._sgd, "adam": self._adam, "adamw": self._adamw}[optimizer]
+        for epoch in range(first_epoch, first_epoch + epochs):
+            record: dict[str, float] = {"epoch": epoch}
+            if evaluate:
+                record |= self.accuracies(self.features, labels, split)
+            record["loss"], dW, db, dX = self.gradients(
+                self.features, labels, rows, epoch, features=train_features
+            )
+            yield record
+            for layer in range(self.layers):
+                decay = decays[min(layer, len(decays) - 1)]
+                update(f"W{layer}", self.weights[layer], dW[layer], epoch, lr, decay, momentum)
+                if self.biases:
+                    update(f"b{layer}", self.biases[layer], db[layer], epoch, lr, 0.0, momentum)
+            if train_features:
+                update("X", self.features, dX, epoch, lr, 0.0, momentum)
+
+    # Updates of one array w, in place, in step t from its gradient g.
+
+    def _sgd(self, name: str, w: Any, g: Any, t: int, lr: float, decay: float, momentum: float) -> None:
+        g = g + decay * w
+        v = self.state[name] = momentum * self.state.get(name, 0) + g
+        w -= lr * v
+
+    def _adam(self, name: str, w: Any, g: Any, t: int, lr: float, decay: float, _: float) -> None:
+        self._moments(name, w, g + decay * w, t, lr)
+
+    def _adamw(self, name: str, w: Any, g: Any, t: int, lr: float, decay: float, _: float) -> None:
+        w *= 1 - lr * decay
+        self._moments(name, w, g, t, lr)
+
+    def _moments(self, name: str, w: Any, g: Any, t: int, lr: float) -> None:
+        """Kingma and Ba: Adam, ICLR 2015, Algorithm 1, with beta = (0.9, 0.999) and epsilon = 1e-8."""
+        m, v = self.state.get(name, (0, 0))
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        self.state[name] = m, v
+        w -= lr * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)

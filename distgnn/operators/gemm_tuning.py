@@ -1,0 +1,65 @@
+"""Which form of a dense product is fastest for a shape (Plexus section 5.3; the forms are in
+``local/forms.py``).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from distgnn.arrays.backend import Backend
+from distgnn.comm.group import Comm
+from distgnn.local.forms import FORMS, Array, Form, as_given
+
+#: Multiplications and additions of a trial on the host and on a GPU: milliseconds. Taller operands are cut to
+#: it.
+TRIAL = {False: 3e8, True: 3e11}
+ROUNDS = 3
+# of the seconds of the form in which the operands come: others must do better, or noise would choose
+GAIN = 0.9
+
+
+def fastest(
+    backend: Backend, world: Comm, m: int, k: int, n: int, trans_a: bool, trans_b: bool, dtype: Any
+) -> Form:
+    """The form in which this rank's (m, k) times (k, n) should be multiplied, the same on all ranks:
+    rounding, and with it copies of the same numbers, must not differ between them. Collective.
+
+    A product counts as long as it takes the slowest rank; shapes may differ between ranks.
+    """
+    usual = as_given(trans_a, trans_b)
+    # of the longer of m and k, along nodes
+    most = max(int(TRIAL[backend.on_device] / max(2 * m * k * n / max(m, k), 1)), 1)
+    m, k = (min(m, most), k) if m >= k else (m, min(k, most))
+    A, B = (_operand(backend, shape, trans, dtype) for shape, trans in (((m, k), trans_a), ((k, n), trans_b)))
+    out = backend.empty((m, n), dtype)
+    forms = [usual, *(form for form in FORMS if form != usual)]
+    seconds = np.full(len(forms), np.inf)
+    for index, form in enumerate(forms):
+        _seconds(backend, form, A, B, out)  # for warming up: libraries load, kernels are compiled
+        for _ in range(ROUNDS):
+            took = _seconds(backend, form, A, B, out)
+            if took > 2 * seconds.min():
+                break  # it won't win
+            seconds[index] = min(seconds[index], took)
+    seconds = np.max(world.gather_objects(seconds), axis=0)
+    seconds[0] *= GAIN
+    return forms[int(np.argmin(seconds))]
+
+
+def _operand(backend: Backend, shape: tuple[int, int], transposed: bool, dtype: Any) -> Array:
+    stored = backend.empty(shape[::-1] if transposed else shape, dtype)
+    stored[...] = 1
+    return stored.T if transposed else stored
+
+
+def _seconds(backend: Backend, form: Form, A: Array, B: Array, out: Array) -> float:
+    from distgnn import local
+
+    backend.synchronize()
+    start = time.perf_counter()
+    local.gemm(A, B, out=out, form=form)  # in pieces where products are
+    backend.synchronize()
+    return time.perf_counter() - start

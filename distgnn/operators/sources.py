@@ -1,0 +1,106 @@
+"""Block sources answer one question: what stands in these rows and columns?
+
+There is one for a whole matrix in memory, one for pieces that a rank already holds, and (in ``store/``) one
+for a sharded file. Every distributed operator is built from one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import scipy.sparse as sp
+
+from distgnn.arrays.backend import Backend
+from distgnn.arrays.csr import CSR, Shape
+from distgnn.comm.group import Comm
+from distgnn.layout import Range
+
+
+class BlockSource(Protocol):
+    """Where the blocks of a sparse matrix come from. ``symmetric`` promises A == Aᵀ to the last bit; a source
+    that knows may also have ``nnz``, the non-zeros of all of the matrix.
+    """
+
+    shape: Shape
+    dtype: np.dtype
+    symmetric: bool
+
+    def block(self, rows: Range, cols: Range) -> sp.csr_array:
+        """Rows and columns of the matrix as CSR with local, sorted indices. Local to a rank."""
+        ...
+
+
+@runtime_checkable
+class SharedSource(BlockSource, Protocol):
+    """A block source that puts blocks together where they will stay, read by several ranks at once."""
+
+    @property
+    def key(self) -> Hashable:
+        """Equal on ranks whose sources give the same matrix."""
+        ...
+
+    def assemble(self, rows: Range, cols: Range, backend: Backend, readers: Comm) -> CSR:
+        """The block on ``backend``'s device. Collective over ``readers``, who all want these rows and columns
+        of this matrix; an error is raised on all of them.
+        """
+        ...
+
+
+class MatrixSource:
+    """A whole SciPy matrix, held by every rank: for tests, small graphs and research code.
+
+    Args:
+        matrix: anything SciPy turns into CSR; duplicates are summed.
+        dtype: float32 or float64; default: the matrix's own, or float32 for integers.
+    """
+
+    def __init__(self, matrix: Any, dtype: Any = None) -> None:
+        matrix = sp.csr_array(matrix)
+        matrix.sum_duplicates()
+        self.matrix = matrix.astype(dtype or (matrix.dtype if matrix.dtype.kind == "f" else np.float32))
+        self.shape: Shape = (int(matrix.shape[0]), int(matrix.shape[1]))
+        self.dtype = np.dtype(self.matrix.dtype)
+        self.nnz = int(self.matrix.nnz)
+        self.symmetric = self.shape[0] == self.shape[1] and (self.matrix != self.matrix.T).nnz == 0
+
+    def block(self, rows: Range, cols: Range) -> sp.csr_array:
+        return self.matrix[rows[0] : rows[1], cols[0] : cols[1]]
+
+
+class LocalBlocks:
+    """The pieces of a matrix that this rank holds already; asking for anything outside one of them is an
+    error.
+
+    Args:
+        shape: of the global matrix.
+        pieces: ``(rows, cols, csr)`` triples: global ranges and the SciPy matrix that stands there.
+        symmetric: promise that the global matrix equals its transpose exactly, so that no Aᵀ is needed.
+        dtype: of the values, the same on every rank; a rank that holds no piece can't infer it.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        pieces: Sequence[tuple[Range, Range, Any]],
+        symmetric: bool = False,
+        dtype: Any = None,
+    ) -> None:
+        self.shape = shape
+        self.symmetric = symmetric
+        self.pieces = [(rows, cols, sp.csr_array(csr)) for rows, cols, csr in pieces]
+        for rows, cols, csr in self.pieces:
+            if csr.shape != (rows[1] - rows[0], cols[1] - cols[0]):
+                raise ValueError(f"piece of shape {csr.shape} does not fill rows {rows} and columns {cols}")
+        if dtype is None and not pieces:
+            raise ValueError("a rank that holds no piece of the matrix must be told its dtype")
+        self.dtype = np.dtype(self.pieces[0][2].dtype if dtype is None else dtype)
+
+    def block(self, rows: Range, cols: Range) -> sp.csr_array:
+        if rows[0] >= rows[1] or cols[0] >= cols[1]:
+            return sp.csr_array((rows[1] - rows[0], cols[1] - cols[0]), dtype=self.dtype)
+        for (top, bottom), (left, right), csr in self.pieces:
+            if top <= rows[0] and rows[1] <= bottom and left <= cols[0] and cols[1] <= right:
+                return csr[rows[0] - top : rows[1] - top, cols[0] - left : cols[1] - left]
+        raise ValueError(f"this rank was given no piece that covers rows {rows} and columns {cols}")

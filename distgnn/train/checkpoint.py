@@ -1,0 +1,84 @@
+"""The state of training in a checkpoint, as the blocks that ranks hold: any other grid can put its own
+together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from distgnn.comm.group import Comm
+from distgnn.errors import UserError
+from distgnn.nn.optim import Optimizer, Parameter
+from distgnn.store import checkpoint
+from distgnn.store.checkpoint import Piece
+
+Array = Any
+
+
+def save(
+    path: str | os.PathLike[str], comm: Comm, parameters: Sequence[Parameter], optimizer: Optimizer,
+    epoch: int, run: Mapping[str, Any], rates: Sequence[Mapping[str, Any]] = (),
+) -> None:  # fmt: skip
+    """Write weights, biases, trained features, and the optimiser's state after `epoch`. Collective.
+
+    Args:
+        run: what must be the same in a run that goes on from here, as JSON.
+        rates: what need not be: the step sizes and weight decays with which the updates so far were made, as
+            JSON.
+
+    Raises:
+        UserError: `path` cannot be written; the previous checkpoint is intact then (on every rank).
+    """
+    optimizer.prepare(parameters)
+    pieces: dict[str, Piece] = {}
+    for p in parameters:
+        if p.matrix.layout.primary:
+            for name, block in _blocks(p, optimizer):
+                rows, cols = p.matrix.row_range, p.matrix.col_range
+                pieces[name] = (rows[0], cols[0], p.matrix.grid.backend.to_host(block), p.matrix.shape)
+    meta = {"epoch": epoch, "steps": optimizer.steps, "run": dict(run), "rates": list(rates)}
+    checkpoint.save(path, comm, pieces, meta)
+
+
+def restore(
+    path: str | os.PathLike[str], comm: Comm, parameters: Sequence[Parameter], optimizer: Optimizer,
+    run: Mapping[str, Any],
+) -> tuple[int, list[dict[str, Any]]]:  # fmt: skip
+    """Take all of that from a checkpoint, in place, on any grid. Collective.
+
+    Returns:
+        the epoch after which it was written, and its `rates`.
+
+    Raises:
+        UserError: no checkpoint there, a damaged one, or one of a run with other settings (on every rank).
+    """
+    reader = checkpoint.load(path, comm)
+    theirs = {"model": "gcn"} | reader.meta.get("run", {})  # older ones had no other
+    for name, value in run.items():
+        if theirs.get(name) != value:
+            raise UserError(
+                f"{path}: was written by a run with {name} {theirs.get(name)}, this one has {value}"
+            )
+    optimizer.prepare(parameters)
+    with comm.together():
+        for p in parameters:
+            for name, block in _blocks(p, optimizer):
+                if reader.shapes.get(name) != p.matrix.shape:
+                    raise UserError(f"{path}: holds no {name} of shape {p.matrix.shape}")
+                window = reader.piece(name, p.matrix.row_range, p.matrix.col_range)
+                block[...] = p.matrix.grid.backend.asarray(window, dtype=np.dtype(block.dtype))
+    optimizer.steps = int(reader.meta["steps"])
+    return int(reader.meta["epoch"]), list(reader.meta["rates"])
+
+
+def _blocks(parameter: Parameter, optimizer: Optimizer) -> list[tuple[str, Array]]:
+    """A parameter's block and its optimiser state by the names they have in a checkpoint."""
+    state = optimizer.state[parameter.name]
+    return [
+        (parameter.name, parameter.block),
+        *((f"{parameter.name}.{slot}", state[slot]) for slot in optimizer.slots),
+    ]

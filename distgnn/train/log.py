@@ -1,0 +1,195 @@
+"""The log of a run: JSON lines, one per event, written by rank 0 as it goes.
+
+    {"event": "run", "config": {...}, "grid": {...}, "versions": {...}, "mpi": ..., "cuda_aware": ...,
+    "ranks": [...]} {"event": "epoch", "epoch": 1, "loss": ..., "train_acc": ..., "seconds": ..., "phases":
+    {"spmm": ..., ...}, "flight": ...} {"event": "end", "epoch_seconds_median": ..., "words": [per rank],
+    "bytes": ..., "messages": ..., ...}
+
+Numbers that are not finite are null, since JSON has none such.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import os
+import platform
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+import distgnn
+from distgnn.comm.grid import Grid
+from distgnn.comm.group import cuda_aware
+from distgnn.errors import UserError
+from distgnn.ledger import Ledger
+
+PACKAGES = ("numpy", "scipy", "h5py", "mpi4py", "mpich", "cupy-cuda12x", "cupy-cuda13x")
+
+
+class RunLog:
+    """A log file on rank 0, nothing on the other ranks or without a path. Collective to open. A context
+    manager.
+
+    Args:
+        after: go on in an existing file after this epoch: what it says of later ones, which are to come once
+            more, is cut off.
+        force: replace an existing file.
+
+    Raises:
+        UserError: the file exists and neither was asked for, or it cannot be written (on every rank).
+    """
+
+    def __init__(
+        self, grid: Grid, path: str | os.PathLike[str] | None, after: int | None = None, force: bool = False
+    ) -> None:
+        self._file: IO[str] | None = None
+        with grid.world.together():
+            if path is not None and grid.rank == 0:
+                self._file = _open(Path(path), after, force)
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def write(self, event: str, fields: Mapping[str, Any]) -> None:
+        """One line, on disk before the next epoch begins."""
+        if self._file is not None:
+            self._file.write(json.dumps({"event": event} | _finite(dict(fields)), default=_plain) + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def run_record(grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What ran where: resolved configuration, versions, MPI, and every rank's host and device. Collective.
+
+    Raises:
+        UserError: the environment has no answer to whether MPI is CUDA-aware (on every rank).
+    """
+    from mpi4py import MPI
+
+    with grid.world.together():
+        aware, reason = cuda_aware()
+    mine = {"rank": grid.rank, "host": socket.gethostname(), "device": grid.device, "coords": grid.coords}
+    return {
+        "config": dict(config),
+        "grid": grid.describe(),
+        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "versions": {"distgnn": distgnn.__version__, "python": platform.python_version()} | _versions(),
+        "mpi": " ".join(MPI.Get_library_version().split())[:200],
+        "cuda_aware": {"answer": aware, "because": reason},
+        "backend": grid.backend.name,
+        "ranks": grid.world.gather_objects(mine),
+    }
+
+
+def end_record(grid: Grid, ledger: Ledger, epoch_seconds: Sequence[float]) -> dict[str, Any]:
+    """What the run cost, per rank: words, bytes and messages of the ledger, peak memory (of the process, and
+    by purpose of the buffers that are used again), the ledger itself. Collective.
+    """
+    mine: dict[str, Any] = {
+        "words": ledger.words,
+        "bytes": ledger.bytes,
+        "messages": ledger.messages,
+        "flops": ledger.flops,
+        "peak_bytes": grid.backend.peak_bytes(),
+        "buffer_bytes": ledger.peak,
+        "ledger": [{"rank": grid.rank} | entry for entry in ledger.entries()],
+    }
+    everybody = grid.world.gather_objects(mine)
+    record: dict[str, Any] = {name: [rank[name] for rank in everybody] for name in mine if name != "ledger"}
+    record["ledger"] = [entry for rank in everybody for entry in rank["ledger"]]
+    record["epoch_seconds_median"] = float(np.median(epoch_seconds)) if epoch_seconds else None
+    return record
+
+
+def check_log(path: Path, append: bool, force: bool) -> None:
+    """UserError if a log at this path would overwrite something that it may not."""
+    if path.is_dir():
+        raise UserError(f"--log {path}: is a directory; give the name of a file")
+    if path.exists() and not append and not force:
+        raise UserError(f"--log {path}: exists; use --force to replace it, or another name")
+
+
+def _open(path: Path, after: int | None, force: bool) -> IO[str]:
+    check_log(path, after is not None, force)
+    try:
+        if after is not None and path.is_file():
+            cut(path, after)
+        return open(path, "w" if after is None else "a", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--log {path}: cannot write it ({error.strerror})") from error
+
+
+def cut(path: Path, epoch: int) -> None:
+    """Take from a log the epochs after `epoch`, the end of a run that went further, and a last line that was
+    never finished.
+
+    The file is the old one or the new one, whatever happens.
+    """
+    if all(kept for _, kept in _judged(path, epoch)):
+        return
+    path = path.resolve()  # a link stays one
+    descriptor, name = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as shorter:
+            shorter.writelines(line for line, kept in _judged(path, epoch) if kept)
+            shorter.flush()
+            os.fsync(shorter.fileno())
+        shutil.copymode(path, name)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _judged(path: Path, epoch: int) -> Iterator[tuple[bytes, bool]]:
+    """Every line, and whether it stays. What is no line of a log stays."""
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                event = None
+            event = event if isinstance(event, dict) else {}
+            reached = {"epoch": event.get("epoch"), "end": event.get("epochs")}.get(str(event.get("event")))
+            beyond = isinstance(reached, int) and reached > epoch
+            torn = line.startswith(b'{"event"') and not line.endswith(b"\n")
+            yield line, not beyond and not torn
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """NumPy numbers and paths as JSON."""
+    return value.item() if hasattr(value, "item") else str(value)

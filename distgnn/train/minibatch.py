@@ -1,0 +1,223 @@
+"""Training on minibatches, data-parallel: sampling, feature fetching, propagation (Tripathy et al., section 6
+and figure 3).
+
+Every rank trains minibatches of its own with weights that all have, and the gradients of an update are summed
+by one all-reduce. An update takes the same minibatches whatever the number of ranks, so it is the same to
+rounding. Accuracies are those of the whole graph, by the distributed product that the network is made of.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from distgnn.arrays import backend
+from distgnn.comm.grid import Grid
+from distgnn.nn.gcn import GCN
+from distgnn.nn.loss import Targets
+from distgnn.nn.optim import Optimizer
+from distgnn.nn.sage import SageMean
+from distgnn.operators.dense import DistDense
+from distgnn.sampling.block import Sample
+from distgnn.sampling.fetch import Features
+from distgnn.sampling.sampler import Sampler
+from distgnn.sampling.spgemm import Partitioned
+from distgnn.train.convolution import sampled
+from distgnn.train.full_graph import is_due, measured
+from distgnn.train.minibatches import Minibatches
+from distgnn.train.schedule import Turn, bulks, turns
+
+Array = Any
+
+#: Parts of an epoch, as figure 4 of Tripathy et al. has them, and what follows them.
+STEPS = ("sampling", "fetching", "propagation", "update")
+
+
+class MinibatchTraining:
+    """A network, its features and labels, and where its minibatches come from. Collective.
+
+    Args:
+        model: a GCN, or a SageMean for minibatches in which every vertex's own features are among the first,
+            on 1.5D.
+        X: features in `model.input_layout`.
+        targets: of the network.
+        sampler: on a graph in the same order, replicated or partitioned over `model.grid`.
+        batch_size: nodes of a minibatch.
+        per_update: minibatches that make an update, with the average gradient of their nodes; as many ranks
+            can work at a time.
+        bulk: minibatches that a rank samples at a time.
+        seed: of the minibatches.
+
+    Raises:
+        UserError: no training nodes, or a batch size that does not fit (on every rank).
+        ValueError: a sampler that does not keep a vertex's own features in their place, for a SageMean.
+    """
+
+    def __init__(
+        self, model: GCN, X: DistDense, targets: Targets, sampler: Sampler, batch_size: int, per_update: int,
+        bulk: int = 1, seed: int = 0,
+    ) -> None:  # fmt: skip
+        if isinstance(model, SageMean) and not sampler.rows_first:
+            raise ValueError(
+                f"SageMean needs every vertex's own features first, where {type(sampler).__name__} has others"
+            )
+        self.model, self.X, self.targets, self.sampler = model, X, targets, sampler
+        self.grid: Grid = model.grid
+        nodes, self.labels = training_nodes(targets)
+        self.minibatches = Minibatches(nodes, batch_size, seed)
+        self.turns = turns(len(self.minibatches), per_update, self.grid.size)
+        self.bulk = bulk
+        self.features = Features(X)
+        self.layers = [sampled(layer) for layer in model.layers]
+        rows = self.grid.world.gather_objects(self.grid.coords.get("rows", 0))
+        self.row_mates = [rank for rank, row in enumerate(rows) if row == rows[self.grid.rank]]
+        self.seconds = dict.fromkeys(STEPS, 0.0)
+
+    def train(
+        self,
+        optimizer: Optimizer,
+        epochs: int,
+        *,
+        first_epoch: int = 1,
+        eval_every: int = 1,
+        timing: bool = False,
+    ) -> Iterator[dict[str, Any]]:
+        """As :func:`distgnn.gcn.training.train`; `steps` of a record are this rank's seconds of the epoch in
+        `STEPS`, waiting for other ranks included. The loss is the mean over the epoch's minibatches, each
+        with the weights that it was trained with.
+        """
+        for epoch in range(first_epoch, epochs + 1):
+            evaluate = (
+                partial(self.model.evaluate, self.X, self.targets, False)
+                if is_due(epoch, epochs, eval_every)
+                else None
+            )
+            yield measured(epoch, partial(self._epoch, epoch, optimizer), evaluate, self.grid, timing)
+
+    def _epoch(self, epoch: int, optimizer: Optimizer) -> dict[str, Any]:
+        self.seconds = dict.fromkeys(STEPS, 0.0)
+        losses, sums, batches = np.zeros(2), Sums(self.model), self.minibatches.epoch(epoch)
+        for bulk in bulks(self.turns, self.bulk):
+            with self._step("sampling"):
+                samples = self._sample(epoch, bulk, batches)
+            for turn, sample in zip(bulk, samples, strict=True):
+                with self._step("fetching"):
+                    H = self.features.borrow(np.empty(0, np.int64) if sample is None else sample.inputs)
+                with self._step("propagation"):
+                    number = turn.numbers[self.grid.rank]
+                    if sample is not None and number is not None:
+                        self._propagate(sample, H, (epoch - 1) * len(self.minibatches) + number + 1, sums)
+                if turn.updates:
+                    with self._step("update"):
+                        losses += self._update(sums, optimizer)
+        return {"loss": float(losses[0] / losses[1]) if losses[1] else float("nan"), "steps": self.seconds}
+
+    def _sample(self, epoch: int, bulk: list[Turn], batches: list[np.ndarray]) -> list[Sample | None]:
+        """This rank's minibatch of every turn. A process row that has a partitioned graph samples those of
+        its ranks together.
+        """
+        together = self.row_mates if isinstance(self.sampler.graph, Partitioned) else [self.grid.rank]
+        wanted = [
+            (rank, number) for turn in bulk for rank in together if (number := turn.numbers[rank]) is not None
+        ]
+        numbers = [number for _, number in wanted]
+        drawn = self.sampler.sample([batches[number] for number in numbers], epoch=epoch, first=numbers)
+        own = {
+            number: sample
+            for (rank, number), sample in zip(wanted, drawn, strict=True)
+            if rank == self.grid.rank
+        }
+        return [None if (number := turn.numbers[self.grid.rank]) is None else own[number] for turn in bulk]
+
+    def _propagate(self, sample: Sample, H: Array, step: int, sums: Sums) -> None:
+        """Forward, loss and backward of a minibatch, added to `sums`."""
+        counts = sample.loss_weights
+        sums.nodes += len(sample.batch) if counts is None else sample.population
+        if not len(sample.batch):
+            self.grid.workspace.give_back(H)
+            return
+        for layer, block in zip(self.layers, sample.blocks, strict=True):
+            H = layer.forward(block, H, step)
+        on = self.grid.backend
+        labels = on.asarray(self.labels[np.searchsorted(self.minibatches.training, sample.batch)])
+        loss, G = cross_entropy(H, labels, None if counts is None else on.asarray(counts.astype(H.dtype)))
+        sums.loss += loss
+        for layer in reversed(self.layers):
+            dW, db, G = layer.backward(G)
+            sums.gradients[layer.layer.W] += dW
+            if layer.layer.b is not None:
+                sums.gradients[layer.layer.b] += db
+
+    def _update(self, sums: Sums, optimizer: Optimizer) -> np.ndarray:
+        """A step with the average gradient; returns (sum of losses, nodes that it is over). Collective."""
+        self.grid.world.allreduce(sums.values)
+        total = self.grid.backend.to_host(sums.values[-2:]).astype(np.float64)
+        if total[1]:
+            sums.values[:-2] /= sums.nodes
+            optimizer.step(self.model.parameters, list(sums.gradients.values()))
+        sums.values[...] = 0
+        return total
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.grid.backend.synchronize()
+        self.seconds[name] += time.perf_counter() - start
+
+
+class Sums:
+    """Over the minibatches of an update: of losses, of the number of nodes, and of gradients, side by side
+    for one all-reduce.
+
+    Attributes:
+        values: 1-D, all of them, zeros at first. The others are views: loss and nodes, 0-D; gradients, by the
+            matrices of the parameters, in their order and in the shapes of their blocks.
+    """
+
+    def __init__(self, model: GCN) -> None:
+        blocks = [parameter.block for parameter in model.parameters]
+        ends = np.cumsum([0, *(block.size for block in blocks)]).tolist()
+        self.values = model.grid.backend.zeros((ends[-1] + 2,), model.A.dtype)
+        self.gradients = {
+            parameter.matrix: self.values[first:last].reshape(block.shape)
+            for parameter, block, (first, last) in zip(model.parameters, blocks, pairwise(ends), strict=True)
+        }
+        self.loss, self.nodes = self.values[-2:-1].reshape(()), self.values[-1:].reshape(())
+
+
+def training_nodes(targets: Targets) -> tuple[np.ndarray, np.ndarray]:
+    """Positions (int64, ascending) and labels of all training nodes of the graph, on every rank. Collective."""
+    grid, first = targets.layout.grid, targets.layout.row_range[0]
+    to_host = grid.backend.to_host
+    own = to_host(targets.train_rows).astype(np.int64) + first, to_host(targets.train_labels)
+    everybody = grid.along(*targets.layout.row_axes).gather_objects(own)
+    nodes, labels = (np.concatenate(arrays) for arrays in zip(*everybody, strict=True))
+    return nodes, labels
+
+
+def cross_entropy(Z: Array, labels: Array, weights: Array | None) -> tuple[float, Array]:
+    """Sum over the rows of their cross-entropy, each times its weight, and the gradient by Z, in memory of Z.
+
+    Args:
+        Z: (m, classes) logits; labels: int64 (m); weights: (m), or None for ones.
+    """
+    xp = backend.module(Z)
+    own = xp.arange(len(Z)), labels
+    Z -= Z.max(axis=1, keepdims=True)
+    true_logits = Z[own].astype(np.float64)
+    xp.exp(Z, out=Z)
+    sums = Z.sum(axis=1)
+    losses = xp.log(sums.astype(np.float64)) - true_logits
+    Z /= sums[:, None]
+    Z[own] -= 1
+    if weights is not None:
+        losses *= weights
+        Z *= weights[:, None]
+    return float(losses.sum()), Z

@@ -1,0 +1,51 @@
+"""Training nodes into minibatches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distgnn import rng
+from distgnn.errors import UserError
+
+
+class Minibatches:
+    """The minibatches of every epoch: training nodes in an order that is a function of (seed, epoch, node
+    id), cut into batches.
+
+    Args:
+        training: distinct global ids, in any order.
+        batch_size: nodes per minibatch; the last one has what is left.
+
+    Raises:
+        UserError: no training nodes, or a batch size below 1 or above their number.
+    """
+
+    def __init__(self, training: Any, batch_size: int, seed: int = 0) -> None:
+        self.training, self.size, self.seed = np.sort(np.asarray(training, np.int64)), batch_size, seed
+        check_batch_size(batch_size, len(self.training))
+
+    def __len__(self) -> int:
+        """Minibatches per epoch."""
+        return -(-len(self.training) // self.size)
+
+    def epoch(self, epoch: int) -> list[np.ndarray]:
+        """The minibatches of an epoch, int64 global ids."""
+        hashes = rng.hashes(rng.key(self.seed, rng.MINIBATCH, epoch), self.training)
+        order = self.training[np.argsort(hashes, kind="stable")]
+        return [order[start : start + self.size] for start in range(0, len(order), self.size)]
+
+
+def check_batch_size(size: int, nodes: int) -> None:
+    """UserError, in the words of ``--batch-size``, unless minibatches of this size can be made of so many
+    training nodes.
+    """
+    if nodes == 0:
+        raise UserError(
+            "--batch-size: the graph has no training nodes to make minibatches of; give it a split with some"
+        )
+    if size < 1:
+        raise UserError(f"--batch-size {size}: expected a whole number of at least 1")
+    if size > nodes:
+        raise UserError(f"--batch-size {size}: there are only {nodes} training nodes; expected 1 to {nodes}")

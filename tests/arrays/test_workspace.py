@@ -1,0 +1,78 @@
+"""Memory that is used again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distgnn.arrays.workspace import Workspace
+
+
+def test_names_keep_their_memory_and_grow(backend):
+    workspace = Workspace(backend)
+    first = workspace.take("panel 0", (4, 6), np.float64)
+    other = workspace.take("panel 1", (4, 6), np.float64)
+    again = workspace.take("panel 0", (3, 5), np.float32)
+    assert backend.address(again) == backend.address(first) != backend.address(other)
+    assert (again.shape, again.dtype) == ((3, 5), np.float32)
+    assert workspace.reserved == 2 * 4 * 6 * 8
+    workspace.take("panel 0", (8, 6), np.float64)
+    assert workspace.reserved == 3 * 4 * 6 * 8
+
+
+def test_borrowed_arrays_are_apart_until_given_back(backend):
+    workspace = Workspace(backend)
+    a, b = workspace.borrow((5, 3), np.float32), workspace.borrow((5, 3), np.float32)
+    a[...], b[...] = 1, 2
+    assert float(a.sum()) == 15 and float(b.sum()) == 30
+    workspace.give_back(a)
+    workspace.give_back(a)  # a second time changes nothing
+    c, d = workspace.borrow((3, 5), np.float32), workspace.borrow((1, 1), np.float32)
+    assert backend.address(c) == backend.address(a) != backend.address(d)
+
+
+def test_the_smallest_that_is_large_enough_is_lent_and_too_small_ones_are_replaced(backend):
+    workspace = Workspace(backend)
+    small, large = workspace.borrow((10,), np.uint8), workspace.borrow((100,), np.uint8)
+    workspace.give_back(large)
+    workspace.give_back(small)
+    assert backend.address(workspace.borrow((7,), np.uint8)) == backend.address(small)
+    workspace.borrow((100,), np.uint8)
+    assert workspace.borrowed == 110
+    workspace.give_back(small)
+    workspace.borrow((50,), np.uint8)
+    assert workspace.borrowed == 150  # in place of the ten
+
+
+def test_clear_keeps_what_is_lent(backend):
+    workspace = Workspace(backend)
+    workspace.take("panel", (8,), np.float32)
+    lent = workspace.borrow((4,), np.float32)
+    workspace.give_back(workspace.borrow((16,), np.float32))
+    workspace.clear()
+    assert workspace.reserved == workspace.borrowed == lent.nbytes
+    workspace.give_back(lent)
+    assert backend.address(workspace.borrow((4,), np.float32)) == backend.address(lent)
+
+
+def test_forgotten_and_foreign_arrays_never_come_back(backend):
+    workspace = Workspace(backend)
+    a = workspace.borrow((6,), np.float32)
+    workspace.forget(a)
+    workspace.give_back(a)
+    workspace.give_back(backend.empty((6,), np.float32))
+    workspace.give_back(workspace.borrow((0, 4), np.float32))
+    b = workspace.borrow((6,), np.float32)
+    assert backend.address(a) != backend.address(b) and workspace.borrowed == b.nbytes
+
+
+def test_what_is_lent_comes_back(backend) -> None:
+    """After an error, too."""
+    workspace = Workspace(backend)
+    with workspace.lend((3, 4), np.float32) as first:
+        assert first.shape == (3, 4)
+    with pytest.raises(ZeroDivisionError), workspace.lend((12,), np.float32) as second:
+        assert backend.address(second) == backend.address(first)
+        1 / 0
+    assert backend.address(workspace.borrow((12,), np.float32)) == backend.address(first)
+    assert workspace.borrowed == 48

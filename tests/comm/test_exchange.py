@@ -1,0 +1,109 @@
+"""All-to-allv in parts: everybody gets what was sent, however slow some ranks are, and the ledger charges
+what is received.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn import progress
+from distgnn.arrays.tuning import TUNING
+from distgnn.comm.exchange import Exchange
+from distgnn.comm.group import Comm
+
+from .test_group import StagedBackend
+
+
+def content(source, destination, size):
+    return np.arange(size, dtype=np.float64) + 1000 * source + 100_000 * destination
+
+
+def sizes_between(ranks, seed):
+    return np.random.default_rng(seed).choice([0, 1, 2, 31, 500], (ranks, ranks))
+
+
+def run(comm, sizes, overlap, delay=0.0):
+    """Parts in the order rank + 1, rank + 2, ..., compared when they are given out."""
+    on, size = comm.backend, comm.size
+    after = [(comm.rank + step) % size for step in range(1, size)]
+    receives = [(source, on.empty((int(sizes[source, comm.rank]),), np.float64)) for source in after]
+    with Exchange(comm, receives, overlap) as parts:
+        for destination in reversed(after):
+            parts.send(
+                on.asarray(content(comm.rank, destination, sizes[comm.rank, destination])), destination
+            )
+        for source, array in receives:
+            parts.wait([source])
+            with parts.driven():
+                for _ in range(3):
+                    time.sleep(delay)
+                    progress.poll()
+                expected = content(source, comm.rank, sizes[source, comm.rank])
+                np.testing.assert_array_equal(on.to_host(array), expected)
+    assert not progress.pending()
+    assert not parts.requests and not parts.queue and not parts.sending
+
+
+@pytest.fixture(params=["plain", "pieces", "staged"])
+def group(request, comm, backend, monkeypatch):
+    if backend.on_device and request.param == "staged":
+        pytest.skip("forced on host arrays")
+    made = Comm(comm, StagedBackend() if request.param == "staged" else backend)
+    made.direct = request.param != "staged"
+    if request.param == "pieces":
+        monkeypatch.setattr(Comm, "count_limit", 7)
+    return made
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_every_rank_receives_every_part(group, overlap):
+    for seed in range(3):
+        run(group, sizes_between(group.size, seed), overlap)
+
+
+@pytest.mark.ranks(3, 4)
+@pytest.mark.parametrize("overlap", [True, False])
+def test_slow_ranks_do_not_mix_exchanges_up(comm, backend, overlap, monkeypatch):
+    """Fast ranks are two exchanges ahead of what a slow one has received."""
+    monkeypatch.setattr(TUNING, "exchange_sends", 1)
+    group = Comm(comm, backend)
+    for slow in range(group.size):
+        for seed in range(3):
+            run(group, sizes_between(group.size, seed), overlap, 0.002 * (group.rank == slow))
+
+
+@pytest.mark.ranks(1, 3, 4)
+def test_the_ledger_charges_what_is_received(comm, backend):
+    group = Comm(comm, backend)
+    sizes = sizes_between(group.size, 5)
+    np.fill_diagonal(sizes, 0)
+    for overlap in (True, False):
+        with dg.Ledger(timing=True) as counted:
+            run(group, sizes, overlap)
+        mine = sizes[:, group.rank]
+        assert (counted.words, counted.bytes, counted.messages) == (
+            mine.sum(),
+            8 * mine.sum(),
+            np.count_nonzero(mine),
+        )
+        assert [entry["operation"] for entry in counted.entries() if entry["calls"]] == ["alltoallv"]
+        assert (counted.flight > 0) == bool(mine.any())
+
+
+@pytest.mark.ranks(2, 4)
+def test_giving_up_on_every_rank_leaves_nothing_registered(comm, backend):
+    group = Comm(comm, backend)
+    array = backend.zeros((5,), np.float32)
+    with (
+        pytest.raises(KeyError),
+        Exchange(group, [((group.rank + 1) % group.size, array)]) as parts,
+        parts.driven(),
+    ):
+        assert progress.pending()
+        raise KeyError
+    assert not progress.pending()
+    comm.Barrier()

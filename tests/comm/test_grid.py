@@ -1,0 +1,117 @@
+"""Ranks, coordinates and sub-communicators."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import distgnn as dg
+from distgnn.operators import grids, make_grid
+
+
+def test_coordinates_count_the_last_axis_fastest(comm, backend):
+    for shape in grids("3d", comm.Get_size()):
+        grid = dg.Grid(comm, backend=backend, **shape)
+        everyone = grid.world.gather_objects(tuple(grid.coords.values()))
+        assert everyone == list(itertools.product(*map(range, shape.values())))
+        assert grid.index(*shape) == grid.rank
+        grid.along("y"), grid.along("x", "z")
+        for axes in (("x",), ("z", "x"), ("y", "x", "z"), ()):
+            group = grid.along(*axes)
+            assert group is grid.along(*axes)
+            assert (group.rank, group.size) == (grid.index(*axes), grid.count(*axes))
+            fixed = {axis: place for axis, place in grid.coords.items() if axis not in axes}
+            members = group.gather_objects(grid.coords)
+            assert all(member | fixed == member for member in members)
+
+
+def test_sizes_must_multiply_to_the_ranks(comm):
+    size = comm.Get_size()
+    for axes in ({"rows": size + 1}, {"rows": size, "cols": 2}, {"rows": -size, "cols": -1}):
+        with pytest.raises(dg.UserError, match=f"the {size} ranks"):
+            dg.Grid(comm, **axes)
+
+
+@pytest.mark.ranks(4, 12)
+def test_an_impossible_grid_lists_the_possible_ones(comm):
+    size = comm.Get_size()
+    with pytest.raises(dg.UserError) as error:
+        make_grid(comm, "2d", {"rows": 5})
+    assert f"1x{size}" in str(error.value) and f"2x{size // 2}" in str(error.value)
+    with pytest.raises(dg.UserError, match="reps=5") as error:
+        make_grid(comm, "1.5d", replication=5)
+    assert f"{size // 2}x2" in str(error.value)
+    with pytest.raises(dg.UserError, match="keeps no copies"):
+        make_grid(comm, "2d", replication=2)
+    with pytest.raises(dg.UserError, match="has the axes rows, cols"):
+        make_grid(comm, "2d", {"fibers": 2})
+    with pytest.raises(dg.UserError, match="no such algorithm"):
+        make_grid(comm, "4d")
+
+
+@pytest.mark.ranks(4)
+def test_replication_and_grid_must_agree(comm):
+    assert make_grid(comm, "1.5d", {"rows": 2, "reps": 2}, replication=2).shape == {"rows": 2, "reps": 2}
+    with pytest.raises(dg.UserError, match=r"--replication 2: --grid says reps=1"):
+        make_grid(comm, "1.5d", {"rows": 4, "reps": 1}, replication=2)
+
+
+@pytest.mark.ranks(2, 6)
+def test_a_grid_that_an_algorithm_cannot_use_is_refused_by_its_operator(comm):
+    grid = dg.Grid(comm, rows=comm.Get_size(), cols=1, fibers=1)
+    with pytest.raises(dg.UserError, match=rf"not a grid for algorithm 3d-split.*1x1x{comm.Get_size()}"):
+        dg.distribute(np.eye(12), grid, "3d-split")
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_grids_do_not_use_up_communicators(comm):
+    """MPICH has room for about two thousand."""
+    for _ in range(800):
+        grid = dg.Grid(comm, rows=comm.Get_size(), cols=1)
+        grid.along("rows"), grid.along("cols"), grid.along()
+        grid.free()
+
+
+def test_a_grid_has_a_communicator_of_its_own(comm):
+    """A message of the caller's with any tag is not taken for one of ours."""
+    if comm.Get_size() > 1 and comm.Get_rank() == 0:
+        pending = comm.isend("the caller's", dest=1, tag=0)
+    grid = dg.Grid(comm, rows=comm.Get_size())
+    H = dg.scatter(np.arange(24.0).reshape(12, 2), dg.Layout(grid, dg.Cut(("rows",)), dg.Cut()))
+    whole = dg.gather(H)
+    if comm.Get_size() > 1 and comm.Get_rank() == 0:
+        np.testing.assert_array_equal(whole, np.arange(24.0).reshape(12, 2))
+        pending.wait()
+    elif comm.Get_rank() == 1:
+        assert comm.recv(source=0, tag=0) == "the caller's"
+
+
+@pytest.mark.ranks(2, 3)
+def test_ranks_that_move_arrays_differently_are_refused_together(comm, monkeypatch):
+    monkeypatch.setattr("distgnn.arrays.backend.Backend.name", "numpy" if comm.Get_rank() == 0 else "other")
+    with pytest.raises(dg.UserError, match="the same way"):
+        dg.Grid(comm, rows=comm.Get_size())
+
+
+def test_defaults_are_the_best_grids():
+    assert grids("2d", 12)[0] == {"rows": 3, "cols": 4}
+    assert grids("3d", 8)[0] == {"x": 2, "y": 2, "z": 2}
+    assert grids("3d-split", 12)[0] == {"rows": 2, "cols": 2, "fibers": 3}
+    assert grids("1.5d", 8)[0] == {"rows": 4, "reps": 2}
+    for name in ("1d", "1.5d", "2d", "3d-split", "3d"):
+        for ranks in range(1, 17):
+            shapes = grids(name, ranks)
+            assert shapes and len({tuple(s.items()) for s in shapes}) == len(shapes)
+            for shape in shapes:
+                product = 1
+                for size in shape.values():
+                    product *= size
+                assert product == ranks
+
+
+def test_an_operator_names_the_axes_it_needs():
+    with pytest.raises(dg.UserError, match="needs a grid with the axes rows, cols"):
+        dg.distribute([[1.0]], dg.Grid(MPI.COMM_SELF, rows=1), "2d")

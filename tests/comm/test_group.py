@@ -1,0 +1,237 @@
+"""Collectives on arrays: values, in pieces, staged, around the ring, what the ledger says, and errors that
+reach every rank.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import distgnn as dg
+from distgnn.comm.group import Comm, cuda_aware
+from distgnn.layout import partition
+
+
+class StagedBackend(dg.backend.Backend):
+    """Host arrays that pretend to be on a device, so that the staging and ring paths run where there is no
+    GPU.
+    """
+
+    on_device = True
+
+    def __init__(self):
+        self.copies = 0
+
+    def pinned(self, shape, dtype):
+        self.copies += 1
+        return super().pinned(shape, dtype)
+
+
+@pytest.fixture(params=["plain", "pieces", "staged", "ring", "ring in pieces"])
+def group(request, comm, backend, monkeypatch):
+    """A Comm in each of the ways it can move arrays."""
+    if backend.on_device and request.param != "plain":
+        pytest.skip("these paths are forced on host arrays")
+    on = backend if request.param in ("plain", "pieces") else StagedBackend()
+    made = Comm(comm, on)
+    made.direct = request.param != "staged"
+    made.ring = request.param.startswith("ring")
+    if "pieces" in request.param:
+        monkeypatch.setattr(Comm, "count_limit", 3)
+    return made
+
+
+def mine(group, shape, dtype=np.float64):
+    """Small integers that differ from rank to rank, so that sums are exact."""
+    values = np.arange(int(np.prod(shape))).reshape(shape) % 11 + 100 * group.rank
+    return group.backend.asarray(values.astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64, np.uint8])
+def test_bcast(group, dtype):
+    for root in {0, group.size - 1}:
+        for shape in ((0,), (1,), (7, 3)):
+            array = group.backend.asarray(np.full(shape, group.rank + 1, dtype))
+            assert group.bcast(array, root) is array
+            np.testing.assert_array_equal(group.backend.to_host(array), np.full(shape, root + 1, dtype))
+
+
+@pytest.mark.parametrize("op", ["sum", "max", "min"])
+def test_allreduce(group, op):
+    for shape in ((0, 4), (1,), (5, 3)):
+        array = mine(group, shape)
+        everyone = np.stack(
+            [np.arange(int(np.prod(shape))).reshape(shape) % 11 + 100 * r for r in range(group.size)]
+        )
+        assert group.allreduce(array, op) is array
+        np.testing.assert_array_equal(group.backend.to_host(array), getattr(everyone, op)(axis=0))
+
+
+def test_allreduce_is_bitwise_equal_everywhere(group):
+    array = group.backend.asarray(np.random.default_rng(group.rank).standard_normal(97))
+    group.allreduce(array)
+    copies = group.gather_objects(group.backend.to_host(array).tobytes())
+    assert len(set(copies)) == 1
+
+
+def test_reduce(group):
+    for root in range(group.size):
+        array = mine(group, (4, 2))
+        group.reduce(array, root)
+        if group.rank == root:
+            expected = sum(np.arange(8).reshape(4, 2) % 11 + 100 * r for r in range(group.size))
+            np.testing.assert_array_equal(group.backend.to_host(array), expected)
+
+
+def uneven(size):
+    """Row counts 0, 1, 2, … with an empty block first."""
+    return np.concatenate([[0], np.cumsum(np.arange(size))]).astype(np.int64)
+
+
+@pytest.mark.parametrize("width", [0, 1, 3])
+def test_allgather_rows(group, width):
+    for parts in (uneven(group.size), partition(7, group.size)):
+        height = int(parts[group.rank + 1] - parts[group.rank])
+        whole = group.backend.to_host(group.allgather_rows(mine(group, (height, width)), parts))
+        for rank in range(group.size):
+            rows = whole[parts[rank] : parts[rank + 1]]
+            np.testing.assert_array_equal(rows, np.arange(rows.size).reshape(rows.shape) % 11 + 100 * rank)
+
+
+@pytest.mark.parametrize("width", [0, 1, 3])
+def test_reduce_scatter_rows(group, width):
+    for parts in (uneven(group.size), partition(7, group.size)):
+        height = int(parts[-1])
+        kept = group.backend.to_host(group.reduce_scatter_rows(mine(group, (height, width)), parts))
+        base = np.arange(height * width).reshape(height, width) % 11
+        expected = sum(base + 100 * r for r in range(group.size)) if height else base
+        np.testing.assert_array_equal(kept, expected[parts[group.rank] : parts[group.rank + 1]])
+
+
+def test_send_and_receive(group):
+    if group.rank == 0:
+        for rank in range(1, group.size):
+            group.send(mine(group, (rank, 2)), rank)
+    else:
+        array = group.receive(group.backend.empty((group.rank, 2), np.float64), 0)
+        np.testing.assert_array_equal(
+            group.backend.to_host(array), np.arange(2 * group.rank).reshape(-1, 2) % 11
+        )
+
+
+def test_ledger_charges_the_bandwidth_optimal_form(group):
+    p, rank = group.size, group.rank
+    parts = uneven(p)
+    own, total = int(parts[rank + 1] - parts[rank]), int(parts[-1])
+    cases = {
+        "bcast": (lambda: group.bcast(mine(group, (5, 3)), 0), 15 * (rank != 0)),
+        "reduce": (lambda: group.reduce(mine(group, (5, 3)), 0), 15 * (rank != 0)),
+        "allreduce": (lambda: group.allreduce(mine(group, (5, 3))), Fraction(2 * (p - 1), p) * 15),
+        "allgather": (lambda: group.allgather_rows(mine(group, (own, 3)), parts), (total - own) * 3),
+        "reduce_scatter": (
+            lambda: group.reduce_scatter_rows(mine(group, (total, 3)), parts),
+            Fraction(p - 1, p) * total * 3,
+        ),
+    }
+    for name, (run, words) in cases.items():
+        with dg.Ledger() as ledger:
+            run()
+        assert ledger.words == round(words), name
+        assert ledger.bytes == round(words * 8), name
+        assert ledger.calls == 1, name
+        assert [entry["operation"] for entry in ledger.entries()] == [name]
+
+
+def test_waiting_is_timed_once(group, monkeypatch):
+    """A collective of two buffers is one region of time: seconds never exceed the wall clock, and bear the
+    collective's name.
+    """
+    parts = partition(6, group.size)
+    runs = {
+        "bcast": lambda: group.bcast(mine(group, (6, 2)), 0),
+        "allreduce": lambda: group.allreduce(mine(group, (6, 2))),
+        "reduce": lambda: group.reduce(mine(group, (6, 2)), 0),
+        "allgather": lambda: group.allgather_rows(mine(group, (int(np.diff(parts)[group.rank]), 2)), parts),
+        "reduce_scatter": lambda: group.reduce_scatter_rows(mine(group, (6, 2)), parts),
+    }
+    for name, run in runs.items():
+        ticks = iter(range(1000))
+        monkeypatch.setattr("distgnn.ledger.time.perf_counter", lambda ticks=ticks: float(next(ticks)))
+        with dg.Ledger(timing=True) as ledger:
+            run()
+        assert ledger.seconds["comm"] == (group.size > 1), name
+        assert [entry["operation"] for entry in ledger.entries()] == [name]
+
+
+def test_staged_arrays_take_a_pinned_copy(comm):
+    group = Comm(comm, StagedBackend())
+    group.direct = group.ring = False
+    array = mine(group, (4, 2))
+    group.allreduce(array)
+    assert group.backend.copies == (group.size > 1)
+
+
+def test_arrays_in_fortran_order_are_refused(group):
+    if group.size == 1:
+        pytest.skip("nothing travels")
+    wrong = group.backend.asarray(np.zeros((4, 3))).T
+    for run in (
+        lambda: group.bcast(wrong, 0),
+        lambda: group.allreduce(wrong),
+        lambda: group.reduce(wrong, 0),
+    ):
+        with pytest.raises(ValueError, match="C-contiguous"):
+            run()
+
+
+@pytest.mark.parametrize("operation", ["allgather_rows", "reduce_scatter_rows"])
+def test_rows_that_do_not_fit_the_partition_are_refused(group, operation):
+    with pytest.raises(ValueError, match="rows given"):
+        getattr(group, operation)(mine(group, (5, 2)), np.arange(group.size + 1) * 4)
+
+
+def test_together_raises_everywhere(group):
+    last = group.size - 1
+    with pytest.raises(RuntimeError if last else KeyError) as caught, group.together():
+        if group.rank == last:
+            raise KeyError("lost") if last == 0 else RuntimeError("lost")
+    assert "lost" in str(caught.value)
+
+
+def test_together_keeps_user_errors(group):
+    with pytest.raises(dg.UserError, match="wrong flag"), group.together():
+        if group.rank == group.size - 1:
+            raise dg.UserError("wrong flag")
+    with group.together():
+        pass  # and nothing is left over
+    assert group.share(group.rank, root=0) == 0
+
+
+def test_together_after_a_failure_communicates_again(group):
+    with pytest.raises(dg.UserError), group.together():
+        raise dg.UserError("everybody")
+    assert group.gather_objects(group.rank) == list(range(group.size))
+
+
+@pytest.mark.parametrize(("value", "answer"), [("1", True), ("yes", True), ("0", False), ("false", False)])
+def test_cuda_awareness_can_be_overridden(value, answer):
+    assert cuda_aware({"DISTGNN_CUDA_AWARE": value}) == (answer, "DISTGNN_CUDA_AWARE")
+
+
+def test_cuda_awareness_override_must_make_sense():
+    with pytest.raises(dg.UserError, match="DISTGNN_CUDA_AWARE=maybe"):
+        cuda_aware({"DISTGNN_CUDA_AWARE": "maybe"})
+
+
+def test_cuda_awareness_gives_its_reason():
+    answer, reason = cuda_aware({})
+    assert isinstance(answer, bool) and reason
+
+
+@pytest.mark.skipif("MPICH" not in MPI.Get_library_version(), reason="the variable is MPICH's")
+def test_mpich_variable_counts_where_nothing_else_speaks(monkeypatch):
+    monkeypatch.setattr(MPI, "__file__", "/nonexistent.so")
+    assert cuda_aware({"MPICH_GPU_SUPPORT_ENABLED": "1"})[0]

@@ -1,0 +1,123 @@
+"""Jobs that start wrongly or end badly: nobody hangs, one rank speaks, the exit code tells what it was."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from distgnn.comm import launch
+from distgnn.errors import UserError
+from mpi_helpers import Finished, mpiexec
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, (1, 0)),
+        ({"PMI_SIZE": "4", "PMI_RANK": "3"}, (4, 3)),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}, (2, 1)),
+        ({"MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "0"}, (2, 0)),
+        ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5"}, (8, 5)),
+        # A batch script itself, run once however many tasks the job has.
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, (1, 0)),
+        # mpiexec inside a Slurm job starts one helper per node with srun.
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "PMI_SIZE": "8", "PMI_RANK": "6"}, (8, 6)),
+        ({"PMI_SIZE": "many", "PMI_RANK": "0"}, (1, 0)),
+    ],
+)
+def test_launched(environ: dict[str, str], expected: tuple[int, int]) -> None:
+    assert launch.launched(environ)[:2] == expected
+
+
+def test_check_launcher_refuses_many_processes_that_mpi_did_not_connect() -> None:
+    environ = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"}
+    with pytest.raises(UserError, match=r"OMPI_COMM_WORLD_SIZE=4 announces 4 ranks.*COMM_WORLD has 1"):
+        launch.check_launcher(1, environ)
+    launch.check_launcher(4, environ)
+    launch.check_launcher(1, {"PMI_SIZE": "1", "PMI_RANK": "0"})
+    launch.check_launcher(1, {})
+
+
+def test_limit_threads_under_a_launcher_only_and_never_over_the_user() -> None:
+    alone: dict[str, str] = {}
+    launch.limit_threads(alone)
+    assert alone == {}
+    many = {"PMI_SIZE": "4", "PMI_RANK": "0", "MKL_NUM_THREADS": "3"}
+    launch.limit_threads(many)
+    assert (many["OMP_NUM_THREADS"], many["OPENBLAS_NUM_THREADS"], many["MKL_NUM_THREADS"]) == ("1", "1", "3")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_singletons_of_a_foreign_launcher_are_refused(rank: int) -> None:
+    environ = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": str(rank)}
+    result = mpiexec(0, "-m", "distgnn", "algorithms", env=environ)
+    assert result.code == 2
+    assert result.out == ""
+    expected = ["distgnn: error: launcher: OMPI_COMM_WORLD_SIZE=2 announces 2 ranks"] if rank == 0 else []
+    assert [line.split(", but")[0] for line in result.err.splitlines()] == expected
+
+
+#: After an MPI abort Hydra returns the abort's code, or now and then that of the ranks it killed.
+ABORTED = {1: {1, 9}, 2: {2, 9}}
+
+
+def run_program(folder: Path, ranks: int, body: str) -> Finished:
+    """A program whose command does ``body``, framed as the distgnn command frames its own."""
+    source = """
+        import sys, threading, time
+        import distgnn.cli
+        from distgnn.errors import UserError
+
+        class Command:
+            HELP = "a command of this test"
+            add_arguments = staticmethod(lambda parser: parser.add_argument("--n", type=int))
+
+            @staticmethod
+            def run(args):
+                from mpi4py import MPI
+                world = MPI.COMM_WORLD
+        """
+    program = textwrap.dedent(source) + textwrap.indent(textwrap.dedent(body), " " * 8)
+    program += '\ndistgnn.cli.command_module = lambda name: Command\nsys.exit(distgnn.cli.main(["info", *sys.argv[1:]]))\n'
+    (folder / "program.py").write_text(program)
+    return mpiexec(ranks, folder / "program.py", timeout=40)
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, ranks: int) -> None:
+    result = run_program(tmp_path, ranks, 'raise UserError("no such file: nowhere.dg")\n')
+    assert result.code == 2
+    assert result.err.splitlines() == ["distgnn: error: no such file: nowhere.dg"]
+
+
+def test_bad_input_seen_by_one_rank_only_still_ends_the_job(tmp_path: Path) -> None:
+    body = 'if world.rank == 1:\n    raise UserError("broken shard")\nworld.Barrier()\n'
+    result = run_program(tmp_path, 3, body)
+    assert result.code in ABORTED[2]
+    assert "distgnn: error: broken shard (on rank 1 only)" in result.err
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_an_exception_on_one_rank_ends_all(tmp_path: Path, ranks: int) -> None:
+    result = run_program(
+        tmp_path, ranks, 'if world.rank == world.size - 1:\n    raise ValueError("a bug")\nworld.Barrier()\n'
+    )
+    assert result.code in (ABORTED[1] if ranks else {1})
+    assert "ValueError: a bug" in result.err
+    assert result.err.count("Traceback") == 1
+    assert ("distgnn: rank 2 failed" in result.err) == (ranks == 3)
+
+
+def test_an_exception_in_a_thread_ends_all(tmp_path: Path) -> None:
+    body = """
+        def work():
+            raise ValueError("a bug")
+        if world.rank == 1:
+            threading.Thread(target=work).start()
+        world.recv()
+        """
+    result = run_program(tmp_path, 2, body)
+    assert result.code in ABORTED[1]
+    assert "ValueError: a bug" in result.err

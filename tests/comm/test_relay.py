@@ -1,0 +1,158 @@
+"""Panels around a ring: everybody gets every panel, in any admissible order of turns, however slow some ranks
+are.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from mpi4py import MPI
+
+import distgnn as dg
+from distgnn import ledger, progress
+from distgnn.arrays.tuning import TUNING
+from distgnn.comm.relay import Relay, upstream
+from distgnn.operators import make_grid
+
+ORDERS = {"as they come": lambda comm, roots: range(len(roots)), "own first": upstream}
+
+
+def content(stage: int, size: int) -> np.ndarray:
+    return np.arange(size, dtype=np.float64) + 1000.0 * stage
+
+
+def run(comm, roots, sizes, order, overlap, delay=0.0) -> list[tuple[int, np.ndarray]]:
+    """(stage, panel) as taken, through two buffers of the largest size; the panels are compared when they are
+    given out.
+    """
+    xp = comm.backend.xp
+    room = [comm.backend.empty((max(sizes, default=0),), np.float64) for _ in range(TUNING.relay_buffers)]
+    own = {
+        stage: xp.asarray(content(stage, sizes[stage]))
+        for stage, root in enumerate(roots)
+        if root == comm.rank
+    }
+
+    def panel(stage, buffer):
+        return own[stage] if stage in own else room[buffer][: sizes[stage]]
+
+    turns = list(ORDERS[order](comm, roots))
+    taken = []
+    for stage, array in zip(turns, Relay(comm, roots, turns, panel, overlap=overlap), strict=True):
+        for _ in range(3):
+            time.sleep(delay)
+            progress.poll()
+        taken.append((stage, comm.backend.to_host(array).copy()))
+    assert not progress.pending()
+    return taken
+
+
+@pytest.mark.ranks(1, 2, 3, 4, 6, 9)
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_rank_takes_every_panel(comm, backend, overlap, order, monkeypatch):
+    """Roots with several panels, with none, panels of no elements and of many segments."""
+    monkeypatch.setattr(TUNING, "relay_segment", 256)
+    grid = dg.Grid(comm, backend=backend, rows=comm.Get_size())
+    group = grid.along("rows")
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        roots = sorted(random.integers(0, group.size, 2 * group.size + 1).tolist())
+        sizes = random.choice([0, 1, 31, 32, 33, 500], len(roots)).tolist()
+        taken = run(group, roots, sizes, order, overlap)
+        assert sorted(stage for stage, _ in taken) == list(range(len(roots)))
+        for stage, panel in taken:
+            np.testing.assert_array_equal(panel, content(stage, sizes[stage]))
+    grid.free()
+
+
+@pytest.mark.ranks(3, 4)
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("order", ORDERS)
+def test_slow_ranks_do_not_mix_panels_up(comm, backend, overlap, order, monkeypatch):
+    """A rank that lags behind is sent panels of two roots at once; tags keep them apart, buffers wait for it."""
+    monkeypatch.setattr(TUNING, "relay_segment", 512)
+    grid = dg.Grid(comm, backend=backend, rows=comm.Get_size())
+    group = grid.along("rows")
+    roots = [0, 1, *range(group.size)]
+    for slow in range(group.size):
+        for stage, panel in run(
+            group, sorted(roots), [700] * len(roots), order, overlap, 0.002 * (group.rank == slow)
+        ):
+            np.testing.assert_array_equal(panel, content(stage, 700))
+    grid.free()
+
+
+@pytest.mark.ranks(1, 4)
+def test_the_ledger_charges_what_broadcasts_cost(comm, backend):
+    grid = dg.Grid(comm, backend=backend, rows=comm.Get_size())
+    group = grid.along("rows")
+    roots, sizes = list(range(group.size)), [10 * (root + 1) for root in range(group.size)]
+    for overlap in (True, False):
+        with dg.Ledger(timing=True) as counted:
+            run(group, roots, sizes, "own first", overlap)
+        assert counted.words == sum(sizes) - sizes[group.rank]
+        assert (counted.messages, counted.calls) == (group.size - 1, group.size)
+        assert (counted.flight > 0) == (group.size > 1)
+    grid.free()
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_taker_that_gives_up_on_every_rank_leaves_nothing_registered(comm, backend):
+    grid = dg.Grid(comm, backend=backend, rows=comm.Get_size())
+    group = grid.along("rows")
+    array = backend.zeros((5,), np.float32)
+    panels = iter(
+        Relay(group, range(group.size), upstream(group, range(group.size)), lambda stage, buffer: array)
+    )
+    next(panels)
+    assert progress.pending()
+    panels.close()
+    assert not progress.pending()
+    comm.Barrier()
+
+
+def test_upstream_begins_at_home_and_goes_against_the_direction_of_travel():
+    class Group:
+        rank, size = 1, 4
+
+    assert upstream(Group, [0, 1, 1, 2, 3]) == [1, 2, 0, 4, 3]
+
+
+def test_time_inside_a_timed_region_is_taken_off_it():
+    with dg.Ledger(trace=True) as found, ledger.timed("spmm", "spmm"):
+        time.sleep(0.002)
+        with ledger.timed("comm", "bcast", "rows"):
+            time.sleep(0.02)
+    assert found.seconds["comm"] > 0.019
+    outer, inner = (next(e for e in found.events if e.phase == phase) for phase in ("spmm", "comm"))
+    assert outer.start <= inner.start <= inner.stop <= outer.stop
+    total = outer.stop - outer.start
+    assert found.seconds["spmm"] + found.seconds["comm"] == pytest.approx(total, rel=1e-6)
+
+
+def test_peak_is_the_moment_when_most_was_held():
+    with dg.Ledger() as found:
+        ledger.held("test layers", 100)
+        ledger.held("test panels", 50)
+        ledger.held("test layers", -100)
+        ledger.held("test panels", 20)
+    assert (found.peak["test layers"], found.peak["test panels"]) == (100, 50)
+    ledger.held("test panels", -70)
+
+
+def test_what_an_operator_holds_is_counted_as_long_as_it_lives(backend):
+    A = sp.random_array((40, 40), density=0.2, rng=np.random.default_rng(0), format="csr", dtype=np.float32)
+    grid = make_grid(MPI.COMM_SELF, "1d", backend=backend)
+    with dg.Ledger() as found:
+        before = found.peak.get("adjacency", 0)
+    operator = dg.distribute(A, grid, "1d")
+    with dg.Ledger() as found:
+        held = found.peak["adjacency"] - before
+    assert held == sum(block.buffer.nbytes for block in operator.A) > 0
+    del operator
+    with dg.Ledger() as found:
+        assert found.peak.get("adjacency", 0) == before

@@ -1,0 +1,102 @@
+"""Rows of sparse matrices: each function against the plain loop that it replaces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from distgnn.gallery import awkward
+from distgnn.local import csr_rows
+
+MATRICES = awkward()
+
+
+def some_rows(n, seed=0):
+    return np.random.default_rng(seed).integers(0, n, 2 * n)
+
+
+@pytest.mark.parametrize("way", [csr_rows._by_runs, csr_rows._by_scipy])
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_gather(way, index):
+    for name, A in MATRICES.items():
+        A.indices, A.indptr = A.indices.astype(index), A.indptr.astype(index)
+        for rows in (some_rows(A.shape[0]), np.empty(0, np.int64), np.arange(A.shape[0], dtype=np.int32)):
+            first, counts = A.indptr[rows], np.diff(A.indptr)[rows]
+            columns, values = way(A, rows, first, counts)
+            pieces = [slice(A.indptr[row], A.indptr[row + 1]) for row in rows]
+            for got, array in ((columns, A.indices), (values, A.data)):
+                np.testing.assert_array_equal(
+                    got, np.concatenate([array[:0], *(array[piece] for piece in pieces)]), name
+                )
+                assert got.dtype == array.dtype
+
+
+def test_unpack_undoes_gather():
+    for A in MATRICES.values():
+        rows = some_rows(A.shape[0])
+        np.testing.assert_array_equal(
+            csr_rows.unpack(csr_rows.gather(A, rows), A.shape[1], A).toarray(), A.toarray()[rows]
+        )
+
+
+def test_runs_and_owners():
+    first, counts = np.array([7, 100, 3, 3, 0]), np.array([2, 0, 3, 1, 0])
+    assert csr_rows.runs(first, counts).tolist() == [7, 8, 3, 4, 5, 3]
+    assert csr_rows.runs(first[1:2], counts[1:2]).size == 0
+    for owners in (csr_rows.owners, csr_rows._by_search):
+        assert owners(counts).tolist() == [0, 0, 2, 2, 2, 3]
+        assert owners(counts[1:2]).size == 0
+
+
+def test_select_columns():
+    rng = np.random.default_rng(0)
+    for A in MATRICES.values():
+        n = A.shape[1]
+        for columns in (
+            np.arange(n),
+            np.empty(0, np.int64),
+            np.array([n - 1]),
+            np.unique(rng.integers(0, n, n // 2 + 1)),
+        ):
+            chosen = csr_rows.select_columns(A, columns)
+            np.testing.assert_array_equal(chosen.toarray(), A.toarray()[:, columns])
+            assert chosen.nnz == np.isin(A.indices, columns).sum()  # stored zeros are kept
+
+
+def test_stack():
+    parts = [MATRICES["prime"], MATRICES["prime"][:0], MATRICES["prime"][5:9]]
+    np.testing.assert_array_equal(csr_rows.stack(parts).toarray(), sp.vstack(parts).toarray())
+
+
+@pytest.mark.parametrize(
+    ("estimates", "entries", "pieces"),
+    [
+        ([3, 3, 3], 6, [(0, 2), (2, 3)]),
+        ([3, 3, 3], 9, [(0, 3)]),
+        ([3, 3, 3], 2, [(0, 1), (1, 2), (2, 3)]),
+        ([0, 9, 0, 0, 1], 1, [(0, 1), (1, 2), (2, 5)]),
+        ([0, 0], 1, [(0, 2)]),
+        ([5, 1], None, [(0, 2)]),
+        ([], 4, []),
+        ([], None, []),
+    ],
+)
+def test_cut(estimates, entries, pieces):
+    assert csr_rows.cut(np.array(estimates, np.int64), entries) == pieces
+
+
+def test_index_type():
+    assert csr_rows.index_type(5, 2**31 - 1) == np.int32
+    assert csr_rows.index_type(2**31, 0) == np.int64
+
+
+def test_indices_of_another_type_where_they_fit():
+    """Values are shared; numbers that do not fit are left as they are."""
+    A = sp.csr_array((np.ones(2), np.array([3, 99], np.int64), np.array([0, 1, 2], np.int64)), shape=(2, 100))
+    small = csr_rows.with_indices(A, np.dtype(np.int32))
+    assert small.indices.dtype == small.indptr.dtype == np.int32 and np.shares_memory(small.data, A.data)
+    np.testing.assert_array_equal(small.toarray(), A.toarray())
+    assert csr_rows.with_indices(small, np.dtype(np.int32)) is small
+    wide = sp.csr_array((np.ones(1), np.array([2**40]), np.array([0, 1])), shape=(1, 2**41))
+    assert csr_rows.with_indices(wide, np.dtype(np.int32)).indices.dtype == np.int64

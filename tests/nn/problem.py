@@ -1,0 +1,106 @@
+"""A small directed graph with features, labels and splits, put on a grid, and what the reference makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+import distgnn as dg
+from distgnn.nn.optim import make
+from distgnn.nn.reference import GCNReference
+from distgnn.operators import ALGORITHMS, grids, make_grid
+from distgnn.train.full_graph import train
+
+
+@dataclass
+class Problem:
+    """53 nodes (a prime), 11 features, 5 classes; weights of either sign; one training node without a label."""
+
+    n: int = 53
+    width: int = 11
+    classes: int = 5
+    seed: int = 0
+    A: sp.csr_array = field(init=False)
+    X: np.ndarray = field(init=False)
+    labels: np.ndarray = field(init=False)
+    split: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        r = np.random.default_rng(self.seed)
+        dense = np.where(r.random((self.n, self.n)) < 0.1, r.uniform(-0.5, 1, (self.n, self.n)), 0)
+        self.A = sp.csr_array(dense + np.eye(self.n))
+        self.X = r.standard_normal((self.n, self.width))
+        self.labels = r.integers(0, self.classes, self.n).astype(np.int32)
+        self.split = r.integers(0, 4, self.n).astype(np.uint8)
+        self.labels[np.flatnonzero(self.split == 1)[2]] = -1
+
+    def permuted(self, p: np.ndarray) -> Problem:
+        """The same graph with node p[i] at position i."""
+        other = Problem(self.n, self.width, self.classes, self.seed)
+        other.A = sp.csr_array(self.A[p][:, p])
+        other.X, other.labels, other.split = self.X[p], self.labels[p], self.split[p]
+        return other
+
+    def model(
+        self, grid: dg.Grid, algorithm: str, hidden: Any = (8, 7), dtype: Any = np.float64, **options: Any
+    ) -> Any:
+        """A network on this graph, its features and its targets."""
+        A = dg.distribute(self.A.astype(dtype), grid, algorithm)
+        model = dg.nn.GCN(A, [self.width, *hidden, self.classes], **options)
+        first, last = model.output_layout.row_range
+        targets = model.targets(self.labels[first:last], self.split[first:last])
+        return model, dg.scatter(self.X.astype(dtype), model.input_layout), targets
+
+    def reference(self, hidden: Any = (8, 7), dtype: Any = np.float64, **options: Any) -> GCNReference:
+        return GCNReference(self.A, [self.width, *hidden, self.classes], dtype=dtype, **options)
+
+    def compare(
+        self, grid: dg.Grid, algorithm: str, epochs: int = 3, optimizer: str = "adam", lr: float = 0.05,
+        weight_decay: Any = 0.0, momentum: float = 0.0, train_features: bool = False, rtol: float = 1e-9,
+        dtype: Any = np.float64, **options: Any,
+    ) -> None:  # fmt: skip
+        """Train on the grid and serially: losses, accuracies, weights, biases and features must be equal to
+        rounding.
+        """
+        model, X, targets = self.model(grid, algorithm, dtype=dtype, **options)
+        update = make(optimizer, lr, weight_decay, momentum)
+        got = list(train(model, X, targets, update, epochs, train_features=train_features))
+        reference = self.reference(dtype=dtype, **options)
+        expected = list(
+            reference.train(
+                self.X, self.labels, self.split, epochs, optimizer, lr, weight_decay, momentum, train_features
+            )
+        )
+        for name in ("epoch", "loss", "train_acc", "val_acc", "test_acc"):
+            np.testing.assert_allclose(
+                [record[name] for record in got],
+                [record[name] for record in expected],
+                rtol=rtol,
+                err_msg=name,
+            )
+        close = {"rtol": 100 * rtol, "atol": 100 * rtol}
+        pairs = zip(model.get_weights(), reference.weights, strict=True)
+        for ours, theirs in [*pairs, *zip(model.get_biases(), reference.biases, strict=True)]:
+            np.testing.assert_allclose(ours, theirs, **close)
+        features = dg.gather(X)
+        if grid.rank == 0:
+            np.testing.assert_allclose(features, reference.features, **close)
+
+
+def some_grids(algorithm: str, ranks: int) -> list[dict[str, int]]:
+    """The default grid of an algorithm and the most lopsided one; of few ranks, one between them too."""
+    possible = grids(algorithm, ranks)
+    wanted = {0, len(possible) - 1} | ({len(possible) // 2} if ranks <= 4 else set())
+    return [possible[i] for i in sorted(wanted)]
+
+
+def each_grid(comm: Any, algorithm: str, backend: Any) -> Any:
+    """`some_grids`, made."""
+    for sizes in some_grids(algorithm, comm.Get_size()):
+        yield make_grid(comm, algorithm, sizes, backend=backend)
+
+
+__all__ = ["ALGORITHMS", "Problem", "each_grid", "some_grids"]

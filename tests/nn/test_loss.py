@@ -1,0 +1,154 @@
+"""Loss and accuracy where rows and classes are cut, against the serial formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn.layout import Cut, Layout
+from distgnn.nn.loss import Targets, accuracies, softmax_cross_entropy
+from distgnn.nn.reference import accuracy, labelled
+from distgnn.nn.reference import softmax_cross_entropy as serial_loss
+
+N, CLASSES = 23, 7
+PARTS = {"train_acc": 1, "val_acc": 2, "test_acc": 3}
+
+
+def problem(classes=CLASSES, seed=0):
+    r = np.random.default_rng(seed)
+    labels = r.integers(0, classes, N).astype(np.int32)
+    labels[4] = -1
+    return r.standard_normal((N, classes)) * 3, labels, r.integers(0, 4, N).astype(np.uint8)
+
+
+def layouts(comm, backend):
+    """Rows over one axis, classes over another, copies over a third, in all sizes that there are ranks for."""
+    P = comm.Get_size()
+    for rows, cols in {(1, 1), (P, 1), (1, P), (P // 2, 2), (2, P // 4)}:
+        if rows * cols and P % (rows * cols) == 0:
+            grid = dg.Grid(comm, backend=backend, copies=P // (rows * cols), rows=rows, cols=cols)
+            parts = dg.layout.partition(N, rows)
+            if rows > 1:
+                parts[1] = 0  # a rank without nodes
+            yield Layout(grid, Cut(("rows",), parts), Cut(("cols",)))
+
+
+def place(layout, Z, labels, split):
+    first, last = layout.row_range
+    return dg.scatter(Z, layout), Targets(layout, Z.shape[1], labels[first:last], split[first:last])
+
+
+@pytest.mark.ranks(1, 2, 4, 8)
+@pytest.mark.parametrize("classes", [1, 3, CLASSES])
+def test_loss_and_gradient_are_the_serial_ones(comm, backend, classes):
+    """Also with fewer classes than ranks they are cut over, and where a rank has no nodes."""
+    Z, labels, split = problem(classes)
+    loss, G = serial_loss(Z, labels, labelled(labels, split, 1))
+    for layout in layouts(comm, backend):
+        logits, targets = place(layout, Z, labels, split)
+        for overwrite in (False, True):
+            got, gradient = softmax_cross_entropy(logits, targets, overwrite)
+            assert got == pytest.approx(loss, rel=1e-12, abs=1e-15)
+            whole = dg.gather(gradient)
+            if comm.Get_rank() == 0:
+                np.testing.assert_allclose(whole, G, rtol=1e-10, atol=1e-15)
+
+
+@pytest.mark.ranks(1, 4)
+def test_logits_and_labels_are_not_changed(comm, backend):
+    """A loss computed in place was right on one rank and wrong from the second epoch where classes were cut."""
+    Z, labels, split = problem()
+    for layout in layouts(comm, backend):
+        logits, targets = place(layout, Z, labels, split)
+        before = backend.to_host(logits.block).copy(), backend.to_host(targets.train_labels).copy()
+        first = softmax_cross_entropy(logits, targets)[0]
+        assert softmax_cross_entropy(logits, targets)[0] == first
+        np.testing.assert_array_equal(backend.to_host(logits.block), before[0])
+        np.testing.assert_array_equal(backend.to_host(targets.train_labels), before[1])
+
+
+@pytest.mark.ranks(1, 4)
+def test_targets_are_copies(comm, backend):
+    _, labels, split = problem()
+    layout = Layout(dg.Grid(comm, backend=backend, rows=comm.Get_size()), Cut(("rows",), None), Cut())
+    layout = Layout(layout.grid, Cut(("rows",), dg.layout.partition(N, comm.Get_size())), Cut())
+    first, last = layout.row_range
+    mine = labels[first:last].copy()
+    targets = Targets(layout, CLASSES, mine, split[first:last])
+    kept = backend.to_host(targets.labels).copy()
+    mine[:] = 0
+    np.testing.assert_array_equal(backend.to_host(targets.labels), kept)
+
+
+@pytest.mark.ranks(1, 4)
+def test_large_logits_stay_finite(comm, backend):
+    Z, labels, split = problem()
+    Z *= 1e4
+    expected = serial_loss(Z, labels, labelled(labels, split, 1))[0]
+    for layout in layouts(comm, backend):
+        logits, targets = place(layout, Z, labels, split)
+        assert softmax_cross_entropy(logits, targets)[0] == pytest.approx(expected)
+
+
+@pytest.mark.ranks(1, 4)
+def test_loss_counts_training_nodes_of_the_whole_graph(comm, backend):
+    """Not those of this rank, and not every copy of a node."""
+    Z, labels, split = problem()
+    for layout in layouts(comm, backend):
+        targets = place(layout, Z, labels, split)[1]
+        assert targets.counts[1:] == [len(labelled(labels, split, part)) for part in (1, 2, 3)]
+
+
+@pytest.mark.ranks(1, 2, 4, 8)
+def test_accuracies_are_the_serial_ones_and_ties_go_to_the_first_class(comm, backend):
+    Z, labels, split = problem()
+    Z = np.round(Z)  # many equal logits, in blocks of different ranks too
+    for layout in layouts(comm, backend):
+        logits, targets = place(layout, Z, labels, split)
+        for name, found in accuracies(logits, targets).items():
+            assert found == accuracy(Z, labels, labelled(labels, split, PARTS[name]))
+
+
+@pytest.mark.ranks(1, 2)
+def test_accuracy_of_no_nodes_is_nan(comm, backend):
+    Z, labels, split = problem()
+    split[split == 3] = 0
+    layout = next(layouts(comm, backend))
+    logits, targets = place(layout, Z, labels, split)
+    assert np.isnan(accuracies(logits, targets)["test_acc"])
+
+
+@pytest.mark.ranks(1, 4)
+def test_logits_never_travel(comm, backend):
+    """Two words per training node over the axis that cuts the classes, two more of scalars: no block of
+    logits.
+    """
+    P = comm.Get_size()
+    Z, labels, split = problem()
+    layout = Layout(
+        dg.Grid(comm, backend=backend, cols=P), Cut((), dg.layout.partition(N, 1)), Cut(("cols",))
+    )
+    logits, targets = place(layout, Z, labels, split)
+    with dg.Ledger() as ledger:
+        softmax_cross_entropy(logits, targets)
+    assert ledger.words == round(2 * (P - 1) / P * (2 * targets.counts[1] + 1))
+
+
+@pytest.mark.ranks(1, 3)
+def test_wrong_targets_raise_on_every_rank(comm, backend):
+    """Only the last rank's labels are wrong; the others must not wait for it."""
+    P, rank = comm.Get_size(), comm.Get_rank()
+    grid = dg.Grid(comm, backend=backend, rows=P)
+    layout = Layout(grid, Cut(("rows",), dg.layout.partition(N, P)), Cut())
+    first, last = layout.row_range
+    labels, split = problem()[1][first:last], problem()[2][first:last]
+    for wrong, what in ((CLASSES, "label 7"), (-2, "label -2")):
+        bad = labels.copy()
+        bad[-1] = wrong if rank == P - 1 else 0
+        with pytest.raises((ValueError, RuntimeError), match=what):
+            Targets(layout, CLASSES, bad, split)
+    with pytest.raises((ValueError, RuntimeError), match="split"):
+        Targets(layout, CLASSES, labels, split + np.uint8(3 * (rank == P - 1)) + 1)
+    with pytest.raises((ValueError, RuntimeError), match="given for"):
+        Targets(layout, CLASSES, labels[: len(labels) - (rank == P - 1)], split)

@@ -1,0 +1,142 @@
+"""The network as an object: shapes, global weights, what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn.operators import make_grid
+
+from .problem import ALGORITHMS, Problem
+
+PROBLEM = Problem()
+
+
+@pytest.mark.ranks(1, 4, 6)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_weights_are_global_and_come_back(comm, name, backend):
+    """Plain lists of matrices, equal on every rank, the same at the start for every algorithm and rank count."""
+    model, X, _ = PROBLEM.model(make_grid(comm, name, backend=backend), name, bias=True, seed=5)
+    reference = PROBLEM.reference(seed=5, bias=True)
+    weights = model.get_weights()
+    assert [W.shape for W in weights] == [(11, 8), (8, 7), (7, 5)]
+    for ours, theirs in zip(weights, reference.weights, strict=True):
+        assert isinstance(ours, np.ndarray)
+        np.testing.assert_array_equal(ours, theirs)
+    r = np.random.default_rng(1)
+    new = [r.standard_normal(W.shape) for W in weights]
+    biases = [r.standard_normal(b.shape) for b in reference.biases]
+    model.set_weights(new)
+    model.set_biases(biases)
+    for ours, theirs in zip(model.get_weights() + model.get_biases(), new + biases, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    reference.weights, reference.biases = new, biases
+    Z = dg.gather(model.forward(X))
+    if comm.Get_rank() == 0:
+        np.testing.assert_allclose(Z, reference.forward(PROBLEM.X), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("name", ["1d", "3d"])
+def test_ids_that_one_rank_cannot_read_are_every_ranks_error(comm, name, backend):
+    """`nodes` reads a file; where only one rank's part of it is damaged the others must not go on alone."""
+
+    def nodes(first, last):
+        if comm.Get_rank() == comm.Get_size() - 1:
+            raise dg.UserError("permutation-0001.h5: truncated")
+        return np.arange(first, last)
+
+    with pytest.raises(dg.UserError, match=r"permutation-0001.h5: truncated"):
+        PROBLEM.model(make_grid(comm, name, backend=backend), name, nodes=nodes)
+
+
+@pytest.mark.ranks(1, 2)
+def test_setting_weights_copies_them(comm, backend):
+    model, _, _ = PROBLEM.model(make_grid(comm, "1d", backend=backend), "1d")
+    weights = model.get_weights()
+    model.set_weights(weights)
+    for W in weights:
+        W[...] = 0
+    assert all(W.any() for W in model.get_weights())
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("name", ["1d", "3d"])
+def test_wrong_weights_raise_on_every_rank(comm, name, backend):
+    """Also where only one rank's weights are wrong."""
+    model, _, _ = PROBLEM.model(make_grid(comm, name, backend=backend), name, bias=True)
+    weights, biases = model.get_weights(), model.get_biases()
+    last = comm.Get_rank() == comm.Get_size() - 1
+    with pytest.raises((ValueError, RuntimeError), match="weights of shapes"):
+        model.set_weights(weights[:-1])
+    with pytest.raises((ValueError, RuntimeError), match="weights of shapes"):
+        model.set_weights([W.T for W in weights] if last else weights)
+    with pytest.raises((ValueError, RuntimeError), match="biases of shapes"):
+        model.set_biases([b[:-1] for b in biases] if last else biases)
+    for ours, before in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(ours, before)
+
+
+@pytest.mark.ranks(1, 2)
+def test_what_makes_no_sense_is_refused(comm, backend):
+    grid = make_grid(comm, "1d", backend=backend)
+    A = dg.distribute(PROBLEM.A, grid, "1d")
+    for options in ({"widths": [11]}, {"widths": [11, 0, 5]}, {"widths": [11, 5], "dropout": 1.0}):
+        with pytest.raises(ValueError, match=r"widths|dropout"):
+            dg.nn.GCN(A, **options)
+    with pytest.raises(ValueError, match="square"):
+        dg.nn.GCN(dg.distribute(PROBLEM.A[:, :20], grid, "1d"), [11, 5])
+    model, X, _ = PROBLEM.model(grid, "1d")
+    with pytest.raises(ValueError, match="features are"):
+        dg.nn.GCN(A, [9, 5]).forward(X)
+    with pytest.raises(RuntimeError, match="keep=True"):
+        model.backward(model.forward(X))
+
+
+@pytest.mark.ranks(2)
+def test_layers_that_do_not_fit_together_are_refused(comm, backend):
+    """Rows cut otherwise than columns: fine for one product, but a layer's output is not the next one's
+    input.
+    """
+    grid = make_grid(comm, "1d", backend=backend)
+    A = dg.distribute(PROBLEM.A, grid, "1d", row_parts=[0, 3, PROBLEM.n])
+    dg.nn.GCN(A, [11, 5])
+    with pytest.raises(ValueError, match="equal partitions"):
+        dg.nn.GCN(A, [11, 8, 5])
+
+
+@pytest.mark.ranks(1, 4)
+def test_evaluation_has_no_dropout_and_training_has_another_mask_every_epoch(comm, backend):
+    model, X, _ = PROBLEM.model(make_grid(comm, "2d", backend=backend), "2d", dropout=0.5)
+    logits = [backend.to_host(model.forward(X, epoch).block) for epoch in (None, 1, 2, 1)]
+    plain, X, _ = PROBLEM.model(make_grid(comm, "2d", backend=backend), "2d")
+    np.testing.assert_array_equal(logits[0], backend.to_host(plain.forward(X).block))
+    np.testing.assert_array_equal(logits[1], logits[3])
+    if logits[0].size:
+        assert abs(logits[1] - logits[0]).max() > 1e-3 and abs(logits[2] - logits[1]).max() > 1e-3
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_backward_keeps_nothing(comm, name, backend):
+    """What forward kept for backward is as large as the graph: it must be gone when backward is done."""
+    model, X, targets = PROBLEM.model(make_grid(comm, name, backend=backend), name, dropout=0.5)
+    model.gradients(X, targets, epoch=1)
+    assert all(layer.kept is None for layer in model.layers)
+    assert all(layer.bits is None for layer in model.layers[1:])
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("partitions", [True, False])
+def test_uneven_blocks(comm, backend, partitions):
+    """Partition vectors with an empty block, as a partitioner may give them."""
+    P = comm.Get_size()
+    parts = [0, *sorted([5, 5, 30][: P - 1]), PROBLEM.n][: P + 1]
+    given = {"row_parts": parts, "col_parts": parts} if partitions and P > 1 else {}
+    A = dg.distribute(PROBLEM.A, make_grid(comm, "1d", backend=backend), "1d", **given)
+    model = dg.nn.GCN(A, [11, 8, 5], dropout=0.4)
+    Z = dg.gather(model.forward(dg.scatter(PROBLEM.X, model.input_layout), epoch=2))
+    if comm.Get_rank() == 0:
+        expected = PROBLEM.reference(hidden=(8,), dropout=0.4).forward(PROBLEM.X, epoch=2)
+        np.testing.assert_allclose(Z, expected, rtol=1e-10, atol=1e-12)

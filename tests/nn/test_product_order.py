@@ -1,0 +1,141 @@
+"""(A H) W or A (H W), features aggregated once or in every epoch: the same network, and the work that was
+promised.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn.nn.layers import AGGREGATE, ORDERS, TRANSFORM, sparse_width
+from distgnn.nn.optim import make
+from distgnn.operators import make_grid
+from distgnn.train.full_graph import train
+
+from .problem import ALGORITHMS, Problem, some_grids
+
+PROBLEM = Problem()
+REPLICATED = [name for name in ALGORITHMS if name != "3d"]
+
+
+def losses(model, X, targets, **options) -> list[float]:
+    return [
+        record["loss"] for record in train(model, X, targets, make("adam", 0.05), 4, eval_every=0, **options)
+    ]
+
+
+@functools.cache
+def serial_losses(dropout, train_features) -> list[float]:
+    reference = PROBLEM.reference(dropout=dropout, bias=True)
+    records = reference.train(
+        PROBLEM.X,
+        PROBLEM.labels,
+        PROBLEM.split,
+        4,
+        "adam",
+        0.05,
+        train_features=train_features,
+        evaluate=False,
+    )
+    return [record["loss"] for record in records]
+
+
+@pytest.mark.ranks(1, 2, 4, 9)
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("train_features", [False, True])
+def test_every_order_of_products_trains_the_same_network(comm, name, backend, dropout, train_features):
+    """On 9 ranks on the default grid alone."""
+    for sizes in some_grids(name, comm.Get_size())[: None if comm.Get_size() <= 4 else 1]:
+        grid = make_grid(comm, name, sizes, backend=backend)
+        for order in ORDERS if name != "3d" else ORDERS[:2]:
+            for keep in (True, False):
+                options = {"product_order": order, "keep_aggregate": keep, "dropout": dropout, "bias": True}
+                found = losses(*PROBLEM.model(grid, name, **options), train_features=train_features)
+                expected = serial_losses(dropout, train_features)
+                np.testing.assert_allclose(found, expected, rtol=1e-9, err_msg=f"{grid} {options}")
+        grid.free()
+
+
+def widths_multiplied(model, X, targets, **options) -> list[int]:
+    """Columns that A and its transpose multiplied per epoch, from the flops of this rank's blocks."""
+    nonzeros = PROBLEM.A.nnz
+    columns = []
+    epochs = train(model, X, targets, make("sgd", 0.01), 3, eval_every=0, **options)
+    for _ in range(3):
+        with dg.Ledger() as ledger:
+            next(epochs)
+        columns.append(
+            sum(entry["flops"] for entry in ledger.entries() if entry["phase"] == "spmm") // (2 * nonzeros)
+        )
+    return columns
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize(("dropout", "train_features", "hidden", "first", "steady"), [
+    # widths 11-8-7-5: A X once, later the outgoing widths 7 and 5 in both directions
+    (0.0, False, (8, 7), 11 + 2 * 7 + 2 * 5, 2 * 7 + 2 * 5),
+    # dropout changes A X in every epoch, but needs no backward product in the first layer: 11 against twice 8
+    (0.5, False, (8, 7), 11 + 2 * 7 + 2 * 5, 11 + 2 * 7 + 2 * 5),
+    # the gradient of the features is wanted: twice 8 against twice 11
+    (0.0, True, (8, 7), 2 * 8 + 2 * 7 + 2 * 5, 2 * 8 + 2 * 7 + 2 * 5),
+    # a layer that widens aggregates first
+    (0.5, False, (4, 20), 2 * 4 + 2 * 4 + 2 * 5, 2 * 4 + 2 * 4 + 2 * 5),
+])  # fmt: skip
+def test_the_narrower_matrix_is_multiplied(comm, backend, dropout, train_features, hidden, first, steady):
+    grid = make_grid(comm, "1d", backend=backend)
+    model, X, targets = PROBLEM.model(grid, "1d", hidden=hidden, dropout=dropout)
+    assert widths_multiplied(model, X, targets, train_features=train_features) == [first, steady, steady]
+
+
+@pytest.mark.ranks(1)
+def test_forced_orders_cost_what_the_formula_says(comm, backend):
+    grid = make_grid(comm, "1d", backend=backend)
+    shapes = [(11, 8), (8, 7), (7, 5)]
+    for order in (AGGREGATE, TRANSFORM):
+        model, X, targets = PROBLEM.model(grid, "1d", product_order=order, keep_aggregate=False)
+        expected = sum(sparse_width(order, shape, index > 0, False) for index, shape in enumerate(shapes))
+        assert widths_multiplied(model, X, targets) == [expected] * 3
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_kept_aggregate_is_dropped_when_features_are_trained(comm, name, backend):
+    """After epochs that changed the features, an aggregate from before is of another matrix."""
+    model, X, targets = PROBLEM.model(
+        make_grid(comm, name, backend=backend), name, product_order="aggregate-first"
+    )
+    model.gradients(X, targets)
+    list(train(model, X, targets, make("sgd", 5.0), 2, train_features=True))
+    found, *_ = model.gradients(X, targets)
+    fresh, _, _ = PROBLEM.model(model.grid, name)
+    fresh.set_weights(model.get_weights())
+    expected, *_ = fresh.gradients(X, targets)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.parametrize("layers", [2, 3, 5, 8])
+@pytest.mark.parametrize("name", REPLICATED[:2])
+def test_a_network_of_equal_widths_borrows_one_buffer_per_layer_and_one(comm, name, backend, layers):
+    """MG-GCN section 4.2: L + 3 buffers with the two that panels are received into."""
+    width = PROBLEM.classes
+    grid = make_grid(comm, name, backend=backend)
+    A = dg.distribute(PROBLEM.A, grid, name)
+    model = dg.nn.GCN(A, [width] * (layers + 1))
+    first, last = model.output_layout.row_range
+    targets = model.targets(PROBLEM.labels[first:last], PROBLEM.split[first:last])
+    X = dg.scatter(PROBLEM.X[:, :width], model.input_layout)
+    list(train(model, X, targets, make("adam"), 3))
+    assert grid.workspace.borrowed == (layers + 1) * X.block.nbytes
+
+
+@pytest.mark.ranks(1)
+def test_unknown_order_is_refused(comm, backend):
+    with pytest.raises(ValueError, match="product_order"):
+        PROBLEM.model(make_grid(comm, "1d", backend=backend), "1d", product_order="narrow")
+    with pytest.raises(dg.UserError, match="can only do aggregate-first"):
+        PROBLEM.model(make_grid(comm, "3d", backend=backend), "3d", product_order="transform-first")

@@ -1,0 +1,33 @@
+"""ReLU that remembers one bit per entry."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distgnn import rng
+from distgnn.nn.relu import keep_positive, positive_bits, relu
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1), (7, 3), (13, 16), (100, 9)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_backward_of_relu(shape, dtype, backend, monkeypatch, passes):
+    """Also where pieces end within the matrix and sizes are no multiples of 8."""
+    monkeypatch.setattr(rng, "CACHED", 24)
+    monkeypatch.setattr(rng, "LAUNCHED", 24)
+    r = np.random.default_rng(0)
+    Z, G = r.standard_normal(shape).astype(dtype), r.standard_normal(shape).astype(dtype)
+    H, dZ = backend.asarray(Z).copy(), backend.asarray(G).copy()
+    relu(H)
+    np.testing.assert_array_equal(backend.to_host(H), np.maximum(Z, 0))
+    bits = positive_bits(H)
+    assert bits.nbytes == -(-Z.size // 8)
+    keep_positive(dZ, bits, 2.0)
+    np.testing.assert_array_equal(backend.to_host(dZ), 2 * G * (Z > 0))
+    assert dZ.dtype == dtype
+
+
+def test_gradient_at_zero_is_zero(backend, passes):
+    H, G = backend.zeros((4, 4), np.float32), backend.zeros((4, 4), np.float32) + 1
+    keep_positive(G, positive_bits(H))
+    assert not backend.to_host(G).any()

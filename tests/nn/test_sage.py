@@ -1,0 +1,139 @@
+"""GraphSAGE on the whole graph: every algorithm against the formula, gradients against finite differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import distgnn as dg
+from distgnn.nn import Adam, SageMean
+from distgnn.nn.loss import TRAIN
+from distgnn.nn.reference import labelled, softmax_cross_entropy
+from distgnn.operators import make_grid
+from distgnn.store.neighbours import Neighbours
+from distgnn.train import train
+
+from .problem import ALGORITHMS, Problem, each_grid
+
+PROBLEM = Problem()
+ABLE = [name for name in ALGORITHMS if name != "3d"]
+WIDTHS = [PROBLEM.width, 6, PROBLEM.classes]
+
+
+def weighted() -> sp.csr_array:
+    """Directed, without loops, positive weights; the first vertex has no neighbours."""
+    A = abs(PROBLEM.A).tolil()
+    A.setdiag(0)
+    A[0] = 0
+    A = sp.csr_array(A)
+    A.eliminate_zeros()
+    return A
+
+
+A = weighted()
+SUMS = np.asarray(A.sum(axis=1)).reshape(-1)
+MEAN = A.toarray() / np.where(SUMS == 0, 1, SUMS)[:, None]
+
+
+def problem(grid: dg.Grid, name: str, **options: Any) -> tuple[SageMean, Any, Any]:
+    model = SageMean(dg.distribute(A, grid, name), WIDTHS, bias=True, **options)
+    first, last = model.output_layout.row_range
+    targets = model.targets(PROBLEM.labels[first:last], PROBLEM.split[first:last])
+    return model, dg.scatter(PROBLEM.X, model.input_layout), targets
+
+
+def logits(weights: list[np.ndarray], biases: list[np.ndarray], X: np.ndarray = PROBLEM.X) -> np.ndarray:
+    H = X
+    for layer, (W, b) in enumerate(zip(weights, biases, strict=True)):
+        H = np.maximum(H, 0) if layer else H
+        H = np.hstack([H, MEAN @ H]) @ W + b
+    return H
+
+
+def loss(weights: list[np.ndarray], biases: list[np.ndarray], X: np.ndarray = PROBLEM.X) -> float:
+    rows = labelled(PROBLEM.labels, PROBLEM.split, TRAIN)
+    return softmax_cross_entropy(logits(weights, biases, X), PROBLEM.labels, rows)[0]
+
+
+def finite_differences(values: list[np.ndarray], number: int) -> np.ndarray:
+    """The gradient by the first 40 entries of one of (weights, biases, features)."""
+    found = []
+    for place in range(min(40, values[number].size)):
+        ends = []
+        for step in (1e-6, -1e-6):
+            nudged = [value.copy() for value in values]
+            nudged[number].reshape(-1)[place] += step
+            ends.append(loss(nudged[:2], nudged[2:4], nudged[4]))
+        found.append((ends[0] - ends[1]) / 2e-6)
+    return np.array(found)
+
+
+@pytest.mark.ranks(1, 2, 4, 9)
+@pytest.mark.parametrize("name", ABLE)
+def test_logits_and_gradients(comm: Any, name: str, backend: Any) -> None:
+    for grid in each_grid(comm, name, backend):
+        model, X, targets = problem(grid, name)
+        Z = dg.gather(model.forward(X))
+        weights, biases = model.get_weights(), model.get_biases()
+        assert [W.shape for W in weights] == [(2 * WIDTHS[0], WIDTHS[1]), (2 * WIDTHS[1], WIDTHS[2])]
+        if grid.rank == 0:
+            np.testing.assert_allclose(Z, logits(weights, biases), rtol=1e-10, atol=1e-12)
+        found, _, gradients, dX = model.gradients(X, targets, need_input=True)
+        assert found == pytest.approx(loss(weights, biases), rel=1e-10)
+        assert dX is not None
+        whole = [
+            dg.gather(parameter.matrix.like(g))
+            for parameter, g in zip(model.parameters, gradients, strict=True)
+        ]
+        whole.append(dg.gather(dX))
+        if grid.rank == 0:
+            values = [*weights, *(b[None] for b in biases), PROBLEM.X]
+            for number, gradient in enumerate(whole):
+                numeric = finite_differences(values, number)
+                np.testing.assert_allclose(gradient.reshape(-1)[: len(numeric)], numeric, atol=1e-8)
+        grid.workspace.give_back(dX.block)
+        grid.free()
+
+
+@pytest.mark.ranks(1, 2, 4, 9)
+def test_every_algorithm_trains_the_same_network(comm: Any, backend: Any) -> None:
+    """With dropout and trained features; and with a mean of features that is kept."""
+    for options, features in (({"dropout": 0.4}, True), ({}, False), ({"keep_aggregate": False}, False)):
+        curves = []
+        for name in ABLE:
+            for grid in each_grid(comm, name, backend):
+                records = train(
+                    *problem(grid, name, seed=2, **options), Adam(0.05), 4, train_features=features
+                )
+                curves.append([record["loss"] for record in records])
+                grid.free()
+        for curve in curves[1:]:
+            np.testing.assert_allclose(curve, curves[0], rtol=1e-9)
+        assert curves[0][3] < curves[0][0]
+
+
+@pytest.mark.ranks(1, 2)
+def test_what_cannot_be_is_refused(comm: Any, backend: Any) -> None:
+    grid = make_grid(comm, "3d", backend=backend)
+    if comm.size > 1:
+        with pytest.raises(dg.UserError, match="--model sage: algorithm 3d"):
+            SageMean(dg.distribute(A, grid, "3d"), WIDTHS)
+    grid = make_grid(comm, "1d", backend=backend)
+    with pytest.raises(dg.UserError, match="transform-first"):
+        SageMean(dg.distribute(A, grid, "1d"), WIDTHS, product_order="transform-first")
+
+
+def test_neighbours_are_ones_off_the_diagonal() -> None:
+    """Of every window, whatever the weights; stored zeros are no edges."""
+    M = sp.csr_array(np.array([[2.0, 0.5, 0], [3, 1, -4], [0, 9, 1]]))
+    M.data[2] = 0  # the edge (1, 0)
+    expected = np.array([[0, 1, 0], [0, 0, 1], [0, 1, 0]])
+    source = Neighbours(dg.MatrixSource(M), symmetric=False)
+    for rows in ((0, 3), (1, 3), (1, 1)):
+        for cols in ((0, 3), (0, 1), (1, 3)):
+            found = source.block(rows, cols).toarray()
+            np.testing.assert_array_equal(found, expected[slice(*rows), slice(*cols)])
+    assert source.shape == (3, 3) and source.dtype == np.float64

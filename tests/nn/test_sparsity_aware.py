@@ -1,0 +1,95 @@
+"""Training with products that send only the rows needed: the same losses as with whole blocks, in library and
+program.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn.nn.optim import make
+from distgnn.operators import SPARSITY_AWARE
+from distgnn.partition import Wanted
+from distgnn.store import load
+from distgnn.train.full_graph import train
+
+from ..train.stores import events, run, small_store
+from .problem import Problem, each_grid
+
+PROBLEM = Problem()
+names = pytest.mark.parametrize("name", SPARSITY_AWARE)
+
+
+@pytest.mark.ranks(1, 2, 3, 4, 6, 9)
+@names
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_losses_are_those_of_whole_blocks(comm, name, backend, dropout):
+    """On a directed graph; without dropout, A H of the features is computed once."""
+    for grid in each_grid(comm, name, backend):
+        losses = []
+        for sparsity_aware in (False, True, "auto"):
+            A = dg.distribute(PROBLEM.A, grid, name, sparsity_aware=sparsity_aware)
+            model = dg.nn.GCN(A, [PROBLEM.width, 8, 7, PROBLEM.classes], dropout=dropout)
+            first, last = model.output_layout.row_range
+            targets = model.targets(PROBLEM.labels[first:last], PROBLEM.split[first:last])
+            X = dg.scatter(PROBLEM.X, model.input_layout)
+            records = list(train(model, X, targets, make("sgd", 0.05, momentum=0.9), 4))
+            losses.append([[record[key] for key in ("loss", "val_acc", "test_acc")] for record in records])
+        np.testing.assert_allclose(losses[1], losses[0], rtol=1e-11)
+        assert losses[2] == losses[1]
+        grid.free()
+
+
+@pytest.mark.ranks(1, 2, 4)
+@names
+@pytest.mark.parametrize("flag", ["--sparsity-aware", "--sparsity-aware=auto"])
+def test_check_agrees(comm, name, flag, shared_tmp_path, capsys):
+    log = shared_tmp_path / "run.jsonl"
+    run(
+        comm,
+        small_store(shared_tmp_path, comm),
+        "--algorithm",
+        name,
+        flag,
+        "--epochs",
+        4,
+        "--check",
+        "--log",
+        log,
+    )
+    if comm.Get_rank() == 0:
+        printed = capsys.readouterr().out
+        assert "check: every loss equals the serial one" in printed and f"{name} {flag[2:]} on" in printed
+        assert events(log, "run")[0]["config"]["sparsity_aware"] == (
+            True if flag == "--sparsity-aware" else "auto"
+        )
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("flags", [("1d",), ("1.5d", "--replication", 2)])
+def test_losses_in_an_order_by_partition_are_the_serial_ones(comm, flags, shared_tmp_path, capsys):
+    """With dropout, whose masks belong to nodes; with unequal parts, one of them empty where there are four."""
+    rows = comm.Get_size() // (2 if len(flags) > 1 else 1)
+    if comm.Get_rank() == 0:
+        part = [node * node % 7 % min(rows, 3) for node in range(60)]
+        (shared_tmp_path / "parts").write_text(" ".join(map(str, part)))
+    store = small_store(shared_tmp_path, comm, partitions=[Wanted(str(shared_tmp_path / "parts"), rows)])
+    words = ["--sparsity-aware", "--order", f"file-{rows}", "--dropout", 0.3, "--epochs", 4, "--check"]
+    run(comm, store, "--algorithm", *flags, *words)
+    if comm.Get_rank() == 0:
+        assert "check: every loss equals the serial one" in capsys.readouterr().out
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_store_is_loaded_the_same_way(comm, backend, shared_tmp_path):
+    store = small_store(shared_tmp_path, comm)
+    grid = dg.Grid(comm, backend=backend, rows=comm.Get_size())
+    aware, oblivious = (load(store, grid, "1d", sparsity_aware=choice) for choice in (True, False))
+    H = dg.scatter(np.random.default_rng(0).standard_normal((60, 3)).astype(np.float32), aware.input_layout)
+    np.testing.assert_allclose(
+        backend.to_host((aware @ H).block), backend.to_host((oblivious @ H).block), rtol=1e-5, atol=1e-6
+    )
+    with pytest.raises(dg.UserError, match="only 1d and 1.5d can send rows"):
+        load(store, grid, "3d", sparsity_aware=True)
+    grid.free()

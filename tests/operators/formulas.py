@@ -1,0 +1,213 @@
+"""What each algorithm must be charged, from the papers' formulas and the sizes of blocks alone: no code of
+the engine but the partition function, and no walk through what the algorithms do.
+
+Every function returns the words this rank receives, as an exact fraction. ``g`` is the grid, ``A`` the global
+matrix (SciPy).
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from distgnn.layout import partition
+
+#: How nodes are cut; a test of other partitions puts its own function here. Feature widths are always cut
+#: evenly.
+cut_nodes = partition
+
+
+def sizes(n, parts):
+    """Block sizes of an even partition, as widths have."""
+    return np.diff(partition(n, parts)).tolist()
+
+
+def heights(n, parts):
+    """Numbers of nodes per block."""
+    return np.diff(cut_nodes(n, parts)).tolist()
+
+
+def csr_words(A, rows, cols):
+    """An index and a value per non-zero, and the row pointers."""
+    block = A[rows[0] : rows[1], cols[0] : cols[1]]
+    return 2 * block.nnz + block.shape[0] + 1
+
+
+def allreduce(p, m):
+    return Fraction(2 * (p - 1), p) * m
+
+
+def reduce_scatter(p, m):
+    return Fraction(p - 1, p) * m
+
+
+def words_1d(g, A, f):
+    """n f (P-1)/P: all of H but the own block (CAGNET IV-A1)."""
+    own = heights(A.shape[1], g.size)[g.rank]
+    return (A.shape[1] - own) * f
+
+
+def words_15d(g, A, f):
+    """The stages' blocks of H, but for an own one, and an all-reduce over the copies (CAGNET IV-B1)."""
+    rows, c = g.shape["rows"], g.shape["reps"]
+    i, j = g.coords["rows"], g.coords["reps"]
+    s = -(-rows // c)
+    blocks = heights(A.shape[1], rows)
+    received = sum(blocks[q] * f for q in range(j * s, min((j + 1) * s, rows)) if q != i)
+    return received + allreduce(c, heights(A.shape[0], rows)[i] * f)
+
+
+def columns_touched(A, tops, lefts, i, stages):
+    """Distinct columns of each A_ij with a non-zero, j over the stages but i: Σ NnzCols(i, j)."""
+    mine = A[tops[i] : tops[i + 1]]
+    return sum(np.unique(mine[:, lefts[j] : lefts[j + 1]].indices).size for j in stages if j != i)
+
+
+def words_1d_sparsity_aware(g, A, f):
+    """Σ_{j≠i} NnzCols(i, j) f (sparsity-aware paper, 4.1)."""
+    return (
+        columns_touched(
+            A, cut_nodes(A.shape[0], g.size), cut_nodes(A.shape[1], g.size), g.rank, range(g.size)
+        )
+        * f
+    )
+
+
+def words_15d_sparsity_aware(g, A, f):
+    """The same over the stages of a process column, and an all-reduce over the copies (sparsity-aware paper,
+    4.2).
+    """
+    rows, c = g.shape["rows"], g.shape["reps"]
+    i, j = g.coords["rows"], g.coords["reps"]
+    s = -(-rows // c)
+    tops, stages = cut_nodes(A.shape[0], rows), range(j * s, min((j + 1) * s, rows))
+    received = columns_touched(A, tops, cut_nodes(A.shape[1], rows), i, stages) * f
+    return received + allreduce(c, int(tops[i + 1] - tops[i]) * f)
+
+
+def stages_2d(n, pr, pc):
+    bounds = sorted({*cut_nodes(n, pr).tolist(), *cut_nodes(n, pc).tolist()})
+    return list(zip(bounds[:-1], bounds[1:], strict=True))
+
+
+def words_2d(g, A, f):
+    """nnz/pr for the row's panels of A and n f/pc for the column's panels of H, without the own ones (CAGNET
+    IV-C6).
+    """
+    pr, pc, i, j = g.shape["rows"], g.shape["cols"], g.coords["rows"], g.coords["cols"]
+    rows = cut_nodes(A.shape[0], pr)[i : i + 2]
+    own_columns, own_rows = cut_nodes(A.shape[1], pc)[j : j + 2], cut_nodes(A.shape[1], pr)[i : i + 2]
+    total = 0
+    for first, last in stages_2d(A.shape[1], pr, pc):
+        if not own_columns[0] <= first < own_columns[1]:
+            total += csr_words(A, rows, (first, last))
+        if not own_rows[0] <= first < own_rows[1]:
+            total += (last - first) * sizes(f, pc)[j]
+    return total
+
+
+def adjoint_words_2d(g, A, f):
+    """The same panels of A, transposed where they are; panels of the result summed up the column, charged
+    like a broadcast.
+    """
+    pr, pc, i, j = g.shape["rows"], g.shape["cols"], g.coords["rows"], g.coords["cols"]
+    rows = cut_nodes(A.shape[0], pr)[i : i + 2]
+    own_columns, own_rows = cut_nodes(A.shape[1], pc)[j : j + 2], cut_nodes(A.shape[1], pr)[i : i + 2]
+    total = 0
+    for first, last in stages_2d(A.shape[1], pr, pc):
+        if not own_columns[0] <= first < own_columns[1]:
+            total += 2 * A[rows[0] : rows[1], first:last].nnz + (last - first) + 1
+        if not own_rows[0] <= first < own_rows[1]:
+            total += (last - first) * sizes(f, pc)[j]
+    return total
+
+
+def split_3d_parts(g, A, f):
+    q, layers = g.shape["rows"], g.shape["fibers"]
+    i, j, k = g.coords["rows"], g.coords["cols"], g.coords["fibers"]
+    tops = cut_nodes(A.shape[0], q * layers)
+    rows = (int(tops[i * layers]), int(tops[(i + 1) * layers]))
+    lefts = cut_nodes(A.shape[1], q * layers)
+    panels = [(int(lefts[s * layers + k]), int(lefts[s * layers + k + 1])) for s in range(q)]
+    return q, layers, i, j, k, rows, panels, sizes(f, q)[j]
+
+
+def words_3d_split(g, A, f):
+    """nnz/(q l) and n f/(q l) within the layer, then (l-1)/l of n f/q² over the fiber (CAGNET IV-D1)."""
+    q, layers, i, j, _, rows, panels, width = split_3d_parts(g, A, f)
+    sparse = sum(csr_words(A, rows, panels[s]) for s in range(q) if s != j)
+    dense = sum((panels[s][1] - panels[s][0]) * width for s in range(q) if s != i)
+    return sparse + dense + reduce_scatter(layers, (rows[1] - rows[0]) * width)
+
+
+def adjoint_words_3d_split(g, A, f):
+    q, layers, i, j, k, rows, panels, width = split_3d_parts(g, A, f)
+    tops = cut_nodes(A.shape[0], q * layers)
+    own = int(tops[i * layers + k + 1] - tops[i * layers + k])
+    sparse = sum(
+        2 * A[rows[0] : rows[1], slice(*panels[s])].nnz + panels[s][1] - panels[s][0] + 1
+        for s in range(q)
+        if s != j
+    )
+    dense = sum((panels[s][1] - panels[s][0]) * width for s in range(q) if s != i)
+    return sparse + dense + (rows[1] - rows[0] - own) * width
+
+
+def words_3d(g, A, f):
+    """All-gather of n f/(Gx Gy) over z, all-reduce of n f/(Gz Gy) over x (Plexus Algorithm 1, lines 2 and 4)."""
+    height = heights(A.shape[1], g.shape["x"])[g.coords["x"]]
+    own = sizes(height, g.shape["z"])[g.coords["z"]]
+    width = sizes(f, g.shape["y"])[g.coords["y"]]
+    return (height - own) * width + allreduce(
+        g.shape["x"], heights(A.shape[0], g.shape["z"])[g.coords["z"]] * width
+    )
+
+
+def adjoint_words_3d(g, A, f):
+    """Reduce-scatter of n f/(Gx Gy) over z (Plexus Algorithm 1, line 23)."""
+    height = heights(A.shape[1], g.shape["x"])[g.coords["x"]]
+    return reduce_scatter(g.shape["z"], height * sizes(f, g.shape["y"])[g.coords["y"]])
+
+
+def transposed(words):
+    """The adjoint of block-row algorithms is the same algorithm on the block rows of Aᵀ."""
+    return lambda g, A, f: words(g, A.T.tocsr(), f)
+
+
+WORDS = {"1d": words_1d, "1.5d": words_15d, "2d": words_2d, "3d-split": words_3d_split, "3d": words_3d}
+SPARSITY_AWARE_WORDS = {"1d": words_1d_sparsity_aware, "1.5d": words_15d_sparsity_aware}
+ADJOINT_WORDS = {
+    "1d": transposed(words_1d),
+    "1.5d": transposed(words_15d),
+    "2d": adjoint_words_2d,
+    "3d-split": adjoint_words_3d_split,
+    "3d": adjoint_words_3d,
+}
+
+
+def dense_words(g, name, n, widths):
+    """Words of ``Z = T W`` and of the backward pair ``(Tᵀ G, G Wᵀ)`` for T (n, f) and W (f, f')."""
+    f, h = widths
+    if name == "3d":
+        rows = sizes(n, g.shape["z"])[g.coords["z"]]
+        columns, out = sizes(f, g.shape["y"])[g.coords["y"]], sizes(h, g.shape["x"])[g.coords["x"]]
+        own = np.diff(partition(f, g.shape["y"] * g.shape["z"]))[g.coords["y"] * g.shape["z"] + g.coords["z"]]
+        gather = (columns - int(own)) * out  # W over z: lines 6 and 18
+        forward = gather + allreduce(g.shape["y"], rows * out)  # line 8
+        backward = (
+            reduce_scatter(g.shape["z"], columns * out) + gather + allreduce(g.shape["x"], rows * columns)
+        )
+        return forward, backward
+    across = g.shape.get("cols", 1)
+    j = g.coords.get("cols", 0)
+    if name == "3d-split":
+        pieces = g.shape["rows"] * g.shape["fibers"]
+        rows = sizes(n, pieces)[g.coords["rows"] * g.shape["fibers"] + g.coords["fibers"]]
+    else:
+        pieces = g.shape["rows"]
+        rows = sizes(n, pieces)[g.coords["rows"]]
+    own_in, own_out = sizes(f, across)[j], sizes(h, across)[j]
+    forward = rows * (f - own_in)  # panels of T along the row: n f/pr
+    backward = rows * (h - own_out) + allreduce(pieces, own_in * h) + (f - own_in) * h
+    return forward, backward

@@ -1,0 +1,48 @@
+"""Products whose panels travel while others are multiplied: the same bits, the same words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn.arrays.tuning import TUNING
+from distgnn.gallery import rmat
+from distgnn.operators import ALGORITHMS, grids, make_grid
+
+
+@pytest.mark.ranks(1, 2, 3, 4, 6, 8, 9, 12)
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(("width", "panel_nonzeros"), [(1, 1), (37, 16), (37, 0.5)])
+def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, panel_nonzeros, monkeypatch):
+    """With row blocks of a few non-zeros, segments of a few numbers and several panels per rank, so that
+    everything is cut.
+    """
+    monkeypatch.setattr(TUNING, "panel_nonzeros", panel_nonzeros)
+    monkeypatch.setattr(TUNING, "relay_segment", 1024)
+    monkeypatch.setattr(TUNING, "small_sum", 0)
+    monkeypatch.setattr(TUNING, "smallest_sum_block", 256)
+    monkeypatch.setattr(TUNING, "flops_between_polls", 512 * width)
+    A = rmat(211, degree=9, directed=True, features=0, classes=0).A.astype(np.float32)
+    A.data[:] = np.random.default_rng(0).standard_normal(A.nnz)
+    X = np.random.default_rng(1).standard_normal((A.shape[0], width)).astype(np.float32)
+    possible = grids(name, comm.Get_size())
+    for sizes in possible[:: max(1, len(possible) - 1)][: 2 if comm.Get_size() <= 6 else 1]:
+        grid = make_grid(comm, name, sizes, backend=backend)
+        operator = dg.distribute(A, grid, name)
+        H, G = dg.scatter(X, operator.input_layout), dg.scatter(X, operator.output_layout)
+        found = []
+        for overlap in (True, False):
+            grid.overlap = overlap
+            with dg.Ledger() as ledger:
+                blocks = [(operator @ H).block, (operator.T @ G).block]
+            found.append(([backend.to_host(block).copy() for block in blocks], ledger.words, ledger.messages))
+        assert found[0][1:] == found[1][1:]
+        if name == "1d" and comm.Get_size() in (2, 3):
+            assert (operator.pieces > 1) == (panel_nonzeros < 16)
+        Y = dg.gather(operator @ H)
+        if grid.rank == 0:
+            np.testing.assert_allclose(Y, A @ X, rtol=1e-4, atol=1e-4)
+        for with_overlap, without in zip(found[0][0], found[1][0], strict=True):
+            np.testing.assert_array_equal(with_overlap, without)
+        grid.free()

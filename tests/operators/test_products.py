@@ -1,0 +1,317 @@
+"""Every algorithm on every grid of P ranks against the serial oracle, the adjoint identity and the papers'
+word counts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn.gallery import awkward
+from distgnn.operators import ALGORITHMS, grids, make_grid
+
+from . import formulas
+from .formulas import ADJOINT_WORDS, WORDS, dense_words
+
+MATRICES = awkward()
+WIDTH = 5
+
+
+def right_sides(A, f, dtype=np.float64, seed=3):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((A.shape[1], f)).astype(dtype), rng.standard_normal((A.shape[0], f)).astype(
+        dtype
+    )
+
+
+def representative(name, ranks):
+    """All grids of up to 6 ranks; of more, one for each set of sizes, whose other orders 6 ranks have, too."""
+    if ranks <= 6:
+        return grids(name, ranks)
+    alike = {}
+    for sizes in grids(name, ranks):
+        alike.setdefault(tuple(sorted(sizes.values())), []).append(sizes)
+    return [group[(ranks + number) % len(group)] for number, group in enumerate(alike.values())]
+
+
+def awkward_matrices(ranks):
+    """All of them; on 8 ranks every other one, and those between on 9."""
+    return {
+        name: MATRICES[name]
+        for number, name in enumerate(MATRICES)
+        if ranks not in (8, 9) or number % 2 == ranks - 8
+    }
+
+
+def check_product(A, grid, name, f, dtype=np.float64, label="", **partitions):
+    """A @ H and A.T @ G equal SciPy's, <A H, G> == <H, Aᵀ G>, and inputs are left alone. Returns the
+    operator, H and G.
+    """
+    X, Y = right_sides(A, f, dtype)
+    operator = dg.distribute(A.astype(dtype), grid, name, **partitions)
+    H, G = dg.scatter(X, operator.input_layout), dg.scatter(Y, operator.output_layout)
+    before = [grid.backend.to_host(M.block).copy() for M in (H, G)]
+    AH, AtG = operator @ H, operator.T @ G
+    assert AH.layout.same(operator.output_layout, AH.shape) and AtG.layout.same(
+        operator.input_layout, AtG.shape
+    )
+    got, adjoint = dg.gather(AH), dg.gather(AtG)
+    with grid.world.together():  # rank 0 compares, all ranks fail
+        for M, block in zip((H, G), before, strict=True):
+            np.testing.assert_array_equal(grid.backend.to_host(M.block), block, err_msg=label)
+        if grid.rank == 0:
+            tolerance = (
+                {"rtol": 1e-12, "atol": 1e-12} if dtype == np.float64 else {"rtol": 2e-5, "atol": 2e-5}
+            )
+            tolerance["err_msg"] = label
+            np.testing.assert_allclose(got, A @ X, **tolerance)
+            np.testing.assert_allclose(adjoint, A.T @ Y, **tolerance)
+            identity = 1e-10 if dtype == np.float64 else 1e-4
+            np.testing.assert_allclose(np.sum(got * Y), np.sum(X * adjoint), rtol=identity, atol=identity)
+            assert got.dtype == adjoint.dtype == dtype
+    return operator, H, G
+
+
+def check_words(name, A, operator, H, G, label):
+    """Of further products; the first ones agree on the headers of panels."""
+    with dg.Ledger() as forward:
+        operator @ H
+    with dg.Ledger() as adjoint:
+        operator.T @ G
+    assert forward.words == round(WORDS[name](operator.grid, A, H.shape[1])), label
+    assert adjoint.words == round(ADJOINT_WORDS[name](operator.grid, A, G.shape[1])), label
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_awkward_matrices(comm, name, backend):
+    grid = make_grid(comm, name, backend=backend)
+    for matrix, A in awkward_matrices(comm.Get_size()).items():
+        check_product(A, grid, name, WIDTH, label=matrix)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_grid_gives_the_product_for_the_words_of_the_formula(comm, name, backend):
+    for sizes in grids(name, comm.Get_size()):
+        grid = make_grid(comm, name, sizes, backend=backend)
+        for matrix in ("prime", "wide"):
+            A, label = MATRICES[matrix], f"{matrix} on {sizes}"
+            check_words(name, A, *check_product(A, grid, name, WIDTH, label=label), label)
+        grid.free()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_widths(comm, name, backend):
+    grid = make_grid(comm, name, backend=backend)
+    for f in (0, 1, 2, 64):
+        check_product(MATRICES["prime"], grid, name, f, label=f"width {f}")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_float32(comm, name, backend):
+    check_product(MATRICES["larger_prime"], make_grid(comm, name, backend=backend), name, WIDTH, np.float32)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_uneven_partition_vectors(comm, name, backend):
+    """Partition vectors with empty blocks first, in the middle and last."""
+    A = MATRICES["prime"]
+    n = A.shape[0]
+    grid = make_grid(comm, name, backend=backend)
+    pieces = {"3d-split": grid.shape.get("rows", 1) * grid.shape.get("fibers", 1), "3d": None}.get(
+        name, grid.shape.get("rows")
+    )
+    rng = np.random.default_rng(9)
+
+    def vector(parts):
+        return np.concatenate([[0], np.sort(rng.choice([0, 3, 7, 7, 8, 30, n], parts - 1)), [n]])
+
+    if name == "3d":
+        parts = {
+            "row_parts": vector(grid.shape["z"]),
+            "col_parts": vector(grid.shape["x"]),
+            "y_parts": vector(grid.shape["y"]),
+        }
+    else:
+        parts = {"row_parts": vector(pieces), "col_parts": vector(pieces)}
+        if name == "2d":
+            parts["inner_parts"] = vector(grid.shape["cols"])
+    check_product(A, grid, name, WIDTH, **parts)
+
+
+def uneven(n, parts):
+    """Partitions with large, small and empty blocks."""
+    shares = np.array([(7 * i + 3) % 5 for i in range(parts)], dtype=float) + (np.arange(parts) == parts - 1)
+    return np.concatenate([[0], np.round(np.cumsum(shares) / shares.sum() * n)]).astype(np.int64)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_ledger_equals_formula_on_uneven_partitions(comm, name, backend, monkeypatch):
+    monkeypatch.setattr(formulas, "cut_nodes", uneven)
+    A = MATRICES["prime"]
+    n = A.shape[0]
+    for sizes in representative(name, comm.Get_size()):
+        grid = make_grid(comm, name, sizes, backend=backend)
+        if name == "3d":
+            parts = {
+                "row_parts": uneven(n, sizes["z"]),
+                "col_parts": uneven(n, sizes["x"]),
+                "y_parts": uneven(n, sizes["y"]),
+            }
+        else:
+            pieces = sizes["rows"] * sizes.get("fibers", 1)
+            parts = {"row_parts": uneven(n, pieces), "col_parts": uneven(n, pieces)}
+            if name == "2d":
+                parts["inner_parts"] = uneven(n, sizes["cols"])
+        operator = dg.distribute(A, grid, name, **parts)
+        X, Y = right_sides(A, WIDTH)
+        H, G = dg.scatter(X, operator.input_layout), dg.scatter(Y, operator.output_layout)
+        operator.T @ G  # makes the transposed panels, whose headers are agreed on once
+        check_words(name, A, operator, H, G, sizes)
+        grid.free()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_flops_are_shared(comm, name, backend):
+    """Over all ranks, each non-zero is multiplied once per column (once per replica group in 3D and 1.5D)."""
+    A = MATRICES["prime"]
+    grid = make_grid(comm, name, backend=backend)
+    operator = dg.distribute(A, grid, name)
+    H = dg.scatter(right_sides(A, WIDTH)[0], operator.input_layout)
+    with dg.Ledger() as ledger:
+        operator @ H
+    assert sum(grid.world.gather_objects(ledger.flops)) == 2 * A.nnz * WIDTH
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_chain_of_layers(comm, name, backend):
+    """Five layers H ← (A H) W: outputs are the next layer's inputs, and the backward pair equals the serial
+    one.
+    """
+    A = MATRICES["symmetric"] if name != "3d" else MATRICES["prime"]
+    n, rng = A.shape[0], np.random.default_rng(4)
+    for sizes in representative(name, comm.Get_size()):
+        grid = make_grid(comm, name, sizes, backend=backend)
+        operator = dg.distribute(A, grid, name)
+        widths = [6, 4, 1, 7, 3, 5]
+        X = rng.standard_normal((n, widths[0]))
+        H = dg.scatter(X, operator.input_layout)
+        for number, (f, h) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+            layer = operator.layer(number)
+            W, dZ = rng.standard_normal((f, h)), rng.standard_normal((n, h))
+            W_dist, G = dg.scatter(W, layer.weight_layout), dg.scatter(dZ, layer.next_layout)
+            T = layer @ H
+            H = layer.times(T, W_dist)
+            dW, dT = layer.backward(T, G, W_dist)
+            only_dW, nothing = layer.backward(T, G)
+            assert nothing is None and dT is not None
+            below = layer.T @ dT
+            assert below.layout.same(layer.input_layout, below.shape)
+            results = [dg.gather(M) for M in (H, dW, only_dW, below)]
+            with grid.world.together():  # rank 0 compares, all ranks fail
+                if grid.rank == 0:
+                    T_serial = A @ X
+                    X = T_serial @ W
+                    for got, expected in zip(
+                        results, (X, T_serial.T @ dZ, T_serial.T @ dZ, A.T @ (dZ @ W.T)), strict=True
+                    ):
+                        np.testing.assert_allclose(
+                            got, expected, rtol=1e-9, atol=1e-9, err_msg=f"{sizes} layer {number}"
+                        )
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_dense_ledger_equals_formula(comm, name, backend):
+    A, (f, h) = MATRICES["symmetric"], (7, 4)
+    n, rng = A.shape[0], np.random.default_rng(5)
+    for sizes in representative(name, comm.Get_size()):
+        grid = make_grid(comm, name, sizes, backend=backend)
+        operator = dg.distribute(A, grid, name)
+        T = dg.scatter(rng.standard_normal((n, f)), operator.output_layout)
+        W = dg.scatter(rng.standard_normal((f, h)), operator.weight_layout)
+        G = dg.scatter(rng.standard_normal((n, h)), operator.next_layout)
+        with dg.Ledger() as forward:
+            operator.times(T, W)
+        with dg.Ledger() as backward:
+            operator.backward(T, G, W)
+        expected = dense_words(grid, name, n, (f, h))
+        assert (forward.words, backward.words) == (round(expected[0]), round(expected[1])), sizes
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_symmetric_needs_no_transpose(comm, name, backend):
+    operator = dg.distribute(MATRICES["symmetric"], make_grid(comm, name, backend=backend), name)
+    assert (operator.T is operator) == (name != "3d")
+    assert operator.T.T is operator
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_local_blocks_alone(comm, name, backend):
+    """An operator can be built from nothing but the pieces a rank holds."""
+    A = MATRICES["directed"]
+    grid = make_grid(comm, name, backend=backend)
+    seen = Recorder(A)
+    operator = dg.distribute(seen, grid, name)
+    X, Y = right_sides(A, WIDTH)
+    operator.T @ dg.scatter(Y, operator.output_layout)
+    pieces = [(rows, cols, A[slice(*rows), slice(*cols)]) for rows, cols in seen.windows]
+    rebuilt = dg.distribute(dg.LocalBlocks(A.shape, pieces, dtype=A.dtype), grid, name)
+    got = dg.gather(rebuilt @ dg.scatter(X, rebuilt.input_layout))
+    adjoint = dg.gather(rebuilt.T @ dg.scatter(Y, rebuilt.output_layout))
+    with grid.world.together():  # rank 0 compares, all ranks fail
+        if grid.rank == 0:
+            np.testing.assert_allclose(got, A @ X)
+            np.testing.assert_allclose(adjoint, A.T @ Y)
+
+
+@pytest.mark.ranks(2, 4)
+def test_ranks_with_pieces_of_different_matrices_are_refused_together(comm):
+    A, grid = MATRICES["directed"], make_grid(comm, "1d")
+    last = comm.Get_rank() == comm.Get_size() - 1
+    for dtype, symmetric in ((np.float32 if last else np.float64, False), (np.float64, last)):
+        whole = [((0, A.shape[0]), (0, A.shape[1]), A.astype(dtype))]
+        with pytest.raises(ValueError, match="different matrices"):
+            dg.distribute(dg.LocalBlocks(A.shape, whole, symmetric), grid, "1d")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_adjoint_is_an_operator_like_any_other(comm, name, backend):
+    A = MATRICES["directed"]
+    operator = dg.distribute(A, make_grid(comm, name, backend=backend), name)
+    assert operator.T is operator.T and operator.T.T is operator
+    assert operator.T.layer(1).T is operator.layer(1)
+    with pytest.raises(TypeError, match="no products with weights"):
+        operator.T.weight_layout
+    twice = dg.gather(operator.T @ (operator @ dg.scatter(right_sides(A, 2)[0], operator.input_layout)))
+    with operator.grid.world.together():  # rank 0 compares, all ranks fail
+        if operator.grid.rank == 0:
+            np.testing.assert_allclose(twice, A.T @ (A @ right_sides(A, 2)[0]))
+
+
+class Recorder(dg.MatrixSource):
+    """A block source that remembers what was asked for."""
+
+    def __init__(self, matrix):
+        super().__init__(matrix)
+        self.windows = []
+
+    def block(self, rows, cols):
+        self.windows.append((tuple(map(int, rows)), tuple(map(int, cols))))
+        return super().block(rows, cols)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_wrong_operands_raise_on_every_rank(comm, name, backend):
+    A = MATRICES["prime"]
+    grid = make_grid(comm, name, backend=backend)
+    operator = dg.distribute(A, grid, name)
+    H = dg.scatter(right_sides(A, WIDTH)[0], operator.input_layout)
+    with pytest.raises(TypeError, match="DistDense"):
+        operator @ np.zeros(A.shape)
+    with pytest.raises(ValueError, match="float32"):
+        operator @ H.like(H.block.astype(np.float32))
+    with pytest.raises(ValueError, match="don't multiply"):
+        operator @ dg.scatter(np.zeros((A.shape[0] + 1, 2)), dg.Layout(grid, dg.Cut(), dg.Cut()))
+    if comm.Get_size() > 1:
+        with pytest.raises(ValueError, match="cut"):
+            operator @ dg.scatter(np.zeros((A.shape[0], 2)), dg.Layout(grid, dg.Cut(), dg.Cut()))

@@ -1,0 +1,70 @@
+"""A small store, and runs of `distgnn train` on it in this process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distgnn import cli
+from distgnn.store import prepare
+from distgnn.store.source import Source
+from distgnn.train.run import Job
+
+N, WIDTH, CLASSES = 60, 9, 4
+
+
+class Communities(Source):
+    """Four communities with features that tell them apart, one node without a label, a directed ring among
+    them.
+    """
+
+    def __init__(self, directed: bool = False) -> None:
+        r = np.random.default_rng(3)
+        self.name, self.n, self.width, self.classes, self.directed = (
+            "communities",
+            N,
+            WIDTH,
+            CLASSES,
+            directed,
+        )
+        self.labels = (np.arange(N) % CLASSES).astype(np.int32)
+        near = (np.arange(N)[:, None] + CLASSES * r.integers(1, N, (N, 4))) % N  # 60 is a multiple of 4
+        self._edges = np.repeat(np.arange(N), 4), near.reshape(-1)
+        self._features = (np.eye(CLASSES, WIDTH)[self.labels] + 0.3 * r.random((N, WIDTH))).astype(np.float32)
+        self.split = np.tile([1, 2, 3], N // 3).astype(np.uint8)
+        self.labels[7] = -1
+
+    def edges(self):
+        yield *self._edges, None
+
+    def features(self, ids):
+        return self._features[ids]
+
+
+def small_store(folder: Path, comm: Any = None, **options: Any) -> str:
+    """Prepare it (on rank 0), in a random order and the original one."""
+    path = folder / "small.dg"
+    if comm is None or comm.Get_rank() == 0:
+        prepare(Communities(), path, order=("random", "original"), **options)
+    if comm is not None:
+        comm.Barrier()
+    return str(path)
+
+
+def arguments(*words: Any) -> argparse.Namespace:
+    return cli.parse(["train", *map(str, words)])
+
+
+def run(comm: Any, *words: Any) -> None:
+    """`distgnn train` on these ranks."""
+    Job(arguments(*words), comm).run()
+
+
+def events(log: Path, kind: str) -> list[dict[str, Any]]:
+    """The events of one kind in a log."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return [event for event in lines if event["event"] == kind]

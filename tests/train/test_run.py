@@ -1,0 +1,379 @@
+"""Runs of `distgnn train` on several ranks: the log, checkpoints on other grids, --check."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import distgnn as dg
+from distgnn.arrays.tuning import TUNING
+from distgnn.operators import make_grid
+from distgnn.store import Store, manifest, prepare
+from distgnn.train.check import SerialCheck
+from distgnn.train.run import Job
+
+from ..nn.problem import ALGORITHMS
+from .stores import CLASSES, WIDTH, Communities, arguments, events, run, small_store
+
+NETWORK = ("--hidden", 6, "--dropout", 0.4, "--weight-decay", "1e-2,0", "--bias", "--lr", 0.05)
+
+
+@pytest.mark.ranks(1, 4)
+def test_log_has_the_format(comm, shared_tmp_path):
+    P, log = comm.Get_size(), shared_tmp_path / "run.jsonl"
+    run(comm, small_store(shared_tmp_path, comm), "--algorithm", "2d", "--epochs", 3, "--log", log)
+    comm.Barrier()
+    if comm.Get_rank() > 0:
+        return
+    (start,), epochs, (end,) = (events(log, kind) for kind in ("run", "epoch", "end"))
+    assert start["config"]["widths"] == [WIDTH, 16, CLASSES] and start["config"]["lr"] == 0.01
+    assert start["grid"]["rows"] * start["grid"]["cols"] == P
+    assert [rank["rank"] for rank in start["ranks"]] == list(range(P))
+    assert all({"host", "device"} <= set(rank) for rank in start["ranks"])
+    assert {"distgnn", "numpy", "mpi4py"} <= set(start["versions"]) and "MPI" in start["mpi"]
+    assert start["cuda_aware"]["answer"] in (True, False)
+    assert [e["epoch"] for e in epochs] == [1, 2, 3]
+    for e in epochs:
+        assert {"loss", "train_acc", "val_acc", "test_acc", "seconds"} <= set(e)
+        assert set(e["phases"]) == {"spmm", "gemm", "comm", "other"}
+        assert e["phases"]["spmm"] > 0
+    assert end["epoch_seconds_median"] == np.median([e["seconds"] for e in epochs])
+    for name in ("words", "bytes", "messages", "peak_bytes"):
+        assert len(end[name]) == P and (max(end[name]) > 0) == (P > 1 or name == "peak_bytes")
+    assert {"train_acc", "val_acc", "test_acc"} <= set(end)
+    assert len(end["buffer_bytes"]) == P and all(
+        p["layers"] > 0 and p["features"] > 0 for p in end["buffer_bytes"]
+    )
+    for rank in range(P):
+        words = sum(e["words"] for e in end["ledger"] if e["rank"] == rank and e["phase"] == "comm")
+        assert abs(words - end["words"][rank]) <= len(end["ledger"])  # each entry is rounded on its own
+
+
+@pytest.mark.ranks(1, 4)
+def test_words_of_the_epochs_and_the_last_evaluation_are_the_words_of_the_run(comm, shared_tmp_path):
+    """Without dropout, evaluation costs nothing but once after the last update. The first epoch multiplies
+    the features once.
+    """
+    log, words = shared_tmp_path / "run.jsonl", []
+    store = small_store(shared_tmp_path, comm)
+    for epochs in (2, 5):
+        run(comm, store, "--algorithm", "1d", "--epochs", epochs, "--log", log, "--force")
+        comm.Barrier()
+        words.append(comm.bcast((events(log, "end")[0]["words"][0], events(log, "epoch")[1]["words"])))
+    assert words[1][0] - words[0][0] == pytest.approx(3 * words[0][1], abs=3)
+
+
+@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_check_agrees(comm, name, shared_tmp_path, capsys):
+    run(comm, small_store(shared_tmp_path, comm), "--algorithm", name, "--epochs", 5, "--check", *NETWORK,
+        "--normalize-features", "--train-features")  # fmt: skip
+    if comm.Get_rank() == 0:
+        assert "check: every loss equals the serial one" in capsys.readouterr().out
+
+
+@pytest.mark.ranks(1, 2, 4, 8)
+@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("first", ["double", "random"])
+def test_double_permutation_from_a_store(comm, layers, first, shared_tmp_path, capsys, monkeypatch):
+    """As the default order and as a further one; directed; an even and an odd number of layers. Blocks of few
+    rows, too.
+    """
+    monkeypatch.setattr(TUNING, "small_sum", 0)
+    store = shared_tmp_path / "double.dg"
+    if comm.Get_rank() == 0:
+        prepare(
+            Communities(directed=True), store, order=(first, "double" if first == "random" else "original")
+        )
+    comm.Barrier()
+    options = (
+        "--layers",
+        layers,
+        "--block-rows",
+        4,
+        "--bias",
+        "--dropout",
+        0.4,
+        "--optimizer",
+        "adamw",
+        "--weight-decay",
+        0.01,
+    )
+    for more in ((), ("--train-features",)):
+        run(comm, store, "--algorithm", "3d", "--order", "double", "--epochs", 4, "--check", *options, *more)
+        if comm.Get_rank() == 0:
+            assert "check: every loss equals the serial one" in capsys.readouterr().out
+
+
+@pytest.mark.ranks(1, 2)
+def test_double_permutation_is_for_3d(comm, shared_tmp_path):
+    store = shared_tmp_path / "double.dg"
+    if comm.Get_rank() == 0:
+        prepare(Communities(), store, order=("random", "double"))
+    comm.Barrier()
+    with pytest.raises(dg.UserError, match=r"--order double: only algorithm 3d .* --order random"):
+        run(comm, store, "--order", "double")
+    with pytest.raises(dg.UserError, match=r"no order 'triple'; it has random, double"):
+        run(comm, store, "--order", "triple", "--algorithm", "3d")
+    with pytest.raises(dg.UserError, match=r"--block-rows: is for 1.5d and 3d"):
+        run(comm, store, "--block-rows", 5)
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_forms_of_dense_products_are_logged(comm, name, shared_tmp_path):
+    store, log = small_store(shared_tmp_path, comm), shared_tmp_path / "run.jsonl"
+    losses = []
+    for tune in ("--tune-gemm", "--no-tune-gemm"):
+        run(comm, store, "--algorithm", name, "--epochs", 3, "--layers", 3, "--log", log, "--force", tune)
+        comm.Barrier()
+        (start,), epochs = (
+            comm.bcast(events(log, kind) if comm.Get_rank() == 0 else None) for kind in ("run", "epoch")
+        )
+        assert ("gemm" in start) == (tune == "--tune-gemm")
+        if "gemm" in start:
+            assert len(start["gemm"]) == 3 and all(
+                set(layer) == {"T W", "TᵀG", "G Wᵀ"} for layer in start["gemm"]
+            )
+        losses.append([epoch["loss"] for epoch in epochs])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+@pytest.mark.ranks(1, 2)
+def test_check_fails_on_every_rank_when_losses_differ(comm, shared_tmp_path, capsys, monkeypatch):
+    """As they would if every copy of a row counted: gradients twice too large on the distributed side."""
+    from distgnn.nn import optim
+
+    step = optim.Optimizer.step
+    monkeypatch.setattr(optim.Optimizer, "step", lambda self, ps, gs: step(self, ps, [2 * g for g in gs]))
+    with pytest.raises(SystemExit) as exit:
+        run(
+            comm,
+            small_store(shared_tmp_path, comm),
+            "--epochs",
+            5,
+            "--check",
+            "--optimizer",
+            "sgd",
+            "--lr",
+            0.1,
+        )
+    assert exit.value.code == 1
+    if comm.Get_rank() == 0:
+        assert "--check: epoch 2: loss" in capsys.readouterr().err
+
+
+@pytest.mark.ranks(1, 2)
+def test_what_fails_in_the_reference_fails_on_every_rank(comm):
+    def broken():
+        yield {"epoch": 1, "loss": 2.0}
+        raise dg.UserError("no memory left")
+
+    def missing():
+        raise dg.UserError("features are damaged")
+
+    group = dg.Grid(comm, backend="numpy", rows=comm.Get_size()).world
+    check = SerialCheck(group, broken)
+    check.compare({"epoch": 1, "loss": 2.0})
+    with pytest.raises(dg.UserError, match="no memory left"):
+        check.compare({"epoch": 2, "loss": 2.0})
+    with pytest.raises(dg.UserError, match="features are damaged"):
+        SerialCheck(group, missing)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("what", ["features", "labels", "split", "permutation"])
+def test_only_the_first_rank_reads_for_the_check(comm, shared_tmp_path, monkeypatch, what):
+    """And what it cannot read is an error on every rank."""
+    store = small_store(shared_tmp_path, comm)
+    owner = Store if what != "permutation" else type(Store(store).order())
+    original, whole = getattr(owner, what), []
+
+    def read(self, *where):
+        if where == (0, 60) or (what != "permutation" and where[1:] == ()):
+            whole.append(where)
+            raise dg.UserError(f"{what} are damaged")
+        return original(self, *where)
+
+    monkeypatch.setattr(owner, what, read)
+    with pytest.raises(dg.UserError, match=f"{what} are damaged"):
+        run(comm, store, "--epochs", 1, "--check")
+    assert len(whole) == (comm.Get_rank() == 0)
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("extra", [(), ("--train-features",)], ids=["weights", "features"])
+def test_resume_on_another_grid_continues_the_curve(comm, shared_tmp_path, optimizer, extra):
+    """3 epochs on one grid, 3 on another algorithm's, the rest on a single rank: the losses of one run of 8."""
+    store, log, saved = (
+        small_store(shared_tmp_path, comm),
+        shared_tmp_path / "parts.jsonl",
+        shared_tmp_path / "saved",
+    )
+    words = [
+        store,
+        *NETWORK,
+        "--optimizer",
+        optimizer,
+        "--momentum",
+        0.5 if optimizer == "sgd" else 0,
+        *extra,
+    ]
+    whole = shared_tmp_path / "whole.jsonl"
+    run(comm, *words, "--epochs", 8, "--log", whole, "--algorithm", "1.5d")
+    words += ["--checkpoint", saved, "--log", log]
+    run(comm, *words, "--epochs", 3, "--algorithm", "3d")
+    run(comm, *words, "--epochs", 6, "--algorithm", "2d", "--resume", "--checkpoint-every", 2)
+    if comm.Get_rank() == 0:
+        run(MPI.COMM_SELF, *words, "--epochs", 8, "--resume", "--check")
+        parts, reference = events(log, "epoch"), events(whole, "epoch")
+        assert [e["epoch"] for e in parts] == list(range(1, 9))
+        for name in ("loss", "train_acc", "val_acc", "test_acc"):
+            np.testing.assert_allclose([e[name] for e in parts], [e[name] for e in reference], rtol=1e-5)
+        assert len(events(log, "run")) == 3
+    comm.Barrier()
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_checkpoint_of_another_run_is_refused(comm, shared_tmp_path):
+    store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"
+    words = [store, "--epochs", 2, "--checkpoint", saved]
+    run(comm, *words)
+    for other, what in (
+        ("--seed=1", "seed"),
+        ("--hidden=5", "widths"),
+        ("--bias", "bias"),
+        ("--dropout=0.1", "dropout"),
+    ):
+        with pytest.raises(dg.UserError, match=what):
+            run(comm, *words, "--resume", "--epochs", 4, other)
+    with pytest.raises(dg.UserError, match="2 epochs already"):
+        run(comm, *words, "--resume")
+    with pytest.raises(dg.UserError, match="exists"):
+        run(comm, *words)
+    run(comm, *words, "--force", "--seed", 1)
+
+
+@pytest.mark.ranks(1)
+def test_a_checkpoint_from_before_there_were_other_models_goes_on(comm, shared_tmp_path):
+    store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"
+    words = [store, "--epochs", 2, "--checkpoint", saved]
+    run(comm, *words)
+    content = json.loads((saved / manifest.NAME).read_text())
+    for name in ("model", "--sampler"):
+        del content["meta"]["run"][name]
+    manifest.write(saved, content)
+    run(comm, *words, "--resume", "--epochs", 3)
+    with pytest.raises(dg.UserError, match="with model gcn, this one has sage"):
+        run(comm, *words, "--resume", "--epochs", 4, "--model", "sage")
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_checkpoint_of_another_graph_is_refused(comm, shared_tmp_path):
+    """Of as many nodes, features and classes."""
+    saved = shared_tmp_path / "saved"
+    run(comm, small_store(shared_tmp_path, comm), "--epochs", 1, "--checkpoint", saved)
+    others = {"seed": {"seed": 1}, "nnz": {"self_loops": False}, "normalize": {"normalize": "none"}}
+    for name, options in others.items():
+        folder = shared_tmp_path / name
+        if comm.Get_rank() == 0:
+            folder.mkdir()
+        with pytest.raises(dg.UserError, match=f"saved: was written by a run with graph {name}"):
+            run(comm, small_store(folder, comm, **options), "--epochs", 2, "--checkpoint", saved, "--resume")
+    same = shared_tmp_path / "copied"
+    if comm.Get_rank() == 0:
+        same.mkdir()
+    run(comm, small_store(same, comm, shards=(2, 2)), "--epochs", 2, "--checkpoint", saved, "--resume")
+
+
+@pytest.mark.ranks(1, 2)
+def test_check_after_other_rates_is_refused(comm, shared_tmp_path):
+    """The reference starts at epoch 1 with this run's rates; a run without the check may change them as it
+    likes.
+    """
+    words = [small_store(shared_tmp_path, comm), "--checkpoint", shared_tmp_path / "saved"]
+    run(comm, *words, "--epochs", 1, "--lr", 0.1)
+    for rates in (("--lr", 0.2), ("--lr", 0.1, "--weight-decay", "0,0.1")):
+        with pytest.raises(
+            dg.UserError, match=r"--check: the serial reference trains .* trained with lr 0.1"
+        ):
+            run(comm, *words, "--epochs", 2, *rates, "--resume", "--check")
+    run(comm, *words, "--epochs", 2, "--lr", 0.1, "--weight-decay", "0,0", "--resume", "--check")
+    run(comm, *words, "--epochs", 3, "--lr", 0.2, "--resume")
+    for rate in (0.1, 0.2):
+        with pytest.raises(dg.UserError, match=r"trained with lr 0.1 and .*, and with lr 0.2 and"):
+            run(comm, *words, "--epochs", 4, "--lr", rate, "--resume", "--check")
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_log_that_got_past_the_checkpoint_has_every_epoch_once(comm, shared_tmp_path, monkeypatch):
+    """Epochs 1 to 5 are logged and 4 are saved when the run ends."""
+    store, log = small_store(shared_tmp_path, comm), shared_tmp_path / "log"
+    words = [
+        store,
+        "--epochs",
+        8,
+        "--checkpoint",
+        shared_tmp_path / "saved",
+        "--checkpoint-every",
+        4,
+        "--log",
+        log,
+    ]
+    write = Job.train.__globals__["RunLog"].write
+
+    def interrupted(self, event, fields):
+        write(self, event, fields)
+        if fields.get("epoch") == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Job.train.__globals__["RunLog"], "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(comm, *words)
+    monkeypatch.undo()
+    comm.Barrier()
+    run(comm, *words, "--resume")
+    comm.Barrier()
+    assert [e["epoch"] for e in events(log, "epoch")] == list(range(1, 9))
+    assert len(events(log, "run")) == 2 and len(events(log, "end")) == 1
+
+
+@pytest.mark.ranks(1, 4)
+def test_normalized_features_have_rows_of_sum_one(comm, backend):
+    """Where columns are cut too; a row of zeros stays."""
+    from distgnn.nn.features import normalize_rows
+
+    X = np.random.default_rng(0).random((13, 7)).astype(np.float32)
+    X[3] = 0
+    A = dg.distribute(np.eye(13, dtype=np.float32), make_grid(comm, "2d", backend=backend), "2d")
+    H = dg.scatter(X, A.input_layout)
+    normalize_rows(H)
+    whole = dg.gather(H)
+    if comm.Get_rank() == 0:
+        sums = X.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(whole, X / np.where(sums == 0, 1, sums), rtol=1e-6)
+
+
+@pytest.mark.ranks(2)
+def test_every_order_has_the_same_losses(comm, shared_tmp_path):
+    """With dropout, whose masks follow the original ids."""
+    store = small_store(shared_tmp_path, comm)
+    losses = []
+    for order in ("random", "original"):
+        job = Job(arguments(store, "--order", order, "--epochs", 4, "--dtype", "float64", *NETWORK), comm)
+        job.run()
+        losses.append(job.model.get_weights())
+    for first, second in zip(*losses, strict=True):
+        np.testing.assert_allclose(first, second, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.ranks(2)
+def test_a_store_of_directed_edges(comm, shared_tmp_path):
+    if comm.Get_rank() == 0:
+        prepare(Communities(directed=True), shared_tmp_path / "d.dg", normalize="row")
+    comm.Barrier()
+    run(comm, shared_tmp_path / "d.dg", "--epochs", 3, "--check", "--train-features", *NETWORK)
