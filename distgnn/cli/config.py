@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError, UserError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -128,12 +128,16 @@ class Origins:
     left_out: list[str] = field(default_factory=list)
 
     def explain(self, error: UserError) -> UserError:
-        """The same error, which also says where the flag that it begins with was set, if not on the command
-        line.
+        """The same error in the words of the command line: flags for arguments, and where a flag was set if it
+        was not there.
         """
-        name = str(error).partition(" ")[0].rstrip(":").removeprefix("--")
+        text = str(error)
+        if isinstance(error, ArgumentError):
+            value = "" if error.value is None else f" {error.value}"
+            text = f"--{error.argument.replace('_', '-')}{value}: {error.problem}"
+        name = text.partition(" ")[0].rstrip(":").removeprefix("--")
         source = self.sources.get(name)
-        return error if source is None else UserError(f"{error} (--{name} is set by {source})")
+        return UserError(text if source is None else f"{text} (--{name} is set by {source})")
 
 
 def unknown_variables(environ: Mapping[str, str], parsers: Iterable[argparse.ArgumentParser]) -> list[str]:

@@ -88,7 +88,7 @@ class Comm:
         self.ring = backend.on_device and self.direct
         self._tags = 0
 
-    # -- collectives on arrays -----------------------------------------------------------------------------------------
+    # -- collectives on arrays -------------------------------------------------------------------------------
 
     def bcast(self, array: Any, root: int, words: int | None = None) -> Any:
         """``array`` of rank ``root``, in place on every rank; all pass the same shape and dtype. Returns
@@ -187,7 +187,7 @@ class Comm:
                 self._reduce_scatter_in_pieces(source, target, parts * row)
         return mine
 
-    # -- point to point, between this rank and one other ---------------------------------------------------------------
+    # -- point to point, between this rank and one other -----------------------------------------------------
 
     def send(self, array: Any, destination: int) -> None:
         """Send ``array`` to one rank, which must call :meth:`receive` with the same shape and dtype."""
@@ -204,7 +204,7 @@ class Comm:
                 self.mpi.Recv(piece, source)
         return array
 
-    # -- for relays of panels (relay.py), exchanges of rows (exchange.py) and sums (reduction.py), which do not wait ------
+    # -- for relays of panels (relay.py), exchanges of rows (exchange.py) and sums (reduction.py), which do no
 
     def reserve_tags(self, count: int) -> int:
         """The first of ``count`` message tags that nobody else uses; equal on all ranks, which must all ask
@@ -259,7 +259,7 @@ class Comm:
         words, nbytes = sum(array.size for array in arrays), sum(array.nbytes for array in arrays)
         self._charge("alltoallv", words, nbytes, messages=len(arrays))
 
-    # -- small Python objects, for setup and reports (not charged: no algorithm moves its data this way) ---------------
+    # -- small Python objects, for setup and reports (not charged: no algorithm moves its data this way) -----
 
     def barrier(self) -> None:
         self.mpi.Barrier()
@@ -289,24 +289,17 @@ class Comm:
             yield
         except Exception as error:
             failure = error
-        summary = (
-            None
-            if failure is None
-            else (isinstance(failure, UserError), type(failure).__name__, str(failure))
-        )
-        summaries = self.mpi.allgather(summary)
+        told: Exception | None = failure
+        if failure is not None and not isinstance(failure, UserError):
+            told = RuntimeError(f"rank {self.rank} failed with {type(failure).__name__}: {failure}")
+        everybody = self.mpi.allgather(told)
         if failure is not None:
             raise failure
-        for rank, other in enumerate(summaries):
+        for other in everybody:
             if other is not None:
-                bad_input, kind, message = other
-                raise (
-                    UserError(message)
-                    if bad_input
-                    else RuntimeError(f"rank {rank} failed with {kind}: {message}")
-                )
+                raise other
 
-    # -- inside --------------------------------------------------------------------------------------------------------
+    # -- inside ----------------------------------------------------------------------------------------------
 
     def _charge(
         self, operation: str, words: int | Fraction, nbytes: int | Fraction, messages: int = 0

@@ -12,7 +12,7 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.layout import Layout
-from distgnn.nn.layers import AGGREGATE, ORDERS, TRANSFORM, GraphConvolution
+from distgnn.nn.layers import AGGREGATE, ORDERS, TRANSFORM, GraphConvolution, associative
 from distgnn.nn.loss import Targets, accuracies, softmax_cross_entropy
 from distgnn.nn.optim import Parameter
 from distgnn.operators.dense import DistDense, gather
@@ -76,14 +76,14 @@ class GCN:
             on_device = self.grid.backend.asarray(ids[index])
             options = (seed, self.dropout, bias, on_device, product_order, keep_aggregate)
             self.layers.append(self._layer(operator, index, shape, *options))
-        if product_order == TRANSFORM and not all(operator.associative for operator in operators):
+        if product_order == TRANSFORM and not all(associative(operator) for operator in operators):
             raise UserError(
                 f"--product-order {TRANSFORM}: algorithm {A.name} cuts the input of a product unlike its output, so it "
                 f"can only do {AGGREGATE}"
             )
         for index, (layer, above) in enumerate(pairwise(self.layers)):
             shape = (A.shape[0], widths[index + 1])
-            if not layer.A.next_layout.same(above.A.input_layout, shape):
+            if not layer.A.weights.output_layout.same(above.A.input_layout, shape):
                 raise ValueError(
                     f"the output of layer {index} is not cut as layer {index + 1} takes it; "
                     "A needs equal partitions of its rows and columns"
@@ -98,7 +98,7 @@ class GCN:
 
     @property
     def output_layout(self) -> Layout:
-        return self.layers[-1].A.next_layout
+        return self.layers[-1].A.weights.output_layout
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -113,7 +113,7 @@ class GCN:
             for each layer product -> form. Rounding depends on it, and so on what else the machine does while
             it is timed.
         """
-        return [layer.A.tune(*layer.shape) for layer in self.layers]
+        return [layer.A.weights.tune(self.A.shape[0], *layer.shape, self.A.dtype) for layer in self.layers]
 
     def targets(self, labels: Array, split: Array) -> Targets:
         """Labels and splits of the rows of `output_layout` that this rank holds, made ready for the loss.

@@ -40,6 +40,13 @@ def sparse_width(order: str, shape: tuple[int, int], need_input: bool, fixed_inp
     return shape[0] * (1 + need_input - (fixed_input and not need_input))
 
 
+def associative(A: DistSparse) -> bool:
+    """Can ``A (H W)`` be computed as well as ``(A H) W``? So it is where A's input is cut like its output."""
+    return A.shape[0] == A.shape[1] and all(
+        A.input_layout.same(other, (A.shape[0], 0)) for other in (A.output_layout, A.weights.output_layout)
+    )
+
+
 class GraphConvolution:
     """Layer `index` of a network.
 
@@ -54,7 +61,7 @@ class GraphConvolution:
             unlike its output can only aggregate first.
 
     Attributes:
-        W: in `A.weight_layout`, of `weight_shape`; b: the bias as a matrix of one row, cut as the columns of
+        W: in `A.weights.weight_layout`, of `weight_shape`; b: the bias as a matrix of one row, cut as the columns of
             Z are, or None.
     """
 
@@ -64,11 +71,11 @@ class GraphConvolution:
     ) -> None:  # fmt: skip
         self.A, self.index, self.shape = A, index, shape
         xp = A.grid.backend.xp
-        (top, bottom), (left, right) = A.weight_layout.ranges(self.weight_shape)
+        (top, bottom), (left, right) = A.weights.weight_layout.ranges(self.weight_shape)
         rows, cols = xp.arange(top, bottom), xp.arange(left, right)
         W = rng.glorot(seed, index, self.weight_shape, rows, cols, A.dtype)
-        self.W = DistDense(W, A.weight_layout, self.weight_shape)
-        along_columns = Layout(A.grid, Cut(), A.next_layout.cols)
+        self.W = DistDense(W, A.weights.weight_layout, self.weight_shape)
+        along_columns = Layout(A.grid, Cut(), A.weights.output_layout.cols)
         local = along_columns.local_shape((1, shape[1]))
         self.b = DistDense(xp.zeros(local, A.dtype), along_columns, (1, shape[1])) if bias else None
         self.dropout = Dropout(rate, seed, index, nodes, xp.arange(*A.input_layout.col_range(shape[0])))
@@ -84,7 +91,7 @@ class GraphConvolution:
 
     def choose(self, need_input: bool) -> str:
         """The order of products for epochs in which the gradient of the input is wanted or not."""
-        if not self.A.associative:
+        if not associative(self.A):
             return AGGREGATE
         if self.order != "auto":
             return self.order
@@ -109,15 +116,15 @@ class GraphConvolution:
         self.bits = positive_bits(H.block) if keep and self.index > 0 and order == AGGREGATE else None
         if order == TRANSFORM:
             kept = H
-            Y = self.A.times(H, self.W, self._borrow(self.A.next_layout, self.shape[1]))
+            Y = self.A.weights.times(H, self.W, self._borrow(self.A.weights.output_layout, self.shape[1]))
             if not keep:
                 self._give_back(H)
-            Z = self.A.multiply(Y, self._borrow(self.A.next_layout, self.shape[1]))
+            Z = self.A.multiply(Y, self._borrow(self.A.weights.output_layout, self.shape[1]))
             self._give_back(Y)
         else:
             kept = self._aggregate(H, self._constant(H is features, need_input))
             self._give_back(H)
-            Z = self.A.times(kept, self.W, self._borrow(self.A.next_layout, self.shape[1]))
+            Z = self.A.weights.times(kept, self.W, self._borrow(self.A.weights.output_layout, self.shape[1]))
             if not keep:
                 self._give_back(kept)
         if self.b is not None:
@@ -144,13 +151,13 @@ class GraphConvolution:
             S = self.A.T.multiply(G, self._borrow(self.A.input_layout, self.shape[1]))
             self._give_back(G)
             dH = self._borrow(self.A.input_layout, self.shape[0]) if need_input else None
-            dW, dH = self.A.backward(kept, S, W, dH)
+            dW, dH = self.A.weights.backward(kept, S, W, dH)
             self._give_back(S)
             self.bits = positive_bits(kept.block) if need_input and self.index > 0 else None
             self._give_back(kept)
         else:
             dT = self._borrow(self.A.output_layout, self.shape[0]) if need_input else None
-            dW, dT = self.A.backward(kept, G, W, dT)
+            dW, dT = self.A.weights.backward(kept, G, W, dT)
             self._give_back(kept)
             self._give_back(G)
             dH = None

@@ -12,7 +12,7 @@ from typing import Any
 
 from distgnn.errors import UserError
 from distgnn.nn.gcn import GCN
-from distgnn.nn.layers import TRANSFORM, GraphConvolution
+from distgnn.nn.layers import TRANSFORM, GraphConvolution, associative
 from distgnn.nn.relu import positive_bits
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
@@ -48,8 +48,10 @@ class MeanConvolution(GraphConvolution):
         H = self._activate(H, epoch)
         self.bits = positive_bits(H.block) if keep and self.index > 0 else None
         T = self._aggregate(H, self._constant(H is features, need_input))
-        Z = self.A.times(H, self.own, self._borrow(self.A.next_layout, self.shape[1]))
-        from_neighbours = self.A.times(T, self.neighbours, self._borrow(self.A.next_layout, self.shape[1]))
+        Z = self.A.weights.times(H, self.own, self._borrow(self.A.weights.output_layout, self.shape[1]))
+        from_neighbours = self.A.weights.times(
+            T, self.neighbours, self._borrow(self.A.weights.output_layout, self.shape[1])
+        )
         Z.block += from_neighbours.block
         self._give_back(from_neighbours)
         if self.b is not None:
@@ -69,8 +71,8 @@ class MeanConvolution(GraphConvolution):
         (_, (H, T)), self.kept = self.kept, None
         db = None if self.b is None else self._column_sums(G)
         dW = self.W.like(self.A.grid.backend.empty(self.W.block.shape, self.W.dtype))
-        own, dH = self.A.backward(H, G, *self._wanted(self.own, need_input))
-        neighbours, dT = self.A.backward(T, G, *self._wanted(self.neighbours, need_input))
+        own, dH = self.A.weights.backward(H, G, *self._wanted(self.own, need_input))
+        neighbours, dT = self.A.weights.backward(T, G, *self._wanted(self.neighbours, need_input))
         dW.block[: self.shape[0]], dW.block[self.shape[0] :] = own.block, neighbours.block
         for used in (H, T, G):
             self._give_back(used)
@@ -110,7 +112,7 @@ class SageMean(GCN):
         self, A: DistSparse, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
         nodes: Any = None, product_order: str = "auto", keep_aggregate: bool = True,
     ) -> None:  # fmt: skip
-        if A.shape[0] == A.shape[1] and not A.associative:
+        if A.shape[0] == A.shape[1] and not associative(A):
             raise UserError(
                 f"--model sage: algorithm {A.name} cuts the input of a product unlike its output; choose another"
             )

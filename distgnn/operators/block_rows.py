@@ -23,6 +23,7 @@ from distgnn.comm.panels import broadcast
 from distgnn.comm.relay import upstream
 from distgnn.layout import Cut, Layout, Range, as_partition, block, partition
 from distgnn.operators.dense import DistDense
+from distgnn.operators.loading import load, pack
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ReplicatedWeights
@@ -58,13 +59,13 @@ class BlockRows(DistSparse):
         row_parts: np.ndarray | None = None,
         col_parts: np.ndarray | None = None,
     ) -> None:
-        self._place(grid, source)
+        super().__init__(grid, source)
         parts = grid.shape["rows"]
         self.row_parts = as_partition(row_parts, self.shape[0], parts)
         self.col_parts = as_partition(col_parts, self.shape[1], parts)
         self.output_layout = Layout(grid, Cut(("rows",), self.row_parts), Cut())
         self.input_layout = Layout(grid, Cut(("rows",), self.col_parts), Cut())
-        self.dense = ReplicatedWeights(self.output_layout)
+        self.weights = ReplicatedWeights(self.output_layout)
         self.column = grid.along("rows")
         self.stages = self.share(grid, parts)
 
@@ -116,12 +117,14 @@ class BroadcastRows(BlockRows):
         self.turns = upstream(self.column, self.roots)
         whole = self.pieces == 1
         self.A = self._in_turns(
-            self._load(self._windows()) if whole else self._pack(lambda: self._cut(self._read()))
+            load(grid, self.source, self._windows())
+            if whole
+            else pack(grid, self.dtype, lambda: self._cut(self._read()))
         )
 
     @cached_property
     def At(self) -> list[CSR]:
-        return self._in_turns(self._pack(lambda: self._cut(self._read_transposed())))
+        return self._in_turns(pack(self.grid, self.dtype, lambda: self._cut(self._read_transposed())))
 
     def _choose_pieces(self) -> int:
         """Into how many panels the rows of one rank are cut: nothing can hide the product with the last one

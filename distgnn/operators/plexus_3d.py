@@ -15,6 +15,7 @@ from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, nested
 from distgnn.operators import summed
 from distgnn.operators.dense import DistDense
+from distgnn.operators.loading import load
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ShardedWeights
@@ -65,7 +66,7 @@ class Plexus3D(DistSparse):
         y_parts: np.ndarray | None = None,
         odd: BlockSource | None = None,
     ) -> None:
-        self._place(grid, source)
+        super().__init__(grid, source)
         self.sources = (source,) if odd is None else (source, odd)
         if odd is not None and not self.shape[0] == self.shape[1] == odd.shape[0] == odd.shape[1]:
             raise ValueError(
@@ -91,7 +92,7 @@ class Plexus3D(DistSparse):
         )
         self.input_layout = Layout(self.grid, input_rows, Cut((feature,)))
         self.output_layout = Layout(self.grid, Cut((out,), rows), Cut((feature,)))
-        self.dense = ShardedWeights(self.grid, Cut((out,), rows), out, contract, feature)
+        self.weights = ShardedWeights(self.grid, Cut((out,), rows), out, contract, feature)
         self._window = (
             self.output_layout.row_range,
             Layout(self.grid, Cut((contract,), cols), Cut()).row_range,
@@ -108,7 +109,7 @@ class Plexus3D(DistSparse):
             if self.shape[0] != self.shape[1]:
                 raise ValueError(f"3d: only square matrices have further layers, this one is {self.shape}")
             rotated = object.__new__(Plexus3D)
-            rotated._place(self.grid, self.sources[key % len(self.sources)])
+            DistSparse.__init__(rotated, self.grid, self.sources[key % len(self.sources)])
             rotated._layers, rotated.sources = self._layers, self.sources
             rotated._arrange(key, self.parts)
             rotated.A  # as in the constructor
@@ -125,7 +126,7 @@ class Plexus3D(DistSparse):
         """This rank's shard of the adjacency matrix for this layer; layers 0, 3, 6 … (0, 6, 12 …) share one."""
         if self.number == self.period:
             return self.layer(0).A
-        return self._load([self._window])[0]
+        return load(self.grid, self.source, [self._window])[0]
 
     @cached_property
     def At(self) -> CSR:

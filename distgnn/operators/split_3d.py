@@ -12,6 +12,7 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.panels import SparsePanels, broadcast
 from distgnn.layout import Cut, Layout, as_partition, block
 from distgnn.operators.dense import DistDense
+from distgnn.operators.loading import load
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ReplicatedWeights
@@ -49,13 +50,13 @@ class Split3D(DistSparse):
         row_parts: np.ndarray | None = None,
         col_parts: np.ndarray | None = None,
     ) -> None:
-        self._place(grid, source)
+        super().__init__(grid, source)
         q, layers = grid.shape["rows"], grid.shape["fibers"]
         row_parts = as_partition(row_parts, self.shape[0], q * layers)
         col_parts = as_partition(col_parts, self.shape[1], q * layers)
         self.output_layout = Layout(grid, Cut(("rows", "fibers"), row_parts), Cut(("cols",)))
         self.input_layout = Layout(grid, Cut(("rows", "fibers"), col_parts), Cut(("cols",)))
-        self.dense = ReplicatedWeights(self.output_layout)
+        self.weights = ReplicatedWeights(self.output_layout)
         self.row, self.column, self.fiber = grid.along("cols"), grid.along("rows"), grid.along("fibers")
 
         i, j, k = grid.coords["rows"], grid.coords["cols"], grid.coords["fibers"]
@@ -63,7 +64,7 @@ class Split3D(DistSparse):
         # of this layer's pieces of H
         self.heights = [int(np.diff(col_parts)[s * layers + k]) for s in range(q)]
         rows = (int(self.pieces[0]), int(self.pieces[-1]))
-        mine = self._load([(rows, block(col_parts, j * layers + k))])
+        mine = load(grid, self.source, [(rows, block(col_parts, j * layers + k))])
         self.A = SparsePanels(grid, self.row, range(q), {j: mine[0]})
 
     @cached_property

@@ -13,6 +13,7 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.panels import SparsePanels, broadcast
 from distgnn.layout import Cut, Layout, as_partition, owner, refine
 from distgnn.operators.dense import DistDense
+from distgnn.operators.loading import load
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ReplicatedWeights
@@ -53,7 +54,7 @@ class Summa2D(DistSparse):
         col_parts: np.ndarray | None = None,
         inner_parts: np.ndarray | None = None,
     ) -> None:
-        self._place(grid, source)
+        super().__init__(grid, source)
         pr, pc = grid.shape["rows"], grid.shape["cols"]
         row_parts = as_partition(row_parts, self.shape[0], pr)
         col_parts = as_partition(col_parts, self.shape[1], pr)
@@ -62,7 +63,7 @@ class Summa2D(DistSparse):
         )
         self.output_layout = Layout(grid, Cut(("rows",), row_parts), Cut(("cols",)))
         self.input_layout = Layout(grid, Cut(("rows",), col_parts), Cut(("cols",)))
-        self.dense = ReplicatedWeights(self.output_layout)
+        self.weights = ReplicatedWeights(self.output_layout)
         self.row, self.column = grid.along("cols"), grid.along("rows")
 
         stages = refine(inner_parts, col_parts)
@@ -73,7 +74,7 @@ class Summa2D(DistSparse):
             self.H_stages.append((r, (first - int(col_parts[r]), last - int(col_parts[r]))))
         mine = [k for k, root in enumerate(self.A_roots) if root == self.row.rank]
         rows = self.output_layout.row_range
-        blocks = self._load([(rows, stages[k]) for k in mine])
+        blocks = load(grid, self.source, [(rows, stages[k]) for k in mine])
         self.A = SparsePanels(grid, self.row, self.A_roots, dict(zip(mine, blocks, strict=True)))
 
     @cached_property

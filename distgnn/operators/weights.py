@@ -71,7 +71,7 @@ class DenseProducts(ABC):
 
     @abstractmethod
     def backward(
-        self, T: DistDense, G: DistDense, W: DistDense | None, out: DistDense | None = None
+        self, T: DistDense, G: DistDense, W: DistDense | None = None, out: DistDense | None = None
     ) -> tuple[DistDense, DistDense | None]:
         """``(dW, dT) = (Tᵀ G, G Wᵀ)`` in one go, so that what both need travels once; no ``dT`` without
         ``W``; ``dT`` in ``out`` where that is given, which shares no memory with ``T`` and ``G``.
@@ -135,7 +135,7 @@ class ReplicatedWeights(DenseProducts):
         return Z
 
     def backward(
-        self, T: DistDense, G: DistDense, W: DistDense | None, out: DistDense | None = None
+        self, T: DistDense, G: DistDense, W: DistDense | None = None, out: DistDense | None = None
     ) -> tuple[DistDense, DistDense | None]:
         self.check(T, G, W)
         backend = self.grid.backend
@@ -184,7 +184,7 @@ class ShardedWeights(DenseProducts):
         return Z
 
     def backward(
-        self, T: DistDense, G: DistDense, W: DistDense | None, out: DistDense | None = None
+        self, T: DistDense, G: DistDense, W: DistDense | None = None, out: DistDense | None = None
     ) -> tuple[DistDense, DistDense | None]:
         self.check(T, G, W)
         shape = (T.shape[1], G.shape[1])

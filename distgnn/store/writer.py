@@ -239,7 +239,7 @@ class _Preparation:
         self._finish(content)
         return self.summary
 
-    # -- the parts, in the order they are written --------------------------------------------------------------------------
+    # -- the parts, in the order they are written ------------------------------------------------------------
 
     def _grid(self, shards: tuple[int, int] | None) -> ShardGrid:
         if shards is not None:
@@ -421,7 +421,7 @@ class _Preparation:
                 manifest.write(self.folder, content)
         self._stage("finish")
 
-    # -- inside ----------------------------------------------------------------------------------------------------------
+    # -- inside ----------------------------------------------------------------------------------------------
 
     def _describe(self) -> dict[str, Any]:
         source, labels = self.source, self.source.labels

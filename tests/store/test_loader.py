@@ -165,7 +165,7 @@ def test_memory_of_a_block_is_the_block(tmp_path: Path, monkeypatch: pytest.Monk
     assert peak < reserved + 1_000_000 < 2 * size
 
 
-# -- damage ------------------------------------------------------------------------------------------------------------------
+# -- damage --------------------------------------------------------------------------------------------------
 
 
 def test_no_such_store(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def assert_packed_alike(block: CSR, expected: CSR) -> None:
     np.testing.assert_array_equal(to_host(block.buffer), to_host(expected.buffer))
 
 
-# -- one rank ----------------------------------------------------------------------------------------------------------------
+# -- one rank ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_entries_that_cannot_be(window, dataset, position, value, message, tmp_p
         order.block(*window)
 
 
-# -- many ranks --------------------------------------------------------------------------------------------------------------
+# -- many ranks ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.ranks(1, 2, 4, 6, 8)

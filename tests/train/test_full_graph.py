@@ -18,7 +18,7 @@ from ..nn.problem import ALGORITHMS, Problem, each_grid
 PROBLEM = Problem()
 
 
-# -- equal answers ---------------------------------------------------------------------------------------------
+# -- equal answers -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -121,7 +121,7 @@ def test_matrices_that_take_turns_have_one_size(comm, backend):
             dg.distribute(even, grid, "3d", odd=MatrixSource(odd))
 
 
-# -- what an epoch's record says -------------------------------------------------------------------------------
+# -- what an epoch's record says -----------------------------------------------------------------------------
 
 
 @pytest.mark.ranks(4)
@@ -190,7 +190,7 @@ def test_nothing_to_train_on_is_an_error_on_every_rank(comm, backend):
         next(train(model, X, targets, make("adam"), 1))
 
 
-# -- mistakes others made --------------------------------------------------------------------------------------
+# -- mistakes others made ------------------------------------------------------------------------------------
 
 
 @pytest.mark.ranks(4)
