@@ -1,5 +1,6 @@
 # make demo   sets everything up and runs the main job
 # make test   sets everything up and runs all tests
+# make test-quick   the same for a selection that takes under a minute
 #
 # Needs Python >= 3.10 and a C compiler; MPI comes from the mpich wheel. To use a cluster's own MPI and launcher instead:
 #   make demo MPI= MPIEXEC="mpirun"     (with that MPI's mpi4py, or one built by: pip install --no-binary mpi4py mpi4py)
@@ -29,13 +30,18 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 crowded = $(shell test $(1) -gt $(CORES) && echo env MPIR_CVAR_ENABLE_HEAVY_YIELD=1)
 launch = $(call crowded,$(1)) $(MPIEXEC) -n $(1)
 
-.PHONY: demo test test-serial test-4 test-12 gpu-check lint lint-style lint-types lint-rooms install clean
+.PHONY: demo test test-quick test-serial test-4 test-12 gpu-check lint lint-style lint-types lint-rooms install clean
 .NOTPARALLEL:
 
 demo: $(VENV)/installed
 	$(call launch,$(RANKS)) $(BIN)/distgnn demo $(ARGS)
 
 test: test-serial test-4 test-12
+
+# Under a minute: every value of every parameter of every test once, on up to 4 ranks, no slow tests.
+test-quick: $(VENV)/installed-test
+	$(PYTEST) --quick $(ARGS)
+	$(call launch,4) $(PYTEST) $(MPI_TESTS) --quick --ranks-above 1 $(ARGS)
 
 test-serial: $(VENV)/installed-test
 	$(PYTEST) $(ARGS)

@@ -12,7 +12,6 @@ compared is the accuracy after the last update; nothing is chosen by it or by th
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import sys
@@ -24,6 +23,7 @@ import numpy as np
 from mpi4py import MPI
 
 from distgnn import cli
+from distgnn.bench import table
 from distgnn.comm.launch import install_abort_hook
 from distgnn.store import Store
 from distgnn.train.run import Job
@@ -40,7 +40,8 @@ SETTINGS = {
         "SAGE": "--sampler sage --fanout 10,10 --batch-size 32 --epochs 200",
         "SAGE, GCN layers": "--sampler sage --model gcn --fanout 10,10 --batch-size 32 --epochs 200",
         "LADIES": "--sampler ladies --fanout 256,256 --batch-size 32 --epochs 200",
-        "LADIES, counts": "--sampler ladies --importance counts --fanout 256,256 --batch-size 32 --epochs 200",
+        "LADIES, counts": "--sampler ladies --importance counts --fanout 256,256 "
+        "--batch-size 32 --epochs 200",
         "FastGCN": "--sampler fastgcn --fanout 400,400 --batch-size 32 --epochs 200",
         "SAINT": "--sampler saint --fanout 1000 --batch-size 32 --epochs 200",
     },
@@ -55,28 +56,25 @@ SETTINGS = {
 
 def main() -> None:
     install_abort_hook()
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("stores", nargs="+")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
-    lines = [line for path in args.stores for line in table(comm, path, args.seeds)]
+    lines = [line for path in args.stores for line in rows_of(comm, path, args.seeds)]
     if comm.rank == 0:
         command = f"mpiexec -n {comm.size} python {shlex.join(sys.argv)}"
         title = f"## {comm.size} rank{'s' if comm.size > 1 else ''}"
         text = "\n".join([title, "", f"`{command}`, {date.today()}", "", *lines, ""])
-        print(text, flush=True)
-        if args.out:
-            with args.out.open("a") as file:
-                file.write(text + "\n")
+        table.publish(args, text)
 
 
-def table(comm: MPI.Intracomm, path: str, seeds: int) -> list[str]:
+def rows_of(comm: MPI.Intracomm, path: str, seeds: int) -> list[str]:
     """One store, all of its settings."""
     store = Store(path)
     kind = "planetoid" if store.manifest["split"]["train"] < store.n / 10 else "other"
-    lines = [f"{Path(path).stem}: {store.n:,} nodes, {store.nnz:,} non-zeros, {store.width} features; {COMMON[kind]}", "",
+    facts = f"{store.n:,} nodes, {store.nnz:,} non-zeros, {store.width} features"
+    lines = [f"{Path(path).stem}: {facts}; {COMMON[kind]}", "",
              "| training | flags | test accuracy, % | by seed |", "|---|---|---:|---|"]  # fmt: skip
     for name, flags in SETTINGS[kind].items():
         words = [*COMMON[kind].split(), *flags.split()]

@@ -15,23 +15,21 @@ shard.
 
 from __future__ import annotations
 
-import argparse
-import shlex
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 
 from distgnn import gallery
-from distgnn.bench import timing
+from distgnn.bench import table
 from distgnn.store import Store, prepare
 from distgnn.store.importers import open_source
 from distgnn.store.inspect import describe
 from distgnn.store.writer import parse_shards
 
 BARE = {"features": 0, "classes": 0}
+MILD = (0.45, 0.22, 0.22, 0.11)  # R-MAT's quadrants without a hub
 ORDERS = ("original", "random", "double")
 GRAPHS: dict[str, tuple[str, Callable[[], gallery.GeneratedGraph]]] = {
     "road": ("road map, tiles of 32 x 32 cells", lambda: gallery.RoadMap(4_000_000, **BARE)),
@@ -50,13 +48,13 @@ GRAPHS: dict[str, tuple[str, Callable[[], gallery.GeneratedGraph]]] = {
     "rmat-24": ("R-MAT, scale 24", lambda: gallery.RMat(1 << 24, degree=4, scramble=False, **BARE)),
     "rmat-24-even": (
         "R-MAT, scale 24, quadrants 0.45, 0.22, 0.22, 0.11",
-        lambda: gallery.RMat(1 << 24, degree=4, probabilities=(0.45, 0.22, 0.22, 0.11), scramble=False, **BARE),
+        lambda: gallery.RMat(1 << 24, degree=4, probabilities=MILD, scramble=False, **BARE),
     ),
 }  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
     parser.add_argument("--grid", type=parse_shards, default=(8, 8))
     parser.add_argument(
@@ -64,24 +62,27 @@ def main() -> None:
         type=Path,
         help="where to make graphs and stores (default: the system's temporary folder)",
     )
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     lines = [
-        f"## {date.today()}: `python benchmarks/balance.py {shlex.join(sys.argv[1:])}`",
-        "",
-        f"{timing.machine()}. Non-zeros of the fullest of {args.grid[0]} x {args.grid[1]} shards over their mean; self-loops "
+        table.heading(args)
+        + f". Non-zeros of the fullest of {args.grid[0]} x {args.grid[1]} shards over their mean; self-loops "
         "added. `double`: even layers / odd layers.",
         "",
-        "| graph | nodes | non-zeros | original | random | with self-loops only uneven | double | largest row / mean shard |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        *table.columns(
+            "graph",
+            "nodes",
+            "non-zeros",
+            "original",
+            "random",
+            "with self-loops only uneven",
+            "double",
+            "largest row / mean shard",
+        ),
     ]
     for name in args.graphs:
         lines.append(row(name, args.grid, args.scratch))
     text = "\n".join(lines) + "\n\n"
-    print(text)
-    if args.out:
-        with args.out.open("a") as file:
-            file.write(text)
+    table.publish(args, text)
 
 
 def row(name: str, grid: tuple[int, int], scratch: Path | None) -> str:
@@ -97,8 +98,10 @@ def row(name: str, grid: tuple[int, int], scratch: Path | None) -> str:
     n, nnz = facts["n"], facts["nnz"]
     even, odd = (version["cuts"][0]["balance"] for version in double["versions"])
     return (
-        f"| {title} | {n:,} | {nnz:,} | {original['cuts'][0]['balance']:.2f} | {random['cuts'][0]['balance']:.2f} "
-        f"| {one_permutation(n, nnz, grid):.2f} | {even:.4f} / {odd:.4f} | {max(grid) * facts['degrees']['max'] / nnz:.2%} |"
+        f"| {title} | {n:,} | {nnz:,} | {original['cuts'][0]['balance']:.2f} | "
+        f"{random['cuts'][0]['balance']:.2f} "
+        f"| {one_permutation(n, nnz, grid):.2f} | {even:.4f} / {odd:.4f} | "
+        f"{max(grid) * facts['degrees']['max'] / nnz:.2%} |"
     )
 
 

@@ -18,7 +18,6 @@ import shlex
 import sys
 from collections.abc import Iterator
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from overlap import GRAPHS
 
 import distgnn as dg
 from distgnn.arrays.tuning import TUNING
-from distgnn.bench import timing
+from distgnn.bench import table, timing
 from distgnn.bench.epochs import epochs
 from distgnn.comm.launch import install_abort_hook
 from distgnn.operators import make_grid
@@ -37,7 +36,7 @@ WHOLE = 1 << 40  # rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("--graph", choices=list(GRAPHS), default="rmat")
     parser.add_argument("--scale", type=int, default=16, help="log2 of the nodes")
     parser.add_argument(
@@ -47,17 +46,12 @@ def main() -> None:
     parser.add_argument("--grids", nargs="+", default=["2x2x1"])
     parser.add_argument("--block-rows", type=int, nargs="+", default=[1024, 4096, 16384])
     parser.add_argument("--epochs", type=int, default=4, help="timed epochs of each, after one to warm up")
-    parser.add_argument("--name", default="", help="what to call the network in the results")
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
     A = GRAPHS[args.graph](1 << args.scale, args.degree)
     text = "".join(report(grid, measure(comm, A, grid, args), comm.size, args) for grid in args.grids)
     if comm.rank == 0:
-        print(text)
-        if args.out:
-            with args.out.open("a") as file:
-                file.write(text)
+        table.publish(args, text)
 
 
 def measure(comm: MPI.Intracomm, A: Any, shape: str, args: argparse.Namespace) -> dict[str, np.ndarray]:
@@ -98,13 +92,17 @@ def report(shape: str, medians: dict[Any, np.ndarray], ranks: int, args: argpars
     lines = [
         f"## {args.name or 'no name'}: {args.graph}, 3d {shape} ({date.today()})",
         "",
-        f"`mpiexec -n {ranks} python benchmarks/blocked.py {shlex.join(sys.argv[1:])}`; {timing.machine()}. {args.graph} "
-        f"2^{args.scale}, about {args.degree:g} non-zeros per node, widths {widths}; {4e-6 * words:.1f} MB received per rank and "
-        f"epoch; medians of {args.epochs} epochs in turns, of the slowest rank. By default a product has {TUNING.sum_blocks} "
+        f"`mpiexec -n {ranks} python benchmarks/blocked.py {shlex.join(sys.argv[1:])}`; {timing.machine()}. "
+        f"{args.graph} "
+        f"2^{args.scale}, about {args.degree:g} non-zeros per node, widths {widths}; {4e-6 * words:.1f} MB "
+        "received per rank and "
+        f"epoch; medians of {args.epochs} epochs in turns, of the slowest rank. By default a product has "
+        f"{TUNING.sum_blocks} "
         f"blocks, or more where they would be over {TUNING.sum_chunk >> 20} MiB.",
         "",
-        "| rows of a block | sums | seconds per epoch | against whole | exposed communication |",
-        "|---:|---|---:|---:|---:|",
+        *table.columns(
+            "rows of a block", "sums", "seconds per epoch", "against whole", "exposed communication"
+        ),
         f"| whole | when all is there | {whole:.3f} | 1.00 | {exposed_whole:.3f} s |",
     ]
     for (name, overlap), (seconds, exposed, _) in medians.items():

@@ -20,10 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
+from distgnn.bench import table
 from distgnn.nn.features import normalize_rows
 from distgnn.nn.optim import Adam
 from distgnn.nn.reference import GCNReference
@@ -39,6 +37,15 @@ from distgnn.store import load_targets
 from distgnn.train.full_graph import train
 
 HIDDEN, DROPOUT, DECAY, LR, EPOCHS = 16, 0.5, [5e-4, 0.0], 0.01, 200
+
+COLUMNS = (
+    "algorithm",
+    "grid",
+    "test accuracy, %",
+    "largest relative difference of a loss",
+    "of an accuracy, points",
+    "epoch, ms",
+)
 
 
 def problem(store: dg.Store) -> str:
@@ -100,29 +107,6 @@ def row(name: str, shape: str, run: dict[str, Any], reference: dict[str, np.ndar
     return "| " + " | ".join([*cells, f"{1000 * run['seconds']:.1f}"]) + " |"
 
 
-def command(ranks: int) -> str:
-    """How this was launched, with the MPI settings that matter for its speed."""
-    settings = [
-        f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("MPIR_CVAR_")
-    ]
-    program = os.path.relpath(sys.argv[0], Path(__file__).resolve().parents[1])
-    return " ".join([*settings, "mpiexec", "-n", str(ranks), "python", program, *sys.argv[1:]])
-
-
-def machine() -> str:
-    model = platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [
-            line.split(":", 1)[1].strip()
-            for line in cpuinfo.read_text().splitlines()
-            if line.startswith("model name")
-        ]
-        model = names[0] if names else model
-    library = MPI.Get_library_version().split("\n")[0].split()
-    return f"{model}, {os.cpu_count()} cores; {' '.join(library)}; NumPy {np.__version__}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("store")
@@ -134,14 +118,12 @@ def main() -> None:
     parser.add_argument(
         "--serial", type=Path, default=Path("cora-serial.npz"), help="where the serial curves are kept"
     )
-    parser.add_argument("--out", type=Path, help="append the section to this file")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
     store = dg.Store(args.store)
     reference = serial(store, args.seeds, args.serial) if comm.rank == 0 else None
     comm.Barrier()
     rows = []
-    started = time.strftime("%Y-%m-%d")
     for name in args.algorithms.split(","):
         for sizes in grids(name, comm.size)[: None if args.all_grids else 1]:
             run = distributed(store, make_grid(comm, name, sizes), name, args.seeds)
@@ -151,17 +133,15 @@ def main() -> None:
     if reference is None:
         return
     serial_mean, serial_deviation = 100 * reference["accuracy"].mean(), 100 * reference["accuracy"].std()
-    section = "\n".join([
-        f"## {comm.size} rank{'s' * (comm.size > 1)}", "",
-        f"`{command(comm.size)}`, {started}, {machine()}", "",
-        f"Serial reference: test accuracy {serial_mean:.2f} ± {serial_deviation:.2f} % over {args.seeds} seeds.", "",
-        "| algorithm | grid | test accuracy, % | largest relative difference of a loss | of an accuracy, points | epoch, ms |",
-        "|---|---|---|---|---|---|", *rows, "",
-    ])  # fmt: skip
-    print(section)
-    if args.out:
-        with open(args.out, "a", encoding="utf-8") as file:
-            file.write(section + "\n")
+    lines = [
+        table.heading(args, comm.size)
+        + f". Serial reference: test accuracy {serial_mean:.2f} ± {serial_deviation:.2f} % "
+        f"over {args.seeds} seeds.",
+        "",
+        *table.columns(*COLUMNS),
+        *rows,
+    ]
+    table.publish(args, "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -13,17 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
-import sys
 import tempfile
-from datetime import date
 from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
 from distgnn import cli
-from distgnn.bench import timing
+from distgnn.bench import table
 from distgnn.comm.launch import install_abort_hook
 from distgnn.store import Store
 from distgnn.train.run import Job
@@ -37,20 +34,14 @@ NETWORK = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("store", help="with the orders random and double")
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
     curves = {(grid, order): curve(comm, args.store, grid, order) for grid in GRIDS for order in ORDERS}
     if comm.rank == 0:
-        text = report(
-            serial(args.store), {key: losses for key, losses in curves.items() if losses}, args.store
-        )
-        print(text)
-        if args.out:
-            with args.out.open("a") as file:
-                file.write(text)
+        text = report(serial(args.store), {key: losses for key, losses in curves.items() if losses}, args)
+        table.publish(args, text)
 
 
 def job(comm: MPI.Intracomm, store: str, grid: str, order: str, *more: str) -> Job:
@@ -89,24 +80,27 @@ def serial(store: str) -> list[float]:
     ]
 
 
-def report(expected: list[float], curves: dict[tuple[str, str], list[float]], path: str) -> str:
+def report(
+    expected: list[float], curves: dict[tuple[str, str], list[float]], args: argparse.Namespace
+) -> str:
     """Markdown."""
-    store = Store(path)
+    store = Store(args.store)
     shown = (1, 2, 5, EPOCHS)
     lines = [
-        f"## {date.today()}: `mpiexec -n {MPI.COMM_WORLD.size} python benchmarks/curves.py {shlex.join(sys.argv[1:])}`",
-        "",
-        f"{timing.machine()}. {store.n:,} nodes, {store.nnz:,} non-zeros, {store.width} features, {store.classes} classes; "
+        table.heading(args, MPI.COMM_WORLD.size)
+        + f". {store.n:,} nodes, {store.nnz:,} non-zeros, {store.width} features, {store.classes} classes; "
         f"`train --algorithm 3d {NETWORK}` in float32.",
         "",
-        f"| grid | order | {' | '.join(f'loss {epoch}' for epoch in shown)} | largest relative difference in {EPOCHS} epochs |",
+        f"| grid | order | {' | '.join(f'loss {epoch}' for epoch in shown)} | largest relative difference in "
+        f"{EPOCHS} epochs |",
         "|---|---|" + "---:|" * (len(shown) + 1),
         f"| serial, float64 | | {' | '.join(f'{expected[epoch - 1]:.7f}' for epoch in shown)} | |",
     ]
     for (grid, order), losses in curves.items():
         largest = np.max(np.abs(np.subtract(losses, expected)) / np.abs(expected))
         lines.append(
-            f"| {grid} | {order} | {' | '.join(f'{losses[epoch - 1]:.7f}' for epoch in shown)} | {largest:.1e} |"
+            f"| {grid} | {order} | {' | '.join(f'{losses[epoch - 1]:.7f}' for epoch in shown)} | "
+            f"{largest:.1e} |"
         )
     return "\n".join(lines) + "\n\n"
 

@@ -10,17 +10,11 @@ on the nodes alone, computation on the edges.
 
 from __future__ import annotations
 
-import argparse
-import shlex
-import sys
-from datetime import date
-from pathlib import Path
-
 import numpy as np
 import scipy.sparse as sp
 from mpi4py import MPI
 
-from distgnn.bench import timing
+from distgnn.bench import table
 from distgnn.bench.epochs import epochs
 from distgnn.nn.reference import normalize
 from distgnn.operators import make_grid
@@ -29,12 +23,11 @@ EXPONENT, LEAST_DEGREE = 2.6, 5.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("--nodes", type=int, default=1 << 15)
     parser.add_argument("--scales", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 128])
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 128, 40])
     parser.add_argument("--epochs", type=int, default=5, help="timed epochs after one to warm up")
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
     grid = make_grid(comm, "1d")
@@ -56,20 +49,24 @@ def main() -> None:
         del records, A
     if comm.rank == 0:
         lines = [
-            f"# {date.today()}: `mpiexec -n {comm.size} python benchmarks/density.py {shlex.join(sys.argv[1:])}`",
-            "",
-            f"{timing.machine()}. {args.nodes:,} nodes, widths {'-'.join(map(str, args.widths))}, dropout 0.5, `1d` on "
+            table.heading(args, comm.size)
+            + f". {args.nodes:,} nodes, widths {'-'.join(map(str, args.widths))}, dropout 0.5, `1d` on "
             f"{comm.size} rank(s) of this machine; median of {args.epochs} epochs, slowest rank.",
             "",
-            "| edges times | non-zeros | per node | seconds per epoch | ns per non-zero | SpMM | GEMM | exposed communication |",
-            "|---:|---:|---:|---:|---:|---:|---:|---:|",
+            *table.columns(
+                "edges times",
+                "non-zeros",
+                "per node",
+                "seconds per epoch",
+                "ns per non-zero",
+                "SpMM",
+                "GEMM",
+                "exposed communication",
+            ),
             *rows,
         ]
         text = "\n".join(lines) + "\n\n"
-        print(text)
-        if args.out:
-            with args.out.open("a") as file:
-                file.write(text)
+        table.publish(args, text)
 
 
 def arxiv_like(nodes: int, scale: int, seed: int = 0) -> sp.csr_array:

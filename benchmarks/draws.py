@@ -11,16 +11,14 @@ FastGCN their squares count.
 
 from __future__ import annotations
 
-import argparse
-import shlex
 import sys
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.bench import table
 from distgnn.gallery import rmat
 from distgnn.nn.reference import normalize
 from distgnn.sampling import FastGCN, GraphSage, Ladies, Replicated, Saint, Sample
@@ -29,30 +27,37 @@ from distgnn.train import Minibatches
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "sampling"))
 from exact import p_value, p_value_inclusion, subset_probabilities
 
+COLUMNS = (
+    "sampler",
+    "largest weight / smallest",
+    "drawn of",
+    "p of sets, by seed",
+    "p of inclusions",
+    "repeats",
+    "wrong sizes",
+)
 COUNTS = (1, 2, 4)
 BATCH = np.array([1, 3, 4])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("--draws", type=int, default=100_000)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     lines = [
-        f"## {date.today()}: `python {shlex.join(sys.argv)}`", "", f"{args.draws:,} draws each, {args.seeds} seeds.", "",
-        "| sampler | largest weight / smallest | drawn of | p of sets, by seed | p of inclusions | repeats | wrong sizes |",
-        "|---|---:|---:|---|---|---:|---:|", *frequencies(args.draws, args.seeds), "",
-        "Mean of so many samples of a LADIES layer, `Z = A H` of a batch of 64 of an R-MAT graph, 64 vertices drawn among their",
-        "neighbours: relative difference (Frobenius) from the full product, which falls as one over the root of their number if",
+        table.heading(args) + f". {args.draws:,} draws each, {args.seeds} seeds.", "",
+        *table.columns(*COLUMNS), *frequencies(args.draws, args.seeds), "",
+        "Mean of so many samples of a LADIES layer, `Z = A H` of a batch of 64 of an R-MAT graph, 64 "
+        "vertices drawn among their",
+        "neighbours: relative difference (Frobenius) from the full product, which falls as one over the root "
+        "of their number if",
         "there is no bias.", "",
-        "| draws | rescaled (default), zou | rescaled, counts | not rescaled |", "|---:|---:|---:|---:|", *convergence(), "", "",
+        *table.columns("draws", "rescaled (default), zou", "rescaled, counts", "not rescaled"),
+        *convergence(), "", "",
     ]  # fmt: skip
     text = "\n".join(lines)
-    print(text)
-    if args.out:
-        with args.out.open("a") as file:
-            file.write(text)
+    table.publish(args, text)
 
 
 def graph() -> sp.csr_array:
@@ -98,7 +103,8 @@ def frequencies(draws: int, seeds: int) -> Iterator[str]:
                 inclusions.append(f"{p_value_inclusion(inside, exact):.3f}")
             positive = weights[weights > 0]
             ratio, of = f"{positive.max() / positive.min():.3g}", f"{count} of {positive.size}"
-            yield f"| {name} | {ratio} | {of} | {' '.join(sets)} | {' '.join(inclusions)} | {repeats} | {wrong} |"
+            cells = name, ratio, of, " ".join(sets), " ".join(inclusions), repeats, wrong
+            yield f"| {' | '.join(map(str, cells))} |"
 
 
 def picked(sample: Sample, name: str) -> np.ndarray:

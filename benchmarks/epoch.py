@@ -9,14 +9,8 @@ else the machine does hits all alike.
 
 from __future__ import annotations
 
-import argparse
-import os
-import shlex
-import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import date
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +19,7 @@ from mpi4py import MPI
 
 import distgnn as dg
 from distgnn import gallery
-from distgnn.bench import timing
+from distgnn.bench import table, timing
 from distgnn.local import host
 from distgnn.nn.optim import Adam
 from distgnn.nn.reference import normalize
@@ -35,9 +29,7 @@ LR, WEIGHT_DECAY = 0.01, 5e-4
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table.arguments(__doc__)
     parser.add_argument("--scale", type=int, default=16, help="log2 of the nodes")
     parser.add_argument(
         "--degree", type=float, default=32, help="non-zeros per node before duplicates are merged"
@@ -46,7 +38,6 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--epochs", type=int, default=5, help="timed epochs of each, after one to warm up")
     parser.add_argument("--clock", choices=list(timing.CLOCKS), default="wall")
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
 
     graph = gallery.rmat(1 << args.scale, degree=args.degree)
@@ -64,10 +55,7 @@ def main() -> None:
         print(f"without PyTorch Geometric: {error}")
     samples = timing.in_turns(runs, 0, args.epochs, args.clock)
     text = report(samples, phases[1:], normalize(graph.A).nnz, args)
-    print(text)
-    if args.out:
-        with args.out.open("a") as file:
-            file.write(text)
+    table.publish(args, text)
 
 
 def ours(
@@ -129,16 +117,14 @@ def report(samples: dict[str, list[float]], phases: list[dict[str, float]], nnz:
     best = {name: float(np.median(times)) for name, times in samples.items()}
     total = sum(record["total"] for record in phases)
     share = {name: sum(record[name] for record in phases) / total for name in phases[0] if name != "total"}
-    command = f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', '')} python benchmarks/epoch.py {shlex.join(sys.argv[1:])}"
     widths = "-".join(map(str, args.widths))
     lines = [
-        f"# {date.today()}: `{command}`",
+        table.heading(args)
+        + f"; {host.threads()} thread(s). R-MAT 2^{args.scale}, {nnz} non-zeros with self-loops, "
+        f"widths {widths}, dropout {args.dropout}; median of {args.epochs} epochs in turns, {args.clock} "
+        "clock.",
         "",
-        f"{timing.machine()}; {host.threads()} thread(s). R-MAT 2^{args.scale}, {nnz} non-zeros with self-loops, "
-        f"widths {widths}, dropout {args.dropout}; median of {args.epochs} epochs in turns, {args.clock} clock.",
-        "",
-        "| | seconds per epoch | distgnn is faster by |",
-        "|---|---:|---:|",
+        *table.columns("", "seconds per epoch", "distgnn is faster by"),
         *(f"| {name} | {seconds:.4f} | {seconds / best['distgnn']:.2f} |" for name, seconds in best.items()),
         "",
         "distgnn's time: " + ", ".join(f"{name} {part:.0%}" for name, part in share.items()) + ".",

@@ -15,13 +15,13 @@ import argparse
 import shlex
 import sys
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
+from distgnn.bench import table
 from distgnn.comm.launch import install_abort_hook
 from distgnn.gallery import rmat
 from distgnn.layout import Cut, Layout, partition
@@ -32,13 +32,12 @@ from distgnn.sampling.spgemm import Partitioned
 
 def main() -> None:
     install_abort_hook()
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("--nodes", type=int, default=1 << 15)
     parser.add_argument("--degree", type=int, default=16)
     parser.add_argument("--features", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--bulk", type=int, default=32, help="minibatches")
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
     A = rmat(args.nodes, degree=args.degree, features=0, classes=0).A
@@ -48,7 +47,8 @@ def main() -> None:
     sage = sp.csr_array(
         (np.ones(batches.size), batches.reshape(-1), np.arange(batches.size + 1)), (batches.size, args.nodes)
     )
-    ladies = sp.csr_array((np.ones(batches.size), batches.reshape(-1), np.arange(0, batches.size + 1, batches.shape[1])),
+    bounds = np.arange(0, batches.size + 1, batches.shape[1])
+    ladies = sp.csr_array((np.ones(batches.size), batches.reshape(-1), bounds),
                           (args.bulk, args.nodes))  # fmt: skip
     products: list[str] = []
     fetches: list[str] = []
@@ -61,10 +61,7 @@ def main() -> None:
         grid.free()
     if comm.rank == 0:
         text = report(A, products, fetches, comm.size, args)
-        print(text, flush=True)
-        if args.out:
-            with args.out.open("a") as file:
-                file.write(text)
+        table.publish(args, text)
 
 
 def multiply(grid: dg.Grid, A: sp.csr_array, name: str, Q: sp.csr_array) -> str:
@@ -89,7 +86,8 @@ def product_words(A: sp.csr_array, Qs: list[sp.csr_array], grid: dg.Grid) -> lis
     read = [np.isin(np.arange(A.shape[0]), Q.indices) for Q in Qs]
     mine = read[i] & (column == j) & (block != i)
     asked = sum(int((other & (column == j) & (block == i)).sum()) for k, other in enumerate(read) if k != i)
-    partial = [Qs[i].shape[0] + 2 * (sp.csr_array(Qs[i] @ sp.diags_array((column == r).astype(float))) @ A).nnz
+    only = [sp.diags_array((column == r).astype(float)) for r in range(c)]
+    partial = [Qs[i].shape[0] + 2 * (sp.csr_array(Qs[i] @ only[r]) @ A).nnz
                for r in range(c) if r != j]  # fmt: skip
     return [asked + int(mine.sum()), 2 * int(np.diff(A.indptr)[mine].sum()), sum(partial)]
 
@@ -126,8 +124,10 @@ def fetch(grid: dg.Grid, A: sp.csr_array, batches: np.ndarray, f: int) -> str:
     total, even = table[:, 0].sum(), table[:, 2].sum() * f / P
     steps = len(batches) // P
     return (
-        f"| {c} | {rows} x {c} | {total / c / steps:,.0f} | {even * (P // c - 1) / steps:,.0f} | {total / P / steps:,.0f} "
-        f"| {even * (1 - c / P) / steps:,.0f} | {table[:, 1].sum() / P / steps:,.0f} | {table[:, 3].max() / steps:.0f} |"
+        f"| {c} | {rows} x {c} | {total / c / steps:,.0f} | {even * (P // c - 1) / steps:,.0f} | "
+        f"{total / P / steps:,.0f} "
+        f"| {even * (1 - c / P) / steps:,.0f} | {table[:, 1].sum() / P / steps:,.0f} | "
+        f"{table[:, 3].max() / steps:.0f} |"
     )
 
 
@@ -144,8 +144,10 @@ def report(
     lines = [
         f"## R-MAT, {A.shape[0]:,} nodes, {A.nnz:,} non-zeros, on {ranks} ranks ({date.today()})",
         "",
-        f"`mpiexec -n {ranks} python benchmarks/fetching.py {shlex.join(sys.argv[1:])}`; {args.bulk} minibatches of "
-        f"{args.batch_size} vertices, {args.features} features. Words received; on every rank equal to the formula.",
+        f"`mpiexec -n {ranks} python benchmarks/fetching.py {shlex.join(sys.argv[1:])}`; {args.bulk} "
+        "minibatches of "
+        f"{args.batch_size} vertices, {args.features} features. Words received; on every rank equal to the "
+        "formula.",
         "",
         "Products Q A, words of all ranks together:",
         "",
@@ -155,7 +157,8 @@ def report(
         "",
         "Feature fetching, means per step (a minibatch on every rank):",
         "",
-        "| c | grid | words in a process column | D₀ f (P/c - 1) | words per rank | D₀ f (1 - c/P) | row numbers per rank "
+        "| c | grid | words in a process column | D₀ f (P/c - 1) | words per rank | D₀ f (1 - c/P) | row "
+        "numbers per rank "
         "| messages of the busiest rank |",
         "|" + "---:|" * 8,
         *fetches,

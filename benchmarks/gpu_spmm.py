@@ -15,13 +15,11 @@ launches to fill some milliseconds. What the columns say:
 
 from __future__ import annotations
 
-import argparse
 import math
 import platform
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +28,7 @@ import scipy.sparse as sp
 from distgnn import gallery
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
+from distgnn.bench import table
 from distgnn.local import cuda
 from distgnn.local.cuda import csr, launch
 
@@ -52,7 +51,7 @@ def uniform(n: int, degree: int) -> sp.csr_array:
 
 
 def graph(name: str) -> sp.csr_array:
-    """rmat-K, uniform-K, dense-K (degree 128), sbm-K or road-K with 2^K nodes, as a matrix of random values."""
+    """rmat-K, uniform-K, dense-K (degree 128), sbm-K or road-K with 2^K nodes; values are random."""
     kind, _, exponent = name.partition("-")
     n = 1 << int(exponent)
     if kind in ("uniform", "dense"):
@@ -298,13 +297,12 @@ def run(
 
 def device_name(xp: Any) -> str:
     properties = xp.cuda.runtime.getDeviceProperties(xp.cuda.Device().id)
-    return f"{properties['name'].decode()}, CUDA {xp.cuda.runtime.runtimeGetVersion()}, driver {xp.cuda.runtime.driverGetVersion()}"
+    cuda, driver = xp.cuda.runtime.runtimeGetVersion(), xp.cuda.runtime.driverGetVersion()
+    return f"{properties['name'].decode()}, CUDA {cuda}, driver {driver}"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table.arguments(__doc__)
     parser.add_argument(
         "--graphs", nargs="+", default=GRAPHS, help="rmat-K uniform-K dense-K sbm-K road-K: 2^K nodes"
     )
@@ -312,7 +310,6 @@ def main() -> int:
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--variants", action="store_true", help="also every variant that the tuner tries")
-    parser.add_argument("--out", type=Path, help="append the tables to this Markdown file")
     arguments = parser.parse_args()
     if "cupy" not in backend.available():
         print("gpu_spmm: no GPU here, or no CuPy", file=sys.stderr)

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shlex
 import sys
 from collections.abc import Callable
-from datetime import date
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -22,7 +19,7 @@ from mpi4py import MPI
 
 import distgnn as dg
 from distgnn.arrays import backend
-from distgnn.bench import spmm, timing
+from distgnn.bench import spmm, table, timing
 from distgnn.layout import Cut, Layout, partition
 from distgnn.local import host
 from distgnn.nn import dropout, loss, optim, relu
@@ -33,23 +30,19 @@ ON = backend.get("numpy")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table.arguments(__doc__)
     parser.add_argument(
         "--graph", nargs="+", default=["rmat-15", "rmat-17", "rmat-20", "uniform-20", "road-18"]
     )
     parser.add_argument("--seconds", type=float, default=0.4, help="for each line, all its columns in turns")
     parser.add_argument("--clock", choices=list(timing.CLOCKS), default="wall")
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     lines = [
-        f"# {date.today()}: `python benchmarks/host_versions.py {shlex.join(sys.argv[1:])}`",
-        "",
-        f"{timing.machine()}; {host.built().isas()[host.isa()]} kernels, {host.threads()} thread(s), "
+        table.heading(args) + f"; {host.built().isas()[host.isa()]} kernels, {host.threads()} thread(s), "
         "float32; the best of calls in turns.",
         "",
-        "GFLOP/s by the non-zeros that a product prefetches ahead (0: kernels without prefetching, up to two vectors a row):",
+        "GFLOP/s by the non-zeros that a product prefetches ahead (0: kernels without prefetching, up to two "
+        "vectors a row):",
         "",
         "| graph | f | " + " | ".join("by width" if d < 0 else str(d) for d in DISTANCES) + " |",
         "|---|---:|" + "---:|" * len(DISTANCES),
@@ -60,32 +53,29 @@ def main() -> None:
             lines.append(line(name, A, width, ahead(A, width), args))
     lines += [
         "",
-        "GFLOP/s with B where NumPy's large arrays begin, 16 bytes after a cache line; at a cache line; there with rows padded",
+        "GFLOP/s with B where NumPy's large arrays begin, 16 bytes after a cache line; at a cache line; "
+        "there with rows padded",
         "to cache lines; and with such a copy of B made in the product:",
         "",
-        "| graph | f | off a line | at a line | padded | copied |",
-        "|---|---:|---:|---:|---:|---:|",
+        *table.columns("graph", "f", "off a line", "at a line", "padded", "copied"),
     ]
     for name, A in graphs.items():
         for width in (16, 32, 64, *PADDED):
             lines.append(line(name, A, width, placed(A, width), args))
     lines += [
         "",
-        "Milliseconds of passes over 65,536 x 128 numbers (Adam: 16,384 x 128; loss: x 32, a third of the rows), and the",
+        "Milliseconds of passes over 65,536 x 128 numbers (Adam: 16,384 x 128; loss: x 32, a third of the "
+        "rows), and the",
         "memory that the kernel reads and writes per second:",
         "",
-        "| pass | NumPy | kernel | GB/s |",
-        "|---|---:|---:|---:|",
+        *table.columns("pass", "NumPy", "kernel", "GB/s"),
     ]
     for name, (run, moved) in passes().items():
         times = timing.in_turns({"NumPy": without_kernels(run), "kernel": run}, args.seconds, 5, args.clock)
         numpy, kernel = min(times["NumPy"]), min(times["kernel"])
         lines.append(f"| {name} | {1e3 * numpy:.1f} | {1e3 * kernel:.1f} | {moved / kernel / 1e9:.0f} |")
     text = "\n".join(lines) + "\n\n"
-    print(text)
-    if args.out:
-        with args.out.open("a") as file:
-            file.write(text)
+    table.publish(args, text)
 
 
 def line(

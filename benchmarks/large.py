@@ -7,7 +7,6 @@ The folder is made, and removed again unless ``--keep`` is given. Prints a Markd
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -16,6 +15,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from distgnn.bench import table
 
 MIB = 2**20
 
@@ -38,7 +39,7 @@ def disk(path: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--nodes", type=int, default=4_000_000)
     parser.add_argument("--edges", type=int, default=32_000_000)
@@ -55,10 +56,12 @@ def main() -> None:
     distgnn = [sys.executable, "-m", "distgnn"]
     mpiexec = str(Path(sys.executable).with_name("mpiexec"))
     print(
-        f"R-MAT, {args.nodes:,} nodes, {args.edges:,} undirected edges drawn, {args.features} features, hidden {args.hidden},"
+        f"R-MAT, {args.nodes:,} nodes, {args.edges:,} undirected edges drawn, {args.features} features, "
+        f"hidden {args.hidden},"
     )
     print(
-        f"{args.layers} layers; {args.ranks} ranks; {platform.processor() or platform.machine()}, {os.cpu_count()} cores.\n"
+        f"{args.layers} layers; {args.ranks} ranks; {platform.processor() or platform.machine()}, "
+        f"{os.cpu_count()} cores.\n"
     )
     print("| stage | seconds | peak memory, MiB | |\n| --- | ---: | ---: | --- |", flush=True)
     try:
@@ -93,7 +96,8 @@ def main() -> None:
             peaks = [p / MIB for p in end["peak_bytes"]]
             losses = ", ".join(f"{event['loss']:.4f}" for event in epochs)
             print(
-                f"| train `{algorithm}` | {seconds:.0f} | {sum(peaks):.0f} together ({', '.join(f'{p:.0f}' for p in peaks)}) | "
+                f"| train `{algorithm}` | {seconds:.0f} | {sum(peaks):.0f} together "
+                f"({', '.join(f'{p:.0f}' for p in peaks)}) | "
                 f"{end['epoch_seconds_median']:.1f} s per epoch, losses {losses} |",
                 flush=True,
             )

@@ -15,19 +15,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.bench import timing
+from distgnn.bench import table
 from distgnn.comm.launch import install_abort_hook
 from distgnn.operators.sources import LocalBlocks
 
@@ -35,7 +33,7 @@ MIB = 2**20
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument(
         "--folder", type=Path, required=True, help="where the graph and its store are, or will be made"
     )
@@ -44,7 +42,6 @@ def main() -> None:
     parser.add_argument("--shards", default="16x16")
     parser.add_argument("--grid", default="2x2x2", help="x, y and z of algorithm 3d")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="file to append to")
     parser.add_argument(
         "--one", choices=list(WAYS), help="be one of the jobs: print its measurements as JSON"
     )
@@ -56,10 +53,7 @@ def main() -> None:
     make(args)
     results = {way: [job(way, args) for _ in range(args.repeat)] for way in WAYS}
     text = report(results, args)
-    print(text)
-    if args.out:
-        with args.out.open("a") as file:
-            file.write(text)
+    table.publish(args, text)
 
 
 def make(args: argparse.Namespace) -> None:
@@ -189,13 +183,14 @@ def report(results: dict[str, list[dict[str, list[float]]]], args: argparse.Name
     store = dg.Store(args.store)
     ranks, _ = sizes_of(args.grid)
     lines = [
-        f"# {date.today()}: `python benchmarks/loading.py {shlex.join(sys.argv[1:])}`",
-        "",
-        f"{timing.machine()}. {store.n:,} nodes, {store.nnz:,} non-zeros, {args.shards} shards; {ranks} ranks in a grid of "
-        f"{args.grid}, `3d`, three layers. All ranks share those cores, the disk and the page cache. Of each job, what the rank "
+        table.heading(args)
+        + f". {store.n:,} nodes, {store.nnz:,} non-zeros, {args.shards} shards; {ranks} ranks in a grid of "
+        f"{args.grid}, `3d`, three layers. All ranks share those cores, the disk and the page cache. Of each "
+        "job, what the rank "
         f"with the most needs; of {args.repeat} jobs, the median.",
         "",
-        "| | own blocks, MiB | peak memory, MiB | 1.3 blocks + 200 MiB | read / blocks | of it pointers | by the kernel | "
+        "| | own blocks, MiB | peak memory, MiB | 1.3 blocks + 200 MiB | read / blocks | of it pointers | by "
+        "the kernel | "
         "all ranks from disk, MiB | all ranks' CPU seconds | seconds |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
         *(row(TITLES[way], jobs) for way, jobs in results.items()),
@@ -207,9 +202,11 @@ def report(results: dict[str, list[dict[str, list[float]]]], args: argparse.Name
 
 def row(title: str, jobs: list[dict[str, list[float]]]) -> str:
     most = lambda name: statistics.median(max(job[name]) for job in jobs)  # noqa: E731
-    share = lambda name: statistics.median(
-        max(a / b for a, b in zip(job[name], job["blocks"], strict=True)) for job in jobs
-    )  # noqa: E731
+
+    def share(name: str) -> float:
+        shares = (max(a / b for a, b in zip(job[name], job["blocks"], strict=True)) for job in jobs)
+        return statistics.median(shares)
+
     total = lambda name: statistics.median(sum(job[name]) for job in jobs)  # noqa: E731
     cells = [
         f"{most('blocks') / MIB:.0f}",
@@ -230,8 +227,10 @@ def comparison(results: dict[str, list[dict[str, list[float]]]]) -> str:
         )
         ratios.append(f"{high / low:.1f}")
     return (
-        f"Everything on every rank needs {ratios[0]} times the memory, reads {ratios[1]} times the bytes and takes {ratios[2]} "
-        "times the seconds. Plexus reports 146 GB against 9 GB and 139 s against 7 s for ogbn-papers100M on 64 GPUs."
+        f"Everything on every rank needs {ratios[0]} times the memory, reads {ratios[1]} times the bytes and "
+        f"takes {ratios[2]} "
+        "times the seconds. Plexus reports 146 GB against 9 GB and 139 s against 7 s for ogbn-papers100M on "
+        "64 GPUs."
     )
 
 

@@ -17,11 +17,9 @@ import argparse
 import ctypes
 import gc
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ from mpi4py import MPI
 
 import distgnn as dg
 from distgnn import local
-from distgnn.bench import timing
+from distgnn.bench import table
 from distgnn.bench.spmm import uniform
 from distgnn.comm.launch import install_abort_hook
 from distgnn.nn.loss import Targets, softmax_cross_entropy
@@ -43,13 +41,12 @@ WARM_UP = 8  # features
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--nodes", type=int, default=1 << 18)
     parser.add_argument("--degree", type=int, default=8)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, nargs="+", default=[2, 3, 5, 8])
-    parser.add_argument("--out", type=Path, help="file to append to")
     parser.add_argument(
         "--one", choices=list(NETWORKS), help="be one of the jobs: print the bytes for the first of --layers"
     )
@@ -59,10 +56,7 @@ def main() -> None:
         return
     rows = [(layers, *(job(name, layers, args) for name in NETWORKS)) for layers in args.layers]
     text = report(rows, args)
-    print(text)
-    if args.out:
-        with args.out.open("a") as file:
-            file.write(text)
+    table.publish(args, text)
 
 
 def job(name: str, layers: int, args: argparse.Namespace) -> int:
@@ -156,13 +150,13 @@ def report(rows: list[tuple[int, int, int]], args: argparse.Namespace) -> str:
     """Markdown."""
     buffer = 4 * args.nodes * args.width / args.ranks
     lines = [
-        f"# {date.today()}: `python benchmarks/memory.py {shlex.join(sys.argv[1:])}`",
-        "",
-        f"{timing.machine()}. {args.nodes:,} nodes, width {args.width} everywhere, float32, `1d` on {args.ranks} ranks: a buffer "
+        table.heading(args) + f". {args.nodes:,} nodes, width {args.width} everywhere, float32, "
+        f"`1d` on {args.ranks} ranks: a buffer "
         f"is {buffer / 2**20:.0f} MiB. Buffers at the peak, beyond the adjacency matrix and the features:",
         "",
-        "| layers | L + 3 | measured | / (L + 3) | keeping every intermediate | / measured |",
-        "|---:|---:|---:|---:|---:|---:|",
+        *table.columns(
+            "layers", "L + 3", "measured", "/ (L + 3)", "keeping every intermediate", "/ measured"
+        ),
     ]
     for layers, few, every in rows:
         ours = few / buffer

@@ -18,10 +18,11 @@ cuts the columns of its input:
 
     shard            of layer l           8 z/(p_l c_l) + 4 n/p_l, and transposed 8 z/(p_l c_l) + 4 n/c_l
     features                              4 n d_0/P; AdamW's two moments and the gradient as much each
-    weights          of layer l           4 d_l d_(l+1)/P, with moments and gradient; and 4 d_l d_(l+1)/(f_l c_l) gathered
-    buffers          of the layers        L + 2 of the largest of 4 n d_l/(p_l f_l) and 4 n d_0/(c_0 f_0): T of each layer and two
-                                          that come and go; the features gathered in layer 0 lie in one of
-                                          them
+    weights          of layer l           4 d_l d_(l+1)/P, with moments and gradient;
+                                          and 4 d_l d_(l+1)/(f_l c_l) gathered
+    buffers          of the layers        L + 2 of the largest of 4 n d_l/(p_l f_l) and 4 n d_0/(c_0 f_0):
+                                          T of each layer and two that come and go;
+                                          the features gathered in layer 0 lie in one
     signs            of layer l > 0       n d_l/(8 c_l f_l)
     sums                                  what others have of CHUNKS chunks
 """
@@ -29,11 +30,7 @@ cuts the columns of its input:
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 from collections.abc import Iterator
-from datetime import date
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +39,7 @@ from mpi4py import MPI
 
 from distgnn import gallery
 from distgnn.arrays.tuning import TUNING
-from distgnn.bench import timing
+from distgnn.bench import table
 from distgnn.comm.launch import install_abort_hook
 from distgnn.nn.gcn import GCN
 from distgnn.nn.optim import AdamW
@@ -59,11 +56,10 @@ MIB = 2**20
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("store", help="with the order double")
     parser.add_argument("--grid", default="2x2x2")
     parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
     store, sizes = Store(args.store), parse_grid(args.grid, "3d")
@@ -79,10 +75,7 @@ def main() -> None:
     rise(all_steps)
     if comm.rank == 0:
         text = report(measured, formula(store, sizes, args.layers), args)
-        print(text)
-        if args.out:
-            with args.out.open("a") as file:
-                file.write(text)
+        table.publish(args, text)
 
 
 def warm_up(comm: MPI.Intracomm, store: Store, sizes: Any) -> None:
@@ -158,13 +151,11 @@ def report(measured: dict[str, int], expected: dict[str, dict[str, float]], args
     """Markdown."""
     store = Store(args.store)
     lines = [
-        f"## {date.today()}: `mpiexec -n {MPI.COMM_WORLD.size} python benchmarks/memory_3d.py {shlex.join(sys.argv[1:])}`",
-        "",
-        f"{timing.machine()}. {store.n:,} nodes, {store.nnz:,} non-zeros, {store.width} features; grid {args.grid}, "
+        table.heading(args, MPI.COMM_WORLD.size)
+        + f". {store.n:,} nodes, {store.nnz:,} non-zeros, {store.width} features; grid {args.grid}, "
         f"{args.layers} layers.",
         "",
-        "| after | formula, MiB | measured, MiB | measured / formula |",
-        "|---|---:|---:|---:|",
+        *table.columns("after", "formula, MiB", "measured, MiB", "measured / formula"),
     ]
     for step, parts in expected.items():
         total = sum(parts.values())

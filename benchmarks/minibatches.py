@@ -14,18 +14,15 @@ waiting for others included; sampling and fetching include their communication.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Iterator
-from datetime import date
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.bench.timing import machine
+from distgnn.bench import table
 from distgnn.comm.launch import install_abort_hook
 from distgnn.nn import GCN, Adam, SageMean
 from distgnn.operators import grids, make_grid
@@ -46,23 +43,19 @@ KINDS: dict[str, tuple[Any, Any, list[int], int]] = {
 
 def main() -> None:
     install_abort_hook()
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("store")
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=4, help="counted")
     parser.add_argument("--bulk", type=int, nargs="+", default=[8])
     parser.add_argument("--copies", type=int, nargs="+", help="replication factors (default: all)")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     comm, store = MPI.COMM_WORLD, dg.Store(args.store)
     lines = [line for kind in args.kinds for line in rows(comm, store, kind, args)]
     if comm.rank == 0:
         text = report(store, lines, comm.size, args)
-        print(text, flush=True)
-        if args.out:
-            with args.out.open("a") as file:
-                file.write(text)
+        table.publish(args, text)
 
 
 def rows(comm: MPI.Intracomm, store: dg.Store, kind: str, args: argparse.Namespace) -> Iterator[str]:
@@ -110,12 +103,13 @@ def measure(
 def report(store: dg.Store, lines: list[str], ranks: int, args: argparse.Namespace) -> str:
     training = store.manifest["split"]["train"]
     return "\n".join([
-        f"## {date.today()}: `mpiexec -n {ranks} python {shlex.join(sys.argv)}`", "",
-        f"{machine()}. {store.manifest['source']}, {store.n:,} nodes, {store.nnz:,} non-zeros, {training:,} training nodes, "
-        f"{store.width} features, hidden width {args.hidden}, {store.classes} classes, float32; {ranks} ranks of one thread. "
+        table.heading(args, ranks)
++ f". {store.manifest['source']}, {store.n:,} nodes, {store.nnz:,} non-zeros, {training:,} training nodes, "
+        f"{store.width} features, hidden width {args.hidden}, {store.classes} classes, float32; {ranks} "
+        "ranks of one thread. "
         f"Seconds of an epoch: median of {args.epochs}, mean of ranks.", "",
-        "| minibatches | graph | c | bulk per rank | epoch, s | " + " | ".join(STEPS) + " | million words | loss |",
-        "|---|---|---:|---:|---:|" + "---:|" * len(STEPS) + "---:|---:|", *lines, "", "",
+        *table.columns("minibatches", "graph", "c", "bulk", "epoch, s", *STEPS, "million words", "loss"),
+        *lines, "", "",
     ])  # fmt: skip
 
 

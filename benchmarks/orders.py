@@ -10,18 +10,14 @@ fullest rank against the mean beside them.
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
-from datetime import date
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 from mpi4py import MPI
 
 from distgnn import gallery
-from distgnn.bench import timing
+from distgnn.bench import table
 from distgnn.bench.epochs import epochs
 from distgnn.layout import partition
 from distgnn.nn.reference import normalize
@@ -38,30 +34,30 @@ GRAPHS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("--nodes", type=int, default=1 << 16)
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 128, 32])
     parser.add_argument("--epochs", type=int, default=5, help="timed epochs of each, after one to warm up")
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
     rows = [line for name, make in GRAPHS.items() for line in measure(comm, name, make(args.nodes), args)]
     if comm.rank == 0:
         lines = [
-            f"# {date.today()}: `mpiexec -n {comm.size} python benchmarks/orders.py {shlex.join(sys.argv[1:])}`",
-            "",
-            f"{timing.machine()}. {args.nodes:,} nodes, widths {'-'.join(map(str, args.widths))}, dropout 0.5, `1d` on "
+            table.heading(args, comm.size)
+            + f". {args.nodes:,} nodes, widths {'-'.join(map(str, args.widths))}, dropout 0.5, `1d` on "
             f"{comm.size} ranks of this machine; medians of {args.epochs} epochs in turns.",
             "",
-            "| graph | order | non-zeros of a rank, max / mean | of a stage, max / mean | seconds per epoch |",
-            "|---|---|---:|---:|---:|",
+            *table.columns(
+                "graph",
+                "order",
+                "non-zeros of a rank, max / mean",
+                "of a stage, max / mean",
+                "seconds per epoch",
+            ),
             *rows,
         ]
         text = "\n".join(lines) + "\n\n"
-        print(text)
-        if args.out:
-            with args.out.open("a") as file:
-                file.write(text)
+        table.publish(args, text)
 
 
 def measure(comm: MPI.Intracomm, name: str, graph: sp.csr_array, args: argparse.Namespace) -> list[str]:

@@ -18,7 +18,6 @@ import shlex
 import sys
 from collections.abc import Iterator
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from mpi4py import MPI
 
 import distgnn as dg
 from distgnn import gallery
-from distgnn.bench import timing
+from distgnn.bench import table, timing
 from distgnn.bench.epochs import epochs
 from distgnn.nn.reference import normalize
 from distgnn.operators import make_grid
@@ -84,7 +83,7 @@ GRAPHS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("--graph", choices=list(GRAPHS), default="rmat")
     parser.add_argument("--scale", type=int, default=16, help="log2 of the nodes")
     parser.add_argument(
@@ -94,18 +93,13 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--algorithms", nargs="+", default=["1d", "1.5d"])
     parser.add_argument("--epochs", type=int, default=5, help="timed epochs of each, after one to warm up")
-    parser.add_argument("--name", default="", help="what to call the network in the results")
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
     A = GRAPHS[args.graph](1 << args.scale, args.degree)
     rows = [measure(comm, A, name, args) for name in args.algorithms]
     if comm.rank == 0:
         text = report(rows, comm.size, args)
-        print(text)
-        if args.out:
-            with args.out.open("a") as file:
-                file.write(text)
+        table.publish(args, text)
 
 
 def measure(comm: MPI.Intracomm, A: Any, name: str, args: argparse.Namespace) -> dict[Any, Any]:
@@ -151,11 +145,14 @@ def report(rows: list[dict[Any, Any]], ranks: int, args: argparse.Namespace) -> 
     lines = [
         f"## {args.name or 'no name'}: {ranks} ranks, one per host ({date.today()})",
         "",
-        f"`python benchmarks/overlap.py {shlex.join(sys.argv[1:])}`; {timing.machine()}. {args.graph} 2^{args.scale}, about "
-        f"{args.degree:g} non-zeros per node, widths {widths}, dropout {args.dropout}; medians of {args.epochs} epochs in turns, "
+        f"`python benchmarks/overlap.py {shlex.join(sys.argv[1:])}`; {timing.machine()}. {args.graph} "
+        f"2^{args.scale}, about "
+        f"{args.degree:g} non-zeros per node, widths {widths}, dropout {args.dropout}; medians of "
+        f"{args.epochs} epochs in turns, "
         "of the slowest rank.",
         "",
-        "| algorithm | MB per rank | computation | of it SpMM | communication | one after the other | overlapped | ratio "
+        "| algorithm | MB per rank | computation | of it SpMM | communication | one after the other | "
+        "overlapped | ratio "
         "| bound | exposed | of communication |",
         "|---|" + "---:|" * 10,
     ]
@@ -163,8 +160,10 @@ def report(rows: list[dict[Any, Any]], ranks: int, args: argparse.Namespace) -> 
         (plain, communication, computation, spmm, words), (seconds, exposed, *_) = row[False], row[True]
         bound = (communication + computation) / max(communication, computation)
         lines.append(
-            f"| {row['name']} | {4e-6 * words:.1f} | {computation:.3f} s | {spmm:.3f} s | {communication:.3f} s | {plain:.3f} s "
-            f"| {seconds:.3f} s | {plain / seconds:.2f} | {bound:.2f} | {exposed:.3f} s | {exposed / communication:.0%} |"
+            f"| {row['name']} | {4e-6 * words:.1f} | {computation:.3f} s | {spmm:.3f} s | "
+            f"{communication:.3f} s | {plain:.3f} s "
+            f"| {seconds:.3f} s | {plain / seconds:.2f} | {bound:.2f} | {exposed:.3f} s | "
+            f"{exposed / communication:.0%} |"
         )
     return "\n".join(lines) + "\n\n"
 

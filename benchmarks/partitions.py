@@ -27,7 +27,7 @@ import scipy.io
 import scipy.sparse as sp
 
 from distgnn import gallery
-from distgnn.bench import timing
+from distgnn.bench import table, timing
 from distgnn.partition import METHODS, Pattern, Quality, largest_over_mean, measure, partition
 
 GRAPHS: dict[str, Callable[[], Any]] = {
@@ -51,7 +51,7 @@ GRAPHS: dict[str, Callable[[], Any]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("--graphs", nargs="+", choices=list(GRAPHS), default=list(GRAPHS))
     parser.add_argument("--matrix", type=Path, help="SciPy .npz or Matrix Market .mtx instead of the graphs")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
@@ -61,7 +61,6 @@ def main() -> None:
     parser.add_argument(
         "--keep", type=Path, help="folder for part vectors and their seconds; those there are not made again"
     )
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     show(f"# {date.today()}: `python benchmarks/partitions.py {shlex.join(sys.argv[1:])}`\n", args.out)
     show(
@@ -130,7 +129,8 @@ def row(parts: int, method: str, made: dict[str, tuple[Quality, float]], width: 
     of_metis = f"{q.sends.max() / max(made['metis'][0].sends.max(), 1):.2f}" if "metis" in made else ""
     of_hypergraph = f"{seconds / made['hypergraph'][1]:.2f}" if "hypergraph" in made else ""
     return (
-        f"| {parts} | {method} | {q.sends.mean() * size:.3f} | {q.sends.max() * size:.3f} | {largest_over_mean(q.sends):.3f} | "
+        f"| {parts} | {method} | {q.sends.mean() * size:.3f} | {q.sends.max() * size:.3f} | "
+        f"{largest_over_mean(q.sends):.3f} | "
         f"{largest_over_mean(q.receives):.3f} | {q.volume:,} | {of_others} | {q.edge_cut:,} | "
         f"{largest_over_mean(q.nonzeros):.3f} | {of_metis} | {seconds:.1f} | {of_hypergraph} |"
     )

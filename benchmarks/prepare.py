@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 from distgnn import gallery
-from distgnn.bench import timing
+from distgnn.bench import table
 from distgnn.store import Store
 
 # Stages of the table: what their names in `Summary.stages` begin with.
@@ -53,7 +51,7 @@ if comm.rank == 0:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("--scale", type=int, default=21, help="2**scale nodes")
     parser.add_argument("--degree", type=float, default=16)
     parser.add_argument("--features", type=int, default=32)
@@ -63,17 +61,13 @@ def main() -> None:
     parser.add_argument(
         "--scratch", type=Path, help="where to make graph and stores (default: the system's temporary folder)"
     )
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
-        text = table(args, Path(folder))
-    print(text)
-    if args.out:
-        with args.out.open("a") as file:
-            file.write(text)
+        text = results(args, Path(folder))
+    table.publish(args, text)
 
 
-def table(args: argparse.Namespace, folder: Path) -> str:
+def results(args: argparse.Namespace, folder: Path) -> str:
     graph = gallery.RMat(1 << args.scale, degree=args.degree, features=args.features, classes=8)
     gallery.write(graph, folder / "graph")
     runs: dict[int, list[list[Any]]] = {ranks: [] for ranks in args.ranks}
@@ -92,10 +86,10 @@ def table(args: argparse.Namespace, folder: Path) -> str:
         str(len(facts["orders"][args.order.split(",")[0]][side]) - 1) for side in ("rows", "cols")
     )
     lines = [
-        f"## {date.today()}: `python benchmarks/prepare.py {shlex.join(sys.argv[1:])}`",
-        "",
-        f"{timing.machine()}. R-MAT, {facts['n']:,} nodes, {facts['edges']:,} edges read, {facts['nnz']:,} non-zeros, "
-        f"{args.features} features; order {args.order}, {shards} shards. Seconds; the fastest of {args.repeats} runs in turns; "
+        table.heading(args)
+        + f". R-MAT, {facts['n']:,} nodes, {facts['edges']:,} edges read, {facts['nnz']:,} non-zeros, "
+        f"{args.features} features; order {args.order}, {shards} shards. Seconds; the fastest of "
+        f"{args.repeats} runs in turns; "
         "all stores equal to the byte.",
         "",
         "| stage | "
@@ -145,7 +139,8 @@ def row(name: str, runs: list[list[Any]]) -> str:
         [total(stages) for stages in runs],
         [sum(stage[3] for stage in stages) for stages in runs],
     )
-    return f"| {name} | {' | '.join(f'{one:.2f}' for one in clock + processor)} | {processor[0] / processor[-1]:.2f} |"
+    gain = processor[0] / processor[-1]
+    return f"| {name} | {' | '.join(f'{one:.2f}' for one in clock + processor)} | {gain:.2f} |"
 
 
 def counted(ranks: int) -> str:

@@ -11,16 +11,13 @@ are the non-zeros of all blocks.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Callable
-from datetime import date
-from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
-from distgnn.bench import timing
+from distgnn.bench import table, timing
 from distgnn.gallery import RMat
 from distgnn.ledger import Ledger
 from distgnn.nn.reference import normalize
@@ -34,7 +31,7 @@ STEPS = (PROBABILITY, DRAW, EXTRACT)
 
 
 class Multiplied:
-    """A replicated graph that is only multiplied, as a partitioned one is: GraphSAGE draws from Q A itself."""
+    """A replicated graph that is only multiplied, as a partitioned one: GraphSAGE draws from Q A."""
 
     def __init__(self, G: Replicated) -> None:
         self.shape, self.dtype, self.n, self.multiply, self.pieces, self.map = (
@@ -61,34 +58,30 @@ KINDS: dict[str, tuple[tuple[int, ...], Callable[[Replicated, int], Sampler]]] =
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("--scale", type=int, default=17, help="2**scale nodes, 16 edges each")
     parser.add_argument("--minibatches", type=int, default=64)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--seconds", type=float, default=2.0, help="per table row, at least")
     parser.add_argument("--clock", choices=timing.CLOCKS, default="cpu")
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     G = Replicated(rmat(args.scale))
     rows = [row(G, kind, size, args) for kind in args.kinds for size in KINDS[kind][0]]
-    command = f"python benchmarks/sampling.py {shlex.join(sys.argv[1:])}"
     rates = " | ".join(f"k = {k}" for k in KS)
     lines = [
-        f"## {date.today()}: `{command}`",
-        "",
-        f"{timing.machine()}. R-MAT, {G.n:,} nodes, {G.A.nnz:,} non-zeros, one thread; {args.minibatches} minibatches of nodes "
-        f"with neighbours; {args.clock} seconds, best of all turns. Millions of sampled edges per second with k minibatches in "
-        "bulk, and k = 64 beside k = 1; shares of the three steps at k = 1 → k = 64, the rest being keys and lists.",
+        table.heading(args)
+        + f". R-MAT, {G.n:,} nodes, {G.A.nnz:,} non-zeros, one thread; {args.minibatches} minibatches of "
+        f"nodes with neighbours; {args.clock} seconds, best of all turns. Millions of sampled edges per second "
+        "with k minibatches in "
+        "bulk, and k = 64 beside k = 1; shares of the three steps at k = 1 → k = 64, the rest being keys and "
+        "lists.",
         "",
         f"| sampler | batch | edges of a minibatch | {rates} | 64 / 1 | probability | sample | extract |",
         f"|---|{'---:|' * (len(KS) + 6)}",
         *rows,
     ]
     text = "\n".join(lines) + "\n\n"
-    print(text)
-    if args.out:
-        with args.out.open("a") as file:
-            file.write(text)
+    table.publish(args, text)
 
 
 def rmat(scale: int) -> sp.csr_array:

@@ -27,7 +27,7 @@ import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.bench import timing
+from distgnn.bench import table, timing
 from distgnn.comm.launch import install_abort_hook
 from distgnn.ledger import Ledger
 from distgnn.nn.gcn import GCN
@@ -41,7 +41,7 @@ ITEMSIZE = 4
 
 def main() -> None:
     install_abort_hook()
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument(
         "store", help="with orders by partition, of as many parts as the grids have block rows"
     )
@@ -51,8 +51,6 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, nargs="+", default=[128, 128])
     parser.add_argument("--epochs", type=int, default=5, help="timed epochs of each, after one to warm up")
     parser.add_argument("--interface", help="network interface whose sent bytes to count")
-    parser.add_argument("--name", default="", help="of the machines and their network, for the heading")
-    parser.add_argument("--out", type=Path, help="file to append to")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
     store = Store(args.store)
@@ -60,10 +58,7 @@ def main() -> None:
         rows = measure(comm, store, name, args)
         if comm.rank == 0:
             text = report(rows, store, name, comm.size, args)
-            print(text, flush=True)
-            if args.out:
-                with args.out.open("a") as file:
-                    file.write(text)
+            table.publish(args, text)
 
 
 def measure(
@@ -139,10 +134,12 @@ def report(
     lines = [
         f"## {args.name}: {store.path.stem}, {algorithm} on {ranks} ranks{shape} ({date.today()})",
         "",
-        f"`mpiexec -n {ranks} python benchmarks/sparsity.py {shlex.join(sys.argv[1:])}`; {timing.machine()}. {store.n:,} nodes, "
+        f"`mpiexec -n {ranks} python benchmarks/sparsity.py {shlex.join(sys.argv[1:])}`; {timing.machine()}. "
+        f"{store.n:,} nodes, "
         f"{store.nnz:,} non-zeros, widths {widths}; medians of {args.epochs} epochs in turns, slowest rank.",
         "",
-        "| products, order | seconds per epoch | speed-up | exposed communication | MB received per rank | at most "
+        "| products, order | seconds per epoch | speed-up | exposed communication | MB received per rank | "
+        "at most "
         "| MB sent by the busiest card | wire / ledger |",
         "|---|" + "---:|" * 7,
     ]
@@ -150,7 +147,8 @@ def report(
     for what, (seconds, exposed, total, most, card, cards) in rows:
         wire = f"{card:.1f} | {cards / total:.3f}" if args.interface else " |"
         lines.append(
-            f"| {what} | {seconds:.3f} | {oblivious / seconds:.2f} | {exposed:.3f} s | {total / ranks:.2f} | {most:.2f} "
+            f"| {what} | {seconds:.3f} | {oblivious / seconds:.2f} | {exposed:.3f} s | {total / ranks:.2f} | "
+            f"{most:.2f} "
             f"| {wire} |"
         )
     return "\n".join(lines) + "\n\n"

@@ -5,13 +5,11 @@ python benchmarks/spmm.py --prototype k6x.so --out benchmarks/results/spmm-host.
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 from datetime import date
-from pathlib import Path
 
-from distgnn.bench import spmm, timing
+from distgnn.bench import spmm, table, timing
 from distgnn.cli import bench
 
 GRAPHS = [
@@ -30,11 +28,8 @@ MEMORY = 6 << 30  # of B and C together; wider points are left out
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table.arguments(__doc__)
     bench.add_arguments(parser)
-    parser.add_argument("--out", type=Path, help="file to append to")
     parser.set_defaults(graph=GRAPHS, widths=list(spmm.WIDTHS))
     args = parser.parse_args(["spmm", *sys.argv[1:]])
     ceilings = timing.copy_bandwidth(args.clock), timing.cache_bandwidth(args.clock)

@@ -16,13 +16,13 @@ where the ratio that remains is message headers, TCP/IP and Ethernet framing.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
+from distgnn.bench import table
 from distgnn.gallery import rmat
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 
@@ -58,7 +58,7 @@ def measure(A, X, grid, name: str, aware: bool, args) -> tuple[int, int, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = table.arguments(__doc__)
     parser.add_argument("--interface", default="eth0")
     parser.add_argument("--nodes", type=int, default=65_536)
     parser.add_argument("--degree", type=int, default=16)
@@ -71,10 +71,12 @@ def main() -> None:
     X = np.random.default_rng(0).standard_normal((A.shape[0], args.width)).astype(np.float32)
     if comm.rank == 0:
         print(
-            f"directed R-MAT, {A.shape[0]:,} nodes, {A.nnz:,} non-zeros, width {args.width}, float32; {comm.size} ranks, one"
+            f"directed R-MAT, {A.shape[0]:,} nodes, {A.nnz:,} non-zeros, width {args.width}, float32; "
+            f"{comm.size} ranks, one"
         )
         print(
-            f"per host; {args.products} products with A and {args.products} with its transpose; MB over all ranks\n"
+            f"per host; {args.products} products with A and {args.products} with its transpose; MB over all "
+            "ranks\n"
         )
         print("| algorithm | grid | ledger MB | wire MB | wire / ledger | messages |")
         print("| --- | --- | ---: | ---: | ---: | ---: |")
@@ -86,7 +88,8 @@ def main() -> None:
                 shape = "x".join(str(size) for size in sizes.values())
                 what = f"{name} --sparsity-aware" if aware else name
                 print(
-                    f"| {what} | {shape} | {charged / 1e6:.2f} | {wire / 1e6:.2f} | {wire / charged:.3f} | {messages} |",
+                    f"| {what} | {shape} | {charged / 1e6:.2f} | {wire / 1e6:.2f} | {wire / charged:.3f} | "
+                    f"{messages} |",
                     flush=True,
                 )
 

@@ -34,6 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--ranks-above", type=int, default=0, metavar="P", help="leave out `comm` of up to P ranks"
     )
     group.addoption(
+        "--quick", action="store_true", help="few tests: every value of every parameter once, P up to 4, none slow"
+    )
+    group.addoption(
         "--grace", type=float, default=10, metavar="S", help="seconds for other ranks to end after one failed"
     )
 
@@ -41,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ranks(*sizes): sizes of `comm` that this test runs on")
+    config.addinivalue_line("markers", "slow: takes over half a second; not in --quick")
     config.pluginmanager.register(Collective(config), "collective")
 
 
@@ -80,6 +84,9 @@ class Collective:
             fits = size is None or config.getoption("ranks_above") < size <= SIZE
             serial = config.getoption("only_mpi", False) and not item.get_closest_marker("mpi")
             (kept if fits and not serial else left_out).append(item)
+        if config.getoption("quick"):
+            kept, rest = quick(kept)
+            left_out += rest
         items[:] = kept
         config.hook.pytest_deselected(items=left_out)
 
@@ -142,6 +149,22 @@ class Collective:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def quick(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """(taken, left out): of each test so many that every value of every parameter occurs, none slow, P up to 4."""
+    seen: dict[str, set[tuple[str, str]]] = {}
+    taken, left_out = [], []
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        known = seen.setdefault(item.nodeid.partition("[")[0], set())
+        values = {("", "")} | {(name, repr(value)) for name, value in parameters.items()}
+        small = not isinstance(parameters.get("comm"), int) or parameters["comm"] <= QUICK_RANKS
+        new = small and not item.get_closest_marker("slow") and not values <= known
+        known |= values if new else set()
+        (taken if new else left_out).append(item)
+    return taken, left_out
+
+
+QUICK_RANKS = 4
 SEVERAL_RANKS = re.compile(r"\bcomm\b|\bmark\.mpi\b")
 ELSEWHERE = "setup failed on another rank"
 
