@@ -35,7 +35,7 @@ VECTOR_BYTES = 16  # what one load instruction of a lane fetches at most
 
 @dataclass(frozen=True)
 class Variant:
-    """V columns per load, C loads per lane and row of B, G lanes side by side, P teams, each U in flight.
+    """V columns per load, C loads per lane and row of B, G lanes side by side, P teams of U non-zeros each.
 
     ``L``: teams in place of P where long rows are cut. ``padded``: B is first copied to rows of whole 16-byte
     vectors.
