@@ -1,9 +1,9 @@
 """Metadata is in pyproject.toml; this file installs the kernel sources as package data of distgnn.
 
 The sources lie in ``kernels/`` beside the package, where C and CUDA people look for them, and are installed
-as ``distgnn/kernels``. ``distgnn.resources.kernels_folder()`` finds them in both places. The host kernels are
-also compiled, to the extension module ``distgnn._host``. Without a C compiler or Cython the package is
-installed without it and uses SciPy.
+as ``distgnn/kernels``; ``distgnn.local.resources.kernels_folder()`` finds them in both places. The host
+kernels are also compiled, to the extension module ``distgnn._host``. Without a C compiler or Cython the
+package is installed without it and uses SciPy.
 """
 
 import shutil
@@ -31,9 +31,7 @@ class BuildWithKernels(build_py):
 
 
 class BuildHostKernels(build_ext):
-    """Compile the host kernels, with OpenMP where the compiler has it; every instruction set is asked for in
-    the sources.
-    """
+    """Compile the host kernels, with OpenMP where it is there. The sources name the targets."""
 
     def build_extension(self, extension: Extension) -> None:
         flags = ["-O3", "-fno-math-errno", *(["-fopenmp"] if self._compiles("-fopenmp") else [])]

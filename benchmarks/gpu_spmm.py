@@ -51,7 +51,7 @@ def uniform(n: int, degree: int) -> sp.csr_array:
 
 
 def graph(name: str) -> sp.csr_array:
-    """rmat-K, uniform-K, dense-K (degree 128), sbm-K or road-K with 2^K nodes; values are random."""
+    """rmat-K, uniform-K, dense-K (degree 128), sbm-K or road-K of 2^K nodes, as a matrix of random values."""
     kind, _, exponent = name.partition("-")
     n = 1 << int(exponent)
     if kind in ("uniform", "dense"):
@@ -78,12 +78,11 @@ class Case:
     def flops(self) -> int:
         return 2 * self.A.nnz * self.f
 
-    def no_reuse_bytes(self, value_bytes: int | None = None, feature_bytes: int | None = None) -> int:
+    @property
+    def no_reuse_bytes(self) -> int:
         """Bytes that move if no row of B is ever found in a cache."""
         n, nnz = self.A.shape[0], self.A.nnz
-        value_bytes = self.itemsize if value_bytes is None else value_bytes
-        feature_bytes = self.itemsize if feature_bytes is None else feature_bytes
-        return nnz * (4 + value_bytes + feature_bytes * self.f) + self.itemsize * n * self.f + 8 * n
+        return nnz * (4 + self.itemsize * (1 + self.f)) + self.itemsize * n * self.f + 8 * n
 
 
 def milliseconds(xp: Any, work: Work, launches: int) -> float:
@@ -140,13 +139,7 @@ def ceilings(xp: Any, scale: float = 1.0) -> dict[str, float]:
 
 def kernels(xp: Any, block: CSR, B: Any, out: Any, variants: bool) -> dict[str, Work]:
     """What to compare, by name."""
-    works: dict[str, Work] = {
-        "raw": lambda: cuda.spmm(block, B, out),
-        "raw, unit weights": lambda: cuda.spmm(block, B, out, weights="unit"),
-    }
-    if B.dtype == np.float32:
-        half = cuda.to_bfloat16(B)
-        works["raw, bfloat16 features"] = lambda: cuda.spmm(block, half, out)
+    works: dict[str, Work] = {"raw": lambda: cuda.spmm(block, B, out)}
     if variants:
         alignment = launch.address(B) & -launch.address(B) or 256
         for way in csr.candidates(B.shape[1], B.dtype.itemsize, alignment, csr.Plan.of(xp, block).average):
@@ -176,12 +169,10 @@ def torch_kernel(block: CSR, B: Any) -> dict[str, Work]:
 def check(
     works: dict[str, Work], out: Any, expected: np.ndarray, to_host: Callable[[Any], np.ndarray]
 ) -> list[str]:
-    """Names of kernels whose result is wrong (bfloat16 and unit weights compute something else, PyTorch
-    elsewhere).
-    """
+    """Names of kernels whose result is wrong; PyTorch's lies elsewhere."""
     wrong = []
     for name, work in works.items():
-        if "bfloat16" in name or "unit" in name or name == "PyTorch":
+        if name == "PyTorch":
             continue
         out[...] = np.nan
         work()
@@ -203,8 +194,7 @@ def rows_of(case: Case, times: dict[str, float], copy: float) -> list[list[Any]]
     cusparse = min((ms for name, ms in times.items() if name.startswith("cuSPARSE")), default=math.nan)
     table = []
     for name, ms in times.items():
-        moved = case.no_reuse_bytes(0 if "unit" in name else None, 2 if "bfloat16" in name else None)
-        rate = moved / ms * 1e3
+        rate = case.no_reuse_bytes / ms * 1e3
         table.append(
             [case.name, case.f, name, ms, case.flops / ms / 1e6, rate / 1e9, rate / copy, cusparse / ms]
         )
@@ -297,8 +287,9 @@ def run(
 
 def device_name(xp: Any) -> str:
     properties = xp.cuda.runtime.getDeviceProperties(xp.cuda.Device().id)
-    cuda, driver = xp.cuda.runtime.runtimeGetVersion(), xp.cuda.runtime.driverGetVersion()
-    return f"{properties['name'].decode()}, CUDA {cuda}, driver {driver}"
+    runtime = xp.cuda.runtime
+    versions = f"CUDA {runtime.runtimeGetVersion()}, driver {runtime.driverGetVersion()}"
+    return f"{properties['name'].decode()}, {versions}"
 
 
 def main() -> int:

@@ -21,8 +21,8 @@ import distgnn as dg
 from distgnn.arrays import backend
 from distgnn.bench import spmm, table, timing
 from distgnn.layout import Cut, Layout, partition
-from distgnn.local import host
-from distgnn.nn import dropout, loss, optim, relu
+from distgnn.local import elementwise, host
+from distgnn.nn import dropout, loss, optim
 
 DISTANCES = (0, 16, 32, 64, 128, 256, -1)
 PADDED = {41: 48, 100: 112}
@@ -41,7 +41,7 @@ def main() -> None:
         table.heading(args) + f"; {host.built().isas()[host.isa()]} kernels, {host.threads()} thread(s), "
         "float32; the best of calls in turns.",
         "",
-        "GFLOP/s by the non-zeros that a product prefetches ahead (0: kernels without prefetching, up to two "
+        "GFLOP/s by the non-zeros that a product prefetches ahead (0: kernels without prefetching, up to two",
         "vectors a row):",
         "",
         "| graph | f | " + " | ".join("by width" if d < 0 else str(d) for d in DISTANCES) + " |",
@@ -53,9 +53,8 @@ def main() -> None:
             lines.append(line(name, A, width, ahead(A, width), args))
     lines += [
         "",
-        "GFLOP/s with B where NumPy's large arrays begin, 16 bytes after a cache line; at a cache line; "
-        "there with rows padded",
-        "to cache lines; and with such a copy of B made in the product:",
+        "GFLOP/s with B where NumPy's large arrays begin, 16 bytes after a cache line; at a cache line;",
+        "there with rows padded to cache lines; and with such a copy of B made in the product:",
         "",
         *table.columns("graph", "f", "off a line", "at a line", "padded", "copied"),
     ]
@@ -64,9 +63,8 @@ def main() -> None:
             lines.append(line(name, A, width, placed(A, width), args))
     lines += [
         "",
-        "Milliseconds of passes over 65,536 x 128 numbers (Adam: 16,384 x 128; loss: x 32, a third of the "
-        "rows), and the",
-        "memory that the kernel reads and writes per second:",
+        "Milliseconds of passes over 65,536 x 128 numbers (Adam: 16,384 x 128; loss: x 32, a third of the",
+        "rows), and the memory that the kernel reads and writes per second:",
         "",
         *table.columns("pass", "NumPy", "kernel", "GB/s"),
     ]
@@ -134,7 +132,7 @@ def passes() -> dict[str, tuple[Callable[[], Any], int]]:
     random = np.random.default_rng(0)
     x, y = (ON.empty((n, width), np.float32) for _ in range(2))
     x[...], y[...] = random.standard_normal((n, width)), 1
-    bits = relu.positive_bits(x)
+    bits = elementwise.positive_bits(x)
     mask = dropout.Dropout(0.5, 0, 0, np.arange(n), np.arange(width))
     adam = optim.Adam()
     adam.steps = 1
@@ -151,8 +149,8 @@ def passes() -> dict[str, tuple[Callable[[], Any], int]]:
     return {
         "dropout": (lambda: mask.apply(x, 0, y), 2 * x.nbytes),
         "ReLU and dropout": (lambda: mask.apply(x, 0, y, relu=True), 2 * x.nbytes),
-        "bits of what is positive": (lambda: relu.positive_bits(x), x.nbytes),
-        "backward of both": (lambda: relu.keep_positive(y, bits, 1.0), 2 * y.nbytes),
+        "bits of what is positive": (lambda: elementwise.positive_bits(x), x.nbytes),
+        "backward of both": (lambda: elementwise.keep_positive(y, bits, 1.0), 2 * y.nbytes),
         "Adam": (lambda: adam._update(w, g, m, v, decay=0.0), 7 * w.nbytes),
         "softmax cross-entropy": (lambda: loss.softmax_cross_entropy(Z, targets), logits // 3 + logits),
     }
@@ -163,7 +161,7 @@ def without_kernels(run: Callable[[], Any]) -> Callable[[], Any]:
 
     def numpy_only() -> None:
         with contextlib.ExitStack() as patches:
-            for module in (dropout, loss, optim, relu):
+            for module in (elementwise, loss):
                 patches.enter_context(mock.patch.object(module, "compiled", lambda block: False))
             run()
 

@@ -36,8 +36,8 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MIX1, _MIX2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MIX32 = 0x846CA68B  # the first multiplier of Chris Wellons' lowbias32
 
-CACHED = 1 << 16  # entries of one row block on a host: three 256 KiB arrays stay in a core's L2 cache
-LAUNCHED = 1 << 24  # entries of one row block on a GPU, where launches cost and L2 does not hold them anyway
+CACHED = 1 << 16  # entries treated at a time on a host: three 256 KiB arrays stay in a core's L2 cache
+LAUNCHED = 1 << 24  # the same on a GPU, where launches cost and L2 does not hold them anyway
 
 
 def splitmix64(x: Array) -> Array:
@@ -84,31 +84,38 @@ def uniform(k: int, rows: Array, cols: Array) -> Array:
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def keep_keys(k: int, rows: Array, cols: Array) -> tuple[Array, Array, Array]:
+    """uint32 (rows), (rows) and (cols): what `keep_blocks` makes the hash of an entry from."""
+    row_keys, col_keys = hashes(k, rows), hashes(key(k, 1), cols)
+    odd = (row_keys >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
+    return row_keys.astype(np.uint32), odd, (col_keys >> np.uint64(32)).astype(np.uint32)
+
+
+def keep_threshold(probability: float) -> int:
+    """The hashes below it, in 0..2**32, are those of the entries that are kept."""
+    return min(max(round(probability * 2.0**32), 0), 2**32)
+
+
 def keep_blocks(
     k: int, rows: Array, cols: Array, probability: float, xp: Any = np
 ) -> Iterator[tuple[slice, Array]]:
-    """Yield (slice of rows, bool mask) over row blocks: entry (i, j) is True with the given probability.
+    """Yield (slice of rows, bool mask): entry (i, j) is True with the given probability.
 
     Entry (i, j) depends on (k, rows[i], cols[j]) only. The mask is one buffer that the next step overwrites.
-    A block is small enough that it and two arrays of its size stay in a core's cache.
+    It and two arrays of its size stay in a core's cache.
     """
     m, f = len(rows), len(cols)
     if m == 0 or f == 0:
         return
-    threshold = min(max(round(probability * 2.0**32), 0), 2**32)
-    row_keys = hashes(k, rows)
-    low = row_keys.astype(np.uint32)[:, None]
-    odd = ((row_keys >> np.uint64(32)).astype(np.uint32) | np.uint32(1))[:, None]
-    col_keys = (hashes(key(k, 1), cols) >> np.uint64(32)).astype(np.uint32)[None, :]
-    step = block_rows(f, xp)
-    x, shifted = xp.empty((2, min(step, m), f), dtype=np.uint32)
+    threshold = keep_threshold(probability)
+    low, odd, columns = keep_keys(k, rows, cols)
+    x, shifted = xp.empty((2, min(block_rows(f, xp), m), f), dtype=np.uint32)
     keep = xp.empty(x.shape, dtype=bool)
-    for start in range(0, m, step):
-        part = slice(start, min(start + step, m))
-        size = part.stop - start
+    for part in slices(m, f, xp):
+        size = part.stop - part.start
         x, shifted, keep = x[:size], shifted[:size], keep[:size]
-        xp.bitwise_xor(col_keys, low[part], out=x)
-        xp.multiply(x, odd[part], out=x)
+        xp.bitwise_xor(columns, low[part, None], out=x)
+        xp.multiply(x, odd[part, None], out=x)
         xp.right_shift(x, np.uint32(16), out=shifted)
         xp.bitwise_xor(x, shifted, out=x)
         xp.multiply(x, np.uint32(_MIX32), out=x)  # now the upper bits, which decide, depend on all
@@ -130,6 +137,12 @@ def keep_mask(k: int, rows: Array, cols: Array, probability: float, xp: Any = np
 def block_rows(width: int, xp: Any = np) -> int:
     """How many rows of this width to treat at a time: a multiple of 8, at least 8."""
     return max((CACHED if xp is np else LAUNCHED) // max(width, 1) // 8 * 8, 8)
+
+
+def slices(rows: int, width: int, xp: Any = np) -> list[slice]:
+    """All rows, `block_rows` at a time."""
+    step = block_rows(width, xp)
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
 def glorot(

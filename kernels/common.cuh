@@ -1,5 +1,5 @@
-// What all kernels share. One source for three compilers: NVRTC (through CuPy), nvcc (the compile test), and, after
-// emulation/cuda_emulation.h, any C++17 compiler, which runs the kernels on the host (see CUDA.md).
+// What all kernels share. One source for three compilers: NVRTC (through CuPy), nvcc (the compile test), and,
+// after emulation/cuda_emulation.h, any C++17 compiler, which runs the kernels on the host (see CUDA.md).
 
 using int64 = long long;
 using uint64 = unsigned long long;
@@ -7,24 +7,6 @@ using uint64 = unsigned long long;
 constexpr int WARP = 32;
 constexpr int THREADS = 256;  // of every block of every kernel
 constexpr unsigned ALL_LANES = 0xffffffffu;
-
-// The upper half of a float32. Only features are stored like this; sums are float32.
-struct bfloat16 {
-  unsigned short bits;
-};
-
-// The type in which elements of type T are summed and written.
-template <class T> struct SumType {
-  using type = T;
-};
-template <> struct SumType<bfloat16> {
-  using type = float;
-};
-template <class T> using Sum = typename SumType<T>::type;
-
-__device__ inline float widen(bfloat16 x) { return __uint_as_float(unsigned(x.bits) << 16); }
-__device__ inline float widen(float x) { return x; }
-__device__ inline double widen(double x) { return x; }
 
 // N neighbouring elements, moved by one instruction (two where they are 32 bytes: 16 is the widest there is).
 template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
@@ -62,8 +44,8 @@ template <int N, class T> __device__ inline bool aligned(const T* at) {
   return reinterpret_cast<size_t>(at) % alignof(Pack<T, N>) == 0;
 }
 
-// base + j * bytes. For 32-bit j a single instruction, which the compiler does not find once `bytes` is widened outside
-// a loop.
+// base + j * bytes. For 32-bit j a single instruction, which the compiler does not find once `bytes` is
+// widened outside a loop.
 template <class T> __device__ inline const T* advance(const T* base, int j, int bytes) {
 #ifdef __CUDA_ARCH__
   int64 at;
@@ -78,18 +60,17 @@ template <class T> __device__ inline const T* advance(const T* base, int64 j, in
   return reinterpret_cast<const T*>(reinterpret_cast<const char*>(base) + j * bytes);
 }
 
-// The element of a flat grid that this thread works on. 64 bits: blocks of features have more than 2^31 entries.
+// The element of a flat grid that this thread works on. 64 bits: blocks of features have more than 2^31
+// entries.
 __device__ inline int64 flat_index() { return int64(blockIdx.x) * THREADS + threadIdx.x; }
 
 constexpr uint64 GOLDEN = 0x9E3779B97F4A7C15ull;  // from one state of SplitMix64 to the next
 
-// The output function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
+// The output function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
+// OOPSLA 2014).
 __device__ inline uint64 splitmix64(uint64 x) {
   x += GOLDEN;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
   return x ^ (x >> 31);
 }
-
-// Bits of entries in the order of numpy.packbits: entry 0 is the highest bit of byte 0.
-__device__ inline bool bit(const unsigned char* bits, int64 entry) { return bits[entry >> 3] >> (7 - (entry & 7)) & 1; }

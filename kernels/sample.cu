@@ -1,16 +1,16 @@
-// Distinct entries drawn from the rows of a sparse matrix by inverse transform sampling on the row's prefix sum
-// (Tripathy, Yelick and Buluç, MLSys 2024, section 4.1.2). The definition is in distgnn/sampling/rows.py; these kernels
-// and kernels/host/sample.c draw the same entries, to the bit.
+// Distinct entries drawn from the rows of a sparse matrix by inverse transform sampling on the row's prefix
+// sum (Tripathy, Yelick and Buluç, MLSys 2024, section 4.1.2). The definition is in distgnn/sampling/rows.py;
+// these kernels and kernels/host/sample.c draw the same entries, to the bit.
 //
-// A warp has a row. Numbers are a function of (key, position), so each lane looks up a number of its own, and the warp
-// then takes what they found in the order of the numbers: a search, which is a chain of loads, costs a row as much for
-// 32 numbers as for one. Up to 31 searches are for nothing.
+// A warp has a row. Numbers are a function of (key, position), so each lane looks up a number of its own, and
+// the warp then takes what they found in the order of the numbers: a search, which is a chain of loads, costs
+// a row as much for 32 numbers as for one. Up to 31 searches are for nothing.
 //
-// Sums are added up in the order of the entries, because the bits of a prefix sum depend on it: 32 entries take a warp
-// 32 additions one after the other, of which lane l takes part in l + 1; a scan would take five. With many rows in
-// flight the additions of one hide behind the loads of others; a single row of millions of entries waits for its
-// additions. Rows of ones have sums that are whole numbers, and need none of that. No product is added to anything, so
-// fused multiply-adds cannot change a bit.
+// Sums are added up in the order of the entries, because the bits of a prefix sum depend on it: 32 entries
+// take a warp 32 additions one after the other, of which lane l takes part in l + 1; a scan would take five.
+// With many rows in flight the additions of one hide behind the loads of others; a single row of millions of
+// entries waits for its additions. Rows of ones have sums that are whole numbers, and need none of that. No
+// product is added to anything, so fused multiply-adds cannot change a bit.
 
 #include "common.cuh"
 
@@ -20,7 +20,8 @@ __device__ inline int lane_index() { return threadIdx.x % WARP; }
 
 __device__ inline double uniform(uint64 state) { return double(splitmix64(state) >> 11) * 0x1p-53; }
 
-// The first of 0 .. length - 1 for which a condition holds that holds for all that follow; `length` where none does.
+// The first of 0 .. length - 1 for which a condition holds that holds for all that follow; `length` where
+// none does.
 template <class Condition> __device__ inline int64 first_where(int64 length, Condition holds) {
   int64 low = 0;
   while (length > 0) {
@@ -40,10 +41,12 @@ struct Weighted {
   const double* weights;  // these three of all rows: an offset takes fewer registers than three addresses
   unsigned char* picked;
   double* prefix;
-  double* staged;         // shared memory, one number per lane
-  double weight;          // of the entry that this lane found
+  double* staged;  // shared memory, one number per lane
+  double weight;   // of the entry that this lane found
 
-  __device__ double left(int64 i) const { return i < length && !picked[first + i] ? weights[first + i] : 0.0; }
+  __device__ double left(int64 i) const {
+    return i < length && !picked[first + i] ? weights[first + i] : 0.0;
+  }
 
   // Prefix sums of what has not been drawn; returns their sum.
   __device__ double renew(int64) {
@@ -78,8 +81,9 @@ struct Weighted {
   __device__ void take(int64 i, int64) { picked[first + i] = 1; }
 };
 
-// A row of ones. What was drawn is listed, and no pass over the row is made: the prefix sum rises by 1 at each entry that
-// is left, and how many of those come before an entry follows from the sorted list of the others.
+// A row of ones. What was drawn is listed, and no pass over the row is made: the prefix sum rises by 1 at
+// each entry that is left, and how many of those come before an entry follows from the sorted list of the
+// others.
 struct Ones {
   int64 length;
   int64* order;   // the entries drawn
@@ -102,7 +106,8 @@ struct Ones {
     return double(length - drawn);
   }
 
-  // The entry that floor(x) entries that are left come before; sorted[k] - k of them come before the k-th in the list.
+  // The entry that floor(x) entries that are left come before; sorted[k] - k of them come before the k-th in
+  // the list.
   __device__ int64 find(double x) const {
     const int64 before = int64(x);
     return before + first_where(settled, [&](int64 k) { return sorted[k] - k > before; });
@@ -117,8 +122,8 @@ struct Ones {
   __device__ void take(int64 i, int64 drawn) { order[drawn] = i; }
 };
 
-// Draws `count` entries of a row that has more of positive weight. Receives in `remaining`, if there is one, the weight
-// left before each draw and after the last. False where the sum of the weights is not finite.
+// Draws `count` entries of a row that has more of positive weight. Receives in `remaining`, if there is one,
+// the weight left before each draw and after the last. False where the sum of the weights is not finite.
 template <class Row> __device__ inline bool draw(Row row, int64 count, uint64 state, double* remaining) {
   const int lane = lane_index();
   double total = 0, drawn = 1;  // so that the first sum is made below, like the others
@@ -126,7 +131,8 @@ template <class Row> __device__ inline bool draw(Row row, int64 count, uint64 st
   unsigned open = 0;            // the lanes whose entries can be drawn next, in the order of the lanes
   int next = WARP - 1;          // the lane whose entry was drawn last
   for (int64 j = 0;; j++) {
-    if (drawn > total / 2) {  // so at most every second draw is a repeat, and what remains is known to the last bits
+    if (drawn >
+        total / 2) {  // so at most every second draw is a repeat, and what remains is known to the last bits
       total = row.renew(j);
       drawn = 0;
       open = 0;
@@ -162,13 +168,14 @@ __device__ inline int64 positives(int64 length, const double* weights) {
   return __any_sync(ALL_LANES, wrong) ? -1 : count;
 }
 
-// Marks in `picked` (one per entry) `count` entries of every row, or all of positive weight where there are no more.
-// remaining: rows x (count + 1), or null; 0 where all are taken. prefix: room for one number per entry. bad[r] = 1 where
-// a row has a weight that is negative or not finite, or a sum that is not; its marks mean nothing then.
+// Marks in `picked` (one per entry) `count` entries of every row, or all of positive weight where there are
+// no more. remaining: rows x (count + 1), or null; 0 where all are taken. prefix: room for one number per
+// entry. bad[r] = 1 where a row has a weight that is negative or not finite, or a sum that is not; its marks
+// mean nothing then.
 __global__ void __launch_bounds__(THREADS)
-    sample_weighted(int64 rows, int64 count, const int64* __restrict__ pointers, const double* __restrict__ weights,
-                    const uint64* __restrict__ keys, unsigned char* picked, double* remaining, double* prefix,
-                    unsigned char* bad) {
+    sample_weighted(int64 rows, int64 count, const int64* __restrict__ pointers,
+                    const double* __restrict__ weights, const uint64* __restrict__ keys,
+                    unsigned char* picked, double* remaining, double* prefix, unsigned char* bad) {
   __shared__ double staged[THREADS];
   const int64 r = flat_index() / WARP;
   if (r >= rows) return;  // whole warps leave
@@ -185,11 +192,12 @@ __global__ void __launch_bounds__(THREADS)
   if (lane == 0) bad[r] = !fine;
 }
 
-// positions[offsets[r]] ... = `count` entries, ascending, of row selected[r] of a matrix (null: of row r), all weights 1,
-// or all its entries where there are no more. order: room for as many numbers.
+// positions[offsets[r]] ... = `count` entries, ascending, of row selected[r] of a matrix (null: of row r),
+// all weights 1, or all its entries where there are no more. order: room for as many numbers.
 __global__ void __launch_bounds__(THREADS)
-    sample_ones(int64 rows, int64 count, const int64* __restrict__ pointers, const int64* __restrict__ selected,
-                const uint64* __restrict__ keys, const int64* __restrict__ offsets, int64* order, int64* positions) {
+    sample_ones(int64 rows, int64 count, const int64* __restrict__ pointers,
+                const int64* __restrict__ selected, const uint64* __restrict__ keys,
+                const int64* __restrict__ offsets, int64* order, int64* positions) {
   const int64 r = flat_index() / WARP;
   if (r >= rows) return;
   const int64 own = selected ? selected[r] : r;

@@ -1,8 +1,8 @@
-// Masked softmax cross-entropy and its gradient. One warp per row, which reads its logits three times, from DRAM once.
+// Masked softmax cross-entropy and its gradient. One warp per row, which reads its logits three times, from
+// DRAM once.
 //
-// position[i] is the place of row i among the training rows, or -1; labels, highest, sums and losses are indexed by
-// place. With all classes on this rank `softmax_cross_entropy` does everything. Where classes are cut over ranks, the
-// largest logit and the sum of exponentials are reduced over the ranks in between, so the same steps are three kernels.
+// Of rows that are cut over ranks every rank needs sums of the others in between: those take array
+// operations.
 
 #include "common.cuh"
 
@@ -12,9 +12,9 @@ __device__ inline float logarithm(float x) { return logf(x); }
 __device__ inline double logarithm(double x) { return log(x); }
 
 // The largest logit of no logits: finite, so that the exponential of a difference is 0 and never NaN.
-template <class T> __device__ inline T lowest() { return T(sizeof(T) == 4 ? -3.4028234e38 : -1.7976931348623157e308); }
-
-__device__ inline int64 warp_index() { return flat_index() / WARP; }
+template <class T> __device__ inline T lowest() {
+  return T(sizeof(T) == 4 ? -3.4028234e38 : -1.7976931348623157e308);
+}
 
 template <class T> __device__ inline T row_highest(const T* row, int f) {
   T highest = lowest<T>();
@@ -36,8 +36,9 @@ template <class T> __device__ inline T row_sum(const T* row, int f, T highest) {
   return sum;
 }
 
-// gradient = (softmax - onehot) scale; returns the logit of the label, less the highest, on the lane that has it, else
-// 0. `gradient` may be `row` itself: a lane writes an entry after it has read it, and reads no others.
+// gradient = (softmax - onehot) scale; returns the logit of the label, less the highest, on the lane that has
+// it, else 0. `gradient` may be `row` itself: a lane writes an entry after it has read it, and reads no
+// others.
 template <class T>
 __device__ inline T row_gradient(const T* row, T* gradient, int f, int64 own, T highest, T sum, T scale) {
   T logit = 0;
@@ -53,51 +54,14 @@ template <class T> __device__ inline void clear_row(T* gradient, int f) {
   for (int c = threadIdx.x % WARP; c < f; c += WARP) gradient[c] = 0;
 }
 
-// highest[i] = the largest of the logits of training row rows[i] that are here.
+// position[r] is the place of row r among the training rows, or -1; labels and losses are indexed by place.
+// gradient[r, :] for all m rows, zero where position[r] is -1.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-    softmax_highest(int64 count, const int64* __restrict__ rows, const T* __restrict__ logits, int f,
-                    T* __restrict__ highest) {
-  const int64 i = warp_index();
-  if (i >= count) return;  // whole warps leave
-  const T mine = row_highest(logits + rows[i] * f, f);
-  if (threadIdx.x % WARP == 0) highest[i] = mine;
-}
-
-// sums[i] = the sum of exp(logit - highest[i]) over those logits.
-template <class T>
-__global__ void __launch_bounds__(THREADS)
-    softmax_sums(int64 count, const int64* __restrict__ rows, const T* __restrict__ logits, int f,
-                 const T* __restrict__ highest, T* __restrict__ sums) {
-  const int64 i = warp_index();
-  if (i >= count) return;
-  const T mine = row_sum(logits + rows[i] * f, f, highest[i]);
-  if (threadIdx.x % WARP == 0) sums[i] = mine;
-}
-
-// gradient[r, :] for all m rows, zero where position[r] is -1. Classes first_class .. first_class + f are here.
-// losses[i] = log(sum) + highest - logit of the label, on the rank that has the label's class; untouched elsewhere.
-template <class T>
-__global__ void __launch_bounds__(THREADS)
-    softmax_gradient(int64 m, const int* __restrict__ position, const int64* __restrict__ labels, int64 first_class,
-                     const T* logits, int f, const T* __restrict__ highest, const T* __restrict__ sums, T scale,
-                     T* gradient, T* __restrict__ losses) {
-  const int64 r = warp_index();
-  if (r >= m) return;
-  const int i = position[r];
-  if (i < 0) return clear_row(gradient + r * f, f);
-  const int64 own = labels[i] - first_class;
-  const T logit = row_gradient(logits + r * f, gradient + r * f, f, own, highest[i], sums[i], scale);
-  if (own >= 0 && own < f && threadIdx.x % WARP == own % WARP) losses[i] = logarithm(sums[i]) - logit;
-}
-
-// The same where all classes are here.
-template <class T>
-__global__ void __launch_bounds__(THREADS)
-    softmax_cross_entropy(int64 m, const int* __restrict__ position, const int64* __restrict__ labels, const T* logits,
-                          int f, T scale, T* gradient, T* __restrict__ losses) {
-  const int64 r = warp_index();
-  if (r >= m) return;
+    softmax_cross_entropy(int64 m, const int* __restrict__ position, const int64* __restrict__ labels,
+                          const T* logits, int f, T scale, T* gradient, T* __restrict__ losses) {
+  const int64 r = flat_index() / WARP;
+  if (r >= m) return;  // whole warps leave
   const int i = position[r];
   if (i < 0) return clear_row(gradient + r * f, f);
   const T* row = logits + r * f;

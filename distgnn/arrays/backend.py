@@ -1,6 +1,4 @@
-"""Which array library holds the numbers: NumPy on the host, CuPy on a GPU. The only place that knows one from
-the other.
-"""
+"""Which array library holds the numbers, NumPy or CuPy: the only place that knows one from the other."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +34,8 @@ class Backend:
         return np.ascontiguousarray(x, dtype=dtype)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A C-contiguous array of anything. On the host it starts at a cache line; NumPy's own large arrays
-        start 16 bytes after one, so that every row of 16 numbers that a product gathers takes two lines
-        instead of one.
+        """A C-contiguous array of anything. On the host it starts at a cache line. NumPy's large arrays start
+        16 bytes after one, where a row of 16 numbers that a product gathers takes two lines instead of one.
         """
         return _at_cache_line(np.empty, shape, np.dtype(dtype))
 
@@ -85,8 +82,7 @@ def _at_cache_line(
     allocate: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: np.dtype
 ) -> np.ndarray:
     size = math.prod(shape) * dtype.itemsize
-    # In the widest elements: SciPy copies an array that has less than half as many elements as what it is a
-    # view of.
+    # In the widest elements: SciPy copies a view that has less than half as many elements as what it views.
     memory = allocate(-(-size // 8) + CACHE_LINE // 8, np.uint64).view(np.uint8)
     start = -memory.ctypes.data % CACHE_LINE
     return memory[start : start + size].view(dtype).reshape(shape)
@@ -127,7 +123,7 @@ class CupyBackend(Backend):
         return self.xp.asnumpy(x)
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        count = int(np.prod(shape))
+        count = math.prod(shape)
         memory = self.xp.cuda.alloc_pinned_memory(max(1, count * np.dtype(dtype).itemsize))
         return np.frombuffer(memory, dtype, count).reshape(shape)
 
@@ -171,19 +167,18 @@ def available() -> list[str]:
 
 
 def get(name: str | None = None) -> Backend:
-    """The backend called ``name``; ``auto`` (default, or what ``DISTGNN_BACKEND`` says) takes a GPU where
-    there is one.
+    """The backend called ``name``, by default what ``DISTGNN_BACKEND`` says; ``auto`` takes a GPU where there
+    is one.
 
     Raises:
-        UserError: unknown name, or ``cupy`` asked for where no GPU answers.
+        ArgumentError: unknown name, or ``cupy`` asked for where no GPU answers.
     """
     name = name or os.environ.get("DISTGNN_BACKEND", "auto")
     if name not in ("auto", "numpy", "cupy"):
-        raise UserError(f"--backend {name}: no such backend; choose auto, numpy or cupy")
+        raise ArgumentError("backend", name, "no such backend; choose auto, numpy or cupy")
     if name == "cupy" and not _has_gpu():
-        raise UserError(
-            "--backend cupy: CuPy or a GPU is missing here; install the extra cuda12 or cuda13, or use numpy"
-        )
+        problem = "CuPy or a GPU is missing here; install the extra cuda12 or cuda13, or use numpy"
+        raise ArgumentError("backend", name, problem)
     return _make("cupy" if name != "numpy" and _has_gpu() else "numpy")
 
 

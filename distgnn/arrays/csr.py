@@ -11,17 +11,15 @@ import scipy.sparse as sp
 from scipy.sparse import _sparsetools
 
 from distgnn import ledger
+from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
+from distgnn.arrays.tuning import TUNING
 
 Shape = tuple[int, int]
 
 
-PIECE = 1 << 22  # elements copied to a device at a time
-
-
 class CSR:
-    """A CSR block on this rank, its three arrays packed in one buffer of bytes, so that it travels as one
-    message.
+    """A CSR block on this rank, its three arrays packed in one buffer of bytes, to travel as one message.
 
     Attributes:
         shape: rows, columns of the block.
@@ -37,10 +35,10 @@ class CSR:
     def __init__(self, shape: Shape, nnz: int, index_dtype: Any, dtype: Any, buffer: Any) -> None:
         self.shape = shape
         self.buffer = buffer[: self.nbytes(shape, nnz, index_dtype, dtype)]
-        kinds = [("data", nnz, dtype), ("indices", nnz, index_dtype), ("indptr", shape[0] + 1, index_dtype)]
         start = 0
-        # widest first: all are aligned
-        for name, count, kind in sorted(kinds, key=lambda k: -np.dtype(k[2]).itemsize):
+        kinds = [("data", nnz, dtype), ("indices", nnz, index_dtype), ("indptr", shape[0] + 1, index_dtype)]
+        kinds.sort(key=lambda kind: -np.dtype(kind[2]).itemsize)  # widest first: all are aligned
+        for name, count, kind in kinds:
             end = start + count * np.dtype(kind).itemsize
             setattr(self, name, self.buffer[start:end].view(kind))
             start = end
@@ -72,14 +70,11 @@ class CSR:
         _validate(matrix)
         matrix.sort_indices()
         block = cls.empty(matrix.shape, matrix.nnz, np.dtype(dtype or matrix.dtype), backend)
-        for source, target in (
-            (matrix.data, block.data),
-            (matrix.indices, block.indices),
-            (matrix.indptr, block.indptr),
-        ):
-            for first in range(0, target.size, PIECE):  # converted, where it is, a piece at a time
-                piece = slice(first, first + PIECE)
-                backend.copy_in(np.ascontiguousarray(source[piece], target.dtype), target[piece])
+        for name in ("data", "indices", "indptr"):
+            source, target = getattr(matrix, name), getattr(block, name)
+            for first in range(0, target.size, TUNING.copied_elements):
+                part = slice(first, first + TUNING.copied_elements)  # as they may have to be converted
+                backend.copy_in(np.ascontiguousarray(source[part], target.dtype), target[part])
         return block
 
     @property
@@ -108,13 +103,10 @@ class CSR:
         """Consecutive rows of about so many non-zeros each, as (first, last, block)."""
         bounds = np.unique(np.searchsorted(self.indptr, np.arange(0, self.nnz, nonzeros)))
         ends = [*bounds[(bounds > 0) & (bounds < self.shape[0])].tolist(), self.shape[0]]
-        return [
-            (first, last, rows)
-            for (first, last), rows in zip(pairwise([0, *ends]), self.split(ends), strict=True)
-        ]
+        return list(zip([0, *ends], ends, self.split(ends), strict=False))
 
     def split(self, ends: Sequence[int]) -> list[CSR]:
-        """The rows before each of these ends: views, but for row pointers of their own. Made once and kept."""
+        """The rows before each of these ends: views with row pointers of their own. Made once and kept."""
         if tuple(ends) == (self.shape[0],):
             return [self]
         key = f"rows {tuple(ends)}"
@@ -124,16 +116,14 @@ class CSR:
 
     def _rows(self, first: int, last: int) -> CSR:
         start, stop = int(self.indptr[first]), int(self.indptr[last])
-        piece = object.__new__(CSR)
-        piece.shape, piece.buffer, piece.cached = (last - first, self.shape[1]), None, {}
-        piece.data, piece.indices = self.data[start:stop], self.indices[start:stop]
-        piece.indptr = self.indptr[first : last + 1] - self.indptr[first]
-        return piece
+        rows = object.__new__(CSR)
+        rows.shape, rows.buffer, rows.cached = (last - first, self.shape[1]), None, {}
+        rows.data, rows.indices = self.data[start:stop], self.indices[start:stop]
+        rows.indptr = self.indptr[first : last + 1] - self.indptr[first]
+        return rows
 
     def transposed(self, backend: Backend) -> CSR:
-        """The transposed block. On the host it is made where it stays, so that nothing is held twice for a
-        moment.
-        """
+        """The transposed block. On the host it is made where it stays, so that nothing is ever held twice."""
         if backend.on_device:
             return CSR.from_scipy(self.to_scipy().T, backend)
         block = CSR.empty(self.shape[::-1], self.nnz, self.dtype, backend)
@@ -143,13 +133,12 @@ class CSR:
         return block
 
     def to_scipy(self) -> sp.csr_array:
-        """The block as a SciPy matrix on the host (sharing memory where the block is there already)."""
+        """The block as a SciPy matrix on the host, sharing memory where the block is there already."""
         matrix = sp.csr_array(self.shape, dtype=self.dtype)
-        # Given to the constructor, they would be copied: SciPy "prunes" views of a buffer with more elements
-        # (here bytes).
-        matrix.data, matrix.indices, matrix.indptr = (
-            a if isinstance(a, np.ndarray) else a.get() for a in (self.data, self.indices, self.indptr)
-        )
+        # Given to the constructor, they would be copied: SciPy "prunes" views of a buffer with more elements.
+        for name in ("data", "indices", "indptr"):
+            array = getattr(self, name)
+            setattr(matrix, name, backends.of(array).to_host(array))
         return matrix
 
 

@@ -13,10 +13,15 @@ class Tuning:
     """Every attribute is a default that was measured; sizes are bytes where nothing else is said."""
 
     # Products on one rank.
+    look_ahead_nonzeros: int = 1 << 18
+    """Non-zeros from which on it is measured how far a product should prefetch: fewer are too quick."""
+    copied_elements: int = 1 << 22
+    """Elements of a matrix that are converted and copied to a device at a time."""
     flops_between_polls: int = 1 << 25
     """Multiplications and additions of a sparse product between two looks at the messages under way: one or
     two milliseconds. Less often, what the sockets hold is sent before more is given to them; more often, the
-    product is slower."""
+    product is slower.
+    """
     gemm_rows: int = 512
     """Rows of a tall matrix that a product on the host takes at a time: they and their product stay in the
     second-level cache.

@@ -38,9 +38,7 @@ class Workspace:
         self._lent: dict[int, Array] = {}
 
     def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """The array of this name, of any content; the same memory whenever the name is asked for, so one user
-        at a time.
-        """
+        """The array of this name, of any content: the same memory every time, so one user at a time."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if name not in self._named or self._named[name].size < size:
             if name in self._named:

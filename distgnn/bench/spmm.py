@@ -168,7 +168,7 @@ def candidates(
     """
     block = CSR.from_scipy(A, backend.get("numpy"))
     runs: dict[str, Run] = {OURS: lambda: host.spmm(block, B, C, False), "scipy": _scipy(A, B, C)}
-    for _ in range(1 + host.LookAhead.TURNS * len(host.LookAhead.CANDIDATES)):  # until the distance is chosen
+    for _ in range(host.TRIALS):  # until the distance is chosen
         runs[OURS]()
     if prototype is not None:
         runs["prototype"] = _prototype(prototype, A, B, C)

@@ -1,7 +1,8 @@
 """What a rank computes: sparse and dense products of its own blocks, by the kernels for its device."""
 
 from distgnn.local.gemm import gemm
+from distgnn.local.rows import gather_rows, scatter_add
 from distgnn.local.spgemm import spgemm, spgemm_pieces
-from distgnn.local.spmm import gather_rows, spmm
+from distgnn.local.spmm import spmm
 
-__all__ = ["gather_rows", "gemm", "spgemm", "spgemm_pieces", "spmm"]
+__all__ = ["gather_rows", "gemm", "scatter_add", "spgemm", "spgemm_pieces", "spmm"]

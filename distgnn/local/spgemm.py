@@ -17,8 +17,7 @@ def spgemm(A: Any, B: Any) -> Any:
     """``A B`` of two sparse matrices: sorted rows, no duplicates, no stored zeros.
 
     By SciPy or cuSPARSE, except where no row of ``A`` has more than one entry, as in GraphSAGE's Q
-    (matrix-sampling paper, section 4.1.1): there, rows of ``B`` are copied and scaled, with the same result
-        to the bit.
+    (matrix-sampling paper, section 4.1.1): there, rows of ``B`` are copied and scaled, to the same bits.
 
     Args:
         A: (m, k), B: (k, n): both SciPy's or both CuPy's CSR matrices, canonical (rows sorted, no
@@ -30,7 +29,7 @@ def spgemm(A: Any, B: Any) -> Any:
     Raises:
         ValueError: shapes that don't fit.
 
-    Cost: as many multiplications as A's entries meet entries of B, of which 2 flops each are charged.
+    Cost: 2 flops for every pair of an entry of A and an entry of B that it meets.
     """
     if A.shape[1] != B.shape[0]:
         raise ValueError(f"spgemm: shapes {A.shape} and {B.shape} don't multiply")
@@ -50,9 +49,9 @@ def spgemm(A: Any, B: Any) -> Any:
 
 
 def spgemm_pieces(A: Any, B: Any, entries: int | None) -> Iterator[tuple[Range, Any]]:
-    """``A B`` in pieces of consecutive rows that are estimated to have at most ``entries`` non-zeros, or are
-    single rows; all rows in one piece for None. The estimate is the number of multiplications, which is never
-    too low.
+    """``A B`` in row blocks of at most ``entries`` estimated non-zeros, or single rows; all at once for None.
+
+    The estimate is the number of multiplications, which is never too low.
 
     Yields:
         ((first, last + 1), those rows of the product), made by :func:`spgemm`, when asked for.

@@ -65,45 +65,20 @@ def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
 
 
 def _driving(on: backend.Backend) -> bool:
-    """Must a product stop now and then to drive what is under way? On a GPU it is queued, and the host is
-    free to.
-    """
+    """Must a product drive messages now and then? On a GPU it is queued, and the host is free."""
     return progress.pending() and not on.on_device
 
 
 def _row_blocks(A: CSR, width: int) -> list[tuple[int, int, CSR]]:
-    """The block in pieces between which messages are driven, kept with it."""
+    """The row blocks between which messages are driven, kept with the block."""
     nonzeros = max(TUNING.flops_between_polls // width, 1)
     key = f"row blocks {nonzeros}"
     if key not in A.cached:
         blocks = A.row_blocks(nonzeros)
         if len(blocks) == 1:
-            return blocks  # the block itself, which had better not refer to itself
+            return blocks  # the block itself, which must not refer to itself
         A.cached[key] = blocks
     return A.cached[key]
-
-
-def gather_rows(X: Any, rows: Any, out: Any = None) -> Any:
-    """``out[i] = X[rows[i]]``: packs the rows that another rank needs.
-
-    Args:
-        X: (m, f) C-contiguous; rows: int64 (k) in 0..m-1, on the same device; out: (k, f) like X, made when
-            missing.
-
-    Returns:
-        ``out``.
-    """
-    on = backend.of(X)
-    out = on.empty((rows.size, X.shape[1]), X.dtype) if out is None else out
-    ledger.charge("spmm", "gather rows")
-    with ledger.timed("spmm", "gather rows", synchronize=on.synchronize):
-        if on.on_device:
-            cuda.gather_rows(X, rows, out)
-        elif host.module() is not None:
-            host.gather(X, rows, out)
-        elif out.size:
-            np.take(X, rows, axis=0, out=out, mode="clip")
-    return out
 
 
 def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
@@ -128,13 +103,10 @@ def _spmm_kernel(device: str, dtype: np.dtype) -> SpmmKernel:
     if wanted == "auto":
         return next(kernel for name, kernel in kernels.items() if _can(name, dtype))
     if wanted not in kernels:
-        raise UserError(
-            f"DISTGNN_SPMM={wanted}: no such kernel for {device} arrays; there is {', '.join(['auto', *kernels])}"
-        )
+        there = ", ".join(["auto", *kernels])
+        raise UserError(f"DISTGNN_SPMM={wanted}: no such kernel for {device} arrays; there is {there}")
     if not _can(wanted, dtype):
-        raise UserError(
-            f"DISTGNN_SPMM={wanted}: not for {dtype}, or not built here (install with a C compiler at hand)"
-        )
+        raise UserError(f"DISTGNN_SPMM={wanted}: not for {dtype}, or not built (install with a C compiler)")
     return kernels[wanted]
 
 

@@ -1,15 +1,11 @@
-"""Dropout whose masks are functions of (seed, epoch, layer, original node id, column), regenerated and never
-stored.
-"""
+"""Dropout whose masks are functions of (seed, epoch, layer, original node id, column), never stored."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from distgnn import rng
-from distgnn.arrays import backend
-from distgnn.local import cuda, host
-from distgnn.nn.dispatch import compiled, on_gpu
+from distgnn.local import elementwise
 
 Array = Any
 
@@ -32,26 +28,8 @@ class Dropout:
     def apply(self, block: Array, epoch: int, out: Array | None = None, relu: bool = False) -> Array:
         """`block`, or its positive part with `relu`, times the epoch's mask, into `out` (default: in place).
 
-        Without `relu` its own adjoint: the backward pass applies it to the gradient. Memory: no array of the
-            block's size.
+        Without `relu` it is its own adjoint: the backward pass applies it to the gradient.
         """
-        out = block if out is None else out
         k = rng.key(self.seed, rng.DROPOUT, epoch, self.layer)
-        if compiled(block):
-            host.dropout(block, out, k, self.nodes, self.cols, 1 - self.rate, relu)
-            return out
-        if on_gpu(block):
-            return cuda.activate(
-                block, out, relu=relu, dropout=cuda.Dropout(self.rate, k, self.nodes, self.cols)
-            )
-        xp = backend.module(block)
-        scale = block.dtype.type(self.scale)
-        factors: Array = None
-        for part, keep in rng.keep_blocks(k, self.nodes, self.cols, 1 - self.rate, xp):
-            factors = xp.empty(keep.shape, block.dtype) if factors is None else factors[: len(keep)]
-            factors[...] = keep
-            factors *= scale
-            if relu:
-                xp.multiply(factors, block[part] > 0, out=factors)
-            xp.multiply(block[part], factors, out=out[part])
-        return out
+        out = block if out is None else out
+        return elementwise.dropout(block, out, k, self.nodes, self.cols, 1 - self.rate, relu)

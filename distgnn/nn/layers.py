@@ -20,8 +20,8 @@ from typing import Any
 
 from distgnn import rng
 from distgnn.layout import Cut, Layout
+from distgnn.local.elementwise import keep_positive, positive_bits, relu
 from distgnn.nn.dropout import Dropout
-from distgnn.nn.relu import keep_positive, positive_bits, relu
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 

@@ -1,22 +1,21 @@
 """Optimisers on the blocks that a rank holds: element by element, so a cut weight needs no communication.
 
 Where a weight is replicated every replica makes the same step from the same gradient. Blocks are updated in
-place in pieces that stay in cache: trained features are as large as the graph, and temporaries of their size
-    are not.
+place, as much at a time as stays in cache: trained features are as large as the graph, and temporaries of
+their size are not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from distgnn import rng
 from distgnn.arrays import backend
-from distgnn.errors import UserError
-from distgnn.local import cuda, host
-from distgnn.nn.dispatch import compiled, on_gpu
+from distgnn.errors import ArgumentError
+from distgnn.local import elementwise
 from distgnn.operators.dense import DistDense
 
 Array = Any
@@ -84,8 +83,9 @@ class Optimizer:
         self.steps += 1
         for p, gradient in zip(parameters, gradients, strict=True):
             state = self.state[p.name]
-            for w, g, *slots in _pieces(p.block, gradient, *(state[slot] for slot in self.slots)):
-                self._update(w, g, *slots, decay=self.decay(p))
+            flat = [a.reshape(-1) for a in (p.block, gradient, *(state[slot] for slot in self.slots))]
+            for part in rng.slices(flat[0].size, 1, backend.module(p.block)):
+                self._update(*(array[part] for array in flat), decay=self.decay(p))
 
     def _update(self, w: Array, g: Array, *slots: Array, decay: float) -> None:
         raise NotImplementedError
@@ -126,35 +126,13 @@ class Adam(Optimizer):
         self.betas, self.epsilon = betas, epsilon
 
     def _update(self, w: Array, g: Array, *slots: Array, decay: float) -> None:
-        m, v = slots
         first, second = self.betas
-        if compiled(w):
-            shrink, decay = (1 - self.lr * decay, 0.0) if self.decoupled else (1.0, decay)
-            rate, correction = self.lr / (1 - first**self.steps), 1 - second**self.steps
-            host.adam(
-                w, g, m, v, rate=rate, correction=correction, first=first, second=second,
-                epsilon=self.epsilon, shrink=shrink, decay=decay,
-            )  # fmt: skip
-            return
-        if on_gpu(w):
-            cuda.adam(
-                w, g, m, v, step=self.steps, lr=self.lr, betas=self.betas, epsilon=self.epsilon, decay=decay,
-                decoupled=self.decoupled,
-            )  # fmt: skip
-            return
-        if decay and self.decoupled:
-            w *= 1 - self.lr * decay
-        elif decay:
-            g += decay * w
-        m *= first
-        m += (1 - first) * g
-        g *= g
-        v *= second
-        v += (1 - second) * g
-        denominator = v / (1 - second**self.steps)
-        denominator **= 0.5
-        denominator += self.epsilon
-        w -= (self.lr / (1 - first**self.steps)) * m / denominator
+        shrink, decay = (1 - self.lr * decay, 0.0) if self.decoupled else (1.0, decay)
+        rate, correction = self.lr / (1 - first**self.steps), 1 - second**self.steps
+        elementwise.adam(
+            w, g, *slots, rate=rate, correction=correction, first=first, second=second, epsilon=self.epsilon,
+            shrink=shrink, decay=decay,
+        )  # fmt: skip
 
 
 class AdamW(Adam):
@@ -173,27 +151,19 @@ def make(name: str, lr: float = 0.01, weight_decay: Decay = 0.0, momentum: float
     """The optimiser called `name`.
 
     Raises:
-        UserError: no such optimiser, or a number out of range.
+        ArgumentError: no such optimiser, or a number out of range.
     """
     if name not in OPTIMIZERS:
-        raise UserError(f"--optimizer {name}: no such optimiser; choose one of {', '.join(OPTIMIZERS)}")
+        raise ArgumentError("optimizer", name, f"no such optimiser; choose one of {', '.join(OPTIMIZERS)}")
     if not (math.isfinite(lr) and lr > 0):
-        raise UserError(f"--lr {lr}: the step size must be a positive number")
+        raise ArgumentError("lr", lr, "the step size must be a positive number")
     if not 0 <= momentum < 1:
-        raise UserError(f"--momentum {momentum}: must be in [0, 1)")
+        raise ArgumentError("momentum", momentum, "must be in [0, 1)")
     if momentum and name != "sgd":
-        raise UserError(f"--momentum {momentum}: only --optimizer sgd has a momentum")
+        raise ArgumentError("momentum", momentum, "only optimizer=sgd has a momentum")
     decays = list(weight_decay) if isinstance(weight_decay, Sequence) else [weight_decay]
     if not decays or not all(math.isfinite(w) and w >= 0 for w in decays):
-        raise UserError(f"--weight-decay {decays}: must be numbers that are at least 0")
+        raise ArgumentError("weight_decay", decays, "must be numbers that are at least 0")
     if name == "sgd":
         return SGD(lr, decays, momentum)
     return OPTIMIZERS[name](lr, decays)
-
-
-def _pieces(*blocks: Array) -> Iterator[tuple[Array, ...]]:
-    """Corresponding flat pieces (views) of blocks of equal size."""
-    flat = [block.reshape(-1) for block in blocks]
-    step = rng.block_rows(1, backend.module(blocks[0]))
-    for start in range(0, flat[0].size, step):
-        yield tuple(f[start : start + step] for f in flat)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from distgnn.errors import UserError
+from distgnn.local.elementwise import positive_bits
 from distgnn.nn.gcn import GCN
 from distgnn.nn.layers import TRANSFORM, GraphConvolution, associative
-from distgnn.nn.relu import positive_bits
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 

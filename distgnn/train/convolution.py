@@ -13,9 +13,9 @@ import numpy as np
 
 from distgnn import local
 from distgnn.arrays.csr import CSR
+from distgnn.local.elementwise import keep_positive, positive_bits, relu
 from distgnn.nn.dropout import Dropout
 from distgnn.nn.layers import GraphConvolution
-from distgnn.nn.relu import keep_positive, positive_bits, relu
 from distgnn.nn.sage import MeanConvolution
 from distgnn.sampling.block import Block
 

@@ -1,17 +1,20 @@
 // Runs CUDA kernels on the host: include this before an unchanged .cu file and compile it as C++17.
 //
-// The threads of a block are fibers of one host thread. A fiber runs until it comes to a barrier, a shuffle or its end,
-// then hands over to the scheduler, which lets the others catch up; so warps are in lock step exactly where CUDA says
-// they are. A kernel that gets any of this wrong stops with a message that names the block and threads:
-//   - a barrier or shuffle that not all threads reach that it waits for, or that some have left behind by returning;
+// The threads of a block are fibers of one host thread. A fiber runs until it comes to a barrier, a shuffle
+// or its end, then hands over to the scheduler, which lets the others catch up; so warps are in lock step
+// exactly where CUDA says they are. A kernel that gets any of this wrong stops with a message that names the
+// block and threads:
+//   - a barrier or shuffle that not all threads reach that it waits for, or that some have left behind by
+//   returning;
 //   - a shuffle from a lane that takes no part in it, or by a lane that its mask does not name;
 //   - threads of one mask at different collectives.
-// Threads can run in different orders (forward, backward, shuffled): a missing barrier changes the result in one of
-// them. Everything works under -fsanitize=address,undefined, which sees accesses out of bounds and vectors that are not
-// aligned.
+// Threads can run in different orders (forward, backward, shuffled): a missing barrier changes the result in
+// one of them. Everything works under -fsanitize=address,undefined, which sees accesses out of bounds and
+// vectors that are not aligned.
 //
-// Not modelled: the memory model within a warp between two collectives, timing, textures, cooperative groups, dynamic
-// shared memory. Shared variables keep their values from block to block, as on a GPU nobody promises otherwise.
+// Not modelled: the memory model within a warp between two collectives, timing, textures, cooperative groups,
+// dynamic shared memory. Shared variables keep their values from block to block, as on a GPU nobody promises
+// otherwise.
 
 #pragma once
 
@@ -68,7 +71,8 @@ inline dim3 blockDim, gridDim;
 
 namespace emulation {
 
-// Where a fiber goes on. swapcontext, which is portable, makes two system calls per switch; six pushes do the same.
+// Where a fiber goes on. swapcontext, which is portable, makes two system calls per switch; six pushes do the
+// same.
 #ifdef EMULATION_SWITCH
 using Context = void*;  // the stack pointer; the registers that calls preserve lie on the stack
 
@@ -96,8 +100,8 @@ emulation_switch:
 inline void switch_context(Context& from, Context& to) { emulation_switch(&from, to); }
 
 inline void make_context(Context& context, char* stack, size_t bytes, void (*body)()) {
-  void** top =
-      reinterpret_cast<void**>(stack + bytes) - 2;  // body's own return address, never used, keeps the ABI's alignment
+  void** top = reinterpret_cast<void**>(stack + bytes) -
+               2;  // body's own return address, never used, keeps the ABI's alignment
   *top = reinterpret_cast<void*>(body);
   context = top - 6;
 }
@@ -150,8 +154,8 @@ inline size_t scheduler_stack_bytes;
 inline std::function<void()> kernel;
 
 [[noreturn]] inline void fail(const char* what, int thread) {
-  std::fprintf(stderr, "emulation: block (%u, %u, %u), thread %d: %s\n", blockIdx.x, blockIdx.y, blockIdx.z, thread,
-               what);
+  std::fprintf(stderr, "emulation: block (%u, %u, %u), thread %d: %s\n", blockIdx.x, blockIdx.y, blockIdx.z,
+               thread, what);
   const char* names[] = {"running", "at a warp collective", "at __syncthreads", "left the kernel"};
   for (int t = 0, from = 0; t <= thread_count; t++)
     if (t == thread_count || threads[t].state != threads[from].state) {
@@ -211,7 +215,8 @@ inline void wait(State at) {
 inline bool release(int warp, int lane) {
   const int first = warp * warp_size, size = std::min(thread_count - first, warp_size);
   const Collective& call = threads[first + lane].asks;
-  if (!(call.mask >> lane & 1)) fail("a lane calls a warp collective whose mask does not name it", first + lane);
+  if (!(call.mask >> lane & 1))
+    fail("a lane calls a warp collective whose mask does not name it", first + lane);
   unsigned votes = 0;
   for (int l = 0; l < warp_size; l++) {
     if (!(call.mask >> l & 1)) continue;
@@ -220,10 +225,12 @@ inline bool release(int warp, int lane) {
       fail("the mask of a warp collective names a lane that does not exist", first + lane);
     }
     const Thread& other = threads[first + l];
-    if (other.state == State::left) fail("a warp collective waits for a lane that has left the kernel", first + lane);
+    if (other.state == State::left)
+      fail("a warp collective waits for a lane that has left the kernel", first + lane);
     // A lane at another collective may come to this one later; if it does not, nobody moves, which is seen in
     // run_block.
-    if (other.state != State::at_warp || other.asks.mask != call.mask || other.asks.kind != call.kind) return false;
+    if (other.state != State::at_warp || other.asks.mask != call.mask || other.asks.kind != call.kind)
+      return false;
     votes |= unsigned(other.asks.predicate) << l;
   }
   const unsigned mask = call.mask;
@@ -282,8 +289,8 @@ inline void make_fibers(dim3 block) {
     Thread& thread = threads[t];
     thread.index = {unsigned(t) % block.x, unsigned(t) / block.x % block.y, unsigned(t) / block.x / block.y};
     if (thread.stack) continue;
-    void* memory =
-        mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) fail("no memory for stacks", t);
     thread.stack = static_cast<char*>(memory);
     make_context(thread.context, thread.stack, stack_bytes, fiber);
@@ -374,7 +381,9 @@ template <class T> T atomicAdd(T* at, T value) { return std::exchange(*at, T(*at
 template <class T> T atomicMax(T* at, T value) { return std::exchange(*at, std::max(*at, value)); }
 template <class T> T atomicMin(T* at, T value) { return std::exchange(*at, std::min(*at, value)); }
 template <class T> T atomicExch(T* at, T value) { return std::exchange(*at, value); }
-template <class T> T atomicCAS(T* at, T expected, T value) { return std::exchange(*at, *at == expected ? value : *at); }
+template <class T> T atomicCAS(T* at, T expected, T value) {
+  return std::exchange(*at, *at == expected ? value : *at);
+}
 
 template <class T> T __ldg(const T* at) { return *at; }
 template <class T> T __ldcs(const T* at) { return *at; }

@@ -1,7 +1,9 @@
-// The other half of emulator.py: a program that launches kernels by name, with arguments that come through a pipe.
+// The other half of emulator.py: a program that launches kernels by name, with arguments that come through a
+// pipe.
 //
-// Every array gets memory of exactly its size and with its own alignment, so that the address sanitizer sees the first
-// byte too far. The sizes of scalar arguments are compared with the parameters, which CUDA itself never does.
+// Every array gets memory of exactly its size and with its own alignment, so that the address sanitizer sees
+// the first byte too far. The sizes of scalar arguments are compared with the parameters, which CUDA itself
+// never does.
 
 #pragma once
 
@@ -30,13 +32,16 @@ struct Kernel {
 
 inline std::map<std::string, Kernel> kernels;
 
-template <class... P, size_t... I> void call_with(void (*kernel)(P...), void** values, std::index_sequence<I...>) {
+template <class... P, size_t... I>
+void call_with(void (*kernel)(P...), void** values, std::index_sequence<I...>) {
   kernel(*static_cast<P*>(values[I])...);
 }
 
 template <class... P> bool add(const char* name, void (*kernel)(P...)) {
-  std::vector<Parameter> parameters{{sizeof(P), std::is_pointer_v<P>, std::is_const_v<std::remove_pointer_t<P>>}...};
-  kernels[name] = {parameters, [kernel](void** values) { call_with(kernel, values, std::index_sequence_for<P...>()); }};
+  std::vector<Parameter> parameters{
+      {sizeof(P), std::is_pointer_v<P>, std::is_const_v<std::remove_pointer_t<P>>}...};
+  kernels[name] = {parameters,
+                   [kernel](void** values) { call_with(kernel, values, std::index_sequence_for<P...>()); }};
   return true;
 }
 
@@ -111,7 +116,8 @@ inline std::string mismatch(const Kernel& kernel, const std::vector<Argument>& a
   return "";
 }
 
-// One request: name, grid, block, order, arrays, arguments. The answer: an empty message and the arrays, or a message.
+// One request: name, grid, block, order, arrays, arguments. The answer: an empty message and the arrays, or a
+// message.
 inline void serve() {
   std::string name(read_value<unsigned>(), '\0');
   read_bytes(name.data(), name.size());
@@ -122,7 +128,8 @@ inline void serve() {
   std::vector<Argument> arguments(read_value<unsigned>());
 
   const auto found = kernels.find(name);
-  const std::string problem = found == kernels.end() ? "no kernel " + name : mismatch(found->second, arguments);
+  const std::string problem =
+      found == kernels.end() ? "no kernel " + name : mismatch(found->second, arguments);
   const unsigned length = unsigned(problem.size());
   if (length == 0) {
     std::vector<void*> pointers(arguments.size()), values(arguments.size());

@@ -1,7 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled host kernels as Python functions: arrays are checked here, then the GIL is released and C runs.
+"""The compiled host kernels as Python functions: arrays are checked, the GIL is released, and C runs.
 
-Arrays come through the buffer protocol, so building this needs nothing of NumPy. Call it through `distgnn.hostkernels`.
+Arrays come through the buffer protocol, so building this needs nothing of NumPy. The package calls it through
+`distgnn.local.host`.
 """
 
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -9,30 +10,14 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_
 
 ANY = "float32 float64 int32 int64 uint8 uint16 uint32 uint64"
 
+ctypedef void *address  # C takes it for a pointer to anything
+
 
 cdef extern from "spmm.h" nogil:
-    enum number:
-        FLOAT32, FLOAT64, BFLOAT16
-
     struct spmm:
-        int64_t rows, columns, nonzeros, width
-        number number
-        bint wide_pointers, wide_indices
-        const void *pointers
-        const void *indices
-        const void *values
-        const void *row_scale
-        const void *column_scale
-        const void *B
-        int64_t ldb
-        void *C
-        int64_t ldc
-        bint accumulate
-        const void *bias
-        bint relu
-        const void *mask
-        int64_t ldmask
-        int64_t ahead
+        int64_t rows, nonzeros, width, ldb, ldc, ahead
+        bint wide, wide_indices, accumulate
+        address pointers, indices, values, B, C
         int threads
 
     struct spmm_set:
@@ -40,8 +25,6 @@ cdef extern from "spmm.h" nogil:
 
     const spmm_set *const *spmm_sets()
     void spmm_run(const spmm_set *set, const spmm *s)
-    int64_t spmm_bad_row(const spmm *s)
-    int64_t spmm_bad_index(const spmm *s, int64_t count)
 
 
 cdef extern from "volume.h" nogil:
@@ -69,39 +52,56 @@ cdef extern from "sample.h" nogil:
     struct sample:
         int64_t rows, count
         const int64_t *pointers
-        const double *weights
-        const uint64_t *keys
-        uint8_t *picked
-        double *remaining
-        double *prefix
-        int64_t *order
+        address weights, keys, picked, remaining, prefix, order
 
     struct sample_selected:
         int64_t rows, count
         const int64_t *pointers
         const int64_t *selected
-        const uint64_t *keys
-        uint8_t *picked
-        double *prefix
-        int64_t *positions
-        int64_t *counts
-
-    int64_t sample_selected_run(const sample_selected *s)
+        address keys, picked, prefix, positions, counts
 
     struct relabel:
         int64_t blocks
-        const int64_t *bounds
-        const int64_t *seed_bounds
-        const int64_t *ids
-        const int64_t *seeds
+        address bounds, seed_bounds, ids, seeds, table, labels, added, added_bounds
         bint extend
-        int32_t *table
-        int64_t *labels
-        int64_t *added
-        int64_t *added_bounds
 
     int64_t sample_run(const sample *s)
+    int64_t sample_selected_run(const sample_selected *s)
     void relabel_run(const relabel *r)
+
+
+cdef extern from "elementwise.h" nogil:
+    struct dropout_arguments "dropout":
+        int64_t rows, width, ldx, ldy
+        address x, y, low, odd, columns
+        uint64_t threshold
+        double scale
+        bint relu
+
+    struct adam_arguments "adam":
+        int64_t count
+        address w, m, v, g
+        double shrink, decay, first, second, rate, correction, epsilon
+
+    struct cross_entropy_arguments "cross_entropy":
+        int64_t height, width, ldx, ldy, count
+        address x, y, rows, labels, sums, own
+        double share
+
+    struct elementwise_set:
+        void (*dropout[2])(const dropout_arguments *) noexcept nogil
+        void (*adam[2])(const adam_arguments *) noexcept nogil
+        void (*pack_positive[2])(address x, int64_t count, address bits) noexcept nogil
+        void (*keep_positive[2])(address x, int64_t count, address bits, double scale) noexcept nogil
+        void (*cross_entropy[2])(const cross_entropy_arguments *) noexcept nogil
+        void (*scatter_add[2])(
+            address x, int64_t ldx, address rows, int64_t count, int64_t width, address y, int64_t ldy
+        ) noexcept nogil
+
+    const elementwise_set *elementwise_of(int set)
+    void gather_rows(
+        address x, int64_t ldx, address rows, int64_t count, int64_t bytes, address out, int64_t ldout
+    )
 
 
 cdef class Array:
@@ -113,14 +113,16 @@ cdef class Array:
 
     def __cinit__(self, str name, array, str kinds, int ndim, bint writable=False):
         self.name = name
+        cdef int flags = PyBUF_FORMAT | PyBUF_STRIDES | (PyBUF_WRITABLE if writable else 0)
         try:
-            PyObject_GetBuffer(array, &self.view, PyBUF_FORMAT | PyBUF_STRIDES | (PyBUF_WRITABLE if writable else 0))
+            PyObject_GetBuffer(array, &self.view, flags)
         except (TypeError, BufferError, ValueError) as error:
-            raise TypeError(f"{name}: need {'a writable' if writable else 'an'} array, got {type(array).__name__} ({error})") from None
+            need = "a writable" if writable else "an"
+            raise TypeError(f"{name}: need {need} array, got {type(array).__name__} ({error})") from None
         self.held = True
         self.kind = kind_of(self.view.format, self.view.itemsize)
         if self.kind not in kinds.split():
-            raise TypeError(f"{name}: need an array of {' or '.join(kinds.split())}, got {self.kind}")
+            raise TypeError(f"{name}: need an array of {kinds.replace(' ', ' or ')}, got {self.kind}")
         if self.view.ndim != ndim:
             raise ValueError(f"{name}: need {ndim} dimensions, got {self.view.ndim}")
         cdef Py_ssize_t last = self.view.strides[ndim - 1]
@@ -129,7 +131,7 @@ cdef class Array:
         cdef Py_ssize_t lead = self.view.strides[0]
         if ndim == 2 and self.view.shape[0] > 1 and self.view.len > 0:
             if lead < self.view.shape[1] * self.view.itemsize or lead % self.view.itemsize:
-                raise ValueError(f"{name}: rows must follow each other in memory, got a stride of {lead} bytes between rows")
+                raise ValueError(f"{name}: rows must follow each other, got {lead} bytes between rows")
 
     def __dealloc__(self):
         if self.held:
@@ -146,17 +148,34 @@ cdef class Array:
         return <uintptr_t>self.view.buf
 
     cdef uintptr_t stop(self) noexcept nogil:
-        if self.view.len == 0:
-            return self.start()
-        if self.view.ndim == 1:
+        if self.view.len == 0 or self.view.ndim == 1:
             return self.start() + self.view.len
-        return self.start() + (self.view.shape[0] - 1) * self.lead() * self.view.itemsize + self.view.shape[1] * self.view.itemsize
+        cdef int64_t elements = (self.view.shape[0] - 1) * self.lead() + self.view.shape[1]
+        return self.start() + elements * self.view.itemsize
+
+    cdef int must_be_apart(self, Array other) except -1:
+        if self.start() < other.stop() and other.start() < self.stop():
+            raise ValueError(f"{self.name} shares memory with {other.name}")
+        return 0
+
+    cdef int must_be_or_be_apart(self, Array other) except -1:
+        """The same array or one elsewhere: each entry may be read before it is written."""
+        if self.start() != other.start() or self.lead() != other.lead():
+            self.must_be_apart(other)
+        return 0
+
+    cdef int must_be_whole(self) except -1:
+        """Without gaps between rows."""
+        if self.view.len > 0 and self.lead() != self.extent(1):
+            raise ValueError(f"{self.name}: must be contiguous, got gaps between rows")
+        return 0
 
     cdef int must_have(self, int64_t first, int64_t second=-1) except -1:
         cdef bint fits = self.view.shape[0] == first and (second < 0 or self.view.shape[1] == second)
         if not fits:
             need = f"({first},)" if second < 0 else f"({first}, {second})"
-            raise ValueError(f"{self.name}: need shape {need}, got {tuple([self.extent(axis) for axis in range(self.view.ndim)])}")
+            got = tuple([self.extent(axis) for axis in range(self.view.ndim)])
+            raise ValueError(f"{self.name}: need shape {need}, got {got}")
         return 0
 
 
@@ -172,7 +191,7 @@ cdef str kind_of(const char *format, Py_ssize_t itemsize):
     return f"format {code!r}"
 
 
-cdef const void *pointer(Array array) noexcept:
+cdef address pointer(Array array) noexcept:
     return NULL if array is None else array.view.buf
 
 
@@ -186,157 +205,47 @@ def isas():
     return names
 
 
-cdef int fill_csr(spmm *s, Array indptr, Array indices, int64_t columns) except -1:
-    if indptr.extent(0) < 1:
-        raise ValueError("indptr: need one more than there are rows, got none")
-    s.rows, s.columns, s.nonzeros = indptr.extent(0) - 1, columns, indices.extent(0)
-    s.pointers, s.wide_pointers = pointer(indptr), indptr.kind == "int64"
-    s.indices, s.wide_indices = pointer(indices), indices.kind == "int64"
-    return 0
-
-
-def check(indptr, indices, int64_t columns):
-    """Refuse a CSR pattern that could send a kernel out of bounds: O(nnz), to be called once per matrix.
-
-    Raises:
-        TypeError: not arrays of int32 or int64. ValueError: row pointers that do not rise from 0 to the number of indices, or an
-        index outside 0..columns-1.
-    """
-    cdef Array pointers = Array("indptr", indptr, "int32 int64", 1)
-    cdef Array numbers = Array("indices", indices, "int32 int64", 1)
-    cdef spmm s
-    fill_csr(&s, pointers, numbers, columns)
-    cdef int64_t nnz = numbers.extent(0), bad
-    if int(indptr[0]) != 0 or int(indptr[s.rows]) != nnz:
-        raise ValueError(f"indptr: must rise from 0 to {nnz}, the number of indices, got {indptr[0]} to {indptr[s.rows]}")
-    with nogil:
-        bad = spmm_bad_row(&s)
-    if bad >= 0:
-        raise ValueError(f"indptr: falls from {indptr[bad]} to {indptr[bad + 1]} at row {bad}")
-    with nogil:
-        bad = spmm_bad_index(&s, nnz)
-    if bad >= 0:
-        raise ValueError(f"indices: must lie in 0..{columns - 1}, got {indices[bad]} at position {bad}")
+cdef int check_isa(int isa) except -1:
+    if not 0 <= isa < len(isas()):
+        raise ValueError(f"isa: must lie in 0..{len(isas()) - 1}, got {isa}")
+    return isa
 
 
 def multiply(
-    indptr, indices, values, B, out, *, bint accumulate=False, row_scale=None, column_scale=None, bias=None, bint relu=False,
-    mask=None, int64_t prefetch=-1, int threads=1, int isa=0,
+    indptr, indices, values, B, out, *, bint accumulate=False, int64_t prefetch=-1, int threads=1, int isa=0
 ):
-    """`out = epilogue(diag(row_scale) A diag(column_scale) B)` for a CSR matrix whose pattern passed `check`.
+    """`out = A B`, or `out += A B` with `accumulate`, for a CSR matrix whose pattern is known to be sound.
 
     Args:
-        indptr, indices: int32 or int64, each of its own. values: like `out`, or None for ones.
-        B: (k, f) float32, float64, or uint16 holding bfloat16. out: (m, f) float32, or float64 where B is.
-        row_scale (m), column_scale (k), bias (f), mask (m, f): like `out`. Rows of B, out and mask may lie apart.
-        accumulate, bias, relu, mask: what happens to the product, in this order: add what `out` holds, add the bias, cut off what
-            is negative, zero what is not positive in `mask`.
-        prefetch: non-zeros to look ahead, 0 for none, -1 to choose. threads: of OpenMP. isa: position in `isas()`.
+        indptr, indices: int32 or int64, both the same.
+        values, B (k, f), out (m, f): float32 or float64, all the same. Rows of B and out may lie apart.
+        prefetch: non-zeros to look ahead, 0 for none, -1 to choose.
+        threads: of OpenMP. isa: position in `isas()`.
 
     Raises:
-        TypeError, ValueError: types or shapes that do not fit, an array C cannot walk, or `out` overlapping another array.
+        TypeError, ValueError: types or shapes that do not fit, an array that C cannot walk, or `out`
+            overlapping another array.
     """
-    cdef Array P = Array("indptr", indptr, "int32 int64", 1)
-    cdef Array J = Array("indices", indices, "int32 int64", 1)
-    cdef Array X = Array("B", B, "float32 float64 uint16", 2)
-    cdef str real = "float64" if X.kind == "float64" else "float32"
-    cdef Array Y = Array("out", out, real, 2, True)
-    cdef Array V = None if values is None else Array("values", values, real, 1)
-    cdef Array R = None if row_scale is None else Array("row_scale", row_scale, real, 1)
-    cdef Array S = None if column_scale is None else Array("column_scale", column_scale, real, 1)
-    cdef Array b = None if bias is None else Array("bias", bias, real, 1)
-    cdef Array M = None if mask is None else Array("mask", mask, real, 2)
+    cdef Array P = Array("indptr", indptr, "int32 int64", 1), J = Array("indices", indices, P.kind, 1)
+    cdef Array X = Array("B", B, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
+    cdef Array V = Array("values", values, X.kind, 1), other
     cdef spmm s
-    fill_csr(&s, P, J, X.extent(0))
-    s.width = X.extent(1)
+    if P.extent(0) < 1:
+        raise ValueError("indptr: need one more than there are rows, got none")
+    s.rows, s.nonzeros, s.width = P.extent(0) - 1, J.extent(0), X.extent(1)
     Y.must_have(s.rows, s.width)
-    if V is not None:
-        V.must_have(J.extent(0))
-    if R is not None:
-        R.must_have(s.rows)
-    if S is not None:
-        S.must_have(s.columns)
-    if b is not None:
-        b.must_have(s.width)
-    if M is not None:
-        M.must_have(s.rows, s.width)
-    if int(indptr[0]) != 0 or int(indptr[s.rows]) != J.extent(0):
-        raise ValueError(f"indptr: must rise from 0 to {J.extent(0)}, the number of indices, got {indptr[0]} to {indptr[s.rows]}")
-    cdef Array other
-    for other in (P, J, X, V, R, S, b, M):
-        if other is not None and Y.start() < other.stop() and other.start() < Y.stop():
-            raise ValueError(f"out shares memory with {other.name}")
-    s.number = BFLOAT16 if X.kind == "uint16" else FLOAT64 if X.kind == "float64" else FLOAT32
-    s.values, s.row_scale, s.column_scale = pointer(V), pointer(R), pointer(S)
-    s.B, s.ldb = pointer(X), X.lead()
-    s.C, s.ldc = Y.view.buf, Y.lead()
-    s.accumulate, s.bias, s.relu = accumulate, pointer(b), relu
-    s.mask, s.ldmask = pointer(M), 0 if M is None else M.lead()
+    V.must_have(s.nonzeros)
+    if int(indptr[0]) != 0 or int(indptr[s.rows]) != s.nonzeros:
+        raise ValueError(f"indptr: must rise from 0 to {s.nonzeros}, got {indptr[0]} to {indptr[s.rows]}")
+    for other in (P, J, V, X):
+        Y.must_be_apart(other)
+    s.wide, s.wide_indices, s.accumulate = X.kind == "float64", P.kind == "int64", accumulate
+    s.pointers, s.indices, s.values = pointer(P), pointer(J), pointer(V)
+    s.B, s.ldb, s.C, s.ldc = pointer(X), X.lead(), pointer(Y), Y.lead()
     s.ahead, s.threads = prefetch, threads
-    cdef int at = 0
-    while spmm_sets()[at] is not NULL:
-        at += 1
-    if not 0 <= isa < at:
-        raise ValueError(f"isa: must lie in 0..{at - 1}, got {isa}")
-    cdef const spmm_set *chosen = spmm_sets()[isa]
+    cdef const spmm_set *chosen = spmm_sets()[check_isa(isa)]
     with nogil:
         spmm_run(chosen, &s)
-
-
-cdef extern from "elementwise.h" nogil:
-    struct dropout_arguments "dropout":
-        int64_t rows, width, ldx, ldy
-        const void *x
-        void *y
-        const uint32_t *low
-        const uint32_t *odd
-        const uint32_t *columns
-        uint64_t threshold
-        double scale
-        bint relu
-
-    struct adam_arguments "adam":
-        int64_t count
-        void *w
-        void *m
-        void *v
-        const void *g
-        double shrink, decay, first, second, rate, correction, epsilon
-
-    struct cross_entropy_arguments "cross_entropy":
-        int64_t height, width, ldx, ldy, count
-        const void *x
-        void *y
-        const int64_t *rows
-        const int64_t *labels
-        void *sums
-        void *own
-        double share
-
-    struct elementwise_set:
-        void (*dropout[2])(const dropout_arguments *) noexcept nogil
-        void (*adam[2])(const adam_arguments *) noexcept nogil
-        void (*pack_positive[2])(const void *x, int64_t count, uint8_t *bits) noexcept nogil
-        void (*keep_positive[2])(void *x, int64_t count, const uint8_t *bits, double scale) noexcept nogil
-        void (*cross_entropy[2])(const cross_entropy_arguments *) noexcept nogil
-        void (*scatter_add[2])(
-            const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width, void *y, int64_t ldy) noexcept nogil
-
-    const elementwise_set *elementwise_of(int set)
-    void gather_rows(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t bytes, void *out, int64_t ldout)
-
-
-cdef const elementwise_set *chosen_set(int isa) except NULL:
-    if not 0 <= isa < len(isas()):
-        raise ValueError(f"isa: must lie in 0..{len(isas()) - 1}, got {isa}")
-    return elementwise_of(isa)
-
-
-cdef int whole(Array array) except -1:
-    """One piece of memory without gaps?"""
-    if array.view.ndim == 2 and array.view.len > 0 and array.lead() != array.extent(1):
-        raise ValueError(f"{array.name}: must be contiguous, got {array.lead()} elements between rows of {array.extent(1)}")
-    return 0
 
 
 cdef int check_rows(Array rows, int64_t limit) except -1:
@@ -349,23 +258,23 @@ cdef int check_rows(Array rows, int64_t limit) except -1:
 
 
 def dropout(x, out, low, odd, columns, uint64_t threshold, double scale, *, bint relu=False, int isa=0):
-    """`out[i, j] = x[i, j] * scale` (of its positive part with `relu`) where the hash of (low[i], odd[i], columns[j]) lies below `threshold`,
-    else 0; `out` may be `x`. Float32 or float64 (m, f); keys uint32 (m), (m), (f)."""
+    """`out[i, j] = x[i, j] * scale` (of its positive part with `relu`) where the hash of (low[i], odd[i],
+    columns[j]) lies below `threshold`, else 0; `out` may be `x`. Float32 or float64 (m, f); keys uint32 (m),
+    (m), (f)."""
     cdef Array X = Array("x", x, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
-    cdef Array L = Array("low", low, "uint32", 1), O = Array("odd", odd, "uint32", 1), J = Array("columns", columns, "uint32", 1)
-    Y.must_have(X.extent(0), X.extent(1))
-    L.must_have(X.extent(0))
-    O.must_have(X.extent(0))
-    J.must_have(X.extent(1))
-    if X.start() < Y.stop() and Y.start() < X.stop() and (X.start() != Y.start() or X.lead() != Y.lead()):
-        raise ValueError("out overlaps x without being x")
+    cdef Array L = Array("low", low, "uint32", 1), O = Array("odd", odd, "uint32", 1)
+    cdef Array J = Array("columns", columns, "uint32", 1)
     cdef dropout_arguments d
     d.rows, d.width, d.ldx, d.ldy = X.extent(0), X.extent(1), X.lead(), Y.lead()
-    d.x, d.y = X.view.buf, Y.view.buf
-    d.low, d.odd, d.columns = <const uint32_t *>L.view.buf, <const uint32_t *>O.view.buf, <const uint32_t *>J.view.buf
+    Y.must_have(d.rows, d.width)
+    L.must_have(d.rows)
+    O.must_have(d.rows)
+    J.must_have(d.width)
+    Y.must_be_or_be_apart(X)
+    d.x, d.y, d.low, d.odd, d.columns = pointer(X), pointer(Y), pointer(L), pointer(O), pointer(J)
     d.threshold, d.scale, d.relu = threshold, scale, relu
     cdef int wide = X.kind == "float64"
-    cdef const elementwise_set *chosen = chosen_set(isa)
+    cdef const elementwise_set *chosen = elementwise_of(check_isa(isa))
     with nogil:
         chosen.dropout[wide](&d)
 
@@ -373,112 +282,104 @@ def dropout(x, out, low, odd, columns, uint64_t threshold, double scale, *, bint
 def pack_positive(x, bits, *, int isa=0):
     """`bits = numpy.packbits(x > 0)`; x contiguous (m, f), bits uint8."""
     cdef Array X = Array("x", x, "float32 float64", 2), P = Array("bits", bits, "uint8", 1, True)
-    whole(X)
     cdef int64_t count = X.extent(0) * X.extent(1)
+    X.must_be_whole()
     P.must_have((count + 7) // 8)
     cdef int wide = X.kind == "float64"
-    cdef const elementwise_set *chosen = chosen_set(isa)
+    cdef const elementwise_set *chosen = elementwise_of(check_isa(isa))
     with nogil:
-        chosen.pack_positive[wide](X.view.buf, count, <uint8_t *>P.view.buf)
+        chosen.pack_positive[wide](X.view.buf, count, P.view.buf)
 
 
 def keep_positive(x, bits, double scale=1.0, *, int isa=0):
     """`x *= scale * numpy.unpackbits(bits)`; x contiguous (m, f), bits uint8."""
     cdef Array X = Array("x", x, "float32 float64", 2, True), P = Array("bits", bits, "uint8", 1)
-    whole(X)
     cdef int64_t count = X.extent(0) * X.extent(1)
+    X.must_be_whole()
     P.must_have((count + 7) // 8)
     cdef int wide = X.kind == "float64"
-    cdef const elementwise_set *chosen = chosen_set(isa)
+    cdef const elementwise_set *chosen = elementwise_of(check_isa(isa))
     with nogil:
-        chosen.keep_positive[wide](X.view.buf, count, <const uint8_t *>P.view.buf, scale)
+        chosen.keep_positive[wide](X.view.buf, count, P.view.buf, scale)
 
 
 def adam(
-    w, g, m, v, *, double rate, double correction, double first=0.9, double second=0.999, double epsilon=1e-8, double shrink=1.0,
-    double decay=0.0, int isa=0,
+    w, g, m, v, *, double rate, double correction, double first, double second, double epsilon, double shrink,
+    double decay, int isa=0,
 ):
-    """A step of Adam on flat arrays of one type: `w *= shrink; g' = g + decay w; m = first m + (1 - first) g';
+    """A step of Adam on flat arrays of one type: `w *= shrink; g' = g + decay w; m = first m + (1-first) g';
     v = second v + (1 - second) g'^2; w -= rate m / (sqrt(v / correction) + epsilon)`."""
-    cdef Array W = Array("w", w, "float32 float64", 1, True)
-    cdef Array G = Array("g", g, W.kind, 1), M = Array("m", m, W.kind, 1, True), V = Array("v", v, W.kind, 1, True)
-    cdef Array other
-    for other in (G, M, V):
-        other.must_have(W.extent(0))
+    cdef Array W = Array("w", w, "float32 float64", 1, True), G = Array("g", g, W.kind, 1)
+    cdef Array M = Array("m", m, W.kind, 1, True), V = Array("v", v, W.kind, 1, True), other
     cdef adam_arguments a
     a.count = W.extent(0)
-    a.w, a.g, a.m, a.v = W.view.buf, G.view.buf, M.view.buf, V.view.buf
-    a.shrink, a.decay, a.first, a.second, a.rate, a.correction, a.epsilon = shrink, decay, first, second, rate, correction, epsilon
+    for other in (G, M, V):
+        other.must_have(a.count)
+    a.w, a.g, a.m, a.v = pointer(W), pointer(G), pointer(M), pointer(V)
+    a.shrink, a.decay, a.first, a.second = shrink, decay, first, second
+    a.rate, a.correction, a.epsilon = rate, correction, epsilon
     cdef int wide = W.kind == "float64"
-    cdef const elementwise_set *chosen = chosen_set(isa)
+    cdef const elementwise_set *chosen = elementwise_of(check_isa(isa))
     with nogil:
         chosen.adam[wide](&a)
 
 
 def cross_entropy(x, rows, labels, out, sums, own, double share, *, int isa=0):
-    """`out[i] = share * (softmax(x[i]) - onehot(labels[.]))` for i in `rows`, zero in the other rows; of the rows, `sums`: the sum of
-    exponentials of x less the row's largest, `own`: x at the label less the row's largest. `out` may be `x`; rows and labels int64.
+    """`out[i] = share * (softmax(x[i]) - onehot(labels[.]))` for i in `rows`, zero in the other rows; of the
+    rows, `sums`: the sum of exponentials of x less the row's largest, `own`: x at the label less the row's
+    largest. `out` may be `x`; rows and labels int64.
 
     Raises:
         ValueError: rows that do not rise, a row that x does not have or a label that is no column.
     """
     cdef Array X = Array("x", x, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
     cdef Array R = Array("rows", rows, "int64", 1), L = Array("labels", labels, "int64", 1)
-    cdef Array S = Array("sums", sums, X.kind, 1, True), T = Array("own", own, X.kind, 1, True)
-    cdef Array other
-    Y.must_have(X.extent(0), X.extent(1))
-    for other in (L, S, T):
-        other.must_have(R.extent(0))
-    check_rows(R, X.extent(0))
+    cdef Array S = Array("sums", sums, X.kind, 1, True), T = Array("own", own, X.kind, 1, True), other
     cdef const int64_t *numbers = <const int64_t *>R.view.buf
     cdef int64_t i
-    for i in range(1, R.extent(0)):
-        if numbers[i] <= numbers[i - 1]:
-            raise ValueError(f"rows: must rise, got {numbers[i - 1]} and {numbers[i]} from position {i - 1} on")
-    check_rows(L, X.extent(1))
-    if X.start() < Y.stop() and Y.start() < X.stop() and (X.start() != Y.start() or X.lead() != Y.lead()):
-        raise ValueError("out overlaps x without being x")
     cdef cross_entropy_arguments e
     e.height, e.width, e.ldx, e.ldy, e.count = X.extent(0), X.extent(1), X.lead(), Y.lead(), R.extent(0)
-    e.x, e.y, e.rows, e.labels = X.view.buf, Y.view.buf, numbers, <const int64_t *>L.view.buf
-    e.sums, e.own, e.share = S.view.buf, T.view.buf, share
+    Y.must_have(e.height, e.width)
+    for other in (L, S, T):
+        other.must_have(e.count)
+    check_rows(R, e.height)
+    for i in range(1, e.count):
+        if numbers[i] <= numbers[i - 1]:
+            raise ValueError(f"rows: must rise, got {numbers[i - 1]} and {numbers[i]} at position {i - 1}")
+    check_rows(L, e.width)
+    Y.must_be_or_be_apart(X)
+    e.x, e.y, e.rows, e.labels = pointer(X), pointer(Y), pointer(R), pointer(L)
+    e.sums, e.own, e.share = pointer(S), pointer(T), share
     cdef int wide = X.kind == "float64"
-    cdef const elementwise_set *chosen = chosen_set(isa)
+    cdef const elementwise_set *chosen = elementwise_of(check_isa(isa))
     with nogil:
         chosen.cross_entropy[wide](&e)
 
 
 def gather(x, rows, out):
-    """`out[i] = x[rows[i]]`; x and out (., f) of one type, rows int64.
-
-    Raises:
-        ValueError: a row that x does not have.
-    """
-    cdef Array X = Array("x", x, ANY, 2), R = Array("rows", rows, "int64", 1), Y = Array("out", out, X.kind, 2, True)
-    Y.must_have(R.extent(0), X.extent(1))
+    """`out[i] = x[rows[i]]`; x and out of one type, rows int64. Raises ValueError for a row not in x."""
+    cdef Array X = Array("x", x, ANY, 2), R = Array("rows", rows, "int64", 1)
+    cdef Array Y = Array("out", out, X.kind, 2, True)
+    cdef int64_t size = X.view.itemsize, count = R.extent(0), width = X.extent(1)
+    Y.must_have(count, width)
     check_rows(R, X.extent(0))
-    if X.start() < Y.stop() and Y.start() < X.stop():
-        raise ValueError("out shares memory with x")
-    cdef int64_t size = X.view.itemsize
+    Y.must_be_apart(X)
     with nogil:
-        gather_rows(X.view.buf, X.lead() * size, <const int64_t *>R.view.buf, R.extent(0), X.extent(1) * size, Y.view.buf, Y.lead() * size)
+        gather_rows(X.view.buf, X.lead() * size, R.view.buf, count, width * size, Y.view.buf, Y.lead() * size)
 
 
 def scatter_add(x, rows, out, *, int isa=0):
-    """`out[rows[i]] += x[i]` for i in order, so that repeated rows add up in the same order always; rows int64.
-
-    Raises:
-        ValueError: a row that out does not have.
-    """
-    cdef Array X = Array("x", x, "float32 float64", 2), R = Array("rows", rows, "int64", 1), Y = Array("out", out, X.kind, 2, True)
-    X.must_have(R.extent(0), Y.extent(1))
+    """`out[rows[i]] += x[i]` for i in order, rows int64. Raises ValueError for a row not in out."""
+    cdef Array X = Array("x", x, "float32 float64", 2), R = Array("rows", rows, "int64", 1)
+    cdef Array Y = Array("out", out, X.kind, 2, True)
+    cdef int64_t count = R.extent(0), width = Y.extent(1)
+    X.must_have(count, width)
     check_rows(R, Y.extent(0))
-    if X.start() < Y.stop() and Y.start() < X.stop():
-        raise ValueError("out shares memory with x")
+    Y.must_be_apart(X)
     cdef int wide = X.kind == "float64"
-    cdef const elementwise_set *chosen = chosen_set(isa)
+    cdef const elementwise_set *chosen = elementwise_of(check_isa(isa))
     with nogil:
-        chosen.scatter_add[wide](X.view.buf, X.lead(), <const int64_t *>R.view.buf, R.extent(0), X.extent(1), Y.view.buf, Y.lead())
+        chosen.scatter_add[wide](X.view.buf, X.lead(), R.view.buf, count, width, Y.view.buf, Y.lead())
 
 
 def volume_refine(
@@ -536,8 +437,9 @@ cdef int check_bounds(Array bounds, int64_t stop) except -1:
 
 
 def sample_rows(pointers, weights, keys, picked, remaining, prefix, *, int64_t count):
-    """Draw `count` distinct entries of every row, as sample.h says. pointers int64 (m + 1); weights float64 (nnz) or None; keys uint64 (m);
-    picked uint8 (nnz); remaining float64 (m, count + 1) or None; prefix float64, as many as the longest row has entries.
+    """Draw `count` distinct entries of every row, as sample.h says. pointers int64 (m + 1); weights float64
+    (nnz) or None; keys uint64 (m); picked uint8 (nnz); remaining float64 (m, count + 1) or None; prefix
+    float64, as many as the longest row has entries.
 
     Returns:
         -1, or the first row whose weights are not all finite and non-negative with a finite sum.
@@ -560,48 +462,50 @@ def sample_rows(pointers, weights, keys, picked, remaining, prefix, *, int64_t c
         W.must_have(T.extent(0))
     if R is not None:
         R.must_have(s.rows, count + 1)
-        if s.rows > 1 and R.lead() != count + 1:
-            raise ValueError("remaining: must be C-contiguous")
-    s.pointers, s.weights, s.keys = <const int64_t *>P.view.buf, <const double *>pointer(W), <const uint64_t *>K.view.buf
-    s.picked, s.remaining, s.prefix = <uint8_t *>T.view.buf, <double *>pointer(R), <double *>X.view.buf
-    s.order = NULL
+        R.must_be_whole()
+    s.pointers, s.weights, s.keys = <const int64_t *>P.view.buf, pointer(W), pointer(K)
+    s.picked, s.remaining, s.prefix, s.order = pointer(T), pointer(R), pointer(X), NULL
     for i in range(s.rows):
         if s.pointers[i + 1] - s.pointers[i] > X.extent(0):
-            raise ValueError(f"prefix: has room for {X.extent(0)} entries, row {i} has {s.pointers[i + 1] - s.pointers[i]}")
+            length = s.pointers[i + 1] - s.pointers[i]
+            raise ValueError(f"prefix: has room for {X.extent(0)} entries, row {i} has {length}")
     with nogil:
         bad = sample_run(&s)
     return bad
 
 
-def sample_selected_rows(pointers, int64_t nnz, selected, keys, picked, prefix, positions, counts, *, int64_t count):
-    """Draw `count` distinct entries of every selected row, as sample.h says. pointers int64, of a matrix with `nnz` entries; selected int64
-    (m); keys uint64 (m); picked uint8, all 0, and prefix float64, as many as the longest of these rows has entries; positions int64,
-    as many as there are entries to draw; counts int64 (m).
+def sample_selected_rows(
+    pointers, int64_t nnz, selected, keys, picked, prefix, positions, counts, *, int64_t count
+):
+    """Draw `count` distinct entries of every selected row, as sample.h says. pointers int64, of a matrix with
+    `nnz` entries; selected and counts int64 (m); keys uint64 (m); picked uint8, all 0, and prefix float64, as
+    many as the longest of these rows has entries; positions int64, as many as there are entries to draw.
 
     Returns:
         How many positions there are.
 
     Raises:
-        ValueError: a row that the matrix does not have, row pointers that fall or exceed `nnz`, or a shape that doesn't fit.
+        ValueError: a row not in the matrix, row pointers that fall or exceed `nnz`, a shape that doesn't fit.
     """
     cdef Array P = Array("pointers", pointers, "int64", 1), V = Array("selected", selected, "int64", 1)
     cdef Array K = Array("keys", keys, "uint64", 1), T = Array("picked", picked, "uint8", 1, True)
-    cdef Array X = Array("prefix", prefix, "float64", 1, True), O = Array("positions", positions, "int64", 1, True)
-    cdef Array C = Array("counts", counts, "int64", 1, True)
+    cdef Array X = Array("prefix", prefix, "float64", 1, True), C = Array("counts", counts, "int64", 1, True)
+    cdef Array O = Array("positions", positions, "int64", 1, True)
     cdef sample_selected s
-    cdef int64_t i, first, last, total, room = 0
+    cdef int64_t i, first, last, total, room = 0, longest = T.extent(0)
     s.rows, s.count = V.extent(0), count
     K.must_have(s.rows)
     C.must_have(s.rows)
-    X.must_have(T.extent(0))
+    X.must_have(longest)
     check_rows(V, P.extent(0) - 1)
-    s.pointers, s.selected, s.keys = <const int64_t *>P.view.buf, <const int64_t *>V.view.buf, <const uint64_t *>K.view.buf
-    s.picked, s.prefix = <uint8_t *>T.view.buf, <double *>X.view.buf
-    s.positions, s.counts = <int64_t *>O.view.buf, <int64_t *>C.view.buf
+    s.pointers, s.selected = <const int64_t *>P.view.buf, <const int64_t *>V.view.buf
+    s.keys, s.picked, s.prefix = pointer(K), pointer(T), pointer(X)
+    s.positions, s.counts = pointer(O), pointer(C)
     for i in range(s.rows):
         first, last = s.pointers[s.selected[i]], s.pointers[s.selected[i] + 1]
-        if first < 0 or last < first or last > nnz or last - first > T.extent(0):
-            raise ValueError(f"pointers: row {s.selected[i]} goes from {first} to {last}, of {nnz} entries, rows of {T.extent(0)} at most")
+        if first < 0 or last < first or last > nnz or last - first > longest:
+            place = f"{first} to {last}, of {nnz}, with room for {longest}"
+            raise ValueError(f"pointers: row {s.selected[i]} goes from {place}")
         room += min(last - first, count)
     O.must_have(room)
     with nogil:
@@ -610,8 +514,8 @@ def sample_selected_rows(pointers, int64_t nnz, selected, keys, picked, prefix, 
 
 
 def relabel_blocks(bounds, ids, seed_bounds, seeds, table, labels, added, added_bounds):
-    """Number the ids of every block by their position among the block's seeds, as sample.h says; `added` and `added_bounds` are None where
-    unknown ids get -1. All int64, except for table, int32 and -1 throughout.
+    """Number the ids of every block by their position among the block's seeds, as sample.h says; `added` and
+    `added_bounds` are None where unknown ids get -1. All int64, except for table, int32 and -1 throughout.
 
     Raises:
         ValueError: not row pointers, an id outside of the table, or a shape that doesn't fit.
@@ -631,10 +535,8 @@ def relabel_blocks(bounds, ids, seed_bounds, seeds, table, labels, added, added_
     if A is not None:
         A.must_have(I.extent(0))
         E.must_have(B.extent(0))
-    r.blocks, r.extend = B.extent(0) - 1, A is not None
-    r.bounds, r.seed_bounds = <const int64_t *>B.view.buf, <const int64_t *>D.view.buf
-    r.ids, r.seeds = <const int64_t *>I.view.buf, <const int64_t *>S.view.buf
-    r.table, r.labels = <int32_t *>T.view.buf, <int64_t *>L.view.buf
-    r.added, r.added_bounds = <int64_t *>pointer(A), <int64_t *>pointer(E)
+    r.blocks, r.extend, r.bounds, r.seed_bounds = B.extent(0) - 1, A is not None, pointer(B), pointer(D)
+    r.ids, r.seeds, r.table, r.labels = pointer(I), pointer(S), pointer(T), pointer(L)
+    r.added, r.added_bounds = pointer(A), pointer(E)
     with nogil:
         relabel_run(&r)

@@ -2,12 +2,9 @@
 
 #include "elementwise.h"
 
-#include <stddef.h>
 #include <string.h>
 
 #include "spmm.h"
-
-#define GATHER_AHEAD 8
 
 const struct elementwise_set *elementwise_of(int set)
 {
@@ -21,7 +18,8 @@ const struct elementwise_set *elementwise_of(int set)
     return &elementwise_generic;
 }
 
-void gather_rows(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t bytes, void *out, int64_t ldout)
+void gather_rows(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t bytes, void *out,
+                 int64_t ldout)
 {
     for (int64_t i = 0; i < count; i++) {
         if (i + GATHER_AHEAD < count)

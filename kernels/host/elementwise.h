@@ -1,13 +1,16 @@
-/* Passes over dense matrices that a full-graph epoch makes between its products, each fused into one reading and one writing of
- * memory. Arrays are flat or row-major, of any alignment; float or double by the suffix. The NumPy code of the GCN is the reference. */
+/* Passes over dense matrices that a full-graph epoch makes between its products, each fused into one reading
+ * and one writing of memory. Arrays are flat or row-major, of any alignment; float or double by the suffix.
+ * The NumPy code of distgnn/local/elementwise.py is the reference. */
 
 #ifndef DISTGNN_ELEMENTWISE_H
 #define DISTGNN_ELEMENTWISE_H
 
 #include <stdint.h>
 
-/* y = x * (kept ? scale : 0), of max(x, 0) with `relu`; x and y may be one. Entry (i, j) is kept if the hash of rng.py, a function
- * of low[i], odd[i] and columns[j], lies below `threshold` (at most 2^32). */
+#define GATHER_AHEAD 8 /* rows to prefetch ahead */
+
+/* y = x * (kept ? scale : 0), of max(x, 0) with `relu`; x and y may be one. Entry (i, j) is kept if the hash
+ * of rng.py, a function of low[i], odd[i] and columns[j], lies below `threshold` (at most 2^32). */
 struct dropout {
     int64_t rows, width, ldx, ldy; /* leading dimensions in elements */
     const void *x;
@@ -18,8 +21,8 @@ struct dropout {
     int relu;
 };
 
-/* One step of Adam or AdamW (ICLR 2015, Algorithm 1; ICLR 2019, Algorithm 2): w <- shrink w, g <- g + decay w, then the moments
- * m and v, then w <- w - rate m / (sqrt(v / correction) + epsilon). */
+/* One step of Adam or AdamW (ICLR 2015, Algorithm 1; ICLR 2019, Algorithm 2): w <- shrink w, g <- g + decay
+ * w, then the moments m and v, then w <- w - rate m / (sqrt(v / correction) + epsilon). */
 struct adam {
     int64_t count;
     void *w, *m, *v;
@@ -27,9 +30,10 @@ struct adam {
     double shrink, decay, first, second, rate, correction, epsilon;
 };
 
-/* Softmax cross-entropy by row and its gradient by the logits x: for each listed row i (rising, in 0..height-1), with E = exp(x - max x),
- * y[i, :] = share * (E / sum E - onehot(label)), sums[i] = sum E and own[i] = x[label] - max x, so that the row's loss is log sums - own.
- * The rows of y that are not listed become zero; x and y may be one. */
+/* Softmax cross-entropy by row and its gradient by the logits x: for each listed row i (rising, in
+ * 0..height-1), with E = exp(x - max x), y[i, :] = share * (E / sum E - onehot(label)), sums[i] = sum E and
+ * own[i] = x[label] - max x, so that the row's loss is log sums - own. The rows of y that are not listed
+ * become zero; x and y may be one. */
 struct cross_entropy {
     int64_t height, width, ldx, ldy, count;
     const void *x;
@@ -45,7 +49,8 @@ struct elementwise_set {
     void (*pack_positive[2])(const void *x, int64_t count, uint8_t *bits); /* as numpy.packbits(x > 0) */
     void (*keep_positive[2])(void *x, int64_t count, const uint8_t *bits, double scale);
     void (*cross_entropy[2])(const struct cross_entropy *);
-    void (*scatter_add[2])(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width, void *y, int64_t ldy);
+    void (*scatter_add[2])(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width,
+                           void *y, int64_t ldy);
 };
 
 extern const struct elementwise_set elementwise_avx512, elementwise_avx2, elementwise_generic;
@@ -53,6 +58,7 @@ extern const struct elementwise_set elementwise_avx512, elementwise_avx2, elemen
 const struct elementwise_set *elementwise_of(int set); /* a position in spmm_sets() */
 
 /* out[i, :] = x[rows[i], :], rows of `bytes` bytes that lie ldx and ldout bytes apart. */
-void gather_rows(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t bytes, void *out, int64_t ldout);
+void gather_rows(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t bytes, void *out,
+                 int64_t ldout);
 
 #endif

@@ -1,8 +1,17 @@
-/* The kernels of elementwise.h for one type of number. Included by elementwise_isa.h, which defines REAL, INTEGER and WORD
- * (of its size), NUMBER and the constants of exp. Plain loops are left to the compiler's vectoriser; what it does not see is written with its vectors of 8. */
+/* The kernels of elementwise.h for one type of number. Included by elementwise_isa.h, which defines REAL,
+ * INTEGER and WORD (of its size) and NUMBER. Plain loops are left to the compiler's vectoriser; what it does
+ * not see is written with its vectors of 8. */
 
-#define NAMED(x) CONCAT3(x, NUMBER, 8)
-#define LOOSE NAMED(loose)
+/* The constants of exp, of either type. */
+#define PICK(of_float, of_double) (sizeof(REAL) == 4 ? of_float : of_double)
+#define MANTISSA PICK(23, 52)
+#define EXPONENT_BIAS PICK(127, 1023)
+#define EXP_DEGREE PICK(7, 13)
+#define EXP_LEAST PICK(-87, -708) /* below, exp is less than a normal number */
+#define LN2_HIGH (REAL)PICK(0.693359375, 6.93145751953125e-1)
+#define LN2_LOW (REAL)PICK(-2.12194440e-4, 1.42860682030941723212e-6)
+#define ROOT(x) PICK(__builtin_sqrtf(x), __builtin_sqrt(x))
+
 typedef REAL LOOSE __attribute__((aligned(1), may_alias));
 typedef REAL NAMED(vector) __attribute__((vector_size(8 * sizeof(REAL))));
 typedef REAL NAMED(loose_vector) __attribute__((vector_size(8 * sizeof(REAL)), aligned(1), may_alias));
@@ -33,8 +42,9 @@ static void NAMED(adam)(const struct adam *a)
 {
     LOOSE *const w = (LOOSE *)a->w, *const m = (LOOSE *)a->m, *const v = (LOOSE *)a->v;
     const LOOSE *const g = (const LOOSE *)a->g;
-    const REAL shrink = (REAL)a->shrink, decay = (REAL)a->decay, first = (REAL)a->first, second = (REAL)a->second;
-    const REAL rest = (REAL)(1 - a->first), rest2 = (REAL)(1 - a->second);
+    const REAL shrink = (REAL)a->shrink, decay = (REAL)a->decay;
+    const REAL first = (REAL)a->first, rest = (REAL)(1 - a->first);
+    const REAL second = (REAL)a->second, rest2 = (REAL)(1 - a->second);
     const REAL rate = (REAL)a->rate, correction = (REAL)a->correction, epsilon = (REAL)a->epsilon;
     const int64_t count = a->count;
     LOOP(for (int64_t i = 0; i < count; i++) {
@@ -78,12 +88,16 @@ static void NAMED(keep_positive)(void *x, int64_t count, const uint8_t *bits, do
 
 typedef WORD NAMED(words) __attribute__((vector_size(8 * sizeof(REAL))));
 
-/* exp in place, of numbers that are at most 0, to a unit or two in the last place; 0 where it is less than a normal number. */
+/* exp in place, of numbers that are at most 0, to a unit or two in the last place; 0 where it is less than a
+ * normal number. */
 static INLINE void NAMED(exponential)(NAMED(vector) *inout)
 {
     const NAMED(vector) x = *inout;
-    static const REAL coefficients[] = INVERSE_FACTORIALS;
-    const REAL shift = (REAL)((WORD)3 << (MANTISSA - 1)); /* adding it rounds to an integer, which its last bits then hold */
+    static const REAL coefficients[] = {/* 1 / k! */
+        1, 1, 1. / 2, 1. / 6, 1. / 24, 1. / 120, 1. / 720, 1. / 5040, 1. / 40320, 1. / 362880, 1. / 3628800,
+        1. / 39916800, 1. / 479001600, 1. / 6227020800};
+    /* Adding it rounds to an integer, which the last bits then hold. */
+    const REAL shift = (REAL)((WORD)3 << (MANTISSA - 1));
     const NAMED(vector) shifted = x * (REAL)1.44269504088896340736 + shift, n = shifted - shift;
     const NAMED(vector) rest = x - n * LN2_HIGH - n * LN2_LOW;
     NAMED(vector) power = (NAMED(vector)){0} + coefficients[EXP_DEGREE];
@@ -156,7 +170,8 @@ static void NAMED(cross_entropy)(const struct cross_entropy *e)
     }
 }
 
-static void NAMED(scatter_add)(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width, void *y, int64_t ldy)
+static void NAMED(scatter_add)(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width,
+                               void *y, int64_t ldy)
 {
     for (int64_t i = 0; i < count; i++) {
         const LOOSE *const from = (const LOOSE *)x + i * ldx;
@@ -167,6 +182,3 @@ static void NAMED(scatter_add)(const void *x, int64_t ldx, const int64_t *rows, 
             to[j] += from[j];)
     }
 }
-
-#undef LOOSE
-#undef NAMED

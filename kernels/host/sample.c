@@ -49,15 +49,18 @@ static int64_t positives(int64_t length, const double *weights)
     return count;
 }
 
-static int draw(const struct sample *s, int64_t length, const double *weights, uint8_t *picked, uint64_t state, double *remaining)
+static int draw(const struct sample *s, int64_t length, const double *weights, uint8_t *picked,
+                uint64_t state, double *remaining)
 {
-    /* Prefix sums of ones need no array until something is taken out of them: the first that exceeds x is entry floor(x). */
+    /* Prefix sums of ones need no array until something is taken out of them: the first that exceeds x is
+     * entry floor(x). */
     int counting = !weights;
     double total = counting ? (double)length : prefix_sums(length, weights, picked, s->prefix), drawn = 0;
     if (isinf(total))
         return -1;
     for (int64_t j = 0;; j++) {
-        if (drawn > total / 2) { /* so at most every second draw is a repeat, and what remains is known to the last bits */
+        if (drawn > total / 2) {
+            /* So at most every second draw is a repeat, and what remains is known to the last bits. */
             total = prefix_sums(length, weights, picked, s->prefix);
             drawn = 0;
             counting = 0;
@@ -103,7 +106,7 @@ int64_t sample_run(const struct sample *s)
     return -1;
 }
 
-/* The entries that are marked and listed, ascending, as positions from `first` on; the marks are taken back. */
+/* The entries that are marked and listed, ascending, as positions from `first` on; unmarks them. */
 static void collect(int64_t length, int64_t count, uint8_t *picked, int64_t first, int64_t *positions)
 {
     if (count * count < length) { /* sort the list by insertion: positions holds it */
@@ -145,7 +148,8 @@ int64_t sample_selected_run(const struct sample_selected *s)
 
 static void relabel_block(const struct relabel *r, int64_t b, int64_t *added)
 {
-    int64_t first = r->bounds[b], last = r->bounds[b + 1], seeds = r->seed_bounds[b + 1] - r->seed_bounds[b], next = seeds;
+    int64_t first = r->bounds[b], last = r->bounds[b + 1];
+    int64_t seeds = r->seed_bounds[b + 1] - r->seed_bounds[b], next = seeds;
     const int64_t *seed = r->seeds + r->seed_bounds[b];
     int32_t *table = r->table;
     for (int64_t i = 0; i < seeds; i++)

@@ -1,28 +1,31 @@
-/* Sampling of distinct columns from the rows of a sparse matrix of non-negative weights, and the renumbering of the columns that were
- * sampled. The steps and their order are those of distgnn/sampling/rows.py and relabel.py, to the bit. */
+/* Sampling of distinct columns from the rows of a sparse matrix of non-negative weights, and the renumbering
+ * of the columns that were sampled. The steps and their order are those of distgnn/sampling/rows.py and
+ * relabel.py, to the bit. */
 
 #ifndef DISTGNN_SAMPLE_H
 #define DISTGNN_SAMPLE_H
 
 #include <stdint.h>
 
-/* Row r has the entries pointers[r] ... pointers[r + 1] - 1. One after the other, `count` of its entries of positive weight are drawn
- * with probabilities proportional to weight among those not drawn yet; all of them where there are no more than `count`. */
+/* Row r has the entries pointers[r] ... pointers[r + 1] - 1. One after the other, `count` of its entries of
+ * positive weight are drawn with probabilities proportional to weight among those not drawn yet; all of them
+ * where there are no more than `count`. */
 struct sample {
     int64_t rows, count;
     const int64_t *pointers; /* rows + 1 */
     const double *weights;   /* one per entry, or NULL: all are 1 */
     const uint64_t *keys;    /* one per row: the state of a SplitMix64 generator */
     uint8_t *picked;         /* out, one per entry: 1 where it was drawn, else 0 */
-    double *remaining;       /* out, rows x (count + 1): the weight left before each draw and after the last; 0 where all are taken. Or NULL */
+    double *remaining;       /* out, rows x (count + 1), or NULL: the weight left before each draw and after
+                              * the last; 0 where all are taken */
     double *prefix;          /* room for the longest row */
-    int64_t *order;          /* out, `count`: entries of the last row in the order in which they were drawn. Or NULL */
+    int64_t *order;          /* out, `count`, or NULL: entries of the last row in the order of the draws */
 };
 
 /* -1, or the first row with a weight that is negative or not a number, or a sum that is not finite. */
 int64_t sample_run(const struct sample *s);
 
-/* Draw `count` of the entries of each of these rows of a matrix, all weights 1, without a copy of the rows. */
+/* Draw `count` of the entries of each of these rows of a matrix of ones, without a copy of the rows. */
 struct sample_selected {
     int64_t rows, count;
     const int64_t *pointers; /* of the matrix */
@@ -37,8 +40,9 @@ struct sample_selected {
 /* Returns how many positions there are. */
 int64_t sample_selected_run(const struct sample_selected *s);
 
-/* Block b renumbers ids[bounds[b]] ... ids[bounds[b + 1] - 1]: those among its seeds[seed_bounds[b]] ... get their position there. Others
- * get -1; or, with `extend`, the next free numbers in the order in which they first occur, and are appended to `added`. */
+/* Block b renumbers ids[bounds[b]] ... ids[bounds[b + 1] - 1]: those among its seeds[seed_bounds[b]] ... get
+ * their position there. Others get -1; or, with `extend`, the next free numbers in the order in which they
+ * first occur, and are appended to `added`. */
 struct relabel {
     int64_t blocks;
     const int64_t *bounds, *seed_bounds; /* blocks + 1 */

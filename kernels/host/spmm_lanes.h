@@ -1,8 +1,6 @@
-/* All kernels for one type of number and one of index: a row of the panel holds either full vectors, or is narrower than one full
- * vector and is made of one or two (overlapping) shorter ones. Defines the function CONCAT3(find_, NUMBER, INDEX). */
-
-#define NAMED(x) CONCAT4(x, NUMBER, INDEX, LANES)
-#define FIND CONCAT3(find, NUMBER, INDEX)
+/* All kernels for one type of number and one of index: a row of the panel holds either full vectors, or is
+ * narrower than one full vector and is made of one or two (overlapping) shorter ones. Defines CONCAT3(find,
+ * NUMBER, INDEX). */
 
 #define LANES LANES_FULL
 #define VECTORS FULL_VECTORS
@@ -31,11 +29,8 @@
 #undef LANES
 #undef VECTORS
 
-#define TABLE(name, lanes) CONCAT4(name, NUMBER, INDEX, lanes)
-#define PICK(name, lanes) TABLE(name, lanes)[(width + lanes - 1) / lanes - 1][scaled]
-#define HAS_BLIND(lanes) ((size_t)width <= lanes * sizeof TABLE(blind_kernels, lanes) / sizeof TABLE(blind_kernels, lanes)[0])
-#define ENTRY(lanes) (blind && HAS_BLIND(lanes) ? PICK(blind_kernels, lanes) : PICK(kernels, lanes))
-static spmm_rows *FIND(int64_t width, int scaled, int blind)
+#define ENTRY(lanes) CONCAT4(kernels, NUMBER, INDEX, lanes)[(width + lanes - 1) / lanes - 1][blind]
+static spmm_rows *CONCAT3(find, NUMBER, INDEX)(int64_t width, int blind)
 {
     if (width >= LANES_FULL)
         return ENTRY(LANES_FULL);
@@ -54,8 +49,3 @@ static spmm_rows *FIND(int64_t width, int scaled, int blind)
     return ENTRY(1);
 }
 #undef ENTRY
-#undef HAS_BLIND
-#undef PICK
-#undef TABLE
-#undef FIND
-#undef NAMED

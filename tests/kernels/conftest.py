@@ -70,62 +70,46 @@ VARIANTS = {
         Variant(V=1, C=1, G=1, P=32, U=8, L=32),
         Variant(V=1, C=4, G=32, P=1, U=4, L=1),
     ],
-    "uint16": [
-        Variant(V=8, C=1, G=16, P=2, U=4, L=2),
-        Variant(V=8, C=1, G=32, P=1, U=2, L=1),
-        Variant(V=4, C=2, G=32, P=1, U=4, L=1),
-        Variant(V=2, C=1, G=8, P=4, U=8, L=4),
-        Variant(V=1, C=1, G=2, P=1, U=8, L=16),
-    ],
 }
 
 
-def names_of(dtype: str, way: Variant, kind: int = 1, offset: str = "int", index: str = "int") -> list[str]:
+def names_of(dtype: str, way: Variant, index: str = "int") -> list[str]:
     """The three kernels of a variant."""
-    element, total = launch.C_TYPES[np.dtype(dtype)], "double" if dtype == "float64" else "float"
+    element = launch.C_TYPES[dtype]
     return [
-        f"spmm<{element},{offset},{index},{kind},{way.arguments}>",
-        f"spmm_segments<{element},{index},{kind},{replace(way, P=way.L).arguments}>",
-        f"spmm_combine<{total},{way.V},{way.G}>",
+        f"spmm<{element},{index},{way.arguments}>",
+        f"spmm_segments<{element},{index},{replace(way, P=way.L).arguments}>",
+        f"spmm_combine<{element},{way.V},{way.G}>",
     ]
 
 
 def spmm_names(variants: dict[str, list[Variant]] = VARIANTS) -> list[str]:
-    """Names of all kernels of these variants, and of each dtype's first one with other weights and index
-    types.
-    """
+    """Names of all kernels of these variants, and of each dtype's first one with wide indices."""
     names = []
     for dtype, ways in variants.items():
         for way in ways:
             names += names_of(dtype, way)
-        for kind in (0, 2):
-            names += names_of(dtype, ways[0], kind)
-        names += names_of(dtype, ways[0], offset="int64") + names_of(
-            dtype, ways[0], offset="int64", index="int64"
-        )
+        names += names_of(dtype, ways[0], index="int64")
     return list(dict.fromkeys(names))
 
 
-UNITS = ("uint4", "uint2", "unsigned", "unsigned short")
+LANES = (1, 2, 4, 8, 16, 32)
+ELEMENTS = ("float", "double")
 
 #: All kernels besides csr_spmm.cu, by file.
 OTHER_KERNELS = {
     "rows.cu": [
-        *(f"gather_rows<{unit},{index},{G}>" for unit in UNITS for index in ("int", "int64") for G in (1, 2, 4, 8, 16, 32)),
-        *(f"add_rows<{element},int64,{lanes}>" for element in ("float", "double") for lanes in (1, 8, 32)),
-        "to_bfloat16",
+        *(f"gather_rows<{unit},{lanes}>" for unit in ("uint4", "uint2", "unsigned") for lanes in LANES),
+        *(f"add_rows<{element},{lanes}>" for element in ELEMENTS for lanes in LANES),
     ],
     "activation.cu": [
-        "dropout_keys", "activate<float>", "activate<double>", "keep_positive<float>", "keep_positive<double>",
+        "dropout_keys",
+        *(f"{name}<{element}>" for name in ("dropout", "keep_positive") for element in ELEMENTS),
     ],
-    "softmax_cross_entropy.cu": [
-        f"{name}<{element}>"
-        for name in ("softmax_cross_entropy", "softmax_highest", "softmax_sums", "softmax_gradient")
-        for element in ("float", "double")
-    ],
+    "softmax_cross_entropy.cu": [f"softmax_cross_entropy<{element}>" for element in ELEMENTS],
     "sample.cu": ["sample_weighted", "sample_ones"],
     "ceilings.cu": ["read_repeatedly"],
-    "optimizers.cu": [f"{name}<{element}>" for name in ("sgd", "adam") for element in ("float", "double")],
+    "optimizers.cu": [f"adam<{element}>" for element in ELEMENTS],
 }  # fmt: skip
 
 
@@ -145,7 +129,7 @@ def any_gpu(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def gpu(any_gpu: GPU, monkeypatch: pytest.MonkeyPatch) -> GPU:
-    """A GPU for :mod:`distgnn.cuda`; emulated ones start in forward order."""
+    """A GPU for :mod:`distgnn.local.cuda`; emulated ones start in forward order."""
     if any_gpu.emulated:
         monkeypatch.setattr(launch, "_library", lambda array: any_gpu.xp)
         any_gpu.xp.order = 0

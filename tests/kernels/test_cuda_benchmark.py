@@ -30,8 +30,7 @@ def gpu_spmm(monkeypatch):
 def test_bytes_and_flops(gpu_spmm):
     case = gpu_spmm.Case("x", sp.csr_array(np.ones((10, 10))), 16, 4)
     assert case.flops == 2 * 100 * 16
-    assert case.no_reuse_bytes() == 100 * (8 + 4 * 16) + 4 * 10 * 16 + 8 * 10
-    assert case.no_reuse_bytes(0, 2) == 100 * (4 + 2 * 16) + 4 * 10 * 16 + 8 * 10
+    assert case.no_reuse_bytes == 100 * (8 + 4 * 16) + 4 * 10 * 16 + 8 * 10
 
 
 def test_summary(gpu_spmm):
@@ -55,12 +54,7 @@ def test_report(gpu_spmm, gpu, capsys):
     A = gpu_spmm.graph("uniform-6")
     options = gpu_spmm.Options([8], rounds=1, least_ms=0, variants=True, scale=2**-16 if gpu.emulated else 1)
     report = gpu_spmm.run(gpu.xp, gpu.asarray, gpu.to_host, [("uniform-6", A)], options)
-    assert (
-        "WRONG" not in report
-        and "| uniform-6 | 8 | raw |" in report
-        and "bfloat16" in report
-        and "| raw V4 C1" in report
-    )
+    assert "WRONG" not in report and "| uniform-6 | 8 | raw |" in report and "| raw V4 C1" in report
     assert "- copy: " in report and not math.isnan(float(report.split("- L2 read: ")[1].split()[0]))
 
 

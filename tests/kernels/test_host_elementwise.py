@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 
 from distgnn import rng
-from distgnn.local import host
+from distgnn.local import elementwise, gather_rows, host, scatter_add
 
 pytestmark = pytest.mark.skipif(host.module() is None, reason="host kernels not built")
 
 ISAS = host.module().isas() if host.module() else []
+FACTORS = {
+    "rate": 0.02, "correction": 0.3, "first": 0.9, "second": 0.999, "epsilon": 1e-8, "shrink": 1.0,
+    "decay": 0.0,
+}  # fmt: skip
 SHAPES = [(0, 5), (5, 0), (1, 1), (3, 7), (5, 8), (9, 16), (17, 33), (40, 129)]
 
 
@@ -46,30 +50,30 @@ def test_dropout_has_the_bits_of_the_reference(dtype: type, shape: tuple[int, in
     k = rng.key(7, rng.DROPOUT, 3, 1)
     factors = rng.keep_mask(k, rows, cols, keep).astype(dtype) * dtype(1 / keep if keep else 0)
     out = np.empty_like(x)
-    host.dropout(x, out, k, rows, cols, keep)
+    elementwise.dropout(x, out, k, rows, cols, keep)
     assert same_bits(out, x * factors)
-    host.dropout(x, out, k, rows, cols, keep, relu=True)
+    elementwise.dropout(x, out, k, rows, cols, keep, relu=True)
     assert np.array_equal(out, np.maximum(x, 0) * factors)
-    host.dropout(x, x, k, rows, cols, keep, relu=True)
+    elementwise.dropout(x, x, k, rows, cols, keep, relu=True)
     assert same_bits(x, out)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_bits_of_what_is_positive(dtype: type, shape: tuple[int, int]) -> None:
     x = random(shape, dtype)
-    bits = host.pack_positive(x)
+    bits = elementwise.positive_bits(x)
     assert same_bits(bits, np.packbits(x > 0))
     gradient = random(shape, dtype, seed=1)
     want = gradient * (x > 0) * dtype(1 / 0.7)
-    host.keep_positive(gradient, bits, 1 / 0.7)
+    elementwise.keep_positive(gradient, bits, 1 / 0.7)
     assert same_bits(gradient, want)
 
 
 def test_nan_is_not_positive_but_survives_relu(dtype: type) -> None:
     x = np.full((1, 9), np.nan, dtype)
-    assert not host.pack_positive(x).any()
+    assert not elementwise.positive_bits(x).any()
     out = np.zeros_like(x)
-    host.dropout(x, out, 0, np.arange(1), np.arange(9), 1.0, relu=True)
+    elementwise.dropout(x, out, 0, np.arange(1), np.arange(9), 1.0, relu=True)
     assert np.isnan(out).all()
 
 
@@ -79,7 +83,7 @@ def test_adam(dtype: type, size: int, options: dict) -> None:
     w, g, m = (random((size,), dtype, seed) for seed in range(3))
     v = np.abs(random((size,), dtype, 3))
     got = [a.copy() for a in (w, m, v)]
-    host.adam(got[0], g, got[1], got[2], rate=0.02, correction=0.3, **options)
+    elementwise.adam(got[0], g, got[1], got[2], **(FACTORS | options))
     w, g, m, v = (a.astype(np.float64) for a in (w, g, m, v))
     w *= options.get("shrink", 1)
     g += options.get("decay", 0) * w
@@ -144,10 +148,10 @@ def test_gather_and_scatter_add(dtype: type, width: int) -> None:
     x = random((30, width + 2), dtype)[:, :width]
     rows = np.random.default_rng(2).integers(0, 30, 50)
     out = np.full((50, width), np.nan, dtype)
-    host.gather(x, rows, out)
+    gather_rows(x, rows, out)
     assert same_bits(out, x[rows])
     got, want = random((30, width), dtype, 1), random((30, width), dtype, 1)
-    host.scatter_add(out, rows, got)
+    scatter_add(out, rows, got)
     np.add.at(want, rows, out)
     assert same_bits(got, want)
 
@@ -156,38 +160,38 @@ def test_rows_must_exist() -> None:
     x, out = np.ones((4, 3), np.float32), np.ones((2, 3), np.float32)
     for bad in (-1, 4):
         with pytest.raises(ValueError, match=f"rows: must lie in 0..3, got {bad} at position 1"):
-            host.gather(x, np.array([0, bad]), out)
+            gather_rows(x, np.array([0, bad]), out)
         with pytest.raises(ValueError, match=f"rows: must lie in 0..3, got {bad} at position 1"):
-            host.scatter_add(out, np.array([0, bad]), x)
+            scatter_add(out, np.array([0, bad]), x)
 
 
 def test_bad_arguments() -> None:
     x = np.ones((4, 3), np.float32)
     ids, cols = np.arange(4), np.arange(3)
     with pytest.raises(TypeError, match="out: need an array of float32"):
-        host.dropout(x, x.astype(np.float64), 0, ids, cols, 0.5)
+        elementwise.dropout(x, x.astype(np.float64), 0, ids, cols, 0.5)
     with pytest.raises(ValueError, match="low: need shape"):
-        host.dropout(x, x, 0, ids[:3], cols, 0.5)
+        elementwise.dropout(x, x, 0, ids[:3], cols, 0.5)
     with pytest.raises(ValueError, match="columns: need shape"):
-        host.dropout(x, x, 0, ids, ids, 0.5)
+        elementwise.dropout(x, x, 0, ids, ids, 0.5)
     whole = np.ones((5, 3), np.float32)
-    with pytest.raises(ValueError, match="out overlaps x without being x"):
-        host.dropout(whole[:4], whole[1:], 0, ids, cols, 0.5)
+    with pytest.raises(ValueError, match="out shares memory with x"):
+        elementwise.dropout(whole[:4], whole[1:], 0, ids, cols, 0.5)
     with pytest.raises(ValueError, match="contiguous"):
-        host.pack_positive(np.ones((4, 6), np.float32)[:, :3])
+        elementwise.positive_bits(np.ones((4, 6), np.float32)[:, :3])
     with pytest.raises(ValueError, match="bits: need shape"):
-        host.keep_positive(x, np.ones(3, np.uint8))
+        elementwise.keep_positive(x, np.ones(3, np.uint8))
     with pytest.raises(TypeError, match="rows: need an array of int64"):
-        host.gather(x, np.array([0, 1], np.int32), x[:2].copy())
+        gather_rows(x, np.array([0, 1], np.int32), x[:2].copy())
     for rows, labels, words in (
-        ([0, 0], [1, 1], "rows: must rise, got 0 and 0 from position 0 on"),
+        ([0, 0], [1, 1], "rows: must rise, got 0 and 0 at position 0"),
         ([0, 4], [1, 1], "rows: must lie in 0..3, got 4 at position 1"),
         ([0, 1], [1, 3], "labels: must lie in 0..2, got 3 at position 1"),
         ([0, 1], [1], "labels: need shape"),
     ):
         with pytest.raises(ValueError, match=words):
             host.cross_entropy(x, np.array(rows), np.array(labels), x, 1.0)
-    with pytest.raises(ValueError, match="out overlaps x without being x"):
+    with pytest.raises(ValueError, match="out shares memory with x"):
         host.cross_entropy(whole[:4], ids[:1], ids[:1], whole[1:], 1.0)
     with pytest.raises(ValueError, match="v: need shape"):
-        host.adam(x.ravel(), x.ravel(), x.ravel().copy(), np.ones(3, np.float32), rate=1, correction=1)
+        elementwise.adam(x.ravel(), x.ravel(), x.ravel().copy(), np.ones(3, np.float32), **FACTORS)

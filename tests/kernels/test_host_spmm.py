@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
+from distgnn.arrays.tuning import TUNING
 from distgnn.gallery import awkward
 from distgnn.local import host
 
@@ -21,15 +22,6 @@ SHAPES = awkward()
 #: Relative to the sum of the magnitudes of the terms: a few units in the last place times the square root of
 #: the row's length.
 TOLERANCE = {np.dtype(np.float32): 2e-6, np.dtype(np.float64): 5e-15}
-
-
-def to_bfloat16(x: np.ndarray) -> np.ndarray:
-    """The upper halves of float32 numbers, cut off."""
-    return (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-
-
-def from_bfloat16(x: np.ndarray) -> np.ndarray:
-    return (x.astype(np.uint32) << 16).view(np.float32)
 
 
 def dense(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype, spare: int = 0) -> np.ndarray:
@@ -90,27 +82,6 @@ def test_every_narrow_width_apart_and_misaligned(isa: int, width: int) -> None:
         assert (whole[:, 0] == 7).all() and (whole[:, width + 1 :] == 7).all(), "wrote beside the rows of out"
 
 
-@pytest.mark.parametrize(
-    "types", [(np.int64, np.int32), (np.int32, np.int64)], ids=["wide-pointers", "wide-indices"]
-)
-def test_pointers_and_indices_of_different_types(isa: int, types: tuple[type, type]) -> None:
-    """Converted some thousand rows at a time, so the matrix has more; all that goes by row must be counted
-    from the same row.
-    """
-    rng = np.random.default_rng(6)
-    A = sp.random_array((10_000, 50), density=0.05, rng=rng, dtype=np.float32).tocsr()
-    B, C, mask = (dense(rng, (size, 9), np.float32, spare=2) for size in (50, 10_000, 10_000))
-    scale = rng.standard_normal(10_000).astype(np.float32)
-    options = {"row_scale": scale, "mask": mask, "accumulate": True}
-    want = C.copy()
-    host.multiply(A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data, B, want, isa=isa, **options)
-    for threads in (1, 3):
-        got = C.copy()
-        pattern = A.indptr.astype(types[0]), A.indices.astype(types[1])
-        host.multiply(*pattern, A.data, B, got, isa=isa, threads=threads, **options)
-        assert np.array_equal(got, want)
-
-
 def long_rows() -> sp.csr_array:
     """Rows of 0 to 140 non-zeros: around the length from which on a row is added up in several chains, and
     all remainders.
@@ -138,89 +109,31 @@ def test_looking_ahead_changes_no_bit(isa: int, prefetch: int) -> None:
 @pytest.mark.parametrize("width", [1, 2, 4, 6, 8, 12, 16, 24, 32, 48])
 def test_long_rows(isa: int, width: int, dtype: type) -> None:
     A = long_rows()
-    B, scale = (
-        np.random.default_rng(width).standard_normal((150, width)).astype(dtype),
-        np.linspace(1, 2, 150).astype(dtype),
-    )
+    B = np.random.default_rng(width).standard_normal((150, width)).astype(dtype)
     values = A.data.astype(dtype)
-    exact = sp.csr_array((values.astype(np.float64), A.indices, A.indptr), shape=A.shape)
-    for scaled in (None, scale):
-        weighted = B.astype(np.float64) * (1 if scaled is None else scaled.astype(np.float64)[:, None])
-        for prefetch in (-1, 0):
-            out = np.full((A.shape[0], width), np.nan, dtype)
-            options = {"column_scale": scaled, "prefetch": prefetch, "isa": isa}
-            host.multiply(A.indptr, A.indices, values, B, out, **options)
-            assert_close(
-                out, exact @ weighted, abs(exact) @ abs(weighted), f"width {width}, prefetch {prefetch}"
-            )
-
-
-OPTIONS = ["accumulate", "row_scale", "column_scale", "no_values", "bias", "relu", "mask"]
-TOGETHER = [OPTIONS, ["row_scale", "column_scale", "no_values"], ["bias", "relu"]]
+    exact, wide = (
+        sp.csr_array((values.astype(np.float64), A.indices, A.indptr), shape=A.shape),
+        B.astype(np.float64),
+    )
+    for prefetch in (-1, 0):
+        out = np.full((A.shape[0], width), np.nan, dtype)
+        host.multiply(A.indptr, A.indices, values, B, out, prefetch=prefetch, isa=isa)
+        assert_close(out, exact @ wide, abs(exact) @ abs(wide), f"width {width}, prefetch {prefetch}")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("chosen", [*[[o] for o in OPTIONS], *TOGETHER], ids=str)
-def test_options(isa: int, dtype: type, chosen: list[str]) -> None:
+def test_accumulate(isa: int, dtype: type) -> None:
     rng = np.random.default_rng(3)
     for name in ("prime", "wide", "tall", "hub_row", "empty_rows", "no_edges"):
         A = SHAPES[name]
-        m, k = A.shape
+        values = A.data.astype(dtype)
+        exact = sp.csr_array((values.astype(np.float64), A.indices, A.indptr), shape=A.shape)
         for width in (1, 3, 16, 17, 41, 64, 200, 602):
-            B, out, mask = (
-                dense(rng, shape, dtype, spare=3) for shape in ((k, width), (m, width), (m, width))
-            )
-            row, column, bias = (rng.uniform(-2, 2, size).astype(dtype) for size in (m, k, width))
-            values = None if "no_values" in chosen else A.data.astype(dtype)
-            given = {
-                "row_scale": row,
-                "column_scale": column,
-                "bias": bias,
-                "mask": mask,
-                "accumulate": True,
-                "relu": True,
-            }
-            want, magnitude = reference(A, values, B, out, {o: given[o] for o in chosen if o in given})
-            host.multiply(
-                A.indptr, A.indices, values, B, out, isa=isa, **{o: given[o] for o in chosen if o in given}
-            )
+            B, out = (dense(rng, (size, width), dtype, spare=3) for size in A.shape[::-1])
+            want = exact @ B.astype(np.float64) + out
+            magnitude = abs(exact) @ abs(B.astype(np.float64)) + abs(out)
+            host.multiply(A.indptr, A.indices, values, B, out, accumulate=True, isa=isa)
             assert_close(np.ascontiguousarray(out), want, magnitude, f"{name}, width {width}")
-
-
-def reference(
-    A: sp.csr_array, values: np.ndarray | None, B: np.ndarray, out: np.ndarray, options: dict
-) -> tuple[np.ndarray, np.ndarray]:
-    """What a product with these options is, and the sum of its terms' magnitudes, in float64."""
-    data = np.ones(A.nnz) if values is None else values.astype(np.float64)
-    exact = sp.csr_array((data, A.indices, A.indptr), shape=A.shape)
-    if "column_scale" in options:
-        exact = exact @ sp.diags_array(options["column_scale"].astype(np.float64))
-    if "row_scale" in options:
-        exact = sp.diags_array(options["row_scale"].astype(np.float64)) @ exact
-    want, magnitude = exact @ B.astype(np.float64), abs(exact) @ abs(B.astype(np.float64))
-    if "accumulate" in options:
-        want, magnitude = want + out, magnitude + abs(out)
-    if "bias" in options:
-        want, magnitude = want + options["bias"], magnitude + abs(options["bias"])
-    if "relu" in options:
-        want = np.maximum(want, 0)
-    if "mask" in options:
-        want = np.where(options["mask"] > 0, want, 0)
-    return want, magnitude
-
-
-def test_bfloat16_features(isa: int) -> None:
-    rng = np.random.default_rng(4)
-    for name in ("prime", "hub_row", "wide", "no_edges"):
-        A = SHAPES[name]
-        values = A.data.astype(np.float32)
-        for width in WIDTHS:
-            B = to_bfloat16(rng.standard_normal((A.shape[1], width)))
-            out = np.empty((A.shape[0], width), np.float32)
-            host.multiply(A.indptr, A.indices, values, B, out, isa=isa)
-            exact = sp.csr_array((values.astype(np.float64), A.indices, A.indptr), shape=A.shape)
-            B64 = from_bfloat16(B).astype(np.float64)
-            assert_close(out, exact @ B64, abs(exact) @ abs(B64), f"{name}, width {width}")
 
 
 def test_threads_give_the_bits_of_one(isa: int) -> None:
@@ -238,7 +151,7 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns(isa: int) -> None:
     B = np.ones((19, 17), np.float32)
     B[4, 9], B[7, 16] = np.nan, np.inf
     out = np.empty((19, 17), np.float32)
-    host.multiply(A.indptr, A.indices, A.data.astype(np.float32), B, out, isa=isa, relu=True)
+    host.multiply(A.indptr, A.indices, A.data.astype(np.float32), B, out, isa=isa)
     assert np.isnan(out[4, 9]) and np.isinf(out[7, 16])
     assert np.isfinite(out).sum() == out.size - 2
 
@@ -261,11 +174,8 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns(isa: int) -> None:
         ({"indptr": np.array([0, 1, 2])[:0]}, ValueError, "indptr"),
         ({"indptr": np.array([0, 1, 2, 4])}, ValueError, "rise from 0 to 3"),
         ({"indptr": np.array([1, 1, 2, 3])}, ValueError, "rise from 0 to 3"),
-        ({"indices": np.array([0.0, 1.0, 2.0])}, TypeError, "indices: need an array of int32 or int64"),
-        ({"bias": np.ones(5, np.float32)}, ValueError, "bias: need shape"),
-        ({"row_scale": np.ones(5, np.float32)}, ValueError, "row_scale: need shape"),
-        ({"column_scale": np.ones(3, np.float32)}, ValueError, "column_scale: need shape"),
-        ({"mask": np.ones((3, 3), np.float32)}, ValueError, "mask: need shape"),
+        ({"indices": np.array([0.0, 1.0, 2.0])}, TypeError, "indices: need an array of int64"),
+        ({"indices": np.array([0, 4, 2], np.int32)}, TypeError, "indices: need an array of int64"),
         ({"isa": 17}, ValueError, "isa"),
     ],
     ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
@@ -292,46 +202,32 @@ def test_out_must_be_writable_and_its_own() -> None:
     host.multiply(*arguments, frozen, B)
 
 
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_check_finds_what_could_crash(index: type) -> None:
-    check = host.module().check
-    indptr, indices = np.array([0, 2, 2, 3], index), np.array([0, 4, 2], index)
-    check(indptr, indices, 5)
-    for bad, words in (
-        ((indptr, indices, 4), "0..3, got 4 at position 1"),
-        ((indptr, np.array([0, 4, -1], index), 5), "got -1 at position 2"),
-        ((np.array([0, 2, 1, 3], index), indices, 5), "falls from 2 to 1 at row 1"),
-        ((np.array([0, 2, 2, 4], index), indices, 5), "rise from 0 to 3"),
-        ((np.array([1, 2, 2, 3], index), indices, 5), "rise from 0 to 3"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            check(*bad)
-
-
 @pytest.mark.parametrize("seconds, chosen", [(2, 0), (9.4, 0), (9.6, -1), (12, -1)])
 def test_the_look_ahead_is_chosen_once_and_said(
     seconds: float, chosen: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """0 takes `seconds`: it must be clearly faster than the default, which takes 10."""
-    monkeypatch.setattr(host.LookAhead, "LEAST_NONZEROS", 1)
-    clock = iter([0, 10, 20, 39, 40, 59, 60, 79, 80, 80 + seconds] * 5)  # the others take 19
+    monkeypatch.setattr(TUNING, "look_ahead_nonzeros", 1)
+    clock = iter([0, 10, 20, 39, 40, 59, 60, 79, 80, 80 + seconds] * 4)  # the others take 19
     monkeypatch.setattr(host.time, "thread_time", lambda: next(clock))
     A = CSR.from_scipy(SHAPES["prime"].astype(np.float32), backend.get("numpy"))
     B, out = np.ones((31, 16), np.float32), np.empty((31, 16), np.float32)
-    with caplog.at_level("INFO", logger="distgnn.local.host"):
-        for turn in range(27):
+    with caplog.at_level("INFO", logger="distgnn.local.tuner"):
+        for turn in range(host.TRIALS + 2):
             out[...] = np.nan
             host.spmm(A, B, out, False)
             assert np.allclose(out, SHAPES["prime"] @ B), turn
-    assert A.cached["look ahead 16"].chosen == chosen
+            assert (A.cached["look ahead 16"].choice is None) == (turn < host.TRIALS - 1)
+    assert A.cached["look ahead 16"].choice == chosen
     assert len(caplog.records) == 1
-    assert (
-        f"width 16: prefetches {'by width' if chosen else 'nothing'} (nothing: {seconds:.2g} s, 32 non-zeros"
-        in caplog.text
-    )
+    assert f"width 16: non-zeros to prefetch ahead (-1: by width): takes {chosen} " in caplog.text
+    assert f"(seconds: -1 10, 128 19, 64 19, 32 19, 0 {seconds:.3g})" in caplog.text
 
 
-def test_nothing_is_tried_where_nothing_is_close() -> None:
-    assert not host.LookAhead(10, 128).left, "too short to time"
-    assert not host.LookAhead(1 << 24, 196).left, "wider than three cache lines"
-    assert host.LookAhead(1 << 24, 128).left
+def test_nothing_is_tried_where_nothing_is_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = CSR.from_scipy(SHAPES["prime"].astype(np.float32), backend.get("numpy"))
+    for least, width, tried in ((A.nnz + 1, 16, False), (A.nnz, 48, True), (A.nnz, 49, False)):
+        monkeypatch.setattr(TUNING, "look_ahead_nonzeros", least)
+        A.cached.clear()
+        host.spmm(A, np.ones((31, width), np.float32), np.empty((31, width), np.float32), False)
+        assert (A.cached[f"look ahead {width}"].choice is None) == tried

@@ -12,7 +12,7 @@ import distgnn as dg
 from distgnn import local
 from distgnn.arrays.csr import CSR
 from distgnn.gallery import awkward
-from distgnn.local import csr_rows
+from distgnn.local import csr_rows, host
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -187,6 +187,21 @@ def test_an_unknown_kernel_is_named(backend, monkeypatch):
             local.spmm(CSR.from_scipy(awkward()["prime"], backend), backend.zeros((31, 2), np.float64))
     finally:
         importlib.import_module("distgnn.local.spmm")._spmm_kernel.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+@pytest.mark.parametrize("built", [True, False])
+def test_scatter_rows_is_the_adjoint_of_gather_rows(backend, dtype, built, monkeypatch):
+    if not built:
+        monkeypatch.setattr(host, "module", lambda: None)
+    if backend.on_device and dtype == np.int64:
+        pytest.skip("the CUDA kernels add floats")
+    r = np.random.default_rng(0)
+    X, before, rows = r.integers(0, 9, (6, 5)), r.integers(0, 9, (20, 5)), r.permutation(20)[:6]
+    out = backend.asarray(before.astype(dtype))
+    assert local.scatter_add(backend.asarray(X.astype(dtype)), backend.asarray(rows), out) is out
+    before[rows] += X
+    np.testing.assert_array_equal(backend.to_host(out), before)
 
 
 def test_backends():

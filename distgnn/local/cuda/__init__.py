@@ -1,40 +1,15 @@
-"""The hand-written CUDA kernels of ``kernels/*.cu``, loaded through CuPy and compiled by NVRTC when they are
-first needed.
+"""The CUDA kernels of ``kernels/*.cu``, loaded through CuPy and compiled by NVRTC when they are first needed.
 
-Everything here works on CuPy arrays of the current device and queues on the current stream; results are
-deterministic, to the bit, from run to run. CuPy itself is reached through :mod:`distgnn.backend` only.
+They work on CuPy arrays of the current device and queue on the current stream. Runs repeat to the bit.
 """
 
 from distgnn.local.cuda.csr import Variant, candidates, spmm
 from distgnn.local.cuda.cusparse import spmm_cusparse
-from distgnn.local.cuda.elementwise import (
-    CutSoftmax,
-    Dropout,
-    activate,
-    adam,
-    keep_positive,
-    sgd,
-    softmax_cross_entropy,
-    to_bfloat16,
-)
-from distgnn.local.cuda.rows import ScatterAdd, gather_rows
+from distgnn.local.cuda.elementwise import adam, dropout, keep_positive, softmax_cross_entropy
+from distgnn.local.cuda.rows import gather_rows, scatter_add
 from distgnn.local.cuda.sample import sample_ones, sample_weighted
 
 __all__ = [
-    "CutSoftmax",
-    "Dropout",
-    "ScatterAdd",
-    "Variant",
-    "activate",
-    "adam",
-    "candidates",
-    "gather_rows",
-    "keep_positive",
-    "sample_ones",
-    "sample_weighted",
-    "sgd",
-    "softmax_cross_entropy",
-    "spmm",
-    "spmm_cusparse",
-    "to_bfloat16",
-]
+    "Variant", "adam", "candidates", "dropout", "gather_rows", "keep_positive", "sample_ones",
+    "sample_weighted", "scatter_add", "softmax_cross_entropy", "spmm", "spmm_cusparse",
+]  # fmt: skip

@@ -1,9 +1,8 @@
-"""CSR times dense by cuSPARSE with everything cached that can be: what the hand-written kernels are compared
-with.
+"""CSR times dense by cuSPARSE with all cached that can be: what the hand-written kernels are compared with.
 
 Descriptors of a block and the workspace are made once, dense matrices are passed row-major as they are, and
-of the two algorithms that cuSPARSE recommends for that, the faster one is taken (CSR_ALG2 or CSR_ALG3).
-CuPy's own ``csr @ dense`` does none of this.
+of the two algorithms that cuSPARSE recommends for that, the faster one is taken. CuPy's own ``csr @ dense``
+does none of this.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays.csr import CSR
-from distgnn.local.cuda.launch import Array, address, library
-from distgnn.local.cuda.tuning import Tuner
+from distgnn.local.cuda.launch import Array, address, clock, library
+from distgnn.local.tuner import Tuner
 
 #: cusparseSpMMAlg_t, by name; CuPy exports no names for these.
 ALGORITHMS = {"CSR_ALG2": 6, "CSR_ALG3": 12}
@@ -28,8 +27,7 @@ def spmm_cusparse(
 ) -> Array:
     """``out = A B`` or ``out += A B``; all arrays C-contiguous and of A's dtype. Returns ``out``.
 
-    Args:
-        algorithm: a name in `ALGORITHMS` instead of the faster one.
+    ``algorithm``: a name in `ALGORITHMS` instead of the faster one.
     """
     xp = library(B)
     if "cusparse" not in A.cached:
@@ -41,8 +39,8 @@ def spmm_cusparse(
     f = B.shape[1]
     if f not in cached.tuners:
         label = f"cuSPARSE on a {A.shape[0]} x {A.shape[1]} block, {A.nnz} non-zeros, {f} columns"
-        cached.tuners[f] = Tuner(list(ALGORITHMS), label)
-    cached.tuners[f].run(xp, lambda name: cached.multiply(xp, name, B, out, accumulate))
+        cached.tuners[f] = Tuner(list(ALGORITHMS), label, *clock(xp))
+    cached.tuners[f].run(lambda name: cached.multiply(xp, name, B, out, accumulate))
     return out
 
 
@@ -50,23 +48,13 @@ class _Cached:
     """Descriptors of one block, and of the dense matrices it was last multiplied with."""
 
     def __init__(self, xp: Any, A: CSR) -> None:
-        self.api = xp.cuda.cusparse
+        self.api = api = xp.cuda.cusparse
         self.type = _CUDA_TYPES[A.dtype.name]
-        self.dtype = A.dtype
-        # addresses that live as long as this
-        self.scalars = {value: np.array(value, A.dtype) for value in (0, 1)}
-        index = {4: self.api.CUSPARSE_INDEX_32I, 8: self.api.CUSPARSE_INDEX_64I}
-        self.sparse = self.api.createCsr(
-            *A.shape,
-            A.nnz,
-            address(A.indptr),
-            address(A.indices),
-            address(A.data),
-            index[A.indptr.itemsize],
-            index[A.indices.itemsize],
-            self.api.CUSPARSE_INDEX_BASE_ZERO,
-            self.type,
-        )
+        self.scalars = {value: np.array(value, A.dtype) for value in (0, 1)}  # their addresses
+        index = {4: api.CUSPARSE_INDEX_32I, 8: api.CUSPARSE_INDEX_64I}[A.indices.itemsize]
+        places = (address(array) for array in (A.indptr, A.indices, A.data))
+        kinds = index, index, api.CUSPARSE_INDEX_BASE_ZERO, self.type
+        self.sparse = api.createCsr(*A.shape, A.nnz, *places, *kinds)
         self.dense: dict[str, tuple[tuple[int, int, int], int]] = {}
         self.buffers: dict[tuple[str, int, bool], Array] = {}
         self.tuners: dict[int, Tuner[str]] = {}
@@ -78,25 +66,17 @@ class _Cached:
         if known is None or known[0] != identity:
             if known is not None:
                 self.api.destroyDnMat(known[1])
-            made = self.api.createDnMat(
-                *array.shape, array.shape[1], address(array), self.type, self.api.CUSPARSE_ORDER_ROW
-            )
+            place = *array.shape, array.shape[1], address(array)
+            made = self.api.createDnMat(*place, self.type, self.api.CUSPARSE_ORDER_ROW)
             self.dense[role] = identity, made
         return self.dense[role][1]
 
     def multiply(self, xp: Any, algorithm: str, B: Array, out: Array, accumulate: bool) -> None:
+        alpha, beta = (self.scalars[value].ctypes.data for value in (1, int(accumulate)))
         arguments = (
-            xp.cuda.device.get_cusparse_handle(),
-            _NO_TRANSPOSE,
-            _NO_TRANSPOSE,
-            self.scalars[1].ctypes.data,
-            self.sparse,
-            self._dense("B", B),
-            self.scalars[int(accumulate)].ctypes.data,
-            self._dense("out", out),
-            self.type,
-            ALGORITHMS[algorithm],
-        )
+            xp.cuda.device.get_cusparse_handle(), _NO_TRANSPOSE, _NO_TRANSPOSE, alpha, self.sparse,
+            self._dense("B", B), beta, self._dense("out", out), self.type, ALGORITHMS[algorithm],
+        )  # fmt: skip
         key = algorithm, B.shape[1], accumulate
         if key not in self.buffers:
             self.buffers[key] = xp.empty(max(self.api.spMM_bufferSize(*arguments), 1), np.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,12 @@ from distgnn.local.resources import kernels_folder
 
 Array = Any  # of CuPy
 
+WARP = 32
 THREADS = 256  # of every block, as in common.cuh
 OPTIONS = ("--std=c++17",)
 
-#: The C++ names of element and index types, by dtype; uint16 arrays hold bfloat16.
-C_TYPES: dict[Any, str] = {
-    np.dtype(np.float32): "float",
-    np.dtype(np.float64): "double",
-    np.dtype(np.uint16): "bfloat16",
-    np.dtype(np.int32): "int",
-    np.dtype(np.int64): "int64",
-}
-
-_NULL = np.uintp(0)
+#: The C++ names of element and index types, by dtype.
+C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "int64"}
 
 _library = backend.module  # tests without a GPU put an emulation here
 
@@ -37,8 +31,7 @@ def library(array: Array) -> Any:
 
 @functools.cache
 def source(file: str) -> str:
-    """A kernel source with its includes in place: CuPy's cache of compiled kernels does not look into
-    included files."""
+    """A kernel source with its includes in place: CuPy's cache does not look into included files."""
 
     def include(match: re.Match[str]) -> str:
         return (kernels_folder() / match[1]).read_text()
@@ -48,17 +41,15 @@ def source(file: str) -> str:
 
 @functools.cache
 def kernel(xp: Any, file: str, name: str) -> Any:
-    """The compiled kernel ``name``, a C++ name with template arguments. CuPy keeps one per device and a copy
-    on disk."""
+    """The compiled kernel ``name``, a C++ name with template arguments; CuPy keeps a copy on disk."""
     return xp.RawModule(code=source(file), options=OPTIONS, name_expressions=(name,)).get_function(name)
 
 
 def launch(xp: Any, file: str, name: str, blocks: int | tuple[int, int], *arguments: Any) -> None:
     """Queue a kernel on ``blocks`` blocks of `THREADS` threads.
 
-    Arguments are passed as they are: arrays as pointers, NumPy scalars by their bytes, so each must have the
-    width of its parameter. ``None`` is a null pointer; a Python number is refused, because its width is
-    anybody's guess.
+    Arguments are arrays, passed as pointers, NumPy scalars, passed by their bytes, so each must have the
+    width of its parameter, or None for a null pointer. A Python number is refused, because it has no width.
     """
     grid = blocks if isinstance(blocks, tuple) else (blocks, 1)
     packed = tuple(_argument(a) for a in arguments)
@@ -67,11 +58,9 @@ def launch(xp: Any, file: str, name: str, blocks: int | tuple[int, int], *argume
 
 
 def _argument(value: Any) -> Any:
-    if value is None:
-        return _NULL
     if type(value) in (int, float, bool):
         raise TypeError(f"a kernel argument must be an array or a NumPy scalar, not {value!r}")
-    return value
+    return np.uintp(0) if value is None else value
 
 
 def blocks_for(threads: int) -> int:
@@ -81,9 +70,7 @@ def blocks_for(threads: int) -> int:
 
 def address(array: Array) -> int:
     """Where the array's memory begins."""
-    # CuPy's; reading __cuda_array_interface__ takes ten times as long
-    pointer = getattr(array.data, "ptr", None)
-    return int(array.__array_interface__["data"][0] if pointer is None else pointer)
+    return backend.of(array).address(array)
 
 
 def c_type(array: Array) -> str:
@@ -92,10 +79,9 @@ def c_type(array: Array) -> str:
     Raises:
         ValueError: no kernel takes such elements.
     """
-    if array.dtype not in C_TYPES:
-        names = ", ".join(str(dtype) for dtype in C_TYPES)
-        raise ValueError(f"no kernel takes {array.dtype} arrays; there is {names} (uint16 for bfloat16)")
-    return C_TYPES[array.dtype]
+    if array.dtype.name not in C_TYPES:
+        raise ValueError(f"no kernel takes {array.dtype} arrays; there is {', '.join(C_TYPES)}")
+    return C_TYPES[array.dtype.name]
 
 
 def check(name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:
@@ -106,6 +92,21 @@ def check(name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:
         f"{name} must be a C-contiguous {np.dtype(dtype).name} array of shape {shape}, "
         f"got {array.dtype} {array.shape} with strides {array.strides}"
     )
+
+
+def clock(xp: Any) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:
+    """For a Tuner: events on the current stream, and the seconds between two of them."""
+
+    def mark() -> Any:
+        event = xp.cuda.Event()
+        event.record()
+        return event
+
+    def seconds(start: Any, end: Any) -> float:
+        end.synchronize()
+        return xp.cuda.get_elapsed_time(start, end) / 1e3
+
+    return mark, seconds
 
 
 def power_of_two(x: float) -> int:

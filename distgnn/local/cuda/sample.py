@@ -1,7 +1,5 @@
-"""Distinct entries drawn from the rows of a sparse matrix: the definition of :mod:`distgnn.sampling.rows`, to
-the bit.
-
-Both work as a warp per row. What is drawn depends on the rows and keys alone.
+"""Distinct entries drawn from the rows of a sparse matrix, a warp per row, as :mod:`distgnn.sampling.rows`
+defines them, to the bit. What is drawn depends on the rows and keys alone.
 """
 
 from __future__ import annotations
@@ -9,10 +7,9 @@ from __future__ import annotations
 import numpy as np
 
 from distgnn.local.csr_rows import row_pointers
-from distgnn.local.cuda.launch import Array, blocks_for, check, launch, library
+from distgnn.local.cuda.launch import WARP, Array, blocks_for, check, launch, library
 
 FILE = "sample.cu"
-WARP = 32
 
 
 def sample_weighted(
@@ -42,20 +39,8 @@ def sample_weighted(
         check(f"sample_weighted: {name}", array, shape, dtype)
     prefix, bad = xp.empty(weights.shape, np.float64), xp.empty(m, np.uint8)
     sizes = np.int64(m), np.int64(count)
-    launch(
-        xp,
-        FILE,
-        "sample_weighted",
-        blocks_for(m * WARP),
-        *sizes,
-        indptr,
-        weights,
-        keys,
-        picked,
-        remaining,
-        prefix,
-        bad,
-    )
+    arrays = indptr, weights, keys, picked, remaining, prefix, bad
+    launch(xp, FILE, "sample_weighted", blocks_for(m * WARP), *sizes, *arrays)
     return int(bad.argmax()) if bool(bad.any()) else -1
 
 
@@ -83,17 +68,6 @@ def sample_ones(indptr: Array, selected: Array, count: int, keys: Array) -> tupl
     offsets = row_pointers(counts)
     order, positions = (xp.empty(int(offsets[-1]), np.int64) for _ in range(2))
     sizes = np.int64(m), np.int64(count)
-    launch(
-        xp,
-        FILE,
-        "sample_ones",
-        blocks_for(m * WARP),
-        *sizes,
-        indptr,
-        selected,
-        keys,
-        offsets,
-        order,
-        positions,
-    )
+    arrays = indptr, selected, keys, offsets, order, positions
+    launch(xp, FILE, "sample_ones", blocks_for(m * WARP), *sizes, *arrays)
     return positions, counts

@@ -1,4 +1,4 @@
-"""ReLU that remembers one bit per entry."""
+"""ReLU that remembers one bit per entry; dropout and Adam are in tests/nn and tests/kernels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from distgnn import rng
-from distgnn.nn.relu import keep_positive, positive_bits, relu
+from distgnn.local.elementwise import keep_positive, positive_bits, relu
+from nn.conftest import passes as passes
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1), (7, 3), (13, 16), (100, 9)])

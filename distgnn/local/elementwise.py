@@ -1,0 +1,124 @@
+"""Passes over the dense blocks of an epoch, each by the kernel for the block's device.
+
+Compiled kernels make one pass over memory where array operations take several. The array operations are what
+they are tested against: equal to the bit, but for the roundings of Adam.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distgnn import rng
+from distgnn.arrays import backend
+from distgnn.local import cuda, host
+
+Array = Any
+
+
+def compiled(block: Array) -> bool:
+    """Whether the host kernels do this block."""
+    return isinstance(block, np.ndarray) and block.dtype.char in "fd" and host.module() is not None
+
+
+def on_gpu(block: Array) -> bool:
+    """Whether the CUDA kernels do this block."""
+    return not isinstance(block, np.ndarray) and block.dtype.char in "fd" and block.size > 0
+
+
+def relu(block: Array) -> None:
+    """max(block, 0), in place."""
+    backend.module(block).maximum(block, 0, out=block)
+
+
+def positive_bits(block: Array) -> Array:
+    """One bit per entry, 1 where the block is positive, as ``numpy.packbits`` has it: what ReLU remembers for
+    its backward pass, in 1/32 of the memory of a float32 block.
+    """
+    xp = backend.module(block)
+    bits = xp.empty(-(-block.size // 8), np.uint8)
+    if compiled(block):
+        host.built().pack_positive(block, bits, isa=host.isa())
+        return bits
+    flat = block.reshape(-1)
+    for part in rng.slices(flat.size, 1, xp):
+        bits[part.start // 8 : -(-part.stop // 8)] = xp.packbits(flat[part] > 0)
+    return bits
+
+
+def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> None:
+    """Zero the entries of ``G`` whose bit is 0 and multiply the others by ``scale``, in place: the backward
+    of ReLU followed by dropout, since what dropout zeroed is not positive either.
+    """
+    if compiled(G):
+        host.built().keep_positive(G, bits, float(G.dtype.type(scale)), isa=host.isa())
+        return
+    if on_gpu(G):
+        cuda.keep_positive(G, bits, scale)
+        return
+    xp, flat = backend.module(G), G.reshape(-1)
+    for part in rng.slices(flat.size, 1, xp):
+        flat[part] *= xp.unpackbits(bits[part.start // 8 : -(-part.stop // 8)])[: part.stop - part.start]
+        if scale != 1:
+            flat[part] *= G.dtype.type(scale)
+
+
+def dropout(
+    block: Array, out: Array, k: int, rows: Array, cols: Array, keep: float, relu: bool = False
+) -> Array:
+    """``out = block * rng.keep_mask(k, rows, cols, keep) / keep``, of the positive part of ``block`` with
+    ``relu``.
+
+    ``out`` may be ``block``. Memory: no array of the block's size. Returns ``out``.
+    """
+    scale = block.dtype.type(1 / keep if keep > 0 else 0)
+    if compiled(block):
+        threshold = rng.keep_threshold(keep)
+        keys = rng.keep_keys(k, rows, cols)
+        host.built().dropout(block, out, *keys, threshold, float(scale), relu=relu, isa=host.isa())
+        return out
+    if on_gpu(block):
+        return cuda.dropout(block, out, k, rows, cols, keep, relu)
+    xp = backend.module(block)
+    factors: Array = None
+    for part, kept in rng.keep_blocks(k, rows, cols, keep, xp):
+        factors = xp.empty(kept.shape, block.dtype) if factors is None else factors[: len(kept)]
+        xp.multiply(kept, scale, out=factors)
+        if relu:
+            xp.multiply(factors, block[part] > 0, out=factors)
+        xp.multiply(block[part], factors, out=out[part])
+    return out
+
+
+def adam(w: Array, g: Array, m: Array, v: Array, **factors: float) -> None:
+    """One step of Adam on flat arrays of one type, in place; ``g`` may be used as scratch.
+
+    w <- shrink w;  g <- g + decay w;  m <- first m + (1 - first) g;  v <- second v + (1 - second) g²;
+    w <- w - rate m / (sqrt(v / correction) + epsilon), with ``factors`` of these names.
+    """
+    if compiled(w):
+        host.built().adam(w, g, m, v, **factors, isa=host.isa())
+    elif on_gpu(w):
+        cuda.adam(w, g, m, v, **factors)
+    else:
+        _adam(w, g, m, v, **factors)
+
+
+def _adam(
+    w: Array, g: Array, m: Array, v: Array, *, rate: float, correction: float, first: float, second: float,
+    epsilon: float, shrink: float, decay: float,
+) -> None:  # fmt: skip
+    if shrink != 1:
+        w *= shrink
+    if decay:
+        g += decay * w
+    m *= first
+    m += (1 - first) * g
+    g *= g
+    v *= second
+    v += (1 - second) * g
+    denominator = v / correction
+    denominator **= 0.5
+    denominator += epsilon
+    w -= rate * m / denominator
