@@ -63,7 +63,7 @@ class Exchange:
         if array.size:
             self.comm.backend.synchronize()  # MPI knows nothing of the stream that computes it
             wire = self.comm.wire(array, send=True)
-            self.queue.extend((message, destination) for message in self.comm.pieces(wire))
+            self.queue.extend((message, destination) for message in self.comm.countable(wire))
             self.flight.drive()
 
     def wait(self, sources: Iterable[int]) -> None:
@@ -87,7 +87,7 @@ class Exchange:
 
     def _receive(self, source: int, array: Array) -> _Part:
         part = _Part(array, self.comm.wire(array, send=False))
-        for message in self.comm.pieces(part.wire):
+        for message in self.comm.countable(part.wire):
             part.missing += 1
             self.flight.receive(message, source, self.tag, lambda: self._received(part))
         return part

@@ -16,7 +16,7 @@ import ctypes
 import functools
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -99,9 +99,7 @@ class Comm:
         away = self.rank != root
         self.charge_broadcast(array, away, array.size if words is None else words, matrix)
         if self.size > 1:
-            with self._collective("bcast", matrix), self._buffer(array, not away, away) as buffer:
-                for piece in self.pieces(buffer):
-                    self.mpi.Bcast(piece, root)
+            self._call("bcast", matrix, array, not away, away, lambda part: self.mpi.Bcast(part, root))
         return array
 
     def allreduce(self, array: Any, op: str = "sum", matrix: str = "") -> Any:
@@ -109,18 +107,12 @@ class Comm:
         Returns ``array``.
         """
         self.charge_allreduce(array, matrix)
-        if self.size == 1:
-            return array
-        with self._collective("allreduce", matrix):
-            if op == "sum" and self._sums_on_device(array):
-                flat = self._flat(array)
-                self._sum(
-                    flat, partition(flat.size, self.size), Flight(self.mpi, "allreduce", self.name, matrix)
-                )
-                return array
-            with self._buffer(array, True, True, reduction=True) as buffer:
-                for piece in self.pieces(buffer):
-                    self.mpi.Allreduce(MPI.IN_PLACE, piece, _OPERATIONS[op])
+        if self.size > 1 and op == "sum" and self._sums_on_device(array):
+            bounds = partition(array.size, self.size)
+            self._sum("allreduce", matrix, array, bounds, self.add_and_share)
+        elif self.size > 1:
+            call = lambda part: self.mpi.Allreduce(MPI.IN_PLACE, part, _OPERATIONS[op])  # noqa: E731
+            self._call("allreduce", matrix, array, True, True, call, reduction=True)
         return array
 
     def reduce(self, array: Any, root: int, matrix: str = "") -> Any:
@@ -130,12 +122,8 @@ class Comm:
         away = self.rank != root
         self.charge_reduce(array, root, matrix)
         if self.size > 1:
-            with (
-                self._collective("reduce", matrix),
-                self._buffer(array, True, not away, reduction=True) as buffer,
-            ):
-                for piece in self.pieces(buffer):
-                    self.mpi.Reduce(piece if away else MPI.IN_PLACE, None if away else piece, MPI.SUM, root)
+            with self._collective("reduce", matrix), self._buffer(array, True, not away, True) as buffer:
+                self._reduce(buffer, root)
         return array
 
     def allgather_rows(self, block: Any, parts: np.ndarray, out: Any = None, matrix: str = "") -> Any:
@@ -151,8 +139,21 @@ class Comm:
             return block
         shape = (int(parts[-1]), *block.shape[1:])
         whole = self.backend.empty(shape, block.dtype) if out is None else out
-        with self._collective("allgather", matrix):
-            self._allgather(self._flat(block), self._flat(whole), parts * row)
+        bounds = parts * row
+        with (
+            self._collective("allgather", matrix),
+            self._buffer(block, True, False) as source,
+            self._buffer(whole, False, True) as target,
+        ):
+            if target.size <= self.count_limit:
+                places = np.diff(bounds).tolist(), bounds[:-1].tolist()
+                self.mpi.Allgatherv(source, [target, *places, None])
+                return whole
+            target[bounds[self.rank] : bounds[self.rank + 1]] = source
+            self.backend.synchronize()  # where the target is on a device
+            for rank in range(self.size):
+                for part in self.countable(target[bounds[rank] : bounds[rank + 1]]):
+                    self.mpi.Bcast(part, rank)
         return whole
 
     def reduce_scatter_rows(self, array: Any, parts: np.ndarray, out: Any = None, matrix: str = "") -> Any:
@@ -168,14 +169,13 @@ class Comm:
             return array
         rows = array[parts[self.rank] : parts[self.rank + 1]]
         mine = self.backend.empty(rows.shape, array.dtype) if out is None else out
-        if self.size > 1:
-            bounds = parts * int(np.prod(array.shape[1:], dtype=np.int64))
+        bounds = parts * int(np.prod(array.shape[1:], dtype=np.int64))
+        if self.size > 1 and not self._sums_on_device(array):
             with self._collective("reduce_scatter", matrix):
-                if not self._sums_on_device(array):
-                    self._reduce_scatter(array, mine, bounds)
-                    return mine
-                flight = Flight(self.mpi, "reduce_scatter", self.name, matrix)
-                self._sum(self._flat(array), bounds, flight, share=False)
+                self._reduce_scatter(array, mine, bounds)
+            return mine
+        if self.size > 1:
+            self._sum("reduce_scatter", matrix, array, bounds, self.add)
         mine[...] = rows
         return mine
 
@@ -184,49 +184,43 @@ class Comm:
     def send(self, array: Any, destination: int, matrix: str = "") -> None:
         """Send ``array`` to one rank, which must call :meth:`receive` with the same shape and dtype."""
         self._charge("send", matrix, 0, 0, 0)
-        with self._collective("send", matrix), self._buffer(array, True, False) as buffer:
-            for piece in self.pieces(buffer):
-                self.mpi.Send(piece, destination)
+        self._call("send", matrix, array, True, False, lambda part: self.mpi.Send(part, destination))
 
     def receive(self, array: Any, source: int, matrix: str = "") -> Any:
         """Receive into ``array`` from one rank. Returns ``array``."""
         self._charge("receive", matrix, array.size, array.itemsize, 1)
-        with self._collective("receive", matrix), self._buffer(array, False, True) as buffer:
-            for piece in self.pieces(buffer):
-                self.mpi.Recv(piece, source)
+        self._call("receive", matrix, array, False, True, lambda part: self.mpi.Recv(part, source))
         return array
 
     # -- for what is under way: relays of panels, exchanges and sums ----------------------------------------
 
     def reserve_tags(self, count: int) -> int:
-        """The first of ``count`` message tags that nobody else uses; equal on all ranks, which must all ask
-        alike.
-        """
+        """The first of ``count`` message tags that nobody else uses. All ranks must ask alike."""
         first = self._tags
         self._tags += count
         return first
 
-    def wire(self, array: Any, send: bool) -> Any:
+    def wire(self, array: Any, send: bool, staged: bool = False) -> Any:
         """What MPI is given for ``array``: its numbers in one dimension, or a pinned host copy of them (to be
         filled, unless they are to be sent). The stream that computes ``array`` must be done with it.
         """
         flat = self._flat(array)
-        if self.direct:
+        if self.direct and not staged:
             return flat
         host = self.backend.pinned(flat.shape, flat.dtype)
         if send:
             self.backend.copy_out(flat, host)
         return host
 
-    def unwire(self, wire: Any, array: Any) -> None:
+    def unwire(self, wire: Any, array: Any, staged: bool = False) -> None:
         """Bring what was received into ``wire`` to ``array``."""
-        if not self.direct:
+        if staged or not self.direct:
             self.backend.copy_in(wire, self._flat(array))
 
-    def pieces(self, flat: Any) -> Iterator[Any]:
-        """``flat`` in pieces MPI can count; one, possibly empty, as a rule."""
-        for start in range(0, max(1, flat.size), self.count_limit):
-            yield flat[start : start + self.count_limit]
+    def countable(self, wire: Any) -> Iterator[Any]:
+        """``wire`` in parts that MPI can count; one, possibly empty, as a rule."""
+        for start in range(0, max(1, wire.size), self.count_limit):
+            yield wire[start : start + self.count_limit]
 
     def add(
         self, flight: Flight, parts: Mapping[int, Any], received: Mapping[int, Any], tag: int
@@ -357,28 +351,20 @@ class Comm:
     @contextmanager
     def _buffer(self, array: Any, send: bool, receive: bool, reduction: bool = False) -> Iterator[Any]:
         """What to hand to MPI for ``array``: the array itself, or a pinned host copy."""
-        flat = self._flat(array)
-        if self.direct and not (reduction and self.backend.on_device):
-            yield flat
-            return
-        host = self.backend.pinned(flat.shape, flat.dtype)
-        if send:
-            self.backend.copy_out(flat, host)
-        yield host
+        staged = reduction and self.backend.on_device
+        wire = self.wire(array, send, staged)
+        yield wire
         if receive:
-            self.backend.copy_in(host, flat)
+            self.unwire(wire, array, staged)
 
-    def _allgather(self, mine: Any, whole: Any, bounds: np.ndarray) -> None:
-        with self._buffer(mine, True, False) as source, self._buffer(whole, False, True) as target:
-            if whole.size <= self.count_limit:
-                places = np.diff(bounds).tolist(), bounds[:-1].tolist()
-                self.mpi.Allgatherv(source, [target, *places, None])
-                return
-            target[bounds[self.rank] : bounds[self.rank + 1]] = source
-            self.backend.synchronize()  # where the target is on a device
-            for rank in range(self.size):
-                for piece in self.pieces(target[bounds[rank] : bounds[rank + 1]]):
-                    self.mpi.Bcast(piece, rank)
+    def _call(
+        self, operation: str, matrix: str, array: Any, send: bool, receive: bool, call: Callable[[Any], None],
+        reduction: bool = False,
+    ) -> None:  # fmt: skip
+        """``call`` MPI with all of an array, in as many parts as it must."""
+        with self._collective(operation, matrix), self._buffer(array, send, receive, reduction) as buffer:
+            for part in self.countable(buffer):
+                call(part)
 
     def _reduce_scatter(self, array: Any, mine: Any, bounds: np.ndarray) -> None:
         """By MPI, on the host."""
@@ -390,29 +376,30 @@ class Comm:
                 self.mpi.Reduce_scatter(source, target, np.diff(bounds).tolist(), MPI.SUM)
                 return
             for rank in range(self.size):
-                for piece in self.pieces(source[bounds[rank] : bounds[rank + 1]]):
-                    root = rank == self.rank
-                    self.mpi.Reduce(MPI.IN_PLACE if root else piece, piece if root else None, MPI.SUM, rank)
+                self._reduce(source[bounds[rank] : bounds[rank + 1]], rank)
             target[...] = source[bounds[self.rank] : bounds[self.rank + 1]]
+
+    def _reduce(self, buffer: Any, root: int) -> None:
+        for part in self.countable(buffer):
+            own = self.rank == root
+            self.mpi.Reduce(MPI.IN_PLACE if own else part, part if own else None, MPI.SUM, root)
 
     def _sums_on_device(self, array: Any) -> bool:
         return self.backend.on_device and self.direct and array.nbytes > TUNING.small_sum
 
-    def _sum(self, flat: Any, bounds: np.ndarray, flight: Flight, share: bool = True) -> None:
-        """Sum a device array where it is, all of it or, unless the sums are shared, the part of this rank;
-        ``bounds`` cut it into the ranks' parts.
-        """
-        tag, sum_up = self.reserve_tags(1), self.add_and_share if share else self.add
-        step = min(
-            max(TUNING.sum_chunk // flat.itemsize, 1), self.count_limit
-        )  # elements of a part at a time
-        room = self.backend.empty((self.size - 1, min(step, int(np.diff(bounds)[self.rank]))), flat.dtype)
-        self.backend.synchronize()  # queued kernels may still use that memory
-        with closing(flight):
-            for start in range(0, int(np.diff(bounds).max()), step):
-                firsts = np.minimum(bounds[:-1] + start, bounds[1:])
-                lasts = np.minimum(firsts + step, bounds[1:])
-                parts = {r: flat[firsts[r] : lasts[r]] for r in range(self.size)}
+    def _sum(
+        self, operation: str, matrix: str, array: Any, bounds: np.ndarray, add: Callable[..., Iterator[None]]
+    ) -> None:
+        """Sum a device array where it is, by :meth:`add` or :meth:`add_and_share`, cut by ``bounds``."""
+        flat, tag = self._flat(array), self.reserve_tags(1)
+        step = min(max(TUNING.sum_chunk // flat.itemsize, 1), self.count_limit)  # of a part at a time
+        sizes = np.diff(bounds)
+        room = self.backend.empty((self.size - 1, min(step, int(sizes[self.rank]))), flat.dtype)
+        flight = Flight(self.mpi, operation, self.name, matrix)
+        with self._collective(operation, matrix), closing(flight):
+            for start in range(0, int(sizes.max()), step):
+                firsts, lasts = (bounds[:-1] + np.minimum(end, sizes) for end in (start, start + step))
+                parts = {rank: flat[firsts[rank] : lasts[rank]] for rank in range(self.size)}
                 received = dict(zip(self.others(), room[:, : parts[self.rank].size], strict=True))
-                steps = sum_up(flight, parts, received, tag)
+                steps = add(flight, parts, received, tag)
                 flight.until(lambda steps=steps: next(steps, True))  # type: ignore[misc]

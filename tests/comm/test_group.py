@@ -1,6 +1,4 @@
-"""Collectives on arrays: values, in pieces, staged, added on the device, what the ledger says, and errors that
-reach every rank.
-"""
+"""Collectives on arrays: values, in parts, staged, added on the device, charged, and errors on every rank."""
 
 from __future__ import annotations
 
@@ -17,8 +15,7 @@ from distgnn.layout import partition
 
 
 class StagedBackend(dg.backend.Backend):
-    """Host arrays that pretend to be on a device, so that their paths run where there is no GPU.
-    """
+    """Host arrays that pretend to be on a device, so that their paths run where there is no GPU."""
 
     on_device = True
 
