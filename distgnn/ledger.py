@@ -15,10 +15,13 @@ bandwidth-optimal form):
 A reduce is the mirror image of a broadcast: its non-root ranks are charged the words they send. Fractions are
 kept exact and rounded only when totals are read, so totals agree with the formulas to the word.
 
+Totals are kept by phase, operation, group and *matrix*: "A", "H", "T" (panels of T and G in products with
+weights), "sums" (partial sums), "weights", "rows" (row numbers and lengths), "gradients", or "" where nobody
+said.
+
 Seconds are exclusive: a region timed inside another takes its time off the outer one, so that driving
 messages in the middle of a product counts as communication. Communication's seconds are those in which a rank
-waits for or drives messages, what is *exposed* of it; *flight* is how long it took altogether, whoever
-waited.
+waits for or drives messages, what is *exposed* of it; *flight* is how long transfers took altogether.
 """
 
 from __future__ import annotations
@@ -34,11 +37,12 @@ from typing import Any, NamedTuple
 
 PHASES = ("spmm", "gemm", "comm")
 MOST_EVENTS = 200_000  # that a ledger keeps, the latest: about 50 MB
+Key = tuple[str, str, str, str]  # phase, operation, group, matrix
 
 
 @dataclass
 class Entry:
-    """Totals of one operation over one group of ranks."""
+    """Totals of one operation on one matrix over one group of ranks."""
 
     calls: int = 0
     messages: int = 0
@@ -47,11 +51,16 @@ class Entry:
     flops: int = 0
     seconds: float = 0.0
     flight: float = 0.0
+    told: tuple[Fraction, Fraction, int] = (
+        Fraction(),
+        Fraction(),
+        0,
+    )  # words, bytes and flops up to the latest event
 
 
 class Event(NamedTuple):
     """Something that took time on this rank, in seconds of ``time.perf_counter``, and what was charged to the
-    same operation and group since the event before it.
+    same key since the event before it.
     """
 
     phase: str
@@ -63,6 +72,7 @@ class Event(NamedTuple):
     words: int = 0
     bytes: int = 0
     flops: int = 0
+    matrix: str = ""
 
 
 class Union:
@@ -95,10 +105,10 @@ class Ledger:
         trace: also keep an :class:`Event` for everything measured, in ``events``, of which the latest
             ``MOST_EVENTS`` and one more stay; implies timing.
 
-    Attributes ``words``, ``bytes``, ``messages``, ``calls`` cover communication, ``flops`` computation; all
-    are this rank's own.
-    ``peak``: bytes by purpose at the moment when those told to :func:`held` were most. ``loaded``: bytes read
-    from the files of stores, by the name of the dataset.
+    Attributes, all of this rank:
+        words, bytes, messages, calls: of communication; flops: of computation.
+        peak: bytes by purpose at the moment when those told to :func:`held` were most.
+        loaded: bytes read from the files of stores, by the name of the dataset.
     """
 
     def __init__(self, timing: bool = False, trace: bool = False) -> None:
@@ -107,8 +117,7 @@ class Ledger:
         self.peak: dict[str, int] = {}
         self.loaded: dict[str, int] = defaultdict(int)
         self._under_way = Union()
-        self._told: dict[tuple[str, str, str], tuple[Fraction, Fraction, int]] = {}
-        self._entries: dict[tuple[str, str, str], Entry] = defaultdict(Entry)
+        self._entries: dict[Key, Entry] = defaultdict(Entry)
 
     def __enter__(self) -> Ledger:
         _open.append(self)
@@ -133,9 +142,7 @@ class Ledger:
 
     @property
     def messages(self) -> int:
-        """Messages received in the textbook form of each collective: 1 for a broadcast, else p - 1, twice
-        that for all-reduce.
-        """
+        """Messages received: 1 for a broadcast, else p - 1, twice that for an all-reduce."""
         return self._total("messages")
 
     @property
@@ -148,11 +155,9 @@ class Ledger:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds per phase: ``spmm``, ``gemm``, ``comm``, and others that there were. All zero unless timing
-        is on.
-        """
+        """Seconds by phase: ``spmm``, ``gemm``, ``comm``, and others there were. All zero without timing."""
         totals = dict.fromkeys(PHASES, 0.0)
-        for (phase, _, _), entry in self._entries.items():
+        for (phase, *_), entry in self._entries.items():
             totals[phase] = totals.get(phase, 0.0) + entry.seconds
         return totals
 
@@ -163,32 +168,30 @@ class Ledger:
 
     @property
     def flight(self) -> float:
-        """Seconds in which something was under way, or waited for: all of communication, of which ``exposed``
-        was not hidden.
-        """
+        """Seconds in which something was under way or waited for; ``exposed`` is what was not hidden."""
         return self._under_way.length
 
-    def _measured(self, key: tuple[str, str, str], start: float, stop: float, inside: float) -> None:
+    def _measured(self, key: Key, start: float, stop: float, inside: float) -> None:
         """A timed region is over."""
         entry = self._entries[key]
         entry.seconds += stop - start - inside
         if key[0] == "comm":
             self._under_way.add(start, stop)
         if self.events is not None:
-            words, nbytes, flops = self._told.get(key, (Fraction(0), Fraction(0), 0))
+            words, nbytes, flops = entry.told
+            entry.told = entry.words, entry.bytes, entry.flops
             charged = round(entry.words - words), round(entry.bytes - nbytes), entry.flops - flops
-            self._told[key] = (entry.words, entry.bytes, entry.flops)
-            self.events.append(Event(*key, start, stop, False, *charged))
+            self.events.append(Event(*key[:3], start, stop, False, *charged, key[3]))
 
     def entries(self) -> list[dict[str, Any]]:
-        """One record per (phase, operation, group) for logs."""
+        """One record per key for logs."""
         return [
             {
-                "phase": phase, "operation": operation, "group": group, "calls": e.calls, "messages": e.messages,
-                "words": round(e.words), "bytes": round(e.bytes), "flops": e.flops, "seconds": e.seconds,
-                "flight": e.flight,
+                "phase": phase, "operation": operation, "group": group, "matrix": matrix, "calls": e.calls,
+                "messages": e.messages, "words": round(e.words), "bytes": round(e.bytes), "flops": e.flops,
+                "seconds": e.seconds, "flight": e.flight,
             }
-            for (phase, operation, group), e in sorted(self._entries.items())
+            for (phase, operation, group, matrix), e in sorted(self._entries.items())
         ]  # fmt: skip
 
 
@@ -198,14 +201,12 @@ _held: dict[str, int] = defaultdict(int)
 
 
 def charge(
-    phase: str, operation: str, group: str = "", *, words: Fraction | int = 0, itemsize: int = 0,
-    messages: int = 0, flops: int = 0,
+    phase: str, operation: str, group: str = "", matrix: str = "", *, words: Fraction | int = 0,
+    itemsize: Fraction | int = 0, messages: int = 0, flops: int = 0,
 ) -> None:  # fmt: skip
-    """Charge a call of ``operation`` to every open ledger: ``words`` elements of ``itemsize`` bytes received,
-    ``flops`` done.
-    """
+    """Charge a call to every open ledger: ``words`` elements of ``itemsize`` bytes came, ``flops`` done."""
     for ledger in _open:
-        entry = ledger._entries[phase, operation, group]
+        entry = ledger._entries[phase, operation, group, matrix]
         entry.calls += 1
         entry.messages += messages
         entry.words += words
@@ -214,11 +215,11 @@ def charge(
 
 
 @contextmanager
-def timed(phase: str, operation: str, group: str = "", synchronize: Any = None) -> Iterator[None]:
-    """Time a region for the open ledgers that asked for it; free when none did.
-
-    ``synchronize`` is called around the region only where a clock needs it (GPU kernels); results never
-    depend on it.
+def timed(
+    phase: str, operation: str, group: str = "", matrix: str = "", *, synchronize: Any = None
+) -> Iterator[None]:
+    """Time a region for the open ledgers that asked for it; free when none did. Only then ``synchronize`` is
+    called around it, for the clock's sake (GPU kernels).
     """
     timing = [ledger for ledger in _open if ledger.timing]
     if not timing:
@@ -238,19 +239,17 @@ def timed(phase: str, operation: str, group: str = "", synchronize: Any = None) 
         if _nested:
             _nested[-1] += stop - start
         for ledger in timing:
-            ledger._measured((phase, operation, group), start, stop, inside)
+            ledger._measured((phase, operation, group, matrix), start, stop, inside)
 
 
-def flight(operation: str, group: str, start: float, stop: float, nbytes: int = 0) -> None:
-    """A transfer, of so many bytes, was under way between these seconds of ``time.perf_counter``, the latter
-    being now.
-    """
+def flight(operation: str, group: str, start: float, stop: float, nbytes: int = 0, matrix: str = "") -> None:
+    """So many bytes were under way between these seconds of ``time.perf_counter``, the latter being now."""
     for ledger in _open:
         if ledger.timing:
-            ledger._entries["comm", operation, group].flight += stop - start
+            ledger._entries["comm", operation, group, matrix].flight += stop - start
             ledger._under_way.add(start, stop)
         if ledger.events is not None:
-            ledger.events.append(Event("comm", operation, group, start, stop, True, bytes=nbytes))
+            ledger.events.append(Event("comm", operation, group, start, stop, True, 0, nbytes, 0, matrix))
 
 
 def held(purpose: str, nbytes: int) -> None:

@@ -19,10 +19,11 @@ _polls: list[Callable[[], None]] = []
 
 
 def register(poll: Callable[[], None]) -> None:
-    """Call ``poll`` from now on, which must be quick and must not raise in the middle of somebody else's
-    product.
+    """Call ``poll`` from now on: it must be quick and must not raise, as others' products call it. Nothing
+    happens if it is registered already.
     """
-    _polls.append(poll)
+    if poll not in _polls:
+        _polls.append(poll)
 
 
 def unregister(poll: Callable[[], None]) -> None:
@@ -56,9 +57,8 @@ def wait(done: Callable[[], bool], advance: Callable[[], bool]) -> None:
 
 
 def _rest(waited: float) -> None:
-    """Leave the core to others for a moment: where ranks share cores, or a host has a share of one, another
-    has something to do. A nap is a fraction of the seconds that have been waited, so that it adds little to
-    them.
+    """Leave the core to others for a moment, where ranks share cores. A nap is a fraction of the seconds that
+    have been waited, so that it adds little to them.
     """
     if waited < PATIENCE:
         _yield_core()

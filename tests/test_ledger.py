@@ -35,6 +35,22 @@ def test_fractions_add_up_exactly():
     assert (ledger.words, ledger.bytes) == (100, 400)
 
 
+def test_matrices_are_told_apart(clock):
+    with Ledger(trace=True) as ledger:
+        for matrix, words in (("A", 3), ("H", 4), ("A", 5)):
+            charge("comm", "bcast", "rows", matrix, words=words, itemsize=4)
+            with timed("comm", "bcast", "rows", matrix):
+                clock[0] += words
+            flight("bcast", "rows", clock[0] - 1, clock[0], 4 * words, matrix)
+    found = [(e["matrix"], e["words"], e["seconds"], e["flight"]) for e in ledger.entries()]
+    assert found == [("A", 8, 8.0, 2.0), ("H", 4, 4.0, 1.0)]
+    assert [(e.matrix, e.flight, e.words, e.bytes) for e in ledger.events] == [
+        ("A", False, 3, 12), ("A", True, 0, 12), ("H", False, 4, 16), ("H", True, 0, 16),
+        ("A", False, 5, 20), ("A", True, 0, 20),
+    ]  # fmt: skip
+    assert (ledger.words, ledger.seconds["comm"]) == (12, 12.0)
+
+
 def test_communication_and_computation_are_kept_apart():
     with Ledger() as ledger:
         charge("spmm", "spmm", flops=7)

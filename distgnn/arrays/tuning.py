@@ -28,8 +28,12 @@ class Tuning:
     """
 
     # Messages under way.
+    relay_segments: int = 16
+    """Segments of a panel that travels around a ring, unless they would be smaller or larger than these."""
     relay_segment: int = 1 << 18
-    """Of a panel that travels around a ring."""
+    largest_segment: int = 4 << 20
+    relay_window: int = 8
+    """Segments of a panel that a rank receives, and sends, at a time."""
     relay_buffers: int = 2
     """Panels that a rank receives at a time."""
     exchange_sends: int = 8

@@ -1,14 +1,13 @@
-"""Moving arrays between ranks: everything about staging, stream order, contiguity, large counts and packing
-is in this file.
+"""Moving arrays between ranks: staging, stream order, contiguity and large counts.
 
 A :class:`Comm` is a group of ranks. Its methods take and return arrays of the group's backend, are collective
 over the group, block until their result may be used, and charge the ledger what their bandwidth-optimal form
-moves (see ``ledger.py``).
+moves (see ``ledger.py``), on the ``matrix`` that they are told.
 
 Where the arrays are on a GPU there are two ways, decided once per process by :func:`cuda_aware`: a CUDA-aware
-MPI is given device pointers, any other MPI pinned host copies. Reductions of device arrays never enter MPI as
-device buffers, because MPIs stage those through pageable host memory: a CUDA-aware MPI runs them here as a
-ring of point-to-point messages, summed on the device.
+MPI is given device pointers, any other MPI pinned host copies. Device arrays never enter a reduction of MPI,
+which would stage them through pageable host memory: large ones travel from rank to rank and are added on the
+device, small ones and those of an MPI that is not CUDA-aware are summed as host copies.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ import ctypes
 import functools
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -27,6 +26,8 @@ from mpi4py import MPI
 
 from distgnn import ledger
 from distgnn.arrays.backend import Backend
+from distgnn.arrays.tuning import TUNING
+from distgnn.comm.flight import Flight
 from distgnn.errors import UserError
 from distgnn.layout import partition
 
@@ -75,7 +76,7 @@ class Comm:
         name: the group's name in the ledger (grid axes, as a rule).
     """
 
-    #: The largest count handed to MPI in one call; longer arrays travel in pieces, so any MPI will do.
+    #: The largest count handed to MPI in one call; longer arrays travel in several, so any MPI will do.
     count_limit = 2**31 - 1
 
     def __init__(self, mpi: MPI.Intracomm, backend: Backend, name: str = "world") -> None:
@@ -85,179 +86,199 @@ class Comm:
         self.rank: int = mpi.Get_rank()
         self.size: int = mpi.Get_size()
         self.direct = not backend.on_device or _cuda_aware_once()
-        self.ring = backend.on_device and self.direct
         self._tags = 0
 
     # -- collectives on arrays -------------------------------------------------------------------------------
 
-    def bcast(self, array: Any, root: int, words: int | None = None) -> Any:
+    def bcast(self, array: Any, root: int, words: int | None = None, matrix: str = "") -> Any:
         """``array`` of rank ``root``, in place on every rank; all pass the same shape and dtype. Returns
         ``array``.
 
         ``words`` is the number of payload elements where ``array`` is a packed buffer of bytes.
         """
         away = self.rank != root
-        self.charge_broadcast(array, away, array.size if words is None else words)
+        self.charge_broadcast(array, away, array.size if words is None else words, matrix)
         if self.size > 1:
-            with self._collective("bcast"), self._buffer(array, send=not away, receive=away) as buffer:
-                for piece in self.pieces(buffer):
-                    self.mpi.Bcast(piece, root)
+            self._call("bcast", matrix, array, not away, away, lambda part: self.mpi.Bcast(part, root))
         return array
 
-    def allreduce(self, array: Any, op: str = "sum") -> Any:
+    def allreduce(self, array: Any, op: str = "sum", matrix: str = "") -> Any:
         """Element-wise ``sum``, ``max`` or ``min`` over the group, in place, bitwise equal on every rank.
         Returns ``array``.
         """
-        self.charge_allreduce(array)
-        if self.size == 1:
-            return array
-        with self._collective("allreduce"):
-            if self.ring and op == "sum":
-                flat = self._flat(array)
-                parts = partition(flat.size, self.size)
-                mine = self._ring_reduce_scatter(flat, parts)
-                self._allgather_into(mine, flat, parts, 1)
-                return array
-            with self._buffer(array, send=True, receive=True, reduction=True) as buffer:
-                for piece in self.pieces(buffer):
-                    self.mpi.Allreduce(MPI.IN_PLACE, piece, _OPERATIONS[op])
+        self.charge_allreduce(array, matrix)
+        if self.size > 1 and op == "sum" and self._sums_on_device(array):
+            bounds = partition(array.size, self.size)
+            self._sum("allreduce", matrix, array, bounds, self.add_and_share)
+        elif self.size > 1:
+            call = lambda part: self.mpi.Allreduce(MPI.IN_PLACE, part, _OPERATIONS[op])  # noqa: E731
+            self._call("allreduce", matrix, array, True, True, call, reduction=True)
         return array
 
-    def reduce(self, array: Any, root: int) -> Any:
+    def reduce(self, array: Any, root: int, matrix: str = "") -> Any:
         """Sum over the group on rank ``root``, in place there; elsewhere ``array`` is left as scratch.
         Returns ``array``.
         """
         away = self.rank != root
-        self._charge("reduce", away * array.size, away * array.nbytes, messages=int(away))
+        self.charge_reduce(array, root, matrix)
         if self.size > 1:
-            with (
-                self._collective("reduce"),
-                self._buffer(array, send=True, receive=not away, reduction=True) as buffer,
-            ):
-                for piece in self.pieces(buffer):
-                    self.mpi.Reduce(piece if away else MPI.IN_PLACE, None if away else piece, MPI.SUM, root)
+            with self._collective("reduce", matrix), self._buffer(array, True, not away, True) as buffer:
+                self._reduce(buffer, root)
         return array
 
-    def allgather_rows(self, block: Any, parts: np.ndarray, out: Any = None) -> Any:
+    def allgather_rows(self, block: Any, parts: np.ndarray, out: Any = None, matrix: str = "") -> Any:
         """Row blocks put together: rank ``i`` gives rows ``parts[i]:parts[i+1]``, every rank gets all
         ``parts[-1]`` rows, in ``out`` where that is given and there is more than one rank.
         """
         row = int(np.prod(block.shape[1:], dtype=np.int64))
-        self._check_rows("allgather", block, parts, self.rank)
-        received = (int(parts[-1]) - block.shape[0]) * row
-        self._charge("allgather", received, received * block.itemsize, messages=self.size - 1)
+        expected = int(parts[self.rank + 1] - parts[self.rank])
+        if block.shape[0] != expected:
+            raise ValueError(f"allgather: {block.shape[0]} rows given where the partition says {expected}")
+        self._charge("allgather", matrix, (int(parts[-1]) - expected) * row, block.itemsize, self.size - 1)
         if self.size == 1:
             return block
         shape = (int(parts[-1]), *block.shape[1:])
         whole = self.backend.empty(shape, block.dtype) if out is None else out
-        with self._collective("allgather"):
-            self._allgather_into(self._flat(block), self._flat(whole), parts, row)
+        bounds = parts * row
+        with (
+            self._collective("allgather", matrix),
+            self._buffer(block, True, False) as source,
+            self._buffer(whole, False, True) as target,
+        ):
+            if target.size <= self.count_limit:
+                places = np.diff(bounds).tolist(), bounds[:-1].tolist()
+                self.mpi.Allgatherv(source, [target, *places, None])
+                return whole
+            target[bounds[self.rank] : bounds[self.rank + 1]] = source
+            self.backend.synchronize()  # where the target is on a device
+            for rank in range(self.size):
+                for part in self.countable(target[bounds[rank] : bounds[rank + 1]]):
+                    self.mpi.Bcast(part, rank)
         return whole
 
-    def reduce_scatter_rows(self, array: Any, parts: np.ndarray, out: Any = None) -> Any:
+    def reduce_scatter_rows(self, array: Any, parts: np.ndarray, out: Any = None, matrix: str = "") -> Any:
         """Sum over the group, of which rank ``i`` keeps rows ``parts[i]:parts[i+1]``, in ``out`` where that
         is given. ``array`` is left as scratch.
         """
-        row = int(np.prod(array.shape[1:], dtype=np.int64))
         if array.shape[0] != parts[-1]:
             raise ValueError(
                 f"reduce_scatter_rows: {array.shape[0]} rows given, the partition covers {parts[-1]}"
             )
-        self._charge_fraction("reduce_scatter", 1, array, messages=self.size - 1)
+        self._charge_share("reduce_scatter", matrix, 1, array)
         if self.size == 1 and out is None:
             return array
-        counts = np.diff(parts) * row
-        shape = (int(parts[self.rank + 1] - parts[self.rank]), *array.shape[1:])
-        mine = self.backend.empty(shape, array.dtype) if out is None else out
-        if self.size == 1:
-            mine[...] = array
+        rows = array[parts[self.rank] : parts[self.rank + 1]]
+        mine = self.backend.empty(rows.shape, array.dtype) if out is None else out
+        bounds = parts * int(np.prod(array.shape[1:], dtype=np.int64))
+        if self.size > 1 and not self._sums_on_device(array):
+            with self._collective("reduce_scatter", matrix):
+                self._reduce_scatter(array, mine, bounds)
             return mine
-        if self.ring:
-            with self._collective("reduce_scatter"):
-                mine[...] = self._ring_reduce_scatter(self._flat(array), parts * row).reshape(shape)
-            return mine
-        with (
-            self._collective("reduce_scatter"),
-            self._buffer(array, send=True, receive=False, reduction=True) as source,
-            self._buffer(mine, send=False, receive=True, reduction=True) as target,
-        ):
-            if array.size <= self.count_limit:
-                self.mpi.Reduce_scatter(source, target, counts.tolist(), MPI.SUM)
-            else:
-                self._reduce_scatter_in_pieces(source, target, parts * row)
+        if self.size > 1:
+            self._sum("reduce_scatter", matrix, array, bounds, self.add)
+        mine[...] = rows
         return mine
 
     # -- point to point, between this rank and one other -----------------------------------------------------
 
-    def send(self, array: Any, destination: int) -> None:
+    def send(self, array: Any, destination: int, matrix: str = "") -> None:
         """Send ``array`` to one rank, which must call :meth:`receive` with the same shape and dtype."""
-        self._charge("send", 0, 0)
-        with self._collective("send"), self._buffer(array, send=True, receive=False) as buffer:
-            for piece in self.pieces(buffer):
-                self.mpi.Send(piece, destination)
+        self._charge("send", matrix, 0, 0, 0)
+        self._call("send", matrix, array, True, False, lambda part: self.mpi.Send(part, destination))
 
-    def receive(self, array: Any, source: int) -> Any:
+    def receive(self, array: Any, source: int, matrix: str = "") -> Any:
         """Receive into ``array`` from one rank. Returns ``array``."""
-        self._charge("receive", array.size, array.nbytes, messages=1)
-        with self._collective("receive"), self._buffer(array, send=False, receive=True) as buffer:
-            for piece in self.pieces(buffer):
-                self.mpi.Recv(piece, source)
+        self._charge("receive", matrix, array.size, array.itemsize, 1)
+        self._call("receive", matrix, array, False, True, lambda part: self.mpi.Recv(part, source))
         return array
 
-    # -- for relays of panels (relay.py), exchanges of rows (exchange.py) and sums (reduction.py), which do no
+    # -- for what is under way: relays of panels, exchanges and sums ----------------------------------------
 
     def reserve_tags(self, count: int) -> int:
-        """The first of ``count`` message tags that nobody else uses; equal on all ranks, which must all ask
-        alike.
-        """
+        """The first of ``count`` message tags that nobody else uses. All ranks must ask alike."""
         first = self._tags
         self._tags += count
         return first
 
-    def wire(self, array: Any, send: bool) -> Any:
+    def wire(self, array: Any, send: bool, staged: bool = False) -> Any:
         """What MPI is given for ``array``: its numbers in one dimension, or a pinned host copy of them (to be
         filled, unless they are to be sent). The stream that computes ``array`` must be done with it.
         """
         flat = self._flat(array)
-        if self.direct:
+        if self.direct and not staged:
             return flat
         host = self.backend.pinned(flat.shape, flat.dtype)
         if send:
             self.backend.copy_out(flat, host)
         return host
 
-    def unwire(self, wire: Any, array: Any) -> None:
+    def unwire(self, wire: Any, array: Any, staged: bool = False) -> None:
         """Bring what was received into ``wire`` to ``array``."""
-        if not self.direct:
+        if staged or not self.direct:
             self.backend.copy_in(wire, self._flat(array))
 
-    def pieces(self, flat: Any) -> Iterator[Any]:
-        """``flat`` in pieces MPI can count; one, possibly empty, as a rule."""
-        for start in range(0, max(1, flat.size), self.count_limit):
-            yield flat[start : start + self.count_limit]
+    def countable(self, wire: Any) -> Iterator[Any]:
+        """``wire`` in parts that MPI can count; one, possibly empty, as a rule."""
+        for start in range(0, max(1, wire.size), self.count_limit):
+            yield wire[start : start + self.count_limit]
 
-    def start_receive(self, piece: Any, source: int, tag: int) -> MPI.Request:
-        """Begin to receive into a piece of what :meth:`wire` gave, of at most ``count_limit`` elements."""
-        return self.mpi.Irecv(piece, source, tag)
+    def add(
+        self, flight: Flight, parts: Mapping[int, Any], received: Mapping[int, Any], tag: int
+    ) -> Iterator[None]:
+        """Send the part of every other rank in ``parts`` to it, and add up what all ranks have of the own
+        part, in place and in the order of the ranks; ``received``: rooms for what the others send, left as
+        scratch. Yields while something must be waited for.
+        """
+        yield from flight.swap(received, {r: part for r, part in parts.items() if r != self.rank}, tag)
+        if received:
+            own = parts[self.rank]
+            numbers = {**received, self.rank: own}
+            total = numbers[0]
+            for rank in range(1, self.size):
+                into = own if rank == self.size - 1 or self.rank == 0 else total
+                total = np.add(total, numbers[rank], out=into)
+            added = self.backend.mark()
+            while not added():
+                yield
 
-    def start_send(self, piece: Any, destination: int, tag: int) -> MPI.Request:
-        """Begin to send such a piece."""
-        return self.mpi.Isend(piece, destination, tag)
+    def add_and_share(
+        self, flight: Flight, parts: Mapping[int, Any], received: Mapping[int, Any], tag: int
+    ) -> Iterator[None]:
+        """:meth:`add` for the parts of all ranks, then everybody's sums in all parts: an all-reduce. Two
+        ranks with two numbers each:
 
-    def charge_broadcast(self, array: Any, away: bool, words: int) -> None:
+            rank 0     a0 a1        a0+b0 a1           a0+b0 a1+b1
+            rank 1     b0 b1        b0    a1+b1        a0+b0 a1+b1
+                     reduce-scatter          all-gather
+        """
+        yield from self.add(flight, parts, received, tag)
+        own = parts[self.rank]
+        yield from flight.swap({rank: parts[rank] for rank in received}, dict.fromkeys(received, own), tag)
+
+    def others(self) -> list[int]:
+        """The other ranks, beginning with the next."""
+        return [(self.rank + step) % self.size for step in range(1, self.size)]
+
+    def charge_broadcast(self, array: Any, away: bool, words: int, matrix: str = "") -> None:
         """Charge the ledger one broadcast as :meth:`bcast` does."""
-        self._charge("bcast", away * words, away * array.nbytes, messages=int(away))
+        itemsize = Fraction(array.nbytes, words) if words else 0
+        self._charge("bcast", matrix, away * words, itemsize, int(away))
 
-    def charge_allreduce(self, array: Any) -> None:
+    def charge_allreduce(self, array: Any, matrix: str = "") -> None:
         """Charge the ledger one all-reduce as :meth:`allreduce` does."""
-        self._charge_fraction("allreduce", 2, array, messages=2 * (self.size - 1))
+        self._charge_share("allreduce", matrix, 2, array)
 
-    def charge_alltoallv(self, arrays: Sequence[Any]) -> None:
+    def charge_reduce(self, array: Any, root: int, matrix: str = "") -> None:
+        """Charge the ledger one reduce as :meth:`reduce` does."""
+        away = int(self.rank != root)
+        self._charge("reduce", matrix, away * array.size, array.itemsize, away)
+
+    def charge_alltoallv(self, arrays: Sequence[Any], matrix: str = "") -> None:
         """Charge the ledger one all-to-allv in which this rank receives these arrays, one from each of as
         many ranks.
         """
         words, nbytes = sum(array.size for array in arrays), sum(array.nbytes for array in arrays)
-        self._charge("alltoallv", words, nbytes, messages=len(arrays))
+        self._charge("alltoallv", matrix, words, Fraction(nbytes, words) if words else 0, len(arrays))
 
     # -- small Python objects, for setup and reports (not charged: no algorithm moves its data this way) -----
 
@@ -302,98 +323,83 @@ class Comm:
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _charge(
-        self, operation: str, words: int | Fraction, nbytes: int | Fraction, messages: int = 0
+        self, operation: str, matrix: str, words: Fraction | int, itemsize: Fraction | int, messages: int
     ) -> None:
-        itemsize = Fraction(nbytes) / Fraction(words) if words else 0
-        ledger.charge("comm", operation, self.name, words=words, itemsize=itemsize, messages=messages)  # type: ignore[arg-type]
+        ledger.charge("comm", operation, self.name, matrix, words=words, itemsize=itemsize, messages=messages)
 
-    def _charge_fraction(self, operation: str, times: int, array: Any, messages: int) -> None:
-        share = Fraction(times * (self.size - 1), self.size)
-        self._charge(operation, share * array.size, share * array.nbytes, messages)
+    def _charge_share(self, operation: str, matrix: str, times: int, array: Any) -> None:
+        words = Fraction(times * (self.size - 1), self.size) * array.size
+        self._charge(operation, matrix, words, array.itemsize, times * (self.size - 1))
 
     def _flat(self, array: Any) -> Any:
         if not array.flags.c_contiguous:
             raise ValueError(
-                f"arrays that travel must be C-contiguous; got shape {array.shape} with strides {array.strides}"
+                f"arrays that travel must be C-contiguous; got {array.shape} with strides {array.strides}"
             )
         return array.reshape(-1)
 
-    def _check_rows(self, operation: str, block: Any, parts: np.ndarray, index: int) -> None:
-        expected = int(parts[index + 1] - parts[index])
-        if block.shape[0] != expected:
-            raise ValueError(f"{operation}: {block.shape[0]} rows given where the partition says {expected}")
-
     @contextmanager
-    def _collective(self, operation: str) -> Iterator[None]:
+    def _collective(self, operation: str, matrix: str) -> Iterator[None]:
         """Around everything between the last kernel and the last byte: waits for the stream, which MPI knows
         nothing of (for receive buffers too: a queued kernel may still read their old contents), then
-            measures, once, if a ledger asks for it.
+        measures, once, if a ledger asks for it.
         """
         self.backend.synchronize()
-        with ledger.timed("comm", operation, self.name):
+        with ledger.timed("comm", operation, self.name, matrix):
             yield
 
     @contextmanager
-    def _buffer(self, array: Any, *, send: bool, receive: bool, reduction: bool = False) -> Iterator[Any]:
+    def _buffer(self, array: Any, send: bool, receive: bool, reduction: bool = False) -> Iterator[Any]:
         """What to hand to MPI for ``array``: the array itself, or a pinned host copy."""
-        flat = self._flat(array)
-        if self.direct and not (reduction and self.backend.on_device):
-            yield flat
-            return
-        host = self.backend.pinned(flat.shape, flat.dtype)
-        if send:
-            self.backend.copy_out(flat, host)
-        yield host
+        staged = reduction and self.backend.on_device
+        wire = self.wire(array, send, staged)
+        yield wire
         if receive:
-            self.backend.copy_in(host, flat)
+            self.unwire(wire, array, staged)
 
-    def _allgather_into(self, mine: Any, whole: Any, parts: np.ndarray, row: int) -> None:
-        counts, starts = np.diff(parts) * row, parts[:-1] * row
+    def _call(
+        self, operation: str, matrix: str, array: Any, send: bool, receive: bool, call: Callable[[Any], None],
+        reduction: bool = False,
+    ) -> None:  # fmt: skip
+        """``call`` MPI with all of an array, in as many parts as it must."""
+        with self._collective(operation, matrix), self._buffer(array, send, receive, reduction) as buffer:
+            for part in self.countable(buffer):
+                call(part)
+
+    def _reduce_scatter(self, array: Any, mine: Any, bounds: np.ndarray) -> None:
+        """By MPI, on the host."""
         with (
-            self._buffer(mine, send=True, receive=False) as source,
-            self._buffer(whole, send=False, receive=True) as target,
+            self._buffer(array, True, False, reduction=True) as source,
+            self._buffer(mine, False, True, reduction=True) as target,
         ):
-            if whole.size <= self.count_limit:
-                self.mpi.Allgatherv(source, [target, counts.tolist(), starts.tolist(), None])
+            if array.size <= self.count_limit:
+                self.mpi.Reduce_scatter(source, target, np.diff(bounds).tolist(), MPI.SUM)
                 return
-            for rank, (start, count) in enumerate(zip(starts, counts, strict=True)):
-                part = target[start : start + count]
-                if rank == self.rank:
-                    part[...] = source
-                for piece in self.pieces(part):
-                    self.mpi.Bcast(piece, rank)
+            for rank in range(self.size):
+                self._reduce(source[bounds[rank] : bounds[rank + 1]], rank)
+            target[...] = source[bounds[self.rank] : bounds[self.rank + 1]]
 
-    def _reduce_scatter_in_pieces(self, source: Any, target: Any, bounds: np.ndarray) -> None:
-        for rank in range(self.size):
-            for piece in self.pieces(source[bounds[rank] : bounds[rank + 1]]):
-                root = rank == self.rank
-                self.mpi.Reduce(MPI.IN_PLACE if root else piece, piece if root else None, MPI.SUM, rank)
-        target[...] = source[bounds[self.rank] : bounds[self.rank + 1]]
+    def _reduce(self, buffer: Any, root: int) -> None:
+        for part in self.countable(buffer):
+            own = self.rank == root
+            self.mpi.Reduce(MPI.IN_PLACE if own else part, part if own else None, MPI.SUM, root)
 
-    def _ring_reduce_scatter(self, flat: Any, bounds: np.ndarray) -> Any:
-        """Sum over the group by p-1 steps around a ring: every rank passes on a growing partial sum and adds
-        its own share to the one it gets; the sums run where the arrays live. ``bounds`` cuts ``flat`` into
-        the ranks' parts.
-        """
+    def _sums_on_device(self, array: Any) -> bool:
+        return self.backend.on_device and self.direct and array.nbytes > TUNING.small_sum
 
-        def part(index: int) -> Any:
-            index %= self.size
-            return flat[bounds[index] : bounds[index + 1]]
-
-        after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
-        largest = max(1, int(np.diff(bounds).max()))
-        for step in range(1, self.size):
-            outgoing, mine = part(self.rank - step), part(self.rank - step - 1)
-            incoming = self.backend.empty(mine.shape, mine.dtype)
-            self.backend.synchronize()  # the sum of the step before is what goes out
-            with (
-                self._buffer(outgoing, send=True, receive=False) as source,
-                self._buffer(incoming, send=False, receive=True) as target,
-            ):
-                for start in range(0, largest, self.count_limit):  # the shorter side ends in empty messages
-                    end = start + self.count_limit
-                    self.mpi.Sendrecv(source[start:end], after, 0, target[start:end], before, 0)
-            mine += incoming
-        kept = part(self.rank).copy()
-        self.backend.synchronize()
-        return kept
+    def _sum(
+        self, operation: str, matrix: str, array: Any, bounds: np.ndarray, add: Callable[..., Iterator[None]]
+    ) -> None:
+        """Sum a device array where it is, by :meth:`add` or :meth:`add_and_share`, cut by ``bounds``."""
+        flat, tag = self._flat(array), self.reserve_tags(1)
+        step = min(max(TUNING.sum_chunk // flat.itemsize, 1), self.count_limit)  # of a part at a time
+        sizes = np.diff(bounds)
+        room = self.backend.empty((self.size - 1, min(step, int(sizes[self.rank]))), flat.dtype)
+        flight = Flight(self.mpi, operation, self.name, matrix)
+        with self._collective(operation, matrix), closing(flight):
+            for start in range(0, int(sizes.max()), step):
+                firsts, lasts = (bounds[:-1] + np.minimum(end, sizes) for end in (start, start + step))
+                parts = {rank: flat[firsts[rank] : lasts[rank]] for rank in range(self.size)}
+                received = dict(zip(self.others(), room[:, : parts[self.rank].size], strict=True))
+                steps = add(flight, parts, received, tag)
+                flight.until(lambda steps=steps: next(steps, True))  # type: ignore[misc]

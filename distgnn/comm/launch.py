@@ -18,8 +18,7 @@ from typing import Any
 from distgnn.errors import UserError
 
 #: How launchers tell a process its job's size and its rank in it, the innermost launcher first: `mpiexec`
-#: inside a Slurm job starts its helpers with `srun`, so Slurm's own variables count only where no other
-#: launcher spoke.
+#: inside a Slurm job starts its helpers with `srun`, so Slurm's variables count only without another's.
 LAUNCHERS = (
     ("PMI_SIZE", "PMI_RANK"),  # MPICH and its relatives, srun --mpi=pmi2
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),  # Open MPI
@@ -50,18 +49,15 @@ def is_first(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def limit_threads(environ: MutableMapping[str, str] = os.environ) -> None:
-    """One BLAS thread per rank unless the user chose otherwise: ranks share the cores. Call before NumPy is
-    imported.
-    """
+    """One BLAS thread per rank unless the user chose otherwise. Call before NumPy is imported."""
     if launched(environ)[0] > 1:
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             environ.setdefault(name, "1")
 
 
 def check_launcher(comm_size: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Refuse a job whose launcher started many processes that MPI did not connect.
-
-    Each of them would believe to be the whole job, compute everything and write the same files.
+    """Refuse a job whose launcher started many processes that MPI did not connect: each would believe to be
+    the whole job and write the same files.
 
     Raises:
         UserError: the launcher announced more than one rank and ``comm_size`` (of ``COMM_WORLD``) is 1.
@@ -69,8 +65,9 @@ def check_launcher(comm_size: int, environ: Mapping[str, str] = os.environ) -> N
     size, _, name = launched(environ)
     if size > 1 and comm_size == 1:
         raise UserError(
-            f"launcher: {name}={size} announces {size} ranks, but MPI connected none of them (COMM_WORLD has 1); launch with the "
-            "mpiexec of the MPI library that mpi4py uses, or with srun --mpi=pmi2 or --mpi=pmix, whichever that library speaks"
+            f"launcher: {name}={size} announces {size} ranks, but MPI connected none of them (COMM_WORLD has "
+            "1); launch with the mpiexec of the MPI library that mpi4py uses, or with srun --mpi=pmi2 or "
+            "--mpi=pmix, whichever that library speaks"
         )
 
 
@@ -89,10 +86,8 @@ def start() -> None:
 
 
 def leave(error: UserError) -> int:
-    """Print ``error`` once for the whole job and return exit code 2 when every rank may exit.
-
-    Called by every rank, as errors are raised collectively; should one rank come alone, it speaks for itself
-    and aborts the rest.
+    """Print ``error`` once for the whole job and return exit code 2 when every rank may exit. Every rank
+    calls this, as errors are raised collectively; a rank that comes alone speaks and aborts the rest.
     """
     line = f"distgnn: error: {error}"
     world = _connected_world()
@@ -113,9 +108,7 @@ def leave(error: UserError) -> int:
 
 
 def install_abort_hook() -> None:
-    """An uncaught exception on one rank prints its traceback and ends the whole job, where the others would
-    wait for ever.
-    """
+    """An uncaught exception on one rank prints its traceback and ends the whole job."""
     sys.excepthook = _abort
 
     def in_thread(args: threading.ExceptHookArgs) -> None:
@@ -128,11 +121,8 @@ def install_abort_hook() -> None:
 def _abort(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     world = _connected_world(begin=False)
     prefix = f"distgnn: rank {world.Get_rank()} failed\n" if world is not None else ""
-    text = (
-        "interrupted\n"
-        if issubclass(kind, KeyboardInterrupt)
-        else "".join(traceback.format_exception(kind, error, trace))
-    )
+    lines = traceback.format_exception(kind, error, trace)
+    text = "interrupted\n" if issubclass(kind, KeyboardInterrupt) else "".join(lines)
     print(prefix + text, end="", file=sys.stderr, flush=True)
     sys.stdout.flush()
     if world is not None:

@@ -19,18 +19,16 @@ first, then those of its predecessor, of the one before that, and so on, in whic
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from mpi4py import MPI
-
-from distgnn import ledger, progress
 from distgnn.arrays.tuning import TUNING
+from distgnn.comm.flight import Flight
 from distgnn.comm.group import Comm
 
 Array = Any
-
-_TAGS = 32768  # MPI promises as many
 
 
 def upstream(comm: Comm, roots: Sequence[int]) -> list[int]:
@@ -53,133 +51,103 @@ class Relay:
         overlap: hand on, receive and send while the taker of a panel computes. Otherwise nothing is driven
             then: a panel is received and handed on before it is given out.
         buffers: how many there are, at least 2.
+        matrix: whose panels they are, for the ledger.
     """
 
     def __init__(
         self, comm: Comm, roots: Sequence[int], turns: Sequence[int], panel: Callable[[int, int], Array],
         words: Sequence[int] | None = None, overlap: bool = True, buffers: int = TUNING.relay_buffers,
+        matrix: str = "",
     ) -> None:  # fmt: skip
-        self.comm, self.overlap = comm, overlap
+        self.comm, self.overlap, self.matrix = comm, overlap, matrix
         self.successor, self.predecessor = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
         self.panel, self.words = panel, words
         self.first_tag = comm.reserve_tags(len(roots))
         self.turns = [(stage, roots[stage]) for stage in turns]
-        self.posted: list[_Panel] = []  # by turn
-        self.active: list[_Panel] = []  # those of them that are not done with
-        self.current = -1
+        self.posted: deque[_Panel] = deque()  # in turn, until they are taken
+        self.active: list[_Panel] = []  # that are not done with
+        self.current, self.next = -1, 0  # the turn; the next to be posted
         self.free = list(range(buffers))
-        self.requests: list[MPI.Request] = []
-        # of each request: the panel and the segment received, -1 for one handed on
-        self.owners: list[tuple[_Panel, int]] = []
+        self.flight = Flight(comm.mpi, "bcast", comm.name, matrix, self._post)
 
     def __iter__(self) -> Iterator[Array]:
         """The panels in turn, each valid until the next is asked for. The last call returns when everything
         is handed on.
         """
-        comm, finished = self.comm, False
+        flight, mark = self.flight, self.comm.backend.mark
         try:
-            # what is sent has been computed, what is received into has been read
-            self._wait(comm.backend.mark())
+            flight.until(mark())  # what is sent has been computed, what is received into has been read
             for turn in range(len(self.turns)):
                 self.current = turn
-                self._advance()
-                self._wait(lambda turn=turn: turn < len(self.posted))  # type: ignore[misc]  # until a buffer is free
-                panel = self.posted[turn]
-                self._wait(panel.ready if self.overlap else panel.settled)
-                if self.overlap:
-                    progress.register(self._drive)
-                yield panel.take(comm)
-                progress.unregister(self._drive)
-                self._wait(comm.backend.mark())  # kernels that read it may still be queued
+                self._post()
+                flight.until(lambda: bool(self.posted))  # until a buffer is free
+                panel = self.posted.popleft()
+                self._move(panel)
+                flight.until(panel.ready if self.overlap else panel.settled)
+                with flight.driven(self.overlap and self.comm.size > 1):
+                    yield panel.take(self.comm)
+                flight.until(mark())  # kernels that read it may still be queued
                 panel.taken = True
-            self._wait(lambda: not self.requests)
-            finished = True
+            flight.until(lambda: all(panel.settled() for panel in self.active))
         finally:
-            progress.unregister(self._drive)
-            if not finished:
-                self._abandon()
-
-    def _wait(self, done: Callable[[], bool]) -> None:
-        """Drive this relay, and all others, until something is the case. Before the first turn nothing is
-        posted.
-        """
-        if done():
-            return
-        with ledger.timed("comm", "bcast", self.comm.name):
-            progress.wait(done, lambda: self.current >= 0 and self._advance())
-
-    def _drive(self) -> None:
-        if self.requests or len(self.posted) < len(self.turns):
-            with ledger.timed("comm", "bcast", self.comm.name):
-                self._advance()
-
-    def _advance(self) -> bool:
-        """See what has completed, hand on what has arrived, and post what there is room for. Has anything
-        been completed?
-        """
-        completed = MPI.Request.Testsome(self.requests) if self.requests else None
-        if completed:
-            for index in completed:
-                panel, segment = self.owners[index]
-                panel.complete(segment)
-            left = sorted(set(range(len(self.requests))) - set(completed))
-            self.requests, self.owners = [self.requests[i] for i in left], [self.owners[i] for i in left]
-        for panel in self.active:
-            self._hand_on(panel)
-        self._post()
-        return bool(completed)
+            flight.close()
 
     def _post(self) -> None:
-        """Start the next panels: own ones are sent, of others as many received as there are buffers free."""
+        """Start the next panels: own ones are sent, of others as many received as there are buffers free.
+        Before the first turn nothing is.
+        """
         for panel in [panel for panel in self.active if panel.taken and panel.settled()]:
             self.active.remove(panel)
             self.free += [panel.buffer] if panel.buffer >= 0 else []
-        while len(self.posted) < len(self.turns):
-            stage, root = self.turns[len(self.posted)]
+        while 0 <= self.current and self.next < len(self.turns):
+            stage, root = self.turns[self.next]
             own = root == self.comm.rank
             if not own and not self.free:
                 return
             buffer = -1 if own else self.free.pop(0)
             array = self.panel(stage, buffer)
-            self.comm.charge_broadcast(
-                array, not own, array.size if self.words is None else self.words[stage]
-            )
-            panel = _Panel(
-                self.comm, array, len(self.posted), self.first_tag + stage, buffer, self.successor == root
-            )
+            words = array.size if self.words is None else self.words[stage]
+            self.comm.charge_broadcast(array, not own, words, self.matrix)
+            last_stop = self.successor == root
+            panel = _Panel(self.comm, array, self.next, self.first_tag + stage, buffer, last_stop)
+            self.next += 1
             self.posted.append(panel)
             self.active.append(panel)
-            if not own:
-                for segment, piece in enumerate(panel.segments):
-                    self._under_way(
-                        panel, segment, self.comm.start_receive(piece, self.predecessor, panel.tag)
-                    )
-            self._hand_on(panel)
+            self._move(panel)
 
-    def _hand_on(self, panel: _Panel) -> None:
-        """Send to the successor the segments that have arrived; without overlap not before the panel's turn."""
-        if not self.overlap and panel.turn > self.current:
-            return
-        while panel.handed_on < panel.in_order:
-            piece = panel.segments[panel.handed_on]
+    def _move(self, panel: _Panel) -> None:
+        """Receive the next segments of a panel and send to the successor those that have arrived, a few at a
+        time; without overlap none is sent before the panel's turn.
+        """
+        while panel.asked < panel.count and panel.asked - panel.received < TUNING.relay_window:
+            then = partial(self._received, panel, panel.asked)
+            self.flight.receive(panel.segment(panel.asked), self.predecessor, panel.tag, then)
+            panel.asked += 1
+        if panel.last_stop:
+            panel.handed_on = panel.in_order
+        while (
+            panel.handed_on < panel.in_order
+            and panel.sending < TUNING.relay_window
+            and (self.overlap or panel.turn <= self.current)
+        ):
+            then = partial(self._sent, panel)
+            self.flight.send(panel.segment(panel.handed_on), self.successor, panel.tag, then)
             panel.handed_on += 1
-            if not panel.last_stop:
-                self._under_way(panel, -1, self.comm.start_send(piece, self.successor, panel.tag))
+            panel.sending += 1
 
-    def _under_way(self, panel: _Panel, segment: int, request: MPI.Request) -> None:
-        panel.under_way += 1
-        self.requests.append(request)
-        self.owners.append((panel, segment))
+    def _received(self, panel: _Panel, segment: int) -> None:
+        panel.received += 1
+        panel.early.add(segment)
+        while panel.in_order in panel.early:
+            panel.early.remove(panel.in_order)
+            panel.in_order += 1
+        if panel.ready():
+            self.flight.landed(panel.posted_at, panel.wire.nbytes)
+        self._move(panel)
 
-    def _abandon(self) -> None:
-        """The taker gave up: let go of what can be, and keep the memory of the rest, which MPI may still use."""
-        for request, (_, segment) in zip(self.requests, self.owners, strict=True):
-            if segment >= 0:
-                request.Cancel()
-        _abandoned.append(self)
-
-
-_abandoned: list[Relay] = []
+    def _sent(self, panel: _Panel) -> None:
+        panel.sending -= 1
+        self._move(panel)
 
 
 class _Panel:
@@ -188,42 +156,34 @@ class _Panel:
     Attributes:
         turn: when this rank takes it; buffer: which buffer it is received into, -1 for an own panel.
         last_stop: the successor is the root, or there is none.
-        in_order: segments that have arrived, but for those with a gap before them; handed_on: those of them
-            sent on.
-        under_way: messages of this panel that are not complete; taken: the taker has done with it.
+        count: of its segments; asked, received, handed_on: how many of them are, or have been.
+        in_order: those that have arrived, but for those with a gap before them, which are ``early``.
+        sending: those of them handed on that are under way; taken: the taker has done with it.
     """
 
     def __init__(self, comm: Comm, array: Array, turn: int, tag: int, buffer: int, last_stop: bool) -> None:
         own = buffer < 0
-        self.array, self.turn, self.tag, self.buffer = array, turn, tag % _TAGS, buffer
-        self.last_stop = last_stop or comm.size == 1
-        self.group, self.posted_at = comm.name, time.perf_counter()
-        self.wire = comm.wire(array, send=own)
-        step = max(TUNING.relay_segment // self.wire.itemsize, 1)
-        self.segments = [self.wire[start : start + step] for start in range(0, max(self.wire.size, 1), step)]
-        self.there = [own] * len(self.segments)
-        self.in_order = len(self.segments) if own else 0
-        self.handed_on = self.under_way = 0
+        self.array, self.turn, self.tag, self.buffer, self.last_stop = array, turn, tag, buffer, last_stop
+        self.posted_at = time.perf_counter()
+        self.wire = array.reshape(-1) if comm.size == 1 else comm.wire(array, send=own)
+        size = min(max(array.nbytes // TUNING.relay_segments, TUNING.relay_segment), TUNING.largest_segment)
+        self.step = max(size // array.itemsize, 1)
+        self.count = max(-(-self.wire.size // self.step), 1)
+        self.asked = self.received = self.in_order = self.count if own else 0
+        self.handed_on = self.sending = 0
+        self.early: set[int] = set()
         self.taken = False
+
+    def segment(self, number: int) -> Array:
+        return self.wire[number * self.step : (number + 1) * self.step]
 
     def ready(self) -> bool:
         """It has arrived."""
-        return self.in_order == len(self.segments)
+        return self.in_order == self.count
 
     def settled(self) -> bool:
         """It has arrived and been handed on: its memory is nobody else's business."""
-        return self.handed_on == len(self.segments) and not self.under_way
-
-    def complete(self, segment: int) -> None:
-        """A message has completed: the receipt of a segment, or a sending (-1)."""
-        self.under_way -= 1
-        if segment < 0:
-            return
-        self.there[segment] = True
-        while self.in_order < len(self.there) and self.there[self.in_order]:
-            self.in_order += 1
-        if self.ready():
-            ledger.flight("bcast", self.group, self.posted_at, time.perf_counter(), self.wire.nbytes)
+        return self.handed_on == self.count and not self.sending
 
     def take(self, comm: Comm) -> Array:
         """The array, complete, where products read it."""

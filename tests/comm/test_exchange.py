@@ -45,7 +45,7 @@ def run(comm, sizes, overlap, delay=0.0):
                 expected = content(source, comm.rank, sizes[source, comm.rank])
                 np.testing.assert_array_equal(on.to_host(array), expected)
     assert not progress.pending()
-    assert not parts.requests and not parts.queue and not parts.sending
+    assert not parts.flight.requests and not parts.queue and not parts.sending
 
 
 @pytest.fixture(params=["plain", "pieces", "staged"])

@@ -1,6 +1,4 @@
-"""Collectives on arrays: values, in pieces, staged, around the ring, what the ledger says, and errors that
-reach every rank.
-"""
+"""Collectives on arrays: values, in parts, staged, added on the device, charged, and errors on every rank."""
 
 from __future__ import annotations
 
@@ -11,14 +9,13 @@ import pytest
 from mpi4py import MPI
 
 import distgnn as dg
+from distgnn.arrays.tuning import TUNING
 from distgnn.comm.group import Comm, cuda_aware
 from distgnn.layout import partition
 
 
 class StagedBackend(dg.backend.Backend):
-    """Host arrays that pretend to be on a device, so that the staging and ring paths run where there is no
-    GPU.
-    """
+    """Host arrays that pretend to be on a device, so that their paths run where there is no GPU."""
 
     on_device = True
 
@@ -30,7 +27,7 @@ class StagedBackend(dg.backend.Backend):
         return super().pinned(shape, dtype)
 
 
-@pytest.fixture(params=["plain", "pieces", "staged", "ring", "ring in pieces"])
+@pytest.fixture(params=["plain", "pieces", "staged", "direct", "direct in pieces"])
 def group(request, comm, backend, monkeypatch):
     """A Comm in each of the ways it can move arrays."""
     if backend.on_device and request.param != "plain":
@@ -38,7 +35,9 @@ def group(request, comm, backend, monkeypatch):
     on = backend if request.param in ("plain", "pieces") else StagedBackend()
     made = Comm(comm, on)
     made.direct = request.param != "staged"
-    made.ring = request.param.startswith("ring")
+    if request.param.startswith("direct"):
+        monkeypatch.setattr(TUNING, "small_sum", 0)
+        monkeypatch.setattr(TUNING, "sum_chunk", 64)
     if "pieces" in request.param:
         monkeypatch.setattr(Comm, "count_limit", 3)
     return made
@@ -149,6 +148,7 @@ def test_waiting_is_timed_once(group, monkeypatch):
     """A collective of two buffers is one region of time: seconds never exceed the wall clock, and bear the
     collective's name.
     """
+    monkeypatch.setattr(TUNING, "small_sum", 1 << 16)  # whoever waits for messages reads the clock more often
     parts = partition(6, group.size)
     runs = {
         "bcast": lambda: group.bcast(mine(group, (6, 2)), 0),
@@ -168,7 +168,7 @@ def test_waiting_is_timed_once(group, monkeypatch):
 
 def test_staged_arrays_take_a_pinned_copy(comm):
     group = Comm(comm, StagedBackend())
-    group.direct = group.ring = False
+    group.direct = False
     array = mine(group, (4, 2))
     group.allreduce(array)
     assert group.backend.copies == (group.size > 1)

@@ -80,7 +80,8 @@ def run_program(folder: Path, ranks: int, body: str) -> Finished:
                 world = MPI.COMM_WORLD
         """
     program = textwrap.dedent(source) + textwrap.indent(textwrap.dedent(body), " " * 8)
-    program += '\ndistgnn.cli.command_module = lambda name: Command\nsys.exit(distgnn.cli.main(["info", *sys.argv[1:]]))\n'
+    program += "\ndistgnn.cli.command_module = lambda name: Command\n"
+    program += 'sys.exit(distgnn.cli.main(["info", *sys.argv[1:]]))\n'
     (folder / "program.py").write_text(program)
     return mpiexec(ranks, folder / "program.py", timeout=40)
 

@@ -14,8 +14,11 @@ from mpi4py import MPI
 import distgnn as dg
 from distgnn import ledger, progress
 from distgnn.arrays.tuning import TUNING
+from distgnn.comm.group import Comm
 from distgnn.comm.relay import Relay, upstream
 from distgnn.operators import make_grid
+
+from .test_group import StagedBackend
 
 ORDERS = {"as they come": lambda comm, roots: range(len(roots)), "own first": upstream}
 
@@ -56,6 +59,8 @@ def run(comm, roots, sizes, order, overlap, delay=0.0) -> list[tuple[int, np.nda
 def test_every_rank_takes_every_panel(comm, backend, overlap, order, monkeypatch):
     """Roots with several panels, with none, panels of no elements and of many segments."""
     monkeypatch.setattr(TUNING, "relay_segment", 256)
+    monkeypatch.setattr(TUNING, "largest_segment", 256)
+    monkeypatch.setattr(TUNING, "relay_window", 3)
     grid = dg.Grid(comm, backend=backend, rows=comm.Get_size())
     group = grid.along("rows")
     for seed in range(4):
@@ -73,7 +78,7 @@ def test_every_rank_takes_every_panel(comm, backend, overlap, order, monkeypatch
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("order", ORDERS)
 def test_slow_ranks_do_not_mix_panels_up(comm, backend, overlap, order, monkeypatch):
-    """A rank that lags behind is sent panels of two roots at once; tags keep them apart, buffers wait for it."""
+    """A rank that lags is sent panels of two roots at once; tags keep them apart, buffers wait for it."""
     monkeypatch.setattr(TUNING, "relay_segment", 512)
     grid = dg.Grid(comm, backend=backend, rows=comm.Get_size())
     group = grid.along("rows")
@@ -98,6 +103,51 @@ def test_the_ledger_charges_what_broadcasts_cost(comm, backend):
         assert (counted.messages, counted.calls) == (group.size - 1, group.size)
         assert (counted.flight > 0) == (group.size > 1)
     grid.free()
+
+
+@pytest.mark.ranks(3)
+def test_few_segments_are_under_way_however_large_the_panel(comm, backend, monkeypatch):
+    monkeypatch.setattr(TUNING, "relay_segment", 8)
+    monkeypatch.setattr(TUNING, "largest_segment", 64)
+    grid = dg.Grid(comm, backend=backend, rows=comm.Get_size())
+    group = grid.along("rows")
+    own, room = (backend.asarray(content(number, 2000)) for number in (7, 0))
+    relay = Relay(group, [0], [0], lambda stage, buffer: room if group.rank else own, matrix="H")
+    most, look = 0, relay.flight._look
+
+    def counted():
+        nonlocal most
+        most = max(most, len(relay.flight.requests))
+        return look()
+
+    monkeypatch.setattr(relay.flight, "_look", counted)
+    with dg.Ledger() as ledger:
+        for panel in relay:
+            np.testing.assert_array_equal(backend.to_host(panel), content(7, 2000))
+    assert 0 < most <= 2 * TUNING.relay_window
+    assert [(e["matrix"], e["words"]) for e in ledger.entries()] == [("H", 2000 * (group.rank > 0))]
+    grid.free()
+
+
+def test_a_group_of_one_copies_nothing():
+    on = StagedBackend()
+    group = Comm(MPI.COMM_SELF, on)
+    group.direct = False
+    own = content(0, 100)
+    for panel in Relay(group, [0, 0], [0, 1], lambda stage, buffer: own):
+        assert panel is own
+    assert on.copies == 0
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("overlap", [True, False])
+def test_staged_panels(comm, overlap, monkeypatch):
+    monkeypatch.setattr(TUNING, "relay_segment", 256)
+    group = Comm(comm, StagedBackend())
+    group.direct = False
+    roots = list(range(group.size))
+    for stage, panel in run(group, roots, [700] * len(roots), "own first", overlap):
+        np.testing.assert_array_equal(panel, content(stage, 700))
 
 
 @pytest.mark.ranks(2, 4)

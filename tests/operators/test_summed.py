@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from distgnn import Grid, Ledger, progress
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm import sums as sums
+from distgnn.comm import flight, sums
 from distgnn.comm.group import Comm
 from distgnn.operators import summed
 
@@ -98,7 +98,7 @@ def test_an_error_in_a_product_leaves_nothing_to_drive(comm, backend):
         running.start(array)
         1 / 0
     assert not progress.pending()
-    sums._abandoned.clear()
+    flight._abandoned.clear()
 
 
 @pytest.mark.ranks(2, 3)
