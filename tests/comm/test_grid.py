@@ -44,18 +44,18 @@ def test_an_impossible_grid_lists_the_possible_ones(comm):
     with pytest.raises(dg.UserError, match="reps=5") as error:
         make_grid(comm, "1.5d", replication=5)
     assert f"{size // 2}x2" in str(error.value)
-    with pytest.raises(dg.UserError, match="keeps no copies"):
+    with pytest.raises(dg.UserError, match="replication=2: algorithm 2d keeps no copies"):
         make_grid(comm, "2d", replication=2)
-    with pytest.raises(dg.UserError, match="has the axes rows, cols"):
+    with pytest.raises(dg.UserError, match="grid=fibers=2: algorithm 2d has the axes rows, cols, not fibers"):
         make_grid(comm, "2d", {"fibers": 2})
-    with pytest.raises(dg.UserError, match="no such algorithm"):
+    with pytest.raises(dg.UserError, match="algorithm=4d: no such algorithm; there is 1d"):
         make_grid(comm, "4d")
 
 
 @pytest.mark.ranks(4)
 def test_replication_and_grid_must_agree(comm):
     assert make_grid(comm, "1.5d", {"rows": 2, "reps": 2}, replication=2).shape == {"rows": 2, "reps": 2}
-    with pytest.raises(dg.UserError, match=r"--replication 2: --grid says reps=1"):
+    with pytest.raises(dg.UserError, match=r"replication=2: the grid has reps=1"):
         make_grid(comm, "1.5d", {"rows": 4, "reps": 1}, replication=2)
 
 
