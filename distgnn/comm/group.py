@@ -128,7 +128,7 @@ class Comm:
         Returns ``array``.
         """
         away = self.rank != root
-        self._charge("reduce", away * array.size, away * array.nbytes, messages=int(away))
+        self.charge_reduce(array, root)
         if self.size > 1:
             with (
                 self._collective("reduce"),
@@ -251,6 +251,11 @@ class Comm:
     def charge_allreduce(self, array: Any) -> None:
         """Charge the ledger one all-reduce as :meth:`allreduce` does."""
         self._charge_fraction("allreduce", 2, array, messages=2 * (self.size - 1))
+
+    def charge_reduce(self, array: Any, root: int) -> None:
+        """Charge the ledger one reduce as :meth:`reduce` does."""
+        away = self.rank != root
+        self._charge("reduce", away * array.size, away * array.nbytes, messages=int(away))
 
     def charge_alltoallv(self, arrays: Sequence[Any]) -> None:
         """Charge the ledger one all-to-allv in which this rank receives these arrays, one from each of as
