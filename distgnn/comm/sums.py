@@ -93,6 +93,13 @@ class Sums:
         else:
             self._finish()
 
+    def finish(self, root: int) -> None:
+        """Until all that was started with this root is complete; its arrays may then be used again."""
+        stream = self.streams.get(root)
+        if stream is not None and (stream.waiting or stream.active):
+            with ledger.timed("comm", self.operation, self.group.name):
+                progress.wait(lambda: not (stream.waiting or stream.active), self._advance)
+
     def _under_way(self) -> bool:
         return any(stream.waiting or stream.active for stream in self.streams.values())
 

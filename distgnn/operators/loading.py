@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
+import scipy.sparse as sp
+
+from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.layout import Range
@@ -30,3 +34,11 @@ def pack(grid: Grid, dtype: Any, read: Callable[[], Iterable[Any]]) -> list[CSR]
     with grid.world.together():
         return [CSR.from_scipy(block, grid.backend, dtype) for block in read()]
     raise AssertionError("unreachable: together() raises")
+
+
+def cut_columns(A: CSR, bounds: Sequence[int], backend: Backend) -> list[CSR]:
+    """The columns between each two of these bounds, as blocks of their own."""
+    if len(bounds) == 2:
+        return [A]
+    columns = sp.csc_array(A.to_scipy())
+    return [CSR.from_scipy(columns[:, first:last], backend) for first, last in pairwise(bounds)]
