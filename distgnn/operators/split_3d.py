@@ -23,8 +23,8 @@ class Split3D(DistSparse):
         layer 2    A(:, 2) H_2 ─┤  over the fiber  ├→ T_2      each product is SUMMA
         layer 3    A(:, 3) H_3 ─┘                  └→ T_3
 
-    Rows and columns of A are each cut into q·l blocks, (i, k) within block i of q. Process (i, j, k) holds all
-    rows of i and the columns (j, k) of A, n/q x n/(q l), and of ``H`` the rows (i, k) and column block j,
+    Rows and columns of A are each cut into q·l blocks, (i, k) within block i of q. Process (i, j, k) holds
+    all rows of i and the columns (j, k) of A, n/q x n/(q l), and of ``H`` the rows (i, k) and column block j,
     n/(q l) x f/q. Layer k multiplies the columns (·, k) of A with the rows (·, k) of ``H``. The sum over the
     *fiber* (i, j, ·) is scattered back, so that it is laid out as ``H`` was.
 

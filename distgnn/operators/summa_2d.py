@@ -36,9 +36,9 @@ class Summa2D(DistSparse):
     which differ on a rectangular grid. The stages are the blocks of their common refinement, so that each has
     one owner on either side. Stages may be cut into narrower panels.
 
-    Aᵀ is not distributed a second time (Table II). Its product sends the transposed panels of A along the row,
-    and sums panels of the result up the column where ``H`` was sent down. For that a rank keeps its own panels
-    transposed too, from the first such product on (a symmetric matrix never needs them).
+    Aᵀ is not distributed a second time (Table II). Its product sends the transposed panels of A along the
+    row, and sums panels of the result up the column where ``H`` was sent down. For that a rank keeps its own
+    panels transposed too, from the first such product on (a symmetric matrix never needs them).
 
     Cost per product and rank: the row's panels of A but the own ones, about nnz/pr non-zeros (an index and a
     value each, and each panel's row pointers), and n f/pc words of ``H``, less the own block; a message for
@@ -120,9 +120,9 @@ class Summa:
         grid: has the axes ``rows`` and ``cols``.
         source: gives the blocks of A; rows: those of this rank.
         stages: blocks of columns with one owner on either side, the same on all ranks of the plane.
-        block_size: columns of a panel at most. By default a stage is cut into a few panels where its rows have
-            many non-zeros (``TUNING.panel_nonzeros``, ``most_panels``): each costs a pass over the product, and
-            nothing hides the product with the last one.
+        block_size: columns of a panel at most. By default a stage is cut into a few panels where its rows
+            have many non-zeros (``TUNING.panel_nonzeros``, ``most_panels``): nothing hides the product with
+            the last panel, but each costs a pass over the product.
     """
 
     def __init__(
@@ -134,7 +134,8 @@ class Summa:
         mine = [stage for stage in stages if stage.c == self.row.rank]
         blocks = dict(zip(mine, load(grid, source, [(rows, stage.columns) for stage in mine]), strict=True))
         most = self._default(blocks)
-        cut, held = [], {}
+        cut: list[tuple[int, Panel]] = []
+        held: dict[Panel, CSR] = {}
         for stage in stages:
             width = stage.columns[1] - stage.columns[0]
             panels = stage.cut(most if block_size is None else -(-width // block_size))

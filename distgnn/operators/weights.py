@@ -36,9 +36,9 @@ class DenseProducts(ABC):
         forms: (product, fan in, fan out) -> its form, where it was tuned.
     """
 
-    def __init__(self, input_layout: Layout, output_layout: Layout, weight_layout: Layout) -> None:
-        self.grid = input_layout.grid
-        self.input_layout, self.output_layout, self.weight_layout = input_layout, output_layout, weight_layout
+    def __init__(self, T: Layout[Grid], Z: Layout[Grid], W: Layout[Grid]) -> None:
+        self.grid = T.grid
+        self.input_layout, self.output_layout, self.weight_layout = T, Z, W
         self.forms: dict[tuple[str, int, int], Form] = {}
 
     def tune(self, n: int, fan_in: int, fan_out: int, dtype: Any) -> dict[str, str]:
@@ -51,20 +51,23 @@ class DenseProducts(ABC):
         rows, k = self.input_layout.local_shape((n, fan_in))
         m = self.output_layout.local_shape((n, fan_out))[1]
         shapes = {
-            (FORWARD, fan_in, fan_out): (rows, k, m, False, False),
-            (WEIGHTS, fan_in, fan_out): (k, rows, m, True, False),
-            (INPUT, fan_in, fan_out): (rows, m, k, False, True),
+            FORWARD: (rows, k, m, False, False),
+            WEIGHTS: (k, rows, m, True, False),
+            INPUT: (rows, m, k, False, True),
         }
+        taken = {}
         for product, shape in shapes.items():
-            if product not in self.forms:
-                self.forms[product] = fastest(self.grid.backend, self.grid.world, *shape, dtype)
-        return {product[0]: str(self.forms[product]) for product in shapes}
+            key = product, fan_in, fan_out
+            if key not in self.forms:
+                self.forms[key] = fastest(self.grid.backend, self.grid.world, *shape, dtype)
+            taken[product] = str(self.forms[key])
+        return taken
 
     def times(self, T: DistDense, W: DistDense, out: DistDense | None = None) -> DistDense:
         """``Z = T W``, in ``out`` where that is given; it shares no memory with ``T``. Collective."""
         self.check(T, None, W)
         Z = DistDense.empty(self.output_layout, (T.shape[0], W.shape[1]), T.dtype) if out is None else out
-        self._times(T, W, Z, self.forms.get((FORWARD, *W.shape)))
+        self._times(T, W, Z)
         return Z
 
     def backward(
@@ -72,24 +75,23 @@ class DenseProducts(ABC):
     ) -> tuple[DistDense, DistDense | None]:
         """``(dW, dT) = (Tᵀ G, G Wᵀ)`` in one go, so that what both need travels once. Collective.
 
-        No ``dT`` without ``W``; ``dT`` in ``out`` where that is given, which shares no memory with ``T``, ``G``.
+        No ``dT`` without ``W``; ``dT`` in ``out`` if given, which shares no memory with ``T`` and ``G``.
         """
         self.check(T, G, W)
-        shape = T.shape[1], G.shape[1]
         dT = None if W is None else out or DistDense.empty(T.layout, T.shape, T.dtype)
-        of_weights, of_input = self.forms.get((WEIGHTS, *shape)), self.forms.get((INPUT, *shape))
-        dW = self._backward(T, G, W, dT, of_weights, of_input)
-        return DistDense(dW, self.weight_layout, shape), dT
+        dW = self._backward(T, G, W, dT)
+        return DistDense(dW, self.weight_layout, (T.shape[1], G.shape[1])), dT
+
+    def _form(self, product: str, below: DistDense, above: DistDense) -> Form | None:
+        """The one for these operands' widths, of the layer below and of the layer."""
+        return self.forms.get((product, below.shape[1], above.shape[1]))
 
     @abstractmethod
-    def _times(self, T: DistDense, W: DistDense, Z: DistDense, form: Form | None) -> None:
+    def _times(self, T: DistDense, W: DistDense, Z: DistDense) -> None:
         """``T W`` into ``Z``."""
 
     @abstractmethod
-    def _backward(
-        self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None,
-        of_weights: Form | None, of_input: Form | None,
-    ) -> Any:  # fmt: skip
+    def _backward(self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
         """This rank's block of ``Tᵀ G``, and ``G Wᵀ`` into ``dT`` if there is ``W``."""
 
     def check(self, T: DistDense | None, Z: DistDense | None, W: DistDense | None) -> None:
@@ -107,7 +109,7 @@ class DenseProducts(ABC):
 
 
 class ReplicatedWeights(DenseProducts):
-    """Every rank holds all of ``W``; ``T`` is cut over row axes and, in 2D and Split-3D, over one column axis.
+    """Every rank holds all of ``W``. ``T`` is cut over row axes; in 2D and Split-3D over one column axis, too.
 
     Without a column axis, ``times`` and ``dT`` need no communication and ``dW`` one all-reduce of f·f' words
     over the row axes (never over replicas, which hold the same rows). With one, panels of ``T`` (of ``G`` in
@@ -115,15 +117,17 @@ class ReplicatedWeights(DenseProducts):
     broadcasts twice; here both products share the panels of ``G``.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout[Grid]) -> None:
         if len(layout.col_axes) > 1:
-            raise ValueError(f"replicated weights need columns cut over one axis at most, not {layout.col_axes}")
+            raise ValueError(
+                f"replicated weights: columns are cut over {layout.col_axes}, one axis is possible"
+            )
         super().__init__(layout, layout, Layout(layout.grid, Cut(), Cut()))
         self.along_row = self.grid.along(*layout.col_axes)
         self.along_rows = self.grid.along(*layout.row_axes)
 
     def _broadcast(self, X: DistDense) -> Iterator[tuple[int, slice, Any]]:
-        """The column blocks of ``X``, one after another on all ranks of the row: number, columns and block."""
+        """The column blocks of ``X``, each on all ranks of the row: number, columns and block."""
         columns = X.layout.cols.vector(self.grid, X.shape[1]).tolist()
         roots = range(self.along_row.size)
         shapes = [(X.block.shape[0], width) for width in np.diff(columns).tolist()]
@@ -131,16 +135,13 @@ class ReplicatedWeights(DenseProducts):
         for c, panel in enumerate(panels):
             yield c, slice(columns[c], columns[c + 1]), panel
 
-    def _times(self, T: DistDense, W: DistDense, Z: DistDense, form: Form | None) -> None:
-        own = slice(*Z.col_range)  # Alg. 3, line 17
+    def _times(self, T: DistDense, W: DistDense, Z: DistDense) -> None:
+        own, form = slice(*Z.col_range), self._form(FORWARD, T, W)  # own: Alg. 3, line 17
         for c, actv, T_c in self._broadcast(T):  # lines 12-16
             local.gemm(T_c, W.block[actv, own], out=Z.block, accumulate=c > 0, form=form)  # line 18
 
-    def _backward(
-        self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None,
-        of_weights: Form | None, of_input: Form | None,
-    ) -> Any:  # fmt: skip
-        own = slice(*T.col_range)
+    def _backward(self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
+        own, of_weights, of_input = slice(*T.col_range), self._form(WEIGHTS, T, G), self._form(INPUT, T, G)
         dW = self.grid.backend.empty((T.block.shape[1], G.shape[1]), T.dtype)
         for c, actv, G_c in self._broadcast(G):
             dW[:, actv] = local.gemm(T.block, G_c, trans_a=True, form=of_weights)
@@ -173,18 +174,16 @@ class ShardedWeights(DenseProducts):
     def _whole(self, W: DistDense) -> Any:
         return self.out.allgather_rows(W.block, self._shares(W.shape[0]))
 
-    def _times(self, T: DistDense, W: DistDense, Z: DistDense, form: Form | None) -> None:
-        W_block = self._whole(W)  # line 6
+    def _times(self, T: DistDense, W: DistDense, Z: DistDense) -> None:
+        W_block, form = self._whole(W), self._form(FORWARD, T, W)  # line 6
         summed.gemm(self.grid, self.feature, T.block, W_block, Z.block, form=form)  # lines 7-8
 
-    def _backward(
-        self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None,
-        of_weights: Form | None, of_input: Form | None,
-    ) -> Any:  # fmt: skip
-        dW = local.gemm(T.block, G.block, trans_a=True, form=of_weights)  # line 15
+    def _backward(self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
+        dW = local.gemm(T.block, G.block, trans_a=True, form=self._form(WEIGHTS, T, G))  # line 15
         dW = self.out.reduce_scatter_rows(dW, self._shares(T.shape[1]))  # line 16
         if dT is not None and W is not None:
-            W_block = self._whole(W)  # line 18
-            # lines 19-20
-            summed.gemm(self.grid, self.contract, G.block, W_block, dT.block, trans_b=True, form=of_input)
+            W_block, form = self._whole(W), self._form(INPUT, T, G)  # line 18
+            summed.gemm(  # lines 19-20
+                self.grid, self.contract, G.block, W_block, dT.block, trans_b=True, form=form
+            )  # fmt: skip
         return dW
