@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ import numpy as np
 from distgnn import local
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
-from distgnn.layout import Cut, Layout, Range, as_partition, nested
+from distgnn.layout import Cut, Layout, Range, as_partition, nested, within
 from distgnn.operators import summed
 from distgnn.operators.dense import DistDense
 from distgnn.operators.loading import load
@@ -29,17 +28,9 @@ ROLES = (("z", "x", "y"), ("y", "z", "x"), ("x", "y", "z"))
 
 @dataclass(frozen=True)
 class Plane:
-    """Where A lies in a layer, and this rank's shard of it.
-
-    Attributes:
-        axes: those that cut the rows of A, its columns, and the columns of ``H``.
-        rows, cols: how A is cut; window: this rank's rows and columns.
-    """
+    """This rank's shard of A in some layers. ``window``: its rows and columns."""
 
     grid: Grid
-    axes: tuple[str, str, str]
-    rows: Cut
-    cols: Cut
     window: tuple[Range, Range]
     A: CSR
 
@@ -49,31 +40,6 @@ class Plane:
         with self.grid.world.together():
             return self.A.transposed(self.grid.backend)
         raise AssertionError("unreachable: together() raises")
-
-
-class Planes:
-    """The planes of all layers, each loaded when its first layer asks for it, and the layers' operators."""
-
-    def __init__(self, grid: Grid, sources: Sequence[BlockSource], parts: dict[str, np.ndarray]) -> None:
-        self.grid, self.sources, self.parts = grid, sources, parts
-        #: Layers until a plane is used again: min(period, L) shards are held.
-        self.period = math.lcm(len(ROLES), len(sources))
-        self.loaded: dict[int, Plane] = {}
-        self.operators: dict[int, Plexus3D] = {}
-
-    def source(self, number: int) -> BlockSource:
-        return self.sources[number % len(self.sources)]
-
-    def plane(self, number: int) -> Plane:
-        """That of layer ``number``. Collective."""
-        key = number % self.period
-        if key not in self.loaded:
-            axes, grid = ROLES[key % len(ROLES)], self.grid
-            rows, cols = (Cut((axis,), self.parts[axis]) for axis in axes[:2])
-            window = rows.range(grid, self.source(key).shape[0]), cols.range(grid, self.source(key).shape[1])
-            [A] = load(grid, self.source(key), [window])
-            self.loaded[key] = Plane(grid, axes, rows, cols, window, A)
-        return self.loaded[key]
 
 
 class Plexus3D(DistSparse):
@@ -107,7 +73,7 @@ class Plexus3D(DistSparse):
         row_parts: partition of layer 0's rows over z; col_parts: of its columns over x; default even.
         y_parts: partition of the rows over y, for layer 1; default even.
         odd: gives the blocks of the matrix of odd layers; default: ``source`` gives those of all.
-        planes, number: for :meth:`layer`.
+        first, number: of :meth:`layer`, the operator of layer 0 and which one this is.
     """
 
     name = "3d"
@@ -116,42 +82,49 @@ class Plexus3D(DistSparse):
     def __init__(
         self, grid: Grid, source: BlockSource, row_parts: np.ndarray | None = None,
         col_parts: np.ndarray | None = None, y_parts: np.ndarray | None = None,
-        odd: BlockSource | None = None, *, planes: Planes | None = None, number: int = 0,
+        odd: BlockSource | None = None, *, first: Plexus3D | None = None, number: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(grid, source)
-        n, m = self.shape
-        if odd is not None and not n == m == odd.shape[0] == odd.shape[1]:
-            shapes = f"{self.shape} and {odd.shape}"
-            raise ValueError(f"3d: only square matrices of one size can take turns; these are {shapes}")
-        parts = {"x": (col_parts, m), "y": (y_parts, n), "z": (row_parts, n)}
-        self.planes = planes or Planes(
-            grid, (source,) if odd is None else (source, odd),
-            {axis: as_partition(vector, size, grid.shape[axis]) for axis, (vector, size) in parts.items()},
-        )  # fmt: skip
-        self.plane = self.planes.plane(number)
-        self.A, self.sharded = self.plane.A, number == 0
-        out, contract, feature = self.plane.axes
+        (n, m), self.first, self.sharded = self.shape, first or self, number == 0
+        if first is None:
+            if odd is not None and not n == m == odd.shape[0] == odd.shape[1]:
+                problem = "only square matrices of one size can take turns"
+                raise ValueError(f"3d: {problem}; these are {self.shape} and {odd.shape}")
+            self.sources = (source,) if odd is None else (source, odd)
+            self.period = math.lcm(len(ROLES), len(self.sources))  # layers until a plane is used again
+            self.planes: dict[int, Plane] = {}
+            self.layers = {0: self}
+            parts = {"x": (col_parts, m), "y": (y_parts, n), "z": (row_parts, n)}
+            self.parts = {axis: as_partition(*given, grid.shape[axis]) for axis, given in parts.items()}
+        out, contract, feature = ROLES[number % 3]
         self.out, self.contract = grid.along(out), grid.along(contract)
-        rows, cols = self.plane.rows, self.plane.cols
+        rows, cols = (Cut((axis,), self.first.parts[axis]) for axis in (out, contract))
+        self.plane = self._plane(number, (rows.range(grid, n), cols.range(grid, m)))
+        self.A = self.plane.A
         if self.sharded:  # the third axis cuts the rows of H, too
-            shares = nested(cols.vector(grid, m), self.out.size)
-            cols = Cut((contract, out), shares)
-            first = self.contract.rank * self.out.size
-            own = shares[first : first + self.out.size + 1]
-            self.shares = own - own[0]
+            cols = Cut((contract, out), nested(cols.vector(grid, m), self.out.size))
+            self.shares = within(cols.vector(grid, m), self.contract.rank, self.out.size)
         self.input_layout = Layout(grid, cols, Cut((feature,)))
         self.output_layout = Layout(grid, rows, Cut((feature,)))
         self.weights = ShardedWeights(grid, rows, out, contract, feature)
-        self.planes.operators[number] = self
+
+    def _plane(self, number: int, window: tuple[Range, Range]) -> Plane:
+        """That of layer ``number``, loaded by the first layer that uses it."""
+        planes, key = self.first.planes, number % self.first.period
+        if key not in planes:
+            planes[key] = Plane(self.grid, window, *load(self.grid, self.source, [window]))
+        return planes[key]
 
     def layer(self, number: int) -> Plexus3D:
         """The operator of layer ``number``: its input is laid out as the output of layer ``number - 1``."""
-        key = number if number == 0 else 1 + (number - 1) % self.planes.period
-        if key in self.planes.operators:
-            return self.planes.operators[key]
-        if self.shape[0] != self.shape[1]:
-            raise ValueError(f"3d: only square matrices have further layers, this one is {self.shape}")
-        return Plexus3D(self.grid, self.planes.source(key), planes=self.planes, number=key)
+        first = self.first
+        key = number if number == 0 else 1 + (number - 1) % first.period
+        if key not in first.layers:
+            if self.shape[0] != self.shape[1]:
+                raise ValueError(f"3d: only square matrices have further layers, this one is {self.shape}")
+            source = first.sources[key % len(first.sources)]
+            first.layers[key] = Plexus3D(self.grid, source, first=first, number=key)
+        return first.layers[key]
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
         T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)

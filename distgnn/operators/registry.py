@@ -55,17 +55,29 @@ def _sampler(name: str, title: str, section: str, file: str, options: str, axes:
     return Row(name, title, paper, section, file, axes, f"distgnn train STORE --sampler {options}")
 
 
-_CAGNET, _AWARE = "CAGNET, SC'20", "Sparsity-aware, ICPP'24"
+_CAGNET, _AWARE, _PLEXUS = "CAGNET, SC'20", "Sparsity-aware, ICPP'24", "Plexus, 2025"
 TABLE = [
     _row(Block1D, "block rows, broadcasts", _CAGNET, "IV-A, Algorithm 1", ""),
     _row(Block15D, "block rows in c copies", _CAGNET, "IV-B, Algorithm 2", "--replication 2"),
     _row(SparsityAware1D, "block rows, only the rows needed", _AWARE, "4.1, Algorithm 1", "--sparsity-aware"),
-    _row(SparsityAware15D, "the same in c copies", _AWARE, "4.2, Algorithm 2", "--replication 2 --sparsity-aware"),
+    _row(
+        SparsityAware15D, "the same in c copies", _AWARE, "4.2, Algorithm 2",
+        "--replication 2 --sparsity-aware",
+    ),
     _row(Summa2D, "SUMMA on pr x pc", _CAGNET, "IV-C, Algorithm 3", "--grid 2x2"),
     _row(Split3D, "SUMMA in layers, reduce-scatter over fibers", _CAGNET, "IV-D", "--grid 2x2x2"),
-    _row(Plexus3D, "one plane per matrix, roles rotate by layer", "Plexus, 2025", "3, 5.1-5.3, Algorithm 1", "--grid 2x2x2"),
-    _sampler("sage", "minibatches: some neighbours of every node", "4.1, Algorithm 1", "sage", "sage --fanout 15,10"),
-    _sampler("ladies", "minibatches: some nodes of every layer", "4.2, Algorithm 1", "layerwise", "ladies --fanout 512,512"),
+    _row(
+        Plexus3D, "one plane per matrix, roles rotate by layer", _PLEXUS, "3, 5.1-5.3, Algorithm 1",
+        "--grid 2x2x2",
+    ),
+    _sampler(
+        "sage", "minibatches: some neighbours of every node", "4.1, Algorithm 1", "sage",
+        "sage --fanout 15,10",
+    ),
+    _sampler(
+        "ladies", "minibatches: some nodes of every layer", "4.2, Algorithm 1", "layerwise",
+        "ladies --fanout 512,512",
+    ),
     _sampler("fastgcn", "the same, from one distribution", "2.2.2", "layerwise", "fastgcn --fanout 512,512"),
     _sampler("saint", "minibatches: subgraphs", "2.2.3", "saint", "saint --fanout 2000"),
     _sampler(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.comm.grid import Grid
-from distgnn.layout import Cut, Layout, as_partition, block
+from distgnn.layout import Cut, Layout, as_partition, block, within
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
@@ -56,10 +56,9 @@ class Split3D(DistSparse):
         self.input_layout = Layout(grid, Cut(("rows", "fibers"), col_parts), Cut(("cols",)))
         self.weights = ReplicatedWeights(self.output_layout)
         i, k = grid.coords["rows"], grid.coords["fibers"]
-        own = row_parts[i * layers : (i + 1) * layers + 1]
-        self.fiber, self.shares = grid.along("fibers"), own - own[0]
+        self.fiber, self.shares = grid.along("fibers"), within(row_parts, i, layers)
         stages = [Panel(block(col_parts, s * layers + k), s, s, 0) for s in range(q)]
-        self.plane = Summa(grid, source, (int(own[0]), int(own[-1])), stages, block_size)
+        self.plane = Summa(grid, source, block(row_parts[::layers], i), stages, block_size)
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
         T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)

@@ -17,7 +17,7 @@ import numpy as np
 from distgnn import local
 from distgnn.comm.grid import Grid
 from distgnn.comm.panels import broadcast
-from distgnn.layout import Cut, Layout
+from distgnn.layout import Cut, Layout, within
 from distgnn.local.forms import Form
 from distgnn.operators import summed
 from distgnn.operators.dense import DistDense
@@ -42,21 +42,14 @@ class DenseProducts(ABC):
         self.forms: dict[tuple[str, int, int], Form] = {}
 
     def tune(self, n: int, fan_in: int, fan_out: int, dtype: Any) -> dict[str, str]:
-        """Time the forms of this rank's three products of a layer with these widths, and take the fastest
-        from now on (see ``gemm_tuning.py``). Collective.
-
-        Returns:
-            product -> form.
+        """Time the forms of a layer's three products with these widths, and take the fastest from now on (see
+        ``gemm_tuning.py``). Collective. Returns product -> form.
         """
         rows, k = self.input_layout.local_shape((n, fan_in))
         m = self.output_layout.local_shape((n, fan_out))[1]
-        shapes = {
-            FORWARD: (rows, k, m, False, False),
-            WEIGHTS: (k, rows, m, True, False),
-            INPUT: (rows, m, k, False, True),
-        }
+        shapes = (rows, k, m, False, False), (k, rows, m, True, False), (rows, m, k, False, True)
         taken = {}
-        for product, shape in shapes.items():
+        for product, shape in zip((FORWARD, WEIGHTS, INPUT), shapes, strict=True):
             key = product, fan_in, fan_out
             if key not in self.forms:
                 self.forms[key] = fastest(self.grid.backend, self.grid.world, *shape, dtype)
@@ -94,18 +87,16 @@ class DenseProducts(ABC):
     def _backward(self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
         """This rank's block of ``Tᵀ G``, and ``G Wᵀ`` into ``dT`` if there is ``W``."""
 
-    def check(self, T: DistDense | None, Z: DistDense | None, W: DistDense | None) -> None:
+    def check(self, T: DistDense | None, G: DistDense | None, W: DistDense | None) -> None:
         """Raise ValueError, on every rank alike, unless shapes and layouts fit together."""
         layouts = self.input_layout, self.output_layout, self.weight_layout
-        for name, X, layout in zip("TGW", (T, Z, W), layouts, strict=True):
+        for name, X, layout in zip("TGW", (T, G, W), layouts, strict=True):
             if X is not None and not X.layout.same(layout, X.shape):
                 raise ValueError(f"{name} is not cut as this product needs it")
-        if T is not None and W is not None and T.shape[1] != W.shape[0]:
-            raise ValueError(f"shapes {T.shape} and {W.shape} don't multiply")
-        if T is not None and Z is not None and T.shape[0] != Z.shape[0]:
-            raise ValueError(f"T {T.shape} and G {Z.shape} have different numbers of rows")
-        if Z is not None and W is not None and Z.shape[1] != W.shape[1]:
-            raise ValueError(f"G {Z.shape} and W {W.shape} have different widths")
+        rows, below, above = (T, 0, G, 0), (T, 1, W, 0), (G, 1, W, 1)
+        for what, (X, i, Y, j) in {"nodes": rows, "input widths": below, "output widths": above}.items():
+            if X is not None and Y is not None and X.shape[i] != Y.shape[j]:
+                raise ValueError(f"shapes {X.shape} and {Y.shape} don't multiply: different {what}")
 
 
 class ReplicatedWeights(DenseProducts):
@@ -119,9 +110,7 @@ class ReplicatedWeights(DenseProducts):
 
     def __init__(self, layout: Layout[Grid]) -> None:
         if len(layout.col_axes) > 1:
-            raise ValueError(
-                f"replicated weights: columns are cut over {layout.col_axes}, one axis is possible"
-            )
+            raise ValueError(f"replicated weights: columns cut over {layout.col_axes}, at most one axis can")
         super().__init__(layout, layout, Layout(layout.grid, Cut(), Cut()))
         self.along_row = self.grid.along(*layout.col_axes)
         self.along_rows = self.grid.along(*layout.row_axes)
@@ -167,9 +156,7 @@ class ShardedWeights(DenseProducts):
 
     def _shares(self, height: int) -> Any:
         """How the rows of this rank's plane block of ``W`` are cut over the out axis."""
-        vector = self.weight_layout.rows.vector(self.grid, height)
-        first = self.feature.rank * self.out.size
-        return vector[first : first + self.out.size + 1] - vector[first]
+        return within(self.weight_layout.rows.vector(self.grid, height), self.feature.rank, self.out.size)
 
     def _whole(self, W: DistDense) -> Any:
         return self.out.allgather_rows(W.block, self._shares(W.shape[0]))
