@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -39,12 +40,8 @@ class DistSparse(ABC):
     _adjoint: DistSparse | None = None
 
     def __init__(self, grid: Grid, source: BlockSource) -> None:
-        if tuple(grid.shape) != self.axes:
-            problem = f"algorithm {self.name} needs a grid with the axes {', '.join(self.axes)}"
-            raise ArgumentError("grid", grid, problem)
-        if grid.shape not in self.grids(grid.size):
-            asked = ",".join(f"{axis}={size}" for axis, size in grid.shape.items())
-            raise self.no_grid(asked, grid.size)
+        if tuple(grid.shape) != self.axes or grid.shape not in self.grids(grid.size):
+            raise self.no_grid(grid.shape, grid.size)
         self.grid, self.source = grid, source
         self.shape: Shape = (int(source.shape[0]), int(source.shape[1]))
         self.dtype, self.symmetric = np.dtype(source.dtype), bool(source.symmetric)
@@ -58,12 +55,12 @@ class DistSparse(ABC):
         """The grids of this many ranks that the algorithm can use, the best first."""
 
     @classmethod
-    def no_grid(cls, asked: str, ranks: int) -> ArgumentError:
-        """The error that names the grids this algorithm can use instead of the one asked for."""
+    def no_grid(cls, sizes: Mapping[str, int], ranks: int) -> ArgumentError:
+        """The error that names the grids this algorithm can use instead of the one with these sizes."""
         listed = "; ".join("x".join(str(size) for size in grid.values()) for grid in cls.grids(ranks))
-        axes = " x ".join(cls.axes)
-        problem = f"not a grid for algorithm {cls.name} on {ranks} ranks; possible ({axes}): {listed}"
-        return ArgumentError("grid", asked, problem)
+        possible = f"possible ({' x '.join(cls.axes)}): {listed}"
+        asked = ",".join(f"{axis}={size}" for axis, size in sizes.items())
+        return ArgumentError("grid", asked, f"not for algorithm {cls.name} on {ranks} ranks; {possible}")
 
     @abstractmethod
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:

@@ -129,15 +129,10 @@ def make_grid(
         if wanted.setdefault("reps", replication) != replication:
             problem = f"the grid has reps={wanted['reps']}; give one of them"
             raise ArgumentError("replication", replication, problem)
-    asked = ",".join(f"{axis}={size}" for axis, size in wanted.items())
-    unknown = sorted(set(wanted) - set(cls.axes))
-    if unknown:
-        problem = f"algorithm {name} has the axes {', '.join(cls.axes)}, not {', '.join(unknown)}"
-        raise ArgumentError("grid", asked, problem)
     for grid in cls.grids(comm.Get_size()):
         if wanted.items() <= grid.items():
             return Grid(comm, backend=backend, **grid)
-    raise cls.no_grid(asked, comm.Get_size())
+    raise cls.no_grid(wanted, comm.Get_size())
 
 
 def distribute(

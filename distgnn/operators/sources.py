@@ -52,9 +52,8 @@ class SharedSource(BlockSource, Protocol):
 class MatrixSource:
     """A whole SciPy matrix, held by every rank: for tests, small graphs and research code.
 
-    Args:
-        matrix: anything SciPy turns into CSR; duplicates are summed.
-        dtype: float32 or float64; default: the matrix's own, or float32 for integers.
+    ``matrix`` is anything SciPy turns into CSR; duplicates are summed. ``dtype`` is float32 or float64, by
+    default the matrix's own, or float32 for integers.
     """
 
     def __init__(self, matrix: Any, dtype: Any = None) -> None:

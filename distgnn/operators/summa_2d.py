@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import cycle, pairwise
+from itertools import cycle, pairwise, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,14 +103,18 @@ class Panel(NamedTuple):
     top: int  # the first of them in its block
 
     @property
+    def width(self) -> int:
+        return self.columns[1] - self.columns[0]
+
+    @property
     def rows(self) -> slice:
-        return slice(self.top, self.top + self.columns[1] - self.columns[0])
+        return slice(self.top, self.top + self.width)
 
     def cut(self, count: int) -> list[Panel]:
         """This many panels of about equal width, or as many as there are columns; one at least."""
-        first, last = self.columns
-        bounds = (first + partition(last - first, max(min(count, last - first), 1))).tolist()
-        return [Panel(cols, self.c, self.r, self.top + cols[0] - first) for cols in pairwise(bounds)]
+        bounds = partition(self.width, max(min(count, self.width), 1)).tolist()
+        first = self.columns[0]
+        return [Panel((first + a, first + b), self.c, self.r, self.top + a) for a, b in pairwise(bounds)]
 
 
 class Summa:
@@ -133,23 +137,19 @@ class Summa:
         self.grid, self.row, self.column = grid, grid.along("cols"), grid.along("rows")
         mine = [stage for stage in stages if stage.c == self.row.rank]
         blocks = dict(zip(mine, load(grid, source, [(rows, stage.columns) for stage in mine]), strict=True))
-        most = self._default(blocks)
-        cut: list[tuple[int, Panel]] = []
+        usual = self._panels_per_stage(blocks)
+        cut = {stage: stage.cut(-(-stage.width // block_size) if block_size else usual) for stage in stages}
         held: dict[Panel, CSR] = {}
-        for stage in stages:
-            width = stage.columns[1] - stage.columns[0]
-            panels = stage.cut(most if block_size is None else -(-width // block_size))
-            cut += list(enumerate(panels))
-            if stage in blocks:
-                bounds = [panel.columns[0] - stage.columns[0] for panel in panels] + [width]
-                held |= zip(panels, cut_columns(blocks.pop(stage), bounds, grid.backend), strict=True)
+        for stage in mine:
+            widths = [panel.width for panel in cut[stage]]
+            held |= zip(cut[stage], cut_columns(blocks.pop(stage), widths, grid.backend), strict=True)
         # the first panel of each stage, then the second: several owners send at a time
-        self.panels = [panel for _, panel in sorted(cut, key=lambda turn: turn[0])]
+        turns = zip_longest(*cut.values())
+        self.panels = [panel for turn in turns for panel in turn if panel is not None]
         own = {k: held[panel] for k, panel in enumerate(self.panels) if panel in held}
         self.A = SparsePanels(grid, self.row, [panel.c for panel in self.panels], own)
 
-    def _default(self, blocks: dict[Panel, CSR]) -> int:
-        """Panels per stage."""
+    def _panels_per_stage(self, blocks: dict[Panel, CSR]) -> int:
         own = sum(A.nnz for A in blocks.values()), sum(A.shape[0] for A in blocks.values())
         nonzeros, rows = np.sum(self.grid.world.gather_objects(own), axis=0)
         return max(min(int(nonzeros / max(rows, 1) / TUNING.panel_nonzeros), TUNING.most_panels), 1)
@@ -163,16 +163,16 @@ class Summa:
     def multiply(self, H: Any, T: Any) -> None:
         """``T = A H``, all blocks of this rank."""
         panels = zip(self.A.broadcast(), self._broadcast(H), strict=True)  # lines 9-10
-        for k, (A_k, H_k) in enumerate(panels):  # line 3
-            local.spmm(A_k, H_k, out=T, accumulate=k > 0)  # line 11
+        for q, (A_q, H_q) in enumerate(panels):  # line 3
+            local.spmm(A_q, H_q, out=T, accumulate=q > 0)  # line 11
         if not self.panels:
             T[...] = 0
 
     def _broadcast(self, H: Any) -> Iterator[Any]:
         """The panels of ``H``, each along its process column."""
-        shapes = [(panel.columns[1] - panel.columns[0], H.shape[1]) for panel in self.panels]
+        roots, shapes = [p.r for p in self.panels], [(p.width, H.shape[1]) for p in self.panels]
         own = lambda k: H[self.panels[k].rows]  # noqa: E731
-        return broadcast(self.grid, self.column, [panel.r for panel in self.panels], own, shapes, H.dtype)
+        return broadcast(self.grid, self.column, roots, own, shapes, H.dtype)
 
     def multiply_adjoint(self, G: Any, B: Any) -> None:
         """``B = Aᵀ G``. The sum of a panel travels while the next ones are multiplied."""
@@ -185,6 +185,6 @@ class Summa:
                     if len(lent) == TUNING.sums_under_way:
                         sums.finish(lent.popleft())
                     lent.append(panel.r)
-                    shape = At_k.shape[0], G.shape[1]
+                    shape = panel.width, G.shape[1]
                     B_k = self.grid.workspace.take(f"partial panel {next(rooms)}", shape, G.dtype)
                 sums.start(local.spmm(At_k, G, out=B_k), panel.r)

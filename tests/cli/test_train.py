@@ -130,7 +130,7 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
         (["--algorithm", "2d", "--grid", "2x2"], "possible (rows x cols): 1x1"),
         (["--algorithm", "2d", "--grid", "2x2x2"], "--grid 2x2x2: algorithm 2d has the axes rows, cols"),
         (["--algorithm", "2d", "--grid", "two"], "--grid two: algorithm 2d has the axes rows, cols"),
-        (["--algorithm", "2d", "--grid", "rows=1,reps=1"], "algorithm 2d has the axes rows, cols, not reps"),
+        (["--algorithm", "2d", "--grid", "rows=1,reps=1"], "--grid rows=1,reps=1: not for algorithm 2d"),
         (["--algorithm", "2d", "--grid", "0x1"], "possible (rows x cols): 1x1"),
         (["--algorithm", "1.5d", "--replication", "2"], "possible (rows x reps): 1x1"),
         (["--algorithm", "2d", "--replication", "1"], "only 1.5d does"),
