@@ -12,8 +12,7 @@ from distgnn.arrays.backend import Backend
 from distgnn.comm.group import Comm
 from distgnn.local.forms import FORMS, Array, Form, as_given
 
-#: Multiplications and additions of a trial on the host and on a GPU: milliseconds. Taller operands are cut to
-#: it.
+#: Multiplications and additions of a trial on the host and on a GPU: milliseconds. Taller operands are cut.
 TRIAL = {False: 3e8, True: 3e11}
 ROUNDS = 3
 # of the seconds of the form in which the operands come: others must do better, or noise would choose

@@ -52,16 +52,13 @@ class Plexus3D(DistSparse):
         (1, 1)       H_11 ─┘        H_1                  A_11 H_1 ───┘  T_1
 
     In layer 0, A is cut over (z, x), ``H`` (the paper's F) over (x, y), the product over (z, y), the weights
-    over (y, x) and the layer's output over (z, x). That output is the input of layer 1, whose roles are
-    rotated; :meth:`layer` gives its operator. At most three shards of A are ever held, and their transposes
-    once an adjoint has been used. Only layer 0's ``H``, and all weights, are also cut over the third axis:
-    they have gradients and optimiser state.
+    over (y, x) and the layer's output over (z, x). That is the input of layer 1, whose roles are rotated;
+    :meth:`layer` gives its operator. At most three shards of A are held, and their transposes once an adjoint
+    has been used. Only layer 0's ``H``, and all weights, are also cut over the third axis.
 
-    Double permutation (section 5.1): with ``source`` = P_r A P_cᵀ and ``odd`` = P_c A P_rᵀ, layers take them
-    in turns, so the input of layer 0 is in the order P_c, its output in P_r, that of layer 1 in P_c again; up
-    to six shards are held.
-
-    Sums over ranks are made in row blocks, while the next block is multiplied (section 5.2).
+    Double permutation (section 5.1): layers take ``source`` = P_r A P_cᵀ and ``odd`` = P_c A P_rᵀ in turns.
+    The input of layer 0 is in the order P_c, its output in P_r, that of layer 1 in P_c again; at most six
+    shards are held. Sums are made in row blocks, while the next block is multiplied (section 5.2).
 
     Cost per product and rank, with Gx, Gy, Gz the axis sizes in layer 0: an all-gather of n f/(Gx Gy) words
     over z (layer 0 only) and an all-reduce of n f/(Gz Gy) words over x. The adjoint: n f/(Gx Gy) words over

@@ -60,39 +60,25 @@ TABLE = [
     _row(Block1D, "block rows, broadcasts", _CAGNET, "IV-A, Algorithm 1", ""),
     _row(Block15D, "block rows in c copies", _CAGNET, "IV-B, Algorithm 2", "--replication 2"),
     _row(SparsityAware1D, "block rows, only the rows needed", _AWARE, "4.1, Algorithm 1", "--sparsity-aware"),
-    _row(
-        SparsityAware15D, "the same in c copies", _AWARE, "4.2, Algorithm 2",
-        "--replication 2 --sparsity-aware",
-    ),
+    _row(SparsityAware15D, "the same in c copies", _AWARE, "4.2, Algorithm 2",
+         "--replication 2 --sparsity-aware"),
     _row(Summa2D, "SUMMA on pr x pc", _CAGNET, "IV-C, Algorithm 3", "--grid 2x2"),
     _row(Split3D, "SUMMA in layers, reduce-scatter over fibers", _CAGNET, "IV-D", "--grid 2x2x2"),
-    _row(
-        Plexus3D, "one plane per matrix, roles rotate by layer", _PLEXUS, "3, 5.1-5.3, Algorithm 1",
-        "--grid 2x2x2",
-    ),
-    _sampler(
-        "sage", "minibatches: some neighbours of every node", "4.1, Algorithm 1", "sage",
-        "sage --fanout 15,10",
-    ),
-    _sampler(
-        "ladies", "minibatches: some nodes of every layer", "4.2, Algorithm 1", "layerwise",
-        "ladies --fanout 512,512",
-    ),
+    _row(Plexus3D, "one plane per matrix, roles rotate by layer", _PLEXUS, "3, 5.1-5.3, Algorithm 1",
+         "--grid 2x2x2"),
+    _sampler("sage", "minibatches: some neighbours of every node", "4.1, Algorithm 1", "sage",
+             "sage --fanout 15,10"),
+    _sampler("ladies", "minibatches: some nodes of every layer", "4.2, Algorithm 1", "layerwise",
+             "ladies --fanout 512,512"),
     _sampler("fastgcn", "the same, from one distribution", "2.2.2", "layerwise", "fastgcn --fanout 512,512"),
     _sampler("saint", "minibatches: subgraphs", "2.2.3", "saint", "saint --fanout 2000"),
-    _sampler(
-        "spgemm", "any of them from a graph cut in block rows", "5.2, Algorithm 2", "spgemm",
-        "sage --fanout 15,10 --partition-graph --replication 2", "rows, reps",
-    ),
+    _sampler("spgemm", "any of them from a graph cut in block rows", "5.2, Algorithm 2", "spgemm",
+             "sage --fanout 15,10 --partition-graph --replication 2", "rows, reps"),
 ]  # fmt: skip
 
 
 def get(name: str, sparsity_aware: bool | str = False) -> type[DistSparse]:
-    """The class of an algorithm.
-
-    Raises:
-        ArgumentError: there is no such algorithm, or it can't be sparsity-aware.
-    """
+    """The class of an algorithm. ArgumentError: there is none, or it can't be sparsity-aware."""
     if name not in ALGORITHMS:
         raise ArgumentError("algorithm", name, f"no such algorithm; there is {', '.join(ALGORITHMS)}")
     if sparsity_aware not in (False, True, "auto"):
@@ -124,11 +110,9 @@ def make_grid(
     cls, wanted = get(name), dict(sizes or {})
     if replication is not None:
         if "reps" not in cls.axes:
-            problem = f"algorithm {name} keeps no copies; only 1.5d does"
-            raise ArgumentError("replication", replication, problem)
+            raise ArgumentError("replication", replication, f"{name} keeps no copies; only 1.5d does")
         if wanted.setdefault("reps", replication) != replication:
-            problem = f"the grid has reps={wanted['reps']}; give one of them"
-            raise ArgumentError("replication", replication, problem)
+            raise ArgumentError("replication", replication, f"the grid has reps={wanted['reps']}; give one")
     for grid in cls.grids(comm.Get_size()):
         if wanted.items() <= grid.items():
             return Grid(comm, backend=backend, **grid)

@@ -100,7 +100,7 @@ class DenseProducts(ABC):
 
 
 class ReplicatedWeights(DenseProducts):
-    """Every rank holds all of ``W``. ``T`` is cut over row axes; in 2D and Split-3D over one column axis, too.
+    """Every rank holds all of ``W``; ``T`` is cut over row axes and, in 2D and Split-3D, a column axis.
 
     Without a column axis, ``times`` and ``dT`` need no communication and ``dW`` one all-reduce of f·f' words
     over the row axes (never over replicas, which hold the same rows). With one, panels of ``T`` (of ``G`` in
@@ -110,7 +110,7 @@ class ReplicatedWeights(DenseProducts):
 
     def __init__(self, layout: Layout[Grid]) -> None:
         if len(layout.col_axes) > 1:
-            raise ValueError(f"replicated weights: columns cut over {layout.col_axes}, at most one axis can")
+            raise ValueError(f"replicated weights: one axis may cut the columns, not {layout.col_axes}")
         super().__init__(layout, layout, Layout(layout.grid, Cut(), Cut()))
         self.along_row = self.grid.along(*layout.col_axes)
         self.along_rows = self.grid.along(*layout.row_axes)

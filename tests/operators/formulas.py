@@ -146,7 +146,7 @@ def split_3d_parts(g, A, f):
 
 def words_3d_split(g, A, f):
     """nnz/(q l) and n f/(q l) within the layer, then (l-1)/l of n f/q² over the fiber (CAGNET IV-D1)."""
-    q, layers, i, j, _, rows, panels, width = split_3d_parts(g, A, f)
+    _, layers, i, j, _, rows, panels, width = split_3d_parts(g, A, f)
     sparse = sum(csr_words(A, rows, (first, last)) for s, first, last in panels if s != j)
     dense = sum((last - first) * width for s, first, last in panels if s != i)
     return sparse + dense + reduce_scatter(layers, (rows[1] - rows[0]) * width)
@@ -164,7 +164,7 @@ def adjoint_words_3d_split(g, A, f):
 
 
 def words_3d(g, A, f):
-    """All-gather of n f/(Gx Gy) over z, all-reduce of n f/(Gz Gy) over x (Plexus Algorithm 1, lines 2 and 4)."""
+    """All-gather of n f/(Gx Gy) over z, all-reduce of n f/(Gz Gy) over x (Plexus Alg. 1, lines 2 and 4)."""
     height = heights(A.shape[1], g.shape["x"])[g.coords["x"]]
     own = sizes(height, g.shape["z"])[g.coords["z"]]
     width = sizes(f, g.shape["y"])[g.coords["y"]]
