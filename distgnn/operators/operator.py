@@ -62,16 +62,28 @@ class DistSparse(ABC):
         asked = ",".join(f"{axis}={size}" for axis, size in sizes.items())
         return ArgumentError("grid", asked, f"not for algorithm {cls.name} on {ranks} ranks; {possible}")
 
-    @abstractmethod
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
         """``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.
 
         Unlike ``A @ H``, nothing is checked; ``out`` shares no memory with ``H``.
         """
+        T = out or DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
+        self._multiply(H, T)
+        return T
 
-    @abstractmethod
     def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
         """``Aᵀ G``; ``G`` in ``output_layout``, the result in ``input_layout``, in ``out`` if given."""
+        F = out or DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
+        self._multiply_adjoint(G, F)
+        return F
+
+    @abstractmethod
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
+        """``T = A H``."""
+
+    @abstractmethod
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        """``F = Aᵀ G``."""
 
     def __matmul__(self, H: DistDense) -> DistDense:
         """``A H``. Collective.
@@ -102,9 +114,6 @@ class DistSparse(ABC):
         """The operator of layer ``number``. It takes its input as layer ``number - 1`` leaves its output."""
         return self
 
-    def _result(self, layout: Layout[Grid], shape: Shape, out: DistDense | None) -> DistDense:
-        return DistDense.empty(layout, shape, self.dtype) if out is None else out
-
 
 class Adjoint(DistSparse):
     """``Aᵀ`` as an operator of its own; holds no data, and has no products with weights."""
@@ -122,11 +131,11 @@ class Adjoint(DistSparse):
     def layer(self, number: int) -> DistSparse:
         return self.forward.layer(number).T
 
-    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        return self.forward.multiply_adjoint(H, out)
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
+        self.forward._multiply_adjoint(H, T)
 
-    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
-        return self.forward.multiply(G, out)
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        self.forward._multiply(G, F)
 
     @property
     def T(self) -> DistSparse:

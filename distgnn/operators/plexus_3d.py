@@ -123,22 +123,18 @@ class Plexus3D(DistSparse):
             first.layers[key] = Plexus3D(self.grid, source, first=first, number=key)
         return first.layers[key]
 
-    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
         with self._plane_block(H) as room:
             F = H.block if not self.sharded else self.out.allgather_rows(H.block, self.shares, room)  # line 2
             summed.multiply(self.grid, self.contract, self.A, F, T.block)  # lines 3-4
-        return T
 
-    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
-        F = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         if self.sharded:
             with self._plane_block(F) as room:
                 local.spmm(self.plane.At, G.block, out=room)  # line 22
                 self.out.reduce_scatter_rows(room, self.shares, out=F.block)  # line 23
         else:
             summed.multiply(self.grid, self.out, self.plane.At, G.block, F.block)
-        return F
 
     def _plane_block(self, F: DistDense) -> AbstractContextManager[Any]:
         """Room for what all ranks along the third axis have of ``F``, where that is cut over it too."""

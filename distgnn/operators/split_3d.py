@@ -60,18 +60,14 @@ class Split3D(DistSparse):
         stages = [Panel(block(col_parts, s * layers + k), s, s, 0) for s in range(q)]
         self.plane = Summa(grid, source, block(row_parts[::layers], i), stages, block_size)
 
-    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
         partial = self._whole(H.block.shape[1])
         self.plane.multiply(H.block, partial)  # 2D SUMMA in layer k
         self.fiber.reduce_scatter_rows(partial, self.shares, out=T.block)
-        return T
 
-    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
-        B = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         whole = self.fiber.allgather_rows(G.block, self.shares, out=self._whole(G.block.shape[1]))
-        self.plane.multiply_adjoint(whole, B.block)
-        return B
+        self.plane.multiply_adjoint(whole, F.block)
 
     def _whole(self, width: int) -> Any:
         """Room for this rank's block of the product before it is scattered along the fiber."""

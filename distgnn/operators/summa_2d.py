@@ -77,15 +77,11 @@ class Summa2D(DistSparse):
             stages.append(Panel(columns, c, r, columns[0] - int(col_parts[r])))
         self.plane = Summa(grid, source, self.output_layout.row_range, stages, block_size)
 
-    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
         self.plane.multiply(H.block, T.block)
-        return T
 
-    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
-        B = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
-        self.plane.multiply_adjoint(G.block, B.block)
-        return B
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        self.plane.multiply_adjoint(G.block, F.block)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
@@ -174,17 +170,17 @@ class Summa:
         own = lambda k: H[self.panels[k].rows]  # noqa: E731
         return broadcast(self.grid, self.column, roots, own, shapes, H.dtype)
 
-    def multiply_adjoint(self, G: Any, B: Any) -> None:
-        """``B = Aᵀ G``. The sum of a panel travels while the next ones are multiplied."""
+    def multiply_adjoint(self, G: Any, F: Any) -> None:
+        """``F = Aᵀ G``. The sum of a panel travels while the next ones are multiplied."""
         rooms, lent = cycle(range(TUNING.sums_under_way)), deque[int]()
         with Sums(self.grid, self.column) as sums:
             for At_k, panel in zip(self.At.broadcast(), self.panels, strict=True):
                 if panel.r == self.column.rank:
-                    B_k = B[panel.rows]
+                    F_k = F[panel.rows]
                 else:
                     if len(lent) == TUNING.sums_under_way:
                         sums.finish(lent.popleft())
                     lent.append(panel.r)
                     shape = panel.width, G.shape[1]
-                    B_k = self.grid.workspace.take(f"partial panel {next(rooms)}", shape, G.dtype)
-                sums.start(local.spmm(At_k, G, out=B_k), panel.r)
+                    F_k = self.grid.workspace.take(f"partial panel {next(rooms)}", shape, G.dtype)
+                sums.start(local.spmm(At_k, G, out=F_k), panel.r)
