@@ -36,9 +36,8 @@ class Summa2D(DistSparse):
     which differ on a rectangular grid. The stages are the blocks of their common refinement, so that each has
     one owner on either side. Stages may be cut into narrower panels.
 
-    Aᵀ is not distributed a second time (Table II). Its product sends the transposed panels of A along the
-    row, and sums panels of the result up the column where ``H`` was sent down. For that a rank keeps its own
-    panels transposed too, from the first such product on (a symmetric matrix never needs them).
+    Aᵀ is not distributed a second time (Table II). Its product sends the transposed panels of A, which a rank
+    keeps from the first such product on, along the row, and sums panels of the result up the column.
 
     Cost per product and rank: the row's panels of A but the own ones, about nnz/pr non-zeros (an index and a
     value each, and each panel's row pointers), and n f/pc words of ``H``, less the own block; a message for

@@ -1,9 +1,7 @@
-"""Dense products with the weights: ``Z = T W``, ``dT = G Wᵀ`` and ``dW = Tᵀ G`` for every way the operands
-are cut.
+"""Dense products with the weights: ``Z = T W``, ``dT = G Wᵀ`` and ``dW = Tᵀ G`` for every cut of the operands.
 
 CAGNET sections IV-A4, IV-B4, IV-C (Algorithm 3, second phase) and IV-D with replicated weights; Plexus
-Algorithm 1 with weights cut over a plane of the grid and once more over the third axis. The sparse products
-know nothing of weights.
+Algorithm 1 with weights cut over a plane of the grid and once more over the third axis.
 """
 
 from __future__ import annotations
