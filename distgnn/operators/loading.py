@@ -25,15 +25,15 @@ def load(grid: Grid, source: BlockSource, windows: Sequence[tuple[Range, Range]]
         return pack(grid, source.dtype, lambda: (source.block(*window) for window in windows))
     # Inside, only ranks that read together communicate, and they leave together.
     with grid.on_node((source.key, windows)) as readers, grid.world.together():
-        blocks = [source.assemble(*window, grid.backend, readers) for window in windows]
-    return blocks
+        return [source.assemble(*window, grid.backend, readers) for window in windows]
+    raise AssertionError("unreachable: together() raises")
 
 
 def pack(grid: Grid, dtype: Any, read: Callable[[], Iterable[Any]]) -> list[CSR]:
     """The SciPy blocks that ``read`` gives. Collective: an error on one rank is raised on all."""
     with grid.world.together():
-        blocks = [CSR.from_scipy(block, grid.backend, dtype) for block in read()]
-    return blocks
+        return [CSR.from_scipy(block, grid.backend, dtype) for block in read()]
+    raise AssertionError("unreachable: together() raises")
 
 
 def cut_columns(A: CSR, widths: Sequence[int], backend: Backend) -> list[CSR]:

@@ -38,8 +38,8 @@ class Plane:
     def At(self) -> CSR:
         """The shard, transposed where it is. Collective."""
         with self.grid.world.together():
-            At = self.A.transposed(self.grid.backend)
-        return At
+            return self.A.transposed(self.grid.backend)
+        raise AssertionError("unreachable: together() raises")
 
 
 class Plexus3D(DistSparse):

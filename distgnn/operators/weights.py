@@ -1,4 +1,4 @@
-"""Dense products with the weights: ``Z = T W``, ``dT = G Wᵀ`` and ``dW = Tᵀ G`` for every cut of the operands.
+"""Dense products with the weights: ``Z = T W``, ``dT = G Wᵀ`` and ``dW = Tᵀ G`` for any cut of the operands.
 
 CAGNET sections IV-A4, IV-B4, IV-C (Algorithm 3, second phase) and IV-D with replicated weights; Plexus
 Algorithm 1 with weights cut over a plane of the grid and once more over the third axis.
