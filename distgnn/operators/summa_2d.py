@@ -50,7 +50,8 @@ class Summa2D(DistSparse):
             default even.
         inner_parts: partition of A's columns into pc blocks; default even, equal to ``col_parts`` on a square
             grid.
-        block_size: columns of a panel of A at most (b of Algorithm 3); default: see :class:`Summa`.
+        block_size: columns of a panel of A at most (b of Algorithm 3); default: whole stages. Narrow panels
+            take less memory, but each costs a pass over the product, so that whole stages are fastest.
     """
 
     name = "2d"
@@ -105,9 +106,9 @@ class Panel(NamedTuple):
     def rows(self) -> slice:
         return slice(self.top, self.top + self.width)
 
-    def cut(self, count: int) -> list[Panel]:
-        """This many panels of about equal width, or as many as there are columns; one at least."""
-        bounds = partition(self.width, max(min(count, self.width), 1)).tolist()
+    def cut(self, width: int) -> list[Panel]:
+        """Panels of this width at most, about equal; one at least."""
+        bounds = partition(self.width, max(-(-self.width // max(width, 1)), 1)).tolist()
         first = self.columns[0]
         return [Panel((first + a, first + b), self.c, self.r, self.top + a) for a, b in pairwise(bounds)]
 
@@ -119,9 +120,7 @@ class Summa:
         grid: has the axes ``rows`` and ``cols``.
         source: gives the blocks of A; rows: those of this rank.
         stages: blocks of columns with one owner on either side, the same on all ranks of the plane.
-        block_size: columns of a panel at most. By default a stage is cut into a few panels where its rows
-            have many non-zeros (``TUNING.panel_nonzeros``, ``most_panels``): nothing hides the product with
-            the last panel, but each costs a pass over the product.
+        block_size: columns of a panel at most; None for whole stages.
     """
 
     def __init__(
@@ -131,23 +130,17 @@ class Summa:
             raise ArgumentError("block_size", block_size, "must be positive")
         self.grid, self.row, self.column = grid, grid.along("cols"), grid.along("rows")
         mine = [stage for stage in stages if stage.c == self.row.rank]
-        blocks = dict(zip(mine, load(grid, source, [(rows, stage.columns) for stage in mine]), strict=True))
-        usual = self._panels_per_stage(blocks)
-        cut = {stage: stage.cut(-(-stage.width // block_size) if block_size else usual) for stage in stages}
+        blocks = load(grid, source, [(rows, stage.columns) for stage in mine])
+        cut = {stage: stage.cut(block_size or stage.width) for stage in stages}
         held: dict[Panel, CSR] = {}
-        for stage in mine:
+        for stage in reversed(mine):
             widths = [panel.width for panel in cut[stage]]
-            held |= zip(cut[stage], cut_columns(blocks.pop(stage), widths, grid.backend), strict=True)
+            held |= zip(cut[stage], cut_columns(blocks.pop(), widths, grid.backend), strict=True)
         # the first panel of each stage, then the second: several owners send at a time
         turns = zip_longest(*cut.values())
         self.panels = [panel for turn in turns for panel in turn if panel is not None]
         own = {k: held[panel] for k, panel in enumerate(self.panels) if panel in held}
         self.A = SparsePanels(grid, self.row, [panel.c for panel in self.panels], own)
-
-    def _panels_per_stage(self, blocks: dict[Panel, CSR]) -> int:
-        own = sum(A.nnz for A in blocks.values()), sum(A.shape[0] for A in blocks.values())
-        nonzeros, rows = np.sum(self.grid.world.gather_objects(own), axis=0)
-        return max(min(int(nonzeros / max(rows, 1) / TUNING.panel_nonzeros), TUNING.most_panels), 1)
 
     @cached_property
     def At(self) -> SparsePanels:
