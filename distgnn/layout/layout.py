@@ -79,9 +79,11 @@ class Layout(Generic[G]):
 
     def same(self, other: Layout[G], shape: tuple[int, int]) -> bool:
         """Do both cut a matrix of ``shape`` alike? All ranks get the same answer, without communication."""
-        if self.grid is not other.grid or not self.rows.same(other.rows, self.grid, shape[0]):
-            return False
-        return self.cols.same(other.cols, self.grid, shape[1])
+        return self is other or (
+            self.grid is other.grid
+            and self.rows.same(other.rows, self.grid, shape[0])
+            and self.cols.same(other.cols, self.grid, shape[1])
+        )
 
     def words(self) -> str:
         """For messages: the axes that cut rows and columns."""

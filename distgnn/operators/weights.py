@@ -115,6 +115,9 @@ class ReplicatedWeights(DenseProducts):
 
     def _broadcast(self, X: DistDense) -> Iterator[tuple[int, slice, Any]]:
         """The column blocks of ``X``, each on all ranks of the row: number, columns and block."""
+        if self.along_row.size == 1:
+            yield 0, slice(0, X.shape[1]), X.block
+            return
         columns = X.layout.cols.vector(self.grid, X.shape[1]).tolist()
         roots = range(self.along_row.size)
         shapes = [(X.block.shape[0], width) for width in np.diff(columns).tolist()]
