@@ -133,7 +133,7 @@ class Origins:
         """
         text = str(error)
         if isinstance(error, ArgumentError):
-            value = "" if error.value is None else f" {error.value}"
+            value = "" if error.value is None or error.value is True else f" {error.value}"
             text = f"--{error.argument.replace('_', '-')}{value}: {error.problem}"
         name = text.partition(" ")[0].rstrip(":").removeprefix("--")
         source = self.sources.get(name)

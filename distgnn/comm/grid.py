@@ -13,7 +13,7 @@ from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.workspace import Workspace
 from distgnn.comm.group import Comm
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError, UserError
 from distgnn.layout import Axes
 
 
@@ -31,14 +31,13 @@ class Grid(Axes):
     Attributes:
         node: the lowest rank on this rank's node; ranks with equal ``node`` read files together (see
             :meth:`on_node`). A test may set it, to have several nodes on one machine.
-        overlap: panels of products on this grid travel while others are multiplied, and sums of row blocks
-            likewise (results do not depend on it).
-        block_rows: rows of the blocks in which products are summed over ranks (see ``reduction.py``); None
-            for a default by size.
+        overlap: panels and sums of row blocks travel while others are multiplied; results do not change.
+        block_rows: rows of the blocks in which products are summed over ranks (see ``operators/summed.py``);
+            None for a default by size.
         workspace: the buffers that products and networks on this grid use again.
 
     Raises:
-        UserError: the sizes do not multiply to the number of ranks.
+        UserError: the sizes do not multiply to the number of ranks, or ranks move arrays in different ways.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Grid(Axes):
         if math.prod(axes.values()) != size or min(axes.values()) < 1:
             sizes = " x ".join(f"{name}={count}" for name, count in axes.items())
             raise UserError(
-                f"grid {sizes}: its axes must be positive and multiply to the {size} ranks of this run"
+                f"grid {sizes}: axes must be positive and multiply to the {size} ranks of this run"
             )
         comm = comm.Dup()  # messages of ours never meet messages of the caller's
         self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
@@ -64,24 +63,22 @@ class Grid(Axes):
         self.workspace = Workspace(self.backend)
         self.world = Comm(comm, self.backend, "world")
         self._along: dict[tuple[str, ...], Comm] = {(): Comm(MPI.COMM_SELF, self.backend, "self")}
-        ways = self.world.gather_objects((self.backend.name, self.world.direct))
+        self._check_ways()
+
+    def _check_ways(self) -> None:
+        """Raise UserError unless all ranks move arrays in the same way."""
+        ways = self.world.gather_objects(self.backend.name + ("" if self.world.direct else ", staged"))
         if len(set(ways)) > 1:
-            told = "; ".join(
-                f"rank {rank}: {name}{'' if direct else ', staged'}"
-                for rank, (name, direct) in enumerate(ways)
-            )
-            raise UserError(
-                f"all ranks must move arrays the same way; choose with --backend and DISTGNN_CUDA_AWARE ({told})"
-            )
+            told = "; ".join(f"rank {rank}: {way}" for rank, way in enumerate(ways))
+            problem = f"all ranks must move arrays the same way; set it and DISTGNN_CUDA_AWARE alike ({told})"
+            raise ArgumentError("backend", self.backend.name, problem)
 
     def __repr__(self) -> str:
         return f"Grid({', '.join(f'{name}={count}' for name, count in self.shape.items())})"
 
     def along(self, *axes: str) -> Comm:
         """The ranks that differ from this one only in ``axes``, numbered by their coordinates there, the
-        first axis slowest.
-
-        Collective over the grid the first time it is asked for, except ``along()``, which is this rank alone.
+        first axis slowest. Collective over the grid the first time, but for ``along()``: this rank alone.
         """
         if axes not in self._along:
             others = [axis for axis in self.shape if axis not in axes]
@@ -90,9 +87,7 @@ class Grid(Axes):
         return self._along[axes]
 
     def along_on_host(self, *axes: str) -> Comm:
-        """The group of :meth:`along`, to move host arrays whatever the backend of the grid. Collective like
-        it.
-        """
+        """The group of :meth:`along`, to move host arrays whatever the grid's backend. Collective like it."""
         if not self.backend.on_device:
             return self.along(*axes)
         key = ("on host", *axes)
@@ -104,9 +99,9 @@ class Grid(Axes):
 
     @contextmanager
     def on_node(self, wanted: Any) -> Iterator[Comm]:
-        """The ranks of this node that give the same small Python object, as a group that moves host arrays
-        while the context lasts. Collective; whoever leaves it by an exception must do so with all of the
-        group.
+        """The ranks of this node that give the same small Python object, as a group that moves host arrays.
+
+        Collective; whoever leaves the context by an exception must do so with all of the group.
         """
         asked = self.world.gather_objects((self.node, wanted))
         group: MPI.Intracomm = self.world.mpi.Split(color=asked.index(asked[self.rank]), key=self.rank)  # type: ignore[assignment]
@@ -116,9 +111,9 @@ class Grid(Axes):
             group.Free()
 
     def free(self) -> None:
-        """Give the grid's communicators back to MPI, which has room for about two thousand. Collective; the
-        grid, and the matrices on it, can't be used afterwards. A program with a handful of grids needs not
-        care.
+        """Give the grid's communicators back to MPI, which has room for about two thousand. Collective.
+
+        The grid, and the matrices on it, can't be used afterwards. Programs with a few grids need not care.
         """
         for axes, comm in self._along.items():
             if axes:

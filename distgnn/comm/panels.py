@@ -1,4 +1,4 @@
-"""Panels: the blocks that ranks of a group broadcast to each other, stage by stage.
+"""Panels: parts of the blocks that ranks of a group broadcast to each other, stage by stage.
 
 An algorithm iterates over panels and never sees buffers. How they travel is decided in ``relay.py``; where
 the grid says so, they do while the algorithm multiplies others.
@@ -21,38 +21,33 @@ def broadcast(
     grid: Grid, comm: Comm, roots: Sequence[int], own: Callable[[int], Any],
     shapes: Sequence[tuple[int, int]], dtype: Any, turns: Sequence[int] | None = None, pieces: int = 1,
 ) -> Iterator[Any]:  # fmt: skip
-    """For each stage ``own(stage)`` of its root, on every rank of ``comm``; valid until the next is asked
-    for.
+    """For each stage ``own(stage)`` of its root, on all ranks of ``comm``; valid until the next is asked for.
 
     Args:
         roots: the rank that has each stage's panel; shapes: of the panels; both the same on all ranks.
         own: the panel of a stage of which this rank is the root, C-contiguous.
-        turns: the stages in the order in which this rank takes them (see ``relay.py``); default: as they
-            come.
+        turns: the stages in the order in which this rank takes them (see ``relay.py``).
         pieces: as many times the usual number of panels under way, where panels are as many times smaller.
     """
-    away = [math.prod(shape) for root, shape in zip(roots, shapes, strict=True) if root != comm.rank]
-    most = max(away, default=0)
+    sizes = [math.prod(shape) for shape in shapes]
+    most = max((size for size, root in zip(sizes, roots, strict=True) if root != comm.rank), default=0)
 
     def panel(stage: int, buffer: int) -> Any:
         if roots[stage] == comm.rank:
             return own(stage)
         room = grid.workspace.take(f"panel {buffer}", (most,), dtype)
-        return room[: math.prod(shapes[stage])].reshape(shapes[stage])
+        return room[: sizes[stage]].reshape(shapes[stage])
 
     turns = range(len(roots)) if turns is None else turns
     return iter(Relay(comm, roots, turns, panel, overlap=grid.overlap, buffers=TUNING.relay_buffers * pieces))
 
 
 class SparsePanels:
-    """CSR panels of a stationary sparse matrix; which rank has which is agreed on once, at construction
-    (collective).
+    """CSR panels of a stationary sparse matrix. Ranks agree on who has which at construction (collective).
 
     Args:
-        grid: says whether panels travel ahead.
-        comm: the group that shares the panels.
-        roots: the owner of each stage's panel.
-        mine: this rank's panels by stage.
+        grid: says whether panels travel ahead; comm: the group that shares the panels.
+        roots: the owner of each stage's panel; mine: this rank's panels by stage.
     """
 
     def __init__(self, grid: Grid, comm: Comm, roots: Sequence[int], mine: Mapping[int, CSR]) -> None:
@@ -60,26 +55,18 @@ class SparsePanels:
         headers = comm.gather_objects({stage: panel.header() for stage, panel in self.mine.items()})
         self.headers = [headers[root][stage] for stage, root in enumerate(self.roots)]
         self.words = [CSR.count(shape, nnz) for shape, nnz, _, _ in self.headers]
-        away = [
-            CSR.nbytes(*header)
-            for header, root in zip(self.headers, self.roots, strict=True)
-            if root != comm.rank
-        ]
+        away = [CSR.nbytes(*self.headers[k]) for k, root in enumerate(self.roots) if root != comm.rank]
         self.most = max(away, default=0)
         # One object per stage and buffer for good, though they share memory: what a kernel plans for a block
         # is kept with it.
         self.received: dict[tuple[int, int], CSR] = {}
 
     def broadcast(self) -> Iterator[CSR]:
-        """The panel of each stage, one after another, on every rank of the group; valid until the next one is
-        asked for.
-        """
+        """The panel of each stage on every rank of the group; valid until the next one is asked for."""
         panels: dict[int, CSR] = {}
 
         def panel(stage: int, buffer: int) -> Any:
-            panels[stage] = (
-                self.mine[stage] if self.roots[stage] == self.comm.rank else self._into(stage, buffer)
-            )
+            panels[stage] = self.mine[stage] if stage in self.mine else self._into(stage, buffer)
             return panels[stage].buffer
 
         relay = Relay(self.comm, self.roots, range(len(self.roots)), panel, self.words, self.grid.overlap)
@@ -87,12 +74,9 @@ class SparsePanels:
             yield panels.pop(stage)
 
     def _into(self, stage: int, buffer: int) -> CSR:
-        """The block of a stage in one of the buffers."""
+        """The panel of a stage in one of the buffers."""
         room = self.grid.workspace.take(f"sparse panel {buffer}", (self.most,), "uint8")
         known = self.received.get((stage, buffer))
         if known is None or self.grid.backend.address(known.buffer) != self.grid.backend.address(room):
             known = self.received[stage, buffer] = CSR(*self.headers[stage], room)
         return known
-
-
-__all__ = ["SparsePanels", "broadcast"]

@@ -62,6 +62,11 @@ class Sums:
             self.streams[root] = _Stream(self.grid, self.group, root, self.matrix)
         self.streams[root].start(array.reshape(-1))
 
+    def finish(self, root: int | None) -> None:
+        """Until all that was started with this root is complete; its arrays may then be used again."""
+        if root in self.streams:
+            self.streams[root].finish()
+
 
 class _Stream:
     """The sums with one root: each chunk begins after those before it, a few are under way."""

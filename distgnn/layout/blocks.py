@@ -8,6 +8,7 @@ ever padded.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,8 +16,7 @@ Range = tuple[int, int]
 
 
 def partition(n: int, parts: int) -> np.ndarray:
-    """Partition vector of ``n`` into ``parts`` blocks whose sizes differ by at most one; block i is [i
-    n/parts, (i+1) n/parts).
+    """Partition vector of ``n`` into ``parts`` blocks of about equal size: block i begins at i n/parts.
 
     ``partition(n, a * b)[::b]`` equals ``partition(n, a)``: cutting once more refines, it never moves a
     boundary.
@@ -36,20 +36,21 @@ def as_partition(vector: Sequence[int] | np.ndarray | None, n: int, parts: int) 
         return partition(n, parts)
     checked = np.asarray(vector, dtype=np.int64)
     if checked.shape != (parts + 1,):
-        raise ValueError(
-            f"a partition into {parts} blocks needs {parts + 1} boundaries, got shape {checked.shape}"
-        )
+        raise ValueError(f"a partition into {parts} blocks has {parts + 1} boundaries, not {checked.shape}")
     if checked[0] != 0 or checked[-1] != n or np.any(np.diff(checked) < 0):
         raise ValueError(f"a partition vector must rise from 0 to {n}, got {checked.tolist()[:8]}…")
     return checked
 
 
 def nested(outer: np.ndarray, parts: int) -> np.ndarray:
-    """Every block of ``outer`` cut evenly into ``parts``: a vector of ``parts * (len(outer) - 1)`` blocks,
-    outer block major.
-    """
-    pieces = [outer[i] + partition(int(outer[i + 1] - outer[i]), parts)[:-1] for i in range(len(outer) - 1)]
-    return np.concatenate([*pieces, outer[-1:]]).astype(np.int64)
+    """Every block of ``outer`` cut evenly into ``parts``: a vector of ``parts * (len(outer) - 1)`` blocks."""
+    cut = [first + partition(int(last - first), parts)[:-1] for first, last in pairwise(outer)]
+    return np.concatenate([*cut, outer[-1:]]).astype(np.int64)
+
+
+def within(vector: np.ndarray, outer: int, parts: int) -> np.ndarray:
+    """How block ``outer`` is cut by a vector that has ``parts`` blocks in each: a partition vector of it."""
+    return vector[outer * parts : (outer + 1) * parts + 1] - vector[outer * parts]
 
 
 def refine(first: np.ndarray, second: np.ndarray) -> list[Range]:

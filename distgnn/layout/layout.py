@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from distgnn.layout.axes import Axes
 from distgnn.layout.blocks import Range, as_partition, block
+
+G = TypeVar("G", bound=Axes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +37,10 @@ class Cut:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
-    """How a dense matrix is cut: rows over some grid axes, columns over others, copies along the axes in
-    neither.
-    """
+class Layout(Generic[G]):
+    """How a dense matrix is cut: rows over some grid axes, columns over others, copies along the rest."""
 
-    grid: Any  # Axes here; a Grid, which has them, for matrices
+    grid: G
     rows: Cut
     cols: Cut
 
@@ -77,10 +77,14 @@ class Layout:
         cut = {*self.rows.axes, *self.cols.axes}
         return all(self.grid.coords[axis] == 0 for axis in self.grid.shape if axis not in cut)
 
-    def same(self, other: Layout, shape: tuple[int, int]) -> bool:
-        """Do both cut a matrix of ``shape`` alike? Every rank gets the same answer without communication."""
-        return (
+    def same(self, other: Layout[G], shape: tuple[int, int]) -> bool:
+        """Do both cut a matrix of ``shape`` alike? All ranks get the same answer, without communication."""
+        return self is other or (
             self.grid is other.grid
             and self.rows.same(other.rows, self.grid, shape[0])
             and self.cols.same(other.cols, self.grid, shape[1])
         )
+
+    def words(self) -> str:
+        """For messages: the axes that cut rows and columns."""
+        return f"rows over ({', '.join(self.row_axes)}), columns over ({', '.join(self.col_axes)})"

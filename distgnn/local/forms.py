@@ -1,9 +1,9 @@
-"""Dense products in every form that BLAS knows, and which is fastest for a shape (Plexus section 5.3).
+"""Dense products in every form that BLAS knows (Plexus section 5.3).
 
 ``C = A B`` is *NN* where both operands lie in memory row by row, *TN* where A lies column by column, and so
-on; *reversed* is ``C = (Bᵀ Aᵀ)ᵀ``. The numbers are the same up to rounding, the speed of a BLAS is not: on
-one machine Plexus found the gradient of the weights far slower as Hᵀ Q than as (Qᵀ H)ᵀ. An operand that lies
-the other way is copied first, which is part of the price.
+on; *reversed* is ``C = (Bᵀ Aᵀ)ᵀ``. The results differ by rounding only, the speed of a BLAS by more: Plexus
+found the gradient of the weights far slower as Hᵀ Q than as (Qᵀ H)ᵀ on one machine. An operand that lies the
+other way is copied first.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ class Form:
             xp.matmul(A, B, out=out)
 
     def lay(self, xp: Any, B: Array) -> Array:
-        """The second operand as :meth:`multiply` uses it, worth doing once where it is multiplied several
-        times.
-        """
+        """The second operand as :meth:`multiply` uses it; done once where it is multiplied several times."""
         return _laid(xp, B, self.b)
 
 

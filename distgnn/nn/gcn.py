@@ -237,7 +237,8 @@ class GCN:
 
 def collect(Y: DistDense) -> np.ndarray:
     """A global matrix, small enough for every rank, as a NumPy array on all of them. Collective."""
-    return Y.grid.world.share(gather(Y))
+    whole: Any = gather(Y)  # on rank 0
+    return Y.grid.world.share(whole)
 
 
 def assign(Y: DistDense, whole: np.ndarray) -> None:

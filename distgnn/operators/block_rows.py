@@ -69,11 +69,11 @@ class BlockRows(DistSparse):
         self.column = grid.along("rows")
         self.stages = self.share(grid, parts)
 
-    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        return self._block_row(self.A, H, self._result(self.output_layout, (self.shape[0], H.shape[1]), out))
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
+        self._block_row(self.A, H, T)
 
-    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
-        return self._block_row(self.At, G, self._result(self.input_layout, (self.shape[1], G.shape[1]), out))
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        self._block_row(self.At, G, F)
 
     def _read(self) -> Iterator[Any]:
         """The blocks of A of this rank's stages, one after another. Local to a rank."""

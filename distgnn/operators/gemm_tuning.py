@@ -1,6 +1,4 @@
-"""Which form of a dense product is fastest for a shape (Plexus section 5.3; the forms are in
-``local/forms.py``).
-"""
+"""Which form of a dense product is fastest for a shape (Plexus section 5.3; forms: ``local/forms.py``)."""
 
 from __future__ import annotations
 
@@ -9,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from distgnn import local
 from distgnn.arrays.backend import Backend
 from distgnn.comm.group import Comm
 from distgnn.local.forms import FORMS, Array, Form, as_given
 
-#: Multiplications and additions of a trial on the host and on a GPU: milliseconds. Taller operands are cut to
-#: it.
+#: Multiplications and additions of a trial on the host and on a GPU: milliseconds. Taller operands are cut.
 TRIAL = {False: 3e8, True: 3e11}
 ROUNDS = 3
 # of the seconds of the form in which the operands come: others must do better, or noise would choose
@@ -24,13 +22,13 @@ GAIN = 0.9
 def fastest(
     backend: Backend, world: Comm, m: int, k: int, n: int, trans_a: bool, trans_b: bool, dtype: Any
 ) -> Form:
-    """The form in which this rank's (m, k) times (k, n) should be multiplied, the same on all ranks:
-    rounding, and with it copies of the same numbers, must not differ between them. Collective.
+    """The form in which this rank's (m, k) times (k, n) should be multiplied. Collective.
 
-    A product counts as long as it takes the slowest rank; shapes may differ between ranks.
+    It is the same on all ranks: rounding, and with it copies of the same numbers, must not differ between
+    them. A product counts as long as it takes the slowest rank; shapes may differ between ranks.
     """
     usual = as_given(trans_a, trans_b)
-    # of the longer of m and k, along nodes
+    # of the longer of m and k, which is along nodes
     most = max(int(TRIAL[backend.on_device] / max(2 * m * k * n / max(m, k), 1)), 1)
     m, k = (min(m, most), k) if m >= k else (m, min(k, most))
     A, B = (_operand(backend, shape, trans, dtype) for shape, trans in (((m, k), trans_a), ((k, n), trans_b)))
@@ -56,8 +54,6 @@ def _operand(backend: Backend, shape: tuple[int, int], transposed: bool, dtype: 
 
 
 def _seconds(backend: Backend, form: Form, A: Array, B: Array, out: Array) -> float:
-    from distgnn import local
-
     backend.synchronize()
     start = time.perf_counter()
     local.gemm(A, B, out=out, form=form)  # in pieces where products are

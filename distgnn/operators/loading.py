@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
+import scipy.sparse as sp
+
+from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.layout import Range
@@ -30,3 +34,11 @@ def pack(grid: Grid, dtype: Any, read: Callable[[], Iterable[Any]]) -> list[CSR]
     with grid.world.together():
         return [CSR.from_scipy(block, grid.backend, dtype) for block in read()]
     raise AssertionError("unreachable: together() raises")
+
+
+def cut_columns(A: CSR, widths: Sequence[int], backend: Backend) -> list[CSR]:
+    """The columns of A in blocks of their own of these widths."""
+    if len(widths) == 1:
+        return [A]
+    columns, bounds = sp.csc_array(A.to_scipy()), pairwise(accumulate(widths, initial=0))
+    return [CSR.from_scipy(columns[:, first:last], backend) for first, last in bounds]

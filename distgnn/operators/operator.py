@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 import numpy as np
 
 from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
-from distgnn.errors import ArgumentError, UserError
+from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
 from distgnn.operators.dense import DistDense
 from distgnn.operators.sources import BlockSource
@@ -33,26 +34,20 @@ class DistSparse(ABC):
 
     name: str
     axes: tuple[str, ...]
-    input_layout: Layout
-    output_layout: Layout
+    input_layout: Layout[Grid]
+    output_layout: Layout[Grid]
     weights: DenseProducts
     _adjoint: DistSparse | None = None
 
     def __init__(self, grid: Grid, source: BlockSource) -> None:
-        if tuple(grid.shape) != self.axes:
-            raise UserError(
-                f"algorithm {self.name} needs a grid with the axes {', '.join(self.axes)}; got {grid}"
-            )
-        if grid.shape not in self.grids(grid.size):
-            raise self.no_grid(" ".join(f"{axis}={size}" for axis, size in grid.shape.items()), grid.size)
+        if tuple(grid.shape) != self.axes or grid.shape not in self.grids(grid.size):
+            raise self.no_grid(grid.shape, grid.size)
         self.grid, self.source = grid, source
         self.shape: Shape = (int(source.shape[0]), int(source.shape[1]))
         self.dtype, self.symmetric = np.dtype(source.dtype), bool(source.symmetric)
         kinds = grid.world.gather_objects((self.shape, str(self.dtype), self.symmetric))
         if len(set(kinds)) > 1:
-            raise ValueError(
-                f"the ranks hold blocks of different matrices (shape, dtype, symmetric): {kinds}"
-            )
+            raise ValueError(f"ranks hold different matrices (shape, dtype, symmetric): {kinds}")
 
     @staticmethod
     @abstractmethod
@@ -60,23 +55,35 @@ class DistSparse(ABC):
         """The grids of this many ranks that the algorithm can use, the best first."""
 
     @classmethod
-    def no_grid(cls, asked: str, ranks: int) -> UserError:
-        """The error that names the grids this algorithm can use instead of the one asked for."""
+    def no_grid(cls, sizes: Mapping[str, int], ranks: int) -> ArgumentError:
+        """The error that names the grids this algorithm can use instead of the one with these sizes."""
         listed = "; ".join("x".join(str(size) for size in grid.values()) for grid in cls.grids(ranks))
-        axes = " x ".join(cls.axes)
-        problem = f"not a grid for algorithm {cls.name} on {ranks} ranks; possible ({axes}): {listed}"
-        return ArgumentError("grid", asked, problem)
+        possible = f"possible ({' x '.join(cls.axes)}): {listed}"
+        asked = ",".join(f"{axis}={size}" for axis, size in sizes.items())
+        return ArgumentError("grid", asked, f"not for algorithm {cls.name} on {ranks} ranks; {possible}")
 
-    @abstractmethod
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        """``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` where that is given.
+        """``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.
 
         Unlike ``A @ H``, nothing is checked; ``out`` shares no memory with ``H``.
         """
+        T = out or DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
+        self._multiply(H, T)
+        return T
 
-    @abstractmethod
     def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
         """``Aᵀ G``; ``G`` in ``output_layout``, the result in ``input_layout``, in ``out`` if given."""
+        F = out or DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
+        self._multiply_adjoint(G, F)
+        return F
+
+    @abstractmethod
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
+        """``T = A H``."""
+
+    @abstractmethod
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        """``F = Aᵀ G``."""
 
     def __matmul__(self, H: DistDense) -> DistDense:
         """``A H``. Collective.
@@ -89,7 +96,7 @@ class DistSparse(ABC):
         if H.shape[0] != self.shape[1]:
             raise ValueError(f"{self.name}: shapes {self.shape} and {H.shape} don't multiply")
         if not H.layout.same(self.input_layout, H.shape):
-            cut, needed = _words(H.layout), _words(self.input_layout)
+            cut, needed = H.layout.words(), self.input_layout.words()
             raise ValueError(f"{self.name}: H is cut over {cut}, this operator needs {needed}")
         if H.dtype != self.dtype:
             raise ValueError(f"{self.name}: A holds {self.dtype}, H holds {H.dtype}; convert one of them")
@@ -104,23 +111,15 @@ class DistSparse(ABC):
         return self._adjoint
 
     def layer(self, number: int) -> DistSparse:
-        """The operator of layer ``number``: its ``input_layout`` is how the layer before leaves its output."""
+        """The operator of layer ``number``. It takes its input as layer ``number - 1`` leaves its output."""
         return self
-
-    def _result(self, layout: Layout, shape: Shape, out: DistDense | None) -> DistDense:
-        return DistDense.empty(layout, shape, self.dtype) if out is None else out
-
-
-def _words(layout: Layout) -> str:
-    return f"rows over ({', '.join(layout.row_axes)}), columns over ({', '.join(layout.col_axes)})"
 
 
 class Adjoint(DistSparse):
     """``Aᵀ`` as an operator of its own; holds no data, and has no products with weights."""
 
     def __init__(self, forward: DistSparse) -> None:
-        self.forward = forward
-        self.name = f"{forward.name} transposed"
+        self.forward, self.name = forward, f"{forward.name} transposed"
         self.grid, self.dtype, self.symmetric = forward.grid, forward.dtype, forward.symmetric
         self.shape = (forward.shape[1], forward.shape[0])
         self.input_layout, self.output_layout = forward.output_layout, forward.input_layout
@@ -132,11 +131,11 @@ class Adjoint(DistSparse):
     def layer(self, number: int) -> DistSparse:
         return self.forward.layer(number).T
 
-    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        return self.forward.multiply_adjoint(H, out)
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
+        self.forward._multiply_adjoint(H, T)
 
-    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
-        return self.forward.multiply(G, out)
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        self.forward._multiply(G, F)
 
     @property
     def T(self) -> DistSparse:

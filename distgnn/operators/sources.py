@@ -1,7 +1,7 @@
 """Block sources answer one question: what stands in these rows and columns?
 
-There is one for a whole matrix in memory, one for pieces that a rank already holds, and (in ``store/``) one
-for a sharded file. Every distributed operator is built from one.
+There is one for a whole matrix in memory, one for the parts of it that a rank holds already, and (in
+``store/``) one for a sharded file. Every distributed operator is built from one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from distgnn.layout import Range
 
 
 class BlockSource(Protocol):
-    """Where the blocks of a sparse matrix come from. ``symmetric`` promises A == Aᵀ to the last bit; a source
-    that knows may also have ``nnz``, the non-zeros of all of the matrix.
+    """Where the blocks of a sparse matrix come from. ``symmetric`` promises A == Aᵀ to the last bit.
+
+    A source that knows may also have ``nnz``, the non-zeros of the whole matrix.
     """
 
     shape: Shape
@@ -42,8 +43,8 @@ class SharedSource(BlockSource, Protocol):
         ...
 
     def assemble(self, rows: Range, cols: Range, backend: Backend, readers: Comm) -> CSR:
-        """The block on ``backend``'s device. Collective over ``readers``, who all want these rows and columns
-        of this matrix; an error is raised on all of them.
+        """The block on ``backend``'s device. Collective over ``readers``, who all want this block of this
+        matrix; an error is raised on all of them.
         """
         ...
 
@@ -51,9 +52,8 @@ class SharedSource(BlockSource, Protocol):
 class MatrixSource:
     """A whole SciPy matrix, held by every rank: for tests, small graphs and research code.
 
-    Args:
-        matrix: anything SciPy turns into CSR; duplicates are summed.
-        dtype: float32 or float64; default: the matrix's own, or float32 for integers.
+    ``matrix`` is anything SciPy turns into CSR; duplicates are summed. ``dtype`` is float32 or float64, by
+    default the matrix's own, or float32 for integers.
     """
 
     def __init__(self, matrix: Any, dtype: Any = None) -> None:
@@ -70,31 +70,26 @@ class MatrixSource:
 
 
 class LocalBlocks:
-    """The pieces of a matrix that this rank holds already; asking for anything outside one of them is an
-    error.
+    """The pieces of a matrix that this rank holds already; it can't be asked for anything else.
 
     Args:
         shape: of the global matrix.
         pieces: ``(rows, cols, csr)`` triples: global ranges and the SciPy matrix that stands there.
         symmetric: promise that the global matrix equals its transpose exactly, so that no Aᵀ is needed.
-        dtype: of the values, the same on every rank; a rank that holds no piece can't infer it.
+        dtype: of the values, the same on every rank; a rank that holds nothing must give it.
     """
 
     def __init__(
-        self,
-        shape: Shape,
-        pieces: Sequence[tuple[Range, Range, Any]],
-        symmetric: bool = False,
+        self, shape: Shape, pieces: Sequence[tuple[Range, Range, Any]], symmetric: bool = False,
         dtype: Any = None,
-    ) -> None:
-        self.shape = shape
-        self.symmetric = symmetric
+    ) -> None:  # fmt: skip
+        if dtype is None and not pieces:
+            raise ValueError("a rank that holds no piece of the matrix must be told its dtype")
+        self.shape, self.symmetric = shape, symmetric
         self.pieces = [(rows, cols, sp.csr_array(csr)) for rows, cols, csr in pieces]
         for rows, cols, csr in self.pieces:
             if csr.shape != (rows[1] - rows[0], cols[1] - cols[0]):
                 raise ValueError(f"piece of shape {csr.shape} does not fill rows {rows} and columns {cols}")
-        if dtype is None and not pieces:
-            raise ValueError("a rank that holds no piece of the matrix must be told its dtype")
         self.dtype = np.dtype(self.pieces[0][2].dtype if dtype is None else dtype)
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from itertools import cycle, pairwise, zip_longest
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from distgnn import local
+from distgnn.arrays.csr import CSR
+from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.panels import SparsePanels, broadcast
-from distgnn.layout import Cut, Layout, as_partition, owner, refine
+from distgnn.comm.sums import Sums
+from distgnn.errors import ArgumentError
+from distgnn.layout import Cut, Layout, Range, as_partition, owner, partition, refine
 from distgnn.operators.dense import DistDense
-from distgnn.operators.loading import load
+from distgnn.operators.loading import cut_columns, load
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ReplicatedWeights
@@ -22,17 +28,20 @@ from distgnn.operators.weights import ReplicatedWeights
 class Summa2D(DistSparse):
     """``A`` and ``H`` in 2D blocks: process (i, j) holds A_ij (n/pr x n/pc) and H_ij (n/pr x f/pc).
 
-    The columns of A are cut over ``cols`` and the rows of H over ``rows``: two partitions of the same range,
-    which differ on a rectangular grid. The stages are the blocks of their common refinement, so that each
-    stage has one owner on either side.
+        stage 0     A_00 ─bcast→ A_00       H_00   H_01       T_00 = A_00 H_00     T_01 = A_00 H_01
+        on 2 x 2    A_10 ─bcast→ A_10        ↓bcast ↓bcast    T_10 = A_10 H_00     T_11 = A_10 H_01
+        stage 1     A_i1 go left, H_1j go up                  T_ij += A_i1 H_1j
 
-    Aᵀ is not distributed a second time (Table II). Its product runs the stages backwards: the transposed
-    panel of A travels along the row as before, the panel of the result is summed up the column instead of a
-    panel of ``H`` being sent down. For that a rank keeps its own panels transposed too, from the first such
-    product on (a symmetric matrix never needs them).
+    The columns of A are cut over ``cols`` and the rows of H over ``rows``: two partitions of the same range,
+    which differ on a rectangular grid. The stages are the blocks of their common refinement, so that each has
+    one owner on either side. Stages may be cut into narrower panels.
+
+    Aᵀ is not distributed a second time (Table II). Its product sends the transposed panels of A, which a rank
+    keeps from the first such product on, along the row, and sums panels of the result up the column.
 
     Cost per product and rank: the row's panels of A but the own ones, about nnz/pr non-zeros (an index and a
-    value each, and the row pointers), and n f/pc words of ``H``, less the own block.
+    value each, and each panel's row pointers), and n f/pc words of ``H``, less the own block; a message for
+    each. Extra memory: two panels of each.
 
     Args:
         grid: has the axes ``rows`` (pr) and ``cols`` (pc).
@@ -41,72 +50,129 @@ class Summa2D(DistSparse):
             default even.
         inner_parts: partition of A's columns into pc blocks; default even, equal to ``col_parts`` on a square
             grid.
+        block_size: columns of a panel of A at most (b of Algorithm 3); default: whole stages. Narrow panels
+            take less memory, but each costs a pass over the product, so that whole stages are fastest.
     """
 
     name = "2d"
     axes = ("rows", "cols")
 
     def __init__(
-        self,
-        grid: Grid,
-        source: BlockSource,
-        row_parts: np.ndarray | None = None,
-        col_parts: np.ndarray | None = None,
-        inner_parts: np.ndarray | None = None,
-    ) -> None:
+        self, grid: Grid, source: BlockSource, row_parts: np.ndarray | None = None,
+        col_parts: np.ndarray | None = None, inner_parts: np.ndarray | None = None,
+        block_size: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(grid, source)
         pr, pc = grid.shape["rows"], grid.shape["cols"]
         row_parts = as_partition(row_parts, self.shape[0], pr)
         col_parts = as_partition(col_parts, self.shape[1], pr)
-        inner_parts = as_partition(
-            col_parts if inner_parts is None and pr == pc else inner_parts, self.shape[1], pc
-        )
+        inner_parts = col_parts if inner_parts is None and pr == pc else inner_parts
+        inner_parts = as_partition(inner_parts, self.shape[1], pc)
         self.output_layout = Layout(grid, Cut(("rows",), row_parts), Cut(("cols",)))
         self.input_layout = Layout(grid, Cut(("rows",), col_parts), Cut(("cols",)))
         self.weights = ReplicatedWeights(self.output_layout)
-        self.row, self.column = grid.along("cols"), grid.along("rows")
+        stages = []
+        for columns in refine(inner_parts, col_parts):
+            c, r = owner(inner_parts, columns[0]), owner(col_parts, columns[0])
+            stages.append(Panel(columns, c, r, columns[0] - int(col_parts[r])))
+        self.plane = Summa(grid, source, self.output_layout.row_range, stages, block_size)
 
-        stages = refine(inner_parts, col_parts)
-        self.A_roots = [owner(inner_parts, first) for first, _ in stages]  # Alg. 3, line 4
-        self.H_stages = []  # (process row that owns the panel, its local rows): lines 5-8
-        for first, last in stages:
-            r = owner(col_parts, first)
-            self.H_stages.append((r, (first - int(col_parts[r]), last - int(col_parts[r]))))
-        mine = [k for k, root in enumerate(self.A_roots) if root == self.row.rank]
-        rows = self.output_layout.row_range
-        blocks = load(grid, self.source, [(rows, stages[k]) for k in mine])
-        self.A = SparsePanels(grid, self.row, self.A_roots, dict(zip(mine, blocks, strict=True)))
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
+        self.plane.multiply(H.block, T.block)
 
-    @cached_property
-    def At(self) -> SparsePanels:
-        """The panels of A, each transposed where it is."""
-        mine = {k: panel.transposed(self.grid.backend) for k, panel in self.A.mine.items()}
-        return SparsePanels(self.grid, self.row, self.A_roots, mine)
-
-    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
-        T.block[...] = 0
-        A_panels = self.A.broadcast()  # along the process row: Alg. 3, line 9
-        H_panels = self._broadcast(H)  # along the process column: line 10
-        for A_k, H_k in zip(A_panels, H_panels, strict=True):
-            local.spmm(A_k, H_k, out=T.block, accumulate=True)  # line 11
-        return T
-
-    def _broadcast(self, H: DistDense) -> Iterator[Any]:
-        """The rows of ``H`` of each stage."""
-        roots, rows = [root for root, _ in self.H_stages], [slice(*rows) for _, rows in self.H_stages]
-        shapes = [(part.stop - part.start, H.block.shape[1]) for part in rows]
-        return broadcast(self.grid, self.column, roots, lambda stage: H.block[rows[stage]], shapes, H.dtype)
-
-    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
-        B = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
-        for At_k, (r, (top, bottom)) in zip(self.At.broadcast(), self.H_stages, strict=True):
-            own = B.block[top:bottom] if r == self.column.rank else None
-            self.column.reduce(local.spmm(At_k, G.block, out=own), root=r)
-        return B
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        self.plane.multiply_adjoint(G.block, F.block)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
         """Every pr x pc = P, the squarest first."""
         shapes = [(pr, ranks // pr) for pr in range(1, ranks + 1) if ranks % pr == 0]
         return [{"rows": pr, "cols": pc} for pr, pc in sorted(shapes, key=lambda s: (sum(s), s[0]))]
+
+
+class Panel(NamedTuple):
+    """Columns of A and rows of ``H`` that are multiplied at a time (Algorithm 3, lines 4-8)."""
+
+    columns: Range  # of all of A
+    c: int  # the process column that has them
+    r: int  # the process row that has these rows of H
+    top: int  # the first of them in its block
+
+    @property
+    def width(self) -> int:
+        return self.columns[1] - self.columns[0]
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.top, self.top + self.width)
+
+    def cut(self, width: int) -> list[Panel]:
+        """Panels of this width at most, about equal; one at least."""
+        bounds = partition(self.width, max(-(-self.width // max(width, 1)), 1)).tolist()
+        first = self.columns[0]
+        return [Panel((first + a, first + b), self.c, self.r, self.top + a) for a, b in pairwise(bounds)]
+
+
+class Summa:
+    """The products of a plane of processes: the first phase of Algorithm 3.
+
+    Args:
+        grid: has the axes ``rows`` and ``cols``.
+        source: gives the blocks of A; rows: those of this rank.
+        stages: blocks of columns with one owner on either side, the same on all ranks of the plane.
+        block_size: columns of a panel at most; None for whole stages.
+    """
+
+    def __init__(
+        self, grid: Grid, source: BlockSource, rows: Range, stages: Sequence[Panel], block_size: int | None
+    ) -> None:
+        if block_size is not None and block_size < 1:
+            raise ArgumentError("block_size", block_size, "must be positive")
+        self.grid, self.row, self.column = grid, grid.along("cols"), grid.along("rows")
+        mine = [stage for stage in stages if stage.c == self.row.rank]
+        blocks = load(grid, source, [(rows, stage.columns) for stage in mine])
+        cut = {stage: stage.cut(block_size or stage.width) for stage in stages}
+        held: dict[Panel, CSR] = {}
+        for stage in reversed(mine):
+            widths = [panel.width for panel in cut[stage]]
+            held |= zip(cut[stage], cut_columns(blocks.pop(), widths, grid.backend), strict=True)
+        # the first panel of each stage, then the second: several owners send at a time
+        turns = zip_longest(*cut.values())
+        self.panels = [panel for turn in turns for panel in turn if panel is not None]
+        own = {k: held[panel] for k, panel in enumerate(self.panels) if panel in held}
+        self.A = SparsePanels(grid, self.row, [panel.c for panel in self.panels], own)
+
+    @cached_property
+    def At(self) -> SparsePanels:
+        """The panels of A, each transposed where it is."""
+        own = {k: panel.transposed(self.grid.backend) for k, panel in self.A.mine.items()}
+        return SparsePanels(self.grid, self.row, self.A.roots, own)
+
+    def multiply(self, H: Any, T: Any) -> None:
+        """``T = A H``, all blocks of this rank."""
+        panels = zip(self.A.broadcast(), self._broadcast(H), strict=True)  # lines 9-10
+        for q, (A_q, H_q) in enumerate(panels):  # line 3
+            local.spmm(A_q, H_q, out=T, accumulate=q > 0)  # line 11
+        if not self.panels:
+            T[...] = 0
+
+    def _broadcast(self, H: Any) -> Iterator[Any]:
+        """The panels of ``H``, each along its process column."""
+        roots, shapes = [p.r for p in self.panels], [(p.width, H.shape[1]) for p in self.panels]
+        own = lambda k: H[self.panels[k].rows]  # noqa: E731
+        return broadcast(self.grid, self.column, roots, own, shapes, H.dtype)
+
+    def multiply_adjoint(self, G: Any, F: Any) -> None:
+        """``F = Aᵀ G``. The sum of a panel travels while the next ones are multiplied."""
+        rooms, lent = cycle(range(TUNING.sums_under_way)), deque[int]()
+        with Sums(self.grid, self.column) as sums:
+            for At_k, panel in zip(self.At.broadcast(), self.panels, strict=True):
+                if panel.r == self.column.rank:
+                    F_k = F[panel.rows]
+                else:
+                    if len(lent) == TUNING.sums_under_way:
+                        sums.finish(lent.popleft())
+                    lent.append(panel.r)
+                    shape = panel.width, G.shape[1]
+                    F_k = self.grid.workspace.take(f"partial panel {next(rooms)}", shape, G.dtype)
+                sums.start(local.spmm(At_k, G, out=F_k), panel.r)

@@ -1,8 +1,8 @@
 """Products that are summed over a group of ranks, begun for their first rows while the next are multiplied.
 
-Plexus section 5.2 ("blocked aggregation") cuts the product into row blocks and all-reduces each when it is
-there; here the sum of a block travels while the host multiplies the next one. Small products are MPI's to
-sum. On a GPU, whose one stream runs a sum after the products queued before, little is hidden yet.
+Plexus section 5.2 ("blocked aggregation"): the product is cut into row blocks, and the sum of one travels
+while the host multiplies the next. Small products are MPI's to sum. On a GPU, whose one stream runs a sum
+after the products queued before, little is hidden yet.
 """
 
 from __future__ import annotations
@@ -20,33 +20,29 @@ from distgnn.layout import Range
 
 
 def multiply(grid: Grid, group: Comm, A: CSR, B: Array, out: Array, accumulate: bool = False) -> Array:
-    """``out``, the sum over the group of everybody's ``A B`` (of ``out + A B`` with ``accumulate``).
-    Collective over the group.
+    """``out``, the sum over the group of ``A B``, or of ``out + A B`` with ``accumulate``. Collective.
 
     Args:
         A: (m, k) CSR block; B: (k, f); out: (m, f) C-contiguous; m and f the same in the whole group.
     """
     blocks = row_blocks(grid, group, out)
-    pieces = dict(zip(blocks, A.split([bottom for _, bottom in blocks]), strict=True))
-    return _in_blocks(
-        grid, group, out, blocks, lambda rows: local.spmm(pieces[rows], B, _part(out, rows), accumulate)
-    )
+    rows_of_A = dict(zip(blocks, A.split([last for _, last in blocks]), strict=True))
+    compute = lambda rows: local.spmm(rows_of_A[rows], B, out[slice(*rows)], accumulate)  # noqa: E731
+    return _in_blocks(grid, group, out, blocks, compute)
 
 
 def gemm(grid: Grid, group: Comm, A: Array, B: Array, out: Array, **how: Any) -> Array:
-    """The same for a dense ``A`` (m, k); ``how`` as of :func:`local.gemm`, but for a transposed ``A``. Blocks
-    are made of whole pieces of that product, as rounding depends on the height of a piece.
+    """The same for a dense ``A`` (m, k) that is not transposed; ``how`` as of :func:`local.gemm`.
+
+    Row blocks have a multiple of the rows that :func:`local.gemm` takes at a time: rounding depends on them.
     """
     blocks = row_blocks(grid, group, out, TUNING.gemm_rows)
-    return _in_blocks(
-        grid, group, out, blocks, lambda rows: local.gemm(_part(A, rows), B, _part(out, rows), **how)
-    )
+    compute = lambda rows: local.gemm(A[slice(*rows)], B, out[slice(*rows)], **how)  # noqa: E731
+    return _in_blocks(grid, group, out, blocks, compute)
 
 
 def add_up(grid: Grid, group: Comm, array: Array) -> Array:
-    """The sum over the group of an array, in place, in the row blocks of a product with that result, which
-    others multiply.
-    """
+    """The sum over the group of an array, in place: what a rank calls that has nothing to multiply."""
     return _in_blocks(grid, group, array, row_blocks(grid, group, array), lambda rows: None)
 
 
@@ -60,18 +56,15 @@ def _in_blocks(
     with Sums(grid, group) as sums:
         for rows in blocks:
             compute(rows)
-            sums.start(_part(out, rows))
+            sums.start(out[slice(*rows)])
     return out
 
 
-def _part(array: Array, rows: Range) -> Array:
-    return array[rows[0] : rows[1]]
-
-
 def row_blocks(grid: Grid, group: Comm, product: Array, multiple: int = 1) -> list[Range]:
-    """Where a product (m, f) is cut: every ``grid.block_rows`` rows, or into TUNING.sum_blocks blocks that
-    are neither too small for a message nor larger than one; every so many rows rounded up to a multiple. One
-    range at least, and no more where the sum is MPI's affair.
+    """Where a product (m, f) is cut: every ``grid.block_rows`` rows, rounded up to a multiple.
+
+    By default into TUNING.sum_blocks blocks that are neither too small for a message nor larger than one.
+    One block at least, and no more where the sum is MPI's affair.
     """
     height, row_bytes = len(product), max(product[:1].nbytes, 1)
     if group.size == 1 or product.nbytes <= TUNING.small_sum:

@@ -41,7 +41,7 @@ def load(
     """
     from distgnn import operators
 
-    operators.operator(algorithm, sparsity_aware)  # refused before anything is read
+    operators.get(algorithm, sparsity_aware)  # refused before anything is read
     with grid.world.together():
         opened = open_store(store)
         source = opened.order(order)

@@ -52,7 +52,7 @@ class Job:
     def __init__(self, args: argparse.Namespace, comm: MPI.Intracomm | None = None) -> None:
         self.args = args
         resolve(args)
-        operators.operator(args.algorithm, args.sparsity_aware)  # refuses what does not go together
+        operators.get(args.algorithm, args.sparsity_aware)  # refuses what does not go together
         sizes = parse_grid(args.grid, args.algorithm)
         comm = MPI.COMM_WORLD if comm is None else comm
         self.grid = operators.make_grid(comm, args.algorithm, sizes, args.replication, args.backend)

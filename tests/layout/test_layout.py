@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distgnn.layout import as_partition, nested, owner, partition, refine
+from distgnn.layout import as_partition, nested, owner, partition, refine, within
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 17, 1000, 2**40 + 3])
@@ -44,6 +44,12 @@ def test_nested_keeps_outer_boundaries():
     vector = nested(outer, 3)
     np.testing.assert_array_equal(vector[::3], outer)
     np.testing.assert_array_equal(vector, [0, 0, 0, 0, 2, 4, 7, 11, 15, 20])
+
+
+def test_within_is_how_one_outer_block_is_cut():
+    vector = nested(np.array([0, 0, 7, 20]), 3)
+    for outer, cut in enumerate(([0, 0, 0, 0], [0, 2, 4, 7], [0, 4, 8, 13])):
+        np.testing.assert_array_equal(within(vector, outer, 3), cut)
 
 
 def test_refine_and_owner_agree():

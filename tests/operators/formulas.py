@@ -8,6 +8,7 @@ matrix (SciPy).
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from distgnn.layout import partition
 #: How nodes are cut; a test of other partitions puts its own function here. Feature widths are always cut
 #: evenly.
 cut_nodes = partition
+
+#: Columns of A in a panel of SUMMA at most; None: all of a stage. A test of narrower panels says how many.
+block_size = None
 
 
 def sizes(n, parts):
@@ -86,9 +90,15 @@ def words_15d_sparsity_aware(g, A, f):
     return received + allreduce(c, int(tops[i + 1] - tops[i]) * f)
 
 
+def panels_of(first, last):
+    """The panels of a stage, of equal width but for one column."""
+    count = 1 if block_size is None else max(-(-(last - first) // block_size), 1)
+    return list(pairwise((first + partition(last - first, count)).tolist()))
+
+
 def stages_2d(n, pr, pc):
     bounds = sorted({*cut_nodes(n, pr).tolist(), *cut_nodes(n, pc).tolist()})
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return [panel for stage in pairwise(bounds) for panel in panels_of(*stage)]
 
 
 def words_2d(g, A, f):
@@ -129,15 +139,16 @@ def split_3d_parts(g, A, f):
     tops = cut_nodes(A.shape[0], q * layers)
     rows = (int(tops[i * layers]), int(tops[(i + 1) * layers]))
     lefts = cut_nodes(A.shape[1], q * layers)
-    panels = [(int(lefts[s * layers + k]), int(lefts[s * layers + k + 1])) for s in range(q)]
+    stages = [(int(lefts[s * layers + k]), int(lefts[s * layers + k + 1])) for s in range(q)]
+    panels = [(s, *panel) for s, stage in enumerate(stages) for panel in panels_of(*stage)]
     return q, layers, i, j, k, rows, panels, sizes(f, q)[j]
 
 
 def words_3d_split(g, A, f):
     """nnz/(q l) and n f/(q l) within the layer, then (l-1)/l of n f/q² over the fiber (CAGNET IV-D1)."""
-    q, layers, i, j, _, rows, panels, width = split_3d_parts(g, A, f)
-    sparse = sum(csr_words(A, rows, panels[s]) for s in range(q) if s != j)
-    dense = sum((panels[s][1] - panels[s][0]) * width for s in range(q) if s != i)
+    _, layers, i, j, _, rows, panels, width = split_3d_parts(g, A, f)
+    sparse = sum(csr_words(A, rows, (first, last)) for s, first, last in panels if s != j)
+    dense = sum((last - first) * width for s, first, last in panels if s != i)
     return sparse + dense + reduce_scatter(layers, (rows[1] - rows[0]) * width)
 
 
@@ -146,16 +157,14 @@ def adjoint_words_3d_split(g, A, f):
     tops = cut_nodes(A.shape[0], q * layers)
     own = int(tops[i * layers + k + 1] - tops[i * layers + k])
     sparse = sum(
-        2 * A[rows[0] : rows[1], slice(*panels[s])].nnz + panels[s][1] - panels[s][0] + 1
-        for s in range(q)
-        if s != j
+        2 * A[rows[0] : rows[1], first:last].nnz + last - first + 1 for s, first, last in panels if s != j
     )
-    dense = sum((panels[s][1] - panels[s][0]) * width for s in range(q) if s != i)
+    dense = sum((last - first) * width for s, first, last in panels if s != i)
     return sparse + dense + (rows[1] - rows[0] - own) * width
 
 
 def words_3d(g, A, f):
-    """All-gather of n f/(Gx Gy) over z, all-reduce of n f/(Gz Gy) over x (Plexus Algorithm 1, lines 2 and 4)."""
+    """All-gather of n f/(Gx Gy) over z, all-reduce of n f/(Gz Gy) over x (Plexus Alg. 1, lines 2 and 4)."""
     height = heights(A.shape[1], g.shape["x"])[g.coords["x"]]
     own = sizes(height, g.shape["z"])[g.coords["z"]]
     width = sizes(f, g.shape["y"])[g.coords["y"]]

@@ -26,7 +26,7 @@ def right_sides(A, f, dtype=np.float64, seed=3):
 
 
 def representative(name, ranks):
-    """All grids of up to 6 ranks; of more, one for each set of sizes, whose other orders 6 ranks have, too."""
+    """All grids of up to 6 ranks; of more, one for each set of sizes: 6 ranks have the other orders."""
     if ranks <= 6:
         return grids(name, ranks)
     alike = {}

@@ -263,14 +263,14 @@ def test_without_compiled_kernels(comm, name, monkeypatch):
 def test_only_block_rows_can_send_rows():
     with pytest.raises(
         dg.UserError,
-        match="--sparsity-aware: algorithm 2d sends whole blocks; only 1d and 1.5d can send rows",
+        match="sparsity_aware=True: algorithm 2d sends whole blocks; only 1d and 1.5d can send rows",
     ):
-        operators.operator("2d", True)
+        operators.get("2d", True)
     with pytest.raises(dg.UserError, match="no such algorithm"):
-        operators.operator("4d", True)
-    with pytest.raises(dg.UserError, match="expected auto"):
-        operators.operator("1d", "always")
-    assert operators.operator("2d") is operators.ALGORITHMS["2d"]
+        operators.get("4d", True)
+    with pytest.raises(dg.UserError, match="sparsity_aware=always: expected True, False or auto"):
+        operators.get("1d", "always")
+    assert operators.get("2d") is operators.ALGORITHMS["2d"]
 
 
 def test_groups_follow_the_order_and_are_about_equally_large():

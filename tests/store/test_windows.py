@@ -212,7 +212,7 @@ def test_blocks_of_every_layer(comm, shards, nodes, backend, shared_tmp_path, mo
         grid.node = grid.rank % nodes
         A = dg.load(path, grid, "3d", dtype=np.float64)
         for number in range(3):
-            (top, bottom), (left, right) = A.layer(number)._window
+            (top, bottom), (left, right) = A.layer(number).plane.window
             cut = CSR.from_scipy(expected[top:bottom, left:right], grid.backend, np.float64)
             assert_packed_alike(A.layer(number).A, cut)
         grid.free()

@@ -1,0 +1,140 @@
+"""Which algorithms there are, on which grids they run, and where each is: paper section → file → command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mpi4py import MPI
+
+from distgnn.comm.grid import Grid
+from distgnn.errors import ArgumentError
+from distgnn.operators.block_1d import Block1D
+from distgnn.operators.block_15d import Block15D
+from distgnn.operators.block_rows import SparsityAwareRows
+from distgnn.operators.operator import DistSparse
+from distgnn.operators.plexus_3d import Plexus3D
+from distgnn.operators.sources import MatrixSource
+from distgnn.operators.sparsity_aware_1d import SparsityAware1D
+from distgnn.operators.sparsity_aware_15d import SparsityAware15D
+from distgnn.operators.split_3d import Split3D
+from distgnn.operators.summa_2d import Summa2D
+
+ALGORITHMS: dict[str, type[DistSparse]] = {
+    cls.name: cls for cls in (Block1D, Block15D, Summa2D, Split3D, Plexus3D)
+}  # fmt: skip
+
+#: Those that can send only the rows that are needed.
+SPARSITY_AWARE: dict[str, type[SparsityAwareRows]] = {
+    cls.name: cls for cls in (SparsityAware1D, SparsityAware15D)
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table of algorithms."""
+
+    name: str
+    title: str
+    paper: str
+    section: str
+    file: str
+    axes: str
+    command: str
+
+
+def _row(cls: type[DistSparse], title: str, paper: str, section: str, options: str) -> Row:
+    file = cls.__module__.replace(".", "/") + ".py"
+    command = f"distgnn train STORE --algorithm {cls.name} {options}".rstrip()
+    return Row(cls.name, title, paper, section, file, ", ".join(cls.axes), command)
+
+
+def _sampler(name: str, title: str, section: str, file: str, options: str, axes: str = "") -> Row:
+    paper, file = "Matrix-based sampling, MLSys'24", f"distgnn/sampling/{file}.py"
+    return Row(name, title, paper, section, file, axes, f"distgnn train STORE --sampler {options}")
+
+
+_CAGNET, _AWARE, _PLEXUS = "CAGNET, SC'20", "Sparsity-aware, ICPP'24", "Plexus, 2025"
+TABLE = [
+    _row(Block1D, "block rows, broadcasts", _CAGNET, "IV-A, Algorithm 1", ""),
+    _row(Block15D, "block rows in c copies", _CAGNET, "IV-B, Algorithm 2", "--replication 2"),
+    _row(SparsityAware1D, "block rows, only the rows needed", _AWARE, "4.1, Algorithm 1", "--sparsity-aware"),
+    _row(SparsityAware15D, "the same in c copies", _AWARE, "4.2, Algorithm 2",
+         "--replication 2 --sparsity-aware"),
+    _row(Summa2D, "SUMMA on pr x pc", _CAGNET, "IV-C, Algorithm 3", "--grid 2x2"),
+    _row(Split3D, "SUMMA in layers, reduce-scatter over fibers", _CAGNET, "IV-D", "--grid 2x2x2"),
+    _row(Plexus3D, "one plane per matrix, roles rotate by layer", _PLEXUS, "3, 5.1-5.3, Algorithm 1",
+         "--grid 2x2x2"),
+    _sampler("sage", "minibatches: some neighbours of every node", "4.1, Algorithm 1", "sage",
+             "sage --fanout 15,10"),
+    _sampler("ladies", "minibatches: some nodes of every layer", "4.2, Algorithm 1", "layerwise",
+             "ladies --fanout 512,512"),
+    _sampler("fastgcn", "the same, from one distribution", "2.2.2", "layerwise", "fastgcn --fanout 512,512"),
+    _sampler("saint", "minibatches: subgraphs", "2.2.3", "saint", "saint --fanout 2000"),
+    _sampler("spgemm", "any of them from a graph cut in block rows", "5.2, Algorithm 2", "spgemm",
+             "sage --fanout 15,10 --partition-graph --replication 2", "rows, reps"),
+]  # fmt: skip
+
+
+def get(name: str, sparsity_aware: bool | str = False) -> type[DistSparse]:
+    """The class of an algorithm. ArgumentError: there is none, or it can't be sparsity-aware."""
+    if name not in ALGORITHMS:
+        raise ArgumentError("algorithm", name, f"no such algorithm; there is {', '.join(ALGORITHMS)}")
+    if sparsity_aware not in (False, True, "auto"):
+        raise ArgumentError("sparsity_aware", sparsity_aware, "expected True, False or auto")
+    if sparsity_aware and name not in SPARSITY_AWARE:
+        problem = f"algorithm {name} sends whole blocks; only {' and '.join(SPARSITY_AWARE)} can send rows"
+        raise ArgumentError("sparsity_aware", sparsity_aware, problem)
+    return SPARSITY_AWARE[name] if sparsity_aware else ALGORITHMS[name]
+
+
+def grids(name: str, ranks: int) -> list[dict[str, int]]:
+    """Every grid of ``ranks`` processes that an algorithm can use, the one to take by default first."""
+    return get(name).grids(ranks)
+
+
+def make_grid(
+    comm: MPI.Intracomm, name: str, sizes: Mapping[str, int] | None = None, replication: int | None = None,
+    backend: Any = None,
+) -> Grid:  # fmt: skip
+    """The grid for an algorithm on ``comm``, with the sizes asked for or the best ones. Collective.
+
+    Args:
+        sizes: axis sizes by name, all or some.
+        replication: c of 1.5D; the same as ``sizes={"reps": c}``.
+
+    Raises:
+        ArgumentError: no grid of this many ranks has these sizes; the message lists those that exist.
+    """
+    cls, wanted = get(name), dict(sizes or {})
+    if replication is not None:
+        if "reps" not in cls.axes:
+            raise ArgumentError("replication", replication, f"{name} keeps no copies; only 1.5d does")
+        if wanted.setdefault("reps", replication) != replication:
+            raise ArgumentError("replication", replication, f"the grid has reps={wanted['reps']}; give one")
+    for grid in cls.grids(comm.Get_size()):
+        if wanted.items() <= grid.items():
+            return Grid(comm, backend=backend, **grid)
+    raise cls.no_grid(wanted, comm.Get_size())
+
+
+def distribute(
+    matrix: Any, grid: Grid, algorithm: str, sparsity_aware: bool | str = False, **partitions: Any
+) -> DistSparse:
+    """A matrix that every rank holds, or any block source, as a distributed operator. Collective.
+
+    Args:
+        matrix: SciPy sparse matrix (equal on all ranks) or a :class:`~distgnn.operators.sources.BlockSource`.
+        sparsity_aware: True: send only the rows of dense matrices that are needed (``1d``, ``1.5d``); "auto":
+            or whole blocks, from each rank to each other what is estimated to be faster.
+        partitions: ``row_parts``, ``col_parts`` and whatever else the algorithm's class takes.
+
+    Raises:
+        ArgumentError: no such algorithm, or none that sends rows.
+    """
+    cls = get(algorithm, sparsity_aware)
+    source = matrix if hasattr(matrix, "block") else MatrixSource(matrix)
+    if sparsity_aware == "auto":
+        partitions["auto"] = True
+    return cls(grid, source, **partitions)
