@@ -2,6 +2,6 @@
 
 from distgnn.local.gemm import gemm
 from distgnn.local.spgemm import spgemm, spgemm_pieces
-from distgnn.local.spmm import gather_rows, spmm
+from distgnn.local.spmm import add_rows, gather_rows, spmm
 
-__all__ = ["gather_rows", "gemm", "spgemm", "spgemm_pieces", "spmm"]
+__all__ = ["add_rows", "gather_rows", "gemm", "spgemm", "spgemm_pieces", "spmm"]

@@ -7,10 +7,10 @@ of.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.sparse import _sparsetools
 
 from distgnn.arrays import backend
@@ -54,8 +54,11 @@ def unpack(rows: Packed, width: int, like: Any) -> Any:
     return type(like)((values, columns.astype(kind, copy=False), pointers), shape=(counts.size, width))
 
 
-def gather(B: Any, rows: Array) -> Packed:
-    """Rows of ``B`` in this order, which may repeat."""
+def gather(B: Any, rows: Array | slice) -> Packed:
+    """Rows of ``B`` in this order, which may repeat; of a slice of rows, views."""
+    if isinstance(rows, slice):
+        entries = slice(int(B.indptr[rows.start]), int(B.indptr[rows.stop]))
+        return lengths(B)[rows], B.indices[entries], B.data[entries]
     first = B.indptr[rows].astype(np.int64)
     counts = B.indptr[rows + 1] - first
     return (counts, *(_by_runs if backend.of(rows).on_device else _by_scipy)(B, rows, first, counts))
@@ -130,19 +133,6 @@ def scaled_rows(A: Any, B: Any) -> Any:
     return product
 
 
-def stack(parts: Sequence[Any]) -> Any:
-    """CSR matrices of equal width, one above the other."""
-    rows = [(lengths(part), part.indices, part.data) for part in parts]
-    return unpack(join(rows), parts[0].shape[1], parts[0])
-
-
-def join(parts: Sequence[Packed]) -> Packed:
-    """Packed rows, one after the other."""
-    xp = backend.module(parts[0][0])
-    counts, columns, values = (xp.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return counts, columns, values
-
-
 def multiplications(A: Any, counts: Array) -> Array:
     """int64 (rows of A): multiplications in each row of ``A B``, where ``counts`` says for each entry of A
     how many entries the row of B has that it is multiplied with. No row of the product has more entries.
@@ -167,13 +157,15 @@ def cut(estimates: np.ndarray, entries: int | None) -> list[Range]:
     return pieces
 
 
-def select_columns(A: Any, columns: Array) -> Any:
-    """The matrix with only these (rising) columns, renumbered."""
-    xp = backend.module(A.data)
-    place = xp.searchsorted(columns, A.indices)
-    kept = place < columns.size
-    kept[kept] = columns[place[kept]] == A.indices[kept]
-    before = row_pointers(kept)
+def keep_columns(A: Any, columns: np.ndarray) -> Any:
+    """The SciPy matrix with only these (rising) columns, outside of which it is empty, renumbered."""
+    if columns.size == A.shape[1]:
+        return A
     kind = index_type(A.nnz, columns.size)
-    pointers = before[A.indptr].astype(kind)
-    return type(A)((A.data[kept], place[kept].astype(kind), pointers), shape=(A.shape[0], int(columns.size)))
+    if A.nnz < A.shape[1]:
+        places = np.searchsorted(columns, A.indices).astype(kind)
+    else:
+        number = np.zeros(A.shape[1], kind)
+        number[columns] = np.arange(columns.size)
+        places = number[A.indices]
+    return sp.csr_array((A.data, places, A.indptr.astype(kind)), shape=(A.shape[0], columns.size))

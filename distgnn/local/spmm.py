@@ -106,6 +106,27 @@ def gather_rows(X: Any, rows: Any, out: Any = None) -> Any:
     return out
 
 
+def add_rows(X: Any, rows: Any, out: Any) -> Any:
+    """``out[rows[i]] += X[i]``: adds what another rank contributes to some rows.
+
+    Args:
+        X: (k, f), out: (m, f), C-contiguous of one dtype; rows: distinct, int64 (k) in 0..m-1; all on one device.
+
+    Returns:
+        ``out``.
+    """
+    on = backend.of(X)
+    ledger.charge("spmm", "add rows")
+    with ledger.timed("spmm", "add rows", synchronize=on.synchronize):
+        if on.on_device:
+            cuda.add_rows(X, rows, out)
+        elif host.module() is not None:
+            host.scatter_add(X, rows, out)
+        elif out.size:
+            out[rows] += X
+    return out
+
+
 def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
     # The routine behind SciPy's csr @ dense, called directly because it adds into `out` without a temporary.
     if not accumulate:

@@ -13,11 +13,8 @@ from distgnn.comm.grid import Grid
 from distgnn.errors import UserError
 from distgnn.operators.block_1d import Block1D
 from distgnn.operators.block_15d import Block15D
-from distgnn.operators.block_rows import SparsityAwareRows
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.plexus_3d import Plexus3D
-from distgnn.operators.sparsity_aware_1d import SparsityAware1D
-from distgnn.operators.sparsity_aware_15d import SparsityAware15D
 from distgnn.operators.split_3d import Split3D
 from distgnn.operators.summa_2d import Summa2D
 
@@ -26,9 +23,7 @@ ALGORITHMS: dict[str, type[DistSparse]] = {
 }  # fmt: skip
 
 #: Of these, what sends only the rows that are needed.
-SPARSITY_AWARE: dict[str, type[SparsityAwareRows]] = {
-    cls.name: cls for cls in (SparsityAware1D, SparsityAware15D)
-}
+SPARSITY_AWARE: dict[str, type[DistSparse]] = {cls.name: cls for cls in (Block1D, Block15D)}
 
 
 @dataclass(frozen=True)
@@ -61,8 +56,8 @@ _CAGNET, _AWARE = "CAGNET, SC'20", "Sparsity-aware, ICPP'24"
 TABLE = [
     _row(Block1D, "block rows, broadcasts", _CAGNET, "IV-A, Algorithm 1", ""),
     _row(Block15D, "block rows in c copies", _CAGNET, "IV-B, Algorithm 2", "--replication 2"),
-    _row(SparsityAware1D, "block rows, only the rows needed", _AWARE, "4.1, Algorithm 1", "--sparsity-aware"),
-    _row(SparsityAware15D, "the same in c copies", _AWARE, "4.2, Algorithm 2", "--replication 2 --sparsity-aware"),
+    _row(Block1D, "block rows, only the rows needed", _AWARE, "4.1, Algorithm 1", "--sparsity-aware"),
+    _row(Block15D, "the same in c copies", _AWARE, "4.2, Algorithm 2", "--replication 2 --sparsity-aware"),
     _row(Summa2D, "SUMMA on pr x pc", _CAGNET, "IV-C, Algorithm 3", "--grid 2x2"),
     _row(Split3D, "SUMMA in layers, reduce-scatter over fibers", _CAGNET, "IV-D", "--grid 2x2x2"),
     _row(Plexus3D, "one plane per matrix, roles rotate by layer", "Plexus, 2025", "3, 5.1-5.3, Algorithm 1", "--grid 2x2x2"),
@@ -169,4 +164,4 @@ def operator(algorithm: str, sparsity_aware: bool | str = False) -> Callable[...
         raise UserError(
             f"--sparsity-aware: algorithm {get(algorithm).name} sends whole blocks; only {able} can send rows"
         )
-    return functools.partial(SPARSITY_AWARE[algorithm], auto=sparsity_aware == "auto")
+    return functools.partial(SPARSITY_AWARE[algorithm], sparsity_aware=sparsity_aware)

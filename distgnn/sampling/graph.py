@@ -1,43 +1,108 @@
-"""What a sampler needs of a graph: products ``Q A``, whether A is replicated or partitioned (see
-``spgemm.py``).
+"""What a sampler needs of a graph: products ``Q A`` and neighbours drawn, whether A is replicated or partitioned
+(see ``spgemm.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn import ledger
 from distgnn.layout import Range
+from distgnn.local.csr_rows import lengths
+from distgnn.sampling.rows import Draws, draw
+
+T = TypeVar("T")
+
+
+class Neighbours(NamedTuple):
+    """What was drawn for some vertices: how many of each, their numbers (int64), the values of A; and the
+    non-zeros that each vertex's row has.
+    """
+
+    counts: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+    degrees: np.ndarray
+
+    @classmethod
+    def of(cls, P: sp.csr_array, drawn: Draws, degrees: np.ndarray) -> Neighbours:
+        columns = P.indices[drawn.positions].astype(np.int64)
+        return cls(drawn.counts, columns, P.data[drawn.positions], degrees)
 
 
 class Graph(Protocol):
     """An (n, n) sparse matrix A that can be multiplied from the left. Stored zeros are no edges.
 
     Methods of a partitioned graph are collective: samplers call them in the same order on every rank.
+
+    Attributes:
+        shape, dtype: of A; A: what this rank holds of it.
     """
 
     shape: tuple[int, int]
     dtype: np.dtype
+    A: sp.csr_array
 
     @property
-    def n(self) -> int: ...
-
-    def multiply(self, Q: sp.csr_array) -> sp.csr_array:
-        """``Q A`` for a sparse Q (m, n): CSR, columns ascending within a row, no column twice."""
-        ...
+    def n(self) -> int:
+        """Rows of A."""
+        return self.shape[0]
 
     def pieces(self, Q: sp.csr_array) -> Iterator[tuple[Range, sp.csr_array]]:
-        """``Q A`` as consecutive row blocks ((first, last + 1), those rows), as many rows at a time as memory
-        suggests.
+        """``Q A`` for a sparse Q (m, n) as consecutive row blocks ((first, last + 1), those rows), as many rows at
+        a time as memory suggests: CSR, columns ascending within a row, no column twice, no stored zeros.
         """
         ...
 
-    def map(self, function: Callable[[Any], Any]) -> Graph:
-        """The graph with the same non-zeros and ``function(values)`` as their values."""
-        ...
+    def multiply(self, Q: sp.csr_array) -> sp.csr_array:
+        """``Q A`` as a whole."""
+        blocks = [rows for _, rows in self.pieces(Q)]
+        if len(blocks) == 1:
+            return blocks[0]
+        nothing = sp.csr_array((0, self.shape[1]), dtype=self.dtype)
+        return sp.csr_array(sp.vstack(blocks, format="csr")) if blocks else nothing
+
+    def draw(self, vertices: np.ndarray, fanout: int, keys: np.ndarray) -> Iterator[Neighbours]:
+        """``fanout`` distinct neighbours of every vertex, all where it has no more: SAMPLE(P, b, s) of P = Q A
+        (matrix-sampling paper, Algorithm 1), for consecutive vertices at a time.
+
+        Args:
+            vertices: int64 (m); keys: uint64 (m), of :func:`rows.row_keys`.
+        """
+        # weights up to a factor, so 1 stands for 1 / degree
+        for (first, last), P in timed_each("probability", self.pieces(selection(vertices, self.n))):
+            with ledger.timed("sampling", "draw"):
+                drawn = draw(P.indptr, None, fanout, keys[first:last])
+                found = Neighbours.of(P, drawn, lengths(P))
+            yield found
+
+    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Any:
+        """The graph with the same non-zeros and ``function(values)`` as their values, floating-point numbers
+        again. Local to a rank; all must give the same function.
+        """
+        other = copy.copy(self)
+        other.A = sp.csr_array((function(self.A.data), self.A.indices, self.A.indptr), shape=self.A.shape)
+        other.dtype = other.A.dtype
+        if other.dtype.kind != "f":
+            raise ValueError(f"the function makes {other.dtype} of values that are {self.dtype}")
+        ledger.holds(other, "adjacency", other.A.data.nbytes)
+        return other
+
+
+def timed_each(step: str, items: Iterable[T]) -> Iterator[T]:
+    """The items; the time that each takes to make is a step's of Algorithm 1."""
+    left = iter(items)
+    while True:
+        with ledger.timed("sampling", step):
+            item = next(left, None)
+        if item is None:
+            return
+        yield item
 
 
 def selection(vertices: np.ndarray, n: int) -> sp.csr_array:

@@ -11,9 +11,9 @@ import scipy.sparse as sp
 import distgnn as dg
 from distgnn import local, operators
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm import halo, packing
+from distgnn.comm import fetch_costs
 from distgnn.comm.group import Comm
-from distgnn.comm.packing import Costs
+from distgnn.comm.fetch_costs import Costs
 from distgnn.gallery import awkward, rmat
 from distgnn.operators import SPARSITY_AWARE, grids, make_grid
 
@@ -113,7 +113,7 @@ def test_neither_overlap_nor_whole_blocks_change_a_bit(
         grid = make_grid(comm, name, sizes, backend=backend)
         found = []
         for costs in (NEVER_WHOLE, ALWAYS_WHOLE):
-            monkeypatch.setattr(packing, "measure", lambda grid, comm, costs=costs: costs)
+            monkeypatch.setattr(fetch_costs, "measure", lambda grid, comm, costs=costs: costs)
             operator = dg.distribute(A, grid, name, sparsity_aware="auto")
             H, G = (dg.scatter(X, layout) for layout in layouts(operator))
             for overlap in (True, False):
@@ -132,7 +132,7 @@ def test_neither_overlap_nor_whole_blocks_change_a_bit(
 def test_auto_charges_what_it_receives(comm, name, backend, monkeypatch):
     """Some blocks whole, others not: those of which more than half of the rows are needed."""
     half = Costs(sent=1.0, packed=1.0, call=0.0)
-    monkeypatch.setattr(packing, "measure", lambda grid, comm: half)
+    monkeypatch.setattr(fetch_costs, "measure", lambda grid, comm: half)
     A = MATRICES["larger_prime"]
     grid = make_grid(comm, name, backend=backend)
     operator = dg.distribute(A, grid, name, sparsity_aware="auto")
@@ -155,7 +155,7 @@ def test_auto_charges_what_it_receives(comm, name, backend, monkeypatch):
 @pytest.mark.ranks(1, 2, 4)
 def test_measured_costs_are_the_same_on_all_ranks(comm, backend):
     grid = make_grid(comm, "1d", backend=backend)
-    costs = packing.measure(grid, grid.along("rows"))
+    costs = fetch_costs.measure(grid, grid.along("rows"))
     assert len(set(comm.allgather(costs))) == 1
     assert costs.sent >= 0 and costs.packed >= 0 and costs.call > 0
     grid.free()
@@ -165,7 +165,7 @@ def test_whole_blocks_are_sent_where_packing_costs_more():
     rows, run = np.arange(0, 100, 2), np.arange(20, 70)
     assert not Costs(1.0, 0.9, 0.0).whole_is_cheaper(rows, 100)
     assert Costs(1.0, 1.1, 0.0).whole_is_cheaper(rows, 100)
-    assert Costs(1.0, 0.0, 51 * packing.ROW_BYTES).whole_is_cheaper(rows, 100)
+    assert Costs(1.0, 0.0, 51 * fetch_costs.ROW_BYTES).whole_is_cheaper(rows, 100)
     assert not ALWAYS_WHOLE.whole_is_cheaper(run, 100)  # what is not packed costs nothing to pack
     assert not ALWAYS_WHOLE.whole_is_cheaper(rows[:0], 100)
 

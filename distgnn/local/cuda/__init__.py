@@ -17,7 +17,7 @@ from distgnn.local.cuda.elementwise import (
     softmax_cross_entropy,
     to_bfloat16,
 )
-from distgnn.local.cuda.rows import ScatterAdd, gather_rows
+from distgnn.local.cuda.rows import ScatterAdd, add_rows, gather_rows
 from distgnn.local.cuda.sample import sample_ones, sample_weighted
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Variant",
     "activate",
     "adam",
+    "add_rows",
     "candidates",
     "gather_rows",
     "keep_positive",

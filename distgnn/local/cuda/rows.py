@@ -47,6 +47,17 @@ def gather_rows(X: Array, rows: Array, out: Array = None) -> Array:
     return out
 
 
+def add_rows(X: Array, rows: Array, out: Array) -> Array:
+    """``out[rows[i]] += X[i]`` for rows of which none is repeated. Returns ``out``."""
+    f = X.shape[1]
+    if X.size:
+        lanes = _lanes(f)
+        name = f"add_rows<{c_type(X)},{c_type(rows)},{lanes}>"
+        blocks = blocks_for(rows.size * lanes)
+        launch(library(X), FILE, name, blocks, np.int64(rows.size), rows, X, np.int32(f), out)
+    return out
+
+
 class ScatterAdd:
     """Adds rows into the rows of another matrix, in an order that is fixed: the sums have the same bits in
     every run.
@@ -81,22 +92,7 @@ class ScatterAdd:
         check("scatter add: out", out, (self.m, f), self.dtype)
         if self.matrix is not None:
             return spmm(self.matrix, X, out, accumulate=True, weights="unit")
-        if X.size:
-            lanes = _lanes(f)
-            name = f"add_rows<{c_type(X)},{c_type(self.rows)},{lanes}>"
-            size = np.int64(self.rows.size)
-            launch(
-                library(X),
-                FILE,
-                name,
-                blocks_for(self.rows.size * lanes),
-                size,
-                self.rows,
-                X,
-                np.int32(f),
-                out,
-            )
-        return out
+        return add_rows(X, self.rows, out)
 
 
 def _lanes(width: int) -> int:
