@@ -109,7 +109,8 @@ class Rows:
                 with exchange.driven() if self.grid.overlap else nullcontext():
                     yield item
                 for q in ranks:
-                    exchange.send(Y[self.places[q]], q)
+                    if q != self.comm.rank:
+                        exchange.send(Y[self.places[q]], q)
             for r, rows in reversed(self.asked.items()):
                 exchange.wait([r])
                 part = came[r] if r in came else Y[self.places[r]]

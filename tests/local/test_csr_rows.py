@@ -40,6 +40,14 @@ def test_unpack_undoes_gather():
         )
 
 
+def test_gathered_slices_are_views():
+    for A in MATRICES.values():
+        rows = slice(A.shape[0] // 3, A.shape[0])
+        taken = csr_rows.gather(A, rows)
+        np.testing.assert_array_equal(csr_rows.unpack(taken, A.shape[1], A).toarray(), A.toarray()[rows])
+        assert all(not part.size or part.base is not None for part in taken[1:])
+
+
 def test_runs_and_owners():
     first, counts = np.array([7, 100, 3, 3, 0]), np.array([2, 0, 3, 1, 0])
     assert csr_rows.runs(first, counts).tolist() == [7, 8, 3, 4, 5, 3]
@@ -49,24 +57,16 @@ def test_runs_and_owners():
         assert owners(counts[1:2]).size == 0
 
 
-def test_select_columns():
+def test_keep_columns():
+    """Those that are not empty, and others: a product with the kept rows is that of the whole, to the bit."""
     rng = np.random.default_rng(0)
-    for A in MATRICES.values():
-        n = A.shape[1]
-        for columns in (
-            np.arange(n),
-            np.empty(0, np.int64),
-            np.array([n - 1]),
-            np.unique(rng.integers(0, n, n // 2 + 1)),
-        ):
-            chosen = csr_rows.select_columns(A, columns)
-            np.testing.assert_array_equal(chosen.toarray(), A.toarray()[:, columns])
-            assert chosen.nnz == np.isin(A.indices, columns).sum()  # stored zeros are kept
-
-
-def test_stack():
-    parts = [MATRICES["prime"], MATRICES["prime"][:0], MATRICES["prime"][5:9]]
-    np.testing.assert_array_equal(csr_rows.stack(parts).toarray(), sp.vstack(parts).toarray())
+    for A in [*MATRICES.values(), sp.random_array((7, 30), density=0.1, format="csr", rng=rng)]:
+        X = rng.standard_normal((A.shape[1], 3))
+        filled = np.unique(A.indices)
+        for columns in (filled, np.union1d(filled, rng.integers(0, A.shape[1], 3)), np.arange(A.shape[1])):
+            compact = csr_rows.keep_columns(A, columns)
+            assert compact.shape == (A.shape[0], columns.size) and compact.nnz == A.nnz
+            np.testing.assert_array_equal(compact @ X[columns], A @ X)
 
 
 @pytest.mark.parametrize(

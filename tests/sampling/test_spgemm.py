@@ -14,6 +14,8 @@ from distgnn.layout import partition
 from distgnn.local import csr_rows
 from distgnn.operators import grids, make_grid
 from distgnn.operators.sources import LocalBlocks
+from distgnn.sampling.graph import Graph
+from distgnn.sampling.rows import sample_rows
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.store import Store
 from train.stores import small_store
@@ -217,7 +219,7 @@ def test_replicated_pieces(entries):
     graph = Replicated(A, entries)
     pieces = list(graph.pieces(Q))
     assert (len(pieces) > 1) == (entries is not None)
-    same(csr_rows.stack([C for _, C in pieces]), Replicated(A).multiply(Q))
+    same(sp.vstack([C for _, C in pieces], format="csr"), Replicated(A).multiply(Q))
     np.testing.assert_allclose(graph.multiply(Q).toarray(), (Q @ A).toarray(), rtol=1e-14)
     assert graph.multiply(Q[:0]).shape == (0, 67)
 
@@ -272,7 +274,7 @@ def test_errors_are_raised_on_all_ranks(comm):
     if comm.Get_size() > 1:
         with pytest.raises(ValueError, match="different matrices"):
             Partitioned(grid, MATRICES["prime" if bad else "larger_prime"])
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(dg.UserError, match="entries=0: expected at least 1"):
         Partitioned(grid, A, entries=0)
     with pytest.raises(dg.UserError, match="axes rows, reps"):
         Partitioned(make_grid(comm, "1d", backend="numpy"), A)
@@ -321,6 +323,33 @@ def test_from_a_store(comm, shared_tmp_path):
             Q = one_per_row(n, grid.coords["rows"], rows=5)
             same(Partitioned(grid, order).multiply(Q), Replicated(A).multiply(Q))
             same(Replicated(order).multiply(Q), Replicated(A).multiply(Q))
+
+
+@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.parametrize("entries", [None, 12])
+def test_drawn_neighbours_are_the_same_in_every_form(comm, entries):
+    """Those of sample_rows from Q A, the whole degrees, and values of A; from a graph that only multiplies, too."""
+    A = MATRICES["larger_prime"]
+
+    class Multiplied(Replicated):
+        draw = Graph.draw
+
+    for grid in grids_of(comm, "numpy"):
+        rng = np.random.default_rng(grid.coords["rows"])
+        vertices = rng.integers(0, 67, int(rng.integers(0, 40)))
+        keys = rng.integers(0, 2**63, vertices.size).astype(np.uint64)
+        P = A[vertices]
+        expected = sample_rows(sp.csr_array((np.ones(P.nnz), P.indices, P.indptr), shape=P.shape), 3, keys)
+        for graph in (Replicated(A), Multiplied(A, entries), Partitioned(grid, A, entries=entries)):
+            found = list(graph.draw(vertices, 3, keys))
+            assert entries is None or len(found) > 1 or not vertices.size or type(graph) is Replicated
+            parts = [np.concatenate([[], *part]) for part in zip(*found, strict=True)] or [np.empty(0)] * 4
+            counts, columns, values, degrees = parts
+            np.testing.assert_array_equal(counts, np.diff(expected.indptr))
+            np.testing.assert_array_equal(columns, expected.indices)
+            np.testing.assert_array_equal(degrees, np.diff(P.indptr))
+            owners = np.repeat(np.arange(vertices.size), counts.astype(int))
+            np.testing.assert_array_equal(values, P.toarray()[owners, columns.astype(int)])
 
 
 @pytest.mark.ranks(1, 4)
