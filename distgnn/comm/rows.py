@@ -42,15 +42,16 @@ class Rows:
         needed: without the ranks of which no row is needed.
         places: by rank, where its rows lie among those received, in the order of ``needed``.
         received: how many rows are received, own ones included.
-        asked: by rank, the rows that it needs of this rank's block: a slice where they are consecutive, else
-            int64 on the device. The rank that waits first for this one is the first; this one is the last.
+        asked: by rank, the rows that it needs of this rank's block: int64 on the device, or a slice where they
+            are consecutive and another rank's. The rank that waits first for this one is the first; this one is
+            the last.
         sizes: by rank, how many those are.
 
     Cost: one all-to-allv of as many row numbers as rows are needed of other ranks.
     """
 
     def __init__(self, grid: Grid, comm: Comm, needed: Mapping[int, np.ndarray]) -> None:
-        self.grid, self.comm, on = grid, comm, comm.backend
+        self.grid, self.comm, self.me, on = grid, comm, comm.rank, comm.backend
         self.needed = {q: rows for q, rows in needed.items() if rows.size}
         self.places = consecutive({q: rows.size for q, rows in self.needed.items()})
         self.received = sum(rows.size for rows in self.needed.values())
@@ -59,12 +60,7 @@ class Rows:
         self.sizes = {r: told[r][0] for r in reversed(after(comm)) if told[r][0]}
         asked = {r: on.empty((size,), np.int64) for r, size in self.sizes.items()}
         all_to_all(comm, {q: on.asarray(rows, np.int64) for q, rows in self.needed.items()}, asked)
-        self.asked = {r: told[r][1] or rows for r, rows in asked.items()}
-
-    @property
-    def sent(self) -> int:
-        """How many rows other ranks need of this one."""
-        return sum(size for r, size in self.sizes.items() if r != self.comm.rank)
+        self.asked = {r: rows if r == self.me else told[r][1] or rows for r, rows in asked.items()}
 
     @contextmanager
     def fetch(self, X: Array, into: Array) -> Iterator[Exchange]:
@@ -77,16 +73,13 @@ class Rows:
 
         Cost: f words per row of other ranks, in one all-to-allv.
         """
-        me = self.comm.rank
-        packed = self._room("rows packed", lambda r: not isinstance(self.asked[r], slice), X)
+        packed = self._room("rows packed", [r for r in self.asked if not isinstance(self.asked[r], slice)], X)
         with Exchange(self.comm, self._others(self.places, into), self.grid.overlap) as arriving:
             for r, rows in self.asked.items():
-                if r != me:
-                    arriving.send(local.gather_rows(X, rows, packed[r]) if r in packed else X[rows], r)
-                elif isinstance(rows, slice):
-                    into[self.places[me]] = X[rows]
+                if r == self.me:
+                    local.gather_rows(X, rows, into[self.places[r]])
                 else:
-                    local.gather_rows(X, rows, into[self.places[me]])
+                    arriving.send(local.gather_rows(X, rows, packed[r]) if r in packed else X[rows], r)
             yield arriving
 
     def add_back(self, Y: Array, into: Array, work: Iterable[tuple[Sequence[int], T]]) -> Iterator[T]:
@@ -103,13 +96,13 @@ class Rows:
         Cost: f words per row that other ranks need of this one, in one all-to-allv. This rank adds those of
             rank + 1 first, then those of rank + 2 and so on.
         """
-        came = self._room("rows added", lambda r: True, Y)
+        came = self._room("rows added", self.asked, Y)
         with Exchange(self.comm, list(came.items()), self.grid.overlap) as exchange:
             for ranks, item in work:
                 with exchange.driven() if self.grid.overlap else nullcontext():
                     yield item
                 for q in ranks:
-                    if q != self.comm.rank:
+                    if q != self.me:
                         exchange.send(Y[self.places[q]], q)
             for r, rows in reversed(self.asked.items()):
                 exchange.wait([r])
@@ -120,16 +113,11 @@ class Rows:
                     local.add_rows(part, rows, into)
 
     def lengths(self, A: Any) -> Array:
-        """How many entries the needed rows of the ranks' CSR matrices have: (received). Collective; one
-        all-to-allv.
-        """
-        own = csr_rows.lengths(A).astype(csr_rows.index_type(*A.shape), copy=False)
-        found = self.comm.backend.empty((self.received,), own.dtype)
-        all_to_all(
-            self.comm,
-            {r: own[rows] for r, rows in self.asked.items()},
-            {q: found[place] for q, place in self.places.items()},
-        )
+        """Entries of each of the needed rows of the ranks' CSR matrices. Collective; one all-to-allv."""
+        kind = csr_rows.index_type(*A.shape)
+        found = self.comm.backend.empty((self.received,), kind)
+        parts = {r: csr_rows.lengths(A, rows).astype(kind, copy=False) for r, rows in self.asked.items()}
+        all_to_all(self.comm, parts, {q: found[place] for q, place in self.places.items()})
         return found
 
     def fetch_ragged(self, A: Any, lengths: Array | None = None) -> Packed:
@@ -144,21 +132,19 @@ class Rows:
         ends = csr_rows.row_pointers(lengths)
         spans = {q: slice(int(ends[at.start]), int(ends[at.stop])) for q, at in self.places.items()}
         packed = {r: csr_rows.gather(A, rows) for r, rows in self.asked.items()}
-        columns, values = (
-            self.comm.backend.empty((int(ends[-1]),), kind)
-            for kind in (csr_rows.index_type(*A.shape), A.dtype)
-        )
-        for number, whole in ((1, columns), (2, values)):
-            parts = {r: rows[number].astype(whole.dtype, copy=False) for r, rows in packed.items()}
-            all_to_all(self.comm, parts, {q: whole[span] for q, span in spans.items()})
-        return lengths, columns, values
+        found = []
+        for number, kind in ((1, csr_rows.index_type(*A.shape)), (2, A.dtype)):  # columns, values
+            parts = {r: rows[number].astype(kind, copy=False) for r, rows in packed.items()}
+            found.append(self.comm.backend.empty((int(ends[-1]),), kind))
+            all_to_all(self.comm, parts, {q: found[-1][span] for q, span in spans.items()})
+        return lengths, *found
 
     def _others(self, places: Mapping[int, slice], whole: Array) -> list[tuple[int, Array]]:
-        return [(q, whole[place]) for q, place in places.items() if q != self.comm.rank]
+        return [(q, whole[place]) for q, place in places.items() if q != self.me]
 
-    def _room(self, name: str, wanted: Any, like: Array) -> dict[int, Array]:
-        """Memory for rows that other ranks need, of those ranks that are wanted."""
-        sizes = {r: size for r, size in self.sizes.items() if r != self.comm.rank and wanted(r)}
+    def _room(self, name: str, ranks: Iterable[int], like: Array) -> dict[int, Array]:
+        """Memory for the rows that each of these ranks needs, but for this one."""
+        sizes = {r: self.sizes[r] for r in ranks if r != self.me}
         whole = self.grid.workspace.take(name, (sum(sizes.values()), *like.shape[1:]), like.dtype)
         return dict(self._others(consecutive(sizes), whole))
 

@@ -1,8 +1,6 @@
-"""Rows of sparse matrices: pick them, put them together, count what a product of two makes of them.
+"""Rows of sparse matrices: pick them, pack them, count what a product of two makes of them.
 
-Everything here is whole-array arithmetic that NumPy and CuPy have in common: matrices are SciPy's
-``csr_array`` or CuPy's ``csr_matrix``, and results are of the kind, and on the device, of what they were made
-of.
+Matrices are SciPy's ``csr_array`` or CuPy's ``csr_matrix``; results are of the same kind, on the same device.
 """
 
 from __future__ import annotations
@@ -41,9 +39,11 @@ def with_indices(A: Any, kind: Any) -> Any:
     return type(A)((A.data, A.indices.astype(kind), A.indptr.astype(kind)), shape=A.shape)
 
 
-def lengths(A: Any, rows: Array | None = None) -> Array:
+def lengths(A: Any, rows: Array | slice | None = None) -> Array:
     """Entries in every row of A, or in each of these."""
-    return A.indptr[1:] - A.indptr[:-1] if rows is None else A.indptr[rows + 1] - A.indptr[rows]
+    if rows is None or isinstance(rows, slice):
+        return (A.indptr[1:] - A.indptr[:-1])[rows or slice(None)]
+    return A.indptr[rows + 1] - A.indptr[rows]
 
 
 def unpack(rows: Packed, width: int, like: Any) -> Any:
@@ -55,59 +55,28 @@ def unpack(rows: Packed, width: int, like: Any) -> Any:
 
 
 def gather(B: Any, rows: Array | slice) -> Packed:
-    """Rows of ``B`` in this order, which may repeat; of a slice of rows, views."""
+    """Rows of ``B`` in this order, which may repeat; of a slice, views."""
+    counts = lengths(B, rows)
     if isinstance(rows, slice):
         entries = slice(int(B.indptr[rows.start]), int(B.indptr[rows.stop]))
-        return lengths(B)[rows], B.indices[entries], B.data[entries]
-    first = B.indptr[rows].astype(np.int64)
-    counts = B.indptr[rows + 1] - first
-    return (counts, *(_by_runs if backend.of(rows).on_device else _by_scipy)(B, rows, first, counts))
-
-
-def _by_runs(B: Any, rows: Array, first: Array, counts: Array) -> tuple[Array, Array]:
-    where = runs(first, counts)
-    return B.indices[where], B.data[where]
-
-
-def _by_scipy(B: Any, rows: Array, first: Array, counts: Array) -> tuple[Array, Array]:
-    # The routine behind SciPy's B[rows]: five times as fast as indexing whole arrays.
+        return counts, B.indices[entries], B.data[entries]
+    if backend.of(rows).on_device:
+        taken = B[rows]
+        return counts, taken.indices, taken.data
     total, kind = int(counts.sum()), B.indices.dtype
     columns, values = np.empty(total, kind), np.empty(total, B.dtype)
-    _sparsetools.csr_row_index(
-        rows.size,
-        np.ascontiguousarray(rows, kind),
-        B.indptr.astype(kind, copy=False),
-        B.indices,
-        B.data,
-        columns,
-        values,
-    )
-    return columns, values
-
-
-def runs(first: Array, counts: Array) -> Array:
-    """Consecutive numbers from each of these on, so many each: int64 (sum of counts)."""
-    xp = backend.module(first)
-    filled = counts > 0
-    first, counts = first[filled], counts[filled]
-    if not first.size:
-        return first
-    # One on from number to number, a jump where a run begins; summed up, the numbers.
-    ends = xp.cumsum(counts)
-    steps = xp.ones(int(ends[-1]), np.int64)
-    steps[0] = first[0]
-    steps[ends[:-1]] = first[1:] - (first + counts)[:-1] + 1
-    return xp.cumsum(steps)
+    numbers, pointers = np.ascontiguousarray(rows, kind), B.indptr.astype(kind, copy=False)
+    # The routine behind SciPy's B[rows], without what that costs more.
+    _sparsetools.csr_row_index(rows.size, numbers, pointers, B.indices, B.data, columns, values)
+    return counts, columns, values
 
 
 def owners(counts: Array) -> Array:
     """For each entry of rows of so many entries, the row it stands in: int64 (sum of counts)."""
-    return _by_search(counts) if backend.of(counts).on_device else np.repeat(np.arange(counts.size), counts)
-
-
-def _by_search(counts: Array) -> Array:
-    xp = backend.module(counts)  # CuPy cannot repeat by an array
-    return xp.searchsorted(xp.cumsum(counts), xp.arange(int(counts.sum())), side="right")
+    xp = backend.module(counts)
+    if xp is np:
+        return np.repeat(np.arange(counts.size), counts)
+    return xp.searchsorted(xp.cumsum(counts), xp.arange(int(counts.sum())), side="right")  # CuPy cannot repeat
 
 
 def at_most_one_per_row(A: Any) -> bool:
@@ -148,13 +117,13 @@ def cut(estimates: np.ndarray, entries: int | None) -> list[Range]:
     if entries is None:
         return [(0, estimates.size)] if estimates.size else []
     totals = np.cumsum(estimates)
-    pieces: list[Range] = []
+    cuts: list[Range] = []
     first, before = 0, 0
     while first < estimates.size:
         last = max(int(np.searchsorted(totals, before + entries, side="right")), first + 1)
-        pieces.append((first, last))
+        cuts.append((first, last))
         first, before = last, int(totals[last - 1])
-    return pieces
+    return cuts
 
 
 def keep_columns(A: Any, columns: np.ndarray) -> Any:

@@ -13,6 +13,7 @@ from distgnn.comm.grid import Grid
 from distgnn.errors import UserError
 from distgnn.operators.block_1d import Block1D
 from distgnn.operators.block_15d import Block15D
+from distgnn.operators.block_rows import BlockRows
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.plexus_3d import Plexus3D
 from distgnn.operators.split_3d import Split3D
@@ -23,7 +24,7 @@ ALGORITHMS: dict[str, type[DistSparse]] = {
 }  # fmt: skip
 
 #: Of these, what sends only the rows that are needed.
-SPARSITY_AWARE: dict[str, type[DistSparse]] = {cls.name: cls for cls in (Block1D, Block15D)}
+SPARSITY_AWARE: dict[str, type[BlockRows]] = {cls.name: cls for cls in (Block1D, Block15D)}
 
 
 @dataclass(frozen=True)

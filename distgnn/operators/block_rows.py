@@ -1,11 +1,11 @@
-"""What the algorithms that cut matrices in block rows have in common: layouts, which blocks of A a rank holds,
-and how the blocks of H that they are multiplied with reach it: whole, or only the rows that are read.
+"""What the algorithms that cut matrices in block rows share: layouts, the blocks of A that a rank holds, and how the
+blocks of H that they are multiplied with reach it: whole, or only the rows that are read.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -16,12 +16,13 @@ import scipy.sparse as sp
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm import fetch_costs
+from distgnn.comm.fetch_costs import Costs
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.comm.panels import broadcast
 from distgnn.comm.relay import upstream
 from distgnn.comm.rows import Rows, after
-from distgnn.layout import Cut, Layout, as_partition, block, partition
+from distgnn.layout import Cut, Layout, Range, as_partition, block, partition
 from distgnn.local.csr_rows import keep_columns
 from distgnn.operators.dense import DistDense
 from distgnn.operators.loading import load, pack
@@ -36,20 +37,18 @@ class BlockRows(DistSparse):
     """``A`` and ``H`` in block rows over the axis ``rows``; a rank multiplies the column blocks of its ``stages``.
 
     The adjoint of whole blocks is the same product with block rows of Aᵀ, held from its first use on (CAGNET
-    Table II); that of needed rows is the same exchange backwards, with the held blocks transposed. A symmetric
-    matrix is its own adjoint and holds nothing more.
+    Table II). That of needed rows is the same exchange backwards, with the held blocks transposed. A symmetric
+    matrix is its own adjoint.
 
     Args:
-        grid: has the axis ``rows``.
-        source: gives the blocks of A.
         row_parts, col_parts: partition vectors of A's rows and columns into as many blocks as ``rows`` has;
             default even.
-        sparsity_aware: False: blocks of H are broadcast whole. True: a rank receives the rows that it reads.
-            "auto": these or the whole block, from each rank to each other what is estimated to be faster.
+        sparsity_aware: False: blocks of H are broadcast whole. True: a rank gets the rows that it reads. "auto":
+            those or the whole block, from each rank to each other what is estimated to be faster; the same bits.
 
     Attributes:
         column: the ranks that share ``H``; stages: the column blocks this rank multiplies.
-        A: its block row of A, with what brings the rows of H.
+        A: its blocks of A, with what brings the rows of H.
     """
 
     A: WholeBlocks | NeededRows
@@ -67,23 +66,18 @@ class BlockRows(DistSparse):
         self.weights = ReplicatedWeights(self.output_layout)
         self.column, self.stages = grid.along("rows"), self.share(grid, parts)
         self.sparsity_aware = sparsity_aware
-        rows = self.output_layout.row_range
-        self.windows = [(rows, block(self.col_parts, j)) for j in self.stages]
         self.A = self._needed_rows() if sparsity_aware else self._whole_blocks()
 
     @cached_property
     def At(self) -> WholeBlocks:
-        """This rank's block row of Aᵀ, where blocks travel whole."""
-        columns = self.input_layout.row_range
-        windows = [(block(self.row_parts, j), columns) for j in self.stages]
-        panels = self.A.panels  # type: ignore[union-attr]
-        return WholeBlocks(self.grid, self.column, self.stages, self.row_parts, panels, lambda cut: pack(
-            self.grid, self.dtype, lambda: cut(self.source.block(*window).T for window in windows)
-        ))  # fmt: skip
+        """This rank's blocks of Aᵀ, where blocks of H travel whole."""
+        cols, panels = self.input_layout.row_range, self.A.panels  # type: ignore[union-attr]
+        blocks = (self.source.block(block(self.row_parts, j), cols).T for j in self.stages)
+        held = pack(self.grid, self.dtype, lambda: in_panels(blocks, panels))
+        return WholeBlocks(self.grid, self.column, self.stages, self.row_parts, panels, held)
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        Z = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
-        return self._block_row(self.A, H, Z)
+        return self._block_row(self.A, H, self._result(self.output_layout, (self.shape[0], H.shape[1]), out))
 
     def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
         F = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
@@ -102,32 +96,37 @@ class BlockRows(DistSparse):
     def _block_column(self, A_i: Any, G: DistDense, F: DistDense) -> DistDense:
         """``F_j = Σ_i A_ijᵀ G_i``, where rank i has A_ij."""
 
+    def _windows(self) -> list[tuple[Range, Range]]:
+        """Where the blocks of A of this rank's stages are: rows and columns."""
+        rows = self.output_layout.row_range
+        return [(rows, block(self.col_parts, j)) for j in self.stages]
+
     def _read(self) -> Iterator[Any]:
-        """The blocks of A of this rank's stages, one after another. Local to a rank."""
-        return (self.source.block(*window) for window in self.windows)
+        """Those blocks, one after another. Local to a rank."""
+        return (self.source.block(*window) for window in self._windows())
 
     def _needed_rows(self) -> NeededRows:
         costs = fetch_costs.measure(self.grid, self.column) if self.sparsity_aware == "auto" else None
-        height = self.output_layout.local_shape((self.shape[0], 0))[0]
+        first, last = self.output_layout.row_range
         with self.grid.world.together():
             blocks = dict(zip(self.stages, map(sp.csr_array, self._read()), strict=True))
-        return NeededRows(self.grid, self.column, blocks, height, np.diff(self.col_parts), self.dtype, costs)
+        heights = np.diff(self.col_parts)
+        return NeededRows(self.grid, self.column, blocks, last - first, heights, self.dtype, costs)
 
     def _whole_blocks(self) -> WholeBlocks:
-        panels = self._panels()
-        return WholeBlocks(self.grid, self.column, self.stages, self.col_parts, panels, lambda cut: (
-            load(self.grid, self.source, self.windows) if panels == 1
-            else pack(self.grid, self.dtype, lambda: cut(self._read()))
-        ))  # fmt: skip
+        if (panels := self._panels()) == 1:
+            held = load(self.grid, self.source, self._windows())
+        else:
+            held = pack(self.grid, self.dtype, lambda: in_panels(self._read(), panels))
+        return WholeBlocks(self.grid, self.column, self.stages, self.col_parts, panels, held)
 
     def _panels(self) -> int:
-        """Into how many panels a block of H is cut: nothing can hide the product with the last one to arrive,
-        so it should be small; but each costs a pass over the product's rows, which only blocks with many
-        non-zeros per row are worth.
+        """Into how many panels a block of H is cut: nothing hides the product with the last one, so it should be
+        small; but each costs a pass over the product's rows, which only many non-zeros per row are worth.
         """
         if self.column.size == 1:
             return 1
-        nonzeros = getattr(self.source, "nnz", None)  # of all of A; a source that knows need not be read twice
+        nonzeros = getattr(self.source, "nnz", None)
         if nonzeros is None:
             with self.grid.world.together():
                 nonzeros = sum(A_ij.nnz for A_ij in self._read())
@@ -137,24 +136,22 @@ class BlockRows(DistSparse):
 
 
 class WholeBlocks:
-    """The blocks A_ij of a block row, with the blocks H_j whole, broadcast one after another in panels.
+    """The blocks A_ij of a block row, with the blocks H_j whole: broadcast one after another, in panels.
 
     Args:
-        comm: the ranks that share H; stages: the blocks j; parts: of the rows of H.
-        panels: how many a block is cut into.
-        make: given a function that cuts blocks alike, the CSR blocks of all stages.
+        comm: the ranks that share H; stages: the blocks j; parts: partition vector of H's rows.
+        panels: how many a block of H is cut into.
+        blocks: what multiplies each panel, see :func:`in_panels`.
     """
 
     def __init__(
-        self, grid: Grid, comm: Comm, stages: Sequence[int], parts: np.ndarray, panels: int,
-        make: Callable[[Callable[[Iterable[Any]], Iterable[Any]]], list[CSR]],
-    ) -> None:  # fmt: skip
+        self, grid: Grid, comm: Comm, stages: Sequence[int], parts: np.ndarray, panels: int, blocks: list[CSR]
+    ) -> None:
         self.grid, self.comm, self.panels = grid, comm, panels
-        heights = np.diff(parts).tolist()
-        self.rows = [slice(*cut) for j in stages for cut in self._cuts(heights[j])]
+        cuts = {j: pairwise(partition(int(parts[j + 1] - parts[j]), panels).tolist()) for j in stages}
+        self.rows = [slice(*cut) for j in stages for cut in cuts[j]]
         self.roots = [j for j in stages for _ in range(panels)]
         self.turns = upstream(comm, self.roots)
-        blocks = make(self._cut)
         self.blocks = [blocks[turn] for turn in self.turns]
 
     def __len__(self) -> int:
@@ -165,42 +162,29 @@ class WholeBlocks:
         """Pairs of which the products add up to the block row's; own panels come first. Collective."""
         shapes = [(rows.stop - rows.start, H.shape[1]) for rows in self.rows]
         own = lambda stage: H[self.rows[stage]]  # noqa: E731
-        panels = broadcast(
-            self.grid, self.comm, self.roots, own, shapes, H.dtype, self.turns, self.panels
-        )
+        panels = broadcast(self.grid, self.comm, self.roots, own, shapes, H.dtype, self.turns, self.panels)
         return zip(self.blocks, panels, strict=True)
-
-    def _cuts(self, height: int) -> Iterable[tuple[int, int]]:
-        return pairwise(partition(height, self.panels).tolist())
-
-    def _cut(self, blocks: Iterable[Any]) -> Iterable[Any]:
-        """The columns of blocks that belong to each panel."""
-        if self.panels == 1:
-            return blocks
-        return (A_ij[:, first:last] for A_ij in blocks for first, last in self._cuts(A_ij.shape[1]))
 
 
 class NeededRows:
-    """The blocks A_ij of a block row, with only those rows of H_j that they read (sparsity-aware paper, section 4).
+    """The blocks A_ij of a block row, with those rows of H_j that they read (sparsity-aware paper, section 4).
 
-    The diagonal block is multiplied while rows travel, the others, with their columns renumbered to where rows
-    arrive, in groups of ranks.
+    The diagonal block is multiplied while rows travel; the others in groups of ranks, their columns renumbered to
+    where the rows arrive.
 
     Args:
         comm: the ranks that share H; rank j holds ``heights[j]`` rows of it.
-        blocks: A_ij by j, of which the one of this rank itself needs no communication. Ranks may hold blocks of
-            different j, or none.
-        height: rows of the block row.
-        costs: what decides whether to fetch all rows of a rank instead of the needed ones; None: never.
+        blocks: A_ij by j. Ranks may hold blocks of different j, or none. height: of the blocks.
+        costs: what may choose all rows of a rank instead of the needed ones.
 
     Attributes:
-        rows: the rows that are fetched: NnzCols(i, j) of rank j, unless the costs said otherwise.
+        rows: what is fetched: rows NnzCols(i, j) of rank j, unless the costs said otherwise.
         groups: (blocks with renumbered columns, the ranks that send their rows, where those lie).
     """
 
     def __init__(
         self, grid: Grid, comm: Comm, blocks: dict[int, sp.csr_array], height: int, heights: np.ndarray,
-        dtype: Any, costs: fetch_costs.Costs | None,
+        dtype: Any, costs: Costs | None,
     ) -> None:  # fmt: skip
         self.grid = grid
         with grid.world.together():
@@ -208,25 +192,18 @@ class NeededRows:
             self.diagonal = None if own is None else CSR.from_scipy(own, grid.backend, dtype)
             peers = [j for j in after(comm) if j in blocks and blocks[j].nnz]
             columns = {j: np.unique(blocks[j].indices).astype(np.int64) for j in peers}  # NnzCols(i, j)
-            needed = {
-                j: np.arange(heights[j]) if costs and costs.whole_is_cheaper(columns[j], heights[j]) else columns[j]
-                for j in peers
-            }
+            needed = {j: costs.choose(columns[j], heights[j]) for j in peers} if costs else columns
         self.rows = Rows(grid, comm, needed)
         with grid.world.together():
-            per_row = sum(blocks[j].nnz for j in peers) / max(height, 1)
             self.groups = []
+            per_row = sum(blocks[j].nnz for j in peers) / max(height, 1)
             for ranks in in_groups({j: columns[j].size for j in peers}, per_row):
-                compact = [keep_columns(blocks.pop(j), needed[j]) for j in ranks]
                 place = slice(self.rows.places[ranks[0]].start, self.rows.places[ranks[-1]].stop)
-                matrix = CSR.from_scipy(sp.hstack(compact, format="csr"), grid.backend, dtype)
-                self.groups.append((matrix, ranks, place))
-            if not len(self):
-                nothing = CSR.from_scipy(sp.csr_array((height, 0)), grid.backend, dtype)
-                self.groups.append((nothing, [], slice(0, 0)))
+                compact = sp.hstack([keep_columns(blocks.pop(j), needed[j]) for j in ranks], format="csr")
+                self.groups.append((CSR.from_scipy(compact, grid.backend, dtype), ranks, place))
 
     def __len__(self) -> int:
-        """How many pairs :meth:`with_rows_of` gives, at least one."""
+        """How many pairs :meth:`with_rows_of` gives."""
         return len(self.groups) + (self.diagonal is not None)
 
     def with_rows_of(self, H: Array) -> Iterator[tuple[CSR, Array]]:
@@ -246,38 +223,43 @@ class NeededRows:
                     yield A_ij, received[place]
 
     def with_sums_in(self, F: Array) -> Iterator[tuple[CSR, Array]]:
-        """The reverse: pairs (A_ijᵀ, C), for the caller to make the product of A_ijᵀ with its G_i in C. What
-        becomes of all these products is summed in ``F``, this rank's block, which is left alone where no rank
-        multiplies blocks of its columns. Collective.
+        """The reverse: pairs (A_ijᵀ, C), for the caller to make the product of A_ijᵀ with its G_i in C. All ranks'
+        products for this rank's block are summed in ``F``, left alone where nobody has blocks of its columns.
+        Collective.
         """
-        contributions = self._room(F)
+        products = self._room(F)
         diagonal, groups = self._transposed
-        work = [(ranks, (At_ij, contributions[place])) for At_ij, ranks, place in groups]
-        work += [([], (diagonal, F))] if diagonal is not None else []
-        return self.rows.add_back(contributions, F, work)
+        work = [(ranks, (At_ij, products[place])) for At_ij, ranks, place in groups]
+        return self.rows.add_back(products, F, work + ([([], (diagonal, F))] if diagonal else []))
 
     @cached_property
     def _transposed(self) -> tuple[CSR | None, list[tuple[CSR, list[int], slice]]]:
         """The diagonal block and the groups, the first to be sent first."""
+        on = self.grid.backend
         with self.grid.world.together():
-            diagonal = None if self.diagonal is None else self.diagonal.transposed(self.grid.backend)
-            return diagonal, [
-                (A_ij.transposed(self.grid.backend), ranks[::-1], place)
-                for A_ij, ranks, place in reversed(self.groups)
-            ]
+            groups = [(A_ij.transposed(on), ranks[::-1], place) for A_ij, ranks, place in self.groups[::-1]]
+            return self.diagonal and self.diagonal.transposed(on), groups
         raise AssertionError("unreachable: together() raises")
 
     def _room(self, like: Array) -> Array:
         return self.grid.workspace.take("rows received", (self.rows.received, like.shape[1]), like.dtype)
 
 
+def in_panels(blocks: Iterable[Any], panels: int) -> Iterable[Any]:
+    """Blocks cut by columns as the blocks of H are cut into panels."""
+    if panels == 1:
+        return blocks
+    return (
+        A_ij[:, first:last] for A_ij in blocks for first, last in pairwise(partition(A_ij.shape[1], panels))
+    )
+
+
 def in_groups(columns: dict[int, int], nonzeros: float) -> list[list[int]]:
-    """Which ranks' rows are multiplied together, so that the first to come are while others travel. Each group
-    costs a pass over the product, which only many non-zeros per row are worth.
+    """Which ranks' rows are multiplied together, so that the first to come are while others travel. Each group costs
+    a pass over the product, which only many non-zeros per row are worth.
 
     Args:
-        columns: by rank, how many its block has, in the order in which they come; nonzeros: per row of them
-            together.
+        columns: of each rank's block, in the order in which they come; nonzeros: per row of all together.
     """
     if not columns:
         return []

@@ -155,9 +155,7 @@ class Partitioned(Graph):
             if turn < len(cuts):
                 yield (first, last), product
 
-    def _product(
-        self, Q_i: sp.csr_array, read: np.ndarray, rows: Rows, lengths: np.ndarray
-    ) -> sp.csr_array:
+    def _product(self, Q_i: sp.csr_array, read: np.ndarray, rows: Rows, lengths: np.ndarray) -> sp.csr_array:
         """Algorithm 2, its stages q = j s ... (j+1) s - 1 in one exchange."""
         A_hat = rows.fetch_ragged(self.A, lengths)  # rows NnzCols(Q_iq) of A_q, from rank (q, j)
         # Ĉ = Σ_q Q_iq Â_q

@@ -16,18 +16,19 @@ def some_rows(n, seed=0):
     return np.random.default_rng(seed).integers(0, n, 2 * n)
 
 
-@pytest.mark.parametrize("way", [csr_rows._by_runs, csr_rows._by_scipy])
 @pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_gather(way, index):
+def test_gather(index):
     for name, A in MATRICES.items():
         A.indices, A.indptr = A.indices.astype(index), A.indptr.astype(index)
-        for rows in (some_rows(A.shape[0]), np.empty(0, np.int64), np.arange(A.shape[0], dtype=np.int32)):
-            first, counts = A.indptr[rows], np.diff(A.indptr)[rows]
-            columns, values = way(A, rows, first, counts)
-            pieces = [slice(A.indptr[row], A.indptr[row + 1]) for row in rows]
+        n = A.shape[0]
+        for rows in (some_rows(n), np.empty(0, np.int64), np.arange(n, dtype=np.int32), slice(n // 3, n)):
+            counts, columns, values = csr_rows.gather(A, rows)
+            numbers = np.arange(n)[rows]
+            entries = [slice(A.indptr[row], A.indptr[row + 1]) for row in numbers]
+            np.testing.assert_array_equal(counts, np.diff(A.indptr)[numbers], name)
             for got, array in ((columns, A.indices), (values, A.data)):
                 np.testing.assert_array_equal(
-                    got, np.concatenate([array[:0], *(array[piece] for piece in pieces)]), name
+                    got, np.concatenate([array[:0], *(array[row] for row in entries)]), name
                 )
                 assert got.dtype == array.dtype
 
@@ -40,21 +41,10 @@ def test_unpack_undoes_gather():
         )
 
 
-def test_gathered_slices_are_views():
-    for A in MATRICES.values():
-        rows = slice(A.shape[0] // 3, A.shape[0])
-        taken = csr_rows.gather(A, rows)
-        np.testing.assert_array_equal(csr_rows.unpack(taken, A.shape[1], A).toarray(), A.toarray()[rows])
-        assert all(not part.size or part.base is not None for part in taken[1:])
-
-
-def test_runs_and_owners():
-    first, counts = np.array([7, 100, 3, 3, 0]), np.array([2, 0, 3, 1, 0])
-    assert csr_rows.runs(first, counts).tolist() == [7, 8, 3, 4, 5, 3]
-    assert csr_rows.runs(first[1:2], counts[1:2]).size == 0
-    for owners in (csr_rows.owners, csr_rows._by_search):
-        assert owners(counts).tolist() == [0, 0, 2, 2, 2, 3]
-        assert owners(counts[1:2]).size == 0
+def test_owners():
+    counts = np.array([2, 0, 3, 1, 0])
+    assert csr_rows.owners(counts).tolist() == [0, 0, 2, 2, 2, 3]
+    assert csr_rows.owners(counts[1:2]).size == 0
 
 
 def test_keep_columns():

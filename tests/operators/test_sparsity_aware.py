@@ -4,6 +4,8 @@ travel.
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -12,8 +14,8 @@ import distgnn as dg
 from distgnn import local, operators
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm import fetch_costs
-from distgnn.comm.group import Comm
 from distgnn.comm.fetch_costs import Costs
+from distgnn.comm.group import Comm
 from distgnn.gallery import awkward, rmat
 from distgnn.operators import SPARSITY_AWARE, grids, make_grid
 from distgnn.operators.block_rows import in_groups
@@ -79,10 +81,10 @@ def test_ledger_equals_formula_on_every_grid(comm, name, backend, cut, monkeypat
             back = SPARSITY_AWARE_ADJOINT_WORDS[name](grid, A, WIDTH)
             assert adjoint.words == round(back), (sizes, matrix)
             rows = operator.A.rows
+            sent = sum(rows.sizes.values())
             assert alltoallv(forward) == (rows.received * WIDTH, len(rows.needed))
-            assert alltoallv(adjoint) == (rows.sent * WIDTH, len(rows.asked))  # what was sent comes back
-            sent, got = (sum(grid.world.gather_objects(number)) for number in (rows.sent, rows.received))
-            assert sent == got
+            assert alltoallv(adjoint) == (sent * WIDTH, len(rows.asked))  # what was sent comes back
+            assert sum(grid.world.gather_objects(sent)) == sum(grid.world.gather_objects(rows.received))
         grid.free()
 
 
@@ -166,11 +168,11 @@ def test_measured_costs_are_the_same_on_all_ranks(comm, backend):
 
 def test_whole_blocks_are_sent_where_packing_costs_more():
     rows, run = np.arange(0, 100, 2), np.arange(20, 70)
-    assert not Costs(1.0, 0.9, 0.0).whole_is_cheaper(rows, 100)
-    assert Costs(1.0, 1.1, 0.0).whole_is_cheaper(rows, 100)
-    assert Costs(1.0, 0.0, 51 * fetch_costs.ROW_BYTES).whole_is_cheaper(rows, 100)
-    assert not ALWAYS_WHOLE.whole_is_cheaper(run, 100)  # what is not packed costs nothing to pack
-    assert not ALWAYS_WHOLE.whole_is_cheaper(rows[:0], 100)
+    assert Costs(1.0, 0.9, 0.0).choose(rows, 100) is rows
+    assert Costs(1.0, 1.1, 0.0).choose(rows, 100).tolist() == list(range(100))
+    assert Costs(1.0, 0.0, 51 * fetch_costs.ROW_BYTES).choose(rows, 100).size == 100
+    assert ALWAYS_WHOLE.choose(run, 100) is run  # what is not packed costs nothing to pack
+    assert ALWAYS_WHOLE.choose(rows[:0], 100).size == 0
 
 
 @pytest.mark.ranks(2, 3, 4)
@@ -248,11 +250,12 @@ def test_what_fails_on_one_rank_fails_on_all(comm, name, backend):
 @pytest.mark.ranks(2, 3)
 @names
 def test_without_compiled_kernels(comm, name, monkeypatch):
+    kernel = importlib.import_module("distgnn.local.spmm")._spmm_kernel
     monkeypatch.setattr(local.host, "module", lambda: None)
-    local._spmm_kernel.cache_clear()
+    kernel.cache_clear()
     grid = make_grid(comm, name, backend="numpy")
     check_product(MATRICES["prime"], grid, name, WIDTH, sparsity_aware=True)
-    local._spmm_kernel.cache_clear()
+    kernel.cache_clear()
     grid.free()
 
 
