@@ -1,12 +1,12 @@
 """Whole blocks or packed rows? What ``sparsity_aware="auto"`` goes by.
 
-Of a rank's h rows another one needs k. Sent alone they must be packed first, unless they are consecutive. With b
-bytes per row, β seconds per byte sent, π per byte packed, and λ seconds for packing anything at all,
+Of a rank's h rows another one needs k. Sent alone they must be packed first, unless they are consecutive.
+With b bytes per row, β seconds per byte sent, π per byte packed, and λ seconds for packing anything at all,
 
     packed rows take  λ + k b (β + π),    the whole block takes  h b β.
 
-On a slow network π is nothing beside β, and only a block of which nearly every row is needed is sent whole; where
-memory is shared, packing costs as much as sending.
+On a slow network π is nothing beside β, and only a block of which nearly every row is needed is sent whole;
+where memory is shared, packing costs as much as sending.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Rows of a matrix that other ranks hold: fetched from them, or summed there.
 
-Inspector and executor, like PETSc's star forest and Ginkgo's row gatherer. The inspector tells every rank once
-which of its rows are needed where. The executor then has nothing to search: it packs rows and sends them, and
-the caller uses those of one rank while others travel. In reverse, it sends contributions to rows to the ranks
-that hold them.
+Inspector and executor, like PETSc's star forest and Ginkgo's row gatherer. The inspector tells every rank
+once which of its rows are needed where. The executor then has nothing to search: it packs rows and sends
+them, and the caller uses those of one rank while others travel. In reverse, it sends contributions to rows to
+the ranks that hold them.
 
 Contributions are added in an order that does not depend on when they arrive, so that results are the same to
 the last bit with and without overlap.
@@ -42,9 +42,9 @@ class Rows:
         needed: without the ranks of which no row is needed.
         places: by rank, where its rows lie among those received, in the order of ``needed``.
         received: how many rows are received, own ones included.
-        asked: by rank, the rows that it needs of this rank's block: int64 on the device, or a slice where they
-            are consecutive and another rank's. The rank that waits first for this one is the first; this one is
-            the last.
+        asked: by rank, the rows that it needs of this rank's block: int64 on the device, or a slice where
+            they are consecutive and another rank's. The rank that waits first for this one is the first; this
+            one is the last.
         sizes: by rank, how many those are.
 
     Cost: one all-to-allv of as many row numbers as rows are needed of other ranks.

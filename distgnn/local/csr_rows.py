@@ -76,7 +76,8 @@ def owners(counts: Array) -> Array:
     xp = backend.module(counts)
     if xp is np:
         return np.repeat(np.arange(counts.size), counts)
-    return xp.searchsorted(xp.cumsum(counts), xp.arange(int(counts.sum())), side="right")  # CuPy cannot repeat
+    # CuPy cannot repeat
+    return xp.searchsorted(xp.cumsum(counts), xp.arange(int(counts.sum())), side="right")
 
 
 def at_most_one_per_row(A: Any) -> bool:

@@ -12,8 +12,8 @@ from distgnn.operators.dense import DistDense
 
 
 class Block15D(BlockRows):
-    """``A`` and ``H`` in P/c block rows over the axis ``rows``, each held by the c ranks of a process row (axis
-    ``reps``).
+    """``A`` and ``H`` in P/c block rows over the axis ``rows``, each held by the c ranks of a process row
+    (axis ``reps``).
 
     Process column ``j`` adds up its share of the stages, s = ⌈(P/c)/c⌉ of the P/c column blocks (the last
     columns take what remains, perhaps nothing), and an all-reduce over the process row completes the sum.

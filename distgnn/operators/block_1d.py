@@ -9,13 +9,13 @@ from distgnn.operators.dense import DistDense
 
 
 class Block1D(BlockRows):
-    """``A`` and ``H`` in block rows over the axis ``rows``: rank ``i`` of ``P`` holds row block ``A_i`` (about
-    n/P x n, cut into column blocks ``A_ij``) and ``H_i`` (n/P x f).
+    """``A`` and ``H`` in block rows over the axis ``rows``: rank ``i`` of ``P`` holds row block ``A_i``
+    (about n/P x n, cut into column blocks ``A_ij``) and ``H_i`` (n/P x f).
 
     Cost per product and rank, in words received: n f (P-1)/P in P - 1 broadcasts (all of ``H`` but the own
-    block). Sparsity-aware: exactly Σ_{j≠i} NnzCols(i, j) f in one all-to-allv of at most P - 1 messages, where
-    NnzCols(i, j) are the columns of A_ij with a non-zero; and Σ_{j≠i} NnzCols(j, i) f in the adjoint of a
-    directed graph. At construction, a row number for each of those rows.
+    block). Sparsity-aware: exactly Σ_{j≠i} NnzCols(i, j) f in one all-to-allv of at most P - 1 messages,
+    where NnzCols(i, j) are the columns of A_ij with a non-zero; and Σ_{j≠i} NnzCols(j, i) f in the adjoint of
+    a directed graph. At construction, a row number for each of those rows.
     """
 
     name = "1d"

@@ -1,5 +1,5 @@
-"""What the algorithms that cut matrices in block rows share: layouts, the blocks of A that a rank holds, and how the
-blocks of H that they are multiplied with reach it: whole, or only the rows that are read.
+"""What the algorithms that cut matrices in block rows share: layouts, the blocks of A that a rank holds, and
+how the blocks of H that they are multiplied with reach it: whole, or only the rows that are read.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ Array = Any
 
 
 class BlockRows(DistSparse):
-    """``A`` and ``H`` in block rows over the axis ``rows``; a rank multiplies the column blocks of its ``stages``.
+    """``A`` and ``H`` in block rows over the axis ``rows``; a rank multiplies the column blocks of its
+    ``stages``.
 
     The adjoint of whole blocks is the same product with block rows of Aᵀ, held from its first use on (CAGNET
-    Table II). That of needed rows is the same exchange backwards, with the held blocks transposed. A symmetric
-    matrix is its own adjoint.
+    Table II). That of needed rows is the same exchange backwards, with the held blocks transposed. A
+    symmetric matrix is its own adjoint.
 
     Args:
         row_parts, col_parts: partition vectors of A's rows and columns into as many blocks as ``rows`` has;
             default even.
-        sparsity_aware: False: blocks of H are broadcast whole. True: a rank gets the rows that it reads. "auto":
-            those or the whole block, from each rank to each other what is estimated to be faster; the same bits.
+        sparsity_aware: False: blocks of H are broadcast whole. True: a rank gets the rows that it reads.
+            "auto": those or the whole block, from each rank to each other what is estimated to be faster; the
+                same bits.
 
     Attributes:
         column: the ranks that share ``H``; stages: the column blocks this rank multiplies.
@@ -121,8 +123,8 @@ class BlockRows(DistSparse):
         return WholeBlocks(self.grid, self.column, self.stages, self.col_parts, panels, held)
 
     def _panels(self) -> int:
-        """Into how many panels a block of H is cut: nothing hides the product with the last one, so it should be
-        small; but each costs a pass over the product's rows, which only many non-zeros per row are worth.
+        """Into how many panels a block of H is cut: nothing hides the product with the last one, so it should
+        be small; but each costs a pass over the product's rows, which only many non-zeros per row are worth.
         """
         if self.column.size == 1:
             return 1
@@ -167,10 +169,11 @@ class WholeBlocks:
 
 
 class NeededRows:
-    """The blocks A_ij of a block row, with those rows of H_j that they read (sparsity-aware paper, section 4).
+    """The blocks A_ij of a block row, with those rows of H_j that they read (sparsity-aware paper, section
+    4).
 
-    The diagonal block is multiplied while rows travel; the others in groups of ranks, their columns renumbered to
-    where the rows arrive.
+    The diagonal block is multiplied while rows travel; the others in groups of ranks, their columns
+    renumbered to where the rows arrive.
 
     Args:
         comm: the ranks that share H; rank j holds ``heights[j]`` rows of it.
@@ -223,9 +226,9 @@ class NeededRows:
                     yield A_ij, received[place]
 
     def with_sums_in(self, F: Array) -> Iterator[tuple[CSR, Array]]:
-        """The reverse: pairs (A_ijᵀ, C), for the caller to make the product of A_ijᵀ with its G_i in C. All ranks'
-        products for this rank's block are summed in ``F``, left alone where nobody has blocks of its columns.
-        Collective.
+        """The reverse: pairs (A_ijᵀ, C), for the caller to make the product of A_ijᵀ with its G_i in C. All
+        ranks' products for this rank's block are summed in ``F``, left alone where nobody has blocks of its
+        columns. Collective.
         """
         products = self._room(F)
         diagonal, groups = self._transposed
@@ -255,8 +258,8 @@ def in_panels(blocks: Iterable[Any], panels: int) -> Iterable[Any]:
 
 
 def in_groups(columns: dict[int, int], nonzeros: float) -> list[list[int]]:
-    """Which ranks' rows are multiplied together, so that the first to come are while others travel. Each group costs
-    a pass over the product, which only many non-zeros per row are worth.
+    """Which ranks' rows are multiplied together, so that the first to come are while others travel. Each
+    group costs a pass over the product, which only many non-zeros per row are worth.
 
     Args:
         columns: of each rank's block, in the order in which they come; nonzeros: per row of all together.

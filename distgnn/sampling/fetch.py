@@ -81,9 +81,7 @@ class Features:
         """int64 on the host."""
         ids = self.backend.to_host(ids) if hasattr(ids, "get") else np.asarray(ids)
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise ValueError(
-                f"ids of rows to fetch must be a list of integers, got {ids.dtype} of shape {ids.shape}"
-            )
+            raise ValueError(f"ids to fetch must be a list of integers, got {ids.dtype} of shape {ids.shape}")
         if ids.size and not (0 <= ids.min() and ids.max() < self.shape[0]):
             wrong = ids[(ids < 0) | (ids >= self.shape[0])][0]
             raise ValueError(f"cannot fetch row {wrong}: there are {self.shape[0]}")

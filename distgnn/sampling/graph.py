@@ -1,12 +1,12 @@
-"""What a sampler needs of a graph: products ``Q A`` and neighbours drawn, whether A is replicated or partitioned
-(see ``spgemm.py``).
+"""What a sampler needs of a graph: products ``Q A`` and neighbours, from a replicated or a partitioned A (see
+``spgemm.py``).
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,22 +17,10 @@ from distgnn.local.csr_rows import lengths
 from distgnn.sampling.rows import Draws, draw
 
 T = TypeVar("T")
-
-
-class Neighbours(NamedTuple):
-    """What was drawn for some vertices: how many of each, their numbers (int64), the values of A; and the
-    non-zeros that each vertex's row has.
-    """
-
-    counts: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
-    degrees: np.ndarray
-
-    @classmethod
-    def of(cls, P: sp.csr_array, drawn: Draws, degrees: np.ndarray) -> Neighbours:
-        columns = P.indices[drawn.positions].astype(np.int64)
-        return cls(drawn.counts, columns, P.data[drawn.positions], degrees)
+Array = np.ndarray
+#: What was drawn for some vertices: how many neighbours of each, their numbers (int64), the values of A; and
+#: the non-zeros of each vertex's row.
+Drawn = tuple[Array, Array, Array, Array]
 
 
 class Graph(Protocol):
@@ -54,22 +42,19 @@ class Graph(Protocol):
         return self.shape[0]
 
     def pieces(self, Q: sp.csr_array) -> Iterator[tuple[Range, sp.csr_array]]:
-        """``Q A`` for a sparse Q (m, n) as consecutive row blocks ((first, last + 1), those rows), as many rows at
-        a time as memory suggests: CSR, columns ascending within a row, no column twice, no stored zeros.
+        """``Q A`` for a sparse Q (m, n) in row blocks ((first, last + 1), those rows), as large as memory
+        suggests: CSR, columns ascending within a row, no column twice, no stored zeros.
         """
         ...
 
     def multiply(self, Q: sp.csr_array) -> sp.csr_array:
         """``Q A`` as a whole."""
-        blocks = [rows for _, rows in self.pieces(Q)]
-        if len(blocks) == 1:
-            return blocks[0]
-        nothing = sp.csr_array((0, self.shape[1]), dtype=self.dtype)
-        return sp.csr_array(sp.vstack(blocks, format="csr")) if blocks else nothing
+        blocks = [rows for _, rows in self.pieces(Q)] or [sp.csr_array((0, self.shape[1]), dtype=self.dtype)]
+        return blocks[0] if len(blocks) == 1 else sp.vstack(blocks, format="csr")
 
-    def draw(self, vertices: np.ndarray, fanout: int, keys: np.ndarray) -> Iterator[Neighbours]:
-        """``fanout`` distinct neighbours of every vertex, all where it has no more: SAMPLE(P, b, s) of P = Q A
-        (matrix-sampling paper, Algorithm 1), for consecutive vertices at a time.
+    def draw(self, vertices: Array, fanout: int, keys: Array) -> Iterator[Drawn]:
+        """``fanout`` distinct neighbours of every vertex, all where it has no more, of consecutive vertices
+        at a time: SAMPLE(P, b, s) of P = Q A (matrix-sampling paper, Algorithm 1).
 
         Args:
             vertices: int64 (m); keys: uint64 (m), of :func:`rows.row_keys`.
@@ -77,13 +62,12 @@ class Graph(Protocol):
         # weights up to a factor, so 1 stands for 1 / degree
         for (first, last), P in timed_each("probability", self.pieces(selection(vertices, self.n))):
             with ledger.timed("sampling", "draw"):
-                drawn = draw(P.indptr, None, fanout, keys[first:last])
-                found = Neighbours.of(P, drawn, lengths(P))
+                found = taken(P, draw(P.indptr, None, fanout, keys[first:last]), lengths(P))
             yield found
 
-    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Any:
-        """The graph with the same non-zeros and ``function(values)`` as their values, floating-point numbers
-        again. Local to a rank; all must give the same function.
+    def map(self, function: Callable[[Array], Array]) -> Any:
+        """The same non-zeros with ``function(values)``, floating-point numbers again, as values; the
+        structure is shared. Local to a rank; all must give the same function.
         """
         other = copy.copy(self)
         other.A = sp.csr_array((function(self.A.data), self.A.indices, self.A.indptr), shape=self.A.shape)
@@ -94,8 +78,12 @@ class Graph(Protocol):
         return other
 
 
+def taken(P: sp.csr_array, drawn: Draws, degrees: Array) -> Drawn:
+    return drawn.counts, P.indices[drawn.positions].astype(np.int64), P.data[drawn.positions], degrees
+
+
 def timed_each(step: str, items: Iterable[T]) -> Iterator[T]:
-    """The items; the time that each takes to make is a step's of Algorithm 1."""
+    """The items; the time to make each is charged to a step of Algorithm 1."""
     left = iter(items)
     while True:
         with ledger.timed("sampling", step):

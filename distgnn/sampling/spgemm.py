@@ -1,5 +1,5 @@
-"""``Q A`` of two sparse matrices, the product that sampling is made of: with the graph on every rank, or cut over
-a 1.5D grid (matrix-sampling paper, sections 5.1 and 5.2, Algorithm 2). Matrices are SciPy's, on the host.
+"""``Q A`` of two sparse matrices, the product that sampling is made of: with the graph on every rank, or cut
+over a 1.5D grid (matrix-sampling paper, sections 5.1, 5.2). Matrices are SciPy's, on the host.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distgnn.layout import Range, as_partition, block
 from distgnn.local import csr_rows
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.sources import BlockSource, MatrixSource
-from distgnn.sampling.graph import Graph, Neighbours
+from distgnn.sampling.graph import Drawn, Graph, taken
 from distgnn.sampling.rows import draw_selected
 
 #: Non-zeros of Q A that are made at a time: 2 to 4 MiB, which the step after reads from a cache.
@@ -48,11 +48,8 @@ class Replicated(Graph):
         self.indptr = self.A.indptr.astype(np.int64)
 
     def multiply(self, Q: Any) -> sp.csr_array:
-        """``Q A``: (k, n) by (n, m) gives (k, m), canonical, without stored zeros, of A's dtype, in which Q's
-        values are taken.
-
-        Raises:
-            TypeError, ValueError: Q is not a sparse matrix of n columns.
+        """``Q A``: (k, n) by (n, m) gives (k, m) of A's dtype, in which Q's values are taken. TypeError,
+        ValueError: Q is not a sparse matrix of n columns.
         """
         return local.spgemm(_canonical(Q, self.shape[0], self.dtype), self.A)
 
@@ -60,27 +57,27 @@ class Replicated(Graph):
         """The same in row blocks: ((first, last + 1), those rows)."""
         return local.spgemm_pieces(_canonical(Q, self.shape[0], self.dtype), self.A, self.entries)
 
-    def draw(self, vertices: np.ndarray, fanout: int, keys: np.ndarray) -> Iterator[Neighbours]:
+    def draw(self, vertices: np.ndarray, fanout: int, keys: np.ndarray) -> Iterator[Drawn]:
         """From where the rows stand: ``Q A`` would copy them whole to take a few entries of each."""
         with ledger.timed("sampling", "draw"):
             drawn = draw_selected(self.indptr, vertices, fanout, keys)
-            found = Neighbours.of(self.A, drawn, self.indptr[vertices + 1] - self.indptr[vertices])
+            found = taken(self.A, drawn, self.indptr[vertices + 1] - self.indptr[vertices])
         yield found
 
 
 class Partitioned(Graph):
-    """A matrix in P/c block rows over the axis ``rows`` of a 1.5D grid, with products of which only the rows
-    travel that are read (section 5.2, Algorithm 2).
+    """A matrix in P/c block rows over the axis ``rows`` of a 1.5D grid, of which only the rows travel that
+    products read (section 5.2, Algorithm 2).
 
     Q is cut alike: process row i has its own rows ``Q_i``, the same on all its c ranks. Process column j
-    multiplies the columns of ``Q_i`` that belong to its stages with those block rows ``A_q``, s = ⌈(P/c)/c⌉
-    of the P/c, and gets the rows of ``A_q`` that this reads from rank (q, j). Then the partial products of a
-    process row are summed as sparse matrices. A rank holds its block row only where that is a stage of its
-    process column, so that A is held once in all.
+    multiplies the columns of ``Q_i`` that belong to its stages, s = ⌈(P/c)/c⌉ of the P/c, and gets the rows
+    of ``A_q`` that this reads from rank (q, j). Then the partial products of a process row are summed as
+    sparse matrices. A rank holds its block row only where that is a stage of its process column: A is held
+    once in all.
 
     A row of the product to which a single row of A contributes, as in GraphSAGE, is the same to the bit on
-    every grid. Other sums are made in the order of A's rows, within each process column first, so that they
-    may round differently for different c; never between the ranks of a process row.
+    every grid. Other sums are made within each process column first, in the order of A's rows, so that they
+    round differently for different c, and alike in a process row.
 
     Args:
         grid: with the axes ``rows`` and ``reps``, as :func:`operators.make_grid` makes it for "1.5d".
@@ -98,10 +95,9 @@ class Partitioned(Graph):
 
         D' (row numbers) + D (lengths) + 2 N (columns and values) + Σ_{r≠j} (k + 2 nnz(Ĉ_r))
 
-    in at most 4 (P/c - 1) + 3 (c - 1) messages, beside the numbers of what is sent, which are agreed on
-    first. ``entries`` costs an all-reduce of k estimates over the c ranks in addition. Where there are
-    several row blocks, each asks for its rows again: N and nnz are then sums over them, and so is D', to
-    which those of the first question are added.
+    in at most 4 (P/c - 1) + 3 (c - 1) messages. ``entries`` costs an all-reduce of k estimates over the c
+    ranks in addition. Where there are several row blocks, each asks for its rows again: N and nnz are then
+    sums over them, and so is D', to which those of the first question are added.
 
     Raises:
         UserError: a grid with other axes.
@@ -130,37 +126,29 @@ class Partitioned(Graph):
             raise ValueError(f"the ranks were given different matrices, partitions or bounds: {kinds}")
 
     def pieces(self, Q: Any) -> Iterator[tuple[Range, sp.csr_array]]:
-        """``Q_i A`` for this process row's (k, n) rows of Q, in row blocks ((first, last + 1), those rows) made
-        when asked for; canonical, without stored zeros, of A's dtype, in which Q's values are taken; the same
-        on the c ranks of a process row. Collective over the grid: all ranks must exhaust it, as one that has no
-        rows left still serves others.
-
-        Raises:
-            TypeError, ValueError: Q is not a sparse matrix of n columns, or differs within a process row. On
-                all ranks.
+        """``Q_i A`` for this process row's (k, n) rows of Q, in row blocks ((first, last + 1), those rows),
+        each the same on its c ranks. Collective over the grid: all ranks must exhaust it, as one that has no
+        rows left still serves others. Raises on all ranks as :meth:`Replicated.multiply`, and ValueError
+        where Q differs within a process row.
         """
-        Q_i = self._own_stages(self._agreed(Q))
-        read, rows = self._needed(Q_i)
+        Q_i = self._of_stages(self._agreed(Q))
+        columns, rows = self._needed(Q_i)
         lengths = rows.lengths(self.A)
-        cuts = csr_rows.cut(self._estimates(Q_i, read, lengths), self.entries)
+        cuts = csr_rows.cut(self._estimates(Q_i, columns, lengths), self.entries)
         rounds = max(self.grid.world.gather_objects(len(cuts)))
         for turn in range(rounds):
             first, last = cuts[turn] if turn < len(cuts) else (Q_i.shape[0], Q_i.shape[0])
-            if rounds == 1:
-                product = self._product(Q_i, read, rows, lengths)
-            else:
+            Q_t, read = Q_i, columns
+            if rounds > 1:
                 Q_t = Q_i[first:last]
-                again, rows = self._needed(Q_t)
-                product = self._product(Q_t, again, rows, lengths[np.searchsorted(read, again)])
+                read, rows = self._needed(Q_t)
+            # Algorithm 2, its stages q = j s ... (j+1) s - 1 in one exchange: rows NnzCols(Q_iq) of A_q
+            A_hat = rows.fetch_ragged(self.A, lengths[np.searchsorted(columns, read)])
+            A_hat = csr_rows.unpack(A_hat, self.shape[1], self.A)
+            C_hat = local.spgemm(csr_rows.keep_columns(Q_t, read), A_hat)  # Ĉ = Σ_q Q_iq Â_q
+            C = self._all_reduce(C_hat)
             if turn < len(cuts):
-                yield (first, last), product
-
-    def _product(self, Q_i: sp.csr_array, read: np.ndarray, rows: Rows, lengths: np.ndarray) -> sp.csr_array:
-        """Algorithm 2, its stages q = j s ... (j+1) s - 1 in one exchange."""
-        A_hat = rows.fetch_ragged(self.A, lengths)  # rows NnzCols(Q_iq) of A_q, from rank (q, j)
-        # Ĉ = Σ_q Q_iq Â_q
-        C_hat = local.spgemm(csr_rows.keep_columns(Q_i, read), csr_rows.unpack(A_hat, self.shape[1], self.A))
-        return self._all_reduce(C_hat)  # over the process row
+                yield (first, last), C
 
     def _all_reduce(self, C_hat: sp.csr_array) -> sp.csr_array:
         """The sum over the process row of matrices of equal shape, in the order of ranks."""
@@ -186,7 +174,7 @@ class Partitioned(Graph):
         with self.grid.world.together():
             Q_i = _canonical(Q, self.shape[0], self.dtype)
         arrays = Q_i.indptr.astype(np.int64), Q_i.indices.astype(np.int64), Q_i.data
-        sums = tuple(zlib.crc32(np.ascontiguousarray(array)) for array in arrays)
+        sums = tuple(zlib.crc32(np.ascontiguousarray(array).data) for array in arrays)
         told = set(self.grid.world.gather_objects((self.grid.coords["rows"], Q_i.shape, sums)))
         rows = [row for row, *_ in told]
         if wrong := sorted({row for row in rows if rows.count(row) > 1}):
@@ -195,7 +183,7 @@ class Partitioned(Graph):
             )
         return Q_i
 
-    def _own_stages(self, Q_i: sp.csr_array) -> sp.csr_array:
+    def _of_stages(self, Q_i: sp.csr_array) -> sp.csr_array:
         """The entries of ``Q_i`` in the columns that belong to this process column's stages."""
         first, last = self.parts[self.stages.start], self.parts[self.stages.stop]
         own = (Q_i.indices >= first) & (Q_i.indices < last)
@@ -204,14 +192,14 @@ class Partitioned(Graph):
 
     def _needed(self, Q_i: sp.csr_array) -> tuple[np.ndarray, Rows]:
         """The distinct columns of ``Q_i``, rising, and what fetches those rows of A. Collective."""
-        read = np.unique(Q_i.indices).astype(np.int64)
-        return read, Rows(self.grid, self.column, by_owner(read, self.parts))
+        columns = np.unique(Q_i.indices).astype(np.int64)
+        return columns, Rows(self.grid, self.column, by_owner(columns, self.parts))
 
-    def _estimates(self, Q_i: sp.csr_array, read: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    def _estimates(self, Q_i: sp.csr_array, columns: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """int64 (k): multiplications in each row of the product, all stages together."""
         if self.entries is None:
             return np.zeros(Q_i.shape[0], np.int64)
-        counts = lengths.astype(np.int64)[np.searchsorted(read, Q_i.indices)]
+        counts = lengths.astype(np.int64)[np.searchsorted(columns, Q_i.indices)]
         return self.row.allreduce(csr_rows.multiplications(Q_i, counts))
 
 

@@ -1,4 +1,6 @@
-"""Rows of other ranks: fetched, ragged ones too, and contributed to; to the bit, for the words of the formula."""
+"""Rows of other ranks: fetched, ragged ones too, and contributed to; to the bit, for the words of the
+formula.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ N, F = 83, 3
 
 
 def needed_rows(ranks, kind):
-    """needed[i][q]: rows of rank q's block that rank i needs. Scattered, consecutive, all, none; own ones too."""
+    """needed[i][q]: rows of rank q's block that rank i needs. Scattered, consecutive, all, none; own ones
+    too.
+    """
     parts, rng = partition(N, ranks), np.random.default_rng(ranks)
     heights = np.diff(parts)
 

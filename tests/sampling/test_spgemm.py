@@ -328,7 +328,9 @@ def test_from_a_store(comm, shared_tmp_path):
 @pytest.mark.ranks(1, 2, 4)
 @pytest.mark.parametrize("entries", [None, 12])
 def test_drawn_neighbours_are_the_same_in_every_form(comm, entries):
-    """Those of sample_rows from Q A, the whole degrees, and values of A; from a graph that only multiplies, too."""
+    """Those of sample_rows from Q A, the whole degrees, and values of A; from a graph that only multiplies,
+    too.
+    """
     A = MATRICES["larger_prime"]
 
     class Multiplied(Replicated):
