@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from distgnn import local
+from distgnn import local, progress
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
@@ -101,6 +101,7 @@ class Rows:
             for ranks, item in work:
                 with exchange.driven() if self.grid.overlap else nullcontext():
                     yield item
+                    progress.wait(self.comm.backend.mark(), lambda: False)  # for kernels that are queued
                 for q in ranks:
                     if q != self.me:
                         exchange.send(Y[self.places[q]], q)
@@ -120,15 +121,10 @@ class Rows:
         all_to_all(self.comm, parts, {q: found[place] for q, place in self.places.items()})
         return found
 
-    def fetch_ragged(self, A: Any, lengths: Array | None = None) -> Packed:
-        """The needed rows of the ranks' CSR matrices, packed. Collective.
-
-        Args:
-            A: this rank's block; lengths: what :meth:`lengths` gives, where the caller knows it.
-
-        Cost: two words per entry of other ranks' rows, in two all-to-allvs.
+    def fetch_ragged(self, A: Any, lengths: Array) -> Packed:
+        """The needed rows of the ranks' CSR matrices, packed, of :meth:`lengths`. Collective. Cost: two words
+        per entry of other ranks' rows, in two all-to-allvs.
         """
-        lengths = self.lengths(A) if lengths is None else lengths
         ends = csr_rows.row_pointers(lengths)
         spans = {q: slice(int(ends[at.start]), int(ends[at.stop])) for q, at in self.places.items()}
         packed = {r: csr_rows.gather(A, rows) for r, rows in self.asked.items()}

@@ -56,8 +56,8 @@ class BlockRows(DistSparse):
     A: WholeBlocks | NeededRows
 
     def __init__(
-        self, grid: Grid, source: BlockSource, row_parts: np.ndarray | None = None,
-        col_parts: np.ndarray | None = None, sparsity_aware: bool | str = False,
+        self, grid: Grid, source: BlockSource, row_parts: Any = None, col_parts: Any = None,
+        sparsity_aware: bool | str = False,
     ) -> None:  # fmt: skip
         super().__init__(grid, source)
         parts = grid.shape["rows"]
@@ -109,11 +109,9 @@ class BlockRows(DistSparse):
 
     def _needed_rows(self) -> NeededRows:
         costs = fetch_costs.measure(self.grid, self.column) if self.sparsity_aware == "auto" else None
-        first, last = self.output_layout.row_range
         with self.grid.world.together():
             blocks = dict(zip(self.stages, map(sp.csr_array, self._read()), strict=True))
-        heights = np.diff(self.col_parts)
-        return NeededRows(self.grid, self.column, blocks, last - first, heights, self.dtype, costs)
+        return NeededRows(self.grid, self.column, blocks, np.diff(self.col_parts), self.dtype, costs)
 
     def _whole_blocks(self) -> WholeBlocks:
         if (panels := self._panels()) == 1:
@@ -177,7 +175,7 @@ class NeededRows:
 
     Args:
         comm: the ranks that share H; rank j holds ``heights[j]`` rows of it.
-        blocks: A_ij by j. Ranks may hold blocks of different j, or none. height: of the blocks.
+        blocks: A_ij by j. Ranks may hold blocks of different j, or none.
         costs: what may choose all rows of a rank instead of the needed ones.
 
     Attributes:
@@ -186,8 +184,8 @@ class NeededRows:
     """
 
     def __init__(
-        self, grid: Grid, comm: Comm, blocks: dict[int, sp.csr_array], height: int, heights: np.ndarray,
-        dtype: Any, costs: Costs | None,
+        self, grid: Grid, comm: Comm, blocks: dict[int, sp.csr_array], heights: np.ndarray, dtype: Any,
+        costs: Costs | None,
     ) -> None:  # fmt: skip
         self.grid = grid
         with grid.world.together():
@@ -199,7 +197,7 @@ class NeededRows:
         self.rows = Rows(grid, comm, needed)
         with grid.world.together():
             self.groups = []
-            per_row = sum(blocks[j].nnz for j in peers) / max(height, 1)
+            per_row = sum(blocks[j].nnz / blocks[j].shape[0] for j in peers)
             for ranks in in_groups({j: columns[j].size for j in peers}, per_row):
                 place = slice(self.rows.places[ranks[0]].start, self.rows.places[ranks[-1]].stop)
                 compact = sp.hstack([keep_columns(blocks.pop(j), needed[j]) for j in ranks], format="csr")

@@ -23,10 +23,9 @@ class Features:
     Raises:
         ValueError: it is cut otherwise.
 
-    Cost of a call of :meth:`fetch`, in words received: D f + D', where D distinct ids are other ranks' and
-    those of the process column ask this rank for D' rows. The row numbers and the rows are one all-to-allv
-    each, with at most P/c - 1 messages. Of D₀ distinct ids spread evenly over the nodes, D = D₀ (1 - c/P) are
-    other ranks': number of partners and words of a process column, D₀ f (P/c - 1), fall as 1/c.
+    Cost of :meth:`fetch`, in words received: D f + D', where D distinct ids are other ranks' and those of the
+    process column ask this rank for D' rows; two all-to-allvs of at most P/c - 1 messages. With D₀ distinct
+    ids spread evenly over the nodes, D = D₀ (1 - c/P), and a process column moves D₀ f (P/c - 1) words.
     """
 
     def __init__(self, H: DistDense) -> None:
