@@ -110,7 +110,7 @@ def add_rows(X: Any, rows: Any, out: Any) -> Any:
     """``out[rows[i]] += X[i]``: adds what another rank contributes to some rows.
 
     Args:
-        X: (k, f), out: (m, f), C-contiguous of one dtype; rows: distinct, int64 (k) in 0..m-1; all on one device.
+        X: (k, f), out: (m, f), C-contiguous of one dtype; rows: distinct, int64 (k) in 0..m-1.
 
     Returns:
         ``out``.

@@ -45,7 +45,7 @@ def one_per_row(n, seed, rows=None):
 
 
 def several_per_row(n, seed):
-    """LADIES' Q, and worse: rows of any length, some empty, a stored zero, no rows at all on process row 1."""
+    """LADIES' Q, and worse: rows of any length, some empty, a stored zero, none at all on process row 1."""
     rng = np.random.default_rng(seed)
     k = 0 if seed == 1 else int(rng.integers(1, 8))
     dense = rng.uniform(0.5, 2.0, (k, n)) * (rng.random((k, n)) < 0.3)
@@ -142,15 +142,15 @@ def expected_words(A, Qs, grid, parts, pieces=None):
         return [q for q in range(rows) if q // s == r]
 
     words = Fraction(0)
-    rounds = [(Qs, True)] if pieces is None else [([Q[slice(*cut)] for Q, cut in zip(Qs, cuts, strict=True)], False)
-                                                  for cuts in pieces]  # fmt: skip
-    first = Qs if pieces is not None else None
+    rounds = [Qs]
+    if pieces is not None:
+        rounds = [[Q[slice(*cut)] for Q, cut in zip(Qs, cuts, strict=True)] for cuts in pieces]
     # row numbers that reach this rank
-    for needs in ([first] if first is not None else []) + [Q for Q, _ in rounds]:
+    for needs in rounds if pieces is None else [Qs, *rounds]:
         if i in stages(j):
             words += sum(len(columns(needs[other], i)) for other in range(rows) if other != i)
     words += sum(len(columns(Qs[i], q)) for q in stages(j) if q != i)  # lengths
-    for needs, _ in rounds:
+    for needs in rounds:
         fetched = set().union(*(columns(needs[i], q) for q in stages(j) if q != i))
         words += 2 * sum(int(degrees[v]) for v in fetched)
         for r in range(c):
@@ -201,15 +201,16 @@ def test_pieces_together_are_the_whole(comm, entries):
             same(graph.multiply(Qs[i]), whole.multiply(Qs[i]))
             assert len(pieces) <= 1 or entries < 10_000
             degrees = np.diff(A.indptr)
-            cuts = [csr_rows.cut(np.array([degrees[Q[[row]].indices].sum() for row in range(Q.shape[0])], int), entries)
-                    for Q in Qs]  # fmt: skip
+            estimates = [[degrees[Q[[row]].indices].sum() for row in range(Q.shape[0])] for Q in Qs]
+            cuts = [csr_rows.cut(np.array(own, int), entries) for own in estimates]
             assert [piece for piece, _ in pieces] == cuts[i]
             rounds = max(len(own) for own in cuts)
             turns = [[own[t] if t < len(own) else (0, 0) for own in cuts] for t in range(rounds)]
             expected = expected_words(A, Qs, grid, parts, turns)
             if rounds <= 1:  # nothing is asked twice
-                expected = expected_words(A, Qs, grid, parts) + Fraction(2 * (grid.shape["reps"] - 1), grid.shape["reps"]) * Qs[
-                    i].shape[0]  # fmt: skip
+                c = grid.shape["reps"]
+                estimated = Fraction(2 * (c - 1), c) * Qs[i].shape[0]
+                expected = expected_words(A, Qs, grid, parts) + estimated
             assert counted.words == round(expected), (grid.shape, make.__name__)
 
 
