@@ -45,8 +45,7 @@ class BlockRows(DistSparse):
         row_parts, col_parts: partition vectors of A's rows and columns into as many blocks as ``rows`` has;
             default even.
         sparsity_aware: False: blocks of H are broadcast whole. True: a rank gets the rows that it reads.
-            "auto": those or the whole block, from each rank to each other what is estimated to be faster; the
-                same bits.
+            "auto": those or the whole block, from each rank what is estimated to be faster; the same bits.
 
     Attributes:
         column: the ranks that share ``H``; stages: the column blocks this rank multiplies.
@@ -167,8 +166,7 @@ class WholeBlocks:
 
 
 class NeededRows:
-    """The blocks A_ij of a block row, with those rows of H_j that they read (sparsity-aware paper, section
-    4).
+    """The blocks A_ij of a block row, with the rows of H_j that they read (sparsity-aware paper, section 4).
 
     The diagonal block is multiplied while rows travel; the others in groups of ranks, their columns
     renumbered to where the rows arrive.
