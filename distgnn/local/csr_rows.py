@@ -1,16 +1,14 @@
-"""Rows of sparse matrices: pick them, put them together, count what a product of two makes of them.
+"""Rows of sparse matrices: pick them, pack them, count what a product of two makes of them.
 
-Everything here is whole-array arithmetic that NumPy and CuPy have in common: matrices are SciPy's
-``csr_array`` or CuPy's ``csr_matrix``, and results are of the kind, and on the device, of what they were made
-of.
+Matrices are SciPy's ``csr_array`` or CuPy's ``csr_matrix``; results are of the same kind, on the same device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.sparse import _sparsetools
 
 from distgnn.arrays import backend
@@ -41,9 +39,11 @@ def with_indices(A: Any, kind: Any) -> Any:
     return type(A)((A.data, A.indices.astype(kind), A.indptr.astype(kind)), shape=A.shape)
 
 
-def lengths(A: Any, rows: Array | None = None) -> Array:
+def lengths(A: Any, rows: Array | slice | None = None) -> Array:
     """Entries in every row of A, or in each of these."""
-    return A.indptr[1:] - A.indptr[:-1] if rows is None else A.indptr[rows + 1] - A.indptr[rows]
+    if rows is None or isinstance(rows, slice):
+        return (A.indptr[1:] - A.indptr[:-1])[rows or slice(None)]
+    return A.indptr[rows + 1] - A.indptr[rows]
 
 
 def unpack(rows: Packed, width: int, like: Any) -> Any:
@@ -54,56 +54,29 @@ def unpack(rows: Packed, width: int, like: Any) -> Any:
     return type(like)((values, columns.astype(kind, copy=False), pointers), shape=(counts.size, width))
 
 
-def gather(B: Any, rows: Array) -> Packed:
-    """Rows of ``B`` in this order, which may repeat."""
-    first = B.indptr[rows].astype(np.int64)
-    counts = B.indptr[rows + 1] - first
-    return (counts, *(_by_runs if backend.of(rows).on_device else _by_scipy)(B, rows, first, counts))
-
-
-def _by_runs(B: Any, rows: Array, first: Array, counts: Array) -> tuple[Array, Array]:
-    where = runs(first, counts)
-    return B.indices[where], B.data[where]
-
-
-def _by_scipy(B: Any, rows: Array, first: Array, counts: Array) -> tuple[Array, Array]:
-    # The routine behind SciPy's B[rows]: five times as fast as indexing whole arrays.
+def gather(B: Any, rows: Array | slice) -> Packed:
+    """Rows of ``B`` in this order, which may repeat; of a slice, views."""
+    counts = lengths(B, rows)
+    if isinstance(rows, slice):
+        entries = slice(int(B.indptr[rows.start]), int(B.indptr[rows.stop]))
+        return counts, B.indices[entries], B.data[entries]
+    if backend.of(rows).on_device:
+        taken = B[rows]
+        return counts, taken.indices, taken.data
     total, kind = int(counts.sum()), B.indices.dtype
     columns, values = np.empty(total, kind), np.empty(total, B.dtype)
-    _sparsetools.csr_row_index(
-        rows.size,
-        np.ascontiguousarray(rows, kind),
-        B.indptr.astype(kind, copy=False),
-        B.indices,
-        B.data,
-        columns,
-        values,
-    )
-    return columns, values
-
-
-def runs(first: Array, counts: Array) -> Array:
-    """Consecutive numbers from each of these on, so many each: int64 (sum of counts)."""
-    xp = backend.module(first)
-    filled = counts > 0
-    first, counts = first[filled], counts[filled]
-    if not first.size:
-        return first
-    # One on from number to number, a jump where a run begins; summed up, the numbers.
-    ends = xp.cumsum(counts)
-    steps = xp.ones(int(ends[-1]), np.int64)
-    steps[0] = first[0]
-    steps[ends[:-1]] = first[1:] - (first + counts)[:-1] + 1
-    return xp.cumsum(steps)
+    numbers, pointers = np.ascontiguousarray(rows, kind), B.indptr.astype(kind, copy=False)
+    # The routine behind SciPy's B[rows], without what that costs more.
+    _sparsetools.csr_row_index(rows.size, numbers, pointers, B.indices, B.data, columns, values)
+    return counts, columns, values
 
 
 def owners(counts: Array) -> Array:
     """For each entry of rows of so many entries, the row it stands in: int64 (sum of counts)."""
-    return _by_search(counts) if backend.of(counts).on_device else np.repeat(np.arange(counts.size), counts)
-
-
-def _by_search(counts: Array) -> Array:
-    xp = backend.module(counts)  # CuPy cannot repeat by an array
+    xp = backend.module(counts)
+    if xp is np:
+        return np.repeat(np.arange(counts.size), counts)
+    # CuPy cannot repeat
     return xp.searchsorted(xp.cumsum(counts), xp.arange(int(counts.sum())), side="right")
 
 
@@ -130,19 +103,6 @@ def scaled_rows(A: Any, B: Any) -> Any:
     return product
 
 
-def stack(parts: Sequence[Any]) -> Any:
-    """CSR matrices of equal width, one above the other."""
-    rows = [(lengths(part), part.indices, part.data) for part in parts]
-    return unpack(join(rows), parts[0].shape[1], parts[0])
-
-
-def join(parts: Sequence[Packed]) -> Packed:
-    """Packed rows, one after the other."""
-    xp = backend.module(parts[0][0])
-    counts, columns, values = (xp.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return counts, columns, values
-
-
 def multiplications(A: Any, counts: Array) -> Array:
     """int64 (rows of A): multiplications in each row of ``A B``, where ``counts`` says for each entry of A
     how many entries the row of B has that it is multiplied with. No row of the product has more entries.
@@ -158,22 +118,24 @@ def cut(estimates: np.ndarray, entries: int | None) -> list[Range]:
     if entries is None:
         return [(0, estimates.size)] if estimates.size else []
     totals = np.cumsum(estimates)
-    pieces: list[Range] = []
+    cuts: list[Range] = []
     first, before = 0, 0
     while first < estimates.size:
         last = max(int(np.searchsorted(totals, before + entries, side="right")), first + 1)
-        pieces.append((first, last))
+        cuts.append((first, last))
         first, before = last, int(totals[last - 1])
-    return pieces
+    return cuts
 
 
-def select_columns(A: Any, columns: Array) -> Any:
-    """The matrix with only these (rising) columns, renumbered."""
-    xp = backend.module(A.data)
-    place = xp.searchsorted(columns, A.indices)
-    kept = place < columns.size
-    kept[kept] = columns[place[kept]] == A.indices[kept]
-    before = row_pointers(kept)
+def keep_columns(A: Any, columns: np.ndarray) -> Any:
+    """The SciPy matrix with only these (rising) columns, outside of which it is empty, renumbered."""
+    if columns.size == A.shape[1]:
+        return A
     kind = index_type(A.nnz, columns.size)
-    pointers = before[A.indptr].astype(kind)
-    return type(A)((A.data[kept], place[kept].astype(kind), pointers), shape=(A.shape[0], int(columns.size)))
+    if A.nnz < A.shape[1]:
+        places = np.searchsorted(columns, A.indices).astype(kind)
+    else:
+        number = np.zeros(A.shape[1], kind)
+        number[columns] = np.arange(columns.size)
+        places = number[A.indices]
+    return sp.csr_array((A.data, places, A.indptr.astype(kind)), shape=(A.shape[0], columns.size))

@@ -1,16 +1,17 @@
-"""1.5D block-row product with c copies (CAGNET section IV-B, Algorithm 2)."""
+"""1.5D block-row product with c copies (CAGNET section IV-B, Algorithm 2; sparsity-aware paper, section 4.2,
+Algorithm 2).
+"""
 
 from __future__ import annotations
 
 from distgnn import local
-from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.operators import summed
-from distgnn.operators.block_rows import BroadcastRows
+from distgnn.operators.block_rows import BlockRows, NeededRows, WholeBlocks
 from distgnn.operators.dense import DistDense
 
 
-class Block15D(BroadcastRows):
+class Block15D(BlockRows):
     """``A`` and ``H`` in P/c block rows over the axis ``rows``, each held by the c ranks of a process row
     (axis ``reps``).
 
@@ -18,8 +19,12 @@ class Block15D(BroadcastRows):
     columns take what remains, perhaps nothing), and an all-reduce over the process row completes the sum.
     Rank (i, j) therefore needs only the column blocks of its own stages, not all of the block row.
 
-    Cost per product and rank: its stages' blocks of ``H``, n f c/P words each, but for one it owns; then an
-    all-reduce of n f c/P words over c ranks.
+    Cost per product and rank, in words received: its stages' blocks of ``H``, n f c/P each, but for one it
+    owns. Sparsity-aware: exactly Σ_{q≠i} NnzCols(i, q) f over its stages q, point to point within the process
+    column. Then an all-reduce of n f c/P over c ranks.
+
+    The sparsity-aware adjoint of a directed graph: rank (q, j) of stage q receives Σ_{i≠q} NnzCols(i, q) f,
+    which sums block row q; then a broadcast of n f c/P over its process row, as other columns add nothing.
     """
 
     name = "1.5d"
@@ -27,21 +32,31 @@ class Block15D(BroadcastRows):
 
     @staticmethod
     def share(grid: Grid, parts: int) -> range:
-        s = -(-parts // grid.shape["reps"])  # Alg. 2, line 3
+        s = -(-parts // grid.shape["reps"])  # CAGNET, line 3; sparsity-aware, line 2
         first = min(grid.coords["reps"] * s, parts)
-        return range(first, min(first + s, parts))  # lines 4-5
+        return range(first, min(first + s, parts))  # lines 4-5; lines 3-4
 
-    def _block_row(self, blocks: list[CSR], H: DistDense, T: DistDense) -> DistDense:
-        row, last = self.grid.along("reps"), len(blocks) - 1
-        for stage, (A_iq, H_q) in enumerate(zip(blocks, self._broadcast(H), strict=True)):  # line 6
+    def _block_row(self, A_i: WholeBlocks | NeededRows, H: DistDense, Z: DistDense) -> DistDense:
+        row, last = self.grid.along("reps"), len(A_i) - 1
+        # CAGNET, line 6: BCAST(H_q, P(:, j)). Sparsity-aware, lines 5-12: ISend, Recv of rows NnzCols(i, q).
+        for stage, (A_iq, H_q) in enumerate(A_i.with_rows_of(H.block)):
             if stage < last:
-                local.spmm(A_iq, H_q, out=T.block, accumulate=stage > 0)  # line 7
-            else:
-                summed.multiply(self.grid, row, A_iq, H_q, T.block, accumulate=stage > 0)  # lines 7-8
-        if not blocks:  # a process column without stages
-            T.block[...] = 0
-            summed.add_up(self.grid, row, T.block)  # line 8
-        return T
+                local.spmm(A_iq, H_q, out=Z.block, accumulate=stage > 0)  # line 7; line 13: Z = Z + A_iq H_q
+            else:  # and with it line 8; line 15: ALLREDUCE(Z, +, P(i, :))
+                summed.multiply(self.grid, row, A_iq, H_q, Z.block, accumulate=stage > 0)
+        if last < 0:  # a process column without stages
+            Z.block[...] = 0
+            summed.add_up(self.grid, row, Z.block)
+        return Z
+
+    def _block_column(self, A_i: NeededRows, G: DistDense, F: DistDense) -> DistDense:
+        # Lines 5-13 reversed: rank (q, j) gets rows NnzCols(i, q) of A_iqᵀ G_i and adds them to F_q.
+        for At_iq, C_q in A_i.with_sums_in(F.block):
+            local.spmm(At_iq, G.block, out=C_q)
+        # Line 15 reversed: F_i is summed in the one process column j that has the stage i.
+        s = -(-self.grid.shape["rows"] // self.grid.shape["reps"])
+        self.grid.along("reps").bcast(F.block, self.grid.coords["rows"] // s)
+        return F
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

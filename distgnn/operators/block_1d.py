@@ -1,23 +1,21 @@
-"""1D block-row product (CAGNET section IV-A, Algorithm 1)."""
+"""1D block-row product (CAGNET section IV-A, Algorithm 1; sparsity-aware paper, section 4.1, Algorithm 1)."""
 
 from __future__ import annotations
 
 from distgnn import local
-from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
-from distgnn.operators.block_rows import BroadcastRows
+from distgnn.operators.block_rows import BlockRows, NeededRows, WholeBlocks
 from distgnn.operators.dense import DistDense
 
 
-class Block1D(BroadcastRows):
-    """``A`` and ``H`` in block rows over the axis ``rows``; the blocks of ``H`` are broadcast one after
-    another.
+class Block1D(BlockRows):
+    """``A`` and ``H`` in block rows over the axis ``rows``: rank ``i`` of ``P`` holds row block ``A_i``
+    (about n/P x n, cut into column blocks ``A_ij``) and ``H_i`` (n/P x f).
 
-    Rank ``i`` of ``P`` holds row block ``A_i`` (about n/P x n, cut into the column blocks ``A_ij``) and
-    ``H_i`` (n/P x f).
-
-    Cost per product and rank: n f (P-1)/P words received in P - 1 broadcasts (all of ``H`` but the own
-        block).
+    Cost per product and rank, in words received: n f (P-1)/P in P - 1 broadcasts (all of ``H`` but the own
+    block). Sparsity-aware: exactly Σ_{j≠i} NnzCols(i, j) f in one all-to-allv of at most P - 1 messages,
+    where NnzCols(i, j) are the columns of A_ij with a non-zero; and Σ_{j≠i} NnzCols(j, i) f in the adjoint of
+    a directed graph. At construction, a row number for each of those rows.
     """
 
     name = "1d"
@@ -27,11 +25,17 @@ class Block1D(BroadcastRows):
     def share(grid: Grid, parts: int) -> range:
         return range(parts)
 
-    def _block_row(self, blocks: list[CSR], H: DistDense, T: DistDense) -> DistDense:
-        # Alg. 1, lines 3-4
-        for stage, (A_ij, H_j) in enumerate(zip(blocks, self._broadcast(H), strict=True)):
-            local.spmm(A_ij, H_j, out=T.block, accumulate=stage > 0)  # line 5
-        return T
+    def _block_row(self, A_i: WholeBlocks | NeededRows, H: DistDense, Z: DistDense) -> DistDense:
+        # CAGNET, lines 3-4: BROADCAST(H_j). Sparsity-aware: T[j] = H[NnzCols(i, j)], AllToAllv.
+        for stage, (A_ij, H_j) in enumerate(A_i.with_rows_of(H.block)):
+            local.spmm(A_ij, H_j, out=Z.block, accumulate=stage > 0)  # line 5: Z_i = Z_i + A_ij H_j
+        return Z
+
+    def _block_column(self, A_i: NeededRows, G: DistDense, F: DistDense) -> DistDense:
+        # The AllToAllv reversed: rank j gets rows NnzCols(i, j) of A_ijᵀ G_i and adds them to F_j.
+        for At_ij, C_j in A_i.with_sums_in(F.block):
+            local.spmm(At_ij, G.block, out=C_j)
+        return F
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

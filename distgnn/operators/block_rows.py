@@ -1,11 +1,11 @@
-"""What the algorithms that cut matrices in block rows have in common: layouts, which blocks of A and Aᵀ a
-rank holds, and how the blocks of H reach it, whole or only the rows it reads.
+"""What the algorithms that cut matrices in block rows share: layouts, the blocks of A that a rank holds, and
+how the blocks of H that they are multiplied with reach it: whole, or only the rows that are read.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -15,50 +15,49 @@ import scipy.sparse as sp
 
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm import packing
+from distgnn.comm import fetch_costs
+from distgnn.comm.fetch_costs import Costs
 from distgnn.comm.grid import Grid
-from distgnn.comm.halo import Halo
-from distgnn.comm.packing import Costs
+from distgnn.comm.group import Comm
 from distgnn.comm.panels import broadcast
 from distgnn.comm.relay import upstream
+from distgnn.comm.rows import Rows, after
 from distgnn.layout import Cut, Layout, Range, as_partition, block, partition
+from distgnn.local.csr_rows import keep_columns
 from distgnn.operators.dense import DistDense
 from distgnn.operators.loading import load, pack
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ReplicatedWeights
 
+Array = Any
+
 
 class BlockRows(DistSparse):
     """``A`` and ``H`` in block rows over the axis ``rows``; a rank multiplies the column blocks of its
     ``stages``.
 
-    A directed graph's Aᵀ is held in block rows too, from its first use on (CAGNET Table II); a symmetric one
-    is its own adjoint.
+    The adjoint of whole blocks is the same product with block rows of Aᵀ, held from its first use on (CAGNET
+    Table II). That of needed rows is the same exchange backwards, with the held blocks transposed. A
+    symmetric matrix is its own adjoint.
 
     Args:
-        grid: has the axis ``rows``.
-        source: gives the blocks of A.
         row_parts, col_parts: partition vectors of A's rows and columns into as many blocks as ``rows`` has;
             default even.
+        sparsity_aware: False: blocks of H are broadcast whole. True: a rank gets the rows that it reads.
+            "auto": those or the whole block, from each rank what is estimated to be faster; the same bits.
 
     Attributes:
-        column: the ranks that share ``H``.
-        stages: the column blocks this rank multiplies.
-        A, At: its block row of A and, made when asked for the first time, of Aᵀ, as ``_block_row`` takes
-            them.
+        column: the ranks that share ``H``; stages: the column blocks this rank multiplies.
+        A: its blocks of A, with what brings the rows of H.
     """
 
-    A: Any
-    At: Any
+    A: WholeBlocks | NeededRows
 
     def __init__(
-        self,
-        grid: Grid,
-        source: BlockSource,
-        row_parts: np.ndarray | None = None,
-        col_parts: np.ndarray | None = None,
-    ) -> None:
+        self, grid: Grid, source: BlockSource, row_parts: Any = None, col_parts: Any = None,
+        sparsity_aware: bool | str = False,
+    ) -> None:  # fmt: skip
         super().__init__(grid, source)
         parts = grid.shape["rows"]
         self.row_parts = as_partition(row_parts, self.shape[0], parts)
@@ -66,28 +65,23 @@ class BlockRows(DistSparse):
         self.output_layout = Layout(grid, Cut(("rows",), self.row_parts), Cut())
         self.input_layout = Layout(grid, Cut(("rows",), self.col_parts), Cut())
         self.weights = ReplicatedWeights(self.output_layout)
-        self.column = grid.along("rows")
-        self.stages = self.share(grid, parts)
+        self.column, self.stages = grid.along("rows"), self.share(grid, parts)
+        self.sparsity_aware = sparsity_aware
+        self.A = self._needed_rows() if sparsity_aware else self._whole_blocks()
+
+    @cached_property
+    def At(self) -> WholeBlocks:
+        """This rank's blocks of Aᵀ, where blocks of H travel whole."""
+        cols, panels = self.input_layout.row_range, self.A.panels  # type: ignore[union-attr]
+        blocks = (self.source.block(block(self.row_parts, j), cols).T for j in self.stages)
+        held = pack(self.grid, self.dtype, lambda: in_panels(blocks, panels))
+        return WholeBlocks(self.grid, self.column, self.stages, self.row_parts, panels, held)
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         self._block_row(self.A, H, T)
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        self._block_row(self.At, G, F)
-
-    def _read(self) -> Iterator[Any]:
-        """The blocks of A of this rank's stages, one after another. Local to a rank."""
-        return (self.source.block(*window) for window in self._windows())
-
-    def _read_transposed(self) -> Iterator[Any]:
-        """The same of Aᵀ."""
-        cols = self.input_layout.row_range
-        return (self.source.block(block(self.row_parts, j), cols).T for j in self.stages)
-
-    def _windows(self) -> list[tuple[Range, Range]]:
-        """Where the blocks of A of this rank's stages are: rows and columns."""
-        rows = self.output_layout.row_range
-        return [(rows, block(self.col_parts, j)) for j in self.stages]
+        self._block_column(self.A, G, F) if self.sparsity_aware else self._block_row(self.At, G, F)
 
     @staticmethod
     @abstractmethod
@@ -95,115 +89,179 @@ class BlockRows(DistSparse):
         """The column blocks this rank multiplies; the same for all ranks of a process column."""
 
     @abstractmethod
-    def _block_row(self, held: Any, H: DistDense, T: DistDense) -> DistDense:
-        """This rank's rows of the product into ``T``, whatever it holds."""
+    def _block_row(self, A_i: Any, H: DistDense, Z: DistDense) -> DistDense:
+        """``Z_i = Σ_j A_ij H_j``."""
 
+    @abstractmethod
+    def _block_column(self, A_i: Any, G: DistDense, F: DistDense) -> DistDense:
+        """``F_j = Σ_i A_ijᵀ G_i``, where rank i has A_ij."""
 
-class BroadcastRows(BlockRows):
-    """Block rows whose products broadcast the blocks of ``H`` whole, cut into panels, and multiply them as
-    they reach a rank.
-    """
+    def _windows(self) -> list[tuple[Range, Range]]:
+        """Where the blocks of A of this rank's stages are: rows and columns."""
+        rows = self.output_layout.row_range
+        return [(rows, block(self.col_parts, j)) for j in self.stages]
 
-    def __init__(
-        self,
-        grid: Grid,
-        source: BlockSource,
-        row_parts: np.ndarray | None = None,
-        col_parts: np.ndarray | None = None,
-    ) -> None:
-        super().__init__(grid, source, row_parts, col_parts)
-        self.pieces = self._choose_pieces()
-        self.roots = [j for j in self.stages for _ in range(self.pieces)]
-        self.turns = upstream(self.column, self.roots)
-        whole = self.pieces == 1
-        self.A = self._in_turns(
-            load(grid, self.source, self._windows())
-            if whole
-            else pack(grid, self.dtype, lambda: self._cut(self._read()))
-        )
+    def _read(self) -> Iterator[Any]:
+        """Those blocks, one after another. Local to a rank."""
+        return (self.source.block(*window) for window in self._windows())
 
-    @cached_property
-    def At(self) -> list[CSR]:
-        return self._in_turns(pack(self.grid, self.dtype, lambda: self._cut(self._read_transposed())))
+    def _needed_rows(self) -> NeededRows:
+        costs = fetch_costs.measure(self.grid, self.column) if self.sparsity_aware == "auto" else None
+        with self.grid.world.together():
+            blocks = dict(zip(self.stages, map(sp.csr_array, self._read()), strict=True))
+        return NeededRows(self.grid, self.column, blocks, np.diff(self.col_parts), self.dtype, costs)
 
-    def _choose_pieces(self) -> int:
-        """Into how many panels the rows of one rank are cut: nothing can hide the product with the last one
-        to arrive, so it should be small; but each costs a pass over the product's rows, which only blocks
-        with many non-zeros per row are worth.
+    def _whole_blocks(self) -> WholeBlocks:
+        if (panels := self._panels()) == 1:
+            held = load(self.grid, self.source, self._windows())
+        else:
+            held = pack(self.grid, self.dtype, lambda: in_panels(self._read(), panels))
+        return WholeBlocks(self.grid, self.column, self.stages, self.col_parts, panels, held)
+
+    def _panels(self) -> int:
+        """Into how many panels a block of H is cut: nothing hides the product with the last one, so it should
+        be small; but each costs a pass over the product's rows, which only many non-zeros per row are worth.
         """
         if self.column.size == 1:
             return 1
-        per_row = self._nonzeros() / max(self.shape[0] * self.column.size, 1)
+        nonzeros = getattr(self.source, "nnz", None)
+        if nonzeros is None:
+            with self.grid.world.together():
+                nonzeros = sum(A_ij.nnz for A_ij in self._read())
+            nonzeros = sum(self.grid.world.gather_objects(nonzeros))
+        per_row = nonzeros / max(self.shape[0] * self.column.size, 1)
         return max(min(int(per_row / TUNING.panel_nonzeros), TUNING.most_panels), 1)
 
-    def _nonzeros(self) -> int:
-        """Of all of A. Who can say so need not read it before it is known how it will be held."""
-        known = getattr(self.source, "nnz", None)
-        with self.grid.world.together():
-            own = sum(A_ij.nnz for A_ij in self._read()) if known is None else 0
-        return sum(self.grid.world.gather_objects(own)) if known is None else known
 
-    def _cut(self, blocks: Iterable[Any]) -> Iterator[Any]:
-        """The blocks cut into pieces, for those who take one after another and need not hold them all."""
-        for A_ij in blocks:
-            if self.pieces == 1:
-                yield A_ij
-                continue
-            columns = sp.csc_array(A_ij)
-            for first, last in pairwise(partition(A_ij.shape[1], self.pieces).tolist()):
-                yield columns[:, first:last]
-            del columns
-
-    def _in_turns(self, blocks: list[CSR]) -> list[CSR]:
-        """In the order in which this rank multiplies them."""
-        return [blocks[turn] for turn in self.turns]
-
-    def _broadcast(self, H: DistDense) -> Iterator[Any]:
-        """The panels of ``H`` of this rank's stages, broadcast one after another; the own ones come first."""
-        heights = np.diff(H.layout.rows.vector(self.grid, H.shape[0])).tolist()
-        rows = [
-            slice(*cut) for j in self.stages for cut in pairwise(partition(heights[j], self.pieces).tolist())
-        ]
-        shapes = [(part.stop - part.start, H.block.shape[1]) for part in rows]
-        own = lambda stage: H.block[rows[stage]]  # noqa: E731
-        return broadcast(self.grid, self.column, self.roots, own, shapes, H.dtype, self.turns, self.pieces)
-
-
-class SparsityAwareRows(BlockRows):
-    """Block rows whose products fetch only the rows of ``H`` that they read (see ``halo.py``).
-
-    Cost per product and rank: Σ_{j≠i} NnzCols(i, j) f words received, j over its stages, where NnzCols(i, j)
-    is the number of columns of A_ij that are not empty. At construction, and at the first product with a
-    directed graph's Aᵀ, an index for each of those rows.
+class WholeBlocks:
+    """The blocks A_ij of a block row, with the blocks H_j whole: broadcast one after another, in panels.
 
     Args:
-        grid, source, row_parts, col_parts: as above.
-        auto: fetch a rank's whole block where that is estimated to be faster (see ``packing.py``). More
-            words, the same bits.
+        comm: the ranks that share H; stages: the blocks j; parts: partition vector of H's rows.
+        panels: how many a block of H is cut into.
+        blocks: what multiplies each panel, see :func:`in_panels`.
     """
 
     def __init__(
-        self, grid: Grid, source: BlockSource, row_parts: np.ndarray | None = None,
-        col_parts: np.ndarray | None = None, auto: bool = False,
+        self, grid: Grid, comm: Comm, stages: Sequence[int], parts: np.ndarray, panels: int, blocks: list[CSR]
+    ) -> None:
+        self.grid, self.comm, self.panels = grid, comm, panels
+        cuts = {j: pairwise(partition(int(parts[j + 1] - parts[j]), panels).tolist()) for j in stages}
+        self.rows = [slice(*cut) for j in stages for cut in cuts[j]]
+        self.roots = [j for j in stages for _ in range(panels)]
+        self.turns = upstream(comm, self.roots)
+        self.blocks = [blocks[turn] for turn in self.turns]
+
+    def __len__(self) -> int:
+        """How many pairs :meth:`with_rows_of` gives."""
+        return len(self.blocks)
+
+    def with_rows_of(self, H: Array) -> Iterator[tuple[CSR, Array]]:
+        """Pairs of which the products add up to the block row's; own panels come first. Collective."""
+        shapes = [(rows.stop - rows.start, H.shape[1]) for rows in self.rows]
+        own = lambda stage: H[self.rows[stage]]  # noqa: E731
+        panels = broadcast(self.grid, self.comm, self.roots, own, shapes, H.dtype, self.turns, self.panels)
+        return zip(self.blocks, panels, strict=True)
+
+
+class NeededRows:
+    """The blocks A_ij of a block row, with the rows of H_j that they read (sparsity-aware paper, section 4).
+
+    The diagonal block is multiplied while rows travel; the others in groups of ranks, their columns
+    renumbered to where the rows arrive.
+
+    Args:
+        comm: the ranks that share H; rank j holds ``heights[j]`` rows of it.
+        blocks: A_ij by j. Ranks may hold blocks of different j, or none.
+        costs: what may choose all rows of a rank instead of the needed ones.
+
+    Attributes:
+        rows: what is fetched: rows NnzCols(i, j) of rank j, unless the costs said otherwise.
+        groups: (blocks with renumbered columns, the ranks that send their rows, where those lie).
+    """
+
+    def __init__(
+        self, grid: Grid, comm: Comm, blocks: dict[int, sp.csr_array], heights: np.ndarray, dtype: Any,
+        costs: Costs | None,
     ) -> None:  # fmt: skip
-        super().__init__(grid, source, row_parts, col_parts)
-        self.auto = auto
-        self.A = self._inspect(self._read, self.output_layout, self.col_parts)
+        self.grid = grid
+        with grid.world.together():
+            own = blocks.pop(comm.rank, None)
+            self.diagonal = None if own is None else CSR.from_scipy(own, grid.backend, dtype)
+            peers = [j for j in after(comm) if j in blocks and blocks[j].nnz]
+            columns = {j: np.unique(blocks[j].indices).astype(np.int64) for j in peers}  # NnzCols(i, j)
+            needed = {j: costs.choose(columns[j], heights[j]) for j in peers} if costs else columns
+        self.rows = Rows(grid, comm, needed)
+        with grid.world.together():
+            self.groups = []
+            per_row = sum(blocks[j].nnz / blocks[j].shape[0] for j in peers)
+            for ranks in in_groups({j: columns[j].size for j in peers}, per_row):
+                place = slice(self.rows.places[ranks[0]].start, self.rows.places[ranks[-1]].stop)
+                compact = sp.hstack([keep_columns(blocks.pop(j), needed[j]) for j in ranks], format="csr")
+                self.groups.append((CSR.from_scipy(compact, grid.backend, dtype), ranks, place))
+
+    def __len__(self) -> int:
+        """How many pairs :meth:`with_rows_of` gives."""
+        return len(self.groups) + (self.diagonal is not None)
+
+    def with_rows_of(self, H: Array) -> Iterator[tuple[CSR, Array]]:
+        """Pairs of which the products add up to the block row's. Collective.
+
+        Args:
+            H: this rank's block, C-contiguous; must stay as it is until the pairs are through.
+        """
+        received = self._room(H)
+        with self.rows.fetch(H, received) as arriving:
+            if self.diagonal is not None:
+                with arriving.driven():
+                    yield self.diagonal, H
+            for A_ij, ranks, place in self.groups:
+                arriving.wait(ranks)
+                with arriving.driven():
+                    yield A_ij, received[place]
+
+    def with_sums_in(self, F: Array) -> Iterator[tuple[CSR, Array]]:
+        """The reverse: pairs (A_ijᵀ, C), for the caller to make the product of A_ijᵀ with its G_i in C. All
+        ranks' products for this rank's block are summed in ``F``, left alone where nobody has blocks of its
+        columns. Collective.
+        """
+        products = self._room(F)
+        diagonal, groups = self._transposed
+        work = [(ranks, (At_ij, products[place])) for At_ij, ranks, place in groups]
+        return self.rows.add_back(products, F, work + ([([], (diagonal, F))] if diagonal else []))
 
     @cached_property
-    def At(self) -> Halo:
-        return self._inspect(self._read_transposed, self.input_layout, self.row_parts)
-
-    @cached_property
-    def _costs(self) -> Costs:
-        return packing.measure(self.grid, self.column)
-
-    def _inspect(self, read: Callable[[], Iterator[Any]], rows: Layout, inner_parts: np.ndarray) -> Halo:
-        """The plan of the products with the blocks of this rank's stages. Collective."""
+    def _transposed(self) -> tuple[CSR | None, list[tuple[CSR, list[int], slice]]]:
+        """The diagonal block and the groups, the first to be sent first."""
+        on = self.grid.backend
         with self.grid.world.together():
-            blocks = dict(zip(self.stages, read(), strict=True))
-        first, last = rows.row_range
-        whole = (self._costs.whole_is_cheaper,) if self.auto else ()
-        return Halo(
-            self.grid, self.column, last - first, blocks, np.diff(inner_parts).tolist(), self.dtype, *whole
-        )
+            groups = [(A_ij.transposed(on), ranks[::-1], place) for A_ij, ranks, place in self.groups[::-1]]
+            return self.diagonal and self.diagonal.transposed(on), groups
+        raise AssertionError("unreachable: together() raises")
+
+    def _room(self, like: Array) -> Array:
+        return self.grid.workspace.take("rows received", (self.rows.received, like.shape[1]), like.dtype)
+
+
+def in_panels(blocks: Iterable[Any], panels: int) -> Iterable[Any]:
+    """Blocks cut by columns as the blocks of H are cut into panels."""
+    if panels == 1:
+        return blocks
+    return (
+        A_ij[:, first:last] for A_ij in blocks for first, last in pairwise(partition(A_ij.shape[1], panels))
+    )
+
+
+def in_groups(columns: dict[int, int], nonzeros: float) -> list[list[int]]:
+    """Which ranks' rows are multiplied together, so that the first to come are while others travel. Each
+    group costs a pass over the product, which only many non-zeros per row are worth.
+
+    Args:
+        columns: of each rank's block, in the order in which they come; nonzeros: per row of all together.
+    """
+    if not columns:
+        return []
+    number = max(min(int(nonzeros / TUNING.group_nonzeros), TUNING.most_groups, len(columns)), 1)
+    sizes = np.array(list(columns.values()))
+    group = ((np.cumsum(sizes) - sizes / 2) * number / sizes.sum()).astype(int)
+    return [[j for j, own in zip(columns, group, strict=True) if own == k] for k in dict.fromkeys(group)]

@@ -12,12 +12,10 @@ from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
 from distgnn.operators.block_1d import Block1D
 from distgnn.operators.block_15d import Block15D
-from distgnn.operators.block_rows import SparsityAwareRows
+from distgnn.operators.block_rows import BlockRows
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.plexus_3d import Plexus3D
 from distgnn.operators.sources import MatrixSource
-from distgnn.operators.sparsity_aware_1d import SparsityAware1D
-from distgnn.operators.sparsity_aware_15d import SparsityAware15D
 from distgnn.operators.split_3d import Split3D
 from distgnn.operators.summa_2d import Summa2D
 
@@ -26,9 +24,7 @@ ALGORITHMS: dict[str, type[DistSparse]] = {
 }  # fmt: skip
 
 #: Those that can send only the rows that are needed.
-SPARSITY_AWARE: dict[str, type[SparsityAwareRows]] = {
-    cls.name: cls for cls in (SparsityAware1D, SparsityAware15D)
-}
+SPARSITY_AWARE = tuple(name for name, cls in ALGORITHMS.items() if issubclass(cls, BlockRows))
 
 
 @dataclass(frozen=True)
@@ -59,8 +55,8 @@ _CAGNET, _AWARE, _PLEXUS = "CAGNET, SC'20", "Sparsity-aware, ICPP'24", "Plexus, 
 TABLE = [
     _row(Block1D, "block rows, broadcasts", _CAGNET, "IV-A, Algorithm 1", ""),
     _row(Block15D, "block rows in c copies", _CAGNET, "IV-B, Algorithm 2", "--replication 2"),
-    _row(SparsityAware1D, "block rows, only the rows needed", _AWARE, "4.1, Algorithm 1", "--sparsity-aware"),
-    _row(SparsityAware15D, "the same in c copies", _AWARE, "4.2, Algorithm 2",
+    _row(Block1D, "block rows, only the rows needed", _AWARE, "4.1, Algorithm 1", "--sparsity-aware"),
+    _row(Block15D, "the same in c copies", _AWARE, "4.2, Algorithm 2",
          "--replication 2 --sparsity-aware"),
     _row(Summa2D, "SUMMA on pr x pc", _CAGNET, "IV-C, Algorithm 3", "--grid 2x2"),
     _row(Split3D, "SUMMA in layers, reduce-scatter over fibers", _CAGNET, "IV-D", "--grid 2x2x2"),
@@ -86,7 +82,7 @@ def get(name: str, sparsity_aware: bool | str = False) -> type[DistSparse]:
     if sparsity_aware and name not in SPARSITY_AWARE:
         problem = f"algorithm {name} sends whole blocks; only {' and '.join(SPARSITY_AWARE)} can send rows"
         raise ArgumentError("sparsity_aware", sparsity_aware, problem)
-    return SPARSITY_AWARE[name] if sparsity_aware else ALGORITHMS[name]
+    return ALGORITHMS[name]
 
 
 def grids(name: str, ranks: int) -> list[dict[str, int]]:
@@ -135,6 +131,6 @@ def distribute(
     """
     cls = get(algorithm, sparsity_aware)
     source = matrix if hasattr(matrix, "block") else MatrixSource(matrix)
-    if sparsity_aware == "auto":
-        partitions["auto"] = True
+    if sparsity_aware:
+        partitions["sparsity_aware"] = sparsity_aware
     return cls(grid, source, **partitions)

@@ -1,43 +1,96 @@
-"""What a sampler needs of a graph: products ``Q A``, whether A is replicated or partitioned (see
+"""What a sampler needs of a graph: products ``Q A`` and neighbours, from a replicated or a partitioned A (see
 ``spgemm.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn import ledger
 from distgnn.layout import Range
+from distgnn.local.csr_rows import lengths
+from distgnn.sampling.rows import Draws, draw
+
+T = TypeVar("T")
+Array = np.ndarray
+#: What was drawn for some vertices: how many neighbours of each, their numbers (int64), the values of A; and
+#: the non-zeros of each vertex's row.
+Drawn = tuple[Array, Array, Array, Array]
 
 
 class Graph(Protocol):
     """An (n, n) sparse matrix A that can be multiplied from the left. Stored zeros are no edges.
 
     Methods of a partitioned graph are collective: samplers call them in the same order on every rank.
+
+    Attributes:
+        shape, dtype: of A; A: what this rank holds of it.
     """
 
     shape: tuple[int, int]
     dtype: np.dtype
+    A: sp.csr_array
 
     @property
-    def n(self) -> int: ...
-
-    def multiply(self, Q: sp.csr_array) -> sp.csr_array:
-        """``Q A`` for a sparse Q (m, n): CSR, columns ascending within a row, no column twice."""
-        ...
+    def n(self) -> int:
+        """Rows of A."""
+        return self.shape[0]
 
     def pieces(self, Q: sp.csr_array) -> Iterator[tuple[Range, sp.csr_array]]:
-        """``Q A`` as consecutive row blocks ((first, last + 1), those rows), as many rows at a time as memory
-        suggests.
+        """``Q A`` for a sparse Q (m, n) in row blocks ((first, last + 1), those rows), as large as memory
+        suggests: CSR, columns ascending within a row, no column twice, no stored zeros.
         """
         ...
 
-    def map(self, function: Callable[[Any], Any]) -> Graph:
-        """The graph with the same non-zeros and ``function(values)`` as their values."""
-        ...
+    def multiply(self, Q: sp.csr_array) -> sp.csr_array:
+        """``Q A`` as a whole."""
+        blocks = [rows for _, rows in self.pieces(Q)] or [sp.csr_array((0, self.shape[1]), dtype=self.dtype)]
+        return blocks[0] if len(blocks) == 1 else sp.vstack(blocks, format="csr")
+
+    def draw(self, vertices: Array, fanout: int, keys: Array) -> Iterator[Drawn]:
+        """``fanout`` distinct neighbours of every vertex, all where it has no more, of consecutive vertices
+        at a time: SAMPLE(P, b, s) of P = Q A (matrix-sampling paper, Algorithm 1).
+
+        Args:
+            vertices: int64 (m); keys: uint64 (m), of :func:`rows.row_keys`.
+        """
+        # weights up to a factor, so 1 stands for 1 / degree
+        for (first, last), P in timed_each("probability", self.pieces(selection(vertices, self.n))):
+            with ledger.timed("sampling", "draw"):
+                found = taken(P, draw(P.indptr, None, fanout, keys[first:last]), lengths(P))
+            yield found
+
+    def map(self, function: Callable[[Array], Array]) -> Any:
+        """The same non-zeros with ``function(values)``, floating-point numbers again, as values; the
+        structure is shared. Local to a rank; all must give the same function.
+        """
+        other = copy.copy(self)
+        other.A = sp.csr_array((function(self.A.data), self.A.indices, self.A.indptr), shape=self.A.shape)
+        other.dtype = other.A.dtype
+        if other.dtype.kind != "f":
+            raise ValueError(f"the function makes {other.dtype} of values that are {self.dtype}")
+        ledger.holds(other, "adjacency", other.A.data.nbytes)
+        return other
+
+
+def taken(P: sp.csr_array, drawn: Draws, degrees: Array) -> Drawn:
+    return drawn.counts, P.indices[drawn.positions].astype(np.int64), P.data[drawn.positions], degrees
+
+
+def timed_each(step: str, items: Iterable[T]) -> Iterator[T]:
+    """The items; the time to make each is charged to a step of Algorithm 1."""
+    left = iter(items)
+    while True:
+        with ledger.timed("sampling", step):
+            item = next(left, None)
+        if item is None:
+            return
+        yield item
 
 
 def selection(vertices: np.ndarray, n: int) -> sp.csr_array:

@@ -16,18 +16,19 @@ def some_rows(n, seed=0):
     return np.random.default_rng(seed).integers(0, n, 2 * n)
 
 
-@pytest.mark.parametrize("way", [csr_rows._by_runs, csr_rows._by_scipy])
 @pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_gather(way, index):
+def test_gather(index):
     for name, A in MATRICES.items():
         A.indices, A.indptr = A.indices.astype(index), A.indptr.astype(index)
-        for rows in (some_rows(A.shape[0]), np.empty(0, np.int64), np.arange(A.shape[0], dtype=np.int32)):
-            first, counts = A.indptr[rows], np.diff(A.indptr)[rows]
-            columns, values = way(A, rows, first, counts)
-            pieces = [slice(A.indptr[row], A.indptr[row + 1]) for row in rows]
+        n = A.shape[0]
+        for rows in (some_rows(n), np.empty(0, np.int64), np.arange(n, dtype=np.int32), slice(n // 3, n)):
+            counts, columns, values = csr_rows.gather(A, rows)
+            numbers = np.arange(n)[rows]
+            entries = [slice(A.indptr[row], A.indptr[row + 1]) for row in numbers]
+            np.testing.assert_array_equal(counts, np.diff(A.indptr)[numbers], name)
             for got, array in ((columns, A.indices), (values, A.data)):
                 np.testing.assert_array_equal(
-                    got, np.concatenate([array[:0], *(array[piece] for piece in pieces)]), name
+                    got, np.concatenate([array[:0], *(array[row] for row in entries)]), name
                 )
                 assert got.dtype == array.dtype
 
@@ -40,33 +41,22 @@ def test_unpack_undoes_gather():
         )
 
 
-def test_runs_and_owners():
-    first, counts = np.array([7, 100, 3, 3, 0]), np.array([2, 0, 3, 1, 0])
-    assert csr_rows.runs(first, counts).tolist() == [7, 8, 3, 4, 5, 3]
-    assert csr_rows.runs(first[1:2], counts[1:2]).size == 0
-    for owners in (csr_rows.owners, csr_rows._by_search):
-        assert owners(counts).tolist() == [0, 0, 2, 2, 2, 3]
-        assert owners(counts[1:2]).size == 0
+def test_owners():
+    counts = np.array([2, 0, 3, 1, 0])
+    assert csr_rows.owners(counts).tolist() == [0, 0, 2, 2, 2, 3]
+    assert csr_rows.owners(counts[1:2]).size == 0
 
 
-def test_select_columns():
+def test_keep_columns():
+    """Those that are not empty, and others: a product with the kept rows is that of the whole, to the bit."""
     rng = np.random.default_rng(0)
-    for A in MATRICES.values():
-        n = A.shape[1]
-        for columns in (
-            np.arange(n),
-            np.empty(0, np.int64),
-            np.array([n - 1]),
-            np.unique(rng.integers(0, n, n // 2 + 1)),
-        ):
-            chosen = csr_rows.select_columns(A, columns)
-            np.testing.assert_array_equal(chosen.toarray(), A.toarray()[:, columns])
-            assert chosen.nnz == np.isin(A.indices, columns).sum()  # stored zeros are kept
-
-
-def test_stack():
-    parts = [MATRICES["prime"], MATRICES["prime"][:0], MATRICES["prime"][5:9]]
-    np.testing.assert_array_equal(csr_rows.stack(parts).toarray(), sp.vstack(parts).toarray())
+    for A in [*MATRICES.values(), sp.random_array((7, 30), density=0.1, format="csr", rng=rng)]:
+        X = rng.standard_normal((A.shape[1], 3))
+        filled = np.unique(A.indices)
+        for columns in (filled, np.union1d(filled, rng.integers(0, A.shape[1], 3)), np.arange(A.shape[1])):
+            compact = csr_rows.keep_columns(A, columns)
+            assert compact.shape == (A.shape[0], columns.size) and compact.nnz == A.nnz
+            np.testing.assert_array_equal(compact @ X[columns], A @ X)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,19 @@ def words_1d_sparsity_aware(g, A, f):
     )
 
 
+def columns_touched_by_others(A, tops, lefts, j):
+    """Distinct columns of each A_ij with a non-zero, i over all block rows but j: Σ NnzCols(i, j)."""
+    mine = A[:, lefts[j] : lefts[j + 1]]
+    others = [i for i in range(len(tops) - 1) if i != j]
+    return sum(np.unique(mine[tops[i] : tops[i + 1]].indices).size for i in others)
+
+
+def adjoint_words_1d_sparsity_aware(g, A, f):
+    """Σ_{i≠j} NnzCols(i, j) f on rank j: what it sends in ``A @ H`` comes back."""
+    tops, lefts = cut_nodes(A.shape[0], g.size), cut_nodes(A.shape[1], g.size)
+    return columns_touched_by_others(A, tops, lefts, g.rank) * f
+
+
 def words_15d_sparsity_aware(g, A, f):
     """The same over the stages of a process column, and an all-reduce over the copies (sparsity-aware paper,
     4.2).
@@ -88,6 +101,16 @@ def words_15d_sparsity_aware(g, A, f):
     tops, stages = cut_nodes(A.shape[0], rows), range(j * s, min((j + 1) * s, rows))
     received = columns_touched(A, tops, cut_nodes(A.shape[1], rows), i, stages) * f
     return received + allreduce(c, int(tops[i + 1] - tops[i]) * f)
+
+
+def adjoint_words_15d_sparsity_aware(g, A, f):
+    """The same in the process column whose stage the block row is, which broadcasts the sum to the others."""
+    rows, c = g.shape["rows"], g.shape["reps"]
+    i, j = g.coords["rows"], g.coords["reps"]
+    tops, lefts = cut_nodes(A.shape[0], rows), cut_nodes(A.shape[1], rows)
+    if i // -(-rows // c) == j:
+        return columns_touched_by_others(A, tops, lefts, i) * f
+    return int(lefts[i + 1] - lefts[i]) * f
 
 
 def panels_of(first, last):
@@ -186,6 +209,10 @@ def transposed(words):
 
 WORDS = {"1d": words_1d, "1.5d": words_15d, "2d": words_2d, "3d-split": words_3d_split, "3d": words_3d}
 SPARSITY_AWARE_WORDS = {"1d": words_1d_sparsity_aware, "1.5d": words_15d_sparsity_aware}
+SPARSITY_AWARE_ADJOINT_WORDS = {
+    "1d": adjoint_words_1d_sparsity_aware,
+    "1.5d": adjoint_words_15d_sparsity_aware,
+}
 ADJOINT_WORDS = {
     "1d": transposed(words_1d),
     "1.5d": transposed(words_15d),

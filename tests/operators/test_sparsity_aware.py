@@ -4,6 +4,8 @@ travel.
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -11,14 +13,15 @@ import scipy.sparse as sp
 import distgnn as dg
 from distgnn import local, operators
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm import halo, packing
+from distgnn.comm import fetch_costs
+from distgnn.comm.fetch_costs import Costs
 from distgnn.comm.group import Comm
-from distgnn.comm.packing import Costs
 from distgnn.gallery import awkward, rmat
 from distgnn.operators import SPARSITY_AWARE, grids, make_grid
+from distgnn.operators.block_rows import in_groups
 
 from . import formulas
-from .formulas import SPARSITY_AWARE_WORDS
+from .formulas import SPARSITY_AWARE_ADJOINT_WORDS, SPARSITY_AWARE_WORDS
 from .test_products import Recorder, awkward_matrices, check_product, right_sides, uneven
 
 MATRICES = awkward()
@@ -70,23 +73,25 @@ def test_ledger_equals_formula_on_every_grid(comm, name, backend, cut, monkeypat
             check_product(A, grid, name, WIDTH, label=f"{matrix} on {sizes}", sparsity_aware=True, **parts)
             operator = dg.distribute(A, grid, name, sparsity_aware=True, **parts)
             H, G = (dg.scatter(*pair) for pair in zip(right_sides(A, WIDTH), layouts(operator), strict=True))
-            operator.T @ G  # finds out what Aᵀ needs
             with dg.Ledger() as forward:
                 operator @ H
             with dg.Ledger() as adjoint:
                 operator.T @ G
             assert forward.words == round(words(grid, A, WIDTH)), (sizes, matrix)
-            assert adjoint.words == round(words(grid, A.T.tocsr(), WIDTH)), (sizes, matrix)
-            received = next(
-                (e for e in forward.entries() if e["operation"] == "alltoallv"), {"words": 0, "messages": 0}
-            )
-            assert received["words"] == operator.A.received * WIDTH
-            assert received["messages"] == len(operator.A.needed)
-            sent, got = (
-                sum(grid.world.gather_objects(rows)) for rows in (operator.A.sent, operator.A.received)
-            )
-            assert sent == got
+            back = SPARSITY_AWARE_ADJOINT_WORDS[name](grid, A, WIDTH)
+            assert adjoint.words == round(back), (sizes, matrix)
+            rows = operator.A.rows
+            sent = sum(rows.sizes.values())
+            assert alltoallv(forward) == (rows.received * WIDTH, len(rows.needed))
+            assert alltoallv(adjoint) == (sent * WIDTH, len(rows.asked))  # what was sent comes back
+            assert sum(grid.world.gather_objects(sent)) == sum(grid.world.gather_objects(rows.received))
         grid.free()
+
+
+def alltoallv(ledger):
+    """Words and messages of the one kind of exchange."""
+    found = [entry for entry in ledger.entries() if entry["operation"] == "alltoallv"]
+    return sum(entry["words"] for entry in found), sum(entry["messages"] for entry in found)
 
 
 def layouts(operator):
@@ -113,7 +118,7 @@ def test_neither_overlap_nor_whole_blocks_change_a_bit(
         grid = make_grid(comm, name, sizes, backend=backend)
         found = []
         for costs in (NEVER_WHOLE, ALWAYS_WHOLE):
-            monkeypatch.setattr(packing, "measure", lambda grid, comm, costs=costs: costs)
+            monkeypatch.setattr(fetch_costs, "measure", lambda grid, comm, costs=costs: costs)
             operator = dg.distribute(A, grid, name, sparsity_aware="auto")
             H, G = (dg.scatter(X, layout) for layout in layouts(operator))
             for overlap in (True, False):
@@ -132,7 +137,7 @@ def test_neither_overlap_nor_whole_blocks_change_a_bit(
 def test_auto_charges_what_it_receives(comm, name, backend, monkeypatch):
     """Some blocks whole, others not: those of which more than half of the rows are needed."""
     half = Costs(sent=1.0, packed=1.0, call=0.0)
-    monkeypatch.setattr(packing, "measure", lambda grid, comm: half)
+    monkeypatch.setattr(fetch_costs, "measure", lambda grid, comm: half)
     A = MATRICES["larger_prime"]
     grid = make_grid(comm, name, backend=backend)
     operator = dg.distribute(A, grid, name, sparsity_aware="auto")
@@ -143,7 +148,7 @@ def test_auto_charges_what_it_receives(comm, name, backend, monkeypatch):
         height = parts[j + 1] - parts[j]
         scattered = rows.size and rows[-1] - rows[0] + 1 != rows.size
         expected += 0 if i == j else height if scattered and 2 * rows.size > height else rows.size
-    assert operator.A.received == expected
+    assert operator.A.rows.received == expected
     H = dg.scatter(right_sides(A, WIDTH)[0], operator.input_layout)
     with dg.Ledger() as counted:
         operator @ H
@@ -155,7 +160,7 @@ def test_auto_charges_what_it_receives(comm, name, backend, monkeypatch):
 @pytest.mark.ranks(1, 2, 4)
 def test_measured_costs_are_the_same_on_all_ranks(comm, backend):
     grid = make_grid(comm, "1d", backend=backend)
-    costs = packing.measure(grid, grid.along("rows"))
+    costs = fetch_costs.measure(grid, grid.along("rows"))
     assert len(set(comm.allgather(costs))) == 1
     assert costs.sent >= 0 and costs.packed >= 0 and costs.call > 0
     grid.free()
@@ -163,11 +168,11 @@ def test_measured_costs_are_the_same_on_all_ranks(comm, backend):
 
 def test_whole_blocks_are_sent_where_packing_costs_more():
     rows, run = np.arange(0, 100, 2), np.arange(20, 70)
-    assert not Costs(1.0, 0.9, 0.0).whole_is_cheaper(rows, 100)
-    assert Costs(1.0, 1.1, 0.0).whole_is_cheaper(rows, 100)
-    assert Costs(1.0, 0.0, 51 * packing.ROW_BYTES).whole_is_cheaper(rows, 100)
-    assert not ALWAYS_WHOLE.whole_is_cheaper(run, 100)  # what is not packed costs nothing to pack
-    assert not ALWAYS_WHOLE.whole_is_cheaper(rows[:0], 100)
+    assert Costs(1.0, 0.9, 0.0).choose(rows, 100) is rows
+    assert Costs(1.0, 1.1, 0.0).choose(rows, 100).tolist() == list(range(100))
+    assert Costs(1.0, 0.0, 51 * fetch_costs.ROW_BYTES).choose(rows, 100).size == 100
+    assert ALWAYS_WHOLE.choose(run, 100) is run  # what is not packed costs nothing to pack
+    assert ALWAYS_WHOLE.choose(rows[:0], 100).size == 0
 
 
 @pytest.mark.ranks(2, 3, 4)
@@ -177,7 +182,8 @@ def test_rows_that_follow_each_other_are_not_packed(comm, name, backend):
     band = sp.diags_array([np.ones(n - 2), np.ones(n), np.ones(n - 2)], offsets=[-2, 0, 2], format="csr")
     grid = make_grid(comm, name, backend=backend)
     operator = dg.distribute(band, grid, name, sparsity_aware=True)
-    assert operator.A.packed == 0 and operator.T is operator
+    assert all(isinstance(rows, slice) for rows in operator.A.rows.asked.values())
+    assert operator.T is operator
     check_product(band, grid, name, WIDTH, sparsity_aware=True)
     grid.free()
 
@@ -216,47 +222,40 @@ def test_flops_are_shared(comm, name, backend):
 
 @names
 def test_a_rank_asks_for_the_blocks_of_its_stages_only(comm, name, backend):
-    """And, of a directed graph, for those of Aᵀ not before its first product."""
+    """And the adjoint of a directed graph asks for nothing more."""
     grid = make_grid(comm, name, backend=backend)
     source = Recorder(MATRICES["directed"])
     operator = dg.distribute(source, grid, name, sparsity_aware=True)
-    assert len(source.windows) == len(operator.stages)
+    assert operator.sparsity_aware is True
     operator.T @ dg.scatter(right_sides(MATRICES["directed"], 1)[1], operator.output_layout)
-    assert len(source.windows) == 2 * len(operator.stages)
+    assert len(source.windows) == len(operator.stages)
     grid.free()
 
 
 @pytest.mark.ranks(2, 4)
 @names
-@pytest.mark.parametrize("what", ["forward", "adjoint"])
-def test_what_fails_on_one_rank_fails_on_all(comm, name, backend, what):
+def test_what_fails_on_one_rank_fails_on_all(comm, name, backend):
     class Broken(Recorder):
-        broken = what == "forward"
-
         def block(self, rows, cols):
-            if self.broken and comm.Get_rank() == 1:
+            if comm.Get_rank() == 1:
                 raise dg.UserError("shard 7: damaged")
             return super().block(rows, cols)
 
     grid = make_grid(comm, name, backend=backend)
-    source = Broken(MATRICES["directed"])
-    G = None
-    if what == "adjoint":
-        operator = dg.distribute(source, grid, name, sparsity_aware=True)
-        G, source.broken = dg.scatter(right_sides(MATRICES["directed"], 1)[1], operator.output_layout), True
     with pytest.raises(dg.UserError, match="shard 7: damaged"):
-        dg.distribute(source, grid, name, sparsity_aware=True) if G is None else operator.T @ G
+        dg.distribute(Broken(MATRICES["directed"]), grid, name, sparsity_aware=True)
     grid.free()
 
 
 @pytest.mark.ranks(2, 3)
 @names
 def test_without_compiled_kernels(comm, name, monkeypatch):
+    kernel = importlib.import_module("distgnn.local.spmm")._spmm_kernel
     monkeypatch.setattr(local.host, "module", lambda: None)
-    local._spmm_kernel.cache_clear()
+    kernel.cache_clear()
     grid = make_grid(comm, name, backend="numpy")
     check_product(MATRICES["prime"], grid, name, WIDTH, sparsity_aware=True)
-    local._spmm_kernel.cache_clear()
+    kernel.cache_clear()
     grid.free()
 
 
@@ -274,22 +273,11 @@ def test_only_block_rows_can_send_rows():
 
 
 def test_groups_follow_the_order_and_are_about_equally_large():
-    assert halo.in_groups([], 100) == []
-    assert halo.in_groups([5, 5, 5], 1) == [(0, 3)]
-    assert halo.in_groups([5, 5, 5, 5], 2 * TUNING.group_nonzeros) == [(0, 2), (2, 4)]
-    assert halo.in_groups([90, 5, 5], 2 * TUNING.group_nonzeros) == [(0, 1), (1, 3)]
-    assert halo.in_groups([1] * 12, 1e9) == [(0, 3), (3, 6), (6, 9), (9, 12)]
+    def groups(columns, nonzeros):
+        return in_groups(dict(enumerate(columns)), nonzeros)
 
-
-def test_renumbered_blocks_multiply_the_rows_kept():
-    A = sp.random_array((7, 30), density=0.1, format="csr", rng=np.random.default_rng(0))
-    X = np.random.default_rng(1).standard_normal((30, 3))
-    columns = np.unique(A.indices)
-    compact = halo.renumber(A, columns)
-    assert compact.shape == (7, columns.size) < A.shape
-    np.testing.assert_array_equal(compact @ X[columns], A @ X)
-
-
-def test_slices():
-    assert halo.contiguous(np.array([3, 4, 5])) == slice(3, 6)
-    assert halo.contiguous(np.array([3, 5])) is None
+    assert groups([], 100) == []
+    assert groups([5, 5, 5], 1) == [[0, 1, 2]]
+    assert groups([5, 5, 5, 5], 2 * TUNING.group_nonzeros) == [[0, 1], [2, 3]]
+    assert groups([90, 5, 5], 2 * TUNING.group_nonzeros) == [[0], [1, 2]]
+    assert groups([1] * 12, 1e9) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]

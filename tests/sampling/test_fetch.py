@@ -115,9 +115,13 @@ def test_what_falls_as_one_over_c(comm):
 @pytest.mark.ranks(1, 2, 4)
 @pytest.mark.parametrize(
     ("ids", "complaint"),
-    [([3, 31], "cannot fetch row 31: there are 31"), ([-1], "cannot fetch row -1"), ([0.5], "list of integers, got float64"),
-     ([[1, 2]], "of shape \\(1, 2\\)")],
-)  # fmt: skip
+    [
+        ([3, 31], "cannot fetch row 31: there are 31"),
+        ([-1], "cannot fetch row -1"),
+        ([0.5], "list of integers, got float64"),
+        ([[1, 2]], "of shape \\(1, 2\\)"),
+    ],
+)
 def test_bad_ids_are_refused_on_all_ranks(comm, backend, ids, complaint):
     grid = make_grid(comm, "1.5d", {"reps": 1}, backend=backend)
     features = Features(distributed(grid, numbers(31, 2, np.float32)))

@@ -14,6 +14,8 @@ from distgnn.layout import partition
 from distgnn.local import csr_rows
 from distgnn.operators import grids, make_grid
 from distgnn.operators.sources import LocalBlocks
+from distgnn.sampling.graph import Graph
+from distgnn.sampling.rows import sample_rows
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.store import Store
 from train.stores import small_store
@@ -43,7 +45,7 @@ def one_per_row(n, seed, rows=None):
 
 
 def several_per_row(n, seed):
-    """LADIES' Q, and worse: rows of any length, some empty, a stored zero, no rows at all on process row 1."""
+    """LADIES' Q, and worse: rows of any length, some empty, a stored zero, none at all on process row 1."""
     rng = np.random.default_rng(seed)
     k = 0 if seed == 1 else int(rng.integers(1, 8))
     dense = rng.uniform(0.5, 2.0, (k, n)) * (rng.random((k, n)) < 0.3)
@@ -140,15 +142,15 @@ def expected_words(A, Qs, grid, parts, pieces=None):
         return [q for q in range(rows) if q // s == r]
 
     words = Fraction(0)
-    rounds = [(Qs, True)] if pieces is None else [([Q[slice(*cut)] for Q, cut in zip(Qs, cuts, strict=True)], False)
-                                                  for cuts in pieces]  # fmt: skip
-    first = Qs if pieces is not None else None
+    rounds = [Qs]
+    if pieces is not None:
+        rounds = [[Q[slice(*cut)] for Q, cut in zip(Qs, cuts, strict=True)] for cuts in pieces]
     # row numbers that reach this rank
-    for needs in ([first] if first is not None else []) + [Q for Q, _ in rounds]:
+    for needs in rounds if pieces is None else [Qs, *rounds]:
         if i in stages(j):
             words += sum(len(columns(needs[other], i)) for other in range(rows) if other != i)
     words += sum(len(columns(Qs[i], q)) for q in stages(j) if q != i)  # lengths
-    for needs, _ in rounds:
+    for needs in rounds:
         fetched = set().union(*(columns(needs[i], q) for q in stages(j) if q != i))
         words += 2 * sum(int(degrees[v]) for v in fetched)
         for r in range(c):
@@ -199,15 +201,16 @@ def test_pieces_together_are_the_whole(comm, entries):
             same(graph.multiply(Qs[i]), whole.multiply(Qs[i]))
             assert len(pieces) <= 1 or entries < 10_000
             degrees = np.diff(A.indptr)
-            cuts = [csr_rows.cut(np.array([degrees[Q[[row]].indices].sum() for row in range(Q.shape[0])], int), entries)
-                    for Q in Qs]  # fmt: skip
+            estimates = [[degrees[Q[[row]].indices].sum() for row in range(Q.shape[0])] for Q in Qs]
+            cuts = [csr_rows.cut(np.array(own, int), entries) for own in estimates]
             assert [piece for piece, _ in pieces] == cuts[i]
             rounds = max(len(own) for own in cuts)
             turns = [[own[t] if t < len(own) else (0, 0) for own in cuts] for t in range(rounds)]
             expected = expected_words(A, Qs, grid, parts, turns)
             if rounds <= 1:  # nothing is asked twice
-                expected = expected_words(A, Qs, grid, parts) + Fraction(2 * (grid.shape["reps"] - 1), grid.shape["reps"]) * Qs[
-                    i].shape[0]  # fmt: skip
+                c = grid.shape["reps"]
+                estimated = Fraction(2 * (c - 1), c) * Qs[i].shape[0]
+                expected = expected_words(A, Qs, grid, parts) + estimated
             assert counted.words == round(expected), (grid.shape, make.__name__)
 
 
@@ -217,7 +220,7 @@ def test_replicated_pieces(entries):
     graph = Replicated(A, entries)
     pieces = list(graph.pieces(Q))
     assert (len(pieces) > 1) == (entries is not None)
-    same(csr_rows.stack([C for _, C in pieces]), Replicated(A).multiply(Q))
+    same(sp.vstack([C for _, C in pieces], format="csr"), Replicated(A).multiply(Q))
     np.testing.assert_allclose(graph.multiply(Q).toarray(), (Q @ A).toarray(), rtol=1e-14)
     assert graph.multiply(Q[:0]).shape == (0, 67)
 
@@ -272,7 +275,7 @@ def test_errors_are_raised_on_all_ranks(comm):
     if comm.Get_size() > 1:
         with pytest.raises(ValueError, match="different matrices"):
             Partitioned(grid, MATRICES["prime" if bad else "larger_prime"])
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(dg.UserError, match="entries=0: expected at least 1"):
         Partitioned(grid, A, entries=0)
     with pytest.raises(dg.UserError, match="axes rows, reps"):
         Partitioned(make_grid(comm, "1d", backend="numpy"), A)
@@ -321,6 +324,35 @@ def test_from_a_store(comm, shared_tmp_path):
             Q = one_per_row(n, grid.coords["rows"], rows=5)
             same(Partitioned(grid, order).multiply(Q), Replicated(A).multiply(Q))
             same(Replicated(order).multiply(Q), Replicated(A).multiply(Q))
+
+
+@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.parametrize("entries", [None, 12])
+def test_drawn_neighbours_are_the_same_in_every_form(comm, entries):
+    """Those of sample_rows from Q A, the whole degrees, and values of A; from a graph that only multiplies,
+    too.
+    """
+    A = MATRICES["larger_prime"]
+
+    class Multiplied(Replicated):
+        draw = Graph.draw
+
+    for grid in grids_of(comm, "numpy"):
+        rng = np.random.default_rng(grid.coords["rows"])
+        vertices = rng.integers(0, 67, int(rng.integers(0, 40)))
+        keys = rng.integers(0, 2**63, vertices.size).astype(np.uint64)
+        P = A[vertices]
+        expected = sample_rows(sp.csr_array((np.ones(P.nnz), P.indices, P.indptr), shape=P.shape), 3, keys)
+        for graph in (Replicated(A), Multiplied(A, entries), Partitioned(grid, A, entries=entries)):
+            found = list(graph.draw(vertices, 3, keys))
+            assert entries is None or len(found) > 1 or not vertices.size or type(graph) is Replicated
+            parts = [np.concatenate([[], *part]) for part in zip(*found, strict=True)] or [np.empty(0)] * 4
+            counts, columns, values, degrees = parts
+            np.testing.assert_array_equal(counts, np.diff(expected.indptr))
+            np.testing.assert_array_equal(columns, expected.indices)
+            np.testing.assert_array_equal(degrees, np.diff(P.indptr))
+            owners = np.repeat(np.arange(vertices.size), counts.astype(int))
+            np.testing.assert_array_equal(values, P.toarray()[owners, columns.astype(int)])
 
 
 @pytest.mark.ranks(1, 4)

@@ -1,12 +1,12 @@
-"""Whole blocks or packed rows? What ``--sparsity-aware=auto`` goes by.
+"""Whole blocks or packed rows? What ``sparsity_aware="auto"`` goes by.
 
-Of a rank's h rows another one needs k. Sent alone they must be packed first, unless they follow each other.
+Of a rank's h rows another one needs k. Sent alone they must be packed first, unless they are consecutive.
 With b bytes per row, β seconds per byte sent, π per byte packed, and λ seconds for packing anything at all,
 
-    packed rows take  λ + k b (β + π),    the whole block takes  h b β,
+    packed rows take  λ + k b (β + π),    the whole block takes  h b β.
 
-the same latency of one message either way. On a slow network π is nothing beside β, and only a block of which
-nearly every row is needed is sent whole; where memory is shared, packing costs as much as sending.
+On a slow network π is nothing beside β, and only a block of which nearly every row is needed is sent whole;
+where memory is shared, packing costs as much as sending.
 """
 
 from __future__ import annotations
@@ -35,27 +35,23 @@ class Costs:
     packed: float
     call: float
 
-    def whole_is_cheaper(self, rows: np.ndarray, height: int) -> bool:
-        """Rather a whole block of this height than only these (rising) rows of it?"""
+    def choose(self, rows: np.ndarray, height: int) -> np.ndarray:
+        """These (rising) rows of a block of this height, or all of them where that is cheaper."""
         if rows.size == 0 or rows[-1] - rows[0] + 1 == rows.size:
-            return False  # nothing has to be packed
-        return height * ROW_BYTES * self.sent < self.call + rows.size * ROW_BYTES * (self.sent + self.packed)
+            return rows  # nothing has to be packed
+        alone = self.call + rows.size * ROW_BYTES * (self.sent + self.packed)
+        return np.arange(height) if height * ROW_BYTES * self.sent < alone else rows
 
 
 def measure(grid: Grid, comm: Comm) -> Costs:
     """The costs between the ranks of ``comm``: medians over all ranks of ``grid``, so that all have the same.
     Collective.
 
-    Cost: TIMES messages of PROBE_ROWS rows to a neighbour and as many of one number, about 20 ms at 200
-        Mbit/s.
+    Cost: TIMES messages of PROBE_ROWS rows to a neighbour and as many of one, about 20 ms at 200 Mbit/s.
     """
     on = grid.backend
-    X = on.zeros((16 * PROBE_ROWS, ROW_BYTES // 4), np.float32)
+    X, rows, back = (on.zeros((n * PROBE_ROWS, ROW_BYTES // 4), np.float32) for n in (16, 1, 1))
     scattered = on.asarray(np.arange(PROBE_ROWS) * 16)
-    rows, back = (
-        on.zeros((PROBE_ROWS, ROW_BYTES // 4), np.float32),
-        on.zeros((PROBE_ROWS, ROW_BYTES // 4), np.float32),
-    )
 
     def send(count: int) -> None:
         with Exchange(comm, [((comm.rank + 1) % comm.size, back[:count])]) as exchange:

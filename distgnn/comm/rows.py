@@ -1,0 +1,180 @@
+"""Rows of a matrix that other ranks hold: fetched from them, or summed there.
+
+Inspector and executor, like PETSc's star forest and Ginkgo's row gatherer. The inspector tells every rank
+once which of its rows are needed where. The executor then has nothing to search: it packs rows and sends
+them, and the caller uses those of one rank while others travel. In reverse, it sends contributions to rows to
+the ranks that hold them.
+
+Contributions are added in an order that does not depend on when they arrive, so that results are the same to
+the last bit with and without overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import accumulate, pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+
+from distgnn import local, progress
+from distgnn.comm.exchange import Exchange
+from distgnn.comm.grid import Grid
+from distgnn.comm.group import Comm
+from distgnn.local import csr_rows
+from distgnn.local.csr_rows import Packed
+
+Array = Any
+T = TypeVar("T")
+
+
+class Rows:
+    """The rows that this rank needs of matrices cut in block rows over ``comm``. Collective.
+
+    Args:
+        grid: its workspace holds what is packed; its ``overlap`` says whether rows travel while the caller
+            computes.
+        comm: the ranks that share the matrices; rank r holds block r.
+        needed: by rank, distinct rising rows of its block. The rank itself may be among them.
+
+    Attributes:
+        needed: without the ranks of which no row is needed.
+        places: by rank, where its rows lie among those received, in the order of ``needed``.
+        received: how many rows are received, own ones included.
+        asked: by rank, the rows that it needs of this rank's block: int64 on the device, or a slice where
+            they are consecutive and another rank's. The rank that waits first for this one is the first; this
+            one is the last.
+        sizes: by rank, how many those are.
+
+    Cost: one all-to-allv of as many row numbers as rows are needed of other ranks.
+    """
+
+    def __init__(self, grid: Grid, comm: Comm, needed: Mapping[int, np.ndarray]) -> None:
+        self.grid, self.comm, self.me, on = grid, comm, comm.rank, comm.backend
+        self.needed = {q: rows for q, rows in needed.items() if rows.size}
+        self.places = consecutive({q: rows.size for q, rows in self.needed.items()})
+        self.received = sum(rows.size for rows in self.needed.values())
+        wanted = [self.needed.get(q, np.empty(0, np.int64)) for q in range(comm.size)]
+        told = comm.swap_objects([(rows.size, as_slice(rows)) for rows in wanted])
+        self.sizes = {r: told[r][0] for r in reversed(after(comm)) if told[r][0]}
+        asked = {r: on.empty((size,), np.int64) for r, size in self.sizes.items()}
+        all_to_all(comm, {q: on.asarray(rows, np.int64) for q, rows in self.needed.items()}, asked)
+        self.asked = {r: rows if r == self.me else told[r][1] or rows for r, rows in asked.items()}
+
+    @contextmanager
+    def fetch(self, X: Array, into: Array) -> Iterator[Exchange]:
+        """Fetch the needed rows of everybody's ``X``. Collective; complete when the context is left.
+
+        Args:
+            X: this rank's block (its height, f), C-contiguous; must stay as it is until then.
+            into: (received, f). When the context's ``wait(ranks)`` has returned, ``into[places[q]]`` are the
+                rows of these ranks q. What is computed meanwhile stands within its ``driven()``.
+
+        Cost: f words per row of other ranks, in one all-to-allv.
+        """
+        packed = self._room("rows packed", [r for r in self.asked if not isinstance(self.asked[r], slice)], X)
+        with Exchange(self.comm, self._others(self.places, into), self.grid.overlap) as arriving:
+            for r, rows in self.asked.items():
+                if r == self.me:
+                    local.gather_rows(X, rows, into[self.places[r]])
+                else:
+                    arriving.send(local.gather_rows(X, rows, packed[r]) if r in packed else X[rows], r)
+            yield arriving
+
+    def add_back(self, Y: Array, into: Array, work: Iterable[tuple[Sequence[int], T]]) -> Iterator[T]:
+        """The reverse: add every rank's rows of ``Y`` to the rows of ``into`` that they were fetched from.
+        Collective.
+
+        Args:
+            Y: (received, f), laid out as :meth:`fetch` leaves it.
+            into: this rank's block (its height, f), C-contiguous.
+            work: (ranks, item). Every item is yielded, for the caller to make the rows of Y that belong to
+                these ranks; they are sent when the next item is asked for. After the last one, ``into`` must
+                hold what is added to. Best in the order of ``asked``'s ranks.
+
+        Cost: f words per row that other ranks need of this one, in one all-to-allv. This rank adds those of
+            rank + 1 first, then those of rank + 2 and so on.
+        """
+        came = self._room("rows added", self.asked, Y)
+        with Exchange(self.comm, list(came.items()), self.grid.overlap) as exchange:
+            for ranks, item in work:
+                with exchange.driven() if self.grid.overlap else nullcontext():
+                    yield item
+                    progress.wait(self.comm.backend.mark(), lambda: False)  # for kernels that are queued
+                for q in ranks:
+                    if q != self.me:
+                        exchange.send(Y[self.places[q]], q)
+            for r, rows in reversed(self.asked.items()):
+                exchange.wait([r])
+                part = came[r] if r in came else Y[self.places[r]]
+                if isinstance(rows, slice):
+                    into[rows] += part
+                else:
+                    local.scatter_add(part, rows, into)
+
+    def lengths(self, A: Any) -> Array:
+        """Entries of each of the needed rows of the ranks' CSR matrices. Collective; one all-to-allv."""
+        kind = csr_rows.index_type(*A.shape)
+        found = self.comm.backend.empty((self.received,), kind)
+        parts = {r: csr_rows.lengths(A, rows).astype(kind, copy=False) for r, rows in self.asked.items()}
+        all_to_all(self.comm, parts, {q: found[place] for q, place in self.places.items()})
+        return found
+
+    def fetch_ragged(self, A: Any, lengths: Array) -> Packed:
+        """The needed rows of the ranks' CSR matrices, packed, of :meth:`lengths`. Collective. Cost: two words
+        per entry of other ranks' rows, in two all-to-allvs.
+        """
+        ends = csr_rows.row_pointers(lengths)
+        spans = {q: slice(int(ends[at.start]), int(ends[at.stop])) for q, at in self.places.items()}
+        packed = {r: csr_rows.gather(A, rows) for r, rows in self.asked.items()}
+        found = []
+        for number, kind in ((1, csr_rows.index_type(*A.shape)), (2, A.dtype)):  # columns, values
+            parts = {r: rows[number].astype(kind, copy=False) for r, rows in packed.items()}
+            found.append(self.comm.backend.empty((int(ends[-1]),), kind))
+            all_to_all(self.comm, parts, {q: found[-1][span] for q, span in spans.items()})
+        return lengths, *found
+
+    def _others(self, places: Mapping[int, slice], whole: Array) -> list[tuple[int, Array]]:
+        return [(q, whole[place]) for q, place in places.items() if q != self.me]
+
+    def _room(self, name: str, ranks: Iterable[int], like: Array) -> dict[int, Array]:
+        """Memory for the rows that each of these ranks needs, but for this one."""
+        sizes = {r: self.sizes[r] for r in ranks if r != self.me}
+        whole = self.grid.workspace.take(name, (sum(sizes.values()), *like.shape[1:]), like.dtype)
+        return dict(self._others(consecutive(sizes), whole))
+
+
+def all_to_all(comm: Comm, parts: Mapping[int, Array], into: Mapping[int, Array]) -> None:
+    """One all-to-allv: ``parts[r]`` goes to rank r, what rank q sends comes to ``into[q]``. Collective."""
+    me = comm.rank
+    with Exchange(comm, [(q, array) for q, array in into.items() if q != me]) as exchange:
+        for r in reversed(after(comm)):
+            if r in parts and r != me:
+                exchange.send(parts[r], r)
+        if me in into:
+            into[me][...] = parts[me]
+        exchange.wait(into)
+
+
+def after(comm: Comm) -> list[int]:
+    """All ranks, this one first, then in the order in which an exchange brings what they send."""
+    return [(comm.rank + step) % comm.size for step in range(comm.size)]
+
+
+def by_owner(ids: np.ndarray, parts: np.ndarray) -> dict[int, np.ndarray]:
+    """Rising row numbers of a matrix cut by a partition vector, as rows of each rank's block."""
+    bounds = np.searchsorted(ids, parts).tolist()
+    return {q: ids[first:last] - parts[q] for q, (first, last) in enumerate(pairwise(bounds))}
+
+
+def consecutive(sizes: Mapping[int, int]) -> dict[int, slice]:
+    """Places one after another."""
+    ends = list(accumulate(sizes.values()))
+    return {q: slice(end - size, end) for (q, size), end in zip(sizes.items(), ends, strict=True)}
+
+
+def as_slice(rows: np.ndarray) -> slice | None:
+    """Rising row numbers as a slice, if that is what they are."""
+    follow = rows.size > 0 and rows[-1] - rows[0] + 1 == rows.size
+    return slice(int(rows[0]), int(rows[-1]) + 1) if follow else None
