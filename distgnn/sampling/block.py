@@ -37,6 +37,11 @@ class Block:
     def nnz(self) -> int:
         return len(self.data)
 
+    def means(self, dtype: Any) -> Array:
+        """The values with which a product takes means over what was sampled: 1 / (non-zeros of the row)."""
+        counts = np.diff(self.indptr)
+        return np.repeat(1 / np.maximum(counts, 1).astype(dtype), counts)
+
     @property
     def A(self) -> sp.csr_array:
         """A SciPy matrix of the same arrays."""

@@ -21,6 +21,7 @@ class Graph(Protocol):
 
     shape: tuple[int, int]
     dtype: np.dtype
+    collective: bool  # whether the ranks of a process row sample together
 
     @property
     def n(self) -> int: ...
@@ -32,6 +33,14 @@ class Graph(Protocol):
     def pieces(self, Q: sp.csr_array) -> Iterator[tuple[Range, sp.csr_array]]:
         """``Q A`` as consecutive row blocks ((first, last + 1), those rows), as many rows at a time as memory
         suggests.
+        """
+        ...
+
+    def draw(
+        self, vertices: np.ndarray, fanout: int, keys: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """`fanout` entries of each of these rows of A, all alike probable, as many rows at a time as memory
+        suggests: (how many of each row, their columns, their values, the lengths of the rows).
         """
         ...
 

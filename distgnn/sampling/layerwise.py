@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.sampling.block import Layer, Sample, samples
 from distgnn.sampling.graph import Graph, indicator, selection
 from distgnn.sampling.relabel import Stack, running
 from distgnn.sampling.rows import draw, inclusion
-from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, joined, stacked, step
+from distgnn.sampling.sampler import Sampler, joined, stacked
 from distgnn.sampling.spgemm import PIECE
+from distgnn.sampling.steps import DRAW, EXTRACT, PROBABILITY, step, timed
 
 Array = np.ndarray
 SIGNIFICANT = 12
@@ -111,25 +112,20 @@ class LayerWise(Sampler):
 
 def choose(distributions: Iterator[sp.csr_array], size: int, keys: Array, rescale: bool) -> Chosen:
     """`size` columns of every row of P."""
-    counts, columns, scales, top = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)], 0
-    while True:
-        with step(PROBABILITY):
-            P = next(distributions, None)
-        if P is None:
-            return Chosen(
-                Stack(np.concatenate(columns), running(np.concatenate(counts))), np.concatenate(scales)
-            )
+    found, top = [], 0
+    for P in timed(PROBABILITY, distributions):
         with step(DRAW):
             own = keys[top : top + P.shape[0]]
             drawn = draw(P.indptr, P.data, size, own, remaining=rescale)
-            counts.append(drawn.counts)
-            columns.append(P.indices[drawn.positions].astype(np.int64))
-            scales.append(
+            scale = (
                 1 / inclusion(P.data[drawn.positions], drawn, own)
                 if rescale
                 else np.ones(len(drawn.positions))
             )
+            found.append((drawn.counts, P.indices[drawn.positions].astype(np.int64), scale))
             top += P.shape[0]
+    counts, columns, scales = joined(found, np.float64)
+    return Chosen(Stack(columns, running(counts)), scales)
 
 
 class Ladies(LayerWise):
@@ -141,7 +137,7 @@ class Ladies(LayerWise):
             "counts": the square of the number of such u with an edge to v (Tripathy et al., equation 1).
 
     Raises:
-        UserError: another importance.
+        ArgumentError: another importance.
     """
 
     def __init__(
@@ -150,7 +146,7 @@ class Ladies(LayerWise):
     ) -> None:  # fmt: skip
         super().__init__(graph, fanout, layers=layers, seed=seed, rescale=rescale)
         if importance not in ("zou", "counts"):
-            raise UserError(f"--importance {importance}: expected zou or counts")
+            raise ArgumentError("importance", importance, "expected zou or counts")
         self.importance = importance
         self.weighted = graph.map(squares if importance == "zou" else lambda values: np.ones(len(values)))
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from distgnn.sampling.block import Layer, Sample, samples
-from distgnn.sampling.graph import Graph, selection
+from distgnn.sampling.graph import Graph
 from distgnn.sampling.relabel import Stack, running
-from distgnn.sampling.rows import Draws, draw, draw_selected, row_keys
-from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, joined, stacked, step
-from distgnn.sampling.spgemm import Replicated
+from distgnn.sampling.rows import row_keys
+from distgnn.sampling.sampler import Sampler, joined, stacked
+from distgnn.sampling.steps import DRAW, EXTRACT, step, timed
 
 
 class GraphSage(Sampler):
@@ -67,28 +67,11 @@ class GraphSage(Sampler):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Number of sampled neighbours of every vertex, the neighbours (int64) and the values of A.
 
-        Rows of a replicated A are drawn from where they stand: ``Q A`` would copy them whole to take a few
-            entries of each.
+        Alg. 1: P = Q A, with weights up to a factor, so that 1 stands for 1 / degree; and draws from its rows.
         """
-        if isinstance(self.graph, Replicated):
-            with step(DRAW):
-                G = self.graph
-                drawn = draw_selected(G.indptr, vertices, fanout, keys)
-                return self._taken(G.A, drawn, G.indptr[vertices + 1] - G.indptr[vertices])
-        found, top = [], 0
-        pieces = self.graph.pieces(selection(vertices, self.graph.n))
-        while True:
-            with step(PROBABILITY):  # Alg. 1: P = Q A; weights up to a factor, so 1 stands for 1 / degree
-                (first, last), P = next(pieces, ((top, top), None))
-            if P is None:
-                break
-            with step(DRAW):
-                drawn = draw(P.indptr, None, fanout, keys[first:last])
-                found.append(self._taken(P, drawn, np.diff(P.indptr)))
+        found = []
+        for counts, columns, values, degrees in timed(DRAW, self.graph.draw(vertices, fanout, keys)):
+            if self.rescale:
+                values *= np.repeat(degrees / np.maximum(counts, 1), counts).astype(values.dtype)
+            found.append((counts, columns, values))
         return joined(found, self.graph.dtype)
-
-    def _taken(self, P: Any, drawn: Draws, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        values = P.data[drawn.positions]
-        if self.rescale:
-            values *= np.repeat(degrees / np.maximum(drawn.counts, 1), drawn.counts).astype(values.dtype)
-        return drawn.counts, P.indices[drawn.positions].astype(np.int64), values

@@ -13,7 +13,7 @@ from distgnn.sampling.block import Block, Layer, Sample
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.layerwise import Chosen, LayerWise, choose, column_norms, repeated
 from distgnn.sampling.relabel import Stack
-from distgnn.sampling.sampler import EXTRACT, step
+from distgnn.sampling.steps import EXTRACT, step
 
 
 class Saint(LayerWise):

@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 
 from distgnn import rng
-from distgnn.errors import UserError
-from distgnn.ledger import timed
+from distgnn.errors import ArgumentError
 from distgnn.sampling.block import Sample
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.relabel import Relabelling, Stack
-
-PROBABILITY, DRAW, EXTRACT = "probability", "draw", "extract"
 
 
 class Sampler(ABC):
@@ -30,7 +27,7 @@ class Sampler(ABC):
         seed: of everything that is drawn.
 
     Raises:
-        UserError: no number per layer, or one below 1, in the words of ``--fanout``.
+        ArgumentError: no number per layer, or one below 1.
     """
 
     rows_first = False
@@ -69,14 +66,13 @@ class Sampler(ABC):
 
 
 def check_fanout(fanout: Sequence[int], layers: int) -> tuple[int, ...]:
-    """The numbers, if there is one per layer and each is positive; UserError names ``--fanout``."""
+    """The numbers, if there is one per layer and each is positive; else ArgumentError."""
     shown = ",".join(map(str, fanout))
     if len(fanout) != layers or layers < 1:
-        raise UserError(
-            f"--fanout {shown}: has {len(fanout)} numbers for {layers} layers; expected one per layer"
-        )
+        problem = f"has {len(fanout)} numbers for {layers} layers; expected one per layer"
+        raise ArgumentError("fanout", shown, problem)
     if min(fanout) < 1:
-        raise UserError(f"--fanout {shown}: expected whole numbers of at least 1")
+        raise ArgumentError("fanout", shown, "expected whole numbers of at least 1")
     return tuple(int(one) for one in fanout)
 
 
@@ -89,8 +85,3 @@ def joined(pieces: Sequence[tuple[np.ndarray, ...]], dtype: Any) -> tuple[np.nda
     none = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, dtype)
     counts, columns, values = (np.concatenate(parts) for parts in zip(*(pieces or [none]), strict=True))
     return counts, columns, values
-
-
-def step(name: str) -> Any:
-    """Time one of the three steps of Algorithm 1, where a ledger asks for it."""
-    return timed("sampling", name)

@@ -27,6 +27,9 @@ from distgnn.local import csr_rows
 from distgnn.local.csr_rows import Packed
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.sources import BlockSource, MatrixSource
+from distgnn.sampling.graph import selection
+from distgnn.sampling.rows import draw, draw_selected
+from distgnn.sampling.steps import PROBABILITY, timed
 
 #: Non-zeros of Q A that are made at a time: 2 to 4 MiB, which the step after reads from a cache.
 PIECE = 1 << 18
@@ -38,11 +41,21 @@ class _Operand:
     shape: Shape
     dtype: np.dtype
     A: sp.csr_array
+    collective = False
 
     @property
     def n(self) -> int:
         """Rows of A."""
         return self.shape[0]
+
+    def draw(
+        self: Any, vertices: np.ndarray, fanout: int, keys: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """See :class:`distgnn.sampling.graph.Graph`: rows of a product ``Q A``, of which entries are drawn."""
+        for (first, last), P in timed(PROBABILITY, self.pieces(selection(vertices, self.n))):
+            drawn = draw(P.indptr, None, fanout, keys[first:last])
+            columns = P.indices[drawn.positions].astype(np.int64)
+            yield drawn.counts, columns, P.data[drawn.positions], np.diff(P.indptr)
 
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Any:
         """The same with ``function(values)`` in place of its values, floating-point numbers again; the
@@ -91,6 +104,19 @@ class Replicated(_Operand):
         """The same in pieces: ((first, last + 1), those rows)."""
         return local.spgemm_pieces(_canonical(Q, self.shape[0], self.dtype), self.A, self.entries)
 
+    def draw(
+        self, vertices: np.ndarray, fanout: int, keys: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """The same where the rows stand: ``Q A`` would copy them whole to take a few entries of each."""
+        drawn = draw_selected(self.indptr, vertices, fanout, keys)
+        columns = self.A.indices[drawn.positions].astype(np.int64)
+        yield (
+            drawn.counts,
+            columns,
+            self.A.data[drawn.positions],
+            self.indptr[vertices + 1] - self.indptr[vertices],
+        )
+
 
 class Partitioned(_Operand):
     """A matrix in P/c block rows over the axis ``rows`` of a 1.5D grid, with products of which only the rows
@@ -133,6 +159,8 @@ class Partitioned(_Operand):
         UserError: a grid with other axes.
         ValueError: not the same matrix on all ranks, or a vector that does not cut its rows.
     """
+
+    collective = True
 
     def __init__(
         self, grid: Grid, A: Any, parts: np.ndarray | None = None, entries: int | None = None

@@ -17,7 +17,7 @@ from distgnn.nn.reference import GCNReference
 from distgnn.operators import grids, make_grid
 from distgnn.sampling import FastGCN, GraphSage, Ladies, Partitioned, Replicated, Saint
 from distgnn.train import Minibatches, MinibatchTraining, train
-from distgnn.train.minibatch import STEPS, cross_entropy
+from distgnn.train.minibatch import STEPS
 
 N, WIDTH, CLASSES = 41, 6, 3
 SAMPLERS = ("sage", "sage-mean", "ladies", "fastgcn", "saint")
@@ -167,16 +167,3 @@ def test_losses_of_saint_leave_out_whom_nobody_gathers_from() -> None:
     (sample,) = Saint(Replicated(A), 3, 1, training=np.array([1, 2])).sample([np.array([1])])
     assert sample.batch.tolist() == [1] and sample.population == 1
     assert Saint(Replicated(A), 3, 1, rescale=False).sample([np.array([1])])[0].population is None
-
-
-def test_cross_entropy_against_finite_differences() -> None:
-    r = np.random.default_rng(0)
-    Z, labels, weights = r.standard_normal((5, 4)), r.integers(0, 4, 5), r.uniform(0.5, 2, 5)
-    for w in (None, weights):
-        loss, G = cross_entropy(Z.copy(), labels, w)
-        numeric = np.zeros_like(Z)
-        for place in np.ndindex(Z.shape):
-            nudged = Z.copy()
-            nudged[place] += 1e-6
-            numeric[place] = (cross_entropy(nudged, labels, w)[0] - loss) / 1e-6
-        np.testing.assert_allclose(G, numeric, atol=1e-5)
