@@ -1,6 +1,4 @@
-"""The graph convolutional network: layers over one distributed adjacency matrix, with its backward pass by
-hand.
-"""
+"""The graph convolutional network, with its backward pass by hand."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ Nodes = Callable[[int, int], np.ndarray]
 
 
 class GCN:
-    """Kipf and Welling's network, on the whole graph by any of the distributed algorithms, or on the blocks of
-    minibatches.
+    """Kipf and Welling's network, on the whole graph by any of the distributed algorithms, or on the blocks
+    of minibatches.
 
     Args:
         A: normalised adjacency matrix, n x n, as an operator of one of the algorithms.
@@ -67,7 +65,7 @@ class GCN:
         self.seed, self.dropout = int(seed), float(dropout)
         operators = [A.layer(index) for index in range(len(widths) - 1)]
         if product_order == TRANSFORM and not all(associative(operator) for operator in operators):
-            problem = f"algorithm {A.name} cuts the input of a product unlike its output and can only do {AGGREGATE}"
+            problem = f"algorithm {A.name} cuts the input of a product unlike its output; it can only do {AGGREGATE}"
             raise ArgumentError("product_order", TRANSFORM, problem)
         ranges = [operator.input_layout.row_range for operator in operators]
         sides = [np.arange] if nodes is None else [nodes] if callable(nodes) else list(nodes)
@@ -192,8 +190,8 @@ class GCN:
 
         Args:
             graphs: the block of each layer.
-            X: the features of the first block's columns, borrowed from the workspace, which they are given back
-                to.
+            X: the features of the first block's columns, borrowed from the workspace, which they are given
+                back to.
             targets: of the last block's rows.
             step: number of the minibatch in the whole run, on which dropout's masks depend.
         """
@@ -226,7 +224,9 @@ class GCN:
         self._assign("weights", [layer.W for layer in self.layers], weights)
 
     def get_biases(self) -> list[np.ndarray]:
-        """The biases, global, as 1-D NumPy arrays on every rank, one per layer; empty without bias. Collective."""
+        """The biases, global, as 1-D NumPy arrays on every rank, one per layer; empty without bias.
+        Collective.
+        """
         return [collect(b)[0] for b in self._biases()]
 
     def set_biases(self, biases: Sequence[np.ndarray]) -> None:

@@ -1,9 +1,9 @@
 """One graph convolution, forward and backward side by side.
 
-Z_l = A H_{l-1} W_l + b_l (Plexus section 2.1, equations 1 and 2; CAGNET section III-C). The layer holds W and b;
-every call is given the operator A: the whole graph, or the sampled block of a minibatch. The layer also does what
-is done to its input, H_{l-1} = dropout(relu(Z_{l-1})), because that is the layout it happens in; layer 0 has
-dropout only.
+Z_l = A H_{l-1} W_l + b_l (Plexus section 2.1, equations 1 and 2; CAGNET section III-C). The layer holds W and
+b; every call is given the operator A: the whole graph, or the sampled block of a minibatch. The layer also
+does what is done to its input, H_{l-1} = dropout(relu(Z_{l-1})), because that is the layout it happens in;
+layer 0 has dropout only.
 
 The product is associative, and the sparse product costs time and words in proportion to the width it
 multiplies, so a layer chooses (MG-GCN section 4.4): *aggregate first*, (A H) W, multiplies A at the width
@@ -17,6 +17,9 @@ the identity there, which is not the gradient.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 from distgnn import ledger, rng
@@ -28,6 +31,7 @@ from distgnn.operators.operator import DistSparse
 
 Array = Any
 Kept = tuple[DistDense, ...]
+Gradients = tuple[DistDense, DistDense | None]  # of weights, and of the input where wanted
 
 AGGREGATE, TRANSFORM = "aggregate-first", "transform-first"
 ORDERS = ("auto", AGGREGATE, TRANSFORM)
@@ -69,13 +73,13 @@ class GraphConvolution:
         A: the operator of this layer on the whole graph, for whose dense products the weights are cut.
         index: from 0. shape: (fan in, fan out).
         seed: of weights and masks; rate: of dropout; bias: whether there is one.
-        order: of the products, or "auto" for the one that multiplies fewer columns by A. An operator whose input
-            is cut unlike its output can only aggregate first.
+        order: of the products, or "auto" for the one that multiplies fewer columns by A. An operator whose
+            input is cut unlike its output can only aggregate first.
         keep_aggregate: whether to keep A H of a layer 0 whose input does not change.
 
     Attributes:
-        W: in `A.weights.weight_layout`, of `weight_shape`; b: the bias as a matrix of one row, cut as the columns
-            of Z are, or None.
+        W: in `A.weights.weight_layout`, of `weight_shape`; b: the bias as a matrix of one row, cut as the
+            columns of Z are, or None.
     """
 
     def __init__(
@@ -101,8 +105,8 @@ class GraphConvolution:
         return self.shape
 
     def choose(self, A: DistSparse, need_input: bool, fixed_input: bool) -> str:
-        """The order of products, where the gradient of the input is wanted or not and the input is the same in
-        every epoch or not.
+        """The order of products, where the gradient of the input is wanted or not and the input is the same
+        in every epoch or not.
         """
         if not associative(A):
             return AGGREGATE
@@ -118,11 +122,13 @@ class GraphConvolution:
         """Z of this layer, in memory borrowed from the grid's workspace. Collective over the grid of A.
 
         Args:
-            H: the features (layer 0), or the previous layer's Z, which is overwritten and, once used, given back.
+            H: the features (layer 0), or the previous layer's Z, which is overwritten and, once used, given
+                back.
             epoch: whose dropout masks apply, or None for no dropout; of a minibatch the number of its step.
             keep: keep what `backward` needs: one n x fan-in matrix.
             need_input: whether `backward` will be asked for the gradient of the input. If not, features may
-                not be changed any more while this layer lives, unless they are scratch: A H may have been kept.
+                not be changed any more while this layer lives, unless they are scratch: A H may have been
+                kept.
             scratch: the features may be overwritten and given back, too.
         """
         A, scratch = graph.A, scratch or self.index > 0
@@ -142,8 +148,8 @@ class GraphConvolution:
     def backward(
         self, graph: LayerGraph, G: DistDense, epoch: int | None, need_input: bool = True
     ) -> tuple[Array, Array | None, DistDense | None]:
-        """Gradients of this layer from that of its Z, which is given back to the workspace, like what `forward`
-        kept of the same graph in the same epoch. Collective over the grid of A.
+        """Gradients of this layer from that of its Z, which is given back to the workspace, like what
+        `forward` kept of the same graph in the same epoch. Collective over the grid of A.
 
         Returns:
             blocks of dW (like W) and db (like b), and the gradient of the layer's input: for layer 0 that of
@@ -152,7 +158,7 @@ class GraphConvolution:
         if self.kept is None:
             raise RuntimeError("backward without a forward(..., keep=True) before it")
         (order, kept), self.kept = self.kept, None
-        db = None if self.b is None else self._column_sums(G)
+        db = None if self.b is None else column_sums(G)
         if order == TRANSFORM:
             dW, dH = self._transform_first_backward(graph.A, kept, G, need_input)
         else:
@@ -163,7 +169,7 @@ class GraphConvolution:
 
     def _transform_first(self, A: DistSparse, H: DistDense, keep: bool) -> tuple[DistDense, Kept]:
         """Z = A (H W), and what of the input backward needs; the rest is given back."""
-        Y = self._times(A, H, self._weights(A))
+        Y = self._times(A, H, self.W.block)
         if not keep:
             self._give_back(H)
         Z = A.multiply(Y, self._borrow(A.weights.output_layout, Y.shape))
@@ -172,12 +178,12 @@ class GraphConvolution:
 
     def _transform_first_backward(
         self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool
-    ) -> tuple[DistDense, DistDense | None]:
+    ) -> Gradients:
         """dW and dH. G and what was kept are given back."""
         (H,) = kept
         S = A.T.multiply(G, self._borrow(A.input_layout, G.shape))
         self._give_back(G)
-        dW, dH = self._times_backward(A, H, self._weights(A), S, need_input)
+        dW, dH = self._times_backward(A, H, self.W.block, S, need_input)
         self._give_back(S)
         self.bits = self._positive_bits(H) if need_input else None
         self._give_back(H)
@@ -188,40 +194,41 @@ class GraphConvolution:
     ) -> tuple[DistDense, Kept]:
         """Z = (A H) W from T = A H, and what backward needs; the rest is given back."""
         self._give_back(H)
-        Z = self._times(A, T, self._weights(A))
+        Z = self._times(A, T, self.W.block)
         if not keep:
             self._give_back(T)
         return Z, (T,)
 
     def _aggregate_first_backward(
         self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool
-    ) -> tuple[DistDense, DistDense | None]:
+    ) -> Gradients:
         """dW and dH. G and what was kept are given back."""
         (T,) = kept
-        dW, dT = self._times_backward(A, T, self._weights(A), G, need_input)
+        dW, dT = self._times_backward(A, T, self.W.block, G, need_input)
         self._give_back(T, G)
         return dW, self._adjoint(A, dT)
 
-    # -- what these are made of ----------------------------------------------------------------------------------
-
-    def _weights(self, A: DistSparse) -> DistDense:
-        """W as the dense products of A want it: the same memory."""
-        return DistDense(self.W.block, A.weights.weight_layout, self.weight_shape)
-
-    def _times(self, A: DistSparse, T: DistDense, W: DistDense) -> DistDense:
-        return A.weights.times(T, W, self._borrow(A.weights.output_layout, (T.shape[0], W.shape[1])))
+    def _times(self, A: DistSparse, T: DistDense, W: Array) -> DistDense:
+        """T W; W is all weights or some rows of them, of which the products of A get the same memory."""
+        shape = T.shape[1], self.shape[1]
+        Z = self._borrow(A.weights.output_layout, (T.shape[0], shape[1]))
+        return A.weights.times(T, DistDense(W, A.weights.weight_layout, shape), Z)
 
     def _times_backward(
-        self, A: DistSparse, T: DistDense, W: DistDense, G: DistDense, need_input: bool
-    ) -> tuple[DistDense, DistDense | None]:
+        self, A: DistSparse, T: DistDense, W: Array, G: DistDense, need_input: bool
+    ) -> Gradients:
         """Tᵀ G and, if wanted, G Wᵀ."""
-        return A.weights.backward(T, G, *((W, self._borrow(T.layout, T.shape)) if need_input else ()))
+        if not need_input:
+            return A.weights.backward(T, G)
+        shape = T.shape[1], self.shape[1]
+        dT = self._borrow(T.layout, T.shape)
+        return A.weights.backward(T, G, DistDense(W, A.weights.weight_layout, shape), dT)
 
     def _adjoint(self, A: DistSparse, dT: DistDense | None) -> DistDense | None:
         """Aᵀ dT; dT is given back."""
         if dT is None:
             return None
-        dH = A.T.multiply(dT, self._borrow(A.input_layout, (A.shape[1], self.shape[0])))
+        dH = A.T.multiply(dT, self._borrow(A.input_layout, (A.shape[1], dT.shape[1])))
         self._give_back(dT)
         return dH
 
@@ -233,50 +240,57 @@ class GraphConvolution:
             return self.aggregate[2]
         if not scratch:
             self.aggregate = None  # the features may have changed since
-        return A.multiply(H, self._borrow(A.output_layout, (A.shape[0], self.shape[0])))
+        return A.multiply(H, self._borrow(A.output_layout, (A.shape[0], H.shape[1])))
 
-    def _dropout(self, graph: LayerGraph, epoch: int | None) -> Dropout | None:
+    def _dropout(self, graph: LayerGraph, epoch: int | None) -> Callable[..., Array] | None:
         if epoch is None or self.rate == 0:
             return None
         on, columns = graph.A.grid.backend, graph.A.input_layout.col_range(self.shape[0])
-        return Dropout(self.rate, self.seed, self.index, on.asarray(graph.nodes), on.xp.arange(*columns))
+        masks = Dropout(self.rate, self.seed, self.index, on.asarray(graph.nodes), on.xp.arange(*columns))
+        return partial(masks.apply, epoch=epoch)
 
     def _activate(self, graph: LayerGraph, H: DistDense, epoch: int | None, scratch: bool) -> DistDense:
         """ReLU and dropout, of the features dropout alone; in place, or into a matrix of its own."""
         dropout = self._dropout(graph, epoch)
         if dropout is None and self.index == 0:
             return H
-        with ledger.timed("activation", "forward", synchronize=H.grid.backend.synchronize):
-            if dropout is None or epoch is None:
+        with self._activation(H):
+            if dropout is None:
                 relu(H.block)
                 return H
             out = H if scratch else self._borrow(H.layout, H.shape)
-            dropout.apply(H.block, epoch, out.block, relu=self.index > 0)
+            dropout(H.block, out=out.block, relu=self.index > 0)
             return out
 
     def _positive_bits(self, H: DistDense) -> Array:
         """What the backward pass of ReLU needs; None in layer 0, which has none."""
         if self.index == 0:
             return None
-        with ledger.timed("activation", "bits", synchronize=H.grid.backend.synchronize):
+        with self._activation(H):
             return positive_bits(H.block)
 
     def _activate_backward(self, graph: LayerGraph, dH: DistDense, epoch: int | None) -> None:
-        with ledger.timed("activation", "backward", synchronize=dH.grid.backend.synchronize):
+        with self._activation(dH):
             if self.index > 0:
                 keep_positive(dH.block, self.bits, 1.0 if epoch is None else 1 / (1 - self.rate))
                 self.bits = None
-            elif epoch is not None and (dropout := self._dropout(graph, epoch)) is not None:
-                dropout.apply(dH.block, epoch)
+            elif (dropout := self._dropout(graph, epoch)) is not None:
+                dropout(dH.block)
+
+    @staticmethod
+    def _activation(H: DistDense) -> AbstractContextManager[None]:
+        return ledger.timed("activation", "relu, dropout", synchronize=H.grid.backend.synchronize)
 
     def _borrow(self, layout: Layout, shape: tuple[int, int]) -> DistDense:
         return DistDense(layout.grid.workspace.borrow(layout.local_shape(shape), self.W.dtype), layout, shape)
 
-    def _give_back(self, *matrices: DistDense) -> None:
+    @staticmethod
+    def _give_back(*matrices: DistDense) -> None:
         for H in matrices:
             H.grid.workspace.give_back(H.block)
 
-    def _column_sums(self, G: DistDense) -> Array:
-        """Sums over all nodes of this rank's columns: over the axes that cut the rows, never over replicas."""
-        sums = G.block.sum(axis=0, keepdims=True, dtype="float64").astype(G.dtype)
-        return G.grid.along(*G.layout.row_axes).allreduce(sums)
+
+def column_sums(G: DistDense) -> Array:
+    """Sums over all rows of this rank's columns: over the axes that cut the rows, never over replicas."""
+    sums = G.block.sum(axis=0, keepdims=True, dtype="float64").astype(G.dtype)
+    return G.grid.along(*G.layout.row_axes).allreduce(sums)

@@ -92,16 +92,16 @@ class Targets(LossRows):
 def softmax_cross_entropy(
     Z: DistDense, targets: LossRows, overwrite: bool = False
 ) -> tuple[float, DistDense]:
-    """Cross-entropy summed over the rows of `targets`, times their weights, over their count; and its gradient by
-    `Z`. Collective.
+    """Cross-entropy summed over the rows of `targets`, times their weights, over their count; and its
+    gradient by `Z`. Collective.
 
     Args:
         Z: logits, n x classes, cut as the targets are.
         overwrite: put the gradient where the logits were; otherwise `Z` is left alone.
 
     Returns:
-        the loss, equal on every rank, and G, cut like Z: weight (softmax(Z) - onehot) / count in training rows, 0
-        elsewhere.
+        the loss, equal on every rank, and G, cut like Z: weight (softmax(Z) - onehot) / count in training
+        rows, 0 elsewhere.
 
     Cost: two all-reduces of one word per local training node over the axes that cut the classes, one of one
     word.
@@ -121,9 +121,9 @@ def softmax_cross_entropy(
 
 
 def _softmax(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array, Array, Array]:
-    """Of each training row the sum of the exponentials of its logits less their largest, over all classes, and the
-    logit of its own class less the largest, 0 where another rank holds that class; and the gradient without
-    weights.
+    """Of each training row the sum of the exponentials of its logits less their largest, over all classes,
+    and the logit of its own class less the largest, 0 where another rank holds that class; and the gradient
+    without weights.
     """
     logits, share = Z.block, 1 / targets.count
     rows, labels = targets.train_rows, targets.train_labels
@@ -140,8 +140,8 @@ def _softmax(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array, A
 
 
 def _in_phases(Z: DistDense, targets: LossRows, gradient: Array, share: float) -> tuple[Array, Array, Array]:
-    """The same by array operations, with all-reduces over the axes that cut the classes; `gradient` is zero, or the
-    logits themselves.
+    """The same by array operations, with all-reduces over the axes that cut the classes; `gradient` is zero,
+    or the logits themselves.
     """
     logits = Z.block
     xp = backend.module(logits)

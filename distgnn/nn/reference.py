@@ -122,7 +122,8 @@ class GCNReference:
         self, X: np.ndarray, labels: np.ndarray, rows: np.ndarray, epoch: int | None = None,
         features: bool = True,
     ) -> tuple[float, list[np.ndarray], list[np.ndarray], np.ndarray | None]:  # fmt: skip
-        """Loss over the nodes `rows` and its gradients: of weights, of biases, and of the features if asked."""
+        """Loss over the nodes `rows` and its gradients: of weights, of biases, and of the features if asked.
+        """
         stages = self._forward(X.astype(self.dtype), epoch)
         loss, G = softmax_cross_entropy(stages[-1], labels, rows)
         weights: list[np.ndarray] = []

@@ -1,8 +1,8 @@
 """GraphSAGE with mean aggregation, forward and backward side by side.
 
 Z_l = [H_{l-1} | D⁻¹ A H_{l-1}] W_l + b_l (Hamilton, Ying and Leskovec, NIPS 2017, Algorithm 1 without its
-normalisation of H), D the row sums of A: every vertex's own features beside the mean of its neighbours', and a
-weight matrix for both, one above the other. What is done to H_{l-1} is as in ``layers.py``.
+normalisation of H), D the row sums of A: every vertex's own features beside the mean of its neighbours', and
+a weight matrix for both, one above the other. What is done to H_{l-1} is as in ``layers.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from distgnn.errors import ArgumentError
 from distgnn.nn.gcn import GCN
-from distgnn.nn.layers import AGGREGATE, TRANSFORM, GraphConvolution, Kept, associative
+from distgnn.nn.layers import AGGREGATE, TRANSFORM, Gradients, GraphConvolution, Kept, associative
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 
@@ -20,7 +20,8 @@ Array = Any
 
 
 class NeighbourMean(DistSparse):
-    """D⁻¹ A, cut like A: rows of its products are means over neighbours. A vertex without neighbours has mean 0.
+    """D⁻¹ A, cut like A: rows of its products are means over neighbours. A vertex without neighbours has mean
+    0.
 
     Args:
         A: with values that are not negative, by which the means are weighted. Collective.
@@ -61,9 +62,9 @@ class MeanConvolution(GraphConvolution):
     def _aggregate_first(
         self, A: DistSparse, H: DistDense, T: DistDense, keep: bool
     ) -> tuple[DistDense, Kept]:
-        own, neighbours = self._halves(A)
-        Z = self._times(A, self._own(A, H, T), own)
-        from_neighbours = self._times(A, T, neighbours)
+        f = self.shape[0]
+        Z = self._times(A, self._own(H, T), self.W.block[:f])
+        from_neighbours = self._times(A, T, self.W.block[f:])
         Z.block += from_neighbours.block
         self._give_back(from_neighbours)
         if not keep:
@@ -72,26 +73,19 @@ class MeanConvolution(GraphConvolution):
 
     def _aggregate_first_backward(
         self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool
-    ) -> tuple[DistDense, DistDense | None]:
-        (H, T), (own, neighbours) = kept, self._halves(A)
-        dW_own, d_own = self._times_backward(A, self._own(A, H, T), own, G, need_input)
-        dW_neighbours, dT = self._times_backward(A, T, neighbours, G, need_input)
-        halves = A.grid.backend.xp.concatenate((dW_own.block, dW_neighbours.block))
+    ) -> Gradients:
+        (H, T), f = kept, self.shape[0]
+        of_own, d_own = self._times_backward(A, self._own(H, T), self.W.block[:f], G, need_input)
+        of_neighbours, dT = self._times_backward(A, T, self.W.block[f:], G, need_input)
         self._give_back(H, T, G)
         dH = self._adjoint(A, dT)
         if dH is not None and d_own is not None:
             dH.block[: len(d_own.block)] += d_own.block
             self._give_back(d_own)
-        return self.W.like(halves), dH
+        return self.W.like(A.grid.backend.xp.concatenate((of_own.block, of_neighbours.block))), dH
 
-    def _halves(self, A: DistSparse) -> tuple[DistDense, DistDense]:
-        """The weights of own and of neighbours' features, (fan in, fan out) each."""
-        f, layout = self.shape[0], A.weights.weight_layout
-        return DistDense(self.W.block[:f], layout, self.shape), DistDense(
-            self.W.block[f:], layout, self.shape
-        )
-
-    def _own(self, A: DistSparse, H: DistDense, T: DistDense) -> DistDense:
+    @staticmethod
+    def _own(H: DistDense, T: DistDense) -> DistDense:
         """The rows of H that belong to the vertices of T."""
         return DistDense(H.block[: len(T.block)], T.layout, T.shape)
 

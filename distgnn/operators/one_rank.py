@@ -10,7 +10,6 @@ import numpy as np
 from distgnn import local
 from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.grid import Grid
-from distgnn.comm.group import Comm
 from distgnn.layout import Axes, Cut, Layout
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
@@ -18,41 +17,30 @@ from distgnn.operators.weights import ReplicatedWeights
 
 
 class Alone(Axes):
-    """This rank as a grid of its own, with the backend and the workspace of a grid that it belongs to. Makes
-    no communicator and binds no device.
+    """This rank as a grid of its own, with the backend and the workspace of the grid that it belongs to.
 
     Attributes:
-        whole: the layout of matrices on it, none of which is cut; weights: the products with weights.
+        whole: the layout of matrices on it; weights: the dense products with them.
     """
 
     def __init__(self, grid: Grid) -> None:
         super().__init__({}, 0)
-        self.backend, self.workspace, self.world, self.overlap = (
-            grid.backend,
-            grid.workspace,
-            grid.along(),
-            False,
-        )
+        self.backend, self.workspace, self.overlap = grid.backend, grid.workspace, False
+        self.along = lambda *axes: grid.along()
         self.whole = Layout(self, Cut(), Cut())
         self.weights = ReplicatedWeights(self.whole)
 
-    def along(self, *axes: str) -> Comm:
-        """This rank alone."""
-        return self.world
-
 
 class OneRank(DistSparse):
-    """A CSR matrix, m x n; its products need no other rank. ``H`` is (n, f) and the product (m, f), both whole.
+    """A CSR matrix, m x n, multiplied by whole matrices (n, f) on the rank that has it, without the others.
 
     Args:
         alone: the grid of this rank.
-        shape: (m, n). data, indices, indptr: of the matrix on the host, copied to the device of the grid;
-            columns in any order within a row.
-        dtype: of the values there.
+        shape: (m, n). data, indices, indptr: on the host, copied to the device of the grid; the columns of a
+            row in any order. dtype: of the values there.
     """
 
-    name = "one rank"
-    axes = ()
+    name, axes = "one rank", ()
 
     def __init__(
         self,
@@ -75,17 +63,18 @@ class OneRank(DistSparse):
     def grids(ranks: int) -> list[dict[str, int]]:
         return [{}] if ranks == 1 else []
 
+    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
+        return self._spmm(self.A, H, out)
+
+    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
+        return self._spmm(self.At, G, out)
+
     @cached_property
     def At(self) -> CSR:
         """The transposed matrix, made when it is first asked for."""
         return self.A.transposed(self.grid.backend)
 
-    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        Z = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
-        local.spmm(self.A, H.block, Z.block)
+    def _spmm(self, A: CSR, H: DistDense, out: DistDense | None) -> DistDense:
+        Z = self._result(H.layout, (A.shape[0], H.shape[1]), out)
+        local.spmm(A, H.block, Z.block)
         return Z
-
-    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
-        H = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
-        local.spmm(self.At, G.block, H.block)
-        return H

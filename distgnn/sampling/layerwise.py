@@ -1,5 +1,4 @@
-"""Layer-wise samplers: s vertices per layer and all edges between them and the layer above (section 4.2 of
-Tripathy et al.).
+"""Layer-wise samplers: s vertices per layer and all edges to the layer above (Tripathy et al., section 4.2).
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ def squares(values: Array) -> Array:
 
 
 class Chosen(NamedTuple):
-    """The vertices sampled for a layer, ascending per minibatch, and the factor by which each one's column is
-    multiplied.
+    """The vertices sampled for a layer, ascending per minibatch, and by what each one's column is multiplied.
     """
 
     vertices: Stack
@@ -55,32 +53,17 @@ class LayerWise(Sampler):
             replacement.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        fanout: Sequence[int],
-        *,
-        layers: int | None = None,
-        seed: int = 0,
-        rescale: bool = True,
-    ) -> None:
-        super().__init__(graph, fanout, layers=layers, seed=seed)
-        self.rescale = rescale
-
     @abstractmethod
     def distributions(self, frontier: Stack) -> Iterator[sp.csr_array]:
-        """The rows of P, one per minibatch with these vertices, in consecutive pieces (float64, up to a
-        factor).
-        """
+        """The rows of P, one per minibatch of these vertices, some at a time (float64, up to a factor)."""
 
     def sample(
         self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
     ) -> list[Sample]:
         frontier, layers = stacked(batches), []
         for hop, size in enumerate(self.fanout):
-            chosen = choose(
-                self.distributions(frontier), size, self.keys(epoch, first, len(batches), hop), self.rescale
-            )
+            keys = self.keys(epoch, first, len(batches), hop)
+            chosen = choose(self.distributions(frontier), size, keys, self.rescale)
             layers.append(self.extract(frontier, chosen))
             frontier = chosen.vertices
         with step(EXTRACT):
@@ -141,10 +124,9 @@ class Ladies(LayerWise):
     """
 
     def __init__(
-        self, graph: Graph, fanout: Sequence[int], *, layers: int | None = None, seed: int = 0,
-        rescale: bool = True, importance: str = "zou",
-    ) -> None:  # fmt: skip
-        super().__init__(graph, fanout, layers=layers, seed=seed, rescale=rescale)
+        self, graph: Graph, fanout: Sequence[int], *, importance: str = "zou", **options: Any
+    ) -> None:
+        super().__init__(graph, fanout, **options)
         if importance not in ("zou", "counts"):
             raise ArgumentError("importance", importance, "expected zou or counts")
         self.importance = importance
@@ -164,16 +146,8 @@ class FastGCN(LayerWise):
     A drawn vertex need not be a neighbour of the layer above; its column is empty then, and is kept.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        fanout: Sequence[int],
-        *,
-        layers: int | None = None,
-        seed: int = 0,
-        rescale: bool = True,
-    ) -> None:
-        super().__init__(graph, fanout, layers=layers, seed=seed, rescale=rescale)
+    def __init__(self, graph: Graph, fanout: Sequence[int], **options: Any) -> None:
+        super().__init__(graph, fanout, **options)
         self.importance = column_norms(graph)
 
     def distributions(self, frontier: Stack) -> Iterator[sp.csr_array]:
@@ -187,7 +161,7 @@ def column_norms(graph: Graph) -> sp.csr_array:
 
 
 def repeated(row: sp.csr_array, times: int) -> Iterator[sp.csr_array]:
-    """The row so many times, in pieces of bounded size."""
+    """The row so many times, as many at a time as have a bounded number of entries."""
     most = max(PIECE // max(row.nnz, 1), 1)
     for top in range(0, times, most):
         count = min(most, times - top)

@@ -71,8 +71,8 @@ def sample_rows(P: Any, count: int, keys: Array) -> Any:
 
 
 def row_keys(keys: Array, vertices: Array) -> Array:
-    """uint64 (m) keys of the rows of m vertices, each under the key (uint64, m) of its (seed, epoch,
-    minibatch, layer).
+    """uint64 (m) keys of the rows of m vertices, under their keys (uint64, m) of (seed, epoch, minibatch,
+    layer).
     """
     return rng.splitmix64(rng.splitmix64(vertices.astype(np.uint64)) ^ keys)
 
@@ -123,10 +123,8 @@ def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Dr
         return drawn._replace(positions=drawn.positions + np.repeat(first - bounds[:-1], drawn.counts))
     most = longest(lengths)
     count = min(count, most)
-    positions, counts = (
-        np.empty(int(np.minimum(lengths, count).sum()), np.int64),
-        np.empty(len(selected), np.int64),
-    )
+    positions = np.empty(int(np.minimum(lengths, count).sum()), np.int64)
+    counts = np.empty(len(selected), np.int64)
     scratch = np.zeros(most, np.uint8), np.empty(most)
     total = kernels.sample_selected_rows(
         indptr, int(indptr[-1]), selected, keys, *scratch, positions, counts, count=count

@@ -32,17 +32,8 @@ class GraphSage(Sampler):
 
     rows_first = True
 
-    def __init__(
-        self,
-        graph: Graph,
-        fanout: Sequence[int],
-        *,
-        layers: int | None = None,
-        seed: int = 0,
-        rescale: bool = False,
-    ) -> None:
-        super().__init__(graph, fanout, layers=layers, seed=seed)
-        self.rescale = rescale
+    def __init__(self, graph: Graph, fanout: Sequence[int], *, rescale: bool = False, **options: Any) -> None:
+        super().__init__(graph, fanout, rescale=rescale, **options)
 
     def sample(
         self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
@@ -67,7 +58,8 @@ class GraphSage(Sampler):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Number of sampled neighbours of every vertex, the neighbours (int64) and the values of A.
 
-        Alg. 1: P = Q A, with weights up to a factor, so that 1 stands for 1 / degree; and draws from its rows.
+        Alg. 1: P = Q A, with weights up to a factor, so that 1 stands for 1 / degree; and draws from its
+            rows.
         """
         found = []
         for counts, columns, values, degrees in timed(DRAW, self.graph.draw(vertices, fanout, keys)):

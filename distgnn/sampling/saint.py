@@ -1,6 +1,4 @@
-"""The node sampler of GraphSAINT (Zeng et al., ICLR 2020): a minibatch is an induced subgraph, the same for
-all layers.
-"""
+"""The node sampler of GraphSAINT (Zeng et al., ICLR 2020): one induced subgraph for all layers."""
 
 from __future__ import annotations
 
@@ -32,17 +30,8 @@ class Saint(LayerWise):
             were drawn, and may be empty. None: all.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        size: int,
-        layers: int,
-        *,
-        seed: int = 0,
-        rescale: bool = True,
-        training: Any = None,
-    ) -> None:
-        super().__init__(graph, [size] * layers, layers=layers, seed=seed, rescale=rescale)
+    def __init__(self, graph: Graph, size: int, layers: int, *, training: Any = None, **options: Any) -> None:
+        super().__init__(graph, [size] * layers, layers=layers, **options)
         self.importance = column_norms(graph)
         self.counts = np.ones(graph.n, bool) if training is None else np.isin(np.arange(graph.n), training)
         self.population = int(self.counts[self.importance.indices].sum())
@@ -53,8 +42,8 @@ class Saint(LayerWise):
     def sample(
         self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
     ) -> list[Sample]:
-        """One sample per batch, of which only the number matters: the batch is what the subgraph has of the
-        training vertices.
+        """One sample per batch, which gives nothing but its number: a sample's batch are its training
+        vertices.
         """
         rows = repeated(self.importance, len(batches))
         chosen = choose(rows, self.fanout[0], self.keys(epoch, first, len(batches), 0), self.rescale)

@@ -1,4 +1,4 @@
-"""What all samplers share: keys, the interface, and the numbers on the command line."""
+"""What all samplers share: keys and the interface."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Sampler(ABC):
         graph: row i holds the weights with which vertex i gathers from its neighbours.
         fanout: how many per layer, that of the layer next to the batch first.
         seed: of everything that is drawn.
+        rescale: whether values are corrected so that estimates are unbiased; how is the sampler's affair.
 
     Raises:
         ArgumentError: no number per layer, or one below 1.
@@ -33,11 +34,12 @@ class Sampler(ABC):
     rows_first = False
 
     def __init__(
-        self, graph: Graph, fanout: Sequence[int], *, layers: int | None = None, seed: int = 0
-    ) -> None:
+        self, graph: Graph, fanout: Sequence[int], *, layers: int | None = None, seed: int = 0,
+        rescale: bool = True,
+    ) -> None:  # fmt: skip
         if graph.shape[0] != graph.shape[1]:
             raise ValueError(f"a graph has as many rows as columns, got {graph.shape}")
-        self.graph, self.seed = graph, seed
+        self.graph, self.seed, self.rescale = graph, seed, rescale
         self.fanout = check_fanout(fanout, len(fanout) if layers is None else layers)
         self.labels = Relabelling(graph.n)
 

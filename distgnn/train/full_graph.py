@@ -1,6 +1,4 @@
-"""The epochs of training, and full-graph training: one update per epoch from the gradient over all training
-nodes.
-"""
+"""The loop over epochs, and full-graph training: one update per epoch, from all training nodes."""
 
 from __future__ import annotations
 

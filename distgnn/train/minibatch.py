@@ -182,7 +182,8 @@ class Sums:
 
 
 def training_nodes(targets: Targets) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (int64, ascending) and labels of all training nodes of the graph, on every rank. Collective."""
+    """Positions (int64, ascending) and labels of all training nodes of the graph, on every rank. Collective.
+    """
     grid, first = targets.layout.grid, targets.layout.row_range[0]
     to_host = grid.backend.to_host
     own = to_host(targets.train_rows).astype(np.int64) + first, to_host(targets.train_labels)
