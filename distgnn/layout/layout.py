@@ -28,6 +28,8 @@ class Cut:
 
     def range(self, grid: Axes, n: int) -> Range:
         """What this rank holds of a dimension of length ``n``."""
+        if not self.axes and self.parts is None:
+            return 0, n
         return block(self.vector(grid, n), grid.index(*self.axes))
 
     def same(self, other: Cut, grid: Axes, n: int) -> bool:
@@ -79,7 +81,7 @@ class Layout:
 
     def same(self, other: Layout, shape: tuple[int, int]) -> bool:
         """Do both cut a matrix of ``shape`` alike? Every rank gets the same answer without communication."""
-        return (
+        return self is other or (
             self.grid is other.grid
             and self.rows.same(other.rows, self.grid, shape[0])
             and self.cols.same(other.cols, self.grid, shape[1])

@@ -117,6 +117,9 @@ class ReplicatedWeights(DenseProducts):
         """The column blocks of ``X`` one after another on all ranks of the row, each with its number and
         global columns.
         """
+        if self.along_row.size == 1:
+            yield 0, (0, X.shape[1]), X.block
+            return
         columns = X.layout.cols.vector(self.grid, X.shape[1])
         ranges = [block(columns, c) for c in range(self.along_row.size)]
         shapes = [(X.block.shape[0], right - left) for left, right in ranges]
