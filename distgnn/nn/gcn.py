@@ -65,7 +65,7 @@ class GCN:
         self.seed, self.dropout = int(seed), float(dropout)
         operators = [A.layer(index) for index in range(len(widths) - 1)]
         if product_order == TRANSFORM and not all(associative(operator) for operator in operators):
-            problem = f"algorithm {A.name} cuts the input of a product unlike its output; it can only do {AGGREGATE}"
+            problem = f"algorithm {A.name} cuts input and output differently, so it can only do {AGGREGATE}"
             raise ArgumentError("product_order", TRANSFORM, problem)
         ranges = [operator.input_layout.row_range for operator in operators]
         sides = [np.arange] if nodes is None else [nodes] if callable(nodes) else list(nodes)
@@ -103,8 +103,7 @@ class GCN:
         Collective.
 
         Returns:
-            for each layer product -> form. Rounding depends on it, and so on what else the machine does while
-            it is timed.
+            for each layer product -> form. Rounding depends on it, so that two runs may differ in it.
         """
         return [
             graph.A.weights.tune(self.A.shape[0], *layer.shape, self.A.dtype)
@@ -112,9 +111,7 @@ class GCN:
         ]
 
     def targets(self, labels: Array, split: Array) -> Targets:
-        """Labels and splits of the rows of `output_layout` that this rank holds, made ready for the loss.
-        Collective.
-        """
+        """Labels and splits of this rank's rows of `output_layout`, made ready for the loss. Collective."""
         return Targets(self.output_layout, self.widths[-1], labels, split)
 
     def forward(self, X: DistDense, epoch: int | None = None, keep: bool = False) -> DistDense:
@@ -133,9 +130,7 @@ class GCN:
         self, graphs: Sequence[LayerGraph], X: DistDense, epoch: int | None, keep: bool,
         need_input: bool = True, scratch: bool = False,
     ) -> DistDense:  # fmt: skip
-        """The logits, borrowed from the grid's workspace. Without `need_input`, X must stay as it is from now
-        on, unless it is scratch.
-        """
+        """The logits, borrowed from the workspace; `need_input` and `scratch` are for the first layer."""
         expected = graphs[0].A.shape[1], self.widths[0]
         if X.shape != expected:
             raise ValueError(f"features are {X.shape}, the network needs {expected}")
@@ -156,9 +151,8 @@ class GCN:
             graphs: what forward was applied to; default: the whole graph.
 
         Returns:
-            one block per parameter, in the order of `parameters`; and the gradient of the features, or None.
-            Its memory is borrowed from the grid's workspace: give it back, or tell the workspace to forget
-            it.
+            one block per parameter, in the order of `parameters`; and the gradient of the features, or None,
+            in memory of the grid's workspace: give it back, or tell the workspace to forget it.
         """
         dW: list[Array] = []
         db: list[Array] = []
@@ -190,8 +184,7 @@ class GCN:
 
         Args:
             graphs: the block of each layer.
-            X: the features of the first block's columns, borrowed from the workspace, which they are given
-                back to.
+            X: the features of the first block's columns, borrowed from the workspace and given back there.
             targets: of the last block's rows.
             step: number of the minibatch in the whole run, on which dropout's masks depend.
         """
@@ -221,12 +214,10 @@ class GCN:
         Raises:
             ValueError: wrong number or shapes (on every rank).
         """
-        self._assign("weights", [layer.W for layer in self.layers], weights)
+        self._assign("weights", [layer.W for layer in self.layers], 2, weights)
 
     def get_biases(self) -> list[np.ndarray]:
-        """The biases, global, as 1-D NumPy arrays on every rank, one per layer; empty without bias.
-        Collective.
-        """
+        """The biases, global, 1-D, on every rank, one per layer; empty without bias. Collective."""
         return [collect(b)[0] for b in self._biases()]
 
     def set_biases(self, biases: Sequence[np.ndarray]) -> None:
@@ -235,16 +226,16 @@ class GCN:
         Raises:
             ValueError: wrong number or shapes (on every rank).
         """
-        self._assign("biases", self._biases(), [np.asarray(b)[None] for b in biases])
+        self._assign("biases", self._biases(), 1, biases)
 
-    def _assign(self, what: str, ours: Sequence[DistDense], given: Sequence[np.ndarray]) -> None:
+    def _assign(self, what: str, ours: list[DistDense], ndim: int, given: Sequence[np.ndarray]) -> None:
         with self.grid.world.together():
             given = [np.asarray(one) for one in given]
-            if (shapes := [one.shape for one in given]) != (expected := [one.shape for one in ours]):
-                raise ValueError(f"{what} of shapes {shapes} for layers {expected}")
+            if (shapes := [one.shape for one in given]) != (wanted := [one.shape[-ndim:] for one in ours]):
+                raise ValueError(f"{what} of shapes {shapes} for layers {wanted}")
         for Y, whole in zip(ours, given, strict=True):
             (top, bottom), (left, right) = Y.row_range, Y.col_range
-            Y.block[...] = self.grid.backend.asarray(whole[top:bottom, left:right])
+            Y.block[...] = self.grid.backend.asarray(whole.reshape(Y.shape)[top:bottom, left:right])
 
     def _biases(self) -> list[DistDense]:
         return [layer.b for layer in self.layers if layer.b is not None]

@@ -31,6 +31,7 @@ from distgnn.operators.operator import DistSparse
 
 Array = Any
 Kept = tuple[DistDense, ...]
+Forward = tuple[DistDense, Kept]
 Gradients = tuple[DistDense, DistDense | None]  # of weights, and of the input where wanted
 
 AGGREGATE, TRANSFORM = "aggregate-first", "transform-first"
@@ -51,9 +52,7 @@ class LayerGraph(NamedTuple):
 
 
 def sparse_width(order: str, shape: tuple[int, int], need_input: bool, fixed_input: bool) -> int:
-    """Columns that A and Aᵀ multiply per epoch in a layer of this (fan in, fan out): time and words are in
-    proportion.
-    """
+    """Columns that A and Aᵀ multiply per epoch in a layer of this (fan in, fan out)."""
     if order == TRANSFORM:
         return 2 * shape[1]
     return shape[0] * (1 + need_input - (fixed_input and not need_input))
@@ -105,9 +104,7 @@ class GraphConvolution:
         return self.shape
 
     def choose(self, A: DistSparse, need_input: bool, fixed_input: bool) -> str:
-        """The order of products, where the gradient of the input is wanted or not and the input is the same
-        in every epoch or not.
-        """
+        """The order of products; a fixed input is the same in every epoch."""
         if not associative(A):
             return AGGREGATE
         if self.order != "auto":
@@ -160,14 +157,14 @@ class GraphConvolution:
         (order, kept), self.kept = self.kept, None
         db = None if self.b is None else column_sums(G)
         if order == TRANSFORM:
-            dW, dH = self._transform_first_backward(graph.A, kept, G, need_input)
+            dW, dH = self._transform_back(graph.A, kept, G, need_input)
         else:
-            dW, dH = self._aggregate_first_backward(graph.A, kept, G, need_input)
+            dW, dH = self._aggregate_back(graph.A, kept, G, need_input)
         if dH is not None:
-            self._activate_backward(graph, dH, epoch)
+            self._activate_back(graph, dH, epoch)
         return dW.block, db, dH
 
-    def _transform_first(self, A: DistSparse, H: DistDense, keep: bool) -> tuple[DistDense, Kept]:
+    def _transform_first(self, A: DistSparse, H: DistDense, keep: bool) -> Forward:
         """Z = A (H W), and what of the input backward needs; the rest is given back."""
         Y = self._times(A, H, self.W.block)
         if not keep:
@@ -176,22 +173,18 @@ class GraphConvolution:
         self._give_back(Y)
         return Z, (H,)
 
-    def _transform_first_backward(
-        self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool
-    ) -> Gradients:
+    def _transform_back(self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool) -> Gradients:
         """dW and dH. G and what was kept are given back."""
         (H,) = kept
         S = A.T.multiply(G, self._borrow(A.input_layout, G.shape))
         self._give_back(G)
-        dW, dH = self._times_backward(A, H, self.W.block, S, need_input)
+        dW, dH = self._times_back(A, H, self.W.block, S, need_input)
         self._give_back(S)
         self.bits = self._positive_bits(H) if need_input else None
         self._give_back(H)
         return dW, dH
 
-    def _aggregate_first(
-        self, A: DistSparse, H: DistDense, T: DistDense, keep: bool
-    ) -> tuple[DistDense, Kept]:
+    def _aggregate_first(self, A: DistSparse, H: DistDense, T: DistDense, keep: bool) -> Forward:
         """Z = (A H) W from T = A H, and what backward needs; the rest is given back."""
         self._give_back(H)
         Z = self._times(A, T, self.W.block)
@@ -199,12 +192,10 @@ class GraphConvolution:
             self._give_back(T)
         return Z, (T,)
 
-    def _aggregate_first_backward(
-        self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool
-    ) -> Gradients:
+    def _aggregate_back(self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool) -> Gradients:
         """dW and dH. G and what was kept are given back."""
         (T,) = kept
-        dW, dT = self._times_backward(A, T, self.W.block, G, need_input)
+        dW, dT = self._times_back(A, T, self.W.block, G, need_input)
         self._give_back(T, G)
         return dW, self._adjoint(A, dT)
 
@@ -214,9 +205,7 @@ class GraphConvolution:
         Z = self._borrow(A.weights.output_layout, (T.shape[0], shape[1]))
         return A.weights.times(T, DistDense(W, A.weights.weight_layout, shape), Z)
 
-    def _times_backward(
-        self, A: DistSparse, T: DistDense, W: Array, G: DistDense, need_input: bool
-    ) -> Gradients:
+    def _times_back(self, A: DistSparse, T: DistDense, W: Array, G: DistDense, need_input: bool) -> Gradients:
         """Tᵀ G and, if wanted, G Wᵀ."""
         if not need_input:
             return A.weights.backward(T, G)
@@ -269,7 +258,7 @@ class GraphConvolution:
         with self._activation(H):
             return positive_bits(H.block)
 
-    def _activate_backward(self, graph: LayerGraph, dH: DistDense, epoch: int | None) -> None:
+    def _activate_back(self, graph: LayerGraph, dH: DistDense, epoch: int | None) -> None:
         with self._activation(dH):
             if self.index > 0:
                 keep_positive(dH.block, self.bits, 1.0 if epoch is None else 1 / (1 - self.rate))

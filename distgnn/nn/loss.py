@@ -140,15 +140,12 @@ def _softmax(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array, A
 
 
 def _in_phases(Z: DistDense, targets: LossRows, gradient: Array, share: float) -> tuple[Array, Array, Array]:
-    """The same by array operations, with all-reduces over the axes that cut the classes; `gradient` is zero,
-    or the logits themselves.
-    """
+    """The same by array operations, with all-reduces; `gradient` is zero, or the logits themselves."""
     logits = Z.block
     xp = backend.module(logits)
     across = Z.layout.grid.along(*Z.layout.col_axes)
     rows, labels = targets.train_rows, targets.train_labels
     blocks = _row_blocks(len(rows), logits.shape[1], xp)
-
     highest = xp.full(len(rows), -np.inf, dtype=logits.dtype)
     for part in blocks:
         highest[part] = logits[rows[part]].max(axis=1)

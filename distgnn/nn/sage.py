@@ -12,7 +12,7 @@ from typing import Any
 
 from distgnn.errors import ArgumentError
 from distgnn.nn.gcn import GCN
-from distgnn.nn.layers import AGGREGATE, TRANSFORM, Gradients, GraphConvolution, Kept, associative
+from distgnn.nn.layers import AGGREGATE, TRANSFORM, Forward, Gradients, GraphConvolution, Kept, associative
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 
@@ -59,9 +59,7 @@ class MeanConvolution(GraphConvolution):
     def choose(self, A: DistSparse, need_input: bool, fixed_input: bool) -> str:
         return AGGREGATE
 
-    def _aggregate_first(
-        self, A: DistSparse, H: DistDense, T: DistDense, keep: bool
-    ) -> tuple[DistDense, Kept]:
+    def _aggregate_first(self, A: DistSparse, H: DistDense, T: DistDense, keep: bool) -> Forward:
         f = self.shape[0]
         Z = self._times(A, self._own(H, T), self.W.block[:f])
         from_neighbours = self._times(A, T, self.W.block[f:])
@@ -71,12 +69,10 @@ class MeanConvolution(GraphConvolution):
             self._give_back(H, T)
         return Z, (H, T)
 
-    def _aggregate_first_backward(
-        self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool
-    ) -> Gradients:
+    def _aggregate_back(self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool) -> Gradients:
         (H, T), f = kept, self.shape[0]
-        of_own, d_own = self._times_backward(A, self._own(H, T), self.W.block[:f], G, need_input)
-        of_neighbours, dT = self._times_backward(A, T, self.W.block[f:], G, need_input)
+        of_own, d_own = self._times_back(A, self._own(H, T), self.W.block[:f], G, need_input)
+        of_neighbours, dT = self._times_back(A, T, self.W.block[f:], G, need_input)
         self._give_back(H, T, G)
         dH = self._adjoint(A, dT)
         if dH is not None and d_own is not None:

@@ -1,5 +1,4 @@
-"""Layer-wise samplers: s vertices per layer and all edges to the layer above (Tripathy et al., section 4.2).
-"""
+"""Layer-wise samplers: s vertices per layer and all edges between layers (Tripathy et al., section 4.2)."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn.errors import ArgumentError
-from distgnn.sampling.block import Layer, Sample, samples
+from distgnn.sampling.block import Layer
 from distgnn.sampling.graph import Graph, indicator, selection
 from distgnn.sampling.relabel import Stack, running
 from distgnn.sampling.rows import draw, inclusion
-from distgnn.sampling.sampler import Sampler, joined, stacked
+from distgnn.sampling.sampler import Sampler, joined
 from distgnn.sampling.spgemm import PIECE
 from distgnn.sampling.steps import DRAW, EXTRACT, PROBABILITY, step, timed
 
@@ -36,8 +35,7 @@ def squares(values: Array) -> Array:
 
 
 class Chosen(NamedTuple):
-    """The vertices sampled for a layer, ascending per minibatch, and by what each one's column is multiplied.
-    """
+    """The vertices sampled for a layer, ascending per minibatch, and the factor of each one's column."""
 
     vertices: Stack
     scale: Array
@@ -57,17 +55,8 @@ class LayerWise(Sampler):
     def distributions(self, frontier: Stack) -> Iterator[sp.csr_array]:
         """The rows of P, one per minibatch of these vertices, some at a time (float64, up to a factor)."""
 
-    def sample(
-        self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
-    ) -> list[Sample]:
-        frontier, layers = stacked(batches), []
-        for hop, size in enumerate(self.fanout):
-            keys = self.keys(epoch, first, len(batches), hop)
-            chosen = choose(self.distributions(frontier), size, keys, self.rescale)
-            layers.append(self.extract(frontier, chosen))
-            frontier = chosen.vertices
-        with step(EXTRACT):
-            return samples(layers)
+    def layer(self, frontier: Stack, size: int, keys: Array) -> Layer:
+        return self.extract(frontier, choose(self.distributions(frontier), size, keys, self.rescale))
 
     def extract(self, rows: Stack, chosen: Chosen) -> Layer:
         """All edges from the chosen vertices to `rows`: Alg. 1, A^l = Q_R A Q_C.
@@ -100,12 +89,9 @@ def choose(distributions: Iterator[sp.csr_array], size: int, keys: Array, rescal
         with step(DRAW):
             own = keys[top : top + P.shape[0]]
             drawn = draw(P.indptr, P.data, size, own, remaining=rescale)
-            scale = (
-                1 / inclusion(P.data[drawn.positions], drawn, own)
-                if rescale
-                else np.ones(len(drawn.positions))
-            )
-            found.append((drawn.counts, P.indices[drawn.positions].astype(np.int64), scale))
+            columns, weights = P.indices[drawn.positions].astype(np.int64), P.data[drawn.positions]
+            scale = 1 / inclusion(weights, drawn, own) if rescale else np.ones(len(weights))
+            found.append((drawn.counts, columns, scale))
             top += P.shape[0]
     counts, columns, scales = joined(found, np.float64)
     return Chosen(Stack(columns, running(counts)), scales)

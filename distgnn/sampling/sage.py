@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.sampling.block import Layer, Sample, samples
+from distgnn.sampling.block import Layer
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.relabel import Stack, running
 from distgnn.sampling.rows import row_keys
-from distgnn.sampling.sampler import Sampler, joined, stacked
+from distgnn.sampling.sampler import Sampler, joined
 from distgnn.sampling.steps import DRAW, EXTRACT, step, timed
 
 
@@ -35,35 +35,15 @@ class GraphSage(Sampler):
     def __init__(self, graph: Graph, fanout: Sequence[int], *, rescale: bool = False, **options: Any) -> None:
         super().__init__(graph, fanout, rescale=rescale, **options)
 
-    def sample(
-        self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
-    ) -> list[Sample]:
-        frontier, layers = stacked(batches), []
-        for hop, fanout in enumerate(self.fanout):  # Alg. 1: from the batch outwards
-            keys = self.keys(epoch, first, len(batches), hop)
-            layers.append(self._layer(frontier, fanout, row_keys(keys[frontier.owners], frontier.ids)))
-            frontier = layers[-1].cols
-        with step(EXTRACT):
-            return samples(layers)
-
-    def _layer(self, frontier: Stack, fanout: int, keys: np.ndarray) -> Layer:
-        counts, columns, values = self._neighbours(frontier.ids, fanout, keys)
+    def layer(self, frontier: Stack, size: int, keys: np.ndarray) -> Layer:
+        found, of_rows = [], row_keys(keys[frontier.owners], frontier.ids)
+        # Alg. 1: P = Q A, where 1 stands for 1 / degree as weights count up to a factor; draws from its rows
+        for counts, columns, values, degrees in timed(DRAW, self.graph.draw(frontier.ids, size, of_rows)):
+            if self.rescale:
+                values *= np.repeat(degrees / np.maximum(counts, 1), counts).astype(values.dtype)
+            found.append((counts, columns, values))
+        counts, columns, values = joined(found, self.graph.dtype)
         with step(EXTRACT):  # Alg. 1: drop the empty columns of Q^l
             indptr = running(counts)
             labels, cols = self.labels.extend(Stack(columns, indptr[frontier.bounds]), frontier)
             return Layer(frontier, cols, indptr, labels, values)
-
-    def _neighbours(
-        self, vertices: np.ndarray, fanout: int, keys: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Number of sampled neighbours of every vertex, the neighbours (int64) and the values of A.
-
-        Alg. 1: P = Q A, with weights up to a factor, so that 1 stands for 1 / degree; and draws from its
-            rows.
-        """
-        found = []
-        for counts, columns, values, degrees in timed(DRAW, self.graph.draw(vertices, fanout, keys)):
-            if self.rescale:
-                values *= np.repeat(degrees / np.maximum(counts, 1), counts).astype(values.dtype)
-            found.append((counts, columns, values))
-        return joined(found, self.graph.dtype)

@@ -10,9 +10,10 @@ import numpy as np
 
 from distgnn import rng
 from distgnn.errors import ArgumentError
-from distgnn.sampling.block import Sample
+from distgnn.sampling.block import Layer, Sample, samples
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.relabel import Relabelling, Stack
+from distgnn.sampling.steps import EXTRACT, step
 
 
 class Sampler(ABC):
@@ -44,6 +45,9 @@ class Sampler(ABC):
         self.labels = Relabelling(graph.n)
 
     @abstractmethod
+    def layer(self, frontier: Stack, size: int, keys: np.ndarray) -> Layer:
+        """The blocks with these rows; `size` is this layer's fanout, `keys` are those of the minibatches."""
+
     def sample(
         self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
     ) -> list[Sample]:
@@ -55,6 +59,12 @@ class Sampler(ABC):
                 number of each. A minibatch with the same number and ids has the same sample, whatever else is
                 in the bulk.
         """
+        frontier, layers = Stack.of([np.asarray(batch, np.int64) for batch in batches]), []
+        for hop, size in enumerate(self.fanout):  # Alg. 1: from the batch outwards
+            layers.append(self.layer(frontier, size, self.keys(epoch, first, len(batches), hop)))
+            frontier = layers[-1].cols
+        with step(EXTRACT):
+            return samples(layers)
 
     def keys(self, epoch: int, first: int | Sequence[int], count: int, layer: int) -> np.ndarray:
         """uint64 (count): keys of the minibatches first, first + 1, ..., or of those that are listed."""
@@ -76,10 +86,6 @@ def check_fanout(fanout: Sequence[int], layers: int) -> tuple[int, ...]:
     if min(fanout) < 1:
         raise ArgumentError("fanout", shown, "expected whole numbers of at least 1")
     return tuple(int(one) for one in fanout)
-
-
-def stacked(batches: Sequence[Any]) -> Stack:
-    return Stack.of([np.asarray(batch, np.int64) for batch in batches])
 
 
 def joined(pieces: Sequence[tuple[np.ndarray, ...]], dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

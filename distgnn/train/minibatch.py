@@ -62,9 +62,9 @@ class MinibatchTraining:
         bulk: int = 1, seed: int = 0,
     ) -> None:  # fmt: skip
         if model.means and not sampler.rows_first:
+            kinds = type(model).__name__, type(sampler).__name__
             raise ValueError(
-                f"{type(model).__name__} needs every vertex's own features first, where {type(sampler).__name__} has "
-                "others"
+                f"{kinds[0]} needs every vertex's own features first, where {kinds[1]} has others"
             )
         self.model, self.X, self.targets, self.sampler, self.bulk = model, X, targets, sampler, bulk
         self.grid: Grid = model.grid
@@ -182,8 +182,7 @@ class Sums:
 
 
 def training_nodes(targets: Targets) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (int64, ascending) and labels of all training nodes of the graph, on every rank. Collective.
-    """
+    """Positions (int64, ascending) and labels of all training nodes of the graph. Collective."""
     grid, first = targets.layout.grid, targets.layout.row_range[0]
     to_host = grid.backend.to_host
     own = to_host(targets.train_rows).astype(np.int64) + first, to_host(targets.train_labels)
