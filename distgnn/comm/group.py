@@ -308,7 +308,7 @@ class Comm:
         ledger.charge("comm", operation, self.name, words=words, itemsize=itemsize, messages=messages)  # type: ignore[arg-type]
 
     def _charge_fraction(self, operation: str, times: int, array: Any, messages: int) -> None:
-        share = Fraction(times * (self.size - 1), self.size)
+        share = Fraction(times * (self.size - 1), self.size) if self.size > 1 else 0
         self._charge(operation, share * array.size, share * array.nbytes, messages)
 
     def _flat(self, array: Any) -> Any:
