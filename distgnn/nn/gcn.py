@@ -36,8 +36,7 @@ class GCN:
         keep_aggregate: keep A X of features that are neither trained nor dropped, so that the first layer
             multiplies by A once and never again.
         nodes: function (first, last) -> int64 original ids of these rows of a layer's input, where they are
-            in a permuted order; several functions, of which layer l takes number l modulo their number, where
-            layers differ (double permutation).
+            permuted; of several functions (double permutation) layer l takes number l modulo their number.
 
     Attributes:
         layers: the weights; graphs: what they are applied to on the whole graph.

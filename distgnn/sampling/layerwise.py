@@ -26,9 +26,8 @@ def squares(values: Array) -> Array:
     """float64 squares, rounded to 12 significant bits.
 
     Their sums are then exact in any order, as long as the largest term times their number is below 2**41
-    times the smallest, so a graph that is partitioned gives the same distribution as a replicated one, to the
-    bit. The importance of a vertex is off by at most 1 in 8000 for it, and estimates stay unbiased, since
-    they use the probabilities that were used.
+    times the smallest: a partitioned graph gives the distribution of a replicated one, to the bit. Importance
+    is off by at most 1 in 8000, and estimates stay unbiased, as they use the same probabilities.
     """
     mantissa, exponent = np.frexp(values.astype(np.float64) ** 2)
     return np.ldexp(np.rint(np.ldexp(mantissa, SIGNIFICANT)), exponent - SIGNIFICANT)
@@ -61,8 +60,7 @@ class LayerWise(Sampler):
     def extract(self, rows: Stack, chosen: Chosen) -> Layer:
         """All edges from the chosen vertices to `rows`: Alg. 1, A^l = Q_R A Q_C.
 
-        The product with the block-diagonal Q_C follows piece by piece on the product Q_R A, which would not
-        fit for many hubs.
+        Some rows of Q_R A at a time are multiplied by the block-diagonal Q_C: all of it may not fit.
         """
         cols, found, top = chosen.vertices, [], 0
         pieces = self.graph.pieces(selection(rows.ids, self.graph.n))

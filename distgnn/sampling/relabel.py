@@ -1,10 +1,7 @@
-"""Global vertex ids of k minibatches to positions in each minibatch's own list: extraction of columns
-(sections 4.1.3 and 4.2.4).
+"""Extraction of columns (sections 4.1.3 and 4.2.4): global vertex ids to positions in a minibatch's own list.
 
-The column extraction matrix of a minibatch has one non-zero per column and at most one per row, so a product
-with it only drops and renumbers columns. The block-diagonal product of a bulk is one such matrix after the
-other; as CSR each has n rows, most of them empty, which is why the paper cuts the product into pieces. Here
-one table of n numbers stands for all of them in turn.
+A product with the column extraction matrix of a minibatch only drops and renumbers columns. The paper
+multiplies by such matrices, of n rows each; here one table of n numbers stands for all of them in turn.
 """
 
 from __future__ import annotations

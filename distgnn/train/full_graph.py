@@ -38,11 +38,11 @@ def train(
     Yields:
         {"epoch", "loss", "train_acc", "val_acc", "test_acc", "seconds", "phases", "flight", "words",
         "eval_seconds"}.
-        Loss (cross-entropy only, with the epoch's dropout) and accuracies (without dropout) belong to the
-        weights at the start of the epoch; epochs without evaluation have no accuracies. `seconds` is this
-        rank's time for forward, loss, backward and update, of which `phases` gives the parts (all of it
-        "other" without `timing`), `words` what it received in them, and `flight` the seconds in which
-        communication was under way, of which phase "comm" was not hidden. Evaluation is counted apart.
+        Loss (with the epoch's dropout) and accuracies (without) belong to the weights at the start of the
+        epoch; epochs without evaluation have no accuracies. `seconds` is this rank's time for forward, loss,
+        backward and update, of which `phases` gives the parts ("other" alone without `timing`), `words` what
+        it received, and `flight` the seconds in which communication was under way, of which phase "comm" was
+        not hidden.
 
     Raises:
         UserError: there is not a single labelled training node (on every rank).
