@@ -42,8 +42,8 @@ class LayerGraph(NamedTuple):
     """What a layer is applied to.
 
     Attributes:
-        A: the operator: of this layer on the whole graph, or of a block of a minibatch on this rank alone. A
-            block has more columns than rows.
+        A: the operator: of this layer on the whole graph, or of a block of a minibatch on this rank alone,
+            which has as many columns as rows, or more.
         nodes: original ids of the rows of the layer's input that this rank holds, int64.
     """
 
@@ -119,13 +119,11 @@ class GraphConvolution:
         """Z of this layer, in memory borrowed from the grid's workspace. Collective over the grid of A.
 
         Args:
-            H: the features (layer 0), or the previous layer's Z, which is overwritten and, once used, given
-                back.
+            H: the features (layer 0), or the previous layer's Z, which is overwritten and then given back.
             epoch: whose dropout masks apply, or None for no dropout; of a minibatch the number of its step.
             keep: keep what `backward` needs: one n x fan-in matrix.
-            need_input: whether `backward` will be asked for the gradient of the input. If not, features may
-                not be changed any more while this layer lives, unless they are scratch: A H may have been
-                kept.
+            need_input: whether `backward` will be asked for the gradient of the input. If not, features that
+                are not scratch must stay as they are while this layer lives: A H may have been kept.
             scratch: the features may be overwritten and given back, too.
         """
         A, scratch = graph.A, scratch or self.index > 0

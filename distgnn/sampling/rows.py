@@ -48,8 +48,7 @@ def sample_rows(P: Any, count: int, keys: Array) -> Any:
     Args:
         P: (m, n) sparse, of SciPy or CuPy; row i is a distribution up to a factor. Columns of weight 0 are
             never drawn.
-        keys: uint64 (m), of :func:`row_keys`: a row's sample does not depend on where it stands. CuPy's if P
-            is.
+        keys: uint64 (m), of :func:`row_keys`: samples don't depend on where rows stand. CuPy's if P is.
 
     Returns:
         (m, n) CSR, of SciPy or CuPy as P, with the drawn entries of P.

@@ -167,3 +167,30 @@ def test_losses_of_saint_leave_out_whom_nobody_gathers_from() -> None:
     (sample,) = Saint(Replicated(A), 3, 1, training=np.array([1, 2])).sample([np.array([1])])
     assert sample.batch.tolist() == [1] and sample.population == 1
     assert Saint(Replicated(A), 3, 1, rescale=False).sample([np.array([1])])[0].population is None
+
+
+@pytest.mark.ranks(1, 2)
+def test_minibatches_leave_the_kept_aggregate_alone(comm: MPI.Intracomm, backend: Any) -> None:
+    """Evaluation multiplies A by the features once; blocks of minibatches are never kept."""
+    grid = make_grid(comm, "1.5d", backend=backend)
+    model, features, targets = network(grid, "sage-mean")
+    sampler = make_sampler(grid, "sage-mean", False, [3, 3])
+    epochs = MinibatchTraining(model, features, targets, sampler, 4, 2).train(Adam(0.05), 3)
+    next(epochs)
+    kept = model.layers[0].aggregate
+    assert kept is not None and kept[1] is features
+    list(epochs)
+    assert model.layers[0].aggregate is kept
+    grid.free()
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("name", ["sage-mean", "saint"])
+def test_minibatches_give_back_all_that_they_borrow(comm: MPI.Intracomm, name: str, backend: Any) -> None:
+    """And layer 0 drops in the memory that features were fetched into: epochs ask for no more than the first."""
+    grid = make_grid(comm, "1.5d", backend=backend)
+    model, features, targets = network(grid, name, dropout=0.3, bias=True)
+    sampler = make_sampler(grid, name, False, [4, 3])
+    for _ in MinibatchTraining(model, features, targets, sampler, 4, 2).train(Adam(0.05), 3):
+        assert not grid.workspace._lent
+    grid.free()
