@@ -1,6 +1,4 @@
 """The operator of one rank: rectangular, columns in any order, products without the other ranks."""
-others.
-"""
 
 from __future__ import annotations
 

@@ -106,7 +106,8 @@ def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_t
         with pytest.raises(dg.UserError, match=what):
             run(comm, *words, "--resume", "--epochs", 6, other)
     with pytest.raises(dg.UserError, match="sampler"):
-        run(comm, store, *NETWORK[:-4], "--dtype", "float64", "--model", "gcn" if kind == "ladies" else "sage",
+        model = "gcn" if kind == "ladies" else "sage"
+        run(comm, store, *NETWORK[:-4], "--dtype", "float64", "--model", model,
             "--checkpoint", saved, "--resume", "--epochs", 6, "--algorithm", "1.5d")  # fmt: skip
     comm.Barrier()
     if comm.Get_rank() == 0:
