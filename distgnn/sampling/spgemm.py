@@ -51,7 +51,7 @@ class _Operand:
     def draw(
         self: Any, vertices: np.ndarray, fanout: int, keys: np.ndarray
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """See :class:`distgnn.sampling.graph.Graph`: rows of a product ``Q A``, of which entries are drawn."""
+        """See :class:`distgnn.sampling.graph.Graph`; entries are drawn from rows of a product ``Q A``."""
         for (first, last), P in timed(PROBABILITY, self.pieces(selection(vertices, self.n))):
             drawn = draw(P.indptr, None, fanout, keys[first:last])
             columns = P.indices[drawn.positions].astype(np.int64)
