@@ -25,7 +25,7 @@ from distgnn.gallery import RMat
 from distgnn.ledger import Ledger
 from distgnn.nn.reference import normalize
 from distgnn.sampling import FastGCN, GraphSage, Ladies, Replicated, Saint, Sampler
-from distgnn.sampling.steps import DRAW, EXTRACT, PROBABILITY
+from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY
 from distgnn.train import Minibatches
 
 KS = (1, 4, 16, 64)

@@ -64,8 +64,8 @@ class GCN:
         self.seed, self.dropout = int(seed), float(dropout)
         operators = [A.layer(index) for index in range(len(widths) - 1)]
         if product_order == TRANSFORM and not all(associative(operator) for operator in operators):
-            problem = f"algorithm {A.name} cuts input and output differently, so it can only do {AGGREGATE}"
-            raise ArgumentError("product_order", TRANSFORM, problem)
+            problem = f"algorithm {A.name} cuts the input of a product unlike its output, so it can only do "
+            raise ArgumentError("product_order", TRANSFORM, problem + AGGREGATE)
         ranges = [operator.input_layout.row_range for operator in operators]
         sides = [np.arange] if nodes is None else [nodes] if callable(nodes) else list(nodes)
         with self.grid.world.together():  # `nodes` may read a file, which may be damaged for one rank only

@@ -37,14 +37,23 @@ class NeighbourMean(DistSparse):
         return self.A.grids(ranks)
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        T = self.A.multiply(H, out)
-        T.block *= self.inverse
+        T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
+        self._multiply(H, T)
         return T
 
     def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
+        F = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
+        self._multiply_adjoint(G, F)
+        return F
+
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
+        self.A.multiply(H, T)
+        T.block *= self.inverse
+
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         with self.grid.workspace.lend(G.block.shape, G.dtype) as scaled:
             self.grid.backend.xp.multiply(G.block, self.inverse, out=scaled)
-            return self.A.T.multiply(G.like(scaled), out)
+            self.A.T.multiply(G.like(scaled), F)
 
 
 class MeanConvolution(GraphConvolution):
@@ -112,7 +121,7 @@ class SageMean(GCN):
             problem = f"algorithm {A.name} cuts the input of a product unlike its output; choose another"
             raise ArgumentError("model", "sage", problem)
         if product_order == TRANSFORM:
-            raise ArgumentError("product_order", TRANSFORM, "the model sage aggregates first")
+            raise ArgumentError("product_order", TRANSFORM, "model=sage aggregates first")
         A = NeighbourMean(A) if square else A
         super().__init__(A, widths, seed, dropout, bias, nodes, product_order, keep_aggregate)
 

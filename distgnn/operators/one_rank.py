@@ -64,17 +64,22 @@ class OneRank(DistSparse):
         return [{}] if ranks == 1 else []
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        return self._spmm(self.A, H, out)
+        T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
+        self._multiply(H, T)
+        return T
 
     def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
-        return self._spmm(self.At, G, out)
+        F = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
+        self._multiply_adjoint(G, F)
+        return F
+
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
+        local.spmm(self.A, H.block, T.block)
+
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        local.spmm(self.At, G.block, F.block)
 
     @cached_property
     def At(self) -> CSR:
         """The transposed matrix, made when it is first asked for."""
         return self.A.transposed(self.grid.backend)
-
-    def _spmm(self, A: CSR, H: DistDense, out: DistDense | None) -> DistDense:
-        Z = self._result(H.layout, (A.shape[0], H.shape[1]), out)
-        local.spmm(A, H.block, Z.block)
-        return Z

@@ -4,13 +4,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn import ledger
 from distgnn.layout import Range
+from distgnn.sampling.rows import Draws
+
+T = TypeVar("T")
+
+
+class Neighbours(NamedTuple):
+    """What was drawn for some vertices: how many of each, their numbers (int64), the values of A; and the
+    non-zeros that each vertex's row has.
+    """
+
+    counts: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+    degrees: np.ndarray
+
+    @classmethod
+    def of(cls, P: sp.csr_array, drawn: Draws, degrees: np.ndarray) -> Neighbours:
+        columns = P.indices[drawn.positions].astype(np.int64)
+        return cls(drawn.counts, columns, P.data[drawn.positions], degrees)
 
 
 class Graph(Protocol):
@@ -36,17 +56,26 @@ class Graph(Protocol):
         """
         ...
 
-    def draw(
-        self, vertices: np.ndarray, fanout: int, keys: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """`fanout` entries of each of these rows of A, all alike probable, as many rows at a time as memory
-        suggests: (how many of each row, their columns, their values, the lengths of the rows).
+    def draw(self, vertices: np.ndarray, fanout: int, keys: np.ndarray) -> Iterator[Neighbours]:
+        """``fanout`` distinct neighbours of every vertex, all where it has no more: SAMPLE(P, b, s), P = Q A
+        (Algorithm 1), for consecutive vertices at a time; keys: uint64, of :func:`rows.row_keys`.
         """
         ...
 
     def map(self, function: Callable[[Any], Any]) -> Graph:
         """The graph with the same non-zeros and ``function(values)`` as their values."""
         ...
+
+
+def timed_each(step: str, items: Iterable[T]) -> Iterator[T]:
+    """The items; the time that each takes to make is a step's of Algorithm 1."""
+    left = iter(items)
+    while True:
+        with ledger.timed("sampling", step):
+            item = next(left, None)
+        if item is None:
+            return
+        yield item
 
 
 def selection(vertices: np.ndarray, n: int) -> sp.csr_array:

@@ -11,12 +11,11 @@ import scipy.sparse as sp
 
 from distgnn.errors import ArgumentError
 from distgnn.sampling.block import Layer
-from distgnn.sampling.graph import Graph, indicator, selection
+from distgnn.sampling.graph import Graph, indicator, selection, timed_each
 from distgnn.sampling.relabel import Stack, running
 from distgnn.sampling.rows import draw, inclusion
-from distgnn.sampling.sampler import Sampler, joined
+from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, joined, step
 from distgnn.sampling.spgemm import PIECE
-from distgnn.sampling.steps import DRAW, EXTRACT, PROBABILITY, step, timed
 
 Array = np.ndarray
 SIGNIFICANT = 12
@@ -83,7 +82,7 @@ class LayerWise(Sampler):
 def choose(distributions: Iterator[sp.csr_array], size: int, keys: Array, rescale: bool) -> Chosen:
     """`size` columns of every row of P."""
     found, top = [], 0
-    for P in timed(PROBABILITY, distributions):
+    for P in timed_each(PROBABILITY, distributions):
         with step(DRAW):
             own = keys[top : top + P.shape[0]]
             drawn = draw(P.indptr, P.data, size, own, remaining=rescale)

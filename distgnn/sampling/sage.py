@@ -11,8 +11,7 @@ from distgnn.sampling.block import Layer
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.relabel import Stack, running
 from distgnn.sampling.rows import row_keys
-from distgnn.sampling.sampler import Sampler, joined
-from distgnn.sampling.steps import DRAW, EXTRACT, step, timed
+from distgnn.sampling.sampler import EXTRACT, Sampler, joined, step
 
 
 class GraphSage(Sampler):
@@ -37,8 +36,7 @@ class GraphSage(Sampler):
 
     def layer(self, frontier: Stack, size: int, keys: np.ndarray) -> Layer:
         found, of_rows = [], row_keys(keys[frontier.owners], frontier.ids)
-        # Alg. 1: P = Q A, where 1 stands for 1 / degree as weights count up to a factor; draws from its rows
-        for counts, columns, values, degrees in timed(DRAW, self.graph.draw(frontier.ids, size, of_rows)):
+        for counts, columns, values, degrees in self.graph.draw(frontier.ids, size, of_rows):
             if self.rescale:
                 values *= np.repeat(degrees / np.maximum(counts, 1), counts).astype(values.dtype)
             found.append((counts, columns, values))

@@ -10,7 +10,7 @@ import numpy as np
 from distgnn.sampling.block import Block, Layer, Sample
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.layerwise import Chosen, FastGCN, choose, repeated
-from distgnn.sampling.steps import EXTRACT, step
+from distgnn.sampling.sampler import EXTRACT, step
 
 
 class Saint(FastGCN):

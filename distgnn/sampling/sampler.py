@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from distgnn import rng
 from distgnn.errors import ArgumentError
+from distgnn.ledger import timed
 from distgnn.sampling.block import Layer, Sample, samples
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.relabel import Relabelling, Stack
-from distgnn.sampling.steps import EXTRACT, step
+
+PROBABILITY, DRAW, EXTRACT = "probability", "draw", "extract"
 
 
 class Sampler(ABC):
@@ -93,3 +96,8 @@ def joined(pieces: Sequence[tuple[np.ndarray, ...]], dtype: Any) -> tuple[np.nda
     none = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, dtype)
     counts, columns, values = (np.concatenate(parts) for parts in zip(*(pieces or [none]), strict=True))
     return counts, columns, values
+
+
+def step(name: str) -> AbstractContextManager[None]:
+    """Time one of the three steps of Algorithm 1, where a ledger asks for it."""
+    return timed("sampling", name)

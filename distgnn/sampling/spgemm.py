@@ -27,9 +27,8 @@ from distgnn.local import csr_rows
 from distgnn.local.csr_rows import Packed
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.sources import BlockSource, MatrixSource
-from distgnn.sampling.graph import selection
+from distgnn.sampling.graph import Neighbours, selection, timed_each
 from distgnn.sampling.rows import draw, draw_selected
-from distgnn.sampling.steps import PROBABILITY, timed
 
 #: Non-zeros of Q A that are made at a time: 2 to 4 MiB, which the step after reads from a cache.
 PIECE = 1 << 18
@@ -48,14 +47,13 @@ class _Operand:
         """Rows of A."""
         return self.shape[0]
 
-    def draw(
-        self: Any, vertices: np.ndarray, fanout: int, keys: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """See :class:`distgnn.sampling.graph.Graph`; entries are drawn from rows of a product ``Q A``."""
-        for (first, last), P in timed(PROBABILITY, self.pieces(selection(vertices, self.n))):
-            drawn = draw(P.indptr, None, fanout, keys[first:last])
-            columns = P.indices[drawn.positions].astype(np.int64)
-            yield drawn.counts, columns, P.data[drawn.positions], np.diff(P.indptr)
+    def draw(self: Any, vertices: np.ndarray, fanout: int, keys: np.ndarray) -> Iterator[Neighbours]:
+        # weights up to a factor, so 1 stands for 1 / degree
+        for (first, last), P in timed_each("probability", self.pieces(selection(vertices, self.n))):
+            with ledger.timed("sampling", "draw"):
+                drawn = draw(P.indptr, None, fanout, keys[first:last])
+                found = Neighbours.of(P, drawn, np.diff(P.indptr))
+            yield found
 
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Any:
         """The same with ``function(values)`` in place of its values, floating-point numbers again; the
@@ -104,18 +102,12 @@ class Replicated(_Operand):
         """The same in pieces: ((first, last + 1), those rows)."""
         return local.spgemm_pieces(_canonical(Q, self.shape[0], self.dtype), self.A, self.entries)
 
-    def draw(
-        self, vertices: np.ndarray, fanout: int, keys: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """The same where the rows stand: ``Q A`` would copy them whole to take a few entries of each."""
-        drawn = draw_selected(self.indptr, vertices, fanout, keys)
-        columns = self.A.indices[drawn.positions].astype(np.int64)
-        yield (
-            drawn.counts,
-            columns,
-            self.A.data[drawn.positions],
-            self.indptr[vertices + 1] - self.indptr[vertices],
-        )
+    def draw(self, vertices: np.ndarray, fanout: int, keys: np.ndarray) -> Iterator[Neighbours]:
+        """From where the rows stand: ``Q A`` would copy them whole to take a few entries of each."""
+        with ledger.timed("sampling", "draw"):
+            drawn = draw_selected(self.indptr, vertices, fanout, keys)
+            found = Neighbours.of(self.A, drawn, self.indptr[vertices + 1] - self.indptr[vertices])
+        yield found
 
 
 class Partitioned(_Operand):
