@@ -1,8 +1,8 @@
 """Masked softmax cross-entropy and accuracy, with rows cut over some grid axes and classes over others.
 
 The logits are never gathered: of every training node two numbers travel over the axes that cut the classes,
-    the largest logit and the sum of exponentials; the loss itself is summed over the axes that cut the rows,
-    and not over replicas. Labels are never written; logits only where the caller gives them up.
+the largest logit and the sum of exponentials; the loss itself is summed over the axes that cut the rows, and
+not over replicas. Labels are never written; logits only where the caller gives them up.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
     part that has no labelled nodes. Equal on every rank.
 
     Cost: two all-reduces of one word per local labelled node over the axes that cut the classes, one of four
-        words.
+    words.
     """
     logits, layout = Z.block, Z.layout
     xp = backend.module(logits)

@@ -20,8 +20,7 @@ Array = Any
 
 
 class NeighbourMean(DistSparse):
-    """D⁻¹ A, cut like A: rows of its products are means over neighbours. A vertex without neighbours has mean
-    0.
+    """D⁻¹ A, cut like A: its products are means over neighbours, 0 for a vertex without any.
 
     Args:
         A: with values that are not negative, by which the means are weighted. Collective.
@@ -33,8 +32,9 @@ class NeighbourMean(DistSparse):
         self.input_layout, self.output_layout, self.weights = A.input_layout, A.output_layout, A.weights
         self.symmetric = False
 
-    def grids(self, ranks: int) -> list[dict[str, int]]:  # type: ignore[override]
-        return self.A.grids(ranks)
+    @staticmethod
+    def grids(ranks: int) -> list[dict[str, int]]:
+        raise TypeError("means live on the grid of the operator that they are made of")
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
         T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)

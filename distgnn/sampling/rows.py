@@ -108,7 +108,7 @@ def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Dr
         indptr: int64, of A; selected: int64 (m), rows of A; keys: uint64 (m).
 
     Time: O(count) per row that is longer than twice `count`; on a GPU O(count² / 32) per row that is longer
-        than `count`.
+    than `count`.
     """
     if _on_gpu(keys):
         return Draws(*cuda.sample_ones(indptr, selected, count, keys), None)
