@@ -328,7 +328,7 @@ class Comm:
         ledger.charge("comm", operation, self.name, matrix, words=words, itemsize=itemsize, messages=messages)
 
     def _charge_share(self, operation: str, matrix: str, times: int, array: Any) -> None:
-        words = Fraction(times * (self.size - 1), self.size) * array.size
+        words = Fraction(times * (self.size - 1), self.size) * array.size if self.size > 1 else 0
         self._charge(operation, matrix, words, array.itemsize, times * (self.size - 1))
 
     def _flat(self, array: Any) -> Any:

@@ -30,6 +30,8 @@ class Cut:
 
     def range(self, grid: Axes, n: int) -> Range:
         """What this rank holds of a dimension of length ``n``."""
+        if not self.axes and self.parts is None:
+            return 0, n
         return block(self.vector(grid, n), grid.index(*self.axes))
 
     def same(self, other: Cut, grid: Axes, n: int) -> bool:

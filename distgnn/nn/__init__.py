@@ -1,6 +1,4 @@
-"""The graph convolutional network on top of the distributed operators: layers, loss, optimisers, training
-loop.
-"""
+"""Networks on top of the distributed operators: layers, loss and optimisers."""
 
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import Targets, accuracies, softmax_cross_entropy

@@ -14,7 +14,7 @@ def normalize_rows(X: DistDense) -> None:
 
     Kipf and Welling's row normalisation where features are not negative. Sums are taken in float64, so that
     they do not depend on how columns are cut. Cost: an all-reduce of one word per local row over the axes
-        that cut columns.
+    that cut columns.
     """
     xp = backend.module(X.block)
     sums = xp.zeros(len(X.block), dtype=np.float64)

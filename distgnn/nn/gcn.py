@@ -1,6 +1,4 @@
-"""The graph convolutional network: layers over one distributed adjacency matrix, with its backward pass by
-hand.
-"""
+"""The graph convolutional network, with its backward pass by hand."""
 
 from __future__ import annotations
 
@@ -10,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
-from distgnn.nn.layers import AGGREGATE, ORDERS, TRANSFORM, GraphConvolution, associative
-from distgnn.nn.loss import Targets, accuracies, softmax_cross_entropy
+from distgnn.nn.layers import AGGREGATE, ORDERS, TRANSFORM, GraphConvolution, LayerGraph, associative
+from distgnn.nn.loss import LossRows, Targets, accuracies, softmax_cross_entropy
 from distgnn.nn.optim import Parameter
 from distgnn.operators.dense import DistDense, gather
 from distgnn.operators.operator import DistSparse
@@ -23,7 +21,8 @@ Nodes = Callable[[int, int], np.ndarray]
 
 
 class GCN:
-    """Kipf and Welling's network, full-graph, on any of the distributed algorithms.
+    """Kipf and Welling's network, on the whole graph by any of the distributed algorithms, or on the blocks
+    of minibatches.
 
     Args:
         A: normalised adjacency matrix, n x n, as an operator of one of the algorithms.
@@ -37,12 +36,13 @@ class GCN:
         keep_aggregate: keep A X of features that are neither trained nor dropped, so that the first layer
             multiplies by A once and never again.
         nodes: function (first, last) -> int64 original ids of these rows of a layer's input, where they are
-            in a permuted order; several functions, of which layer l takes number l modulo their number, where
-            layers differ (double permutation).
+            permuted; of several functions (double permutation) layer l takes number l modulo their number.
 
     Attributes:
+        layers: the weights; graphs: what they are applied to on the whole graph.
         input_layout: of the features; output_layout: of the logits.
         parameters: what an optimiser updates (weights and biases), aligned with the gradients of `backward`.
+        means: whether layers take means over neighbours, and vertices' own features first (see ``sage.py``).
 
     Raises:
         ValueError: A is not square, or widths, dropout or product_order make no sense (on every rank).
@@ -50,55 +50,47 @@ class GCN:
         whatever `nodes` raises on some rank (on every rank).
     """
 
+    convolution = GraphConvolution
+    means = False
+
     def __init__(
         self, A: DistSparse, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
         nodes: Nodes | Sequence[Nodes] | None = None, product_order: str = "auto",
         keep_aggregate: bool = True,
     ) -> None:  # fmt: skip
         widths = [int(width) for width in widths]
-        if A.shape[0] != A.shape[1]:
-            raise ValueError(f"a GCN needs a square adjacency matrix, got {A.shape}")
-        if len(widths) < 2 or min(widths) < 1:
-            raise ValueError(f"widths {widths}: need features, hidden widths and classes, each at least 1")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout {dropout}: must be in [0, 1)")
-        if product_order not in ORDERS:
-            raise ValueError(f"product_order {product_order}: must be one of {', '.join(ORDERS)}")
+        _check(A, widths, dropout, product_order)
         self.A, self.widths, self.grid = A, widths, A.grid
         self.seed, self.dropout = int(seed), float(dropout)
         operators = [A.layer(index) for index in range(len(widths) - 1)]
+        if product_order == TRANSFORM and not all(associative(operator) for operator in operators):
+            problem = f"algorithm {A.name} cuts the input of a product unlike its output, so it can only do "
+            raise ArgumentError("product_order", TRANSFORM, problem + AGGREGATE)
         ranges = [operator.input_layout.row_range for operator in operators]
         sides = [np.arange] if nodes is None else [nodes] if callable(nodes) else list(nodes)
         with self.grid.world.together():  # `nodes` may read a file, which may be damaged for one rank only
             ids = [np.asarray(sides[i % len(sides)](*rows), dtype=np.int64) for i, rows in enumerate(ranges)]
-        self.layers = []
-        for index, (operator, shape) in enumerate(zip(operators, pairwise(widths), strict=True)):
-            on_device = self.grid.backend.asarray(ids[index])
-            options = (seed, self.dropout, bias, on_device, product_order, keep_aggregate)
-            self.layers.append(self._layer(operator, index, shape, *options))
-        if product_order == TRANSFORM and not all(associative(operator) for operator in operators):
-            raise UserError(
-                f"--product-order {TRANSFORM}: algorithm {A.name} cuts the input of a product unlike its output, so it "
-                f"can only do {AGGREGATE}"
-            )
-        for index, (layer, above) in enumerate(pairwise(self.layers)):
-            shape = (A.shape[0], widths[index + 1])
-            if not layer.A.weights.output_layout.same(above.A.input_layout, shape):
+        on_device = map(self.grid.backend.asarray, ids)
+        self.graphs = [LayerGraph(*graph) for graph in zip(operators, on_device, strict=True)]
+        options = (seed, self.dropout, bias, product_order, keep_aggregate)
+        self.layers = [
+            self.convolution(operator, index, shape, *options)
+            for index, (operator, shape) in enumerate(zip(operators, pairwise(widths), strict=True))
+        ]
+        for index, (below, above) in enumerate(pairwise(operators)):
+            if not below.weights.output_layout.same(above.input_layout, (A.shape[0], widths[index + 1])):
                 raise ValueError(
                     f"the output of layer {index} is not cut as layer {index + 1} takes it; "
                     "A needs equal partitions of its rows and columns"
                 )
 
-    def _layer(self, A: DistSparse, index: int, shape: tuple[int, int], *options: Any) -> GraphConvolution:
-        return GraphConvolution(A, index, shape, *options)
-
     @property
     def input_layout(self) -> Layout:
-        return self.layers[0].A.input_layout
+        return self.graphs[0].A.input_layout
 
     @property
     def output_layout(self) -> Layout:
-        return self.layers[-1].A.weights.output_layout
+        return self.graphs[-1].A.weights.output_layout
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -110,15 +102,15 @@ class GCN:
         Collective.
 
         Returns:
-            for each layer product -> form. Rounding depends on it, and so on what else the machine does while
-            it is timed.
+            for each layer product -> form. Rounding depends on it, so that two runs may differ in it.
         """
-        return [layer.A.weights.tune(self.A.shape[0], *layer.shape, self.A.dtype) for layer in self.layers]
+        return [
+            graph.A.weights.tune(self.A.shape[0], *layer.shape, self.A.dtype)
+            for graph, layer in zip(self.graphs, self.layers, strict=True)
+        ]
 
     def targets(self, labels: Array, split: Array) -> Targets:
-        """Labels and splits of the rows of `output_layout` that this rank holds, made ready for the loss.
-        Collective.
-        """
+        """Labels and splits of this rank's rows of `output_layout`, made ready for the loss. Collective."""
         return Targets(self.output_layout, self.widths[-1], labels, split)
 
     def forward(self, X: DistDense, epoch: int | None = None, keep: bool = False) -> DistDense:
@@ -129,41 +121,44 @@ class GCN:
             epoch: apply this epoch's dropout; None for none.
             keep: keep what `backward` needs, one n x fan-in matrix per layer.
         """
-        Z = self._forward(X, epoch, keep)
+        Z = self._forward(self.graphs, X, epoch, keep)
         self.grid.workspace.forget(Z.block)
         return Z
 
-    def _forward(self, X: DistDense, epoch: int | None, keep: bool, need_input: bool = True) -> DistDense:
-        """The logits, borrowed from the grid's workspace. Without `need_input`, X must stay as it is from now
-        on.
-        """
-        if X.shape != (self.A.shape[0], self.widths[0]):
-            raise ValueError(f"features are {X.shape}, the network needs {(self.A.shape[0], self.widths[0])}")
+    def _forward(
+        self, graphs: Sequence[LayerGraph], X: DistDense, epoch: int | None, keep: bool,
+        need_input: bool = True, scratch: bool = False,
+    ) -> DistDense:  # fmt: skip
+        """The logits, borrowed from the workspace; `need_input` and `scratch` are for the first layer."""
+        expected = graphs[0].A.shape[1], self.widths[0]
+        if X.shape != expected:
+            raise ValueError(f"features are {X.shape}, the network needs {expected}")
         H = X
-        for layer in self.layers:
-            H = layer.forward(H, epoch, keep, need_input or layer.index > 0)
+        for layer, graph in zip(self.layers, graphs, strict=True):
+            H = layer.forward(graph, H, epoch, keep, need_input or layer.index > 0, scratch)
         return H
 
     def backward(
-        self, G: DistDense, epoch: int | None = None, need_input: bool = False
-    ) -> tuple[list[Array], DistDense | None]:
+        self, G: DistDense, epoch: int | None = None, need_input: bool = False,
+        graphs: Sequence[LayerGraph] | None = None,
+    ) -> tuple[list[Array], DistDense | None]:  # fmt: skip
         """Gradients after a `forward(..., keep=True)` in the same epoch. Collective.
 
         Args:
             G: the gradient of the logits.
             need_input: whether to compute the gradient of the features.
+            graphs: what forward was applied to; default: the whole graph.
 
         Returns:
-            one block per parameter, in the order of `parameters`; and the gradient of the features, or None.
-            Its memory is borrowed from the grid's workspace: give it back, or tell the workspace to forget
-                it.
+            one block per parameter, in the order of `parameters`; and the gradient of the features, or None,
+            in memory of the grid's workspace: give it back, or tell the workspace to forget it.
         """
         dW: list[Array] = []
         db: list[Array] = []
         dH: DistDense | None = G
-        for layer in reversed(self.layers):
+        for layer, graph in zip(reversed(self.layers), reversed(graphs or self.graphs), strict=True):
             assert dH is not None  # every layer but the first gives one
-            weight, bias, dH = layer.backward(dH, epoch, need_input or layer.index > 0)
+            weight, bias, dH = layer.backward(graph, dH, epoch, need_input or layer.index > 0)
             dW.insert(0, weight)
             db.insert(0, bias)
         return dW + [bias for bias in db if bias is not None], dH
@@ -176,17 +171,32 @@ class GCN:
 
         Without `need_input`, X must stay as it is from the first call on (see `keep_aggregate`).
         """
-        Z = self._forward(X, epoch, True, need_input)
+        Z = self._forward(self.graphs, X, epoch, True, need_input)
         found = accuracies(Z, targets) if evaluate else {}
         loss, G = softmax_cross_entropy(Z, targets, overwrite=True)
         return loss, found, *self.backward(G, epoch, need_input)
+
+    def minibatch_gradients(
+        self, graphs: Sequence[LayerGraph], X: DistDense, targets: LossRows, step: int
+    ) -> tuple[float, list[Array]]:
+        """Loss and gradients of a minibatch, aligned with `parameters`. Not collective.
+
+        Args:
+            graphs: the block of each layer.
+            X: the features of the first block's columns, borrowed from the workspace and given back there.
+            targets: of the last block's rows.
+            step: number of the minibatch in the whole run, on which dropout's masks depend.
+        """
+        Z = self._forward(graphs, X, step, True, need_input=False, scratch=True)
+        loss, G = softmax_cross_entropy(Z, targets, overwrite=True)
+        return loss, self.backward(G, step, graphs=graphs)[0]
 
     def evaluate(self, X: DistDense, targets: Targets, need_input: bool = True) -> dict[str, float]:
         """train_acc, val_acc and test_acc of the present weights, without dropout. Collective.
 
         `need_input=False` promises that X stays as it is, as in `gradients`.
         """
-        Z = self._forward(X, None, False, need_input)
+        Z = self._forward(self.graphs, X, None, False, need_input)
         found = accuracies(Z, targets)
         self.grid.workspace.give_back(Z.block)
         return found
@@ -203,18 +213,10 @@ class GCN:
         Raises:
             ValueError: wrong number or shapes (on every rank).
         """
-        with self.grid.world.together():
-            weights = [np.asarray(W) for W in weights]
-            expected = [layer.weight_shape for layer in self.layers]
-            if [W.shape for W in weights] != expected:
-                raise ValueError(f"weights of shapes {[W.shape for W in weights]} for layers {expected}")
-        for layer, W in zip(self.layers, weights, strict=True):
-            assign(layer.W, W)
+        self._assign("weights", [layer.W for layer in self.layers], 2, weights)
 
     def get_biases(self) -> list[np.ndarray]:
-        """The biases, global, as 1-D NumPy arrays on every rank, one per layer; empty without bias.
-        Collective.
-        """
+        """The biases, global, 1-D, on every rank, one per layer; empty without bias. Collective."""
         return [collect(b)[0] for b in self._biases()]
 
     def set_biases(self, biases: Sequence[np.ndarray]) -> None:
@@ -223,13 +225,16 @@ class GCN:
         Raises:
             ValueError: wrong number or shapes (on every rank).
         """
+        self._assign("biases", self._biases(), 1, biases)
+
+    def _assign(self, what: str, ours: list[DistDense], ndim: int, given: Sequence[np.ndarray]) -> None:
         with self.grid.world.together():
-            biases = [np.asarray(b) for b in biases]
-            expected = [b.shape[1:] for b in self._biases()]
-            if [b.shape for b in biases] != expected:
-                raise ValueError(f"biases of shapes {[b.shape for b in biases]} for layers {expected}")
-        for ours, b in zip(self._biases(), biases, strict=True):
-            assign(ours, b[None])
+            given = [np.asarray(one) for one in given]
+            if (shapes := [one.shape for one in given]) != (wanted := [one.shape[-ndim:] for one in ours]):
+                raise ValueError(f"{what} of shapes {shapes} for layers {wanted}")
+        for Y, whole in zip(ours, given, strict=True):
+            (top, bottom), (left, right) = Y.row_range, Y.col_range
+            Y.block[...] = self.grid.backend.asarray(whole.reshape(Y.shape)[top:bottom, left:right])
 
     def _biases(self) -> list[DistDense]:
         return [layer.b for layer in self.layers if layer.b is not None]
@@ -241,7 +246,12 @@ def collect(Y: DistDense) -> np.ndarray:
     return Y.grid.world.share(whole)
 
 
-def assign(Y: DistDense, whole: np.ndarray) -> None:
-    """Set this rank's block from the global matrix."""
-    (top, bottom), (left, right) = Y.row_range, Y.col_range
-    Y.block[...] = Y.grid.backend.asarray(whole[top:bottom, left:right])
+def _check(A: DistSparse, widths: Sequence[int], dropout: float, product_order: str) -> None:
+    if A.shape[0] != A.shape[1]:
+        raise ValueError(f"a GCN needs a square adjacency matrix, got {A.shape}")
+    if len(widths) < 2 or min(widths) < 1:
+        raise ValueError(f"widths {widths}: need features, hidden widths and classes, each at least 1")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout {dropout}: must be in [0, 1)")
+    if product_order not in ORDERS:
+        raise ValueError(f"product_order {product_order}: must be one of {', '.join(ORDERS)}")

@@ -1,8 +1,9 @@
 """One graph convolution, forward and backward side by side.
 
-Z_l = A H_{l-1} W_l + b_l (Plexus section 2.1, equations 1 and 2; CAGNET section III-C). The layer also owns
-what is done to its input, H_{l-1} = dropout(relu(Z_{l-1})), because that is the layout it happens in; layer 0
-has dropout only.
+Z_l = A H_{l-1} W_l + b_l (Plexus section 2.1, equations 1 and 2; CAGNET section III-C). The layer holds W and
+b; every call is given the operator A: the whole graph, or the sampled block of a minibatch. The layer also
+does what is done to its input, H_{l-1} = dropout(relu(Z_{l-1})), because that is the layout it happens in;
+layer 0 has dropout only.
 
 The product is associative, and the sparse product costs time and words in proportion to the width it
 multiplies, so a layer chooses (MG-GCN section 4.4): *aggregate first*, (A H) W, multiplies A at the width
@@ -11,14 +12,17 @@ gradient of the layer's input is not wanted (layer 0, unless features are traine
 sparse product in backward, since dW = (A H)ᵀ G; transform first does, dW = Hᵀ (Aᵀ G). If that input is the
 same in every epoch, too (no dropout), A H is computed once and kept, and the layer needs no sparse product at
 all. This is exact only so: MG-GCN skips the backward product of a layer that computed A (H W), taking Aᵀ for
-    the identity there, which is not the gradient.
+the identity there, which is not the gradient.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, NamedTuple
 
-from distgnn import rng
+from distgnn import ledger, rng
 from distgnn.layout import Cut, Layout
 from distgnn.local.elementwise import keep_positive, positive_bits, relu
 from distgnn.nn.dropout import Dropout
@@ -26,15 +30,29 @@ from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 
 Array = Any
+Kept = tuple[DistDense, ...]
+Forward = tuple[DistDense, Kept]
+Gradients = tuple[DistDense, DistDense | None]  # of weights, and of the input where wanted
 
 AGGREGATE, TRANSFORM = "aggregate-first", "transform-first"
 ORDERS = ("auto", AGGREGATE, TRANSFORM)
 
 
-def sparse_width(order: str, shape: tuple[int, int], need_input: bool, fixed_input: bool) -> int:
-    """Columns that A and Aᵀ multiply per epoch in a layer of this (fan in, fan out): time and words are in
-    proportion.
+class LayerGraph(NamedTuple):
+    """What a layer is applied to.
+
+    Attributes:
+        A: the operator: of this layer on the whole graph, or of a block of a minibatch on this rank alone,
+            which has as many columns as rows, or more.
+        nodes: original ids of the rows of the layer's input that this rank holds, int64.
     """
+
+    A: DistSparse
+    nodes: Array
+
+
+def sparse_width(order: str, shape: tuple[int, int], need_input: bool, fixed_input: bool) -> int:
+    """Columns that A and Aᵀ multiply per epoch in a layer of this (fan in, fan out)."""
     if order == TRANSFORM:
         return 2 * shape[1]
     return shape[0] * (1 + need_input - (fixed_input and not need_input))
@@ -51,25 +69,23 @@ class GraphConvolution:
     """Layer `index` of a network.
 
     Args:
-        A: the operator of this layer (`A.layer(index)`), with its dense products.
-        index: from 0.
-        shape: (fan in, fan out) of the layer.
+        A: the operator of this layer on the whole graph, for whose dense products the weights are cut.
+        index: from 0. shape: (fan in, fan out).
         seed: of weights and masks; rate: of dropout; bias: whether there is one.
-        nodes: original ids of the rows of this layer's input block, int64 on its device.
-        order: of the products, or "auto" for the one that multiplies fewer columns by A; keep_aggregate:
-            whether to keep A H of a layer 0 whose input does not change. An operator whose input is cut
-            unlike its output can only aggregate first.
+        order: of the products, or "auto" for the one that multiplies fewer columns by A. An operator whose
+            input is cut unlike its output can only aggregate first.
+        keep_aggregate: whether to keep A H of a layer 0 whose input does not change.
 
     Attributes:
-        W: in `A.weights.weight_layout`, of `weight_shape`; b: the bias as a matrix of one row, cut as the columns of
-            Z are, or None.
+        W: in `A.weights.weight_layout`, of `weight_shape`; b: the bias as a matrix of one row, cut as the
+            columns of Z are, or None.
     """
 
     def __init__(
         self, A: DistSparse, index: int, shape: tuple[int, int], seed: int, rate: float, bias: bool,
-        nodes: Array, order: str = "auto", keep_aggregate: bool = True,
+        order: str = "auto", keep_aggregate: bool = True,
     ) -> None:  # fmt: skip
-        self.A, self.index, self.shape = A, index, shape
+        self.index, self.shape, self.seed, self.rate, self.order = index, shape, seed, rate, order
         xp = A.grid.backend.xp
         (top, bottom), (left, right) = A.weights.weight_layout.ranges(self.weight_shape)
         rows, cols = xp.arange(top, bottom), xp.arange(left, right)
@@ -78,65 +94,57 @@ class GraphConvolution:
         along_columns = Layout(A.grid, Cut(), A.weights.output_layout.cols)
         local = along_columns.local_shape((1, shape[1]))
         self.b = DistDense(xp.zeros(local, A.dtype), along_columns, (1, shape[1])) if bias else None
-        self.dropout = Dropout(rate, seed, index, nodes, xp.arange(*A.input_layout.col_range(shape[0])))
         self.keep_aggregate = keep_aggregate and index == 0
-        self.order = order
-        self.kept: tuple[str, Any] | None = None  # the order of the last forward, and A H or H
+        self.kept: tuple[str, Kept] | None = None  # the order of the last forward, and what backward needs
         self.bits: Array = None
-        self.aggregate: tuple[DistDense, DistDense] | None = None  # the features, and A times them
+        self.aggregate: tuple[DistSparse, DistDense, DistDense] | None = None  # A, the features, A times them
 
     @property
     def weight_shape(self) -> tuple[int, int]:
         return self.shape
 
-    def choose(self, need_input: bool) -> str:
-        """The order of products for epochs in which the gradient of the input is wanted or not."""
-        if not associative(self.A):
+    def choose(self, A: DistSparse, need_input: bool, fixed_input: bool) -> str:
+        """The order of products; a fixed input is the same in every epoch."""
+        if not associative(A):
             return AGGREGATE
         if self.order != "auto":
             return self.order
-        fixed = self.keep_aggregate and self.dropout.rate == 0
         orders = (TRANSFORM, AGGREGATE)  # of equals the first: it keeps H, which is there anyway
-        return min(orders, key=lambda order: sparse_width(order, self.shape, need_input, fixed))
+        return min(orders, key=lambda order: sparse_width(order, self.shape, need_input, fixed_input))
 
-    def forward(self, H: DistDense, epoch: int | None, keep: bool, need_input: bool = True) -> DistDense:
-        """Z of this layer, in memory borrowed from the grid's workspace. Collective.
+    def forward(
+        self, graph: LayerGraph, H: DistDense, epoch: int | None, keep: bool, need_input: bool = True,
+        scratch: bool = False,
+    ) -> DistDense:  # fmt: skip
+        """Z of this layer, in memory borrowed from the grid's workspace. Collective over the grid of A.
 
         Args:
-            H: the features (layer 0, left alone) or the previous layer's Z (overwritten and, once used, given
-                back).
-            epoch: the epoch whose dropout masks apply, or None for no dropout.
+            H: the features (layer 0), or the previous layer's Z, which is overwritten and then given back.
+            epoch: whose dropout masks apply, or None for no dropout; of a minibatch the number of its step.
             keep: keep what `backward` needs: one n x fan-in matrix.
-            need_input: whether `backward` will be asked for the gradient of the input. If not, features may
-                not be changed any more while this layer lives: A H may have been kept.
+            need_input: whether `backward` will be asked for the gradient of the input. If not, features that
+                are not scratch must stay as they are while this layer lives: A H may have been kept.
+            scratch: the features may be overwritten and given back, too.
         """
-        features = H
-        H = self._activate(H, epoch)
-        order = self.choose(need_input)
-        self.bits = positive_bits(H.block) if keep and self.index > 0 and order == AGGREGATE else None
+        A, scratch = graph.A, scratch or self.index > 0
+        fixed = self.keep_aggregate and self.rate == 0 and not scratch and not need_input
+        order = self.choose(A, need_input, fixed)
+        H = self._activate(graph, H, epoch, scratch)
         if order == TRANSFORM:
-            kept = H
-            Y = self.A.weights.times(H, self.W, self._borrow(self.A.weights.output_layout, self.shape[1]))
-            if not keep:
-                self._give_back(H)
-            Z = self.A.multiply(Y, self._borrow(self.A.weights.output_layout, self.shape[1]))
-            self._give_back(Y)
+            Z, kept = self._transform_first(A, H, keep)
         else:
-            kept = self._aggregate(H, self._constant(H is features, need_input))
-            self._give_back(H)
-            Z = self.A.weights.times(kept, self.W, self._borrow(self.A.weights.output_layout, self.shape[1]))
-            if not keep:
-                self._give_back(kept)
+            self.bits = self._positive_bits(H) if keep else None
+            Z, kept = self._aggregate_first(A, H, self._aggregate(A, H, fixed, scratch), keep)
+        self.kept = (order, kept) if keep else None
         if self.b is not None:
             Z.block += self.b.block
-        self.kept = (order, kept) if keep else None
         return Z
 
     def backward(
-        self, G: DistDense, epoch: int | None, need_input: bool = True
+        self, graph: LayerGraph, G: DistDense, epoch: int | None, need_input: bool = True
     ) -> tuple[Array, Array | None, DistDense | None]:
         """Gradients of this layer from that of its Z, which is given back to the workspace, like what
-        `forward` kept. Collective.
+        `forward` kept of the same graph in the same epoch. Collective over the grid of A.
 
         Returns:
             blocks of dW (like W) and db (like b), and the gradient of the layer's input: for layer 0 that of
@@ -145,74 +153,131 @@ class GraphConvolution:
         if self.kept is None:
             raise RuntimeError("backward without a forward(..., keep=True) before it")
         (order, kept), self.kept = self.kept, None
-        db = None if self.b is None else self._column_sums(G)
-        W = self.W if need_input else None
+        db = None if self.b is None else column_sums(G)
         if order == TRANSFORM:
-            S = self.A.T.multiply(G, self._borrow(self.A.input_layout, self.shape[1]))
-            self._give_back(G)
-            dH = self._borrow(self.A.input_layout, self.shape[0]) if need_input else None
-            dW, dH = self.A.weights.backward(kept, S, W, dH)
-            self._give_back(S)
-            self.bits = positive_bits(kept.block) if need_input and self.index > 0 else None
-            self._give_back(kept)
+            dW, dH = self._transform_back(graph.A, kept, G, need_input)
         else:
-            dT = self._borrow(self.A.output_layout, self.shape[0]) if need_input else None
-            dW, dT = self.A.weights.backward(kept, G, W, dT)
-            self._give_back(kept)
-            self._give_back(G)
-            dH = None
-            if dT is not None:
-                dH = self.A.T.multiply(dT, self._borrow(self.A.input_layout, self.shape[0]))
-                self._give_back(dT)
+            dW, dH = self._aggregate_back(graph.A, kept, G, need_input)
         if dH is not None:
-            self._activate_backward(dH, epoch)
+            self._activate_back(graph, dH, epoch)
         return dW.block, db, dH
 
-    def _activate(self, H: DistDense, epoch: int | None) -> DistDense:
-        """Dropout of the features, into a matrix of its own, or ReLU and dropout of what the layer before
-        made, in place.
-        """
-        if epoch is not None and self.dropout.rate > 0:
-            out = H if self.index > 0 else self._borrow(H.layout, H.shape[1])
-            self.dropout.apply(H.block, epoch, out.block, relu=self.index > 0)
+    def _transform_first(self, A: DistSparse, H: DistDense, keep: bool) -> Forward:
+        """Z = A (H W), and what of the input backward needs; the rest is given back."""
+        Y = self._times(A, H, self.W.block)
+        if not keep:
+            self._give_back(H)
+        Z = A.multiply(Y, self._borrow(A.weights.output_layout, Y.shape))
+        self._give_back(Y)
+        return Z, (H,)
+
+    def _transform_back(self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool) -> Gradients:
+        """dW and dH. G and what was kept are given back."""
+        (H,) = kept
+        S = A.T.multiply(G, self._borrow(A.input_layout, G.shape))
+        self._give_back(G)
+        dW, dH = self._times_back(A, H, self.W.block, S, need_input)
+        self._give_back(S)
+        self.bits = self._positive_bits(H) if need_input else None
+        self._give_back(H)
+        return dW, dH
+
+    def _aggregate_first(self, A: DistSparse, H: DistDense, T: DistDense, keep: bool) -> Forward:
+        """Z = (A H) W from T = A H, and what backward needs; the rest is given back."""
+        self._give_back(H)
+        Z = self._times(A, T, self.W.block)
+        if not keep:
+            self._give_back(T)
+        return Z, (T,)
+
+    def _aggregate_back(self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool) -> Gradients:
+        """dW and dH. G and what was kept are given back."""
+        (T,) = kept
+        dW, dT = self._times_back(A, T, self.W.block, G, need_input)
+        self._give_back(T, G)
+        return dW, self._adjoint(A, dT)
+
+    def _times(self, A: DistSparse, T: DistDense, W: Array) -> DistDense:
+        """T W; W is all weights or some rows of them, of which the products of A get the same memory."""
+        shape = T.shape[1], self.shape[1]
+        Z = self._borrow(A.weights.output_layout, (T.shape[0], shape[1]))
+        return A.weights.times(T, DistDense(W, A.weights.weight_layout, shape), Z)
+
+    def _times_back(self, A: DistSparse, T: DistDense, W: Array, G: DistDense, need_input: bool) -> Gradients:
+        """Tᵀ G and, if wanted, G Wᵀ."""
+        if not need_input:
+            return A.weights.backward(T, G)
+        shape = T.shape[1], self.shape[1]
+        dT = self._borrow(T.layout, T.shape)
+        return A.weights.backward(T, G, DistDense(W, A.weights.weight_layout, shape), dT)
+
+    def _adjoint(self, A: DistSparse, dT: DistDense | None) -> DistDense | None:
+        """Aᵀ dT; dT is given back."""
+        if dT is None:
+            return None
+        dH = A.T.multiply(dT, self._borrow(A.input_layout, (A.shape[1], dT.shape[1])))
+        self._give_back(dT)
+        return dH
+
+    def _aggregate(self, A: DistSparse, H: DistDense, fixed: bool, scratch: bool) -> DistDense:
+        """A H, of fixed features computed once, into memory of its own."""
+        if fixed:
+            if self.aggregate is None or self.aggregate[:2] != (A, H):
+                self.aggregate = (A, H, A.multiply(H))
+            return self.aggregate[2]
+        if not scratch:
+            self.aggregate = None  # the features may have changed since
+        return A.multiply(H, self._borrow(A.output_layout, (A.shape[0], H.shape[1])))
+
+    def _dropout(self, graph: LayerGraph, epoch: int | None) -> Callable[..., Array] | None:
+        if epoch is None or self.rate == 0:
+            return None
+        on, columns = graph.A.grid.backend, graph.A.input_layout.col_range(self.shape[0])
+        masks = Dropout(self.rate, self.seed, self.index, on.asarray(graph.nodes), on.xp.arange(*columns))
+        return partial(masks.apply, epoch=epoch)
+
+    def _activate(self, graph: LayerGraph, H: DistDense, epoch: int | None, scratch: bool) -> DistDense:
+        """ReLU and dropout, of the features dropout alone; in place, or into a matrix of its own."""
+        dropout = self._dropout(graph, epoch)
+        if dropout is None and self.index == 0:
+            return H
+        with self._activation(H):
+            if dropout is None:
+                relu(H.block)
+                return H
+            out = H if scratch else self._borrow(H.layout, H.shape)
+            dropout(H.block, out=out.block, relu=self.index > 0)
             return out
-        if self.index > 0:
-            relu(H.block)
-        return H
 
-    def _activate_backward(self, dH: DistDense, epoch: int | None) -> None:
-        if self.index > 0:
-            keep_positive(dH.block, self.bits, 1.0 if epoch is None else self.dropout.scale)
-            self.bits = None
-        elif epoch is not None and self.dropout.rate > 0:
-            self.dropout.apply(dH.block, epoch)
+    def _positive_bits(self, H: DistDense) -> Array:
+        """What the backward pass of ReLU needs; None in layer 0, which has none."""
+        if self.index == 0:
+            return None
+        with self._activation(H):
+            return positive_bits(H.block)
 
-    def _constant(self, features: bool, need_input: bool) -> bool:
-        """Will the input be the same in every epoch?"""
-        return (
-            self.index == 0 and self.keep_aggregate and features and not need_input and self.dropout.rate == 0
-        )
+    def _activate_back(self, graph: LayerGraph, dH: DistDense, epoch: int | None) -> None:
+        with self._activation(dH):
+            if self.index > 0:
+                keep_positive(dH.block, self.bits, 1.0 if epoch is None else 1 / (1 - self.rate))
+                self.bits = None
+            elif (dropout := self._dropout(graph, epoch)) is not None:
+                dropout(dH.block)
 
-    def _aggregate(self, H: DistDense, constant: bool) -> DistDense:
-        """A H, of constant features computed once, into memory of its own."""
-        if not constant:
-            self.aggregate = None
-            return self._product(H, self._borrow(self.A.output_layout, self.shape[0]))
-        if self.aggregate is None or self.aggregate[0] is not H:
-            self.aggregate = (H, self._product(H))
-        return self.aggregate[1]
+    @staticmethod
+    def _activation(H: DistDense) -> AbstractContextManager[None]:
+        return ledger.timed("activation", "relu, dropout", synchronize=H.grid.backend.synchronize)
 
-    def _product(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        return self.A.multiply(H, out)
+    def _borrow(self, layout: Layout, shape: tuple[int, int]) -> DistDense:
+        return DistDense(layout.grid.workspace.borrow(layout.local_shape(shape), self.W.dtype), layout, shape)
 
-    def _borrow(self, layout: Layout, width: int) -> DistDense:
-        shape = (self.A.shape[0], width)
-        return DistDense(self.A.grid.workspace.borrow(layout.local_shape(shape), self.A.dtype), layout, shape)
+    @staticmethod
+    def _give_back(*matrices: DistDense) -> None:
+        for H in matrices:
+            H.grid.workspace.give_back(H.block)
 
-    def _give_back(self, H: DistDense) -> None:
-        self.A.grid.workspace.give_back(H.block)
 
-    def _column_sums(self, G: DistDense) -> Array:
-        """Sums over all nodes of this rank's columns: over the axes that cut the rows, never over replicas."""
-        sums = G.block.sum(axis=0, keepdims=True, dtype="float64").astype(G.dtype)
-        return G.grid.along(*G.layout.row_axes).allreduce(sums)
+def column_sums(G: DistDense) -> Array:
+    """Sums over all rows of this rank's columns: over the axes that cut the rows, never over replicas."""
+    sums = G.block.sum(axis=0, keepdims=True, dtype="float64").astype(G.dtype)
+    return G.grid.along(*G.layout.row_axes).allreduce(sums)

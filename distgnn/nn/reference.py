@@ -11,6 +11,7 @@ input, softmax cross-entropy averaged over the training nodes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,7 @@ def spmm(A: sp.csr_array, H: np.ndarray) -> np.ndarray:
 
 
 def normalize(A: sp.csr_array, self_loops: bool = True, dtype: Any = np.float32) -> sp.csr_array:
-    """D^-1/2 (A + I) D^-1/2 with D the row sums (Kipf and Welling); a loop that is there already is not
-    doubled.
-    """
+    """D^-1/2 (A + I) D^-1/2 with D the row sums (Kipf and Welling); loops that are there are not doubled."""
     A = sp.csr_array(A, dtype=np.float64)
     if self_loops:
         A = A + sp.diags_array((A.diagonal() == 0).astype(np.float64))
@@ -84,10 +83,9 @@ class GCNReference:
     ) -> None:  # fmt: skip
         self.A = sp.csr_array(A, dtype=dtype)
         self.widths = list(widths)
-        self.layers = len(self.widths) - 1
-        self.seed, self.dropout, self.dtype = seed, dropout, np.dtype(dtype)
+        self.layers, self.seed, self.dropout, self.dtype = len(widths) - 1, seed, dropout, np.dtype(dtype)
         self.nodes = np.arange(A.shape[0]) if nodes is None else np.asarray(nodes)
-        shapes = list(zip(self.widths[:-1], self.widths[1:], strict=True))
+        shapes = list(pairwise(self.widths))
         self.weights = [
             rng.glorot(seed, layer, shape, np.arange(shape[0]), np.arange(shape[1]), self.dtype)
             for layer, shape in enumerate(shapes)
@@ -122,7 +120,7 @@ class GCNReference:
         self, X: np.ndarray, labels: np.ndarray, rows: np.ndarray, epoch: int | None = None,
         features: bool = True,
     ) -> tuple[float, list[np.ndarray], list[np.ndarray], np.ndarray | None]:  # fmt: skip
-        """Loss over the nodes `rows` and its gradients: of weights, of biases, and of the features if asked."""
+        """Loss over the nodes `rows` and its gradients: by weights, biases and, if asked, features."""
         stages = self._forward(X.astype(self.dtype), epoch)
         loss, G = softmax_cross_entropy(stages[-1], labels, rows)
         weights: list[np.ndarray] = []
@@ -148,7 +146,7 @@ class GCNReference:
     def train(
         self, X: np.ndarray, labels: np.ndarray, split: np.ndarray, epochs: int, optimizer: str = "adam",
         lr: float = 0.01, weight_decay: float | Sequence[float] = 0.0, momentum: float = 0.0,
-        train_features: bool = False, first_epoch: int = 1, evaluate: bool = True,
+        train_features: bool = False, evaluate: bool = True,
     ) -> Iterator[dict[str, float]]:  # fmt: skip
         """Train full-graph, yielding per epoch its number (from 1), loss, and accuracies before its update.
 
@@ -160,13 +158,11 @@ class GCNReference:
         rows = labelled(labels, split, TRAIN)
         decays = [weight_decay] if isinstance(weight_decay, (int, float)) else list(weight_decay)
         update = {"sgd": self._sgd, "adam": self._adam, "adamw": self._adamw}[optimizer]
-        for epoch in range(first_epoch, first_epoch + epochs):
+        for epoch in range(1, epochs + 1):
             record: dict[str, float] = {"epoch": epoch}
             if evaluate:
                 record |= self.accuracies(self.features, labels, split)
-            record["loss"], dW, db, dX = self.gradients(
-                self.features, labels, rows, epoch, features=train_features
-            )
+            record["loss"], dW, db, dX = self.gradients(self.features, labels, rows, epoch, train_features)
             yield record
             for layer in range(self.layers):
                 decay = decays[min(layer, len(decays) - 1)]

@@ -1,8 +1,8 @@
-"""GraphSAGE with mean aggregation on the whole graph, forward and backward side by side.
+"""GraphSAGE with mean aggregation, forward and backward side by side.
 
-Z_l = [H_{l-1} | D⁻¹ A H_{l-1}] W_l + b_l (Hamilton, Ying and Leskovec, NIPS 2017, Algorithm 1 without its normalisation of H),
-D the row sums of A: every vertex's own features beside the mean of its neighbours', and a weight matrix for
-both, one above the other. What is done to H_{l-1} is as in ``layers.py``.
+Z_l = [H_{l-1} | D⁻¹ A H_{l-1}] W_l + b_l (Hamilton, Ying and Leskovec, NIPS 2017, Algorithm 1 without its
+normalisation of H), D the row sums of A: every vertex's own features beside the mean of its neighbours', and
+a weight matrix for both, one above the other. What is done to H_{l-1} is as in ``layers.py``.
 """
 
 from __future__ import annotations
@@ -10,88 +10,89 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from distgnn.errors import UserError
-from distgnn.local.elementwise import positive_bits
+from distgnn.errors import ArgumentError
 from distgnn.nn.gcn import GCN
-from distgnn.nn.layers import TRANSFORM, GraphConvolution, associative
+from distgnn.nn.layers import AGGREGATE, TRANSFORM, Forward, Gradients, GraphConvolution, Kept, associative
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 
 Array = Any
 
 
-class MeanConvolution(GraphConvolution):
-    """Layer `index` of a GraphSAGE network; its arguments are those of a :class:`GraphConvolution`, and
-    before them:
+class NeighbourMean(DistSparse):
+    """D⁻¹ A, cut like A: its products are means over neighbours, 0 for a vertex without any.
 
     Args:
-        inverse: (local rows, 1), 1 / D of the rows of A's output that this rank holds.
-
-    Attributes:
-        own, neighbours: (fan in, fan out), the upper and the lower half of W.
+        A: with values that are not negative, by which the means are weighted. Collective.
     """
 
-    def __init__(self, inverse: Array, A: DistSparse, *options: Any) -> None:
-        super().__init__(A, *options)
-        self.inverse = inverse
-        f = self.shape[0]
-        self.own, self.neighbours = (
-            DistDense(half, self.W.layout, self.shape) for half in (self.W.block[:f], self.W.block[f:])
-        )
+    def __init__(self, A: DistSparse) -> None:
+        self.A, self.inverse = A, inverse_row_sums(A)
+        self.name, self.axes, self.grid, self.shape, self.dtype = A.name, A.axes, A.grid, A.shape, A.dtype
+        self.input_layout, self.output_layout, self.weights = A.input_layout, A.output_layout, A.weights
+        self.symmetric = False
+
+    @staticmethod
+    def grids(ranks: int) -> list[dict[str, int]]:
+        raise TypeError("means live on the grid of the operator that they are made of")
+
+    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
+        T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
+        self._multiply(H, T)
+        return T
+
+    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
+        F = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
+        self._multiply_adjoint(G, F)
+        return F
+
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
+        self.A.multiply(H, T)
+        T.block *= self.inverse
+
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        with self.grid.workspace.lend(G.block.shape, G.dtype) as scaled:
+            self.grid.backend.xp.multiply(G.block, self.inverse, out=scaled)
+            self.A.T.multiply(G.like(scaled), F)
+
+
+class MeanConvolution(GraphConvolution):
+    """Layer `index` of a GraphSAGE network. Its operators make means, and the vertices of their rows are the
+    first of their columns. W is (2 fan in, fan out): for own features above, for neighbours' below.
+    """
 
     @property
     def weight_shape(self) -> tuple[int, int]:
         return 2 * self.shape[0], self.shape[1]
 
-    def forward(self, H: DistDense, epoch: int | None, keep: bool, need_input: bool = True) -> DistDense:
-        features = H
-        H = self._activate(H, epoch)
-        self.bits = positive_bits(H.block) if keep and self.index > 0 else None
-        T = self._aggregate(H, self._constant(H is features, need_input))
-        Z = self.A.weights.times(H, self.own, self._borrow(self.A.weights.output_layout, self.shape[1]))
-        from_neighbours = self.A.weights.times(
-            T, self.neighbours, self._borrow(self.A.weights.output_layout, self.shape[1])
-        )
+    def choose(self, A: DistSparse, need_input: bool, fixed_input: bool) -> str:
+        return AGGREGATE
+
+    def _aggregate_first(self, A: DistSparse, H: DistDense, T: DistDense, keep: bool) -> Forward:
+        f = self.shape[0]
+        Z = self._times(A, self._own(H, T), self.W.block[:f])
+        from_neighbours = self._times(A, T, self.W.block[f:])
         Z.block += from_neighbours.block
         self._give_back(from_neighbours)
-        if self.b is not None:
-            Z.block += self.b.block
-        if keep:
-            self.kept = ("", (H, T))
-        else:
-            self._give_back(H)
-            self._give_back(T)
-        return Z
+        if not keep:
+            self._give_back(H, T)
+        return Z, (H, T)
 
-    def backward(
-        self, G: DistDense, epoch: int | None, need_input: bool = True
-    ) -> tuple[Array, Array | None, DistDense | None]:
-        if self.kept is None:
-            raise RuntimeError("backward without a forward(..., keep=True) before it")
-        (_, (H, T)), self.kept = self.kept, None
-        db = None if self.b is None else self._column_sums(G)
-        dW = self.W.like(self.A.grid.backend.empty(self.W.block.shape, self.W.dtype))
-        own, dH = self.A.weights.backward(H, G, *self._wanted(self.own, need_input))
-        neighbours, dT = self.A.weights.backward(T, G, *self._wanted(self.neighbours, need_input))
-        dW.block[: self.shape[0]], dW.block[self.shape[0] :] = own.block, neighbours.block
-        for used in (H, T, G):
-            self._give_back(used)
-        if dH is not None and dT is not None:
-            dT.block *= self.inverse
-            dS = self.A.T.multiply(dT, self._borrow(self.A.input_layout, self.shape[0]))
-            dH.block += dS.block
-            self._give_back(dT)
-            self._give_back(dS)
-            self._activate_backward(dH, epoch)
-        return dW.block, db, dH
+    def _aggregate_back(self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool) -> Gradients:
+        (H, T), f = kept, self.shape[0]
+        of_own, d_own = self._times_back(A, self._own(H, T), self.W.block[:f], G, need_input)
+        of_neighbours, dT = self._times_back(A, T, self.W.block[f:], G, need_input)
+        self._give_back(H, T, G)
+        dH = self._adjoint(A, dT)
+        if dH is not None and d_own is not None:
+            dH.block[: len(d_own.block)] += d_own.block
+            self._give_back(d_own)
+        return self.W.like(A.grid.backend.xp.concatenate((of_own.block, of_neighbours.block))), dH
 
-    def _wanted(self, W: DistDense, need_input: bool) -> tuple[DistDense | None, DistDense | None]:
-        return (W, self._borrow(self.A.input_layout, self.shape[0])) if need_input else (None, None)
-
-    def _product(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        T = self.A.multiply(H, out)
-        T.block *= self.inverse
-        return T
+    @staticmethod
+    def _own(H: DistDense, T: DistDense) -> DistDense:
+        """The rows of H that belong to the vertices of T."""
+        return DistDense(H.block[: len(T.block)], T.layout, T.shape)
 
 
 class SageMean(GCN):
@@ -101,28 +102,28 @@ class SageMean(GCN):
     Args:
         A: adjacency matrix with weights that are not negative, n x n: means are weighted by them; a vertex
             without neighbours has the mean 0. Put no loops in it: a vertex's own features have weights of
-                their own.
+            their own.
         others: as those of a :class:`GCN`. W of a layer is (2 fan in, fan out). Products are aggregate-first.
 
     Raises:
         as GCN, and UserError for `3d` and for transform first (on every rank).
     """
 
+    convolution = MeanConvolution
+    means = True
+
     def __init__(
         self, A: DistSparse, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
         nodes: Any = None, product_order: str = "auto", keep_aggregate: bool = True,
     ) -> None:  # fmt: skip
-        if A.shape[0] == A.shape[1] and not associative(A):
-            raise UserError(
-                f"--model sage: algorithm {A.name} cuts the input of a product unlike its output; choose another"
-            )
+        square = A.shape[0] == A.shape[1]
+        if square and not associative(A):
+            problem = f"algorithm {A.name} cuts the input of a product unlike its output; choose another"
+            raise ArgumentError("model", "sage", problem)
         if product_order == TRANSFORM:
-            raise UserError(f"--product-order {TRANSFORM}: --model sage aggregates first")
-        self.inverse = inverse_row_sums(A) if A.shape[0] == A.shape[1] else None
+            raise ArgumentError("product_order", TRANSFORM, "model=sage aggregates first")
+        A = NeighbourMean(A) if square else A
         super().__init__(A, widths, seed, dropout, bias, nodes, product_order, keep_aggregate)
-
-    def _layer(self, A: DistSparse, index: int, shape: tuple[int, int], *options: Any) -> GraphConvolution:
-        return MeanConvolution(self.inverse, A, index, shape, *options)
 
 
 def inverse_row_sums(A: DistSparse) -> Array:

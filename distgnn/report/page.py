@@ -14,8 +14,11 @@ from typing import Any
 from distgnn.errors import UserError
 from distgnn.report.trace import COMPUTE, EPOCHS, UNDER_WAY, WAITED
 
-PHASES = ("spmm", "gemm", "comm", "sampling", "other")
-COLOURS = {"spmm": "#4269d0", "gemm": "#6cc5b0", "comm": "#efb118", "sampling": "#a463f2", "other": "#9c9c9c"}
+COLOURS = {
+    "spmm": "#4269d0", "gemm": "#6cc5b0", "activation": "#3ca951", "loss": "#ff8ab7", "optimizer": "#9c6b4e",
+    "comm": "#efb118", "sampling": "#a463f2", "other": "#9c9c9c",
+}  # fmt: skip
+PHASES = tuple(COLOURS)
 LOOKS = COLOURS | {"under way": "#f6dd9a"}
 #: What the end of a log says of every rank, and the unit to show it in.
 RANKS = {

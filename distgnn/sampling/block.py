@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +37,11 @@ class Block:
     @property
     def nnz(self) -> int:
         return len(self.data)
+
+    def means(self, dtype: Any) -> Array:
+        """The values with which a product takes means over what was sampled: 1 / (non-zeros of the row)."""
+        counts = np.diff(self.indptr)
+        return np.repeat(1 / np.maximum(counts, 1).astype(dtype), counts)
 
     @property
     def A(self) -> sp.csr_array:
@@ -71,9 +77,7 @@ class Sample:
 
 
 class Layer(NamedTuple):
-    """The blocks of one layer of all minibatches of a bulk, stacked: rows and columns, CSR row pointers,
-    positions, values.
-    """
+    """The blocks of one layer of a bulk, stacked: rows, columns, CSR row pointers, positions, values."""
 
     rows: Stack
     cols: Stack
@@ -83,18 +87,16 @@ class Layer(NamedTuple):
 
     def blocks(self) -> list[Block]:
         """One per minibatch, views into the stacked arrays."""
-        found = []
-        row_bounds, col_bounds = self.rows.bounds.tolist(), self.cols.bounds.tolist()
-        ends = self.indptr[self.rows.bounds].tolist()
-        for b, (top, bottom) in enumerate(zip(row_bounds[:-1], row_bounds[1:], strict=True)):
-            first, last = ends[b], ends[b + 1]
-            found.append(
-                Block(
-                    self.rows.ids[top:bottom], self.cols.ids[col_bounds[b] : col_bounds[b + 1]],
-                    self.indptr[top : bottom + 1] - first, self.indices[first:last], self.data[first:last],
-                )
-            )  # fmt: skip
-        return found
+        bounds = self.rows.bounds, self.cols.bounds, self.indptr[self.rows.bounds]
+        return [
+            Block(
+                self.rows.ids[top:bottom], self.cols.ids[left:right],
+                self.indptr[top : bottom + 1] - first, self.indices[first:last], self.data[first:last],
+            )
+            for (top, bottom), (left, right), (first, last) in zip(
+                *(pairwise(each.tolist()) for each in bounds), strict=True
+            )
+        ]  # fmt: skip
 
 
 def samples(layers: list[Layer]) -> list[Sample]:

@@ -1,6 +1,4 @@
-"""Layer-wise samplers: s vertices per layer and all edges between them and the layer above (section 4.2 of
-Tripathy et al.).
-"""
+"""Layer-wise samplers: s vertices per layer and all edges between layers (Tripathy et al., section 4.2)."""
 
 from __future__ import annotations
 
@@ -11,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from distgnn.errors import UserError
-from distgnn.sampling.block import Layer, Sample, samples
-from distgnn.sampling.graph import Graph, indicator, selection
+from distgnn.errors import ArgumentError
+from distgnn.sampling.block import Layer
+from distgnn.sampling.graph import Graph, indicator, selection, timed_each
 from distgnn.sampling.relabel import Stack, running
 from distgnn.sampling.rows import draw, inclusion
-from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, joined, stacked, step
+from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, joined, step
 from distgnn.sampling.spgemm import PIECE
 
 Array = np.ndarray
@@ -27,18 +25,15 @@ def squares(values: Array) -> Array:
     """float64 squares, rounded to 12 significant bits.
 
     Their sums are then exact in any order, as long as the largest term times their number is below 2**41
-    times the smallest, so a graph that is partitioned gives the same distribution as a replicated one, to the
-    bit. The importance of a vertex is off by at most 1 in 8000 for it, and estimates stay unbiased, since
-    they use the probabilities that were used.
+    times the smallest: a partitioned graph gives the distribution of a replicated one, to the bit. Importance
+    is off by at most 1 in 8000, and estimates stay unbiased, as they use the same probabilities.
     """
     mantissa, exponent = np.frexp(values.astype(np.float64) ** 2)
     return np.ldexp(np.rint(np.ldexp(mantissa, SIGNIFICANT)), exponent - SIGNIFICANT)
 
 
 class Chosen(NamedTuple):
-    """The vertices sampled for a layer, ascending per minibatch, and the factor by which each one's column is
-    multiplied.
-    """
+    """The vertices sampled for a layer, ascending per minibatch, and the factor of each one's column."""
 
     vertices: Stack
     scale: Array
@@ -54,42 +49,17 @@ class LayerWise(Sampler):
             replacement.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        fanout: Sequence[int],
-        *,
-        layers: int | None = None,
-        seed: int = 0,
-        rescale: bool = True,
-    ) -> None:
-        super().__init__(graph, fanout, layers=layers, seed=seed)
-        self.rescale = rescale
-
     @abstractmethod
     def distributions(self, frontier: Stack) -> Iterator[sp.csr_array]:
-        """The rows of P, one per minibatch with these vertices, in consecutive pieces (float64, up to a
-        factor).
-        """
+        """The rows of P, one per minibatch of these vertices, some at a time (float64, up to a factor)."""
 
-    def sample(
-        self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
-    ) -> list[Sample]:
-        frontier, layers = stacked(batches), []
-        for hop, size in enumerate(self.fanout):
-            chosen = choose(
-                self.distributions(frontier), size, self.keys(epoch, first, len(batches), hop), self.rescale
-            )
-            layers.append(self.extract(frontier, chosen))
-            frontier = chosen.vertices
-        with step(EXTRACT):
-            return samples(layers)
+    def layer(self, frontier: Stack, size: int, keys: Array) -> Layer:
+        return self.extract(frontier, choose(self.distributions(frontier), size, keys, self.rescale))
 
     def extract(self, rows: Stack, chosen: Chosen) -> Layer:
         """All edges from the chosen vertices to `rows`: Alg. 1, A^l = Q_R A Q_C.
 
-        The product with the block-diagonal Q_C follows piece by piece on the product Q_R A, which would not
-        fit for many hubs.
+        Some rows of Q_R A at a time are multiplied by the block-diagonal Q_C: all of it may not fit.
         """
         cols, found, top = chosen.vertices, [], 0
         pieces = self.graph.pieces(selection(rows.ids, self.graph.n))
@@ -111,25 +81,17 @@ class LayerWise(Sampler):
 
 def choose(distributions: Iterator[sp.csr_array], size: int, keys: Array, rescale: bool) -> Chosen:
     """`size` columns of every row of P."""
-    counts, columns, scales, top = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)], 0
-    while True:
-        with step(PROBABILITY):
-            P = next(distributions, None)
-        if P is None:
-            return Chosen(
-                Stack(np.concatenate(columns), running(np.concatenate(counts))), np.concatenate(scales)
-            )
+    found, top = [], 0
+    for P in timed_each(PROBABILITY, distributions):
         with step(DRAW):
             own = keys[top : top + P.shape[0]]
             drawn = draw(P.indptr, P.data, size, own, remaining=rescale)
-            counts.append(drawn.counts)
-            columns.append(P.indices[drawn.positions].astype(np.int64))
-            scales.append(
-                1 / inclusion(P.data[drawn.positions], drawn, own)
-                if rescale
-                else np.ones(len(drawn.positions))
-            )
+            columns, weights = P.indices[drawn.positions].astype(np.int64), P.data[drawn.positions]
+            scale = 1 / inclusion(weights, drawn, own) if rescale else np.ones(len(weights))
+            found.append((drawn.counts, columns, scale))
             top += P.shape[0]
+    counts, columns, scales = joined(found, np.float64)
+    return Chosen(Stack(columns, running(counts)), scales)
 
 
 class Ladies(LayerWise):
@@ -141,16 +103,15 @@ class Ladies(LayerWise):
             "counts": the square of the number of such u with an edge to v (Tripathy et al., equation 1).
 
     Raises:
-        UserError: another importance.
+        ArgumentError: another importance.
     """
 
     def __init__(
-        self, graph: Graph, fanout: Sequence[int], *, layers: int | None = None, seed: int = 0,
-        rescale: bool = True, importance: str = "zou",
-    ) -> None:  # fmt: skip
-        super().__init__(graph, fanout, layers=layers, seed=seed, rescale=rescale)
+        self, graph: Graph, fanout: Sequence[int], *, importance: str = "zou", **options: Any
+    ) -> None:
+        super().__init__(graph, fanout, **options)
         if importance not in ("zou", "counts"):
-            raise UserError(f"--importance {importance}: expected zou or counts")
+            raise ArgumentError("importance", importance, "expected zou or counts")
         self.importance = importance
         self.weighted = graph.map(squares if importance == "zou" else lambda values: np.ones(len(values)))
 
@@ -168,16 +129,8 @@ class FastGCN(LayerWise):
     A drawn vertex need not be a neighbour of the layer above; its column is empty then, and is kept.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        fanout: Sequence[int],
-        *,
-        layers: int | None = None,
-        seed: int = 0,
-        rescale: bool = True,
-    ) -> None:
-        super().__init__(graph, fanout, layers=layers, seed=seed, rescale=rescale)
+    def __init__(self, graph: Graph, fanout: Sequence[int], **options: Any) -> None:
+        super().__init__(graph, fanout, **options)
         self.importance = column_norms(graph)
 
     def distributions(self, frontier: Stack) -> Iterator[sp.csr_array]:
@@ -191,7 +144,7 @@ def column_norms(graph: Graph) -> sp.csr_array:
 
 
 def repeated(row: sp.csr_array, times: int) -> Iterator[sp.csr_array]:
-    """The row so many times, in pieces of bounded size."""
+    """The row so many times, as many at a time as have a bounded number of entries."""
     most = max(PIECE // max(row.nnz, 1), 1)
     for top in range(0, times, most):
         count = min(most, times - top)

@@ -1,10 +1,7 @@
-"""Global vertex ids of k minibatches to positions in each minibatch's own list: extraction of columns
-(sections 4.1.3 and 4.2.4).
+"""Extraction of columns (sections 4.1.3 and 4.2.4): global vertex ids to positions in a minibatch's own list.
 
-The column extraction matrix of a minibatch has one non-zero per column and at most one per row, so a product
-with it only drops and renumbers columns. The block-diagonal product of a bulk is one such matrix after the
-other; as CSR each has n rows, most of them empty, which is why the paper cuts the product into pieces. Here
-one table of n numbers stands for all of them in turn.
+A product with the column extraction matrix of a minibatch only drops and renumbers columns. The paper
+multiplies by such matrices, of n rows each; here one table of n numbers stands for all of them in turn.
 """
 
 from __future__ import annotations
@@ -20,9 +17,7 @@ Array = np.ndarray
 
 
 class Stack(NamedTuple):
-    """Lists of ids, one per minibatch, one after the other: list b is ``ids[bounds[b]:bounds[b + 1]]``; both
-    int64.
-    """
+    """Lists of ids, one per minibatch: list b is ``ids[bounds[b]:bounds[b + 1]]``; both int64."""
 
     ids: Array
     bounds: Array
@@ -69,21 +64,18 @@ class Relabelling:
 
     def find(self, stack: Stack, known: Stack) -> Array:
         """int64: position of every id in its minibatch's list of `known` (distinct) ids, or -1."""
-        labels = np.empty(len(stack.ids), np.int64)
         if (kernels := host.module()) is not None:
+            labels = np.empty(len(stack.ids), np.int64)
             kernels.relabel_blocks(
                 stack.bounds, stack.ids, known.bounds, known.ids, self._table, labels, None, None
             )
             return labels
         keys, wanted = self._keys(known), self._keys(stack)
-        order = np.argsort(keys)
-        place = np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)
         if not len(keys):
-            labels[:] = -1
-            return labels
-        at = order[place]
-        labels[:] = np.where(keys[at] == wanted, at - known.bounds[stack.owners], -1)
-        return labels
+            return np.full(len(wanted), -1, np.int64)
+        order = np.argsort(keys)
+        at = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
+        return np.where(keys[at] == wanted, at - known.bounds[stack.owners], -1)
 
     def extend(self, stack: Stack, known: Stack) -> tuple[Array, Stack]:
         """Number all ids: those of `known` by their position, others after them in the order in which they
@@ -93,11 +85,7 @@ class Relabelling:
             int64 numbers, and the lists of `known` with what was added.
         """
         if (kernels := host.module()) is not None:
-            labels, added, bounds = (
-                np.empty_like(stack.ids),
-                np.empty_like(stack.ids),
-                np.empty_like(stack.bounds),
-            )
+            labels, added, bounds = map(np.empty_like, (stack.ids, stack.ids, stack.bounds))
             kernels.relabel_blocks(
                 stack.bounds, stack.ids, known.bounds, known.ids, self._table, labels, added, bounds
             )

@@ -1,16 +1,13 @@
-"""Distinct columns drawn from every row of a sparse matrix of weights: SAMPLE(P, b, s) of Algorithm 1
-(section 4.1.2).
+"""Distinct columns drawn from every row of a sparse matrix of weights: SAMPLE(P, b, s) (section 4.1.2).
 
 The scheme is *successive sampling*: one column after the other is drawn with probability proportional to its
-weight among the columns of the row not drawn yet. Each draw is inverse transform sampling: a binary search in
-the row's prefix sum. A column that was drawn already is rejected, which leaves the others' proportions as
-they are. Once what has been drawn makes up more than half of the prefix sum's total, the sum is made again
-without it, so at most every second draw is rejected however unequal the weights.
-Rows need no normalisation: the random number is multiplied by the row's total instead.
+weight among the columns of the row not drawn yet. A draw is a binary search in the row's prefix sum (inverse
+transform sampling). A column that was drawn already is rejected. Once the drawn weight is more than half of
+the prefix sum's total, the sum is made again without it, so that at most every second draw is rejected.
+Rows need no normalisation: the random number is multiplied by the row's total.
 
 The k-th number of a row is the k-th output of a SplitMix64 generator whose state starts as the row's key.
-``kernels/host/sample.c`` takes the same steps, so it finds the same columns, to the bit; so does
-``kernels/sample.cu``, which draws where keys and matrix are CuPy's.
+``kernels/host/sample.c`` and ``kernels/sample.cu`` (for CuPy's arrays) find the same columns, to the bit.
 """
 
 from __future__ import annotations
@@ -51,8 +48,7 @@ def sample_rows(P: Any, count: int, keys: Array) -> Any:
     Args:
         P: (m, n) sparse, of SciPy or CuPy; row i is a distribution up to a factor. Columns of weight 0 are
             never drawn.
-        keys: uint64 (m), of :func:`row_keys`; not the rows' positions, so that a row's sample does not depend
-            on where it stands; CuPy's if P is.
+        keys: uint64 (m), of :func:`row_keys`: samples don't depend on where rows stand. CuPy's if P is.
 
     Returns:
         (m, n) CSR, of SciPy or CuPy as P, with the drawn entries of P.
@@ -71,8 +67,8 @@ def sample_rows(P: Any, count: int, keys: Array) -> Any:
 
 
 def row_keys(keys: Array, vertices: Array) -> Array:
-    """uint64 (m) keys of the rows of m vertices, each under the key (uint64, m) of its (seed, epoch,
-    minibatch, layer).
+    """uint64 (m) keys of the rows of m vertices, under their keys (uint64, m) of (seed, epoch, minibatch,
+    layer).
     """
     return rng.splitmix64(rng.splitmix64(vertices.astype(np.uint64)) ^ keys)
 
@@ -112,7 +108,7 @@ def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Dr
         indptr: int64, of A; selected: int64 (m), rows of A; keys: uint64 (m).
 
     Time: O(count) per row that is longer than twice `count`; on a GPU O(count² / 32) per row that is longer
-        than `count`.
+    than `count`.
     """
     if _on_gpu(keys):
         return Draws(*cuda.sample_ones(indptr, selected, count, keys), None)
@@ -123,10 +119,8 @@ def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Dr
         return drawn._replace(positions=drawn.positions + np.repeat(first - bounds[:-1], drawn.counts))
     most = longest(lengths)
     count = min(count, most)
-    positions, counts = (
-        np.empty(int(np.minimum(lengths, count).sum()), np.int64),
-        np.empty(len(selected), np.int64),
-    )
+    positions = np.empty(int(np.minimum(lengths, count).sum()), np.int64)
+    counts = np.empty(len(selected), np.int64)
     scratch = np.zeros(most, np.uint8), np.empty(most)
     total = kernels.sample_selected_rows(
         indptr, int(indptr[-1]), selected, keys, *scratch, positions, counts, count=count
@@ -218,16 +212,15 @@ def inclusion(weights: Array, drawn: Draws, keys: Array) -> Array:
     """p (float64), one per drawn column, by which a sum over the columns is estimated without bias: Σ_drawn x
     / p.
 
-    Successive sampling has no closed form for the probability that a column is among the drawn ones, but it
-    is the order in which independent exponential clocks with the weights as rates ring (Efraimidis and
-    Spirakis, Inf. Process. Lett. 97, 2006). Given that order, the time between two rings is exponential with
-    the remaining weight as its rate; so the time τ at which the first column *not* drawn rings can be added
-    afterwards to what inverse transform sampling drew. A drawn column rings before the s-th other one with
-    probability p = 1 - exp(-w τ) given all other clocks, and on drawing it the s-th other one is that of τ:
-    so E[drawn / p] = 1 for every column (the rank conditioning of Cohen and Kaplan, PODC 2007), and E[drawn_u
-    drawn_v / (p_u p_v)] = 1 for u ≠ v, s ≥ 2. Where s p_v is small, p is about s w / Σw, so 1 / p is the 1 /
-    (s p_v) of Zou et al. (NeurIPS 2019), whose draws are with replacement; where a row has no more than s
-    columns, p is 1 and the sum exact. The variance is finite for s ≥ 2.
+    Successive sampling has no closed form for this probability. But it is the order in which independent
+    exponential clocks ring whose rates are the weights (Efraimidis and Spirakis, Inf. Process. Lett. 97,
+    2006), and the time between two rings is exponential with the remaining weight as its rate. So the time τ
+    at which the first column *not* drawn rings can be added afterwards. Given all other clocks, a drawn
+    column rings before the s-th other one with probability p = 1 - exp(-w τ), and where it is drawn that
+    one's time is τ: so E[drawn / p] = 1 for every column (rank conditioning: Cohen and Kaplan, PODC 2007),
+    and E[drawn_u drawn_v / (p_u p_v)] = 1 for u ≠ v, s ≥ 2. Where s p_v is small, p is about s w / Σw, so 1 /
+    p is the 1 / (s p_v) of Zou et al. (NeurIPS 2019), who draw with replacement; where a row has no more than
+    s columns, p is 1 and the sum exact. The variance is finite for s ≥ 2.
 
     Args:
         weights: float64, of the drawn columns; `drawn` with what remained; keys as given to :func:`draw`.

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.sampling.block import Layer, Sample, samples
-from distgnn.sampling.graph import Graph, selection
+from distgnn.sampling.block import Layer
+from distgnn.sampling.graph import Graph
 from distgnn.sampling.relabel import Stack, running
-from distgnn.sampling.rows import Draws, draw, draw_selected, row_keys
-from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, joined, stacked, step
-from distgnn.sampling.spgemm import Replicated
+from distgnn.sampling.rows import row_keys
+from distgnn.sampling.sampler import EXTRACT, Sampler, joined, step
 
 
 class GraphSage(Sampler):
@@ -32,63 +31,17 @@ class GraphSage(Sampler):
 
     rows_first = True
 
-    def __init__(
-        self,
-        graph: Graph,
-        fanout: Sequence[int],
-        *,
-        layers: int | None = None,
-        seed: int = 0,
-        rescale: bool = False,
-    ) -> None:
-        super().__init__(graph, fanout, layers=layers, seed=seed)
-        self.rescale = rescale
+    def __init__(self, graph: Graph, fanout: Sequence[int], *, rescale: bool = False, **options: Any) -> None:
+        super().__init__(graph, fanout, rescale=rescale, **options)
 
-    def sample(
-        self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
-    ) -> list[Sample]:
-        frontier, layers = stacked(batches), []
-        for hop, fanout in enumerate(self.fanout):  # Alg. 1: from the batch outwards
-            keys = self.keys(epoch, first, len(batches), hop)
-            layers.append(self._layer(frontier, fanout, row_keys(keys[frontier.owners], frontier.ids)))
-            frontier = layers[-1].cols
-        with step(EXTRACT):
-            return samples(layers)
-
-    def _layer(self, frontier: Stack, fanout: int, keys: np.ndarray) -> Layer:
-        counts, columns, values = self._neighbours(frontier.ids, fanout, keys)
+    def layer(self, frontier: Stack, size: int, keys: np.ndarray) -> Layer:
+        found, of_rows = [], row_keys(keys[frontier.owners], frontier.ids)
+        for counts, columns, values, degrees in self.graph.draw(frontier.ids, size, of_rows):
+            if self.rescale:
+                values *= np.repeat(degrees / np.maximum(counts, 1), counts).astype(values.dtype)
+            found.append((counts, columns, values))
+        counts, columns, values = joined(found, self.graph.dtype)
         with step(EXTRACT):  # Alg. 1: drop the empty columns of Q^l
             indptr = running(counts)
             labels, cols = self.labels.extend(Stack(columns, indptr[frontier.bounds]), frontier)
             return Layer(frontier, cols, indptr, labels, values)
-
-    def _neighbours(
-        self, vertices: np.ndarray, fanout: int, keys: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Number of sampled neighbours of every vertex, the neighbours (int64) and the values of A.
-
-        Rows of a replicated A are drawn from where they stand: ``Q A`` would copy them whole to take a few
-            entries of each.
-        """
-        if isinstance(self.graph, Replicated):
-            with step(DRAW):
-                G = self.graph
-                drawn = draw_selected(G.indptr, vertices, fanout, keys)
-                return self._taken(G.A, drawn, G.indptr[vertices + 1] - G.indptr[vertices])
-        found, top = [], 0
-        pieces = self.graph.pieces(selection(vertices, self.graph.n))
-        while True:
-            with step(PROBABILITY):  # Alg. 1: P = Q A; weights up to a factor, so 1 stands for 1 / degree
-                (first, last), P = next(pieces, ((top, top), None))
-            if P is None:
-                break
-            with step(DRAW):
-                drawn = draw(P.indptr, None, fanout, keys[first:last])
-                found.append(self._taken(P, drawn, np.diff(P.indptr)))
-        return joined(found, self.graph.dtype)
-
-    def _taken(self, P: Any, drawn: Draws, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        values = P.data[drawn.positions]
-        if self.rescale:
-            values *= np.repeat(degrees / np.maximum(drawn.counts, 1), drawn.counts).astype(values.dtype)
-        return drawn.counts, P.indices[drawn.positions].astype(np.int64), values

@@ -1,6 +1,4 @@
-"""The node sampler of GraphSAINT (Zeng et al., ICLR 2020): a minibatch is an induced subgraph, the same for
-all layers.
-"""
+"""The node sampler of GraphSAINT (Zeng et al., ICLR 2020): one induced subgraph for all layers."""
 
 from __future__ import annotations
 
@@ -11,51 +9,34 @@ import numpy as np
 
 from distgnn.sampling.block import Block, Layer, Sample
 from distgnn.sampling.graph import Graph
-from distgnn.sampling.layerwise import Chosen, LayerWise, choose, column_norms, repeated
-from distgnn.sampling.relabel import Stack
+from distgnn.sampling.layerwise import Chosen, FastGCN, choose, repeated
 from distgnn.sampling.sampler import EXTRACT, step
 
 
-class Saint(LayerWise):
-    """Draws vertices with probability proportional to Σ_u A[u, v]²; the subgraph is ``Q A Qᵀ`` with one
-    extraction matrix Q.
+class Saint(FastGCN):
+    """Draws vertices as FastGCN does, once for all layers; the subgraph is ``Q A Qᵀ`` with one extraction
+    matrix Q.
 
-    Rescaling (GraphSAINT section 3.2): entry (u, v) is divided by the inclusion of v, the diagonal is not,
-    since u is there when its row is; and the loss of u is divided by the inclusion of u. The expected value
-    of Σ_u loss weight_u (A H)_u over a sample is then that over the graph, for one layer and two or more
-    vertices, but for vertices that nobody gathers from, not even themselves: these are never drawn, so their
-    loss is left out.
+    Rescaling (GraphSAINT section 3.2): entry (u, v) is divided by the inclusion of v, but not the diagonal,
+    as u is there when its row is; the loss of u is divided by the inclusion of u. The expected value of
+    Σ_u loss weight_u (A H)_u over a sample is then that over the graph, for one layer and two or more
+    vertices. Vertices that no vertex gathers from are never drawn, so their loss is left out.
 
     Args:
         size: vertices of the subgraph.
-        training: int64 ids of the vertices whose loss counts: the batch of a sample is those of them that
-            were drawn, and may be empty. None: all.
+        training: int64 ids of the vertices whose loss counts, None for all. The batch of a sample is those of
+            them that were drawn, and may be empty.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        size: int,
-        layers: int,
-        *,
-        seed: int = 0,
-        rescale: bool = True,
-        training: Any = None,
-    ) -> None:
-        super().__init__(graph, [size] * layers, layers=layers, seed=seed, rescale=rescale)
-        self.importance = column_norms(graph)
+    def __init__(self, graph: Graph, size: int, layers: int, *, training: Any = None, **options: Any) -> None:
+        super().__init__(graph, [size] * layers, layers=layers, **options)
         self.counts = np.ones(graph.n, bool) if training is None else np.isin(np.arange(graph.n), training)
         self.population = int(self.counts[self.importance.indices].sum())
-
-    def distributions(self, frontier: Stack) -> Any:
-        return repeated(self.importance, len(frontier.bounds) - 1)
 
     def sample(
         self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
     ) -> list[Sample]:
-        """One sample per batch, of which only the number matters: the batch is what the subgraph has of the
-        training vertices.
-        """
+        """One sample per batch, of which only the number counts: a sample has a batch of its own."""
         rows = repeated(self.importance, len(batches))
         chosen = choose(rows, self.fanout[0], self.keys(epoch, first, len(batches), 0), self.rescale)
         layer = self.extract(chosen.vertices, chosen)

@@ -1,17 +1,18 @@
-"""What all samplers share: keys, the interface, and the numbers on the command line."""
+"""What all samplers share: keys and the interface."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from distgnn import rng
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.ledger import timed
-from distgnn.sampling.block import Sample
+from distgnn.sampling.block import Layer, Sample, samples
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.relabel import Relabelling, Stack
 
@@ -28,23 +29,28 @@ class Sampler(ABC):
         graph: row i holds the weights with which vertex i gathers from its neighbours.
         fanout: how many per layer, that of the layer next to the batch first.
         seed: of everything that is drawn.
+        rescale: whether values are corrected so that estimates are unbiased; how is the sampler's affair.
 
     Raises:
-        UserError: no number per layer, or one below 1, in the words of ``--fanout``.
+        ArgumentError: no number per layer, or one below 1.
     """
 
     rows_first = False
 
     def __init__(
-        self, graph: Graph, fanout: Sequence[int], *, layers: int | None = None, seed: int = 0
-    ) -> None:
+        self, graph: Graph, fanout: Sequence[int], *, layers: int | None = None, seed: int = 0,
+        rescale: bool = True,
+    ) -> None:  # fmt: skip
         if graph.shape[0] != graph.shape[1]:
             raise ValueError(f"a graph has as many rows as columns, got {graph.shape}")
-        self.graph, self.seed = graph, seed
+        self.graph, self.seed, self.rescale = graph, seed, rescale
         self.fanout = check_fanout(fanout, len(fanout) if layers is None else layers)
         self.labels = Relabelling(graph.n)
 
     @abstractmethod
+    def layer(self, frontier: Stack, size: int, keys: np.ndarray) -> Layer:
+        """The blocks with these rows; `size` is this layer's fanout, `keys` are those of the minibatches."""
+
     def sample(
         self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
     ) -> list[Sample]:
@@ -56,6 +62,12 @@ class Sampler(ABC):
                 number of each. A minibatch with the same number and ids has the same sample, whatever else is
                 in the bulk.
         """
+        frontier, layers = Stack.of([np.asarray(batch, np.int64) for batch in batches]), []
+        for hop, size in enumerate(self.fanout):  # Alg. 1: from the batch outwards
+            layers.append(self.layer(frontier, size, self.keys(epoch, first, len(batches), hop)))
+            frontier = layers[-1].cols
+        with step(EXTRACT):
+            return samples(layers)
 
     def keys(self, epoch: int, first: int | Sequence[int], count: int, layer: int) -> np.ndarray:
         """uint64 (count): keys of the minibatches first, first + 1, ..., or of those that are listed."""
@@ -69,19 +81,14 @@ class Sampler(ABC):
 
 
 def check_fanout(fanout: Sequence[int], layers: int) -> tuple[int, ...]:
-    """The numbers, if there is one per layer and each is positive; UserError names ``--fanout``."""
+    """The numbers, if there is one per layer and each is positive; else ArgumentError."""
     shown = ",".join(map(str, fanout))
     if len(fanout) != layers or layers < 1:
-        raise UserError(
-            f"--fanout {shown}: has {len(fanout)} numbers for {layers} layers; expected one per layer"
-        )
+        problem = f"has {len(fanout)} numbers for {layers} layers; expected one per layer"
+        raise ArgumentError("fanout", shown, problem)
     if min(fanout) < 1:
-        raise UserError(f"--fanout {shown}: expected whole numbers of at least 1")
+        raise ArgumentError("fanout", shown, "expected whole numbers of at least 1")
     return tuple(int(one) for one in fanout)
-
-
-def stacked(batches: Sequence[Any]) -> Stack:
-    return Stack.of([np.asarray(batch, np.int64) for batch in batches])
 
 
 def joined(pieces: Sequence[tuple[np.ndarray, ...]], dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -91,6 +98,6 @@ def joined(pieces: Sequence[tuple[np.ndarray, ...]], dtype: Any) -> tuple[np.nda
     return counts, columns, values
 
 
-def step(name: str) -> Any:
+def step(name: str) -> AbstractContextManager[None]:
     """Time one of the three steps of Algorithm 1, where a ledger asks for it."""
     return timed("sampling", name)

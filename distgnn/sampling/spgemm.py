@@ -104,6 +104,8 @@ class Partitioned(Graph):
         ValueError: not the same matrix on all ranks, or a vector that does not cut its rows.
     """
 
+    collective = True
+
     def __init__(
         self, grid: Grid, A: Any, parts: np.ndarray | None = None, entries: int | None = None
     ) -> None:

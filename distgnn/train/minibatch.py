@@ -17,19 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.arrays import backend
 from distgnn.comm.grid import Grid
 from distgnn.nn.gcn import GCN
-from distgnn.nn.loss import Targets
+from distgnn.nn.layers import LayerGraph
+from distgnn.nn.loss import LossRows, Targets
 from distgnn.nn.optim import Optimizer
-from distgnn.nn.sage import SageMean
 from distgnn.operators.dense import DistDense
-from distgnn.sampling.block import Sample
+from distgnn.operators.one_rank import Alone, OneRank
+from distgnn.sampling.block import Block, Sample
 from distgnn.sampling.fetch import Features
 from distgnn.sampling.sampler import Sampler
-from distgnn.sampling.spgemm import Partitioned
-from distgnn.train.convolution import sampled
-from distgnn.train.full_graph import is_due, measured
+from distgnn.train.full_graph import Record, run_epochs, update
 from distgnn.train.minibatches import Minibatches
 from distgnn.train.schedule import Turn, bulks, turns
 
@@ -63,44 +61,35 @@ class MinibatchTraining:
         self, model: GCN, X: DistDense, targets: Targets, sampler: Sampler, batch_size: int, per_update: int,
         bulk: int = 1, seed: int = 0,
     ) -> None:  # fmt: skip
-        if isinstance(model, SageMean) and not sampler.rows_first:
+        if model.means and not sampler.rows_first:
+            kinds = type(model).__name__, type(sampler).__name__
             raise ValueError(
-                f"SageMean needs every vertex's own features first, where {type(sampler).__name__} has others"
+                f"{kinds[0]} needs every vertex's own features first, where {kinds[1]} has others"
             )
-        self.model, self.X, self.targets, self.sampler = model, X, targets, sampler
+        self.model, self.X, self.targets, self.sampler, self.bulk = model, X, targets, sampler, bulk
         self.grid: Grid = model.grid
         nodes, self.labels = training_nodes(targets)
         self.minibatches = Minibatches(nodes, batch_size, seed)
         self.turns = turns(len(self.minibatches), per_update, self.grid.size)
-        self.bulk = bulk
-        self.features = Features(X)
-        self.layers = [sampled(layer) for layer in model.layers]
+        self.features, self.alone = Features(X), Alone(self.grid)
         rows = self.grid.world.gather_objects(self.grid.coords.get("rows", 0))
-        self.row_mates = [rank for rank, row in enumerate(rows) if row == rows[self.grid.rank]]
+        row_mates = [rank for rank, row in enumerate(rows) if row == rows[self.grid.rank]]
+        self.together = row_mates if sampler.graph.collective else [self.grid.rank]
         self.seconds = dict.fromkeys(STEPS, 0.0)
 
     def train(
-        self,
-        optimizer: Optimizer,
-        epochs: int,
-        *,
-        first_epoch: int = 1,
-        eval_every: int = 1,
+        self, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1, eval_every: int = 1,
         timing: bool = False,
-    ) -> Iterator[dict[str, Any]]:
-        """As :func:`distgnn.gcn.training.train`; `steps` of a record are this rank's seconds of the epoch in
+    ) -> Iterator[Record]:  # fmt: skip
+        """As :func:`distgnn.train.train`; `steps` of a record are this rank's seconds of the epoch in
         `STEPS`, waiting for other ranks included. The loss is the mean over the epoch's minibatches, each
         with the weights that it was trained with.
         """
-        for epoch in range(first_epoch, epochs + 1):
-            evaluate = (
-                partial(self.model.evaluate, self.X, self.targets, False)
-                if is_due(epoch, epochs, eval_every)
-                else None
-            )
-            yield measured(epoch, partial(self._epoch, epoch, optimizer), evaluate, self.grid, timing)
+        step = partial(self._epoch, optimizer)
+        evaluate = partial(self.model.evaluate, self.X, self.targets, False)
+        return run_epochs(self.model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
 
-    def _epoch(self, epoch: int, optimizer: Optimizer) -> dict[str, Any]:
+    def _epoch(self, optimizer: Optimizer, epoch: int, _: bool) -> Record:
         self.seconds = dict.fromkeys(STEPS, 0.0)
         losses, sums, batches = np.zeros(2), Sums(self.model), self.minibatches.epoch(epoch)
         for bulk in bulks(self.turns, self.bulk):
@@ -122,37 +111,37 @@ class MinibatchTraining:
         """This rank's minibatch of every turn. A process row that has a partitioned graph samples those of
         its ranks together.
         """
-        together = self.row_mates if isinstance(self.sampler.graph, Partitioned) else [self.grid.rank]
         wanted = [
-            (rank, number) for turn in bulk for rank in together if (number := turn.numbers[rank]) is not None
+            number for turn in bulk for rank in self.together if (number := turn.numbers[rank]) is not None
         ]
-        numbers = [number for _, number in wanted]
-        drawn = self.sampler.sample([batches[number] for number in numbers], epoch=epoch, first=numbers)
-        own = {
-            number: sample
-            for (rank, number), sample in zip(wanted, drawn, strict=True)
-            if rank == self.grid.rank
-        }
-        return [None if (number := turn.numbers[self.grid.rank]) is None else own[number] for turn in bulk]
+        drawn = self.sampler.sample([batches[number] for number in wanted], epoch=epoch, first=wanted)
+        samples: dict[int | None, Sample] = dict(zip(wanted, drawn, strict=True))
+        return [samples.get(turn.numbers[self.grid.rank]) for turn in bulk]
 
     def _propagate(self, sample: Sample, H: Array, step: int, sums: Sums) -> None:
         """Forward, loss and backward of a minibatch, added to `sums`."""
-        counts = sample.loss_weights
-        sums.nodes += len(sample.batch) if counts is None else sample.population
+        weights, on = sample.loss_weights, self.grid.backend
+        sums.nodes += len(sample.batch) if weights is None else sample.population
         if not len(sample.batch):
             self.grid.workspace.give_back(H)
             return
-        for layer, block in zip(self.layers, sample.blocks, strict=True):
-            H = layer.forward(block, H, step)
-        on = self.grid.backend
-        labels = on.asarray(self.labels[np.searchsorted(self.minibatches.training, sample.batch)])
-        loss, G = cross_entropy(H, labels, None if counts is None else on.asarray(counts.astype(H.dtype)))
+        labels = self.labels[np.searchsorted(self.minibatches.training, sample.batch)]
+        if weights is not None:
+            weights = on.asarray(weights.astype(H.dtype))
+        targets = LossRows(on.xp.arange(len(labels)), on.asarray(labels), weights=weights)
+        graphs = [self._graph(block) for block in sample.blocks]
+        X = DistDense(H, self.alone.whole, H.shape)
+        loss, gradients = self.model.minibatch_gradients(graphs, X, targets, step)
         sums.loss += loss
-        for layer in reversed(self.layers):
-            dW, db, G = layer.backward(G)
-            sums.gradients[layer.layer.W] += dW
-            if layer.layer.b is not None:
-                sums.gradients[layer.layer.b] += db
+        for total, gradient in zip(sums.gradients, gradients, strict=True):
+            total += gradient
+
+    def _graph(self, block: Block) -> LayerGraph:
+        """The block as an operator: with the values that the sampler gave it, or those that make means."""
+        dtype = self.model.A.dtype
+        values = block.means(dtype) if self.model.means else block.data
+        A = OneRank(self.alone, block.shape, values, block.indices, block.indptr, dtype)
+        return LayerGraph(A, block.cols)
 
     def _update(self, sums: Sums, optimizer: Optimizer) -> np.ndarray:
         """A step with the average gradient; returns (sum of losses, nodes that it is over). Collective."""
@@ -160,7 +149,7 @@ class MinibatchTraining:
         total = self.grid.backend.to_host(sums.values[-2:]).astype(np.float64)
         if total[1]:
             sums.values[:-2] /= sums.nodes
-            optimizer.step(self.model.parameters, list(sums.gradients.values()))
+            update(optimizer, self.model.parameters, sums.gradients)
         sums.values[...] = 0
         return total
 
@@ -177,47 +166,26 @@ class Sums:
     for one all-reduce.
 
     Attributes:
-        values: 1-D, all of them, zeros at first. The others are views: loss and nodes, 0-D; gradients, by the
-            matrices of the parameters, in their order and in the shapes of their blocks.
+        values: 1-D, all of them, zeros at first. The others are views: loss and nodes, 0-D; gradients, in the
+            order of the parameters and the shapes of their blocks.
     """
 
     def __init__(self, model: GCN) -> None:
-        blocks = [parameter.block for parameter in model.parameters]
-        ends = np.cumsum([0, *(block.size for block in blocks)]).tolist()
+        shapes = [parameter.block.shape for parameter in model.parameters]
+        ends = np.cumsum([0, *(rows * columns for rows, columns in shapes)]).tolist()
         self.values = model.grid.backend.zeros((ends[-1] + 2,), model.A.dtype)
-        self.gradients = {
-            parameter.matrix: self.values[first:last].reshape(block.shape)
-            for parameter, block, (first, last) in zip(model.parameters, blocks, pairwise(ends), strict=True)
-        }
+        self.gradients = [
+            self.values[first:last].reshape(shape)
+            for shape, (first, last) in zip(shapes, pairwise(ends), strict=True)
+        ]
         self.loss, self.nodes = self.values[-2:-1].reshape(()), self.values[-1:].reshape(())
 
 
 def training_nodes(targets: Targets) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (int64, ascending) and labels of all training nodes of the graph, on every rank. Collective."""
+    """Positions (int64, ascending) and labels of all training nodes of the graph. Collective."""
     grid, first = targets.layout.grid, targets.layout.row_range[0]
     to_host = grid.backend.to_host
     own = to_host(targets.train_rows).astype(np.int64) + first, to_host(targets.train_labels)
     everybody = grid.along(*targets.layout.row_axes).gather_objects(own)
     nodes, labels = (np.concatenate(arrays) for arrays in zip(*everybody, strict=True))
     return nodes, labels
-
-
-def cross_entropy(Z: Array, labels: Array, weights: Array | None) -> tuple[float, Array]:
-    """Sum over the rows of their cross-entropy, each times its weight, and the gradient by Z, in memory of Z.
-
-    Args:
-        Z: (m, classes) logits; labels: int64 (m); weights: (m), or None for ones.
-    """
-    xp = backend.module(Z)
-    own = xp.arange(len(Z)), labels
-    Z -= Z.max(axis=1, keepdims=True)
-    true_logits = Z[own].astype(np.float64)
-    xp.exp(Z, out=Z)
-    sums = Z.sum(axis=1)
-    losses = xp.log(sums.astype(np.float64)) - true_logits
-    Z /= sums[:, None]
-    Z[own] -= 1
-    if weights is not None:
-        losses *= weights
-        Z *= weights[:, None]
-    return float(losses.sum()), Z

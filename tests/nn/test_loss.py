@@ -7,7 +7,7 @@ import pytest
 
 import distgnn as dg
 from distgnn.layout import Cut, Layout
-from distgnn.nn.loss import Targets, accuracies, softmax_cross_entropy
+from distgnn.nn.loss import LossRows, Targets, accuracies, softmax_cross_entropy
 from distgnn.nn.reference import accuracy, labelled
 from distgnn.nn.reference import softmax_cross_entropy as serial_loss
 
@@ -23,7 +23,8 @@ def problem(classes=CLASSES, seed=0):
 
 
 def layouts(comm, backend):
-    """Rows over one axis, classes over another, copies over a third, in all sizes that there are ranks for."""
+    """Rows over one axis, classes over another, copies over a third, in all sizes that there are ranks for.
+    """
     P = comm.Get_size()
     for rows, cols in {(1, 1), (P, 1), (1, P), (P // 2, 2), (2, P // 4)}:
         if rows * cols and P % (rows * cols) == 0:
@@ -57,7 +58,8 @@ def test_loss_and_gradient_are_the_serial_ones(comm, backend, classes):
 
 @pytest.mark.ranks(1, 4)
 def test_logits_and_labels_are_not_changed(comm, backend):
-    """A loss computed in place was right on one rank and wrong from the second epoch where classes were cut."""
+    """A loss computed in place was right on one rank and wrong from the second epoch where classes were cut.
+    """
     Z, labels, split = problem()
     for layout in layouts(comm, backend):
         logits, targets = place(layout, Z, labels, split)
@@ -152,3 +154,33 @@ def test_wrong_targets_raise_on_every_rank(comm, backend):
         Targets(layout, CLASSES, labels, split + np.uint8(3 * (rank == P - 1)) + 1)
     with pytest.raises((ValueError, RuntimeError), match="given for"):
         Targets(layout, CLASSES, labels[: len(labels) - (rank == P - 1)], split)
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_weighted_sum_over_some_rows_against_finite_differences(comm, passes, backend, weighted):
+    """As a minibatch has it, here over all layouts: classes and rows cut, rows without loss."""
+    r = np.random.default_rng(0)
+    Z, chosen = r.standard_normal((N, 4)), np.sort(r.permutation(N)[:9])
+    labels, weights = r.integers(0, 4, N), r.uniform(0.5, 2, N) if weighted else np.ones(N)
+
+    def expected(logits):
+        sums = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(N), labels]
+        return (weights * sums)[chosen].sum() / 2
+
+    numeric = np.zeros_like(Z)
+    for place in np.ndindex(Z.shape):
+        nudged = Z.copy()
+        nudged[place] += 1e-6
+        numeric[place] = (expected(nudged) - expected(Z)) / 1e-6
+    for layout in layouts(comm, backend):
+        first, last = layout.ranges(Z.shape)[0]
+        rows = chosen[(chosen >= first) & (chosen < last)]
+        mine = backend.asarray(weights[rows]) if weighted else None
+        targets = LossRows(backend.asarray(rows - first), backend.asarray(labels[rows]), 2, mine)
+        for overwrite in (False, True):
+            loss, G = softmax_cross_entropy(dg.scatter(Z, layout), targets, overwrite)
+            assert loss == pytest.approx(expected(Z), rel=1e-12)
+            whole = dg.gather(G)
+            if comm.Get_rank() == 0:
+                np.testing.assert_allclose(whole, numeric, atol=1e-5)

@@ -14,7 +14,17 @@ import scipy.sparse as sp
 from distgnn import UserError
 from distgnn.gallery import awkward_shapes
 from distgnn.local import host
-from distgnn.sampling import FastGCN, GraphSage, Ladies, Replicated, Saint, Sample, Sampler, layerwise
+from distgnn.sampling import (
+    FastGCN,
+    GraphSage,
+    Ladies,
+    Partitioned,
+    Replicated,
+    Saint,
+    Sample,
+    Sampler,
+    layerwise,
+)
 from sampling.exact import LEVEL, assert_mean, p_value, p_value_inclusion, subset_probabilities
 
 DRAWS = 20_000
@@ -209,6 +219,8 @@ class Cut:
     def pieces(self, Q: sp.csr_array) -> Iterator[tuple[tuple[int, int], sp.csr_array]]:
         yield (0, Q.shape[0]), self.multiply(Q)
 
+    draw = Partitioned.draw
+
     def map(self, function: Callable[[Any], Any]) -> Cut:
         mapped = sp.csr_array((function(self.A.data), self.A.indices, self.A.indptr), shape=self.A.shape)
         return Cut(mapped, self.last_first)
@@ -355,9 +367,9 @@ def test_the_sum_over_a_saint_subgraph_is_unbiased() -> None:
 @pytest.mark.parametrize(
     ("fanout", "layers", "message"),
     [
-        ([15, 10], 3, "--fanout 15,10: has 2 numbers for 3 layers; expected one per layer"),
-        ([], 0, "--fanout : has 0 numbers for 0 layers"),
-        ([15, 0], 2, "--fanout 15,0: expected whole numbers of at least 1"),
+        ([15, 10], 3, "fanout=15,10: has 2 numbers for 3 layers; expected one per layer"),
+        ([], 0, "fanout=: has 0 numbers for 0 layers"),
+        ([15, 0], 2, "fanout=15,0: expected whole numbers of at least 1"),
     ],
 )
 def test_bad_fanout(fanout: list[int], layers: int, message: str) -> None:
@@ -367,7 +379,7 @@ def test_bad_fanout(fanout: list[int], layers: int, message: str) -> None:
 
 
 def test_other_bad_input() -> None:
-    with pytest.raises(UserError, match="--importance degree: expected zou or counts"):
+    with pytest.raises(UserError, match="importance=degree: expected zou or counts"):
         Ladies(Replicated(sp.eye_array(3)), [2], importance="degree")
     with pytest.raises(ValueError, match="as many rows as columns"):
         GraphSage(Replicated(sp.csr_array((2, 3))), [2])

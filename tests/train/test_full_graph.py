@@ -104,7 +104,7 @@ def test_double_permutation_changes_nothing(comm, backend, layers, train_feature
         grid = make_grid(comm, "3d", sizes, backend=backend)
         operator = dg.distribute(even, grid, "3d", odd=MatrixSource(odd))
         model = dg.nn.GCN(operator, [PROBLEM.width, *hidden, PROBLEM.classes], nodes=sides, **how)
-        assert len({id(layer.A.A) for layer in model.layers}) == min(6, layers)
+        assert len({id(graph.A.A) for graph in model.graphs}) == min(6, layers)
         first, last = model.output_layout.row_range
         targets = model.targets(PROBLEM.labels[out][first:last], PROBLEM.split[out][first:last])
         X = dg.scatter(PROBLEM.X[P_c], model.input_layout)
@@ -163,7 +163,8 @@ def test_phases_add_up_and_timing_changes_nothing(comm, backend):
         losses.append([r["loss"] for r in records])
         for record in records:
             phases = record["phases"]
-            assert set(phases) == {"spmm", "gemm", "comm", "other"}
+            of_their_own = {"activation", "loss", "optimizer"} if timing else set()
+            assert set(phases) == {"spmm", "gemm", "comm", "other"} | of_their_own
             assert sum(phases.values()) == pytest.approx(record["seconds"])
             assert (phases["spmm"] > 0) == timing
     assert losses[0] == losses[1]
@@ -176,9 +177,8 @@ def test_no_second_is_counted_twice(comm, name, backend):
     for grid in each_grid(comm, name, backend):
         model, X, targets = PROBLEM.model(grid, name, dropout=0.3)
         for record in train(model, X, targets, make("adam", 0.1), 3, timing=True, eval_every=0):
-            assert sum(record["phases"][phase] for phase in ("spmm", "gemm", "comm")) <= record["seconds"] * (
-                1 + 1e-9
-            )
+            told = sum(seconds for phase, seconds in record["phases"].items() if phase != "other")
+            assert told <= record["seconds"] * (1 + 1e-9)
 
 
 @pytest.mark.ranks(1, 3)

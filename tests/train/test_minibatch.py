@@ -17,7 +17,7 @@ from distgnn.nn.reference import GCNReference
 from distgnn.operators import grids, make_grid
 from distgnn.sampling import FastGCN, GraphSage, Ladies, Partitioned, Replicated, Saint
 from distgnn.train import Minibatches, MinibatchTraining, train
-from distgnn.train.minibatch import STEPS, cross_entropy
+from distgnn.train.minibatch import STEPS
 
 N, WIDTH, CLASSES = 41, 6, 3
 SAMPLERS = ("sage", "sage-mean", "ladies", "fastgcn", "saint")
@@ -64,7 +64,8 @@ def make_sampler(grid: dg.Grid, name: str, partitioned: bool, sizes: list[int]) 
 def test_samples_of_everything_give_full_graph_training(
     comm: MPI.Intracomm, name: str, partitioned: bool, backend: Any
 ) -> None:
-    """One minibatch of all training nodes and all their neighbours: the same losses, with dropout and biases."""
+    """One minibatch of all training nodes and all their neighbours: the same losses, with dropout and biases.
+    """
     grid = make_grid(comm, "1.5d", backend=backend)
     options = {"dropout": 0.3, "bias": True, "seed": 4}
     model, features, targets = network(grid, name, **options)
@@ -169,14 +170,29 @@ def test_losses_of_saint_leave_out_whom_nobody_gathers_from() -> None:
     assert Saint(Replicated(A), 3, 1, rescale=False).sample([np.array([1])])[0].population is None
 
 
-def test_cross_entropy_against_finite_differences() -> None:
-    r = np.random.default_rng(0)
-    Z, labels, weights = r.standard_normal((5, 4)), r.integers(0, 4, 5), r.uniform(0.5, 2, 5)
-    for w in (None, weights):
-        loss, G = cross_entropy(Z.copy(), labels, w)
-        numeric = np.zeros_like(Z)
-        for place in np.ndindex(Z.shape):
-            nudged = Z.copy()
-            nudged[place] += 1e-6
-            numeric[place] = (cross_entropy(nudged, labels, w)[0] - loss) / 1e-6
-        np.testing.assert_allclose(G, numeric, atol=1e-5)
+@pytest.mark.ranks(1, 2)
+def test_minibatches_leave_the_kept_aggregate_alone(comm: MPI.Intracomm, backend: Any) -> None:
+    """Evaluation multiplies A by the features once; blocks of minibatches are never kept."""
+    grid = make_grid(comm, "1.5d", backend=backend)
+    model, features, targets = network(grid, "sage-mean")
+    sampler = make_sampler(grid, "sage-mean", False, [3, 3])
+    epochs = MinibatchTraining(model, features, targets, sampler, 4, 2).train(Adam(0.05), 3)
+    next(epochs)
+    kept = model.layers[0].aggregate
+    assert kept is not None and kept[1] is features
+    list(epochs)
+    assert model.layers[0].aggregate is kept
+    grid.free()
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("name", ["sage-mean", "saint"])
+def test_minibatches_give_back_all_that_they_borrow(comm: MPI.Intracomm, name: str, backend: Any) -> None:
+    """And layer 0 drops in the memory that features were fetched into: epochs ask for no more than the first.
+    """
+    grid = make_grid(comm, "1.5d", backend=backend)
+    model, features, targets = network(grid, name, dropout=0.3, bias=True)
+    sampler = make_sampler(grid, name, False, [4, 3])
+    for _ in MinibatchTraining(model, features, targets, sampler, 4, 2).train(Adam(0.05), 3):
+        assert not grid.workspace._lent
+    grid.free()

@@ -38,7 +38,7 @@ def test_log_has_the_format(comm, shared_tmp_path):
     assert [e["epoch"] for e in epochs] == [1, 2, 3]
     for e in epochs:
         assert {"loss", "train_acc", "val_acc", "test_acc", "seconds"} <= set(e)
-        assert set(e["phases"]) == {"spmm", "gemm", "comm", "other"}
+        assert set(e["phases"]) == {"spmm", "gemm", "activation", "loss", "optimizer", "comm", "other"}
         assert e["phases"]["spmm"] > 0
     assert end["epoch_seconds_median"] == np.median([e["seconds"] for e in epochs])
     for name in ("words", "bytes", "messages", "peak_bytes"):

@@ -1,0 +1,85 @@
+"""A matrix that one rank has all of, as an operator: the sampled block of a minibatch."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from distgnn import local
+from distgnn.arrays.csr import CSR, Shape
+from distgnn.comm.grid import Grid
+from distgnn.layout import Axes, Cut, Layout
+from distgnn.operators.dense import DistDense
+from distgnn.operators.operator import DistSparse
+from distgnn.operators.weights import ReplicatedWeights
+
+
+class Alone(Axes):
+    """This rank as a grid of its own, with the backend and the workspace of the grid that it belongs to.
+
+    Attributes:
+        whole: the layout of matrices on it; weights: the dense products with them.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        super().__init__({}, 0)
+        self.backend, self.workspace, self.overlap = grid.backend, grid.workspace, False
+        self.along = lambda *axes: grid.along()
+        self.whole = Layout(self, Cut(), Cut())
+        self.weights = ReplicatedWeights(self.whole)
+
+
+class OneRank(DistSparse):
+    """A CSR matrix, m x n, multiplied by whole matrices (n, f) on the rank that has it, without the others.
+
+    Args:
+        alone: the grid of this rank.
+        shape: (m, n). data, indices, indptr: on the host, copied to the device of the grid; the columns of a
+            row in any order. dtype: of the values there.
+    """
+
+    name, axes = "one rank", ()
+
+    def __init__(
+        self,
+        alone: Alone,
+        shape: Shape,
+        data: np.ndarray,
+        indices: np.ndarray,
+        indptr: np.ndarray,
+        dtype: Any,
+    ) -> None:
+        self.grid: Any = alone
+        self.shape, self.dtype, self.symmetric = shape, np.dtype(dtype), False
+        self.input_layout = self.output_layout = alone.whole
+        self.weights = alone.weights
+        self.A = CSR.empty(shape, len(data), self.dtype, alone.backend)
+        for source, target in ((data, self.A.data), (indices, self.A.indices), (indptr, self.A.indptr)):
+            alone.backend.copy_in(np.ascontiguousarray(source, target.dtype), target)
+
+    @staticmethod
+    def grids(ranks: int) -> list[dict[str, int]]:
+        return [{}] if ranks == 1 else []
+
+    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
+        T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
+        self._multiply(H, T)
+        return T
+
+    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
+        F = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
+        self._multiply_adjoint(G, F)
+        return F
+
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
+        local.spmm(self.A, H.block, T.block)
+
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        local.spmm(self.At, G.block, F.block)
+
+    @cached_property
+    def At(self) -> CSR:
+        """The transposed matrix, made when it is first asked for."""
+        return self.A.transposed(self.grid.backend)

@@ -1,0 +1,36 @@
+"""The operator of one rank: rectangular, columns in any order, products without the other ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import distgnn as dg
+from distgnn.operators.dense import DistDense
+from distgnn.operators.one_rank import Alone, OneRank
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("shape", [(5, 9), (4, 4), (0, 3), (3, 0)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_and_adjoint(comm: Any, backend: Any, shape: tuple[int, int], dtype: Any) -> None:
+    """Every rank has a matrix of its own, and none waits for another."""
+    r = np.random.default_rng(comm.Get_rank())
+    A = sp.csr_array(np.where(r.random(shape) < 0.5, r.standard_normal(shape), 0))
+    flipped = np.concatenate(
+        [np.arange(*row)[::-1] for row in zip(A.indptr, A.indptr[1:], strict=False)] or [[]]
+    )
+    flipped = flipped.astype(int)
+    alone = Alone(dg.Grid(comm, backend=backend))
+    operator = OneRank(alone, shape, A.data[flipped], A.indices[flipped].astype(np.int64), A.indptr, dtype)
+    H, G = r.standard_normal((shape[1], 3)).astype(dtype), r.standard_normal((shape[0], 3)).astype(dtype)
+    placed = [DistDense(backend.asarray(X), alone.whole, X.shape) for X in (H, G)]
+    with dg.Ledger() as ledger:
+        Z, back = operator @ placed[0], operator.T @ placed[1]
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(backend.to_host(Z.block), A @ H, **close)
+    np.testing.assert_allclose(backend.to_host(back.block), A.T @ G, **close)
+    assert operator.T.T is operator and ledger.words == 0
