@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 
 log = logging.getLogger(__name__)
 
@@ -179,11 +179,10 @@ def get(name: str | None = None) -> Backend:
     """
     name = name or os.environ.get("DISTGNN_BACKEND", "auto")
     if name not in ("auto", "numpy", "cupy"):
-        raise UserError(f"--backend {name}: no such backend; choose auto, numpy or cupy")
+        raise ArgumentError("backend", name, "no such backend; choose auto, numpy or cupy")
     if name == "cupy" and not _has_gpu():
-        raise UserError(
-            "--backend cupy: CuPy or a GPU is missing here; install the extra cuda12 or cuda13, or use numpy"
-        )
+        problem = "CuPy or a GPU is missing here; install the extra cuda12 or cuda13, or use numpy"
+        raise ArgumentError("backend", name, problem)
     return _make("cupy" if name != "numpy" and _has_gpu() else "numpy")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
 from distgnn.nn.layers import AGGREGATE, ORDERS, TRANSFORM, GraphConvolution, associative
 from distgnn.nn.loss import Targets, accuracies, softmax_cross_entropy
@@ -77,10 +77,8 @@ class GCN:
             options = (seed, self.dropout, bias, on_device, product_order, keep_aggregate)
             self.layers.append(self._layer(operator, index, shape, *options))
         if product_order == TRANSFORM and not all(associative(operator) for operator in operators):
-            raise UserError(
-                f"--product-order {TRANSFORM}: algorithm {A.name} cuts the input of a product unlike its output, so it "
-                f"can only do {AGGREGATE}"
-            )
+            problem = f"algorithm {A.name} cuts the input of a product unlike its output, so it can only do {AGGREGATE}"
+            raise ArgumentError("product_order", TRANSFORM, problem)
         for index, (layer, above) in enumerate(pairwise(self.layers)):
             shape = (A.shape[0], widths[index + 1])
             if not layer.A.weights.output_layout.same(above.A.input_layout, shape):

@@ -14,7 +14,7 @@ from typing import Any
 
 from distgnn import rng
 from distgnn.arrays import backend
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.local import cuda, host
 from distgnn.nn.dispatch import compiled, on_gpu
 from distgnn.operators.dense import DistDense
@@ -176,16 +176,16 @@ def make(name: str, lr: float = 0.01, weight_decay: Decay = 0.0, momentum: float
         UserError: no such optimiser, or a number out of range.
     """
     if name not in OPTIMIZERS:
-        raise UserError(f"--optimizer {name}: no such optimiser; choose one of {', '.join(OPTIMIZERS)}")
+        raise ArgumentError("optimizer", name, f"no such optimiser; choose one of {', '.join(OPTIMIZERS)}")
     if not (math.isfinite(lr) and lr > 0):
-        raise UserError(f"--lr {lr}: the step size must be a positive number")
+        raise ArgumentError("lr", lr, "the step size must be a positive number")
     if not 0 <= momentum < 1:
-        raise UserError(f"--momentum {momentum}: must be in [0, 1)")
+        raise ArgumentError("momentum", momentum, "must be in [0, 1)")
     if momentum and name != "sgd":
-        raise UserError(f"--momentum {momentum}: only --optimizer sgd has a momentum")
+        raise ArgumentError("momentum", momentum, "only optimizer=sgd has a momentum")
     decays = list(weight_decay) if isinstance(weight_decay, Sequence) else [weight_decay]
     if not decays or not all(math.isfinite(w) and w >= 0 for w in decays):
-        raise UserError(f"--weight-decay {decays}: must be numbers that are at least 0")
+        raise ArgumentError("weight_decay", decays, "must be numbers that are at least 0")
     if name == "sgd":
         return SGD(lr, decays, momentum)
     return OPTIMIZERS[name](lr, decays)

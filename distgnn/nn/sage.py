@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.nn.gcn import GCN
 from distgnn.nn.layers import TRANSFORM, GraphConvolution, associative
 from distgnn.nn.relu import positive_bits
@@ -113,11 +113,10 @@ class SageMean(GCN):
         nodes: Any = None, product_order: str = "auto", keep_aggregate: bool = True,
     ) -> None:  # fmt: skip
         if A.shape[0] == A.shape[1] and not associative(A):
-            raise UserError(
-                f"--model sage: algorithm {A.name} cuts the input of a product unlike its output; choose another"
-            )
+            problem = f"algorithm {A.name} cuts the input of a product unlike its output; choose another"
+            raise ArgumentError("model", "sage", problem)
         if product_order == TRANSFORM:
-            raise UserError(f"--product-order {TRANSFORM}: --model sage aggregates first")
+            raise ArgumentError("product_order", TRANSFORM, "model=sage aggregates first")
         self.inverse = inverse_row_sums(A) if A.shape[0] == A.shape[1] else None
         super().__init__(A, widths, seed, dropout, bias, nodes, product_order, keep_aggregate)
 

@@ -10,7 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from distgnn.comm.grid import Grid
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.operators.block_1d import Block1D
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.block_rows import SparsityAwareRows
@@ -84,7 +84,7 @@ def get(name: str) -> type[DistSparse]:
         UserError: there is no such algorithm.
     """
     if name not in ALGORITHMS:
-        raise UserError(f"--algorithm {name}: no such algorithm; there is {', '.join(ALGORITHMS)}")
+        raise ArgumentError("algorithm", name, f"no such algorithm; there is {', '.join(ALGORITHMS)}")
     return ALGORITHMS[name]
 
 
@@ -113,17 +113,16 @@ def make_grid(
     wanted = dict(sizes or {})
     if replication is not None:
         if "reps" not in get(name).axes:
-            raise UserError(f"--replication {replication}: algorithm {name} keeps no copies; only 1.5d does")
+            raise ArgumentError("replication", replication, f"algorithm {name} keeps no copies; only 1.5d does")
         if wanted.get("reps", replication) != replication:
-            raise UserError(
-                f"--replication {replication}: --grid says reps={wanted['reps']}; give one of them"
-            )
+            problem = f"the grid has reps={wanted['reps']}; give one of them"
+            raise ArgumentError("replication", replication, problem)
         wanted["reps"] = replication
     unknown = set(wanted) - set(get(name).axes)
     if unknown:
-        raise UserError(
-            f"--grid: algorithm {name} has the axes {', '.join(get(name).axes)}, not {', '.join(sorted(unknown))}"
-        )
+        given = ",".join(f"{axis}={size}" for axis, size in wanted.items())
+        problem = f"algorithm {name} has the axes {', '.join(get(name).axes)}, not {', '.join(sorted(unknown))}"
+        raise ArgumentError("grid", given, problem)
     for grid in possible:
         if all(grid[axis] == size for axis, size in wanted.items()):
             return Grid(comm, backend=backend, **grid)
@@ -159,14 +158,11 @@ def operator(algorithm: str, sparsity_aware: bool | str = False) -> Callable[...
         UserError: no such algorithm, or none that sends rows.
     """
     if sparsity_aware not in (False, True, "auto"):
-        raise UserError(
-            f"--sparsity-aware={sparsity_aware}: expected auto, or nothing more than --sparsity-aware"
-        )
+        raise ArgumentError("sparsity_aware", sparsity_aware, "expected True, False or auto")
     if not sparsity_aware:
         return get(algorithm)
     if algorithm not in SPARSITY_AWARE:
         able = " and ".join(SPARSITY_AWARE)
-        raise UserError(
-            f"--sparsity-aware: algorithm {get(algorithm).name} sends whole blocks; only {able} can send rows"
-        )
+        problem = f"algorithm {get(algorithm).name} sends whole blocks; only {able} can send rows"
+        raise ArgumentError("sparsity_aware", sparsity_aware, problem)
     return functools.partial(SPARSITY_AWARE[algorithm], auto=sparsity_aware == "auto")

@@ -10,31 +10,20 @@ clocks that run apart by a millionth part are apart by another millisecond a qua
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from distgnn.comm.group import Comm
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.ledger import MOST_EVENTS, Event
+from distgnn.report.files import replaced
 
 EPOCHS, COMPUTE, WAITED, UNDER_WAY = range(4)
 TRACKS = {EPOCHS: "epochs", COMPUTE: "computation", WAITED: "communication, waited for or driven"}
 ROUNDS = 21
 ARGUMENTS = ("group", "words", "bytes", "flops")
-
-
-def check_trace(path: Path, force: bool) -> None:
-    """UserError if a trace can't go there."""
-    if path.is_dir():
-        raise UserError(f"--trace {path}: is a directory; give the name of a file")
-    if path.exists() and not force:
-        raise UserError(f"--trace {path}: exists; use --force to replace it, or another name")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"--trace {path}: directory {path.absolute().parent} does not exist")
 
 
 def clock_offset(comm: Comm) -> tuple[float, float]:
@@ -71,17 +60,14 @@ def write(
         Whether earlier events of some rank were left out (on every rank).
 
     Raises:
-        UserError: the file can't be written (on every rank); what was there before stays.
+        ArgumentError: the file can't be written (on every rank); what was there before stays.
     """
     ahead, error = clock_offset(comm)
     events = list(events)
     kept = events[-MOST_EVENTS:]
     earliest = min((event.start for event in kept), default=0.0)
-    marks = [
-        Event("epoch", f"epoch {number}", "", start, stop, False)
-        for number, start, stop in epochs
-        if stop >= earliest
-    ]
+    shown = [mark for mark in epochs if mark[2] >= earliest]
+    marks = [Event("epoch", f"epoch {number}", "", start, stop, False) for number, start, stop in shown]
     mine = [*marks, *kept]
     facts = comm.gather_objects(
         (len(events) > len(kept), min((event.start - ahead for event in mine), default=float("inf")))
@@ -96,7 +82,7 @@ def write(
             try:
                 _publish(Path(path), text, others, json.dumps(told))
             except OSError as failure:
-                raise UserError(f"--trace {path}: cannot write it ({failure.strerror})") from None
+                raise ArgumentError("trace", path, f"cannot write it ({failure.strerror})") from None
             finally:
                 for _ in others:  # ranks that have not been heard yet wait for it
                     pass
@@ -119,27 +105,12 @@ def _one_by_one(comm: Comm, text: str) -> Iterator[str]:
 
 
 def _publish(path: Path, text: str, others: Iterable[str], told: str) -> None:
-    """The whole file or none; a link stays one."""
-    path = path.resolve()
-    descriptor, name = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write('{"traceEvents": [\n' + text)
-            for other in others:
-                file.write((",\n" if text and other else "") + other)
-                text = text or other
-            file.write(f'\n], "otherData": {told}}}\n')
-        os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with replaced(path) as file:
+        file.write(b'{"traceEvents": [\n' + text.encode())
+        for other in others:
+            file.write(((",\n" if text and other else "") + other).encode())
+            text = text or other
+        file.write(f'\n], "otherData": {told}}}\n'.encode())
 
 
 def records(rank: int, events: Sequence[Event], origin: float = 0.0) -> list[dict[str, Any]]:

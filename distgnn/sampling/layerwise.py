@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.sampling.block import Layer, Sample, samples
 from distgnn.sampling.graph import Graph, indicator, selection
 from distgnn.sampling.relabel import Stack, running
@@ -150,7 +150,7 @@ class Ladies(LayerWise):
     ) -> None:  # fmt: skip
         super().__init__(graph, fanout, layers=layers, seed=seed, rescale=rescale)
         if importance not in ("zou", "counts"):
-            raise UserError(f"--importance {importance}: expected zou or counts")
+            raise ArgumentError("importance", importance, "expected zou or counts")
         self.importance = importance
         self.weighted = graph.map(squares if importance == "zou" else lambda values: np.ones(len(values)))
 

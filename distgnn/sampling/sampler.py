@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from distgnn import rng
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.ledger import timed
 from distgnn.sampling.block import Sample
 from distgnn.sampling.graph import Graph
@@ -30,7 +30,7 @@ class Sampler(ABC):
         seed: of everything that is drawn.
 
     Raises:
-        UserError: no number per layer, or one below 1, in the words of ``--fanout``.
+        UserError: no number per layer, or one below 1, named as ``fanout``.
     """
 
     rows_first = False
@@ -69,14 +69,12 @@ class Sampler(ABC):
 
 
 def check_fanout(fanout: Sequence[int], layers: int) -> tuple[int, ...]:
-    """The numbers, if there is one per layer and each is positive; UserError names ``--fanout``."""
-    shown = ",".join(map(str, fanout))
+    """The numbers, if there is one per layer and each is positive; ArgumentError otherwise."""
     if len(fanout) != layers or layers < 1:
-        raise UserError(
-            f"--fanout {shown}: has {len(fanout)} numbers for {layers} layers; expected one per layer"
-        )
+        problem = f"has {len(fanout)} numbers for {layers} layers; expected one per layer"
+        raise ArgumentError("fanout", fanout, problem)
     if min(fanout) < 1:
-        raise UserError(f"--fanout {shown}: expected whole numbers of at least 1")
+        raise ArgumentError("fanout", fanout, "expected whole numbers of at least 1")
     return tuple(int(one) for one in fanout)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from distgnn import rng
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 
 
 class Minibatches:
@@ -38,14 +38,13 @@ class Minibatches:
 
 
 def check_batch_size(size: int, nodes: int) -> None:
-    """UserError, in the words of ``--batch-size``, unless minibatches of this size can be made of so many
-    training nodes.
-    """
+    """ArgumentError unless minibatches of this size can be made of so many training nodes."""
     if nodes == 0:
-        raise UserError(
-            "--batch-size: the graph has no training nodes to make minibatches of; give it a split with some"
-        )
+        problem = "the graph has no training nodes to make minibatches of; give it a split with some"
+        raise ArgumentError("batch_size", size, problem)
     if size < 1:
-        raise UserError(f"--batch-size {size}: expected a whole number of at least 1")
+        raise ArgumentError("batch_size", size, "expected a whole number of at least 1")
     if size > nodes:
-        raise UserError(f"--batch-size {size}: there are only {nodes} training nodes; expected 1 to {nodes}")
+        raise ArgumentError(
+            "batch_size", size, f"there are only {nodes} training nodes; expected 1 to {nodes}"
+        )

@@ -55,7 +55,7 @@ def test_an_impossible_grid_lists_the_possible_ones(comm):
 @pytest.mark.ranks(4)
 def test_replication_and_grid_must_agree(comm):
     assert make_grid(comm, "1.5d", {"rows": 2, "reps": 2}, replication=2).shape == {"rows": 2, "reps": 2}
-    with pytest.raises(dg.UserError, match=r"--replication 2: --grid says reps=1"):
+    with pytest.raises(dg.UserError, match=r"replication=2: the grid has reps=1"):
         make_grid(comm, "1.5d", {"rows": 4, "reps": 1}, replication=2)
 
 

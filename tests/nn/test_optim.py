@@ -90,5 +90,5 @@ def test_float32_stays_float32(backend, passes):
     ids=str,
 )  # fmt: skip
 def test_bad_settings_are_refused(arguments):
-    with pytest.raises(dg.UserError, match=r"--(optimizer|lr|weight-decay|momentum)"):
+    with pytest.raises(dg.UserError, match=r"(optimizer|lr|weight_decay|momentum)="):
         make(*arguments)

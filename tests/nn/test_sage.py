@@ -119,7 +119,7 @@ def test_every_algorithm_trains_the_same_network(comm: Any, backend: Any) -> Non
 def test_what_cannot_be_is_refused(comm: Any, backend: Any) -> None:
     grid = make_grid(comm, "3d", backend=backend)
     if comm.size > 1:
-        with pytest.raises(dg.UserError, match="--model sage: algorithm 3d"):
+        with pytest.raises(dg.UserError, match="model=sage: algorithm 3d"):
             SageMean(dg.distribute(A, grid, "3d"), WIDTHS)
     grid = make_grid(comm, "1d", backend=backend)
     with pytest.raises(dg.UserError, match="transform-first"):

@@ -367,7 +367,7 @@ def test_bad_fanout(fanout: list[int], layers: int, message: str) -> None:
 
 
 def test_other_bad_input() -> None:
-    with pytest.raises(UserError, match="--importance degree: expected zou or counts"):
+    with pytest.raises(UserError, match="importance=degree: expected zou or counts"):
         Ladies(Replicated(sp.eye_array(3)), [2], importance="degree")
     with pytest.raises(ValueError, match="as many rows as columns"):
         GraphSage(Replicated(sp.csr_array((2, 3))), [2])

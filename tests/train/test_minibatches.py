@@ -64,8 +64,8 @@ def test_positions_are_uniform() -> None:
 @pytest.mark.parametrize(
     ("nodes", "size", "message"),
     [
-        (43, 44, "--batch-size 44: there are only 43 training nodes; expected 1 to 43"),
-        (43, 0, "--batch-size 0: expected a whole number of at least 1"),
+        (43, 44, "batch_size=44: there are only 43 training nodes; expected 1 to 43"),
+        (43, 0, "batch_size=0: expected a whole number of at least 1"),
         (0, 1, "no training nodes"),
     ],
 )

@@ -13,10 +13,10 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.operators import make_grid
 from distgnn.store import Store, manifest, prepare
 from distgnn.train.check import SerialCheck
-from distgnn.train.run import Job
+from distgnn.train.log import RunLog
 
 from ..nn.problem import ALGORITHMS
-from .stores import CLASSES, WIDTH, Communities, arguments, events, run, small_store
+from .stores import CLASSES, WIDTH, Communities, events, made, run, small_store
 
 NETWORK = ("--hidden", 6, "--dropout", 0.4, "--weight-decay", "1e-2,0", "--bias", "--lr", 0.05)
 
@@ -149,19 +149,8 @@ def test_check_fails_on_every_rank_when_losses_differ(comm, shared_tmp_path, cap
 
     step = optim.Optimizer.step
     monkeypatch.setattr(optim.Optimizer, "step", lambda self, ps, gs: step(self, ps, [2 * g for g in gs]))
-    with pytest.raises(SystemExit) as exit:
-        run(
-            comm,
-            small_store(shared_tmp_path, comm),
-            "--epochs",
-            5,
-            "--check",
-            "--optimizer",
-            "sgd",
-            "--lr",
-            0.1,
-        )
-    assert exit.value.code == 1
+    words = "--epochs 5 --check --optimizer sgd --lr 0.1"
+    assert run(comm, small_store(shared_tmp_path, comm), *words.split()) == 1
     if comm.Get_rank() == 0:
         assert "--check: epoch 2: loss" in capsys.readouterr().err
 
@@ -264,7 +253,7 @@ def test_a_checkpoint_from_before_there_were_other_models_goes_on(comm, shared_t
     words = [store, "--epochs", 2, "--checkpoint", saved]
     run(comm, *words)
     content = json.loads((saved / manifest.NAME).read_text())
-    for name in ("model", "--sampler"):
+    for name in ("model", "sampler"):
         del content["meta"]["run"][name]
     manifest.write(saved, content)
     run(comm, *words, "--resume", "--epochs", 3)
@@ -324,14 +313,14 @@ def test_a_log_that_got_past_the_checkpoint_has_every_epoch_once(comm, shared_tm
         "--log",
         log,
     ]
-    write = Job.train.__globals__["RunLog"].write
+    write = RunLog.write
 
     def interrupted(self, event, fields):
         write(self, event, fields)
         if fields.get("epoch") == 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Job.train.__globals__["RunLog"], "write", interrupted)
+    monkeypatch.setattr(RunLog, "write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(comm, *words)
     monkeypatch.undo()
@@ -364,8 +353,8 @@ def test_every_order_has_the_same_losses(comm, shared_tmp_path):
     store = small_store(shared_tmp_path, comm)
     losses = []
     for order in ("random", "original"):
-        job = Job(arguments(store, "--order", order, "--epochs", 4, "--dtype", "float64", *NETWORK), comm)
-        job.run()
+        job = made(comm, store, "--order", order, "--epochs", 4, "--dtype", "float64", *NETWORK)
+        assert len(list(job.train())) == 4
         losses.append(job.model.get_weights())
     for first, second in zip(*losses, strict=True):
         np.testing.assert_allclose(first, second, rtol=1e-8, atol=1e-10)
