@@ -158,7 +158,7 @@ def operator(algorithm: str, sparsity_aware: bool | str = False) -> Callable[...
         UserError: no such algorithm, or none that sends rows.
     """
     if sparsity_aware not in (False, True, "auto"):
-        raise ArgumentError("sparsity_aware", sparsity_aware, "expected True, False or auto")
+        raise ArgumentError("sparsity_aware", sparsity_aware, "expected auto, True or False")
     if not sparsity_aware:
         return get(algorithm)
     if algorithm not in SPARSITY_AWARE:

@@ -1,10 +1,9 @@
-"""What every rank did when, as a Chrome trace: a file for https://ui.perfetto.dev, and for ``distgnn
-report``.
+"""What every rank did when, as a Chrome trace: for https://ui.perfetto.dev and for ``distgnn report``.
 
 One process per rank, with a track for the epochs, one for what it computed, one for the communication that it
 waited for or drove, and as many as are needed for messages under way at once. Clocks of different hosts are
-aligned at a barrier when the run ends, to within the time that the file gives as the clocks' error; two
-clocks that run apart by a millionth part are apart by another millisecond a quarter of an hour before that.
+aligned at a barrier when the run ends; the file gives the error of that. Clocks whose speeds differ by one in
+a million are off by another millisecond a quarter of an hour before that.
 """
 
 from __future__ import annotations
@@ -27,12 +26,10 @@ ARGUMENTS = ("group", "words", "bytes", "flops")
 
 
 def clock_offset(comm: Comm) -> tuple[float, float]:
-    """Seconds by which this rank's ``time.perf_counter`` is ahead of rank 0's, and how wrong that can be.
-    Collective.
+    """Seconds by which this rank's ``time.perf_counter`` is ahead of rank 0's, and their error. Collective.
 
-    Nobody leaves a barrier before the last rank has entered it, so that there is a moment at which all ranks
-    are inside: clocks read on leaving were read after it, by no more than the rank was inside. Of many
-    barriers the one that was shortest for the rank for which it was longest counts.
+    At some moment all ranks are inside a barrier. A clock read on leaving it is read after that moment, by at
+    most the time that the rank was inside. The barrier counts whose longest stay was the shortest of many.
     """
     rounds = []
     for _ in range(ROUNDS):
@@ -50,8 +47,7 @@ def clock_offset(comm: Comm) -> tuple[float, float]:
 def write(
     path: str | Path, comm: Comm, events: Iterable[Event], epochs: Sequence[tuple[int, float, float]]
 ) -> bool:
-    """Write everybody's events, the latest ``MOST_EVENTS`` of each rank, on rank 0, which takes one rank's at
-    a time. Collective.
+    """Write the latest ``MOST_EVENTS`` events of each rank; rank 0 takes one rank's at a time. Collective.
 
     Args:
         epochs: (number, start, stop), by this rank's ``time.perf_counter``, as the events are.
@@ -69,32 +65,26 @@ def write(
     shown = [mark for mark in epochs if mark[2] >= earliest]
     marks = [Event("epoch", f"epoch {number}", "", start, stop, False) for number, start, stop in shown]
     mine = [*marks, *kept]
-    facts = comm.gather_objects(
-        (len(events) > len(kept), min((event.start - ahead for event in mine), default=float("inf")))
-    )
-    left_out = any(fact[0] for fact in facts)
-    found = records(comm.rank, mine, ahead + min(fact[1] for fact in facts))
+    first = min((event.start - ahead for event in mine), default=float("inf"))
+    cut, firsts = zip(*comm.gather_objects((len(events) > len(kept), first)), strict=True)
+    found = records(comm.rank, mine, ahead + min(firsts))
     text = ",\n".join(json.dumps(record) for record in [*metadata(found), *found])
+    told = {"clocks' error in microseconds": 1e6 * error, "earlier events left out": any(cut)}
     others = _one_by_one(comm, text)
     with comm.together():
-        if comm.rank == 0:
-            told = {"clocks' error in microseconds": 1e6 * error, "earlier events left out": left_out}
-            try:
+        try:
+            if comm.rank == 0:
                 _publish(Path(path), text, others, json.dumps(told))
-            except OSError as failure:
-                raise ArgumentError("trace", path, f"cannot write it ({failure.strerror})") from None
-            finally:
-                for _ in others:  # ranks that have not been heard yet wait for it
-                    pass
-        else:
-            next(others, None)
-    return left_out
+        except OSError as failure:
+            raise ArgumentError("trace", path, f"cannot write it ({failure.strerror})") from None
+        finally:
+            for _ in others:  # sends this rank's; on rank 0 takes what is left, as the others wait for it
+                pass
+    return any(cut)
 
 
 def _one_by_one(comm: Comm, text: str) -> Iterator[str]:
-    """On rank 0 the texts of the others, each asked for when it is needed; elsewhere nothing, when the text
-    is sent.
-    """
+    """On rank 0 the texts of the others, each asked for when it is needed; other ranks send theirs."""
     if comm.rank > 0:
         comm.mpi.recv(source=0)
         comm.mpi.send(text, 0)
@@ -114,9 +104,7 @@ def _publish(path: Path, text: str, others: Iterable[str], told: str) -> None:
 
 
 def records(rank: int, events: Sequence[Event], origin: float = 0.0) -> list[dict[str, Any]]:
-    """Complete events ("X") in microseconds after ``origin``, those of messages under way on as few tracks as
-    keep them apart.
-    """
+    """Complete events ("X") in microseconds after `origin`; messages under way are on tracks of their own."""
     free_at: list[float] = []  # when each track of messages under way ends so far
     found = []
     for event in sorted(events, key=lambda event: event.start):

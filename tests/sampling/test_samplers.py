@@ -355,9 +355,9 @@ def test_the_sum_over_a_saint_subgraph_is_unbiased() -> None:
 @pytest.mark.parametrize(
     ("fanout", "layers", "message"),
     [
-        ([15, 10], 3, "--fanout 15,10: has 2 numbers for 3 layers; expected one per layer"),
-        ([], 0, "--fanout : has 0 numbers for 0 layers"),
-        ([15, 0], 2, "--fanout 15,0: expected whole numbers of at least 1"),
+        ([15, 10], 3, r"fanout=\[15, 10\]: has 2 numbers for 3 layers; expected one per layer"),
+        ([], 0, r"fanout=\[\]: has 0 numbers for 0 layers"),
+        ([15, 0], 2, r"fanout=\[15, 0\]: expected whole numbers of at least 1"),
     ],
 )
 def test_bad_fanout(fanout: list[int], layers: int, message: str) -> None:

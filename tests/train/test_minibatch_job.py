@@ -153,7 +153,10 @@ def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_t
             "--no-rescale: is for --model gcn; the mean over sampled neighbours",
         ),
         (["--sampler", "sage", "--algorithm", "1d"], "1.5d, which with --replication 1 is 1d"),
-        (["--sampler", "ladies", "--check"], "--check: the serial reference is a full-graph GCN; leave it out"),
+        (
+            ["--sampler", "ladies", "--check"],
+            "--check: the serial reference is a full-graph GCN; leave it out",
+        ),
         (["--sampler", "ladies", "--train-features"], "--sampler ladies: excludes --train-features"),
         (
             ["--sampler", "ladies", "--model", "sage"],

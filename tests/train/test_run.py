@@ -118,7 +118,7 @@ def test_double_permutation_is_for_3d(comm, shared_tmp_path):
         run(comm, store, "--order", "double")
     with pytest.raises(dg.UserError, match=r"no order 'triple'; it has random, double"):
         run(comm, store, "--order", "triple", "--algorithm", "3d")
-    with pytest.raises(dg.UserError, match=r"--block-rows: is for 1.5d and 3d"):
+    with pytest.raises(dg.UserError, match=r"--block-rows 5: is for 1.5d and 3d"):
         run(comm, store, "--block-rows", 5)
 
 
