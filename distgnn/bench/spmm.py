@@ -121,23 +121,30 @@ def measure(
     B, C = make((A.shape[1], width), np.float32), make((A.shape[0], width), np.float32)
     B[...] = np.random.default_rng(2).random(B.shape, dtype=np.float32)
     runs = candidates(A, B, C, prototype)
-    want, samples, read = None, {}, timing.CLOCKS[clock]
-    for other, run in list(runs.items()):
-        C[...] = np.nan
-        before = read()
-        run()
-        samples[other] = [read() - before]
-        want = C.copy() if want is None else want
-        agrees = np.allclose(C, want, rtol=1e-4, atol=1e-4)
-        assert agrees, f"{other} disagrees with {OURS} on {name} at width {width}"
-        if other != OURS and samples[other][0] > max(LONG, HOPELESS * samples[OURS][0]):
+    samples = _first_calls(runs, C, f"on {name} at width {width}", timing.CLOCKS[clock])
+    for other in [other for other in runs if samples[other][0] > max(LONG, HOPELESS * samples[OURS][0])]:
+        if other != OURS:
             del runs[other]
-    del want
     samples |= timing.in_turns(runs, seconds, clock=clock)
     best = {other: min(times) for other, times in samples.items()}
     median = {other: float(np.median(times)) for other, times in samples.items()}
     moved = A.nnz * (8 + 4 * width) + 4 * A.shape[0] * width + 8 * A.shape[0]
     return Point(name, A.shape[0], A.nnz, width, moved, best, median, roof(A, width, *ceilings))
+
+
+def _first_calls(
+    runs: dict[str, Run], C: np.ndarray, where: str, read: Callable[[], float]
+) -> dict[str, list[float]]:
+    """Seconds of a call of each candidate; AssertionError where one differs from the first."""
+    want, samples = None, {}
+    for name, run in runs.items():
+        C[...] = np.nan
+        before = read()
+        run()
+        samples[name] = [read() - before]
+        want = C.copy() if want is None else want
+        assert np.allclose(C, want, rtol=1e-4, atol=1e-4), f"{name} disagrees with {OURS} {where}"
+    return samples
 
 
 def roof(A: sp.csr_array, width: int, copy: float, cache: float) -> float:

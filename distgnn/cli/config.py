@@ -64,23 +64,18 @@ def apply(
             left alone.
         argv: the words after the command.
 
-    Returns:
-        where every setting comes from that is neither a flag's nor the default, and what was left out.
-
     Raises:
         UserError: unreadable file, unknown key, or a value that the flag refuses; names the file or variable.
     """
     flags = _flags(parser)
-    finder = type(parser)(prog=parser.prog, add_help=False)
-    finder.add_argument("--config", default=environ.get("DISTGNN_CONFIG"))
-    path = finder.parse_known_args(list(argv))[0].config
+    given = _given(parser, flags, argv)
+    path = given.pop("config", environ.get("DISTGNN_CONFIG"))
     from_file = _read(path, command, commands, flags) if path else {}
     variables = {name: _variable(name) for name in flags if _variable(name) in environ}
     layers: list[Layer] = [
         {name: (value, path) for name, value in from_file.items()},
         {name: (environ[variable], variable) for name, variable in variables.items()},
     ]
-    given = _given(parser, flags, argv)
     origins = Origins(left_out=_leave_out_other_algorithms(layers, given))
     for layer in layers:
         for name, (value, source) in layer.items():
@@ -170,11 +165,10 @@ def _leave_out_other_algorithms(layers: list[Layer], given: Mapping[str, Any]) -
 def _given(
     parser: argparse.ArgumentParser, flags: Mapping[str, argparse.Action], argv: Sequence[str]
 ) -> dict[str, Any]:
-    """What the command line itself sets: dest -> value."""
-    if {"-h", "--help"} & set(argv):
-        return {}
+    """What the command line itself sets, the file of settings included: dest -> value."""
     finder = type(parser)(prog=parser.prog, add_help=False)
-    for action in flags.values():
+    finder.add_argument("--config", default=argparse.SUPPRESS)
+    for action in () if {"-h", "--help"} & set(argv) else flags.values():
         bare = copy.copy(action)
         bare.default, bare.required = argparse.SUPPRESS, False
         finder._add_action(bare)

@@ -61,10 +61,7 @@ def write(
     ahead, error = clock_offset(comm)
     events = list(events)
     kept = events[-MOST_EVENTS:]
-    earliest = min((event.start for event in kept), default=0.0)
-    shown = [mark for mark in epochs if mark[2] >= earliest]
-    marks = [Event("epoch", f"epoch {number}", "", start, stop, False) for number, start, stop in shown]
-    mine = [*marks, *kept]
+    mine = [*_marks(epochs, min((event.start for event in kept), default=0.0)), *kept]
     first = min((event.start - ahead for event in mine), default=float("inf"))
     cut, firsts = zip(*comm.gather_objects((len(events) > len(kept), first)), strict=True)
     found = records(comm.rank, mine, ahead + min(firsts))
@@ -81,6 +78,12 @@ def write(
             for _ in others:  # sends this rank's; on rank 0 takes what is left, as the others wait for it
                 pass
     return any(cut)
+
+
+def _marks(epochs: Sequence[tuple[int, float, float]], earliest: float) -> list[Event]:
+    """Events for the epochs that end after a time."""
+    shown = [epoch for epoch in epochs if epoch[2] >= earliest]
+    return [Event("epoch", f"epoch {number}", "", start, stop, False) for number, start, stop in shown]
 
 
 def _one_by_one(comm: Comm, text: str) -> Iterator[str]:
