@@ -105,7 +105,9 @@ class Origins:
         Arguments become flags, also in advice such as ``force=True``, where they are flags of `parsers`. A
         setting that was not made by a flag is told with its source.
         """
-        names = {action.dest: name for parser in parsers for name, action in _flags(parser).items()}
+        names: dict[str, str] = {}
+        for flags in map(_flags, parsers):
+            names = {action.dest: name for name, action in reversed(flags.items())} | names
 
         def flag(found: re.Match[str]) -> str:
             name, value = found[1], found[2]

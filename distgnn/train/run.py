@@ -79,9 +79,10 @@ class Run:
     ) -> None:
         comm = MPI.COMM_WORLD if comm is None else comm
         s = self.settings = (settings or Settings()).resolved(comm.Get_size())
-        operators.operator(str(s.algorithm), s.sparsity_aware)  # refuses what does not go together
-        sizes = parse_grid(s.grid, str(s.algorithm))
-        self.grid = operators.make_grid(comm, str(s.algorithm), sizes, s.replication, s.backend)
+        name = str(s.algorithm)
+        operators.operator(name, s.sparsity_aware)  # refuses what does not go together
+        sizes = parse_grid(s.grid, name)
+        self.grid = operators.make_grid(comm, name, sizes, s.replication, s.backend)
         self.grid.overlap, self.grid.block_rows = s.overlap, s.block_rows
         self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay, s.momentum)
         self.rates = [{"lr": s.lr, "weight decay": s.decays}]
