@@ -202,9 +202,9 @@ def _read(path: str, command: str, commands: Iterable[str], flags: Iterable[str]
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ArgumentError("config", path, f"cannot read it ({error.strerror})") from error
+        raise UserError(f"--config {path}: cannot read it ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ArgumentError("config", path, f"not valid TOML: {error}") from error
+        raise UserError(f"--config {path}: not valid TOML: {error}") from error
     names = sorted({command, *commands})
     tables = {
         name for name, value in content.items() if isinstance(value, dict) and _dashed(name) not in flags
