@@ -117,6 +117,12 @@ def test_quiet_is_quiet(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
+def test_a_failing_check_is_exit_code_1(store: str, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("distgnn.train.check.TOLERANCE", -1.0)
+    assert cli.main(["train", store, "--epochs", "2", "--check", "--quiet"]) == 1
+    assert capsys.readouterr().err.startswith("distgnn: error: --check: epoch 1: loss ")
+
+
 def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", store, "--epochs", "130"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch ")]

@@ -253,12 +253,25 @@ def test_a_checkpoint_from_before_there_were_other_models_goes_on(comm, shared_t
     words = [store, "--epochs", 2, "--checkpoint", saved]
     run(comm, *words)
     content = json.loads((saved / manifest.NAME).read_text())
-    del content["meta"]["run"]["model"]
-    content["meta"]["run"]["--sampler"] = content["meta"]["run"].pop("sampler")  # as it was called then
+    del content["meta"]["run"]["model"], content["meta"]["run"]["sampler"]
     manifest.write(saved, content)
     run(comm, *words, "--resume", "--epochs", 3)
     with pytest.raises(dg.UserError, match="with model gcn, this one has sage"):
         run(comm, *words, "--resume", "--epochs", 4, "--model", "sage")
+
+
+@pytest.mark.ranks(1)
+def test_a_checkpoint_that_names_settings_by_flags_goes_on(comm, shared_tmp_path):
+    """As those of minibatches were written before."""
+    store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"
+    words = [store, "--sampler", "sage", "--batch-size", 4, "--checkpoint", saved]
+    run(comm, *words, "--epochs", 1)
+    content = json.loads((saved / manifest.NAME).read_text())
+    shared = content["meta"]["run"]
+    for name in ("sampler", "fanout", "batch_size", "batches_per_update", "importance", "rescale"):
+        shared["--" + name.replace("_", "-")] = shared.pop(name)
+    manifest.write(saved, content)
+    run(comm, *words, "--epochs", 2, "--resume")
 
 
 @pytest.mark.ranks(1, 2)

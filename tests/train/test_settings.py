@@ -62,7 +62,10 @@ def test_grids_are_texts_or_mappings() -> None:
 
 @pytest.mark.ranks(1, 4)
 def test_a_run_hands_out_records_and_prints_nothing(comm, shared_tmp_path, capsys) -> None:
-    store, logs = small_store(shared_tmp_path, comm), [shared_tmp_path / name for name in ("python", "command")]
+    store, logs = (
+        small_store(shared_tmp_path, comm),
+        [shared_tmp_path / name for name in ("python", "command")],
+    )
     settings = Settings(algorithm="2d", epochs=3, hidden=[5], log=str(logs[0]), check=True)
     job = Run(Store(store).path, settings, comm)
     assert not job.end
@@ -70,7 +73,9 @@ def test_a_run_hands_out_records_and_prints_nothing(comm, shared_tmp_path, capsy
     assert [record["epoch"] for record in records] == [1, 2, 3] and job.end["loss"] == records[-1]["loss"]
     assert job.check is not None and job.check.largest < 1e-4
     assert capsys.readouterr().out == ""
-    run(comm, store, "--algorithm", "2d", "--epochs", 3, "--hidden", 5, "--check", "--log", logs[1], "--quiet")
+    run(
+        comm, store, "--algorithm", "2d", "--epochs", 3, "--hidden", 5, "--check", "--log", logs[1], "--quiet"
+    )
     comm.Barrier()
     if comm.Get_rank() == 0:
         first, second = (events(log, "run")[0]["config"] for log in logs)
