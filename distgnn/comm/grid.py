@@ -71,7 +71,8 @@ class Grid(Axes):
                 for rank, (name, direct) in enumerate(ways)
             )
             raise UserError(
-                f"all ranks must move arrays the same way; choose with backend=NAME and DISTGNN_CUDA_AWARE ({told})"
+                "all ranks must move arrays the same way; choose with backend=NAME and DISTGNN_CUDA_AWARE "
+                f"({told})"
             )
 
     def __repr__(self) -> str:

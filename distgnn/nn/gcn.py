@@ -77,8 +77,8 @@ class GCN:
             options = (seed, self.dropout, bias, on_device, product_order, keep_aggregate)
             self.layers.append(self._layer(operator, index, shape, *options))
         if product_order == TRANSFORM and not all(associative(operator) for operator in operators):
-            problem = f"algorithm {A.name} cuts the input of a product unlike its output, so it can only do {AGGREGATE}"
-            raise ArgumentError("product_order", TRANSFORM, problem)
+            problem = f"algorithm {A.name} cuts the input of a product unlike its output"
+            raise ArgumentError("product_order", TRANSFORM, f"{problem}, so it can only do {AGGREGATE}")
         for index, (layer, above) in enumerate(pairwise(self.layers)):
             shape = (A.shape[0], widths[index + 1])
             if not layer.A.weights.output_layout.same(above.A.input_layout, shape):

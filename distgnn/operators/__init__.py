@@ -113,7 +113,8 @@ def make_grid(
     wanted = dict(sizes or {})
     if replication is not None:
         if "reps" not in get(name).axes:
-            raise ArgumentError("replication", replication, f"algorithm {name} keeps no copies; only 1.5d does")
+            problem = f"algorithm {name} keeps no copies; only 1.5d does"
+            raise ArgumentError("replication", replication, problem)
         if wanted.get("reps", replication) != replication:
             problem = f"the grid has reps={wanted['reps']}; give one of them"
             raise ArgumentError("replication", replication, problem)
@@ -121,8 +122,8 @@ def make_grid(
     unknown = set(wanted) - set(get(name).axes)
     if unknown:
         given = ",".join(f"{axis}={size}" for axis, size in wanted.items())
-        problem = f"algorithm {name} has the axes {', '.join(get(name).axes)}, not {', '.join(sorted(unknown))}"
-        raise ArgumentError("grid", given, problem)
+        axes = f"{', '.join(get(name).axes)}, not {', '.join(sorted(unknown))}"
+        raise ArgumentError("grid", given, f"algorithm {name} has the axes {axes}")
     for grid in possible:
         if all(grid[axis] == size for axis, size in wanted.items()):
             return Grid(comm, backend=backend, **grid)

@@ -85,7 +85,8 @@ def check(method: str, parts: int, n: int | None = None) -> None:
         n: number of nodes, where it is known already.
     """
     if method not in METHODS:
-        raise ArgumentError("partition", f"{method}:{parts}", f"no such method; expected one of {', '.join(METHODS)}")
+        problem = f"no such method; expected one of {', '.join(METHODS)}"
+        raise ArgumentError("partition", f"{method}:{parts}", problem)
     _check_parts(method, parts, n)
     if method in NEEDS:
         NEEDS[method]()
@@ -155,4 +156,5 @@ def check_names(wanted: Sequence[Wanted]) -> None:
     names = [one.name for one in wanted]
     for name in names:
         if names.count(name) > 1:
-            raise ArgumentError("partition", name, f"{names.count(name)} orders would be named {name}; give each once")
+            problem = f"{names.count(name)} orders would be named {name}; give each once"
+            raise ArgumentError("partition", name, problem)

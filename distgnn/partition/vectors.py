@@ -38,7 +38,8 @@ def _numbers(path: Path) -> np.ndarray:
         else:
             part = np.array(path.read_text().split(), np.int64)
     except (OSError, ValueError, EOFError) as error:
-        raise ArgumentError("partition", path, f"not readable as one whole number per node ({error})") from None
+        problem = f"not readable as one whole number per node ({error})"
+        raise ArgumentError("partition", path, problem) from None
     if not np.issubdtype(part.dtype, np.integer):
         raise ArgumentError("partition", path, f"holds {part.dtype}; expected whole numbers")
     return part

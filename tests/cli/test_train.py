@@ -198,7 +198,8 @@ def test_a_store_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("missing", "what"),
     [({"width": 0}, "has no features, which training needs; prepare it with --features FILE"),
-     ({"labels": None, "classes": 0}, "prepare it with --labels FILE"), ({"split": None}, "prepare it with --split 0.6/0.2/0.2"),
+     ({"labels": None, "classes": 0}, "prepare it with --labels FILE"),
+     ({"split": None}, "prepare it with --split 0.6/0.2/0.2"),
      ({"split": np.full(12, 3, np.uint8)}, "no node is in the training split")],
     ids=["features", "labels", "split", "train"],
 )  # fmt: skip

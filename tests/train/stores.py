@@ -57,7 +57,7 @@ def small_store(folder: Path, comm: Any = None, **options: Any) -> str:
 
 
 def run(comm: Any, *words: Any) -> int:
-    """`distgnn train` on these ranks; returns the exit code, raises errors in the words of the command line."""
+    """`distgnn train` on these ranks. Returns the exit code; errors have the words of the command line."""
     command = cli.command_module("train")
     try:
         return command.run(cli.parse(["train", *map(str, words)]), comm)
