@@ -60,8 +60,7 @@ def apply(
 
     Args:
         parser: the command's own parser, complete.
-        command: its name; the file's table of this name belongs to it, tables of the other `commands` are
-            left alone.
+        command: its name, and that of its table in the file; tables of other `commands` are left alone.
         argv: the words after the command.
 
     Raises:
