@@ -26,7 +26,6 @@ from distgnn import cli
 from distgnn.bench import table
 from distgnn.comm.launch import install_abort_hook
 from distgnn.store import Store
-from distgnn.train.run import Job
 
 #: "planetoid": few training nodes, as Kipf and Welling trained them; "other": everything else.
 COMMON = {
@@ -90,7 +89,8 @@ def accuracy(comm: MPI.Intracomm, path: str, flags: list[str]) -> float:
     """Of the test nodes after the last update. Collective."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(comm.bcast(folder)) / "run.jsonl"
-        Job(cli.parse(["train", path, *flags, "--eval-every", "0", "--quiet", "--log", str(log)]), comm).run()
+        words = ["train", path, *flags, "--eval-every", "0", "--quiet", "--log", str(log)]
+        cli.command_module("train").run(cli.parse(words), comm)
         found = json.loads(log.read_text().splitlines()[-1])["test_acc"] if comm.rank == 0 else None
         comm.Barrier()
     return comm.bcast(found)

@@ -30,7 +30,7 @@ from distgnn.bench import table, timing
 from distgnn.bench.epochs import epochs
 from distgnn.comm.launch import install_abort_hook
 from distgnn.operators import make_grid
-from distgnn.train.run import parse_grid
+from distgnn.train.settings import parse_grid
 
 WHOLE = 1 << 40  # rows
 

@@ -21,9 +21,10 @@ from mpi4py import MPI
 
 from distgnn import cli
 from distgnn.bench import table
+from distgnn.cli import train
 from distgnn.comm.launch import install_abort_hook
 from distgnn.store import Store
-from distgnn.train.run import Job
+from distgnn.train.check import reference
 
 GRIDS = ("1x1x1", "2x2x1", "1x2x2", "2x2x2", "3x2x1")
 ORDERS = ("random", "double")
@@ -44,10 +45,10 @@ def main() -> None:
         table.publish(args, text)
 
 
-def job(comm: MPI.Intracomm, store: str, grid: str, order: str, *more: str) -> Job:
+def parsed(store: str, grid: str, order: str, *more: str) -> argparse.Namespace:
     """`distgnn train` with the paper's network."""
     where = ["--algorithm", "3d", "--grid", grid, "--order", order, "--epochs", str(EPOCHS)]
-    return Job(cli.parse(["train", store, *where, *NETWORK.split(), *more]), comm)
+    return cli.parse(["train", store, *where, *NETWORK.split(), *more])
 
 
 def curve(comm: MPI.Intracomm, store: str, grid: str, order: str) -> list[float]:
@@ -60,7 +61,7 @@ def curve(comm: MPI.Intracomm, store: str, grid: str, order: str) -> list[float]
     if some != MPI.COMM_NULL and ranks <= comm.size:
         with tempfile.TemporaryDirectory() as folder:
             log = os.path.join(some.bcast(folder), "run.jsonl")
-            job(some, store, grid, order, "--log", log).run()
+            train.run(parsed(store, grid, order, "--log", log), some)
             if comm.rank == 0:
                 records = map(json.loads, Path(log).read_text().splitlines())
                 losses = [record["loss"] for record in records if record["event"] == "epoch"]
@@ -74,10 +75,10 @@ def serial(store: str) -> list[float]:
     """The loss of every epoch of the serial reference, in float64: in float32 most of the difference would be
     its rounding.
     """
-    return [
-        record["loss"]
-        for record in job(MPI.COMM_SELF, store, "1x1x1", "random", "--dtype", "float64").serial_records()
-    ]
+    opened = Store(store)
+    settings = train.settings(parsed(store, "1x1x1", "random", "--dtype", "float64"))
+    widths = [opened.width, *settings.hidden_widths, opened.classes]
+    return [record["loss"] for record in reference(opened, opened.order("random"), widths, settings)]
 
 
 def report(

@@ -49,7 +49,7 @@ from distgnn.operators.plexus_3d import ROLES
 from distgnn.store import Store, load, load_features
 from distgnn.store.distributed import load_targets
 from distgnn.train.full_graph import train
-from distgnn.train.run import parse_grid
+from distgnn.train.settings import parse_grid
 
 HIDDEN = 128
 MIB = 2**20

@@ -1,3 +1,1 @@
-"""Timing of kernels side by side with everything else installed that computes the same; what `distgnn bench`
-runs.
-"""
+"""Timing of kernels beside everything installed that computes the same: `distgnn bench`."""

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import ctypes
 import math
+import statistics
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from distgnn import gallery
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
 from distgnn.bench import timing
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.local import host
 from distgnn.store import Store
 
@@ -32,20 +34,19 @@ LONG, HOPELESS = 0.5, 3.0
 
 
 def uniform(nodes: int, degree: int, seed: int = 0) -> sp.csr_array:
-    """Every row has `degree` non-zeros (minus duplicates) in columns drawn uniformly: no locality, no hubs."""
+    """Rows of `degree` non-zeros (minus duplicates) in columns drawn uniformly: no locality, no hubs."""
     columns = np.random.default_rng(seed).integers(0, nodes, nodes * degree)
     rows = np.repeat(np.arange(nodes), degree)
     return sp.coo_array((np.ones(len(rows), np.float32), (rows, columns)), shape=(nodes, nodes)).tocsr()
 
 
+def _rmat(scale: int) -> sp.csr_array:
+    return gallery.rmat(1 << scale, degree=32 if scale < 17 else 16).A
+
+
 #: Name -> generator of the adjacency matrix.
 GRAPHS: dict[str, Callable[[], sp.csr_array]] = {
-    "rmat-15": lambda: gallery.rmat(1 << 15, degree=32).A,
-    "rmat-16": lambda: gallery.rmat(1 << 16, degree=32).A,
-    "rmat-17": lambda: gallery.rmat(1 << 17, degree=16).A,
-    "rmat-18": lambda: gallery.rmat(1 << 18, degree=16).A,
-    "rmat-19": lambda: gallery.rmat(1 << 19, degree=16).A,
-    "rmat-20": lambda: gallery.rmat(1 << 20, degree=16).A,
+    **{f"rmat-{scale}": partial(_rmat, scale) for scale in range(15, 21)},
     "uniform-17": lambda: uniform(1 << 17, 16),
     "uniform-20": lambda: uniform(1 << 20, 16),
     "planted-17": lambda: gallery.sbm(1 << 17).A,
@@ -54,11 +55,10 @@ GRAPHS: dict[str, Callable[[], sp.csr_array]] = {
 
 
 def graph(name: str) -> sp.csr_array:
-    """A graph of `GRAPHS`, or the adjacency matrix of a store, as float32 CSR with int32 indices and random
-    values.
+    """A graph of `GRAPHS` or of a store, as float32 CSR with int32 indices and random values.
 
     Raises:
-        UserError: neither.
+        ArgumentError: neither.
     """
     if name in GRAPHS:
         A = GRAPHS[name]()
@@ -66,7 +66,7 @@ def graph(name: str) -> sp.csr_array:
         store = Store(Path(name))
         A = store.order().block((0, store.n), (0, store.n))
     else:
-        raise UserError(f"--graph {name}: neither a store NAME.dg nor one of {', '.join(GRAPHS)}")
+        raise ArgumentError("graph", name, f"neither a store NAME.dg nor one of {', '.join(GRAPHS)}")
     A = sp.csr_array(A, dtype=np.float32)
     A.sort_indices()
     A.indptr, A.indices = A.indptr.astype(np.int32), A.indices.astype(np.int32)
@@ -84,8 +84,8 @@ class Point:
     width: int
     bytes: int  # that a product moves if no row of B is ever reused
     seconds: dict[str, float]  # candidate -> the best call
-    median: dict[str, float] = field(default_factory=dict)
-    roof: float = math.nan  # seconds that the ceilings allow at best
+    median: dict[str, float]
+    roof: float  # seconds that the ceilings allow at best
 
     def gflops(self, name: str) -> float:
         return 2 * self.nnz * self.width / self.seconds[name] / 1e9
@@ -96,11 +96,9 @@ class Point:
         return [name for name in self.seconds if name not in (OURS, "prototype")]
 
     def ratio(self, names: Iterable[str]) -> float:
-        """How many times faster than the fastest of `names` the host kernel is."""
-        return (
-            min((self.seconds[name] for name in names if name in self.seconds), default=math.nan)
-            / self.seconds[OURS]
-        )
+        """How many times faster than the fastest of `names` the host kernel is; NaN where there is none."""
+        fastest = min((self.seconds[name] for name in names if name in self.seconds), default=math.nan)
+        return fastest / self.seconds[OURS]
 
 
 def measure(
@@ -123,49 +121,48 @@ def measure(
     B, C = make((A.shape[1], width), np.float32), make((A.shape[0], width), np.float32)
     B[...] = np.random.default_rng(2).random(B.shape, dtype=np.float32)
     runs = candidates(A, B, C, prototype)
-    want, samples, read = None, {}, timing.CLOCKS[clock]
-    for other, run in list(runs.items()):
+    samples = _first_calls(runs, C, f"on {name} at width {width}", timing.CLOCKS[clock])
+    for other in [other for other in runs if samples[other][0] > max(LONG, HOPELESS * samples[OURS][0])]:
+        if other != OURS:
+            del runs[other]
+    samples |= timing.in_turns(runs, seconds, clock=clock)
+    best = {other: min(times) for other, times in samples.items()}
+    median = {other: float(np.median(times)) for other, times in samples.items()}
+    moved = A.nnz * (8 + 4 * width) + 4 * A.shape[0] * width + 8 * A.shape[0]
+    return Point(name, A.shape[0], A.nnz, width, moved, best, median, roof(A, width, *ceilings))
+
+
+def _first_calls(
+    runs: dict[str, Run], C: np.ndarray, where: str, read: Callable[[], float]
+) -> dict[str, list[float]]:
+    """Seconds of a call of each candidate; AssertionError where one differs from the first."""
+    want, samples = None, {}
+    for name, run in runs.items():
         C[...] = np.nan
         before = read()
         run()
-        samples[other] = [read() - before]
+        samples[name] = [read() - before]
         want = C.copy() if want is None else want
-        assert np.allclose(C, want, rtol=1e-4, atol=1e-4), (
-            f"{other} disagrees with {OURS} on {name} at width {width}"
-        )
-        if other != OURS and samples[other][0] > max(LONG, HOPELESS * samples[OURS][0]):
-            del runs[other]
-    del want
-    samples |= timing.in_turns(runs, seconds, clock=clock)
-    best = {other: min(times) for other, times in samples.items()}
-    moved = A.nnz * (8 + 4 * width) + 4 * A.shape[0] * width + 8 * A.shape[0]
-    point = Point(
-        name, A.shape[0], A.nnz, width, moved, best, {n: float(np.median(t)) for n, t in samples.items()}
-    )
-    point.roof = roof(A, width, *ceilings)
-    return point
+        assert np.allclose(C, want, rtol=1e-4, atol=1e-4), f"{name} disagrees with {OURS} {where}"
+    return samples
 
 
 def roof(A: sp.csr_array, width: int, copy: float, cache: float) -> float:
     """Seconds no kernel is expected to beat without locality: every byte once through memory, and every
     gathered row from the cache where B fits it, else from memory.
     """
-    gathered = A.nnz * (8 + 4 * width)
+    gathered, held = A.nnz * (8 + 4 * width), 4 * A.shape[1] * width
+    if held > timing.last_level_cache():
+        return (gathered + 4 * A.shape[0] * width) / copy
     once = 8 * A.nnz + 8 * A.shape[0] * width + 8 * A.shape[0]
-    if 4 * A.shape[1] * width <= timing.last_level_cache():
-        return max(
-            gathered / cache,
-            (once - 4 * A.shape[1] * width if once > timing.last_level_cache() else 0) / copy,
-        )
-    return (gathered + 4 * A.shape[0] * width) / copy
+    streamed = once - held if once > timing.last_level_cache() else 0
+    return max(gathered / cache, streamed / copy)
 
 
 def candidates(
     A: sp.csr_array, B: np.ndarray, C: np.ndarray, prototype: Path | None = None
 ) -> dict[str, Run]:
-    """Name -> a call that computes C = A B into the existing C; handles and conversions are made before,
-    outside the timing.
-    """
+    """Name -> a call that computes C = A B into the existing C. Handles and conversions are made before."""
     block = CSR.from_scipy(A, backend.get("numpy"))
     runs: dict[str, Run] = {OURS: lambda: host.spmm(block, B, C, False), "scipy": _scipy(A, B, C)}
     for _ in range(host.TRIALS):  # until the distance is chosen
@@ -222,9 +219,7 @@ def _made(result: Any, out: Any) -> None:
 
 
 def _prototype(path: Path, A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> Run:
-    """`sp(m, indptr, indices, values, B, ldb, C, ldc, f, D, W, mode, threads, chunk)` of a library, with its
-    best settings.
-    """
+    """`sp(m, indptr, indices, values, B, ldb, C, ldc, f, D, W, mode, threads, chunk)` at its best."""
     library = ctypes.CDLL(str(path))
     width, panel = B.shape[1], 16 * math.ceil(math.ceil(B.shape[1] / 16) / math.ceil(B.shape[1] / 256))
     ahead = min(max(16384 // (4 * panel), 8), 256)
@@ -247,26 +242,14 @@ def _prototype(path: Path, A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> Run
 def table(points: Sequence[Point], ceilings: tuple[float, float]) -> str:
     """Markdown: one line per point."""
     names = [OURS, *dict.fromkeys(name for p in points for name in p.seconds if name != OURS)]
-    head = [
-        "graph",
-        "f",
-        *(f"{name}" for name in names),
-        "GB/s",
-        "of copy",
-        "of roof",
-        "/ best other",
-        "/ mkl",
-        "/ prototype",
-    ]
+    head = ["graph", "f", *names, "GB/s", "of copy", "of roof", "/ best other", "/ mkl", "/ prototype"]
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     for p in points:
         rate = p.bytes / p.seconds[OURS]
         cells = [p.graph, str(p.width), *(f"{p.gflops(n):.1f}" if n in p.seconds else "" for n in names)]
         cells += [f"{rate / 1e9:.1f}", f"{rate / ceilings[0]:.2f}", f"{p.roof / p.seconds[OURS]:.2f}"]
-        cells += [
-            f"{r:.2f}" if math.isfinite(r) else ""
-            for r in (p.ratio(p.others), p.ratio(["mkl"]), p.ratio(["prototype"]))
-        ]
+        ratios = p.ratio(p.others), p.ratio(["mkl"]), p.ratio(["prototype"])
+        cells += [f"{ratio:.2f}" if math.isfinite(ratio) else "" for ratio in ratios]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -274,17 +257,12 @@ def table(points: Sequence[Point], ceilings: tuple[float, float]) -> str:
 def summary(points: Sequence[Point]) -> str:
     """Geometric means and worst cases of the ratios, in Markdown."""
     lines = []
-    names = ("best other", "mkl", "scipy", "torch", "torch-reduce", "prototype")
-    groups: dict[str, list[float]] = {name: [] for name in names}
-    for p in points:
-        for name, ratios in groups.items():
-            ratio = p.ratio(p.others if name == "best other" else [name])
-            if math.isfinite(ratio):
-                ratios.append(ratio)
-    for name, ratios in groups.items():
-        if ratios:
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            lines.append(
-                f"- times faster than {name}: geometric mean {mean:.2f}, {min(ratios):.2f} to {max(ratios):.2f}"
+    for name in ("best other", "mkl", "scipy", "torch", "torch-reduce", "prototype"):
+        ratios = [point.ratio(point.others if name == "best other" else [name]) for point in points]
+        known = [ratio for ratio in ratios if math.isfinite(ratio)]
+        if known:
+            found = (
+                f"geometric mean {statistics.geometric_mean(known):.2f}, {min(known):.2f} to {max(known):.2f}"
             )
+            lines.append(f"- times faster than {name}: {found}")
     return "\n".join(lines)

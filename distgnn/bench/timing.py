@@ -16,21 +16,16 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time
 
 
 def in_turns(
-    candidates: Mapping[str, Callable[[], object]],
-    seconds: float = 1.0,
-    least: int = 3,
-    clock: str = "wall",
+    candidates: Mapping[str, Callable[[], object]], seconds: float = 1.0, least: int = 3, clock: str = "wall",
     most: int = 8,
-) -> dict[str, list[float]]:
-    """Call every candidate once to warm up, then all in turns until `seconds` have passed and each had at
-    least `least` turns.
+) -> dict[str, list[float]]:  # fmt: skip
+    """Call every candidate once to warm up, then all in turns for `seconds` and at least `least` turns.
 
     In a turn, a candidate is called as often as fits into one call of the slowest, up to `most` times: the
     faster a call, the more of them it takes for one that nothing disturbs.
 
     Args:
-        clock: "wall", or "cpu" for this process's own time, on a machine that others use: all its threads
-            together.
+        clock: "wall", or "cpu" for the time of all threads of this process, on a machine that others use.
 
     Returns:
         name -> seconds of each call.
@@ -55,18 +50,14 @@ def in_turns(
 
 
 def copy_bandwidth(clock: str = "wall", size: int = 1 << 28) -> float:
-    """Bytes read plus bytes written per second by a copy that fits no cache: the ceiling of what streams
-    through memory.
-    """
+    """Bytes read and written per second by a copy that fits no cache: the ceiling of streaming."""
     source, target = (backend.get("numpy").empty((size // 8,), np.float64) for _ in range(2))
     source[:] = 1.0
     return 2 * size / min(in_turns({"copy": lambda: np.copyto(target, source)}, 0.5, 5, clock)["copy"])
 
 
 def cache_bandwidth(clock: str = "wall", size: int = 1 << 23) -> float:
-    """Bytes per second that one thread reads from an array in the last-level cache: the ceiling of what
-    gathers hit there.
-    """
+    """Bytes per second that one thread reads from the last-level cache: the ceiling of gathers from it."""
     x = backend.get("numpy").empty((size // 4,), np.float32)
     x[:] = 1.0
     return size / min(in_turns({"read": lambda: np.dot(x, x)}, 0.3, 20, clock)["read"])
@@ -84,9 +75,10 @@ def machine() -> str:
     """One line on what this ran on."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        fields = dict(line.split(":", 1) for line in lines if ":" in line)
-        fields = {name.strip(): value.strip() for name, value in fields.items()}
-        model = f"{fields.get('model name', '')} (family {fields.get('cpu family', '?')}, model {fields.get('model', '?')})"
+        fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        family, number = fields.get("cpu family", "?"), fields.get("model", "?")
+        model = f"{fields.get('model name', '')} (family {family}, model {number})"
     except OSError:
         model = platform.processor() or platform.machine()
-    return f"{model}, {os.cpu_count()} cores, {last_level_cache() >> 20} MiB last-level cache, {platform.system()}"
+    cache = f"{last_level_cache() >> 20} MiB last-level cache"
+    return f"{model}, {os.cpu_count()} cores, {cache}, {platform.system()}"

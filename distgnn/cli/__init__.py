@@ -1,5 +1,4 @@
-"""The ``distgnn`` command. One module per command, each with ``HELP``, ``add_arguments(parser)`` and
-``run(args)``.
+"""The ``distgnn`` command: each command is a module with ``HELP``, ``add_arguments(parser)``, ``run(args)``.
 
 Commands import MPI, NumPy and the rest inside ``run``, so that ``--help`` answers at once and without MPI.
 """
@@ -27,8 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command on every rank of the job.
 
     Returns:
-        0 done, 2 bad usage or input (one line on rank 0 said what). Everything else is a bug and raises; the
-        abort hook then ends all ranks with exit code 1.
+        0 done, 1 failed, 2 bad usage or input; rank 0 said in one line what. Everything else is a bug and
+        raises; the abort hook then ends all ranks with exit code 1.
     """
     launch.limit_threads()
     launch.install_abort_hook()
@@ -36,31 +35,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = parse(sys.argv[1:] if argv is None else argv, origins)
         launch.start()
-        command_module(args.command).run(args)
+        code = command_module(args.command).run(args)
         sys.stdout.flush()
+        return code or 0
     except BrokenPipeError:  # as in `distgnn info STORE | head`
         if launch.launched()[0] > 1:
             raise  # the other ranks must learn of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 1
     except UserError as error:
-        return launch.leave(origins.explain(error))
+        return launch.leave(origins.explain(error, map(command_parser, COMMANDS)))
     except RuntimeError as error:
         if "cannot load MPI library" not in str(error):  # mpi4py's words
             raise
-        return launch.leave(
-            UserError(
-                "no MPI library found; install the mpich wheel (extra mpi) or load this site's MPI module"
-            )
-        )
-    return 0
+        problem = "no MPI library found; install the mpich wheel (extra mpi) or load this site's MPI module"
+        return launch.leave(UserError(problem))
 
 
 def parse(argv: Sequence[str], origins: config.Origins | None = None) -> argparse.Namespace:
     """The command line with environment and ``--config`` file filled in; ``.command`` is the command's name.
 
-    Prints on rank 0's stderr what of the two is not taken. Puts into ``origins`` where the settings come
-    from.
+    Prints on rank 0's stderr what of the two is not taken. Puts into `origins` where settings come from.
 
     Raises:
         UserError: anything wrong with it. SystemExit(0) after ``--help`` and ``--version``.
@@ -93,8 +88,8 @@ def overview() -> Parser:
     parser = Parser(
         prog="distgnn",
         description="Train graph neural networks over MPI with interchangeable distributed sparse products.",
-        epilog="Flags win over environment variables (DISTGNN_WEIGHT_DECAY for --weight-decay), those over the --config file. "
-        "Exit codes: 0 done, 2 bad usage or input, 1 failed.",
+        epilog="Flags win over environment variables (DISTGNN_WEIGHT_DECAY for --weight-decay), those over "
+        "the --config file. Exit codes: 0 done, 2 bad usage or input, 1 failed.",
     )
     parser.add_argument("--version", action="version", version=f"distgnn {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 HELP = "the table of what is implemented and where"
 COLUMNS = ("name", "title", "paper", "section", "axes", "file", "command")
+CODE = ("name", "file", "command")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,28 +30,19 @@ def run(args: argparse.Namespace) -> None:
 
 def plain(rows: list[dict[str, Any]]) -> str:
     """Columns aligned for a terminal."""
-    lines = [COLUMNS, *(_cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    lines = [COLUMNS, *([str(row[column]) for column in COLUMNS] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """A Markdown table; names, files and commands as code."""
-    code = {"name", "file", "command"}
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    for row in rows:
-        cells = (
-            f"`{cell}`" if column in code else cell for column, cell in zip(COLUMNS, _cells(row), strict=True)
-        )
-        lines.append("| " + " | ".join(cells) + " |")
+    cells = ([f"`{row[name]}`" if name in CODE else row[name] for name in COLUMNS] for row in rows)
+    return markdown_table(COLUMNS, cells, "---")
+
+
+def markdown_table(heads: Sequence[str], rows: Any, rule: str = " --- ") -> str:
+    """Rows of texts as a Markdown table."""
+    lines = ["| " + " | ".join(line) + " |" for line in (heads, *rows)]
+    lines.insert(1, "|" + f"{rule}|" * len(heads))
     return "\n".join(lines)
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    values = (row[column] for column in COLUMNS)
-    return tuple(
-        ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value) for value in values
-    )

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 
 HELP = (
     "time a kernel and print GFLOP/s, GB/s and the ratio to everything else installed that computes the same"
@@ -14,37 +14,26 @@ HELP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["spmm"], help="spmm: sparse times dense on one rank")
-    parser.add_argument(
-        "--graph", nargs="+", default=["rmat-16"], help="rmat-15 ... road-18, or stores NAME.dg"
-    )
-    parser.add_argument(
-        "--widths", nargs="+", type=int, default=[16, 64, 128], help="columns of the dense matrix"
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=1.0, help="to spend on each point, all candidates together"
-    )
-    parser.add_argument(
-        "--clock", choices=["wall", "cpu"], default="wall", help="cpu: this process's time, on a busy machine"
-    )
-    parser.add_argument(
-        "--plain-memory", action="store_true", help="NumPy's arrays, not ones that start at a cache line"
-    )
-    parser.add_argument(
-        "--prototype",
-        type=Path,
-        metavar="SO",
-        help="shared library with an older kernel `sp` to compare with",
-    )
+    # fmt: off
+    add = parser.add_argument
+    add("what", choices=["spmm"], help="spmm: sparse times dense on one rank")
+    add("--graph", nargs="+", default=["rmat-16"], help="rmat-15 ... road-18, or stores NAME.dg")
+    add("--widths", nargs="+", type=int, default=[16, 64, 128], help="columns of the dense matrix")
+    add("--seconds", type=float, default=1.0, help="to spend on each point, all candidates together")
+    add("--clock", choices=["wall", "cpu"], default="wall",
+        help="cpu: this process's time, on a busy machine")
+    add("--plain-memory", action="store_true", help="NumPy's arrays, not ones that start at a cache line")
+    add("--prototype", type=Path, metavar="SO", help="shared library with an older kernel `sp`")
+    # fmt: on
 
 
 def run(args: argparse.Namespace) -> None:
     from distgnn.bench import spmm, timing
 
     if min(args.widths) < 1:
-        raise UserError(f"--widths {min(args.widths)}: a width is at least 1")
+        raise ArgumentError("widths", min(args.widths), "a width is at least 1")
     if args.prototype is not None and not args.prototype.is_file():
-        raise UserError(f"--prototype {args.prototype}: no such file")
+        raise ArgumentError("prototype", args.prototype, "no such file")
     ceilings = timing.copy_bandwidth(args.clock), timing.cache_bandwidth(args.clock)
     print(describe(ceilings), flush=True)
     points = []
@@ -61,13 +50,8 @@ def measure(args: argparse.Namespace, name: str, A: Any, width: int, ceilings: t
     """One point with the options of the command line."""
     from distgnn.bench import spmm
 
-    options = {
-        "prototype": args.prototype,
-        "seconds": args.seconds,
-        "clock": args.clock,
-        "plain_memory": args.plain_memory,
-    }
-    return spmm.measure(name, A, width, ceilings, **options)
+    options = args.prototype, args.seconds, args.clock, args.plain_memory
+    return spmm.measure(name, A, width, ceilings, *options)
 
 
 def describe(ceilings: tuple[float, float]) -> str:
@@ -76,12 +60,13 @@ def describe(ceilings: tuple[float, float]) -> str:
     from distgnn.local import host
 
     kernels = host.built().isas()[host.isa()]
+    copy, cache = (f"{ceiling / 1e9:.1f} GB/s" for ceiling in ceilings)
     return f"""{timing.machine()}; {kernels} kernels, {host.threads()} thread(s), float32.
-Ceilings of this run: copy {ceilings[0] / 1e9:.1f} GB/s (read + written), last-level cache {ceilings[1] / 1e9:.1f} GB/s.
+Ceilings of this run: copy {copy} (read + written), last-level cache {cache}.
 
-Columns: GFLOP/s of each candidate (best call, all in turns on the same arrays; one call of those that take over
-{spmm.LONG:g} s and {spmm.HOPELESS:g} times as long as ours); of ours, GB/s as if no gathered row were reused,
-its share of the copy ceiling (above 1: rows are reused in cache), and the share of the roof: the least seconds that the ceilings
-allow without reuse, with gathers from cache where B fits it and from memory otherwise; times faster than the fastest of SciPy,
-MKL and torch, than MKL, and than the prototype.
+Columns: GFLOP/s of each candidate (best call, all in turns on the same arrays; one call of those that take
+over {spmm.LONG:g} s and {spmm.HOPELESS:g} times as long as ours); of ours, GB/s as if no gathered row were
+reused, its share of the copy ceiling (above 1: rows are reused in cache), and the share of the roof: the
+least seconds that the ceilings allow without reuse, with gathers from cache where B fits it and from memory
+otherwise; times faster than the fastest of SciPy, MKL and torch, than MKL, and than the prototype.
 """

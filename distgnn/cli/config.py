@@ -2,8 +2,8 @@
 over the default.
 
 Works for any parser: a value from the environment or the file goes through the flag's own type and choices
-and becomes its default. Names that nothing knows are refused in a file; in the environment, which is not this
-program's own, they are told.
+and becomes its default. A name that nothing knows is refused in a file and warned about in the environment,
+which is not this program's own.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import argparse
 import copy
 import difflib
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from distgnn.cli.values import SWITCH
 from distgnn.errors import ArgumentError, UserError
 
 if sys.version_info >= (3, 11):
@@ -24,20 +26,13 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: What the environment may say beside the flags: for kernels, MPI and tests.
-VARIABLES = (
-    *(
-        "DISTGNN_BACKEND",
-        "DISTGNN_CONFIG",
-        "DISTGNN_CUDA_AWARE",
-        "DISTGNN_EMULATION_CACHE",
-        "DISTGNN_HOST_ISA",
-    ),
-    *("DISTGNN_SPMM", "DISTGNN_SPMM_TUNE"),
+#: Variables that are read beside those of the flags: for kernels, MPI and tests.
+VARIABLES = tuple(
+    f"DISTGNN_{name}"
+    for name in ("BACKEND", "CONFIG", "CUDA_AWARE", "EMULATION_CACHE", "HOST_ISA", "SPMM", "SPMM_TUNE")
 )
 
-#: Settings that mean something for some algorithms only: these, or (none) the one that is chosen where they
-#: are set.
+#: Settings for some algorithms only: these, or (none) the one that was chosen where they are set.
 _ALGORITHMS_OF = {
     "grid": (),
     "replication": ("1.5d",),
@@ -45,27 +40,13 @@ _ALGORITHMS_OF = {
     "block-rows": ("1.5d", "3d"),
 }
 
-#: What a switch may be set to in the environment.
-SWITCH = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
-    "": False,
-}
+Layer = dict[str, tuple[Any, str]]  # flag name -> value, file or variable that says it
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
     """Give a command its ``--config FILE``."""
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="TOML file with settings named like the flags, at top level or in a table named like the command",
-    )
+    text = "TOML file with settings named like the flags, at top level or in a table named like the command"
+    parser.add_argument("--config", metavar="FILE", help=text)
 
 
 def apply(
@@ -75,69 +56,79 @@ def apply(
     environ: Mapping[str, str],
     commands: Iterable[str] = (),
 ) -> Origins:
-    """Make what the ``--config`` file and the environment say the defaults of ``parser``.
+    """Make what the ``--config`` file and the environment say the defaults of `parser`.
 
     Args:
         parser: the command's own parser, complete.
-        command: its name; the file's table of this name belongs to it, tables of the other ``commands`` are
-            left alone.
-        argv: the words after the command, looked at for ``--config`` only.
-
-    Returns:
-        where every setting comes from that is neither a flag's nor the default, and what was left out, for
-        want of its algorithm.
+        command: its name, and that of its table in the file; tables of other `commands` are left alone.
+        argv: the words after the command.
 
     Raises:
         UserError: unreadable file, unknown key, or a value that the flag refuses; names the file or variable.
     """
     flags = _flags(parser)
-    # name -> value, source: of the file, of the environment
-    layers: list[dict[str, tuple[Any, str]]] = [{}, {}]
-    finder = type(parser)(prog=parser.prog, add_help=False)
-    finder.add_argument("--config", default=environ.get("DISTGNN_CONFIG"))
-    path = finder.parse_known_args(list(argv))[0].config
-    if path:
-        for name, value in _read(path, command, commands, flags).items():
-            if name not in flags:
-                hint = _nearest(name, flags, "; did you mean {}?")
-                raise UserError(
-                    f"{path}: unknown key {name!r} for {command}{hint}; known keys: {', '.join(sorted(flags))}"
-                )
-            layers[0][name] = value, path
-    layers[1] = {
-        name: (environ[_variable(name)], _variable(name)) for name in flags if _variable(name) in environ
-    }
     given = _given(parser, flags, argv)
-    left_out = _leave_out_other_algorithms(layers, given, _default_algorithm(layers, given))
-    origins = {}
+    path = given.pop("config", environ.get("DISTGNN_CONFIG"))
+    from_file = _read(path, command, commands, flags) if path else {}
+    variables = {name: _variable(name) for name in flags if _variable(name) in environ}
+    layers: list[Layer] = [
+        {name: (value, path) for name, value in from_file.items()},
+        {name: (environ[variable], variable) for name, variable in variables.items()},
+    ]
+    origins = Origins(left_out=_leave_out_other_algorithms(layers, given))
     for layer in layers:
         for name, (value, source) in layer.items():
-            _set(parser, flags[name], value, source)
-            if flags[name].dest not in given:
-                origins[name] = source
-    return Origins(origins, left_out)
+            action = flags[name]
+            parser.set_defaults(**{action.dest: _convert(parser, action, value, source)})
+            action.required = False
+            if action.dest not in given:
+                origins.sources[name] = source
+    return origins
 
 
 @dataclass
 class Origins:
-    """`sources`: flag name -> file or variable that set it; `left_out`: a line about each setting that was
-    not taken.
+    """Where settings come from.
+
+    Attributes:
+        sources: flag name -> file or variable that set it.
+        left_out: a line about each setting that was not taken.
     """
 
     sources: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
-    def explain(self, error: UserError) -> UserError:
-        """The same error in the words of the command line: flags for arguments, and where a flag was set if it
-        was not there.
+    def explain(self, error: UserError, parsers: Iterable[argparse.ArgumentParser] = ()) -> UserError:
+        """The same error in the words of the command line.
+
+        Arguments become flags, also in advice such as ``force=True``, where they are flags of `parsers`. A
+        setting that was not made by a flag is told with its source.
         """
-        text = str(error)
-        if isinstance(error, ArgumentError):
-            value = "" if error.value is None or error.value is True else f" {error.value}"
-            text = f"--{error.argument.replace('_', '-')}{value}: {error.problem}"
-        name = text.partition(" ")[0].rstrip(":").removeprefix("--")
+        names: dict[str, str] = {}
+        for flags in map(_flags, parsers):
+            names = {action.dest: name for name, action in reversed(flags.items())} | names
+
+        def flag(found: re.Match[str]) -> str:
+            name, value = found[1], found[2]
+            return _typed(names[name], value) if name in names else found[0]
+
+        if not isinstance(error, ArgumentError):
+            return UserError(_ADVICE.sub(flag, str(error)))
+        name = names.get(error.argument, error.argument.replace("_", "-"))
+        text = f"{_typed(name, error.value)}:{_ADVICE.sub(flag, f' {error.problem}')}"
         source = self.sources.get(name)
         return UserError(text if source is None else f"{text} (--{name} is set by {source})")
+
+
+#: A setting within the text of an error, but not within a path.
+_ADVICE = re.compile(r"(?<=[\s(])([a-z_]+)=([^\s;()]*[^\s;(),.:])")
+
+
+def _typed(name: str, value: Any) -> str:
+    """A setting as it is written on the command line."""
+    if str(value) in ("True", "None"):  # words, where the error comes from another rank
+        return f"--{name}"
+    return f"--no-{name.removeprefix('no-')}" if str(value) == "False" else f"--{name} {_text(value)}"
 
 
 def unknown_variables(environ: Mapping[str, str], parsers: Iterable[argparse.ArgumentParser]) -> list[str]:
@@ -150,44 +141,35 @@ def unknown_variables(environ: Mapping[str, str], parsers: Iterable[argparse.Arg
     ]
 
 
-def _default_algorithm(layers: list[dict[str, tuple[Any, str]]], given: Mapping[str, Any]) -> str:
-    """Of ``train``, where no source says one."""
-    samplers = [given.get("sampler"), *(layer["sampler"][0] for layer in layers if "sampler" in layer)]
-    return "1.5d" if any(sampler not in (None, "none") for sampler in samplers) else "1d"
+def _leave_out_other_algorithms(layers: list[Layer], given: Mapping[str, Any]) -> list[str]:
+    """Drop from file and environment what is for another algorithm than the one chosen in a place above them.
 
-
-def _leave_out_other_algorithms(
-    layers: list[dict[str, tuple[Any, str]]], given: Mapping[str, Any], default: Any
-) -> list[str]:
-    """Drop from file and environment what is for another algorithm than the one that a source above them
-    chose.
+    Returns:
+        a line about each.
     """
-    lines, chosen = [], [default]
+    samplers = [given.get("sampler"), *(layer["sampler"][0] for layer in layers if "sampler" in layer)]
+    chosen = ["1.5d" if set(samplers) - {None, "none"} else "1d"]  # train's default
     for layer in layers:
         chosen.append(layer["algorithm"][0] if "algorithm" in layer else chosen[-1])
-    final = given.get("algorithm", chosen[-1])
+    final, lines = given.get("algorithm", chosen[-1]), []
     for index, layer in enumerate(layers):
         above = "algorithm" in given or any("algorithm" in other for other in layers[index + 1 :])
         for name in [name for name in _ALGORITHMS_OF if above and name in layer]:
             homes = _ALGORITHMS_OF[name] or (chosen[index + 1],)
             if final not in homes:
                 _, source = layer.pop(name)
-                if name not in given:
-                    said = " and ".join(homes)
-                    lines.append(
-                        f"{source}: {name} is for algorithm {said} and is left out, as {final} was chosen"
-                    )
+                left_out = f"is for algorithm {' and '.join(homes)} and is left out, as {final} was chosen"
+                lines += [f"{source}: {name} {left_out}"] if name not in given else []
     return lines
 
 
 def _given(
     parser: argparse.ArgumentParser, flags: Mapping[str, argparse.Action], argv: Sequence[str]
 ) -> dict[str, Any]:
-    """What the command line itself sets: dest -> value."""
-    if {"-h", "--help"} & set(argv):
-        return {}
+    """What the command line itself sets, the file of settings included: dest -> value."""
     finder = type(parser)(prog=parser.prog, add_help=False)
-    for action in flags.values():
+    finder.add_argument("--config", default=argparse.SUPPRESS)
+    for action in () if {"-h", "--help"} & set(argv) else flags.values():
         bare = copy.copy(action)
         bare.default, bare.required = argparse.SUPPRESS, False
         finder._add_action(bare)
@@ -222,39 +204,34 @@ def _read(path: str, command: str, commands: Iterable[str], flags: Iterable[str]
         raise UserError(f"--config {path}: cannot read it ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"--config {path}: not valid TOML: {error}") from error
-    names = {command, *commands}
+    names = sorted({command, *commands})
     tables = {
-        name
-        for name, value in content.items()
-        if isinstance(value, dict) and name.replace("_", "-") not in flags
+        name for name, value in content.items() if isinstance(value, dict) and _dashed(name) not in flags
     }
-    for name in sorted(tables - names):
+    for name in sorted(tables.difference(names)):
         hint = _nearest(name, names, "; did you mean [{}]?")
-        raise UserError(
-            f"{path}: unknown table [{name}]{hint}; tables are named like the commands: {', '.join(sorted(names))}"
-        )
-    own = content[command] if command in tables else {}
-    return _dashed(path, {name: value for name, value in content.items() if name not in tables}) | _dashed(
-        path, own
-    )
+        known = f"tables are named like the commands: {', '.join(names)}"
+        raise UserError(f"{path}: unknown table [{name}]{hint}; {known}")
+    found: dict[str, Any] = {}
+    top = {name: value for name, value in content.items() if name not in tables}
+    for table in (top, content[command] if command in tables else {}):
+        for name, value in table.items():
+            if "_" in name and _dashed(name) in table:
+                raise UserError(f"{path}: {_dashed(name)} and {name} are the same setting; give one of them")
+            if _dashed(name) not in flags:
+                hint = _nearest(name, flags, "; did you mean {}?")
+                known = ", ".join(sorted(flags))
+                raise UserError(f"{path}: unknown key {name!r} for {command}{hint}; known keys: {known}")
+            found[_dashed(name)] = value
+    return found
 
 
-def _dashed(path: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    for name in table:
-        if "_" in name and name.replace("_", "-") in table:
-            raise UserError(
-                f"{path}: {name.replace('_', '-')} and {name} are the same setting; give one of them"
-            )
-    return {name.replace("_", "-"): value for name, value in table.items()}
-
-
-def _set(parser: argparse.ArgumentParser, action: argparse.Action, value: Any, source: str) -> None:
-    parser.set_defaults(**{action.dest: _convert(parser, action, value, source)})
-    action.required = False
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _convert(parser: argparse.ArgumentParser, action: argparse.Action, value: Any, source: str) -> Any:
-    """``value`` as ``action`` would have stored it, had it been given as a flag."""
+    """`value` as `action` would have stored it, had it been given as a flag."""
     flag = action.option_strings[-1] if value is False else action.option_strings[0]
     if action.nargs == 0:
         switch = SWITCH.get(str(value).lower())
@@ -276,9 +253,7 @@ def _convert(parser: argparse.ArgumentParser, action: argparse.Action, value: An
 
 
 def _text(value: Any) -> str:
-    """A TOML value as on the command line: ``[15, 10]`` is ``15,10``, ``{rows = 4, reps = 2}`` is
-    ``rows=4,reps=2``.
-    """
+    """A value as on the command line: [15, 10] is ``15,10``, {rows = 4, reps = 2} is ``rows=4,reps=2``."""
     if isinstance(value, Mapping):
         return ",".join(f"{name}={_text(part)}" for name, part in value.items())
     if isinstance(value, (list, tuple)):

@@ -6,28 +6,46 @@ import argparse
 import json
 import math
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-from distgnn.cli.train import count
+from distgnn.cli.algorithms import markdown_table
+from distgnn.cli.values import count
+from distgnn.errors import ArgumentError
 
-HELP = "make a graph, train it with every algorithm (on 4 ranks unless launched on others), check that they agree, report"
+HELP = (
+    "make a graph, train it with every algorithm (on 4 ranks unless launched on others), check that they "
+    "agree, report"
+)
 RANKS = 4
 TOLERANCE = 1e-4  # of relative differences between losses, as in train --check
+MARK = ".distgnn-demo"
+HEADER = (
+    "algorithm",
+    "grid",
+    "last loss",
+    "largest difference",
+    "test accuracy",
+    "words per rank",
+    "s/epoch",
+)
+WIDTHS = (9, 8, 11, 18, 13, 14, 7)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--out", default="distgnn-demo", metavar="DIR", help="where graph, store, logs and report go"
-    )
-    parser.add_argument(
-        "--nodes", type=count, default=20_000, metavar="N", help="nodes of the planted-partition graph"
-    )
+    # fmt: off
+    parser.add_argument("--out", default="distgnn-demo", metavar="DIR",
+                        help="where graph, store, logs and report go")
+    parser.add_argument("--nodes", type=count, default=20_000, metavar="N",
+                        help="nodes of the planted-partition graph")
     parser.add_argument("--epochs", type=count, default=20, metavar="E", help="epochs per algorithm")
+    # fmt: on
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
+    """Returns the exit code: 1 where the algorithms do not agree."""
     from distgnn.comm.launch import launched
 
     if not launched()[2]:
@@ -37,32 +55,23 @@ def run(args: argparse.Namespace) -> None:
 
     from distgnn.operators import ALGORITHMS
 
-    first = MPI.COMM_WORLD.Get_rank() == 0
-    out = Path(args.out)
+    comm, out = MPI.COMM_WORLD, Path(args.out)
+    first, rows = comm.Get_rank() == 0, []
     _make_store(out, args.nodes)
     if first:
-        print(
-            f"training on {MPI.COMM_WORLD.Get_size()} ranks, {args.epochs} epochs with each algorithm\n",
-            flush=True,
-        )
+        print(f"training on {comm.Get_size()} ranks, {args.epochs} epochs with each algorithm\n", flush=True)
         print(_line(HEADER), flush=True)
-    rows = []
     for number, name in enumerate(ALGORITHMS):
-        _train(out, name, args.epochs, check=number == 0)
+        if _train(out, name, args.epochs, check=number == 0):
+            return 1
         if first:
             rows.append(read_log(out / f"{name}.jsonl"))
             print(_line(cells(rows[-1], rows[0])), flush=True)
-    failed = None
-    if first:
-        failed = conclude(rows, out)
-    if MPI.COMM_WORLD.bcast(failed):
-        raise SystemExit(1)
+    return int(comm.bcast(first and conclude(rows, out)))
 
 
 def _relaunch() -> None:
-    """Become ``mpiexec -n 4 distgnn demo …``, with the mpiexec that stands beside this Python, or else any."""
-    import shutil
-
+    """Become ``mpiexec -n 4 distgnn demo …``, with the mpiexec beside this Python, or else any."""
     beside = Path(sys.executable).with_name("mpiexec")
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
     if mpiexec is None:
@@ -75,91 +84,46 @@ def _make_store(out: Path, nodes: int) -> None:
     """Generate and prepare through the same commands a user would type. Collective."""
     from distgnn.cli import generate, prepare
     from distgnn.cli.first_rank import on_first_rank
-    from distgnn.errors import UserError
 
     def work() -> None:
         if out.exists() and not (out / MARK).exists():
-            raise UserError(f"--out {out}: exists and was not made by this command; name another directory")
+            raise ArgumentError("out", out, "exists and was not made by this command; name another directory")
         out.mkdir(parents=True, exist_ok=True)
         (out / MARK).touch()
-        graph, store = out / "graph", out / "graph.dg"
-        made = [
-            "sbm",
-            str(graph),
-            "--nodes",
-            str(nodes),
-            "--features",
-            "64",
-            "--size-exponent",
-            "2",
-            "--force",
-        ]
-        print(generate.summary(str(graph), generate.generate(_parse(generate, made))), flush=True)
-        print(
-            prepare.summary(prepare.prepare(_parse(prepare, [str(graph), str(store), "--force"]))), flush=True
-        )
+        graph = out / "graph"
+        made = _parse(f"generate sbm @ --nodes {nodes} --features 64 --size-exponent 2 --force", graph)
+        print(generate.summary(str(graph), generate.generate(made)), flush=True)
+        stored = _parse("prepare @ @.dg --force", graph)
+        print(prepare.summary(prepare.prepare(stored)), flush=True)
 
     on_first_rank(work)
 
 
-MARK = ".distgnn-demo"
-
-
-def _train(out: Path, algorithm: str, epochs: int, check: bool) -> None:
+def _train(out: Path, algorithm: str, epochs: int, check: bool) -> int:
     """``distgnn train`` with one algorithm; the first is checked against the serial reference, the others
     against it.
     """
     from distgnn.cli import train
-    from distgnn.train.run import Job
 
-    words = [
-        str(out / "graph.dg"),
-        "--algorithm",
-        algorithm,
-        "--layers",
-        "3",
-        "--hidden",
-        "64",
-        "--epochs",
-        str(epochs),
-    ]
-    words += ["--dropout", "0.2", "--log", str(out / f"{algorithm}.jsonl"), "--force", "--quiet"]
-    Job(_parse(train, words + (["--check"] if check else []))).run()
+    words = f"train @/graph.dg --log @/{algorithm}.jsonl --algorithm {algorithm} --epochs {epochs} "
+    words += "--layers 3 --hidden 64 --dropout 0.2 --force --quiet" + check * " --check"
+    return train.run(_parse(words, out))
 
 
-def _parse(command: Any, words: list[str]) -> argparse.Namespace:
-    from distgnn.cli import Parser
+def _parse(words: str, path: Path) -> argparse.Namespace:
+    """A command line; @ stands for the path."""
+    from distgnn.cli import command_parser
 
-    parser = Parser()
-    command.add_arguments(parser)
-    return parser.parse_args(words)
+    name, *rest = words.split()
+    return command_parser(name).parse_args([word.replace("@", str(path)) for word in rest])
 
 
 def read_log(path: Path) -> dict[str, Any]:
     """What the table and the report need of a run's log."""
-    events = [json.loads(line) for line in path.read_text().splitlines()]
-    start, end = events[0], events[-1]
-    losses = [
-        math.nan if event["loss"] is None else event["loss"] for event in events if event["event"] == "epoch"
-    ]
-    return {
-        "algorithm": start["config"]["algorithm"],
-        "grid": start["grid"],
-        "losses": losses,
-        "end": end,
-        "log": path.name,
-    }
-
-
-HEADER = (
-    "algorithm",
-    "grid",
-    "last loss",
-    "largest difference",
-    "test accuracy",
-    "words per rank",
-    "s/epoch",
-)
+    start, *events, end = map(json.loads, path.read_text().splitlines())
+    losses = [math.nan if event["loss"] is None else event["loss"] for event in events]
+    algorithm, grid = start["config"]["algorithm"], start["grid"]
+    return {"algorithm": algorithm, "grid": grid, "losses": losses, "end": end, "log": path.name}
 
 
 def difference(losses: list[float], others: list[float]) -> float:
@@ -184,49 +148,32 @@ def cells(row: dict[str, Any], reference: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _line(values: tuple[str, ...]) -> str:
-    widths = (9, 8, 11, 18, 13, 14, 7)
-    return "  ".join(
-        value.ljust(w) if i < 2 else value.rjust(w)
-        for i, (value, w) in enumerate(zip(values, widths, strict=True))
-    )
+    aligned = [*map(str.ljust, values[:2], WIDTHS[:2]), *map(str.rjust, values[2:], WIDTHS[2:])]
+    return "  ".join(aligned)
 
 
 def conclude(rows: list[dict[str, Any]], out: Path) -> bool:
     """Say whether the algorithms agree and write the report. Returns whether they do not."""
     worst = max(difference(row["losses"], rows[0]["losses"]) for row in rows)
-    agree = worst <= TOLERANCE
+    epochs, agree = len(rows[0]["losses"]), worst <= TOLERANCE
     verdict = (
-        f"{rows[0]['algorithm']} equals the serial reference, and all {len(rows)} algorithms have equal losses in all "
-        f"{len(rows[0]['losses'])} epochs: largest relative difference {worst:.1e}"
+        f"{rows[0]['algorithm']} equals the serial reference, and all {len(rows)} algorithms have equal "
+        f"losses in all {epochs} epochs: largest relative difference {worst:.1e}"
         if agree
-        else f"the algorithms DISAGREE: largest relative difference of a loss {worst:.1e}, allowed {TOLERANCE:.0e}"
+        else f"the algorithms DISAGREE: largest relative difference of a loss {worst:.1e}, "
+        f"allowed {TOLERANCE:.0e}"
     )
-    table = ["| " + " | ".join(HEADER) + " |", "|" + " --- |" * len(HEADER)]
-    table += ["| " + " | ".join(cells(row, rows[0])) + " |" for row in rows]
-    curve = [
-        "| " + " | ".join([str(e), *(f"{row['losses'][e - 1]:.7f}" for row in rows)]) + " |"
-        for e in _some(rows)
-    ]
-    head = [
-        "| epoch | " + " | ".join(row["algorithm"] for row in rows) + " |",
-        "|" + " --- |" * (len(rows) + 1),
-    ]
-    logs = [f"- `{row['log']}`" for row in rows]
+    shown = sorted({1, epochs, *range(1, epochs + 1, max(1, epochs // 10))})
+    losses = [[str(epoch), *(f"{row['losses'][epoch - 1]:.7f}" for row in rows)] for epoch in shown]
     parts = [
         "# distgnn demo",
         verdict,
-        "\n".join(table),
+        markdown_table(HEADER, [cells(row, rows[0]) for row in rows]),
         "Losses:",
-        "\n".join(head + curve),
+        markdown_table(["epoch", *(row["algorithm"] for row in rows)], losses),
         "Logs:",
-        "\n".join(logs),
+        "\n".join(f"- `{row['log']}`" for row in rows),
     ]
     (out / "report.md").write_text("\n\n".join(parts) + "\n")
     print(f"\n{verdict}\nreport: {out / 'report.md'}, logs: {out}/*.jsonl", flush=True)
     return not agree
-
-
-def _some(rows: list[dict[str, Any]]) -> list[int]:
-    """About ten epochs, the first and the last among them."""
-    last = len(rows[0]["losses"])
-    return sorted({1, last, *range(1, last + 1, max(1, last // 10))})

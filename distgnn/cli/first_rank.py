@@ -1,6 +1,4 @@
-"""How commands that need no grid run in a job: on one rank while the others wait without using their cores,
-or on all.
-"""
+"""How commands without a grid run in a job: on rank 0 while the others wait without a core, or on all."""
 
 from __future__ import annotations
 
@@ -14,8 +12,7 @@ from distgnn.comm.launch import launched
 def on_first_rank(work: Callable[[], None]) -> None:
     """Call `work` on rank 0 of the job. Collective: what it raises is raised on every rank.
 
-    Being told to end (SIGTERM, as from `scancel`) is treated like Ctrl-C while `work` runs, so that it can
-    tidy up.
+    SIGTERM, as from `scancel`, acts like Ctrl-C while `work` runs, so that it can tidy up.
     """
     if launched()[0] == 1:
         _interruptible(work)
@@ -36,17 +33,16 @@ def on_first_rank(work: Callable[[], None]) -> None:
 
 
 def on_all_ranks(work: Callable[[Any], None]) -> None:
-    """Call `work` on every rank of the job with the communicator of all, or with None where there is but one.
-    Collective: `work` raises on all ranks what it raises on one.
+    """Call `work` on every rank with the communicator of all, or with None where there is but one.
 
-    Being told to end (SIGTERM) is treated like Ctrl-C while `work` runs, so that it can tidy up.
+    Collective: `work` raises on all ranks what it raises on one. SIGTERM acts like Ctrl-C while it runs.
     """
-    if launched()[0] == 1:
-        _interruptible(lambda: work(None))
-        return
-    from mpi4py import MPI
+    world = None
+    if launched()[0] > 1:
+        from mpi4py import MPI
 
-    _interruptible(lambda: work(MPI.COMM_WORLD))
+        world = MPI.COMM_WORLD
+    _interruptible(lambda: work(world))
 
 
 def _interruptible(work: Callable[[], None]) -> None:

@@ -22,84 +22,47 @@ OPTIONS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    # No flag has a default here: which graphs know it, and what it is by default, is said once, by the
-    # graph's class.
-    parser.add_argument(
-        "kind", choices=OPTIONS, metavar="KIND", help="rmat (power-law), sbm (communities) or road (planar)"
-    )
-    parser.add_argument("out", metavar="OUT", help="directory to create")
-    parser.add_argument("--force", action="store_true", help="replace OUT if it is a generated graph")
-    parser.add_argument("--nodes", type=int, metavar="N", help=f"number of nodes (default: {NODES})")
-    parser.add_argument("--features", type=int, metavar="F", help="feature width, 0 for none (default: 64)")
-    parser.add_argument(
-        "--classes", type=int, metavar="C", help="classes, 0: no labels (default: rmat 8, sbm all, road 16)"
-    )
-    parser.add_argument(
-        "--noise",
-        type=float,
-        metavar="X",
-        help="of one feature; signal of length 1 (default: rmat 0.1, else 1)",
-    )
-    parser.add_argument(
-        "--split",
-        metavar="A/B/C",
-        help="shares of training, validation and test nodes (default: 0.6/0.2/0.2)",
-    )
-    parser.add_argument(
-        "--seed", type=int, metavar="S", help="the same seed gives the same graph (default: 0)"
-    )
-    edges = parser.add_argument_group("rmat and sbm")
-    edges.add_argument("--edges", type=int, metavar="M", help="number of edges, instead of --degree")
-    edges.add_argument(
-        "--degree",
-        type=float,
-        metavar="D",
-        help="mean number of neighbours, duplicates counted (default: 16)",
-    )
-    edges.add_argument(
-        "--directed", action=argparse.BooleanOptionalAction, help="edges have one direction (default: no)"
-    )
-    edges.add_argument(
-        "--scramble", action=argparse.BooleanOptionalAction, help="number nodes at random (default: yes)"
-    )
-    rmat = parser.add_argument_group("rmat")
-    rmat.add_argument("--scale", type=int, metavar="K", help="2**K nodes, instead of --nodes")
-    rmat.add_argument(
-        "--probabilities",
-        type=_numbers,
-        metavar="a,b,c,d",
-        help="of the quadrants (default: 0.57,0.19,0.19,0.05)",
-    )
-    sbm = parser.add_argument_group("sbm")
-    sbm.add_argument(
-        "--communities", type=int, metavar="K", help="number of communities (default: 16, or one per node)"
-    )
-    sbm.add_argument(
-        "--mixing", type=float, metavar="X", help="share of edges that leave their community (default: 0.2)"
-    )
-    sbm.add_argument(
-        "--size-exponent", type=float, metavar="X", help="power law of community sizes (default: equal sizes)"
-    )
-    sbm.add_argument(
-        "--degree-exponent",
-        type=float,
-        metavar="X",
-        help="power law of degrees (default: equal expected degrees)",
-    )
-    road = parser.add_argument_group("road")
-    road.add_argument("--spacing", type=int, metavar="K", help="cells between junctions (default: 4)")
-    road.add_argument(
-        "--missing-roads",
-        type=float,
-        metavar="X",
-        help="share of missing roads between junctions (default: 0.25)",
-    )
-    road.add_argument(
-        "--missing-nodes", type=float, metavar="X", help="share of missing nodes (default: 0.01)"
-    )
-    road.add_argument(
-        "--tile", type=int, metavar="K", help="side of the tiles by which nodes are numbered (default: 32)"
-    )
+    # No flag has a default here: the class of a graph says once what it takes and what the defaults are.
+    # fmt: off
+    switch: Any = {"action": argparse.BooleanOptionalAction}
+    common = parser.add_argument
+    common("kind", choices=OPTIONS, metavar="KIND",
+           help="rmat (power-law), sbm (communities) or road (planar)")
+    common("out", metavar="OUT", help="directory to create")
+    common("--force", action="store_true", help="replace OUT if it is a generated graph")
+    common("--nodes", type=int, metavar="N", help=f"number of nodes (default: {NODES})")
+    common("--features", type=int, metavar="F", help="feature width, 0 for none (default: 64)")
+    common("--classes", type=int, metavar="C",
+           help="classes, 0: no labels (default: rmat 8, sbm all, road 16)")
+    common("--noise", type=float, metavar="X",
+           help="of one feature; signal of length 1 (default: rmat 0.1, else 1)")
+    common("--split", metavar="A/B/C",
+           help="shares of training, validation and test nodes (default: 0.6/0.2/0.2)")
+    common("--seed", type=int, metavar="S", help="the same seed gives the same graph (default: 0)")
+    edges = parser.add_argument_group("rmat and sbm").add_argument
+    edges("--edges", type=int, metavar="M", help="number of edges, instead of --degree")
+    edges("--degree", type=float, metavar="D",
+          help="mean number of neighbours, duplicates counted (default: 16)")
+    edges("--directed", **switch, help="edges have one direction (default: no)")
+    edges("--scramble", **switch, help="number nodes at random (default: yes)")
+    rmat = parser.add_argument_group("rmat").add_argument
+    rmat("--scale", type=int, metavar="K", help="2**K nodes, instead of --nodes")
+    rmat("--probabilities", type=_numbers, metavar="a,b,c,d",
+         help="of the quadrants (default: 0.57,0.19,0.19,0.05)")
+    sbm = parser.add_argument_group("sbm").add_argument
+    sbm("--communities", type=int, metavar="K", help="number of communities (default: 16, or one per node)")
+    sbm("--mixing", type=float, metavar="X", help="share of edges that leave their community (default: 0.2)")
+    sbm("--size-exponent", type=float, metavar="X",
+        help="power law of community sizes (default: equal sizes)")
+    sbm("--degree-exponent", type=float, metavar="X",
+        help="power law of degrees (default: equal expected degrees)")
+    road = parser.add_argument_group("road").add_argument
+    road("--spacing", type=int, metavar="K", help="cells between junctions (default: 4)")
+    road("--missing-roads", type=float, metavar="X",
+         help="share of missing roads between junctions (default: 0.25)")
+    road("--missing-nodes", type=float, metavar="X", help="share of missing nodes (default: 0.01)")
+    road("--tile", type=int, metavar="K", help="side of the tiles by which nodes are numbered (default: 32)")
+    # fmt: on
 
 
 def run(args: argparse.Namespace) -> None:
@@ -120,27 +83,25 @@ def generate(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
-    """The options that were given; UserError for one that this kind of graph doesn't know."""
-    from distgnn.errors import UserError
+    """The options that were given; ArgumentError for one that this kind of graph doesn't know."""
+    from distgnn.errors import ArgumentError
 
     names = {name for known in OPTIONS.values() for name in known}
     options = {name: getattr(args, name) for name in sorted(names) if getattr(args, name) is not None}
     for name in options:
         if name not in OPTIONS[args.kind]:
             owners = " and ".join(kind for kind, known in OPTIONS.items() if name in known)
-            raise UserError(f"--{name.replace('_', '-')} is for {owners}, not for {args.kind}")
+            raise ArgumentError(name, options[name], f"is for {owners}, not for {args.kind}")
     return options
 
 
 def summary(out: str, graph: dict[str, Any]) -> str:
     """One line about what was written."""
-    parts = [
-        f"{graph['n']} nodes",
-        f"{graph['edges']} {'directed' if graph['directed'] else 'undirected'} edges",
-    ]
-    parts.append(f"{graph['width']} features" if graph["width"] else "no features")
-    parts.append(f"{graph['classes']} classes" if graph["classes"] else "no labels")
-    return f"{out}: {graph['kind']} graph, {', '.join(parts)}, seed {graph['seed']}"
+    edges = f"{graph['edges']} {'directed' if graph['directed'] else 'undirected'} edges"
+    features = f"{graph['width']} features" if graph["width"] else "no features"
+    labels = f"{graph['classes']} classes" if graph["classes"] else "no labels"
+    parts = f"{graph['n']} nodes, {edges}, {features}, {labels}, seed {graph['seed']}"
+    return f"{out}: {graph['kind']} graph, {parts}"
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from distgnn.cli.train import count, widths
+from distgnn.cli.values import count, widths
 
 WIDTH = 128  # of a store without features
 
@@ -13,26 +13,18 @@ HELP = "sizes, degrees, orders, load balance and communication volume of a store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    # fmt: off
     parser.add_argument("store", metavar="STORE", help="what prepare wrote")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--ranks",
-        type=widths,
-        metavar="P[,P...]",
-        help="also balance and volume of every order cut into P block rows (not of double, which is for grids)",
-    )
-    parser.add_argument(
-        "--shards",
-        metavar="RxC[,RxC...]",
-        help="also how evenly every order fills an even cut into R x C blocks, as on grids",
-    )
-    parser.add_argument(
-        "--width",
-        type=count,
-        metavar="F",
-        help="of the dense matrix, for volumes in MB (default: that of the features)",
-    )
+    parser.add_argument("--ranks", type=widths, metavar="P[,P...]",
+                        help="also balance and volume of every order cut into P block rows (not of double, "
+                        "which is for grids)")
+    parser.add_argument("--shards", metavar="RxC[,RxC...]",
+                        help="also how evenly every order fills an even cut into R x C blocks, as on grids")
+    parser.add_argument("--width", type=count, metavar="F",
+                        help="of the dense matrix, for volumes in MB (default: that of the features)")
     parser.add_argument("--verify", action="store_true", help="read every file and compare checksums")
+    # fmt: on
 
 
 def run(args: argparse.Namespace) -> None:
@@ -61,9 +53,8 @@ def answer(args: argparse.Namespace) -> str:
         check_shards(*cut, store.n)
     damaged = store.verify() if args.verify else []
     if damaged:
-        raise UserError(
-            f"{store.path}: the bytes of {', '.join(damaged)} changed since it was written; copy or prepare it again"
-        )
+        problem = f"the bytes of {', '.join(damaged)} changed since it was written; copy or prepare it again"
+        raise UserError(f"{store.path}: {problem}")
     facts = describe(store, args.ranks or (), cuts)
     if args.verify:
         facts["verified"] = len(store.manifest["files"])
@@ -75,9 +66,7 @@ def answer(args: argparse.Namespace) -> str:
 
 
 def megabytes(rows: list[int], width: int, itemsize: int) -> dict[str, Any]:
-    """What ranks send in a product, on average and at most, when these are the rows of H: Table 2 of
-    ``sparsity-aware.txt``.
-    """
+    """What ranks send in a product, on average and at most, if it is these rows of H: ICPP'24, Table 2."""
     size = width * itemsize / 1e6
     average = sum(rows) / len(rows)
     return {
@@ -88,6 +77,17 @@ def megabytes(rows: list[int], width: int, itemsize: int) -> dict[str, Any]:
 
 def text(path: str, facts: dict[str, Any]) -> str:
     """The facts in aligned lines."""
+    lines = [("store", f"{path}, {facts['bytes'] / 1e6:.1f} MB on disk"), *graph_lines(facts)]
+    for name, order in facts["orders"].items():
+        lines += order_lines(name, order)
+    if "verified" in facts:
+        lines.append(("verified", f"{facts['verified']} files are as they were written"))
+    indent = max(len(name) for name, _ in lines) + 2
+    return "\n".join(f"{name:{indent}}{value}" for name, value in lines)
+
+
+def graph_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is the same in every order."""
     split, degrees = facts["split"], facts["degrees"]
     kind = [
         "directed" if facts["directed"] else "undirected",
@@ -96,36 +96,33 @@ def text(path: str, facts: dict[str, Any]) -> str:
         f"normalised {facts['normalize']}" if facts["normalize"] != "none" else "not normalised",
         facts["dtype"],
     ]
-    lines = [
-        ("store", f"{path}, {facts['bytes'] / 1e6:.1f} MB on disk"),
+    spread = f"{degrees['min']} to {degrees['max']}, mean {degrees['mean']:.2f}"
+    labelled = f"{facts['classes']}, {facts['labelled']} labelled nodes"
+    return [
         ("source", f"{facts['source']}, {facts['edges']} edges"),
         ("matrix", f"{facts['n']} x {facts['n']}, {facts['nnz']} non-zeros; {', '.join(kind)}"),
-        (
-            "degrees",
-            f"{degrees['min']} to {degrees['max']}, mean {degrees['mean']:.2f}; {degrees['isolated']} isolated nodes",
-        ),
-        ("features", f"{facts['width']}" if facts["width"] else "none"),
-        (
-            "classes",
-            f"{facts['classes']}, {facts['labelled']} labelled nodes" if facts["classes"] else "none",
-        ),
+        ("degrees", f"{spread}; {degrees['isolated']} isolated nodes"),
+        ("features", str(facts["width"] or "none")),
+        ("classes", labelled if facts["classes"] else "none"),
         ("split", ", ".join(f"{count} {name}" for name, count in split.items()) if split else "none"),
     ]
-    for name, order in facts["orders"].items():
-        rows, cols = order["shards"]
-        versions = order.get("versions", [order])
-        words = f"{rows}x{cols} shards, {order['bytes'] / 1e6:.1f} MB, non-zeros max/mean"
-        lines.append((f"order {name}", f"{words} {balances([version['balance'] for version in versions])}"))
-        for cut in zip(*(version.get("cuts", ()) for version in versions), strict=True):
-            grid = "x".join(map(str, cut[0]["grid"]))
-            evenness = f"non-zeros max/mean {balances([one['balance'] for one in cut], digits=3)}"
-            lines.append((f"  {grid} blocks", f"{evenness}; mean {cut[0]['mean']:.0f}"))
-        for cut in order.get("block_rows", ()):
-            lines += [(f"  {cut['ranks']} block rows", balance_text(cut)), ("", volume_text(cut))]
-    if "verified" in facts:
-        lines.append(("verified", f"{facts['verified']} files are as they were written"))
-    indent = max(len(name) for name, _ in lines) + 2
-    return "\n".join(f"{name:{indent}}{value}" for name, value in lines)
+
+
+def order_lines(name: str, order: dict[str, Any]) -> list[tuple[str, str]]:
+    """An order, and the cuts of it that were asked for."""
+    rows, cols = order["shards"]
+    versions = order.get("versions", [order])
+    words = f"{rows}x{cols} shards, {order['bytes'] / 1e6:.1f} MB, non-zeros max/mean"
+    lines = [(f"order {name}", f"{words} {balances([version['balance'] for version in versions])}")]
+    for cut in zip(*(version.get("cuts", ()) for version in versions), strict=True):
+        grid = "x".join(map(str, cut[0]["grid"]))
+        evenness = f"non-zeros max/mean {balances([one['balance'] for one in cut], digits=3)}"
+        lines.append((f"  {grid} blocks", f"{evenness}; mean {cut[0]['mean']:.0f}"))
+    for cut in order.get("block_rows", ()):
+        stages = f"stage by stage {cut['stage_balance']:.2f}, in the worst stage {max(cut['stages']):.2f}"
+        balance = f"non-zeros max/mean {cut['balance']:.2f}, {stages}"
+        lines += [(f"  {cut['ranks']} block rows", balance), ("", volume_text(cut))]
+    return lines
 
 
 def balances(numbers: list[float], digits: int = 2) -> str:
@@ -134,17 +131,11 @@ def balances(numbers: list[float], digits: int = 2) -> str:
     return f"{words}, in even and odd layers" if len(numbers) > 1 else words
 
 
-def balance_text(cut: dict[str, Any]) -> str:
-    """How an order shares the work of block rows, in one line."""
-    stages = f"stage by stage {cut['stage_balance']:.2f}, in the worst stage {max(cut['stages']):.2f}"
-    return f"non-zeros max/mean {cut['balance']:.2f}, {stages}"
-
-
 def volume_text(cut: dict[str, Any]) -> str:
     """What sparsity-aware products send between them, in one line."""
     sent = cut["send_mb"]
     return (
-        f"sparsity-aware 1D, width {sent['width']}: a rank sends {sent['average']:.3g} MB, at most {sent['max']:.3g} MB "
-        f"(imbalance {sent['imbalance_percent']:.1f} %), receives at most {max(cut['receives'])} rows; "
-        f"volume {cut['volume']} rows, edge cut {cut['edge_cut']}"
+        f"sparsity-aware 1D, width {sent['width']}: a rank sends {sent['average']:.3g} MB, at most "
+        f"{sent['max']:.3g} MB (imbalance {sent['imbalance_percent']:.1f} %), receives at most "
+        f"{max(cut['receives'])} rows; volume {cut['volume']} rows, edge cut {cut['edge_cut']}"
     )

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.partition import hypergraph, metis, random, volume
 from distgnn.partition.pattern import Pattern
 from distgnn.partition.quality import Quality, largest_over_mean, measure
@@ -85,7 +85,8 @@ def check(method: str, parts: int, n: int | None = None) -> None:
         n: number of nodes, where it is known already.
     """
     if method not in METHODS:
-        raise UserError(f"--partition {method}:{parts}: no such method; expected one of {', '.join(METHODS)}")
+        problem = f"no such method; expected one of {', '.join(METHODS)}"
+        raise ArgumentError("partition", f"{method}:{parts}", problem)
     _check_parts(method, parts, n)
     if method in NEEDS:
         NEEDS[method]()
@@ -93,11 +94,10 @@ def check(method: str, parts: int, n: int | None = None) -> None:
 
 def _check_parts(name: str, parts: int, n: int | None) -> None:
     if parts < 1:
-        raise UserError(f"--partition {name}:{parts}: expected at least one part")
+        raise ArgumentError("partition", f"{name}:{parts}", "expected at least one part")
     if n is not None and parts > n:
-        raise UserError(
-            f"--partition {name}:{parts}: more parts than the {n} nodes of this graph; expected at most {n}"
-        )
+        problem = f"more parts than the {n} nodes of this graph; expected at most {n}"
+        raise ArgumentError("partition", f"{name}:{parts}", problem)
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,8 @@ class Wanted:
             check(self.method, self.parts, n)
         elif not Path(self.method).is_file():
             known = ", ".join(METHODS)
-            raise UserError(
-                f"--partition {self.method}:{self.parts}: no such method or file; methods are {known}"
-            )
+            problem = f"no such method or file; methods are {known}"
+            raise ArgumentError("partition", f"{self.method}:{self.parts}", problem)
         else:
             _check_parts(self.method, self.parts, n)
 
@@ -146,7 +145,7 @@ def parse(text: str) -> list[Wanted]:
     for word in text.split(","):
         method, colon, parts = word.strip().rpartition(":")
         if not colon or not parts.isdecimal() or not method:
-            raise UserError(f"--partition {word}: expected METHOD:K or FILE:K, such as volume:8")
+            raise ArgumentError("partition", word, "expected METHOD:K or FILE:K, such as volume:8")
         wanted.append(Wanted(method, int(parts)))
     check_names(wanted)
     return wanted
@@ -157,4 +156,5 @@ def check_names(wanted: Sequence[Wanted]) -> None:
     names = [one.name for one in wanted]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f"--partition: {names.count(name)} orders would be named {name}; give each once")
+            problem = f"{names.count(name)} orders would be named {name}; give each once"
+            raise ArgumentError("partition", name, problem)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.partition.metis import even
 from distgnn.partition.pattern import Pattern
 
@@ -28,9 +28,8 @@ def package() -> ModuleType:
     try:
         import mtkahypar
     except ImportError:
-        raise UserError(
-            "--partition hypergraph: needs mtkahypar; install with: pip install distgnn[partition]"
-        ) from None
+        problem = "needs mtkahypar; install with: pip install distgnn[partition]"
+        raise ArgumentError("partition", "hypergraph", problem) from None
     return mtkahypar
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.partition.pattern import Pattern
 
 CUT, VOLUME = 0, 1  # METIS_OBJTYPE
@@ -24,9 +24,8 @@ def package() -> ModuleType:
     try:
         import pymetis
     except ImportError:
-        raise UserError(
-            "--partition metis, metis-volume: need pymetis; install with: pip install distgnn[partition]"
-        ) from None
+        problem = "needs pymetis; install with: pip install distgnn[partition]"
+        raise ArgumentError("partition", "metis", problem) from None
     return pymetis
 
 

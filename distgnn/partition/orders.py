@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distgnn import rng
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 
 KNOWN = ("original", "random", "double")
 LEVELS = 16  # of halving at which `double` is even: up to 65,536 rows and columns of shards
@@ -30,9 +30,9 @@ def check_names(names: Sequence[str]) -> None:
     """UserError unless there is at least one name and all are known and different."""
     for name in names:
         if name not in KNOWN:
-            raise UserError(f"--order {name}: no such order; known: {', '.join(KNOWN)}")
+            raise ArgumentError("order", name, f"no such order; known: {', '.join(KNOWN)}")
     if not names or len(set(names)) != len(names):
-        raise UserError(f"--order {','.join(names)}: give one or more different orders of {', '.join(KNOWN)}")
+        raise ArgumentError("order", names, f"give one or more different orders of {', '.join(KNOWN)}")
 
 
 @dataclass(frozen=True)

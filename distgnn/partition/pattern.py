@@ -33,7 +33,7 @@ class Pattern:
         if A.shape[0] != A.shape[1]:
             raise ValueError(f"partitions are of square matrices; got shape {A.shape}")
         if A.shape[0] >= 2**31:
-            raise UserError(f"--partition: {A.shape[0]} nodes; expected fewer than 2**31")
+            raise UserError(f"a graph to partition has {A.shape[0]} nodes; expected fewer than 2**31")
         if not A.has_canonical_format:
             A = A.copy()
             A.sum_duplicates()

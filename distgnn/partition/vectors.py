@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 
 
 def read_part_vector(path: str | os.PathLike[str], n: int, parts: int) -> np.ndarray:
@@ -21,15 +21,13 @@ def read_part_vector(path: str | os.PathLike[str], n: int, parts: int) -> np.nda
     """
     part = _numbers(Path(path))
     if part.shape != (n,):
-        raise UserError(
-            f"--partition {path}: has {part.size} numbers for the {n} nodes of this graph; expected one per node"
-        )
+        problem = f"has {part.size} numbers for the {n} nodes of this graph; expected one per node"
+        raise ArgumentError("partition", path, problem)
     wrong = np.flatnonzero((part < 0) | (part >= parts))
     if len(wrong):
         node = int(wrong[0])
-        raise UserError(
-            f"--partition {path}:{parts}: node {node} is in part {part[node]}; expected 0..{parts - 1}"
-        )
+        problem = f"node {node} is in part {part[node]}; expected 0..{parts - 1}"
+        raise ArgumentError("partition", f"{path}:{parts}", problem)
     return part.astype(np.int32)
 
 
@@ -40,7 +38,8 @@ def _numbers(path: Path) -> np.ndarray:
         else:
             part = np.array(path.read_text().split(), np.int64)
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"--partition {path}: not readable as one whole number per node ({error})") from None
+        problem = f"not readable as one whole number per node ({error})"
+        raise ArgumentError("partition", path, problem) from None
     if not np.issubdtype(part.dtype, np.integer):
-        raise UserError(f"--partition {path}: holds {part.dtype}; expected whole numbers")
+        raise ArgumentError("partition", path, f"holds {part.dtype}; expected whole numbers")
     return part

@@ -31,7 +31,7 @@ from types import ModuleType
 import numpy as np
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError, UserError
 from distgnn.local import host
 from distgnn.partition import hypergraph, metis
 from distgnn.partition.cells import chains, contracted, crossings, streets, taken_apart
@@ -117,9 +117,8 @@ def kernels() -> ModuleType:
     try:
         return host.built()
     except UserError:
-        raise UserError(
-            "--partition volume: needs the compiled host kernels; install with a C compiler at hand"
-        ) from None
+        problem = "needs the compiled host kernels; install with a C compiler at hand"
+        raise ArgumentError("partition", "volume", problem) from None
 
 
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError, UserError
+from distgnn.report.files import check_output
 from distgnn.report.trace import COMPUTE, EPOCHS, UNDER_WAY, WAITED
 
 COLOURS = {
@@ -26,6 +27,12 @@ RANKS = {
     "messages": ("messages", 1),
     "peak_bytes": ("peak MiB", 2**20),
 }
+#: Columns of the table of runs.
+HEADS = (
+    *("run", "algorithm", "grid", "ranks", "widths", "epochs", "last loss", "test accuracy"),
+    *("seconds per epoch", "of it communication under way", "of that exposed"),
+    *("million words per rank, at most", "peak MiB per rank, at most"),
+)
 
 Log = dict[str, Any]  # name, run, epochs, end
 
@@ -37,20 +44,15 @@ def write(logs: Sequence[str], traces: Sequence[str], out: str, force: bool) -> 
         UserError: a file that is no log or no trace, a page that exists, or no matplotlib.
     """
     path = Path(out)
-    if path.is_dir():
-        raise UserError(f"--out {path}: is a directory; give the name of a file")
-    if path.exists() and not force:
-        raise UserError(f"--out {path}: exists; use --force to replace it, or another name")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"--out {path}: directory {path.absolute().parent} does not exist")
+    check_output("out", path, force)
     read = [read_log(Path(log)) for log in logs]
     timelines = [(trace, read_trace(Path(trace))) for trace in traces]
     sections = [
-        table(read),
+        "<h2>Runs</h2>" + _html_table(HEADS, [table_row(log) for log in read]),
         drawn("Loss and accuracy", draw_curves, read),
         drawn("Seconds of an epoch", draw_phases, read),
+        drawn("Communication and memory by rank", draw_ranks, read),
     ]
-    sections.append(drawn("Communication and memory by rank", draw_ranks, read))
     for name, events in timelines:
         epoch = steady(events)
         sections.append(drawn(f"Timeline of {epoch['name']} in {name}", draw_timeline, events, epoch))
@@ -58,7 +60,7 @@ def write(logs: Sequence[str], traces: Sequence[str], out: str, force: bool) -> 
     try:
         path.write_text(PAGE.format(body="\n".join(sections)), encoding="utf-8")
     except OSError as error:
-        raise UserError(f"--out {path}: cannot write it ({error.strerror})") from None
+        raise ArgumentError("out", path, f"cannot write it ({error.strerror})") from None
 
 
 def read_log(path: Path) -> Log:
@@ -77,15 +79,14 @@ def read_log(path: Path) -> Log:
         except (ValueError, KeyError, TypeError, AttributeError):
             if number == len(lines) and log["epochs"]:
                 break  # the run was ended while it wrote
-            raise UserError(
-                f"{path}, line {number}: no event of a log; expected what train --log writes"
-            ) from None
+            problem = "no event of a log; expected what train with log=FILE writes"
+            raise UserError(f"{path}, line {number}: {problem}") from None
         if kind == "epoch":
             log["epochs"].append(event)
         elif kind in log:
             log[kind] = event
     if log["run"] is None or not log["epochs"]:
-        raise UserError(f"{path}: holds no epoch of a run; expected what train --log writes")
+        raise UserError(f"{path}: holds no epoch of a run; expected what train with log=FILE writes")
     return log
 
 
@@ -94,11 +95,7 @@ def check(kind: str, event: dict[str, Any]) -> None:
     if kind == "run":
         event["config"]["algorithm"], [*event["config"]["widths"]], event["grid"].values(), [*event["ranks"]]
     elif kind == "epoch":
-        (
-            float(event["seconds"] + event["epoch"]),
-            event["loss"],
-            [float(seconds) for seconds in event["phases"].values()],
-        )
+        float(event["seconds"] + event["epoch"]), event["loss"], [*map(float, event["phases"].values())]
     elif kind == "end":
         [max(event[name]) for name in RANKS]
 
@@ -116,7 +113,7 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
         if not any(event["tid"] == EPOCHS for event in events):
             raise KeyError
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path}: no trace of epochs; expected what train --trace writes") from None
+        raise UserError(f"{path}: no trace of epochs; expected what train with trace=FILE writes") from None
     return events
 
 
@@ -124,54 +121,34 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path}: cannot read it ({getattr(error, 'strerror', None) or 'not text'})"
-        ) from None
+        problem = getattr(error, "strerror", None) or "not text"
+        raise UserError(f"{path}: cannot read it ({problem})") from None
 
 
 def median_phases(log: Log) -> dict[str, float]:
     """Seconds of each phase that the log has, the median over epochs."""
-    told = [phase for phase in PHASES if any(phase in epoch["phases"] for epoch in log["epochs"])]
-    return {
-        phase: statistics.median(epoch["phases"].get(phase, 0.0) for epoch in log["epochs"]) for phase in told
-    }
+    epochs = [epoch["phases"] for epoch in log["epochs"]]
+    told = [phase for phase in PHASES if any(phase in epoch for epoch in epochs)]
+    return {phase: statistics.median(epoch.get(phase, 0.0) for epoch in epochs) for phase in told}
 
 
-def table(logs: Sequence[Log]) -> str:
-    """The runs side by side."""
-    rows = []
-    for log in logs:
-        config, end, last = log["run"]["config"], log["end"] or {}, log["epochs"][-1]
-        ranks = len(log["run"]["ranks"])
-        seconds = statistics.median(epoch["seconds"] for epoch in log["epochs"])
-        under_way = statistics.median(epoch.get("flight", 0.0) for epoch in log["epochs"])
-        exposed = f"{median_phases(log).get('comm', 0.0) / under_way:.0%}" if under_way else ""
-        rows.append([
-            log["name"], config["algorithm"], "x".join(map(str, log["run"]["grid"].values())), ranks,
-            "-".join(map(str, config["widths"])), len(log["epochs"]), _number(last["loss"]), _number(end.get("test_acc")),
-            f"{seconds:.4f}", f"{under_way:.4f}" if under_way else "", exposed,
-            *(_most(end.get(name), scale) for name, scale in (("words", 1e6), ("peak_bytes", 2**20))),
-        ])  # fmt: skip
-    heads = (
-        *(
-            "run",
-            "algorithm",
-            "grid",
-            "ranks",
-            "widths",
-            "epochs",
-            "last loss",
-            "test accuracy",
-            "seconds per epoch",
-        ),
-        *(
-            "of it communication under way",
-            "of that exposed",
-            "million words per rank, at most",
-            "peak MiB per rank, at most",
-        ),
-    )
-    return "<h2>Runs</h2>" + _html_table(heads, rows)
+def table_row(log: Log) -> list[Any]:
+    """A run in the table of all, by the columns of HEADS."""
+    run, end, epochs = log["run"], log["end"] or {}, log["epochs"]
+    config, last = run["config"], epochs[-1]
+    seconds = statistics.median(epoch["seconds"] for epoch in epochs)
+    under_way = statistics.median(epoch.get("flight", 0.0) for epoch in epochs)
+    exposed = f"{median_phases(log).get('comm', 0.0) / under_way:.0%}" if under_way else ""
+    grid, widths = ("x".join(map(str, run["grid"].values())), "-".join(map(str, config["widths"])))
+    most = [
+        f"{max(end[name]) / RANKS[name][1]:.2f}" if end else "run not ended"
+        for name in ("words", "peak_bytes")
+    ]
+    return [
+        *(log["name"], config["algorithm"], grid, len(run["ranks"]), widths, len(epochs)),
+        *(_number(last["loss"]), _number(end.get("test_acc")), f"{seconds:.4f}"),
+        *(f"{under_way:.4f}" if under_way else "", exposed, *most),
+    ]
 
 
 def details(log: Log) -> str:
@@ -180,26 +157,17 @@ def details(log: Log) -> str:
     parts = [f"<h2>{html.escape(log['name'])}</h2>"]
     if end:
         places = [f"{rank.get('host', '')} {rank.get('device', '')}" for rank in run["ranks"]]
-        purposes = sorted({purpose for held in end.get("buffer_bytes", []) for purpose in held})
-        columns = [[f"{value / scale:.6g}" for value in end[name]] for name, (_, scale) in RANKS.items()]
-        columns += [
-            [f"{held.get(purpose, 0) / 2**20:.6g}" for held in end["buffer_bytes"]] for purpose in purposes
-        ]
-        rows = [(rank, *row) for rank, row in enumerate(zip(places, *columns, strict=False))]
-        heads = [
-            "rank",
-            "runs on",
-            *(unit for unit, _ in RANKS.values()),
-            *(f"MiB of {purpose}" for purpose in purposes),
-        ]
-        parts.append(_html_table(heads, rows))
+        buffers = end.get("buffer_bytes", [])
+        columns = {unit: [value / scale for value in end[name]] for name, (unit, scale) in RANKS.items()}
+        for purpose in sorted({purpose for held in buffers for purpose in held}):
+            columns[f"MiB of {purpose}"] = [held.get(purpose, 0) / 2**20 for held in buffers]
+        texts = ([f"{value:.6g}" for value in column] for column in columns.values())
+        rows = [(rank, *row) for rank, row in enumerate(zip(places, *texts, strict=False))]
+        parts.append(_html_table(["rank", "runs on", *columns], rows))
     facts = [*run["config"].items(), ("started", run.get("started", "")), ("mpi", run.get("mpi", ""))]
     facts += run.get("versions", {}).items()
-    parts.append(
-        "<details><summary>settings and versions</summary>"
-        + _html_table(("name", "value"), facts)
-        + "</details>"
-    )
+    settings = _html_table(("name", "value"), facts)
+    parts.append(f"<details><summary>settings and versions</summary>{settings}</details>")
     return "".join(parts)
 
 
@@ -213,18 +181,13 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-def _most(values: Sequence[float] | None, scale: float) -> str:
-    return f"{max(values) / scale:.2f}" if values else "run not ended"
-
-
 def drawn(title: str, draw: Callable[..., Any], *arguments: Any) -> str:
     """A heading and a drawing, as SVG within the page."""
     try:
         import matplotlib
     except ImportError:
-        raise UserError(
-            "report needs matplotlib: install the extra plot, as in pip install 'distgnn[plot]'"
-        ) from None
+        problem = "install the extra plot, as in pip install 'distgnn[plot]'"
+        raise UserError(f"report needs matplotlib: {problem}") from None
     matplotlib.use("svg")
     figure = draw(*arguments)
     text = io.StringIO()
@@ -254,9 +217,7 @@ def draw_curves(logs: Sequence[Log]) -> Any:
 
 
 def draw_phases(logs: Sequence[Log]) -> Any:
-    """A bar for each run, as MG-GCN Figure 5: what an epoch of rank 0 is made of. Communication: what it
-    waited for or drove.
-    """
+    """A bar per run, as MG-GCN Figure 5: an epoch of rank 0. Communication is what it waited for or drove."""
     figure, (axes,) = _figure(height=0.8 + 0.4 * len(logs))
     left = [0.0] * len(logs)
     medians = [median_phases(log) for log in logs]
@@ -287,21 +248,17 @@ def draw_ranks(logs: Sequence[Log]) -> Any:
 def steady(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The lowest rank's epoch of median length, the first epoch not counted where there are others."""
     rank = min(event["pid"] for event in events if event["tid"] == EPOCHS)
-    epochs = sorted(
-        (e for e in events if (e["pid"], e["tid"]) == (rank, EPOCHS)), key=lambda event: event["ts"]
-    )
+    own = (event for event in events if (event["pid"], event["tid"]) == (rank, EPOCHS))
+    epochs = sorted(own, key=lambda event: event["ts"])
     return sorted(epochs[1:] or epochs, key=lambda event: event["dur"])[(len(epochs) - 1) // 2]
 
 
 def draw_timeline(events: Sequence[dict[str, Any]], epoch: dict[str, Any]) -> Any:
-    """Three rows for each rank, as MG-GCN Figures 6 and 8: computation, communication waited for, messages
-    under way.
-    """
+    """Three rows per rank, as MG-GCN Figures 6 and 8: what it computes, waits for, and has under way."""
     start, stop = epoch["ts"], epoch["ts"] + epoch["dur"]
     ranks = sorted({event["pid"] for event in events})
     figure, (axes,) = _figure(height=1 + 0.7 * len(ranks))
-    # by what they look like: one drawing each is much faster than one for every event
-    bars = defaultdict(list)
+    bars = defaultdict(list)  # one drawing for all that look alike is much faster than one for each event
     for event in events:
         if event["tid"] != EPOCHS and event["ts"] + event["dur"] >= start and event["ts"] <= stop:
             row = 4 * ranks.index(event["pid"]) + min(event["tid"], UNDER_WAY) - COMPUTE
@@ -309,12 +266,8 @@ def draw_timeline(events: Sequence[dict[str, Any]], epoch: dict[str, Any]) -> An
             bars[row, kind].append(((event["ts"] - start) / 1e3, event["dur"] / 1e3))
     for (row, kind), spans in bars.items():
         axes.broken_barh(spans, (row, 0.9), color=LOOKS.get(kind, COLOURS["other"]), linewidth=0)
-    rows = [
-        (4 * i + row + 0.45, f"rank {rank} {name}")
-        for i, rank in enumerate(ranks)
-        for row, name in enumerate(ROWS)
-    ]
-    axes.set_yticks([y for y, _ in rows], [name for _, name in rows], fontsize=6)
+    rows = [4 * i + row + 0.45 for i in range(len(ranks)) for row in range(len(ROWS))]
+    axes.set_yticks(rows, [f"rank {rank} {name}" for rank in ranks for name in ROWS], fontsize=6)
     axes.invert_yaxis()
     axes.set(xlabel="milliseconds", xlim=(0, (stop - start) / 1e3 or 1))
     handles = [axes.barh(0, 0, color=colour, label=kind) for kind, colour in LOOKS.items() if kind != "other"]
@@ -328,7 +281,8 @@ assert (COMPUTE, WAITED, UNDER_WAY) == (1, 2, 3)  # the rows of a timeline, in t
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>distgnn report</title><style>
 body {{ font: 15px/1.5 sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em }}
-table {{ border-collapse: collapse }} td, th {{ border-bottom: 1px solid #ccc; padding: .2em .6em; text-align: left }}
+table {{ border-collapse: collapse }}
+td, th {{ border-bottom: 1px solid #ccc; padding: .2em .6em; text-align: left }}
 svg {{ max-width: 100%; height: auto }}
 </style></head><body><h1>distgnn report</h1>
 {body}

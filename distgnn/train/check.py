@@ -1,13 +1,16 @@
-"""`--check`: the serial reference trained beside the distributed network, epoch by epoch, on rank 0."""
+"""The serial reference trained beside the distributed network, epoch by epoch, on rank 0."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from distgnn.comm.group import Comm
+from distgnn.nn.reference import GCNReference
+from distgnn.store.loader import Order, Store
+from distgnn.train.settings import Settings
 
 TOLERANCE = 1e-4
 
@@ -57,3 +60,21 @@ class SerialCheck:
         if difference <= TOLERANCE:  # and not its negation, so that NaN fails
             return None
         return f"epoch {epoch}: loss {loss:.9g}, serially {serial:.9g}; relative difference {difference:.2g}"
+
+
+def reference(
+    store: Store, order: Order, widths: Sequence[int], settings: Settings
+) -> Iterator[dict[str, float]]:
+    """The epochs of the reference, from epoch 1 on. Reads all that it needs of the store."""
+    s, n = settings, store.n
+    inputs = order.layer(-1)  # features and labels as layer 0 takes them
+    X = store.features(inputs).astype(s.dtype)
+    if s.normalize_features:
+        sums = np.abs(X).sum(axis=1, keepdims=True, dtype=np.float64)
+        X *= (1 / np.where(sums == 0, 1, sums)).astype(X.dtype)
+    ids = inputs.permutation(0, n)
+    A = order.block((0, n), (0, n))[order.positions(ids)]  # rows in the order of the columns
+    return GCNReference(A, widths, s.seed, s.dropout, s.bias, s.dtype, ids).train(
+        X, store.labels(inputs), store.split(inputs), s.epochs, s.optimizer, s.lr, s.weight_decay, s.momentum,
+        s.train_features, evaluate=False,
+    )  # fmt: skip

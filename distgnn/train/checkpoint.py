@@ -1,17 +1,17 @@
-"""The state of training in a checkpoint, as the blocks that ranks hold: any other grid can put its own
-together.
-"""
+"""The state of training in a checkpoint: the blocks that ranks hold, so that any other grid can go on."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distgnn.comm.group import Comm
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError, UserError
 from distgnn.nn.optim import Optimizer, Parameter
 from distgnn.store import checkpoint
 from distgnn.store.checkpoint import Piece
@@ -57,7 +57,9 @@ def restore(
         UserError: no checkpoint there, a damaged one, or one of a run with other settings (on every rank).
     """
     reader = checkpoint.load(path, comm)
-    theirs = {"model": "gcn"} | reader.meta.get("run", {})  # older ones had no other
+    theirs = {"model": "gcn"}  # older ones had no other, and named settings by flags
+    for name, value in reader.meta.get("run", {}).items():
+        theirs[name.removeprefix("--").replace("-", "_")] = value
     for name, value in run.items():
         if theirs.get(name) != value:
             raise UserError(
@@ -73,6 +75,24 @@ def restore(
                 block[...] = p.matrix.grid.backend.asarray(window, dtype=np.dtype(block.dtype))
     optimizer.steps = int(reader.meta["steps"])
     return int(reader.meta["epoch"]), list(reader.meta["rates"])
+
+
+def check_path(path: Path, resume: bool, force: bool) -> None:
+    """UserError unless a checkpoint can be written at `path`, or gone on from there."""
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        raise ArgumentError("checkpoint", path, f"directory {parent} does not exist")
+    if path.exists() and not resume:
+        if not force:
+            raise ArgumentError(
+                "checkpoint", path, "exists; resume=True goes on from it, force=True replaces it"
+            )
+        checkpoint.next_generation(path)  # refuses what is no checkpoint
+    folder = path if path.exists() else parent
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ArgumentError("checkpoint", path, f"cannot write to {folder} ({error.strerror})") from None
 
 
 def _blocks(parameter: Parameter, optimizer: Optimizer) -> list[tuple[str, Array]]:

@@ -1,11 +1,10 @@
 """The log of a run: JSON lines, one per event, written by rank 0 as it goes.
 
-    {"event": "run", "config": {...}, "grid": {...}, "versions": {...}, "mpi": ..., "cuda_aware": ...,
-    "ranks": [...]} {"event": "epoch", "epoch": 1, "loss": ..., "train_acc": ..., "seconds": ..., "phases":
-    {"spmm": ..., ...}, "flight": ...} {"event": "end", "epoch_seconds_median": ..., "words": [per rank],
-    "bytes": ..., "messages": ..., ...}
+    {"event": "run", "config": {...}, "grid": {...}, "versions": {...}, "mpi": ..., "ranks": [...], ...}
+    {"event": "epoch", "epoch": 1, "loss": ..., "train_acc": ..., "seconds": ..., "phases": {...}, ...}
+    {"event": "end", "epoch_seconds_median": ..., "words": [per rank], "bytes": [...], "messages": [...], ...}
 
-Numbers that are not finite are null, since JSON has none such.
+Numbers that are not finite are null, as JSON has none.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ import json
 import math
 import os
 import platform
-import shutil
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -28,23 +25,22 @@ import numpy as np
 import distgnn
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import cuda_aware
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.ledger import Ledger
+from distgnn.report.files import check_output, replaced
 
 PACKAGES = ("numpy", "scipy", "h5py", "mpi4py", "mpich", "cupy-cuda12x", "cupy-cuda13x")
 
 
 class RunLog:
-    """A log file on rank 0, nothing on the other ranks or without a path. Collective to open. A context
-    manager.
+    """A log file on rank 0, nothing on other ranks or without a path. A context manager. Collective to open.
 
     Args:
-        after: go on in an existing file after this epoch: what it says of later ones, which are to come once
-            more, is cut off.
+        after: go on in an existing file after this epoch; later epochs are cut off.
         force: replace an existing file.
 
     Raises:
-        UserError: the file exists and neither was asked for, or it cannot be written (on every rank).
+        ArgumentError: the file exists and neither was asked for, or it can't be written (on every rank).
     """
 
     def __init__(
@@ -96,8 +92,8 @@ def run_record(grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def end_record(grid: Grid, ledger: Ledger, epoch_seconds: Sequence[float]) -> dict[str, Any]:
-    """What the run cost, per rank: words, bytes and messages of the ledger, peak memory (of the process, and
-    by purpose of the buffers that are used again), the ledger itself. Collective.
+    """What the run cost, by rank: words, bytes, messages, flops, peak memory of the process and of buffers by
+    purpose, and the ledger. Collective.
     """
     mine: dict[str, Any] = {
         "words": ledger.words,
@@ -116,11 +112,8 @@ def end_record(grid: Grid, ledger: Ledger, epoch_seconds: Sequence[float]) -> di
 
 
 def check_log(path: Path, append: bool, force: bool) -> None:
-    """UserError if a log at this path would overwrite something that it may not."""
-    if path.is_dir():
-        raise UserError(f"--log {path}: is a directory; give the name of a file")
-    if path.exists() and not append and not force:
-        raise UserError(f"--log {path}: exists; use --force to replace it, or another name")
+    """ArgumentError if a log can't go there."""
+    check_output("log", path, replace=append or force)
 
 
 def _open(path: Path, after: int | None, force: bool) -> IO[str]:
@@ -130,29 +123,17 @@ def _open(path: Path, after: int | None, force: bool) -> IO[str]:
             cut(path, after)
         return open(path, "w" if after is None else "a", encoding="utf-8")
     except OSError as error:
-        raise UserError(f"--log {path}: cannot write it ({error.strerror})") from error
+        raise ArgumentError("log", path, f"cannot write it ({error.strerror})") from error
 
 
 def cut(path: Path, epoch: int) -> None:
-    """Take from a log the epochs after `epoch`, the end of a run that went further, and a last line that was
-    never finished.
+    """Take from a log the epochs after `epoch`, the end of a longer run, and an unfinished last line.
 
     The file is the old one or the new one, whatever happens.
     """
-    if all(kept for _, kept in _judged(path, epoch)):
-        return
-    path = path.resolve()  # a link stays one
-    descriptor, name = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
-    try:
-        with open(descriptor, "wb") as shorter:
+    if not all(kept for _, kept in _judged(path, epoch)):
+        with replaced(path) as shorter:
             shorter.writelines(line for line, kept in _judged(path, epoch) if kept)
-            shorter.flush()
-            os.fsync(shorter.fileno())
-        shutil.copymode(path, name)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def _judged(path: Path, epoch: int) -> Iterator[tuple[bytes, bool]]:

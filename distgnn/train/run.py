@@ -1,13 +1,11 @@
-"""One run of ``distgnn train``: from the command line's settings to the last line of the log."""
+"""One training run on a stored graph: from its settings to the last line of its log."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-import tempfile
+import dataclasses
+import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,433 +15,255 @@ from mpi4py import MPI
 
 from distgnn import local, operators
 from distgnn.arrays.csr import CSR
-from distgnn.comm.grid import Grid
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError, UserError
 from distgnn.ledger import Ledger, holds
 from distgnn.nn import optim
 from distgnn.nn.features import normalize_rows
 from distgnn.nn.gcn import GCN
-from distgnn.nn.loss import PARTS, TRAIN
-from distgnn.nn.reference import GCNReference
+from distgnn.nn.loss import TRAIN
 from distgnn.nn.sage import SageMean
 from distgnn.report import trace
-from distgnn.store.checkpoint import next_generation
+from distgnn.report.files import check_output
 from distgnn.store.distributed import load, load_features, load_targets
 from distgnn.store.loader import Store
-from distgnn.train import checkpoint
-from distgnn.train.check import CheckFailedError, SerialCheck
+from distgnn.train import checkpoint, sampler
+from distgnn.train.check import SerialCheck, reference
 from distgnn.train.full_graph import parameters, train
 from distgnn.train.log import RunLog, check_log, end_record, run_record
-from distgnn.train.settings import Settings, resolve
-
-
-class Job:
-    """Everything a run needs, made and checked before anything is loaded or written. Collective over all
-    ranks.
-
-    Args:
-        args: what the parser of ``cli/train.py`` gives.
-        comm: the ranks of the run; default: all.
-
-    Raises:
-        UserError: settings that do not fit together, the store, or the ranks (on every rank).
-    """
-
-    def __init__(self, args: argparse.Namespace, comm: MPI.Intracomm | None = None) -> None:
-        self.args = args
-        resolve(args)
-        operators.get(args.algorithm, args.sparsity_aware)  # refuses what does not go together
-        sizes = parse_grid(args.grid, args.algorithm)
-        comm = MPI.COMM_WORLD if comm is None else comm
-        self.grid = operators.make_grid(comm, args.algorithm, sizes, args.replication, args.backend)
-        self.grid.overlap = args.overlap
-        if args.block_rows is not None and args.algorithm not in ("1.5d", "3d"):
-            raise UserError(
-                f"--block-rows: is for 1.5d and 3d, which all-reduce products; algorithm {args.algorithm} does not"
-            )
-        self.grid.block_rows = args.block_rows
-        self.speaks = self.grid.rank == 0 and not args.quiet
-        self.optimizer = optim.make(args.optimizer, args.lr, args.weight_decay, args.momentum)
-        hidden = hidden_widths(args.hidden, args.layers)
-        if len(args.weight_decay) not in (1, len(hidden) + 1):
-            given = ",".join(map(str, args.weight_decay))
-            raise UserError(
-                f"--weight-decay {given}: give one for all {len(hidden) + 1} layers or one for each"
-            )
-        if not 0 <= args.dropout < 1:
-            raise UserError(f"--dropout {args.dropout}: must be at least 0 and less than 1")
-        with self.grid.world.together():
-            self.store = Store(args.store)
-            self.order = self.store.order(args.order)
-            if len(self.order.versions) > 1 and (args.sampler or args.model == "sage"):
-                what = "minibatches" if args.sampler else "--model sage"
-                raise UserError(
-                    f"--order {self.order.name}: is for --algorithm 3d, which {what} can't use; take another"
-                )
-            check_content(self.store)
-        self.widths = [self.store.width, *hidden, self.store.classes]
-        training = self.store.manifest["split"]["train"]
-        self.sampling = (
-            Settings(args, len(self.widths) - 1, self.grid.size, training) if args.sampler else None
-        )
-        with self.grid.world.together():
-            if self.grid.rank == 0:
-                check_outputs(args)
-        check_kernels(self.grid, args.dtype)
-        decay = args.weight_decay if len(args.weight_decay) > 1 else args.weight_decay * (len(hidden) + 1)
-        self.rates = [{"lr": args.lr, "weight decay": decay}]
-
-    def run(self) -> None:
-        """Train, and write what was asked for. Ends the program with exit code 1 where --check fails.
-        Collective.
-        """
-        args, order = self.args, self.order.name
-        sage = args.model == "sage"
-        A = load(
-            self.store, self.grid, args.algorithm, order, args.dtype, args.sparsity_aware, neighbours=sage
-        )
-        layers = len(self.widths) - 1
-        inputs = [self.order.layer(number - 1).permutation for number in range(layers)]
-        self.model = (SageMean if sage else GCN)(
-            A,
-            self.widths,
-            args.seed,
-            args.dropout,
-            args.bias,
-            inputs,
-            args.product_order,
-            args.keep_aggregate,
-        )
-        self.X = load_features(self.store, self.model.input_layout, order, args.dtype)
-        holds(self.X, "features", self.X.block.nbytes)
-        if args.normalize_features:
-            normalize_rows(self.X)
-        output = self.order.layer(layers - 1)
-        self.targets = self.model.targets(*load_targets(self.store, self.model.output_layout, output))
-        if self.targets.counts[TRAIN] == 0:
-            raise UserError(
-                f"{self.store.path}: no node of the training split has a label, so there is nothing to train on"
-            )
-        self.parameters = parameters(self.model, self.X, args.train_features)
-        self.minibatches = None
-        if self.sampling is not None:
-            graph = self.sampling.graph(self.store, self.order, self.grid)
-            self.minibatches = self.sampling.training(graph, self.model, self.X, self.targets)
-        first_epoch = 1 + (self.resume() if args.resume else 0)
-        check = self.serial_check() if args.check else None
-        record = run_record(self.grid, self.config())
-        if args.tune_gemm:
-            record["gemm"] = self.model.tune()
-        if self.speaks:
-            print(self.describe(), flush=True)
-        # Only now, as this empties or cuts an existing log: settings, environment, store and checkpoint are
-        # accepted. What can still fail is what happens while training: no room for a checkpoint, a failed
-        # check, the machine.
-        try:
-            with RunLog(
-                self.grid, args.log, after=first_epoch - 1 if args.resume else None, force=args.force
-            ) as log:
-                log.write("run", record)
-                self.train(log, first_epoch, check)
-        except CheckFailedError as failure:
-            if self.grid.rank == 0:
-                print(f"distgnn: error: --check: {failure}", file=sys.stderr, flush=True)
-            raise SystemExit(1) from None
-        if check is not None and self.speaks:
-            print(f"check: every loss equals the serial one; largest relative difference {check.largest:.1e}")
-
-    def train(self, log: RunLog, first_epoch: int, check: SerialCheck | None) -> None:
-        """The epochs, and the end of the log. Collective."""
-        args, seconds, record, marks = self.args, [], {}, []
-        epochs = self.epochs(first_epoch)
-        steps: dict[str, list[float]] = {}
-        with (
-            Ledger(timing=True, trace=bool(args.trace)) as ledger,
-            progress(self.speaks, first_epoch, args.epochs) as show,
-        ):
-            for record in epochs:
-                stop = time.perf_counter()
-                marks.append((record["epoch"], stop - record["seconds"], stop))
-                log.write("epoch", record)
-                show(record)
-                seconds.append(record["seconds"])
-                for name, value in record.get("steps", {}).items():
-                    steps.setdefault(name, []).append(value)
-                if check is not None:
-                    check.compare(record)
-                due = args.checkpoint_every and record["epoch"] % args.checkpoint_every == 0
-                if args.checkpoint and (due or record["epoch"] == args.epochs):
-                    state = self.grid.world, self.parameters, self.optimizer, record["epoch"]
-                    checkpoint.save(args.checkpoint, *state, self.identity(), self.rates)
-            final = self.model.evaluate(self.X, self.targets, args.train_features)
-        end = final | {"epochs": args.epochs, "loss": record["loss"]} | end_record(self.grid, ledger, seconds)
-        if steps:
-            medians = self.grid.world.gather_objects(
-                {name: float(np.median(values)) for name, values in steps.items()}
-            )
-            end["steps_median"] = {name: [rank[name] for rank in medians] for name in steps}
-        log.write("end", end)
-        if args.trace:
-            left_out = trace.write(args.trace, self.grid.world, ledger.events or [], marks)
-            if left_out and self.speaks:
-                print(
-                    f"{args.trace}: the latest {trace.MOST_EVENTS} events of each rank, earlier ones are left out"
-                )
-        if self.speaks:
-            print(summary(end))
-
-    def epochs(self, first_epoch: int) -> Iterator[dict[str, Any]]:
-        """Trains; yields the record of every epoch. Collective."""
-        args = self.args
-        how = {"first_epoch": first_epoch, "eval_every": args.eval_every, "timing": True}
-        if self.minibatches is not None:
-            return self.minibatches.train(self.optimizer, args.epochs, **how)
-        rest = {"train_features": args.train_features, **how}
-        return train(self.model, self.X, self.targets, self.optimizer, args.epochs, **rest)
-
-    def resume(self) -> int:
-        """The epoch after which the checkpoint was written, its state taken over."""
-        args = self.args
-        epoch, rates = checkpoint.restore(
-            args.checkpoint, self.grid.world, self.parameters, self.optimizer, self.identity()
-        )
-        if epoch >= args.epochs:
-            raise UserError(
-                f"--epochs {args.epochs}: {args.checkpoint} has {epoch} epochs already; ask for more"
-            )
-        if args.check and rates != self.rates:
-            said = [
-                " and ".join(f"{name} {value}" for name, value in rate.items())
-                for rate in (*rates, *self.rates)
-            ]
-            raise UserError(
-                f"--check: the serial reference trains from epoch 1 with {said[-1]}, but {args.checkpoint} was trained "
-                f"with {', and with '.join(said[:-1])}; give the same or leave out --check"
-            )
-        self.rates = [*(rate for rate in rates if rate not in self.rates), *self.rates]
-        return epoch
-
-    def serial_check(self) -> SerialCheck:
-        """The reference with these settings, from epoch 1 on."""
-        return SerialCheck(self.grid.world, self.serial_records)
-
-    def serial_records(self) -> Iterator[dict[str, float]]:
-        """The epochs of the reference; reads all of the store that it needs. Called on rank 0 only."""
-        args, n = self.args, self.store.n
-        order = self.order.layer(-1)  # features and labels as layer 0 takes them
-        X = self.store.features(order).astype(args.dtype)
-        if args.normalize_features:
-            sums = np.abs(X).sum(axis=1, keepdims=True, dtype=np.float64)
-            X *= (1 / np.where(sums == 0, 1, sums)).astype(X.dtype)
-        ids = order.permutation(0, n)
-        A = self.order.block((0, n), (0, n))[self.order.positions(ids)]  # rows in the order of the columns
-        reference = GCNReference(A, self.widths, args.seed, args.dropout, args.bias, args.dtype, ids)
-        return reference.train(
-            X, self.store.labels(order), self.store.split(order), args.epochs, args.optimizer, args.lr,
-            args.weight_decay, args.momentum, args.train_features, evaluate=False,
-        )  # fmt: skip
-
-    def config(self) -> dict[str, Any]:
-        """The settings with defaults resolved, for the log."""
-        config = {name: value for name, value in vars(self.args).items() if name not in ("command", "config")}
-        config |= {"grid": self.grid.describe(), "order": self.order.name, "layers": len(self.widths) - 1}
-        return config | {"widths": self.widths, "n": self.store.n, "nnz": self.store.nnz}
-
-    def describe(self) -> str:
-        """What is trained and how, in one line."""
-        grid = self.grid.describe()
-        arranged = f"grid {'x'.join(map(str, grid.values()))} ({' x '.join(grid)})"
-        ranks = f"{self.grid.size} rank{'s' if self.grid.size > 1 else ''}"
-        graph = f"{self.store.n} nodes, {self.store.nnz} non-zeros, widths {'-'.join(map(str, self.widths))}"
-        aware = {False: "", True: " sparsity-aware"}.get(
-            self.args.sparsity_aware, f" sparsity-aware={self.args.sparsity_aware}"
-        )
-        trained = (
-            f"; {self.sampling.describe()}"
-            if self.sampling is not None
-            else ", sage"
-            if self.args.model == "sage"
-            else ""
-        )
-        return (
-            f"{self.args.algorithm}{aware} on {ranks}, {arranged}, order {self.order.name}: {graph}{trained}"
-        )
-
-    def identity(self) -> dict[str, Any]:
-        """What a run that goes on from this one's checkpoint must share with it; the grid is not part of it."""
-        args = self.args
-        names = (
-            "seed",
-            "dropout",
-            "bias",
-            "optimizer",
-            "momentum",
-            "dtype",
-            "train_features",
-            "normalize_features",
-        )
-        settings: dict[str, Any] = {f"graph {name}": self.store.manifest[name] for name in GRAPH}
-        settings |= {"widths": self.widths} | {name: getattr(args, name) for name in names}
-        settings |= {"model": args.model} | (
-            self.sampling.identity() if self.sampling is not None else {"--sampler": None}
-        )
-        # Trained features are saved by position, and samples depend on it; everything else is the same in
-        # every order.
-        return settings | ({"order": self.order.name} if args.train_features or args.sampler else {})
-
+from distgnn.train.minibatch import MinibatchTraining
+from distgnn.train.minibatches import check_batch_size
+from distgnn.train.settings import BATCH_SIZE, Settings, parse_grid
 
 #: What a store's manifest says of the graph itself, and not of how it is cut into files.
 GRAPH = (
     *("source", "seed", "n", "nnz", "edges", "directed", "weighted", "self_loops", "normalize"),
     *("width", "classes", "labelled", "split"),
 )
+#: Settings that a run shares with the one whose checkpoint it goes on from, beside those of minibatches.
+SHARED = (
+    *("seed", "dropout", "bias", "optimizer", "momentum", "dtype", "train_features", "normalize_features"),
+    *("model", "sampler"),
+)
+SHARED_BATCHES = ("fanout", "batch_size", "batches_per_update", "importance", "rescale")
 
 
-def parse_grid(text: str | None, algorithm: str) -> dict[str, int] | None:
-    """``2x2`` in the order of the algorithm's axes, or ``rows=2,reps=2``; None for None.
+class Run:
+    """A network, its data and its training loop, ready to train. Neither prints nor exits. Collective.
 
-    Raises:
-        UserError: anything else.
-    """
-    if text is None:
-        return None
-    axes = operators.get(algorithm).axes
-    example = f"write {'x'.join('2' for _ in axes)} or {','.join(f'{axis}=2' for axis in axes)}"
-    try:
-        if "=" in text:
-            pairs = [word.split("=") for word in text.split(",")]
-            sizes = {name.strip(): int(size) for name, size in pairs}
-        else:
-            values = [int(word) for word in text.lower().split("x")]
-            sizes = dict(zip(axes, values, strict=True))
-    except ValueError:
-        raise UserError(
-            f"--grid {text}: algorithm {algorithm} has the axes {', '.join(axes)}; {example}"
-        ) from None
-    return sizes
+    >>> run = Run("graph.dg", Settings(algorithm="2d", epochs=100))  # doctest: +SKIP
+    >>> for record in run.train():                                   # doctest: +SKIP
+    ...     print(record["epoch"], record["loss"])
 
+    Args:
+        store: the path of a store.
+        settings: default: a GCN on the whole graph.
+        comm: the ranks of the run; default: all.
 
-def hidden_widths(hidden: list[int], layers: int | None) -> list[int]:
-    """One width per hidden layer.
+    Attributes:
+        settings: with all defaults filled in.
+        store, order, grid, widths, model, X, targets, optimizer: what the run consists of.
+        first_epoch: 1, or where the checkpoint goes on. check: the serial reference beside, or None.
+        record, end: the first and the last line of the log; `end` is empty until the run has ended.
+        trace_cut: whether earlier events did not fit into the trace.
 
     Raises:
-        UserError: a list of another length than the number of layers asks for.
+        UserError: settings that do not fit together, the store, the ranks, or a file that exists (on every
+            rank). Nothing was written then.
     """
-    if layers is None:
-        return hidden
-    if len(hidden) == 1:
-        return hidden * (layers - 1)
-    if len(hidden) != layers - 1:
-        given = ",".join(map(str, hidden))
-        raise UserError(
-            f"--hidden {given}: {len(hidden)} widths make {len(hidden) + 1} layers, --layers says {layers}"
-        )
-    return hidden
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str],
+        settings: Settings | None = None,
+        comm: MPI.Intracomm | None = None,
+    ) -> None:
+        comm = MPI.COMM_WORLD if comm is None else comm
+        s = self.settings = (settings or Settings()).resolved(comm.Get_size())
+        name = str(s.algorithm)
+        operators.operator(name, s.sparsity_aware)  # refuses what does not go together
+        sizes = parse_grid(s.grid, name)
+        self.grid = operators.make_grid(comm, name, sizes, s.replication, s.backend)
+        self.grid.overlap, self.grid.block_rows = s.overlap, s.block_rows
+        self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay, s.momentum)
+        self.rates = [{"lr": s.lr, "weight decay": s.decays}]
+        with self.grid.world.together():
+            self._open(store)
+            if self.grid.rank == 0:
+                check_outputs(s)
+            self._check_kernels()
+        self._load()
+        self.first_epoch = 1 + (self._resume() if s.resume else 0)
+        self.check = SerialCheck(self.grid.world, self._reference) if s.check else None
+        self.record = run_record(self.grid, self._config(os.fspath(store)))
+        if s.tune_gemm:
+            self.record["gemm"] = self.model.tune()
+        self.end: dict[str, Any] = {}
+        self.trace_cut = False
+
+    def train(self) -> Iterator[dict[str, Any]]:
+        """Train to the last epoch; yields the record of every epoch when it is logged, compared and saved.
+
+        Writes log, trace and checkpoints on the way. Collective: all ranks take all records, once.
+
+        Raises:
+            CheckFailedError: a loss is not that of the serial reference (on every rank).
+            UserError: a file can't be written (on every rank).
+        """
+        s, marks, seconds, record = self.settings, [], [], {}
+        steps: dict[str, list[float]] = {}
+        # Opening it empties or cuts an existing log, so all that can be refused was refused before.
+        with RunLog(self.grid, s.log, self.first_epoch - 1 if s.resume else None, s.force) as log:
+            log.write("run", self.record)
+            with Ledger(timing=True, trace=bool(s.trace)) as ledger:
+                for record in self._epochs():
+                    stop = time.perf_counter()
+                    marks.append((record["epoch"], stop - record["seconds"], stop))
+                    seconds.append(record["seconds"])
+                    for name, value in record.get("steps", {}).items():
+                        steps.setdefault(name, []).append(value)
+                    log.write("epoch", record)
+                    self._compare_and_save(record)
+                    yield record
+                end = self.model.evaluate(self.X, self.targets, s.train_features)
+            end |= {"epochs": s.epochs, "loss": record["loss"]} | end_record(self.grid, ledger, seconds)
+            self.end = end | self._medians(steps)
+            log.write("end", self.end)
+        if s.trace:
+            self.trace_cut = trace.write(s.trace, self.grid.world, ledger.events or [], marks)
+
+    def _open(self, path: str | os.PathLike[str]) -> None:
+        s, self.store = self.settings, Store(path)
+        self.order = self.store.order(s.order)
+        if len(self.order.versions) > 1 and (s.sampler or s.model == "sage"):
+            what = "minibatches" if s.sampler else "model=sage"
+            problem = f"is for algorithm=3d, which {what} can't use; take another"
+            raise ArgumentError("order", self.order.name, problem)
+        check_content(self.store)
+        if s.sampler and s.batch_size:
+            check_batch_size(s.batch_size, self.store.manifest["split"]["train"])
+        self.widths = [self.store.width, *s.hidden_widths, self.store.classes]
+
+    def _check_kernels(self) -> None:
+        """A product, so that an environment which asks for kernels that are not there is refused now."""
+        one, on = np.ones((1, 1), self.settings.dtype), self.grid.backend
+        local.spmm(CSR.from_scipy(sp.csr_array(one), on), on.asarray(one))
+
+    def _load(self) -> None:
+        """Operator, model, features, targets and minibatches."""
+        s, order, sage = self.settings, self.order.name, self.settings.model == "sage"
+        A = load(self.store, self.grid, str(s.algorithm), order, s.dtype, s.sparsity_aware, neighbours=sage)
+        layers = len(self.widths) - 1
+        inputs = [self.order.layer(number - 1).permutation for number in range(layers)]
+        network = SageMean if sage else GCN
+        options = s.seed, s.dropout, s.bias, inputs, s.product_order, s.keep_aggregate
+        self.model = network(A, self.widths, *options)
+        self.X = load_features(self.store, self.model.input_layout, order, s.dtype)
+        holds(self.X, "features", self.X.block.nbytes)
+        if s.normalize_features:
+            normalize_rows(self.X)
+        output = self.order.layer(layers - 1)
+        self.targets = self.model.targets(*load_targets(self.store, self.model.output_layout, output))
+        if self.targets.counts[TRAIN] == 0:
+            problem = "no node of the training split has a label, so there is nothing to train on"
+            raise UserError(f"{self.store.path}: {problem}")
+        self.parameters = parameters(self.model, self.X, s.train_features)
+        self.minibatches = self._minibatches() if s.sampler else None
+
+    def _minibatches(self) -> MinibatchTraining:
+        drawn = sampler.make(self.settings, self.store, self.order.name, self.grid, self.targets)
+        size = self.settings.batch_size or min(BATCH_SIZE, self.targets.counts[TRAIN])
+        s = self.settings = dataclasses.replace(self.settings, batch_size=size)
+        per_update, bulk = s.batches_per_update or 1, s.bulk or 1
+        return MinibatchTraining(self.model, self.X, self.targets, drawn, size, per_update, bulk, s.seed)
+
+    def _epochs(self) -> Iterator[dict[str, Any]]:
+        s, first = self.settings, self.first_epoch
+        if self.minibatches is not None:
+            return self.minibatches.train(
+                self.optimizer, s.epochs, first_epoch=first, eval_every=s.eval_every, timing=True
+            )
+        return train(
+            self.model, self.X, self.targets, self.optimizer, s.epochs, first_epoch=first,
+            eval_every=s.eval_every, train_features=s.train_features, timing=True,
+        )  # fmt: skip
+
+    def _compare_and_save(self, record: dict[str, Any]) -> None:
+        s, epoch = self.settings, record["epoch"]
+        if self.check is not None:
+            self.check.compare(record)
+        due = s.checkpoint_every and epoch % s.checkpoint_every == 0
+        if s.checkpoint and (due or epoch == s.epochs):
+            state = self.grid.world, self.parameters, self.optimizer, epoch
+            checkpoint.save(s.checkpoint, *state, self._identity(), self.rates)
+
+    def _medians(self, steps: dict[str, list[float]]) -> dict[str, Any]:
+        """The median seconds of an epoch in each step of minibatch training, by rank. Collective."""
+        mine = {name: float(np.median(values)) for name, values in steps.items()}
+        ranks = self.grid.world.gather_objects(mine) if steps else []
+        return {"steps_median": {name: [rank[name] for rank in ranks] for name in steps}} if steps else {}
+
+    def _resume(self) -> int:
+        """Take over the state of the checkpoint; returns the epoch after which it was written."""
+        s, state = self.settings, (self.parameters, self.optimizer, self._identity())
+        epoch, rates = checkpoint.restore(str(s.checkpoint), self.grid.world, *state)
+        if epoch >= s.epochs:
+            raise ArgumentError(
+                "epochs", s.epochs, f"{s.checkpoint} has {epoch} epochs already; ask for more"
+            )
+        if s.check and rates != self.rates:
+            *theirs, ours = (
+                " and ".join(f"{name} {value}" for name, value in rate.items())
+                for rate in (*rates, *self.rates)
+            )
+            problem = (
+                f"the serial reference trains from epoch 1 with {ours}, but {s.checkpoint} was trained with "
+            )
+            problem += f"{', and with '.join(theirs)}; give the same or leave it out"
+            raise ArgumentError("check", True, problem)
+        self.rates = [*(rate for rate in rates if rate not in self.rates), *self.rates]
+        return epoch
+
+    def _identity(self) -> dict[str, Any]:
+        """What a run that goes on from this one's checkpoint must share with it. Not the grid."""
+        s = self.settings
+        shared = (*SHARED, *(SHARED_BATCHES if s.sampler else ()))
+        identity: dict[str, Any] = {f"graph {name}": self.store.manifest[name] for name in GRAPH}
+        identity |= {"widths": self.widths} | {name: getattr(s, name) for name in shared}
+        # Trained features are saved by position, and samples depend on it; everything else is the same in
+        # every order.
+        return identity | ({"order": self.order.name} if s.train_features or s.sampler else {})
+
+    def _reference(self) -> Iterator[dict[str, float]]:
+        return reference(self.store, self.order, self.widths, self.settings)
+
+    def _config(self, path: str) -> dict[str, Any]:
+        """The settings with defaults resolved, for the log."""
+        config = {"store": path} | dataclasses.asdict(self.settings)
+        config |= {"grid": self.grid.describe(), "order": self.order.name, "layers": len(self.widths) - 1}
+        return config | {"widths": self.widths, "n": self.store.n, "nnz": self.store.nnz}
 
 
 def check_content(store: Store) -> None:
     """UserError unless the store has what training needs."""
-    for what, missing, value in (
-        ("features", not store.width, "FILE"),
-        ("labels", not store.classes, "FILE"),
-        ("split", not store.manifest["split"], "0.6/0.2/0.2"),
+    split = store.manifest["split"]
+    for what, there, value in (
+        ("features", store.width, "FILE"),
+        ("labels", store.classes, "FILE"),
+        ("split", split, "0.6/0.2/0.2"),
     ):
-        if missing:
+        if not there:
             raise UserError(
-                f"{store.path}: has no {what}, which train needs; make the store with prepare --{what} {value}"
+                f"{store.path}: has no {what}, which training needs; prepare it with {what}={value}"
             )
-    if not store.manifest["split"].get("train"):
-        raise UserError(
-            f"{store.path}: no node is in the training split; make the store with prepare --split 0.6/0.2/0.2"
-        )
+    if not split.get("train"):
+        raise UserError(f"{store.path}: no node is in the training split; prepare it with split=0.6/0.2/0.2")
 
 
-def check_outputs(args: argparse.Namespace) -> None:
-    """UserError if something would be overwritten, or continued that is not there."""
-    if args.resume and not args.checkpoint:
-        raise UserError("--resume: say with --checkpoint DIR where to go on from")
-    if args.checkpoint_every and not args.checkpoint:
-        raise UserError("--checkpoint-every: say with --checkpoint DIR where to save")
-    if args.checkpoint and not args.resume and Path(args.checkpoint).exists():
-        if not args.force:
-            raise UserError(
-                f"--checkpoint {args.checkpoint}: exists; use --resume to go on from it or --force to replace it"
-            )
-        next_generation(args.checkpoint)  # refuses what save would refuse: now, not after the first epochs
-    if args.log:
-        check_log(Path(args.log), args.resume, args.force)
-    if args.trace:
-        trace.check_trace(Path(args.trace), args.force)
-    for flag, path in (("--log", args.log), ("--checkpoint", args.checkpoint)):
-        if path and not Path(path).absolute().parent.is_dir():
-            raise UserError(f"{flag} {path}: directory {Path(path).absolute().parent} does not exist")
-    if args.checkpoint:
-        check_writable(Path(args.checkpoint))
-
-
-def check_writable(path: Path) -> None:
-    """UserError unless files can be made in the directory of a checkpoint, or it beside others: known before
-    the first epoch.
-    """
-    folder = path if path.exists() else path.absolute().parent
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise UserError(f"--checkpoint {path}: cannot write to {folder} ({error.strerror})") from None
-
-
-def check_kernels(grid: Grid, dtype: str) -> None:
-    """UserError if the environment asks for kernels that are not there, which the first product would find
-    out. Collective.
-    """
-    with grid.world.together():
-        one = np.ones((1, 1), dtype)
-        local.spmm(CSR.from_scipy(sp.csr_array(one), grid.backend), grid.backend.asarray(one))
-
-
-@contextmanager
-def progress(shown: bool, first_epoch: int, epochs: int) -> Iterator[Any]:
-    """Yields a function that shows a record: in a progress bar on a terminal, as at most about fifty lines
-    elsewhere.
-    """
-    if not shown:
-        yield lambda record: None
-    elif sys.stdout.isatty():
-        from tqdm import tqdm
-
-        with tqdm(total=epochs, initial=first_epoch - 1, unit="epoch", file=sys.stdout) as bar:
-
-            def advance(record: dict[str, Any]) -> None:
-                bar.set_postfix_str(_numbers(record), refresh=False)
-                bar.update()
-
-            yield advance
-    else:
-        step = max(1, (epochs - first_epoch + 1) // 50)
-
-        def line(record: dict[str, Any]) -> None:
-            if (record["epoch"] - first_epoch) % step == 0 or record["epoch"] == epochs:
-                print(
-                    f"epoch {record['epoch']:4d}  {_numbers(record)}  {record['seconds']:.4f} s", flush=True
-                )
-
-        yield line
-
-
-def _numbers(record: dict[str, Any]) -> str:
-    accuracies = [f"{name[:-4]} {record[name]:.4f}" for name in PARTS if name in record]
-    return "  ".join([f"loss {record['loss']:.6f}", *accuracies])
-
-
-def summary(end: dict[str, Any]) -> str:
-    """The last lines on the terminal."""
-    accuracies = ", ".join(f"{name[:-4]} {end[name]:.4f}" for name in PARTS)
-    lines = [
-        f"accuracy after the last update: {accuracies}",
-        f"epoch {end['epoch_seconds_median']:.4f} s (median); words charged per rank {max(end['words'])} at most; "
-        f"peak memory per rank {max(end['peak_bytes']) / 2**20:.0f} MiB at most",
-    ]
-    if "steps_median" in end:
-        spent = ", ".join(f"{name} {np.mean(values):.4f}" for name, values in end["steps_median"].items())
-        lines.insert(1, f"of an epoch, seconds (median, mean of ranks): {spent}")
-    return "\n".join(lines)
+def check_outputs(settings: Settings) -> None:
+    """UserError if something would be overwritten, or can't be written."""
+    if settings.checkpoint:
+        checkpoint.check_path(Path(settings.checkpoint), settings.resume, settings.force)
+    if settings.log:
+        check_log(Path(settings.log), settings.resume, settings.force)
+    if settings.trace:
+        check_output("trace", Path(settings.trace), settings.force)

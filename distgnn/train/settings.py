@@ -1,170 +1,223 @@
-"""What ``train``'s flags say of minibatches: checked, with defaults resolved, and made into a sampler on a
-stored graph.
-"""
+"""The settings of a training run, in one frozen object that the command line or Python makes."""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
+from distgnn import operators
+from distgnn.errors import ArgumentError
+from distgnn.sampling.sampler import check_fanout
 
-from distgnn.comm.grid import Grid
-from distgnn.errors import UserError
-from distgnn.nn.gcn import GCN
-from distgnn.nn.loss import TRAIN, Targets
-from distgnn.operators.dense import DistDense
-from distgnn.operators.sources import BlockSource
-from distgnn.sampling.graph import Graph
-from distgnn.sampling.layerwise import FastGCN, Ladies
-from distgnn.sampling.sage import GraphSage
-from distgnn.sampling.saint import Saint
-from distgnn.sampling.sampler import Sampler, check_fanout
-from distgnn.sampling.spgemm import Partitioned, Replicated
-from distgnn.store.loader import Order, Store
-from distgnn.store.neighbours import Neighbours
-from distgnn.train.minibatch import MinibatchTraining, training_nodes
-from distgnn.train.minibatches import check_batch_size
-
-#: Minibatches per update, unless there are more ranks: up to so many ranks, training is the same on any
-#: number of them.
+#: Minibatches per update, unless there are more ranks. Up to that many ranks train the same.
 PER_UPDATE = 8
 BATCH_SIZE, BULK = 1024, 4
 FANOUT = {"sage": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
 
-#: Flags that mean something for minibatches only.
-FLAGS = ("fanout", "batch_size", "bulk", "batches_per_update", "partition_graph", "importance", "rescale")
+#: Settings that mean something for minibatches only.
+FOR_MINIBATCHES = (
+    *("fanout", "batch_size", "bulk", "batches_per_update", "partition_graph", "importance", "rescale"),
+)
+CHOICES = {
+    "dtype": ("float32", "float64"),
+    "sampler": (None, *FANOUT),
+    "importance": (None, "zou", "counts"),
+    "model": (None, "gcn", "sage"),
+    "product_order": ("auto", "aggregate-first", "transform-first"),
+}
+LEAST = {"batch_size": 1, "batches_per_update": 1, "block_rows": 1, "bulk": 1, "checkpoint_every": 0,
+         "epochs": 1, "eval_every": 0, "layers": 1, "replication": 1}  # fmt: skip
 
 
+@dataclass(frozen=True)
 class Settings:
-    """Of a run with ``--sampler``.
+    """All of a training run but its store and its ranks. ``distgnn train --help`` describes each setting.
 
-    Args:
-        args: of ``cli/train.py``. What is left to a default is filled in, so that the log says it.
-        layers: of the network; ranks: of the run; training: nodes of the training split, labelled or not.
-
-    Raises:
-        UserError: flags that exclude each other, or a number that does not fit.
+    None stands for a default that depends on the others, on the store or on the ranks.
     """
 
-    def __init__(self, args: argparse.Namespace, layers: int, ranks: int, training: int) -> None:
-        self.args, self.layers = args, layers
-        args.fanout = list(self._fanout(args.fanout))
-        if args.batch_size is not None:
-            check_batch_size(args.batch_size, training)
-        args.bulk = args.bulk or BULK
-        args.batches_per_update = args.batches_per_update or max(PER_UPDATE, ranks)
-        if args.rescale is not None and args.model == "sage":
-            raise UserError(
-                "--rescale: is for --model gcn; the mean over sampled neighbours of --model sage is what it is"
-            )
-        args.rescale = None if args.model == "sage" else args.rescale is not False
-        args.importance = (args.importance or "zou") if args.sampler == "ladies" else args.importance
-        if args.importance and args.sampler != "ladies":
-            raise UserError(f"--importance {args.importance}: is for --sampler ladies, not {args.sampler}")
+    # the distributed product
+    algorithm: str | None = None
+    grid: str | Mapping[str, int] | None = None
+    replication: int | None = None
+    sparsity_aware: bool | str = False
+    overlap: bool = True
+    product_order: str = "auto"
+    keep_aggregate: bool = True
+    block_rows: int | None = None
+    tune_gemm: bool = True
+    order: str | None = None
+    dtype: str = "float32"
+    backend: str | None = None
+    # minibatches
+    sampler: str | None = None
+    fanout: Sequence[int] | None = None
+    batch_size: int | None = None
+    batches_per_update: int | None = None
+    bulk: int | None = None
+    partition_graph: bool | None = None
+    importance: str | None = None
+    rescale: bool | None = None
+    # the network
+    model: str | None = None
+    layers: int | None = None
+    hidden: Sequence[int] = (16,)
+    bias: bool = False
+    dropout: float = 0.0
+    train_features: bool = False
+    normalize_features: bool = False
+    # training
+    epochs: int = 200
+    optimizer: str = "adam"
+    lr: float = 0.01
+    momentum: float = 0.0
+    weight_decay: Sequence[float] = (0.0,)
+    seed: int = 0
+    eval_every: int = 1
+    # what is written and compared
+    log: str | None = None
+    trace: str | None = None
+    checkpoint: str | None = None
+    checkpoint_every: int = 0
+    resume: bool = False
+    force: bool = False
+    quiet: bool = False  # of the command line; a Run never prints
+    check: bool = False
 
-    def _fanout(self, fanout: list[int] | None) -> tuple[int, ...]:
-        kind = self.args.sampler
-        if kind == "saint":
-            if fanout is not None and len(fanout) != 1:
-                shown = ",".join(map(str, fanout))
-                raise UserError(
-                    f"--fanout {shown}: --sampler saint draws one subgraph for all layers; give its number of nodes"
-                )
-            return check_fanout(fanout or [FANOUT[kind]], 1)
-        return check_fanout([FANOUT[kind]] * self.layers if fanout is None else fanout, self.layers)
+    def resolved(self, ranks: int) -> Settings:
+        """The same with defaults filled in, except for `order` and `batch_size`, which the store decides.
 
-    def graph(self, store: Store, order: Order, grid: Grid) -> Graph:
-        """The matrix of a store to sample from: on every rank, or partitioned over the grid. Collective."""
-        order = store.order(order.name)
-        order.dtype = np.dtype(self.args.dtype)
-        source: BlockSource = (
-            Neighbours(order, not store.manifest["directed"]) if self.args.model == "sage" else order
-        )
-        if self.args.partition_graph:
-            return Partitioned(grid, source, order.partition)
-        with grid.world.together():
-            return Replicated(source)
-        raise AssertionError("unreachable: together() raises")
+        Args:
+            ranks: of the run.
 
-    def sampler(self, graph: Graph, targets: Targets) -> Sampler:
-        """Collective, where the graph is partitioned."""
-        args = self.args
-        if args.sampler == "sage":
-            return GraphSage(graph, args.fanout, seed=args.seed, rescale=bool(args.rescale))
-        if args.sampler == "ladies":
-            return Ladies(
-                graph, args.fanout, seed=args.seed, rescale=args.rescale, importance=args.importance
-            )
-        if args.sampler == "fastgcn":
-            return FastGCN(graph, args.fanout, seed=args.seed, rescale=args.rescale)
-        nodes = training_nodes(targets)[0]
-        return Saint(graph, args.fanout[0], self.layers, seed=args.seed, rescale=args.rescale, training=nodes)
-
-    def training(self, graph: Graph, model: GCN, X: DistDense, targets: Targets) -> MinibatchTraining:
-        """Collective."""
-        args, sampler = self.args, self.sampler(graph, targets)
-        if args.batch_size is None:
-            args.batch_size = min(BATCH_SIZE, targets.counts[TRAIN])
-        return MinibatchTraining(
-            model, X, targets, sampler, args.batch_size, args.batches_per_update, args.bulk, args.seed
-        )
-
-    def identity(self) -> dict[str, Any]:
-        """What a run that goes on from a checkpoint must share: all but what only says who does what, and
-        when.
+        Raises:
+            ArgumentError: a value out of range, or settings that exclude each other.
         """
-        names = ("sampler", "fanout", "batch_size", "batches_per_update", "importance", "rescale")
-        return {f"--{name.replace('_', '-')}": getattr(self.args, name) for name in names}
+        self._check_numbers()
+        model = self.model or ("sage" if self.sampler == "sage" else "gcn")
+        if self.check and (self.sampler or model == "sage"):
+            problem = (
+                "the serial reference is a full-graph GCN; leave it out, or train model=gcn without a sampler"
+            )
+            raise ArgumentError("check", True, problem)
+        done = self._sampling(model, ranks) if self.sampler else self._full_graph(model)
+        if done.block_rows is not None and done.algorithm not in ("1.5d", "3d"):
+            problem = f"is for 1.5d and 3d, which all-reduce products; algorithm {done.algorithm} does not"
+            raise ArgumentError("block_rows", done.block_rows, problem)
+        return done
 
-    def describe(self) -> str:
-        """In a few words."""
-        args = self.args
-        drawn = f"{args.sampler} {','.join(map(str, args.fanout))}"
-        batches = f"minibatches of {args.batch_size}, {args.batches_per_update} per update, {args.bulk} sampled at a time"
-        return f"{args.model} on {batches} by {drawn}, graph {'partitioned' if args.partition_graph else 'on every rank'}"
+    @property
+    def hidden_widths(self) -> list[int]:
+        """One width per hidden layer.
+
+        Raises:
+            ArgumentError: another number of widths than `layers` asks for.
+        """
+        if self.layers is None:
+            return list(self.hidden)
+        if len(self.hidden) == 1:
+            return [*self.hidden] * (self.layers - 1)
+        if len(self.hidden) != self.layers - 1:
+            problem = (
+                f"{len(self.hidden)} widths make {len(self.hidden) + 1} layers, not layers={self.layers}"
+            )
+            raise ArgumentError("hidden", self.hidden, problem)
+        return list(self.hidden)
+
+    @property
+    def decays(self) -> list[float]:
+        """The weight decay of each layer."""
+        decays = list(self.weight_decay)
+        return decays if len(decays) > 1 else decays * (len(self.hidden_widths) + 1)
+
+    def _check_numbers(self) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                known = ", ".join(choice for choice in choices if choice)
+                raise ArgumentError(name, getattr(self, name), f"expected one of {known}")
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ArgumentError(name, value, f"expected a whole number, at least {least}")
+        if not 0 <= self.dropout < 1:
+            raise ArgumentError("dropout", self.dropout, "must be at least 0 and less than 1")
+        layers = len(self.hidden_widths) + 1
+        if len(self.weight_decay) not in (1, layers):
+            problem = f"give one for all {layers} layers or one for each"
+            raise ArgumentError("weight_decay", self.weight_decay, problem)
+        if self.resume and not self.checkpoint:
+            raise ArgumentError("resume", True, "say with checkpoint=DIR where to go on from")
+        if self.checkpoint_every and not self.checkpoint:
+            raise ArgumentError(
+                "checkpoint_every", self.checkpoint_every, "say with checkpoint=DIR where to save"
+            )
+
+    def _full_graph(self, model: str) -> Settings:
+        for name in FOR_MINIBATCHES:
+            value = getattr(self, name)
+            if value is not None and (name != "partition_graph" or value):
+                raise ArgumentError(name, value, "is for minibatches; say with sampler=NAME how to make them")
+        return replace(self, model=model, algorithm=self.algorithm or "1d")
+
+    def _sampling(self, model: str, ranks: int) -> Settings:
+        self._check_sampling(model)
+        ladies = self.sampler == "ladies"
+        return replace(
+            self,
+            model=model,
+            algorithm="1.5d",
+            replication=1 if self.grid is None and self.replication is None else self.replication,
+            fanout=self._fanout(),
+            bulk=self.bulk or BULK,
+            batches_per_update=self.batches_per_update or max(PER_UPDATE, ranks),
+            rescale=None if model == "sage" else self.rescale is not False,
+            importance=self.importance or ("zou" if ladies else None),
+        )
+
+    def _check_sampling(self, model: str) -> None:
+        kind = self.sampler
+        if self.algorithm not in (None, "1.5d"):
+            problem = f"excludes sampler={kind}; minibatches take features from block rows of 1.5d, which "
+            raise ArgumentError("algorithm", self.algorithm, problem + "with replication=1 is 1d")
+        if self.train_features:
+            problem = "excludes train_features=True; minibatches read features and do not change them"
+            raise ArgumentError("sampler", kind, problem)
+        if model == "sage" and kind != "sage":
+            problem = f"needs every vertex's own features, which only sampler=sage keeps, not {kind}"
+            raise ArgumentError("model", model, problem)
+        if model == "sage" and self.rescale is not None:
+            problem = "is for model=gcn; the mean over sampled neighbours of model=sage is what it is"
+            raise ArgumentError("rescale", self.rescale, problem)
+        if self.importance and kind != "ladies":
+            raise ArgumentError("importance", self.importance, f"is for sampler=ladies, not {kind}")
+
+    def _fanout(self) -> list[int]:
+        layers, default = len(self.hidden_widths) + 1, FANOUT[str(self.sampler)]
+        if self.sampler == "saint":
+            if self.fanout is not None and len(self.fanout) != 1:
+                problem = "sampler=saint draws one subgraph for all layers; give its number of nodes"
+                raise ArgumentError("fanout", self.fanout, problem)
+            layers = 1
+        return list(check_fanout([default] * layers if self.fanout is None else self.fanout, layers))
 
 
-def resolve(args: argparse.Namespace) -> None:
-    """Fill in `model` and `algorithm`, and refuse what does not go together.
+def parse_grid(grid: str | Mapping[str, int] | None, algorithm: str) -> dict[str, int] | None:
+    """The sizes of a grid's axes by name, from ``2x2`` in the order of the algorithm's axes or from
+    ``rows=2,reps=2``.
 
     Raises:
-        UserError: in one line.
+        ArgumentError: anything else.
     """
-    if args.sampler == "none":  # which undoes what a file or the environment says
-        for name in ("sampler", *FLAGS):
-            setattr(args, name, None)
-    kind = args.sampler
-    args.model = args.model or ("sage" if kind == "sage" else "gcn")
-    if args.model == "sage" and args.check:
-        raise UserError(
-            "--check: the serial reference is a full-graph GCN; leave it out, or train --model gcn without --sampler"
-        )
-    if kind is None:
-        args.algorithm = args.algorithm or "1d"
-        for name in FLAGS:
-            if getattr(args, name) is not None and (name != "partition_graph" or args.partition_graph):
-                raise UserError(
-                    f"--{name.replace('_', '-')}: is for minibatches; say with --sampler how to make them"
-                )
-        return
-    args.algorithm = args.algorithm or "1.5d"
-    if args.grid is None and args.replication is None:
-        args.replication = 1
-    if args.algorithm != "1.5d":
-        raise UserError(
-            f"--algorithm {args.algorithm}: excludes --sampler {kind}; minibatches take features from block rows of 1.5d, which "
-            "with --replication 1 is 1d"
-        )
-    if args.check:
-        raise UserError(
-            f"--sampler {kind}: excludes --check, whose serial reference trains on the whole graph"
-        )
-    if args.train_features:
-        raise UserError(
-            f"--sampler {kind}: excludes --train-features; minibatches read features and do not change them"
-        )
-    if args.model == "sage" and kind != "sage":
-        raise UserError(
-            f"--model sage: needs every vertex's own features, which only --sampler sage keeps, not {kind}"
-        )
+    if grid is None or isinstance(grid, Mapping):
+        return None if grid is None else dict(grid)
+    axes = operators.get(algorithm).axes
+    try:
+        if "=" in grid:
+            pairs: Any = [word.split("=") for word in grid.split(",")]
+            return {name.strip(): int(size) for name, size in pairs}
+        return dict(zip(axes, map(int, grid.lower().split("x")), strict=True))
+    except ValueError:
+        example = f"write {'x'.join('2' for _ in axes)} or {','.join(f'{axis}=2' for axis in axes)}"
+        problem = f"algorithm {algorithm} has the axes {', '.join(axes)}; {example}"
+        raise ArgumentError("grid", grid, problem) from None

@@ -11,7 +11,7 @@ import pytest
 
 from distgnn import cli
 from distgnn.cli import Parser, config
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError, UserError
 
 COMMANDS = ("train", "prepare")
 
@@ -176,6 +176,25 @@ def test_messages_name_where_a_setting_was_made(
     )
     assert cli.main(["train", "x.dg", "--dropout=2"]) == 2
     assert "set by" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ArgumentError("weight_decay", [1.0, 2.0], "give one"), "--weight-decay 1.0,2.0: give one"),
+        (ArgumentError("resume", True, "needs checkpoint=DIR."), "--resume: needs --checkpoint DIR."),
+        (ArgumentError("rescale", "False", "is for model=gcn; so"), "--no-rescale: is for --model gcn; so"),
+        (ArgumentError("directed", True, "is for rmat and sbm"), "--directed: is for rmat and sbm"),
+        (ArgumentError("self_loops", False, "grid=2x2 (order=a,b)"), "--no-self-loops: --grid 2x2 (--order a,b)"),
+        (ArgumentError("grid", "4", "write 2x2 or rows=2,cols=2"), "--grid 4: write 2x2 or rows=2,cols=2"),
+        (UserError("/runs/lr=1/x.dg: prepare it with split=0.6/0.2/0.2, force=True"),
+         "/runs/lr=1/x.dg: prepare it with --split 0.6/0.2/0.2, --force"),
+        (UserError("DISTGNN_SPMM=foo: unknown"), "DISTGNN_SPMM=foo: unknown"),
+    ],
+)  # fmt: skip
+def test_arguments_become_flags(error: UserError, text: str) -> None:
+    parsers = map(cli.command_parser, cli.COMMANDS)
+    assert str(config.Origins().explain(error, parsers)) == text
 
 
 def test_unknown_variables_are_told(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

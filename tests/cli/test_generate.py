@@ -133,8 +133,8 @@ def test_flags_reach_the_generator(
         ("rmat --nodes 8 --noise inf", "--noise inf: expected a number >= 0"),
         ("rmat --nodes 8 --seed -1", "--seed -1: expected 0 to"),
         ("rmat --nodes 8 --split 0.9/0.9/0.9", "--split '0.9/0.9/0.9'"),
-        ("rmat --nodes 8 --mixing 0.1", "--mixing is for sbm, not for rmat"),
-        ("road --nodes 8 --degree 3", "--degree is for rmat and sbm, not for road"),
+        ("rmat --nodes 8 --mixing 0.1", "--mixing 0.1: is for sbm, not for rmat"),
+        ("road --nodes 8 --degree 3", "--degree 3.0: is for rmat and sbm, not for road"),
         ("sbm --nodes 8 --communities 9", "--communities 9: expected 1 to 8, the number of nodes"),
         (
             "sbm --nodes 8 --communities 4 --classes 5",

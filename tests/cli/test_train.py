@@ -117,6 +117,12 @@ def test_quiet_is_quiet(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
+def test_a_failing_check_is_exit_code_1(store: str, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("distgnn.train.check.TOLERANCE", -1.0)
+    assert cli.main(["train", store, "--epochs", "2", "--check", "--quiet"]) == 1
+    assert capsys.readouterr().err.startswith("distgnn: error: --check: epoch 1: loss ")
+
+
 def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", store, "--epochs", "130"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch ")]
@@ -138,10 +144,13 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
             ["--algorithm", "2d", "--sparsity-aware"],
             "--sparsity-aware: algorithm 2d sends whole blocks; only 1d and 1.5d can",
         ),
-        (["--algorithm", "3d", "--sparsity-aware=auto"], "--sparsity-aware auto: algorithm 3d sends whole blocks"),
+        (
+            ["--algorithm", "3d", "--sparsity-aware=auto"],
+            "--sparsity-aware auto: algorithm 3d sends whole blocks",
+        ),
         (["--sparsity-aware", "always"], "--sparsity-aware: expected auto, yes or no, not 'always'"),
         (["--hidden", "0"], "--hidden: expected whole numbers, at least 1, as in 64,32, not '0'"),
-        (["--hidden", "8,8", "--layers", "2"], "--hidden 8,8: 2 widths make 3 layers, --layers says 2"),
+        (["--hidden", "8,8", "--layers", "2"], "--hidden 8,8: 2 widths make 3 layers, not --layers 2"),
         (["--layers", "0"], "--layers: expected a whole number, at least 1, not '0'"),
         (["--epochs", "-1"], "--epochs: expected a whole number, at least 1, not '-1'"),
         (["--epochs", "1e3"], "--epochs: expected a whole number, at least 1, not '1e3'"),
@@ -158,7 +167,7 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
             ["--weight-decay", "1,2,3"],
             "--weight-decay 1.0,2.0,3.0: give one for all 2 layers or one for each",
         ),
-        (["--weight-decay=-1"], "--weight-decay [-1.0]: must be numbers that are at least 0"),
+        (["--weight-decay=-1"], "--weight-decay -1.0: must be numbers that are at least 0"),
         (["--momentum", "0.9"], "only --optimizer sgd has a momentum"),
         (["--optimizer", "lion"], "--optimizer: invalid choice: 'lion'"),
         (
@@ -171,7 +180,7 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
         ),
         (["--backend", "torch"], "--backend: invalid choice: 'torch'"),
         (["--resume"], "--resume: say with --checkpoint DIR where to go on from"),
-        (["--checkpoint-every", "2"], "--checkpoint-every: say with --checkpoint DIR where to save"),
+        (["--checkpoint-every", "2"], "--checkpoint-every 2: say with --checkpoint DIR where to save"),
         (["--log", "nowhere/log"], "--log nowhere/log: directory"),
         (["--unknown"], "unrecognized arguments: --unknown"),
     ],
@@ -188,8 +197,9 @@ def test_a_store_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize(
     ("missing", "what"),
-    [({"width": 0}, "has no features, which train needs; make the store with prepare --features FILE"),
-     ({"labels": None, "classes": 0}, "prepare --labels FILE"), ({"split": None}, "prepare --split 0.6/0.2/0.2"),
+    [({"width": 0}, "has no features, which training needs; prepare it with --features FILE"),
+     ({"labels": None, "classes": 0}, "prepare it with --labels FILE"),
+     ({"split": None}, "prepare it with --split 0.6/0.2/0.2"),
      ({"split": np.full(12, 3, np.uint8)}, "no node is in the training split")],
     ids=["features", "labels", "split", "train"],
 )  # fmt: skip

@@ -216,16 +216,16 @@ def test_without_matplotlib_the_extra_is_named(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("extra", [(), ("--force",)])
 def test_train_refuses_a_trace_that_cannot_go_there(tmp_path, capsys, extra):
     from distgnn.errors import UserError
-    from distgnn.report.trace import check_trace
+    from distgnn.report.files import check_output
 
     (tmp_path / "old.json").write_text("kept")
     force = bool(extra)
     with pytest.raises(UserError, match="is a directory"):
-        check_trace(tmp_path, force)
+        check_output("trace", tmp_path, force)
     with pytest.raises(UserError, match="does not exist"):
-        check_trace(tmp_path / "nowhere" / "t.json", force)
+        check_output("trace", tmp_path / "nowhere" / "t.json", force)
     if force:
-        check_trace(tmp_path / "old.json", force)
+        check_output("trace", tmp_path / "old.json", force)
     else:
-        with pytest.raises(UserError, match="exists; use --force"):
-            check_trace(tmp_path / "old.json", force)
+        with pytest.raises(UserError, match="exists; use force=True"):
+            check_output("trace", tmp_path / "old.json", force)

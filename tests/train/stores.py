@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from distgnn import cli
+from distgnn.cli.config import Origins
+from distgnn.errors import UserError
 from distgnn.store import prepare
 from distgnn.store.source import Source
-from distgnn.train.run import Job
+from distgnn.train import Run
 
 N, WIDTH, CLASSES = 60, 9, 4
 
@@ -55,13 +56,19 @@ def small_store(folder: Path, comm: Any = None, **options: Any) -> str:
     return str(path)
 
 
-def arguments(*words: Any) -> argparse.Namespace:
-    return cli.parse(["train", *map(str, words)])
+def run(comm: Any, *words: Any) -> int:
+    """`distgnn train` on these ranks. Returns the exit code; errors have the words of the command line."""
+    command = cli.command_module("train")
+    try:
+        return command.run(cli.parse(["train", *map(str, words)]), comm)
+    except UserError as error:
+        raise Origins().explain(error, map(cli.command_parser, cli.COMMANDS)) from None
 
 
-def run(comm: Any, *words: Any) -> None:
-    """`distgnn train` on these ranks."""
-    Job(arguments(*words), comm).run()
+def made(comm: Any, *words: Any) -> Run:
+    """The run that a command line asks for."""
+    args = cli.parse(["train", *map(str, words)])
+    return Run(args.store, cli.command_module("train").settings(args), comm)
 
 
 def events(log: Path, kind: str) -> list[dict[str, Any]]:

@@ -11,8 +11,8 @@ import pytest
 from mpi4py import MPI
 
 import distgnn as dg
+from distgnn.cli.console import progress
 from distgnn.train.log import RunLog, cut, end_record
-from distgnn.train.run import progress
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_lines_are_there_at_once(grid, tmp_path):
 def test_existing_logs(grid, tmp_path):
     path = tmp_path / "log"
     path.write_text("old\n")
-    with pytest.raises(dg.UserError, match="use --force"):
+    with pytest.raises(dg.UserError, match="use force=True"):
         RunLog(grid, path)
     log = RunLog(grid, path, after=1)
     log.write("run", {})
@@ -97,7 +97,7 @@ def test_a_cut_that_fails_changes_nothing(tmp_path, monkeypatch):
     def fail(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("distgnn.train.log.os.fsync", fail)
+    monkeypatch.setattr("distgnn.report.files.os.fsync", fail)
     with pytest.raises(dg.UserError, match="cannot write it .No space left"):
         RunLog(dg.Grid(MPI.COMM_SELF, backend="numpy", rows=1), path, after=2)
     assert path.read_text().splitlines() == HISTORY
@@ -119,7 +119,7 @@ def test_only_the_first_rank_writes_and_all_learn_of_its_failure(comm, shared_tm
     comm.Barrier()
     assert (shared_tmp_path / "log").read_text() == '{"event": "run", "rank": 0}\n'
     comm.Barrier()
-    with pytest.raises(dg.UserError, match="use --force"):
+    with pytest.raises(dg.UserError, match="use force=True"):
         RunLog(grid, shared_tmp_path / "log")
 
 

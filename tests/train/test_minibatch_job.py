@@ -99,8 +99,8 @@ def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_t
     run(comm, *words, "--epochs", 2)
     run(comm, *words, "--epochs", 4, "--resume", "--bulk", 2, "--partition-graph")
     others = (
-        ("--batch-size=5", "--batch-size 4, this one has 5"),
-        ("--batches-per-update=9", "--batches-per-update 8"),
+        ("--batch-size=5", "batch_size 4, this one has 5"),
+        ("--batches-per-update=9", "batches_per_update 8"),
     )
     for other, what in (*others, ("--order=original", "order random")):
         with pytest.raises(dg.UserError, match=what):
@@ -149,19 +149,22 @@ def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_t
         ),
         (
             ["--sampler", "sage", "--no-rescale"],
-            "--rescale: is for --model gcn; the mean over sampled neighbours",
+            "--no-rescale: is for --model gcn; the mean over sampled neighbours",
         ),
         (["--sampler", "sage", "--algorithm", "1d"], "1.5d, which with --replication 1 is 1d"),
-        (["--sampler", "ladies", "--check"], "--sampler ladies: excludes --check"),
+        (
+            ["--sampler", "ladies", "--check"],
+            "--check: the serial reference is a full-graph GCN; leave it out",
+        ),
         (["--sampler", "ladies", "--train-features"], "--sampler ladies: excludes --train-features"),
         (
             ["--sampler", "ladies", "--model", "sage"],
             "--model sage: needs every vertex's own features, which only",
         ),
         (["--sampler", "sage", "--importance", "zou"], "--importance zou: is for --sampler ladies, not sage"),
-        (["--fanout", "5,5"], "--fanout: is for minibatches; say with --sampler how to make them"),
+        (["--fanout", "5,5"], "--fanout 5,5: is for minibatches; say with --sampler NAME how to make them"),
         (["--partition-graph"], "--partition-graph: is for minibatches"),
-        (["--no-rescale"], "--rescale: is for minibatches"),
+        (["--no-rescale"], "--no-rescale: is for minibatches"),
         (["--model", "sage", "--check"], "--check: the serial reference is a full-graph GCN"),
         (
             ["--model", "sage", "--product-order", "transform-first"],

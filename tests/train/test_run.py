@@ -13,10 +13,10 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.operators import make_grid
 from distgnn.store import Store, manifest, prepare
 from distgnn.train.check import SerialCheck
-from distgnn.train.run import Job
+from distgnn.train.log import RunLog
 
 from ..nn.problem import ALGORITHMS
-from .stores import CLASSES, WIDTH, Communities, arguments, events, run, small_store
+from .stores import CLASSES, WIDTH, Communities, events, made, run, small_store
 
 NETWORK = ("--hidden", 6, "--dropout", 0.4, "--weight-decay", "1e-2,0", "--bias", "--lr", 0.05)
 
@@ -118,7 +118,7 @@ def test_double_permutation_is_for_3d(comm, shared_tmp_path):
         run(comm, store, "--order", "double")
     with pytest.raises(dg.UserError, match=r"no order 'triple'; it has random, double"):
         run(comm, store, "--order", "triple", "--algorithm", "3d")
-    with pytest.raises(dg.UserError, match=r"--block-rows: is for 1.5d and 3d"):
+    with pytest.raises(dg.UserError, match=r"--block-rows 5: is for 1.5d and 3d"):
         run(comm, store, "--block-rows", 5)
 
 
@@ -149,19 +149,8 @@ def test_check_fails_on_every_rank_when_losses_differ(comm, shared_tmp_path, cap
 
     step = optim.Optimizer.step
     monkeypatch.setattr(optim.Optimizer, "step", lambda self, ps, gs: step(self, ps, [2 * g for g in gs]))
-    with pytest.raises(SystemExit) as exit:
-        run(
-            comm,
-            small_store(shared_tmp_path, comm),
-            "--epochs",
-            5,
-            "--check",
-            "--optimizer",
-            "sgd",
-            "--lr",
-            0.1,
-        )
-    assert exit.value.code == 1
+    words = "--epochs 5 --check --optimizer sgd --lr 0.1"
+    assert run(comm, small_store(shared_tmp_path, comm), *words.split()) == 1
     if comm.Get_rank() == 0:
         assert "--check: epoch 2: loss" in capsys.readouterr().err
 
@@ -264,12 +253,25 @@ def test_a_checkpoint_from_before_there_were_other_models_goes_on(comm, shared_t
     words = [store, "--epochs", 2, "--checkpoint", saved]
     run(comm, *words)
     content = json.loads((saved / manifest.NAME).read_text())
-    for name in ("model", "--sampler"):
-        del content["meta"]["run"][name]
+    del content["meta"]["run"]["model"], content["meta"]["run"]["sampler"]
     manifest.write(saved, content)
     run(comm, *words, "--resume", "--epochs", 3)
     with pytest.raises(dg.UserError, match="with model gcn, this one has sage"):
         run(comm, *words, "--resume", "--epochs", 4, "--model", "sage")
+
+
+@pytest.mark.ranks(1)
+def test_a_checkpoint_that_names_settings_by_flags_goes_on(comm, shared_tmp_path):
+    """As those of minibatches were written before."""
+    store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"
+    words = [store, "--sampler", "sage", "--batch-size", 4, "--checkpoint", saved]
+    run(comm, *words, "--epochs", 1)
+    content = json.loads((saved / manifest.NAME).read_text())
+    shared = content["meta"]["run"]
+    for name in ("sampler", "fanout", "batch_size", "batches_per_update", "importance", "rescale"):
+        shared["--" + name.replace("_", "-")] = shared.pop(name)
+    manifest.write(saved, content)
+    run(comm, *words, "--epochs", 2, "--resume")
 
 
 @pytest.mark.ranks(1, 2)
@@ -324,14 +326,14 @@ def test_a_log_that_got_past_the_checkpoint_has_every_epoch_once(comm, shared_tm
         "--log",
         log,
     ]
-    write = Job.train.__globals__["RunLog"].write
+    write = RunLog.write
 
     def interrupted(self, event, fields):
         write(self, event, fields)
         if fields.get("epoch") == 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Job.train.__globals__["RunLog"], "write", interrupted)
+    monkeypatch.setattr(RunLog, "write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(comm, *words)
     monkeypatch.undo()
@@ -364,8 +366,8 @@ def test_every_order_has_the_same_losses(comm, shared_tmp_path):
     store = small_store(shared_tmp_path, comm)
     losses = []
     for order in ("random", "original"):
-        job = Job(arguments(store, "--order", order, "--epochs", 4, "--dtype", "float64", *NETWORK), comm)
-        job.run()
+        job = made(comm, store, "--order", order, "--epochs", 4, "--dtype", "float64", *NETWORK)
+        assert len(list(job.train())) == 4
         losses.append(job.model.get_weights())
     for first, second in zip(*losses, strict=True):
         np.testing.assert_allclose(first, second, rtol=1e-8, atol=1e-10)

@@ -1,0 +1,109 @@
+"""What ``distgnn train`` prints while it trains."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from distgnn.ledger import MOST_EVENTS
+from distgnn.nn.loss import PARTS
+from distgnn.train.check import CheckFailedError
+from distgnn.train.run import Run
+from distgnn.train.settings import Settings
+
+
+def train(store: str, settings: Settings, comm: MPI.Intracomm | None = None) -> int:
+    """A run with its progress on rank 0's terminal. Collective.
+
+    Returns:
+        the exit code: 1 where a loss is not that of the serial reference.
+    """
+    run = Run(store, settings, comm)
+    speaks = run.grid.rank == 0 and not settings.quiet
+    if speaks:
+        print(describe(run), flush=True)
+    try:
+        with progress(speaks, run.first_epoch, settings.epochs) as show:
+            for record in run.train():
+                show(record)
+    except CheckFailedError as failure:
+        if run.grid.rank == 0:
+            print(f"distgnn: error: --check: {failure}", file=sys.stderr, flush=True)
+        return 1
+    if speaks:
+        print(summary(run))
+    return 0
+
+
+def describe(run: Run) -> str:
+    """What is trained and how, in one line."""
+    s, grid = run.settings, run.grid.describe()
+    arranged = f"grid {'x'.join(map(str, grid.values()))} ({' x '.join(grid)})"
+    ranks = f"{run.grid.size} rank{'s' if run.grid.size > 1 else ''}"
+    graph = f"{run.store.n} nodes, {run.store.nnz} non-zeros, widths {'-'.join(map(str, run.widths))}"
+    aware = f" sparsity-aware{'' if s.sparsity_aware is True else '=auto'}" if s.sparsity_aware else ""
+    trained = ", sage" if s.model == "sage" else ""
+    if s.fanout is not None:
+        batches = (
+            f"minibatches of {s.batch_size}, {s.batches_per_update} per update, {s.bulk} sampled at a time"
+        )
+        where = "partitioned" if s.partition_graph else "on every rank"
+        trained = f"; {s.model} on {batches} by {s.sampler} {','.join(map(str, s.fanout))}, graph {where}"
+    return f"{s.algorithm}{aware} on {ranks}, {arranged}, order {run.order.name}: {graph}{trained}"
+
+
+@contextmanager
+def progress(shown: bool, first_epoch: int, epochs: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Yields a function that shows a record: in a bar on a terminal, else as one of about fifty lines."""
+    if not shown:
+        yield lambda record: None
+    elif sys.stdout.isatty():
+        from tqdm import tqdm
+
+        with tqdm(total=epochs, initial=first_epoch - 1, unit="epoch", file=sys.stdout) as bar:
+
+            def advance(record: dict[str, Any]) -> None:
+                bar.set_postfix_str(_numbers(record), refresh=False)
+                bar.update()
+
+            yield advance
+    else:
+        step = max(1, (epochs - first_epoch + 1) // 50)
+
+        def line(record: dict[str, Any]) -> None:
+            epoch = record["epoch"]
+            if (epoch - first_epoch) % step == 0 or epoch == epochs:
+                print(f"epoch {epoch:4d}  {_numbers(record)}  {record['seconds']:.4f} s", flush=True)
+
+        yield line
+
+
+def _numbers(record: dict[str, Any]) -> str:
+    accuracies = [f"{name[:-4]} {record[name]:.4f}" for name in PARTS if name in record]
+    return "  ".join([f"loss {record['loss']:.6f}", *accuracies])
+
+
+def summary(run: Run) -> str:
+    """The last lines on the terminal."""
+    end, lines = run.end, []
+    if run.trace_cut:
+        kept = f"the latest {MOST_EVENTS} events of each rank, earlier ones are left out"
+        lines.append(f"{run.settings.trace}: {kept}")
+    lines.append(
+        f"accuracy after the last update: {', '.join(f'{name[:-4]} {end[name]:.4f}' for name in PARTS)}"
+    )
+    if "steps_median" in end:
+        spent = ", ".join(f"{name} {np.mean(values):.4f}" for name, values in end["steps_median"].items())
+        lines.append(f"of an epoch, seconds (median, mean of ranks): {spent}")
+    words, peak = max(end["words"]), max(end["peak_bytes"]) / 2**20
+    cost = f"words charged per rank {words} at most; peak memory per rank {peak:.0f} MiB at most"
+    lines.append(f"epoch {end['epoch_seconds_median']:.4f} s (median); {cost}")
+    if run.check is not None:
+        largest = f"largest relative difference {run.check.largest:.1e}"
+        lines.append(f"check: every loss equals the serial one; {largest}")
+    return "\n".join(lines)

@@ -1,0 +1,51 @@
+"""Values of flags: the types that argparse calls, which refuse what they can't read."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+
+#: What a switch may be set to in a file or the environment.
+SWITCH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
+    ("0", "false", "no", "off", ""), False
+)
+
+
+def natural(text: str) -> int:
+    """An int that is at least 0."""
+    return _whole(text, 0)
+
+
+def count(text: str) -> int:
+    """An int that is at least 1."""
+    return _whole(text, 1)
+
+
+def _whole(text: str, least: int) -> int:
+    if not text.strip().removeprefix("+").isdecimal() or int(text) < least:
+        raise ArgumentTypeError(f"expected a whole number, at least {least}, not {text!r}")
+    return int(text)
+
+
+def fetching(text: str) -> bool | str:
+    """ "auto", or a switch as files and the environment write it."""
+    word = text.strip().lower()
+    if word != "auto" and word not in SWITCH:
+        problem = f"expected auto, yes or no, not {text!r} (without a value it must come after STORE)"
+        raise ArgumentTypeError(problem)
+    return SWITCH.get(word, word)
+
+
+def widths(text: str) -> list[int]:
+    """ "64" or "64,32"."""
+    try:
+        return [count(word) for word in text.split(",")]
+    except ArgumentTypeError:
+        raise ArgumentTypeError(f"expected whole numbers, at least 1, as in 64,32, not {text!r}") from None
+
+
+def numbers(text: str) -> list[float]:
+    """ "5e-4" or "5e-4,0"."""
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise ArgumentTypeError(f"expected numbers, as in 5e-4,0, not {text!r}") from None

@@ -1,0 +1,48 @@
+"""Output files: checked before the work, and replaced as a whole."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from distgnn.errors import ArgumentError
+
+
+def check_output(argument: str, path: Path, replace: bool) -> None:
+    """ArgumentError if a file can't go there: a directory, a file that may not be replaced, or nowhere."""
+    if path.is_dir():
+        raise ArgumentError(argument, path, "is a directory; give the name of a file")
+    if path.exists() and not replace:
+        raise ArgumentError(argument, path, "exists; use force=True to replace it, or another name")
+    if not path.absolute().parent.is_dir():
+        raise ArgumentError(argument, path, f"directory {path.absolute().parent} does not exist")
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write, which takes the place of `path` when the context ends without an error.
+
+    `path` holds the old content or the new, whatever happens. It keeps its mode, and a link stays a link.
+    """
+    path = path.resolve()
+    descriptor, name = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,47 @@
+"""The sampler that a run's settings ask for, on a stored graph."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distgnn.comm.grid import Grid
+from distgnn.nn.loss import Targets
+from distgnn.operators.sources import BlockSource
+from distgnn.sampling.graph import Graph
+from distgnn.sampling.layerwise import FastGCN, Ladies
+from distgnn.sampling.sage import GraphSage
+from distgnn.sampling.saint import Saint
+from distgnn.sampling.sampler import Sampler
+from distgnn.sampling.spgemm import Partitioned, Replicated
+from distgnn.store.loader import Store
+from distgnn.store.neighbours import Neighbours
+from distgnn.train.minibatch import training_nodes
+from distgnn.train.settings import Settings
+
+
+def make(settings: Settings, store: Store, order: str, grid: Grid, targets: Targets) -> Sampler:
+    """A sampler for settings that are resolved. Collective."""
+    graph, fanout = _graph(settings, store, order, grid), settings.fanout or ()
+    seed, rescale = settings.seed, bool(settings.rescale)
+    if settings.sampler == "sage":
+        return GraphSage(graph, fanout, seed=seed, rescale=rescale)
+    if settings.sampler == "ladies":
+        importance = settings.importance or "zou"
+        return Ladies(graph, fanout, seed=seed, rescale=rescale, importance=importance)
+    if settings.sampler == "fastgcn":
+        return FastGCN(graph, fanout, seed=seed, rescale=rescale)
+    layers, nodes = len(settings.hidden_widths) + 1, training_nodes(targets)[0]
+    return Saint(graph, fanout[0], layers, seed=seed, rescale=rescale, training=nodes)
+
+
+def _graph(settings: Settings, store: Store, name: str, grid: Grid) -> Graph:
+    """The matrix to sample from: on every rank, or partitioned over the grid. Collective."""
+    order = store.order(name)
+    order.dtype = np.dtype(settings.dtype)
+    neighbours = settings.model == "sage"
+    source: BlockSource = Neighbours(order, not store.manifest["directed"]) if neighbours else order
+    if settings.partition_graph:
+        return Partitioned(grid, source, order.partition)
+    with grid.world.together():
+        return Replicated(source)
+    raise AssertionError("unreachable: together() raises")

@@ -1,0 +1,96 @@
+"""Settings from Python and from the command line, and runs without a command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+import distgnn as dg
+from distgnn import cli
+from distgnn.errors import ArgumentError
+from distgnn.store import Store
+from distgnn.train import Run, Settings
+from distgnn.train.settings import parse_grid
+
+from .stores import events, run, small_store
+
+
+def config(settings: Settings) -> Any:
+    return json.loads(json.dumps(dataclasses.asdict(settings)))
+
+
+def test_defaults_are_those_of_the_command_line() -> None:
+    args = cli.parse(["train", "x.dg"])
+    assert config(cli.command_module("train").settings(args)) == config(Settings())
+
+
+def test_settings_stay_as_they_were_made() -> None:
+    asked = Settings(sampler="ladies", hidden=(8, 4))
+    done = asked.resolved(ranks=12)
+    assert (done.model, done.algorithm, done.replication) == ("gcn", "1.5d", 1)
+    assert (done.fanout, done.bulk, done.batches_per_update) == ([512] * 3, 4, 12)
+    assert (done.importance, done.rescale, done.decays) == ("zou", True, [0.0] * 3)
+    assert asked == Settings(sampler="ladies", hidden=(8, 4))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        asked.lr = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("settings", "argument", "message"),
+    [
+        ({"epochs": 0}, "epochs", "epochs=0: expected a whole number, at least 1"),
+        ({"dtype": "int8"}, "dtype", "dtype=int8: expected one of float32, float64"),
+        ({"sampler": "walk"}, "sampler", "sampler=walk: expected one of sage, ladies, fastgcn, saint"),
+        ({"resume": True}, "resume", "resume=True: say with checkpoint=DIR where to go on from"),
+        ({"sampler": "sage", "algorithm": "2d"}, "algorithm", "algorithm=2d: excludes sampler=sage"),
+        ({"hidden": (8, 8), "layers": 2}, "hidden", "2 widths make 3 layers, not layers=2"),
+    ],
+)
+def test_errors_name_arguments(settings: dict[str, Any], argument: str, message: str) -> None:
+    with pytest.raises(ArgumentError) as error:
+        Settings(**settings).resolved(ranks=1)
+    assert error.value.argument == argument and message in str(error.value) and "--" not in str(error.value)
+
+
+def test_grids_are_texts_or_mappings() -> None:
+    assert parse_grid("2x3", "2d") == parse_grid("rows=2,cols=3", "2d") == {"rows": 2, "cols": 3}
+    assert parse_grid({"rows": 2}, "2d") == {"rows": 2} and parse_grid(None, "2d") is None
+
+
+@pytest.mark.ranks(1, 4)
+def test_a_run_hands_out_records_and_prints_nothing(comm, shared_tmp_path, capsys) -> None:
+    store, logs = (
+        small_store(shared_tmp_path, comm),
+        [shared_tmp_path / name for name in ("python", "command")],
+    )
+    settings = Settings(algorithm="2d", epochs=3, hidden=[5], log=str(logs[0]), check=True)
+    job = Run(Store(store).path, settings, comm)
+    assert not job.end
+    records = list(job.train())
+    assert [record["epoch"] for record in records] == [1, 2, 3] and job.end["loss"] == records[-1]["loss"]
+    assert job.check is not None and job.check.largest < 1e-4
+    assert capsys.readouterr().out == ""
+    run(
+        comm, store, "--algorithm", "2d", "--epochs", 3, "--hidden", 5, "--check", "--log", logs[1], "--quiet"
+    )
+    comm.Barrier()
+    if comm.Get_rank() == 0:
+        first, second = (events(log, "run")[0]["config"] for log in logs)
+        assert first | {"log": "", "quiet": True} == second | {"log": ""}
+        losses = [[epoch["loss"] for epoch in events(log, "epoch")] for log in logs]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    comm.Barrier()
+
+
+@pytest.mark.ranks(1, 2)
+def test_advice_names_arguments(comm, shared_tmp_path) -> None:
+    store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"
+    settings = Settings(epochs=1, checkpoint=str(saved))
+    list(Run(store, settings, comm).train())
+    with pytest.raises(dg.UserError, match="resume=True goes on from it, force=True replaces it"):
+        Run(store, settings, comm)
+    with pytest.raises(dg.UserError, match="--resume goes on from it, --force replaces it"):
+        run(comm, store, "--epochs", 1, "--checkpoint", saved)
