@@ -28,8 +28,8 @@ from distgnn import gallery
 from distgnn.bench import timing
 from distgnn.store import Store, prepare
 from distgnn.store.importers import open_source
-from distgnn.store.inspect import describe
-from distgnn.store.writer import parse_shards
+from distgnn.store.read.inspect import describe
+from distgnn.store.write.arguments import parse_shards
 
 BARE = {"features": 0, "classes": 0}
 ORDERS = ("original", "random", "double")

@@ -21,8 +21,8 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.layout import Range
-from distgnn.store import hdf5, manifest
-from distgnn.store.publish import writing
+from distgnn.store.format import hdf5, manifest
+from distgnn.store.format.publish import writing
 
 if TYPE_CHECKING:
     from distgnn.comm.group import Comm
@@ -158,7 +158,7 @@ def next_generation(path: str | os.PathLike[str]) -> int:
 def _write(path: Path, pieces: Mapping[str, Piece]) -> dict[str, Any]:
     """This rank's file, on disk when it returns. Returns its part of the manifest."""
     described: dict[str, Any] = {"file": path.name, "pieces": {}}
-    with hdf5.create_file(path, sum(piece[2].nbytes for piece in pieces.values())) as file:
+    with hdf5.writing(path, sum(piece[2].nbytes for piece in pieces.values())) as file:
         for name, (row, col, block, shape) in pieces.items():
             if (
                 block.ndim != 2
@@ -167,9 +167,8 @@ def _write(path: Path, pieces: Mapping[str, Piece]) -> dict[str, Any]:
                 or row + block.shape[0] > shape[0]
                 or col + block.shape[1] > shape[1]
             ):
-                raise ValueError(
-                    f"{name}: a block of shape {block.shape} at ({row}, {col}) is not in a matrix of shape {shape}"
-                )
+                found = f"a block of shape {block.shape} at ({row}, {col})"
+                raise ValueError(f"{name}: {found} is not in a matrix of shape {shape}")
             hdf5.store_array(file.require_group("pieces"), name, block)
             part = {"file": path.name, "row": row, "col": col, "shape": block.shape}
             described["pieces"][name] = {"shape": shape, "dtype": block.dtype.name, "part": part}

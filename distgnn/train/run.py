@@ -28,8 +28,8 @@ from distgnn.nn.reference import GCNReference
 from distgnn.nn.sage import SageMean
 from distgnn.report import trace
 from distgnn.store.checkpoint import next_generation
-from distgnn.store.distributed import load, load_features, load_targets
-from distgnn.store.loader import Store
+from distgnn.store.read.distributed import load, load_features, load_targets
+from distgnn.store.read.store import Store
 from distgnn.train import checkpoint
 from distgnn.train.check import CheckFailedError, SerialCheck
 from distgnn.train.full_graph import parameters, train

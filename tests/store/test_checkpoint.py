@@ -14,7 +14,8 @@ from distgnn import UserError
 from distgnn.arrays import backend
 from distgnn.comm.group import Comm
 from distgnn.layout import partition
-from distgnn.store import checkpoint, hdf5
+from distgnn.store import checkpoint
+from distgnn.store.format import hdf5
 
 X = np.arange(13 * 6, dtype=np.float64).reshape(13, 6)
 

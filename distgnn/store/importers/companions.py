@@ -23,20 +23,16 @@ def attach_features(source: Imported, options: ImportOptions, grow: bool) -> Non
     if grow:
         source.n = max(source.n, table.nodes)
     if table.complete and table.nodes != source.n:
-        raise UserError(
-            f"{options.features}: {table.nodes} rows of features for a graph of {source.n} nodes "
-            f"({source.path}); expected as many rows as nodes"
-        )
+        found = f"{table.nodes} rows of features for a graph of {source.n} nodes ({source.path})"
+        raise UserError(f"{options.features}: {found}; expected as many rows as nodes")
     if table.nodes > source.n:
-        raise UserError(
-            f"{options.features}: has node {table.nodes - 1}; the graph in {source.path} has nodes 0..{source.n - 1}"
-        )
+        there = f"the graph in {source.path} has nodes 0..{source.n - 1}"
+        raise UserError(f"{options.features}: has node {table.nodes - 1}; {there}")
     source.set_features(table)
 
 
 def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
-    """Give the source the labels that the options name, if any; a label for a node that is not in the graph
-    is an error.
+    """Give the source the labels that the options name, if any; UserError for a node that it has not.
 
     Where nothing declares the number of nodes (`grow`), a table that lists 0..k-1 once each may add isolated
     nodes.
