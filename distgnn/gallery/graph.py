@@ -117,9 +117,9 @@ class DrawnGraph(GeneratedGraph):
     def edge_chunk(self, index: int) -> Edges:
         size = min(EDGE_CHUNK, self.m - index * EDGE_CHUNK)
         src, dst = self._draw(stream(self.seed, "edges", index), size)
-        if not self.scramble:
-            return src, dst
-        return tuple(self._permutation[end].astype(np.int64, copy=False) for end in (src, dst))
+        if self.scramble:
+            src, dst = (self._permutation[end].astype(np.int64, copy=False) for end in (src, dst))
+        return src, dst
 
     def _draw(self, rng: np.random.Generator, size: int) -> Edges:
         """So many edges, ids not scrambled."""

@@ -157,7 +157,7 @@ def _checked(probabilities: Sequence[float]) -> np.ndarray:
 
 
 def _joint_quadrants(quadrants: np.ndarray, levels: int) -> tuple[AliasTable, np.ndarray, np.ndarray]:
-    """The distribution over the 4**levels entries that `levels` quadrants lead to, and their row and column bits."""
+    """The distribution over the 4**levels entries that `levels` quadrants lead to, and the entries' bits."""
     probabilities = np.ones(1)
     rows = columns = np.zeros(1, np.int64)
     for _ in range(levels):

@@ -11,9 +11,9 @@ Schema version 1, all of it JSON:
     labelled, split     labelled nodes; {"train", "validation", "test"} node counts or null
     directed, weighted, self_loops, normalize, symmetric
     degrees             {"min", "mean", "max", "isolated"}: neighbours per node (per row), not itself
-    nodes               {"order", "partition", "files"}: row shards of features, labels, split, in the order named (of its
-                        last version's rows, which is what layer 0 takes as input)
-    orders              name -> {"rows", "cols": partition vectors of the shard grid, "files": 2D list, "nnz": 2D list,
+    nodes               {"order", "partition", "files"}: row shards of features, labels, split, in the order
+                        named (of its last version's rows, which is what layer 0 takes as input)
+    orders              name -> {"rows", "cols": partition vectors of shards, "files", "nnz": 2D lists,
                         "permutation": {"partition", "files"} or null for the identity, "symmetric",
                         "partition": null or the partition vector this order was made for}; the first is the
                         default. An order of two matrices has {"versions": [even, odd]}, two of these, where

@@ -27,7 +27,7 @@ def new_directory(
     the new one is complete. The caller has made the files inside durable.
 
     Raises:
-        UserError: `out` exists (without `force`, or as something else), its parent doesn't, or the disk is full.
+        UserError: `out` exists (without `force`, or as something else), its parent does not, or no room.
     """
     target = Path(os.path.realpath(out))
     check_target(out, force=force, replaceable=replaceable, what=what)

@@ -45,8 +45,8 @@ def scan(stream: Stream, weights: bool) -> Scan:
         if len(src):
             found.highest = max(found.highest, int(src.max()), int(dst.max()))
         s, t = splitmix64(src.view(np.uint64)), splitmix64(dst.view(np.uint64))
-        weighted = weights and weight is not None
-        salt = weight.astype(np.float64).view(np.uint64) if weighted else np.zeros(1, np.uint64)
+        salt = np.zeros(1) if weight is None or not weights else weight.astype(np.float64)
+        salt = salt.view(np.uint64)
         changes = splitmix64(s + triple * t + salt) - splitmix64(t + triple * s + salt)
         difference += changes.sum(dtype=np.uint64)
     found.symmetric = not difference[0]

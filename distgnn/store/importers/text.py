@@ -242,10 +242,12 @@ def within(low: int, high: int) -> Check:
     """A check of edges: their ends, the first two fields, lie in low..high, and a third one is finite."""
 
     def check(rows: np.ndarray) -> str | None:
-        *ends, value = rows.dtype.names if len(rows.dtype.names) == 3 else (*rows.dtype.names, None)
-        for end in ends:
+        names = rows.dtype.names or ()
+        for end in names[:2]:
             if rows[end].min() < low or rows[end].max() > high:
                 return f"{end} outside {low}..{high}"
-        return None if value is None or np.isfinite(rows[value]).all() else f"{value} is not finite"
+        return next(
+            (f"{name} is not finite" for name in names[2:] if not np.isfinite(rows[name]).all()), None
+        )
 
     return check

@@ -96,8 +96,8 @@ class Order:
     def entries(
         self, limit: int, shards: Container[int] | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """All (rows, columns, values), int64 positions, shard by shard, about `limit` at a time; of all `shards`
-        (numbered row by row) or these."""
+        """All (rows, columns, values), int64 positions, shard by shard, about `limit` at a time; of these
+        `shards` (numbered row by row) or all."""
         for i, rows in overlaps(self.rows, (0, self.shape[0])):
             for j, cols in overlaps(self.cols, (0, self.shape[1])):
                 if shards is not None and i * (len(self.cols) - 1) + j not in shards:

@@ -37,8 +37,8 @@ def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder, team: T
 def write_nodes(
     folder: Path, scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder, team: Team
 ) -> list[Path]:
-    """Files with rows of `features`, `labels` and `split` of a source, those it has, in this order. Returns all
-    paths. Collective: each rank reads a share of the features and writes a share of the files."""
+    """Files with rows of `features`, `labels` and `split` of a source, those it has, in this order. Returns
+    all paths. Collective: each rank reads a share of the features and writes a share of the files."""
     paths = [folder / f"rows-{index:04d}.h5" for index in range(len(parts) - 1)]
     shuffled = source.width and order.permutation is not None
     spilled = _spilled(scratch, parts, source, order, team) if shuffled else None

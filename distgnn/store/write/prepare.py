@@ -29,7 +29,7 @@ def prepare(
     of repeated edges the largest weight counts. `self_loops` adds A[i, i] = 1 where there is no such entry.
     With d the row sums,
 
-        gcn     A[i, j] d_i^-1/2 d_j^-1/2, exactly symmetric where A is   (Kipf and Welling; CAGNET section III)
+        gcn     A[i, j] d_i^-1/2 d_j^-1/2, symmetric as A is (Kipf and Welling; CAGNET section III)
         row     A[i, j] d_i^-1
         none    A[i, j]
 
