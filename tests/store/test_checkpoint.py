@@ -15,6 +15,7 @@ from distgnn.arrays import backend
 from distgnn.comm.group import Comm
 from distgnn.layout import partition
 from distgnn.store import checkpoint
+from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
 
 X = np.arange(13 * 6, dtype=np.float64).reshape(13, 6)
