@@ -21,9 +21,9 @@ from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.saint import Saint
 from distgnn.sampling.sampler import Sampler, check_fanout
 from distgnn.sampling.spgemm import Partitioned, Replicated
+from distgnn.store.read.neighbours import Neighbours
 from distgnn.store.read.order import Order
 from distgnn.store.read.store import Store
-from distgnn.store.read.neighbours import Neighbours
 from distgnn.train.minibatch import MinibatchTraining, training_nodes
 from distgnn.train.minibatches import check_batch_size
 

@@ -1,4 +1,4 @@
-"""Co-authorship archives, Reddit's pair of archives, generated directories, and how formats are recognised."""
+"""Co-authorship archives, the Reddit pair, generated directories, and the recognition of formats."""
 
 from __future__ import annotations
 

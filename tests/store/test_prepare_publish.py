@@ -166,7 +166,7 @@ def test_hdf5_says_what_the_disk_said(tmp_path: Path) -> None:
     """Its RuntimeErrors have the error number in the text only."""
     with pytest.raises(UserError, match="cannot write x: No space left on device"), publish.writing("x"):
         raise RuntimeError(
-            "Unable to flush raw data (file write failed: file descriptor = 3, errno = 28, error message = ...)"
+            "Unable to flush raw data (file write failed: file descriptor = 3, errno = 28, message = ...)"
         )
     with pytest.raises(RuntimeError, match="else"), publish.writing("x"):
         raise RuntimeError("something else, errno = 2, error message = ...")

@@ -75,8 +75,9 @@ def both_ways(comm: Any, source: Any, folder: Path, **options: Any) -> None:
 @pytest.mark.parametrize(
     ("case", "options"),
     [
-        ("prime", "defaults"), ("one node", "three orders"), ("no edges", "three orders"), ("hub", "defaults"),
-        ("directed", "three orders"), ("weighted directed", "defaults"), ("weighted", "partition"), ("zero weights", "defaults"),
+        ("prime", "defaults"), ("one node", "three orders"), ("no edges", "three orders"),
+        ("hub", "defaults"), ("directed", "three orders"), ("weighted directed", "defaults"),
+        ("weighted", "partition"), ("zero weights", "defaults"),
     ],
 )  # fmt: skip
 def test_the_same_bytes(case: str, options: str, comm: Any, shared_tmp_path: Path) -> None:

@@ -41,16 +41,19 @@ class Summary:
         return max((peak for _, _, peak in self.stages), default=0)
 
 
-def describe(source: Source) -> dict[str, Any]:
-    """What the manifest says of the source."""
+def describe(source: Source, seed: int, dtype: np.dtype, self_loops: bool, normalize: str) -> dict[str, Any]:
+    """What the manifest says before the edges have been read."""
     split, labels = None, source.labels
     if source.split is not None:
         sizes = np.bincount(source.split, minlength=4).tolist()
         split = {"train": sizes[1], "validation": sizes[2], "test": sizes[3]}
     return {
-        "width": int(source.width), "classes": int(source.classes), "class_names": source.class_names,
+        "format": manifest.FORMAT, "version": manifest.VERSION, "source": source.name, "seed": seed,
+        "n": source.n, "nnz": 0, "edges": 0, "dtype": dtype.name, "width": int(source.width),
+        "classes": int(source.classes), "class_names": source.class_names,
         "labelled": 0 if labels is None else int(np.count_nonzero(labels >= 0)), "split": split,
-        "directed": bool(source.directed),
+        "directed": bool(source.directed), "weighted": False, "self_loops": self_loops,
+        "normalize": normalize, "symmetric": not source.directed and normalize != "row",
     }  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from distgnn.layout import partition
 from distgnn.partition import Wanted, measure, orders
 from distgnn.partition.orders import MatrixOrder, Version
 from distgnn.partition.pattern import Pattern
-from distgnn.store.format import manifest
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.shards import ShardGrid
 from distgnn.store.read.order import Order
@@ -47,18 +46,13 @@ class Preparation:
     team: Team
 
     def __post_init__(self) -> None:
-        self.n = self.source.n
-        self.symmetric = not self.source.directed and self.normalize != "row"
+        self.n, self._place = self.source.n, (self.team.rank, self.team.size)
         self.scratch = self.folder / "scratch"
         self.parts = nodes.row_partition(self.n, self.source.width)
         self.first: tuple[Version, Order] | None = None  # what the other versions are made from
         self.started = time.perf_counter()
-        self.content: dict[str, Any] = {
-            "format": manifest.FORMAT, "version": manifest.VERSION, "source": self.source.name,
-            "seed": self.seed, "n": self.n, "nnz": 0, "edges": 0, "dtype": self.dtype.name,
-            **describe(self.source), "weighted": False, "self_loops": self.self_loops,
-            "normalize": self.normalize, "symmetric": self.symmetric,
-        }  # fmt: skip
+        self.content = describe(self.source, self.seed, self.dtype, self.self_loops, self.normalize)
+        self.symmetric = self.content["symmetric"]
         for name in ("n", "directed", "width", "classes", "labelled", "split"):
             setattr(self.summary, name, self.content[name])
 
@@ -90,15 +84,13 @@ class Preparation:
         log.info("%s: %.1f s, peak memory so far %.0f MiB", name, now - self.started, peak / 2**20)
         self.started = now
 
-    # -- before the matrix -----------------------------------------------------------------------------------
-
     def _grid(self, shards: tuple[int, int] | None) -> ShardGrid:
         if shards is not None:
             return ShardGrid(partition(self.n, shards[0]), partition(self.n, shards[1]))
         edges = self.source.edge_count
         if edges is None:
             with self.team.together():
-                count = sum(len(src) for _, (src, _, _) in self._share())
+                count = sum(len(src) for _, (src, _, _) in self.source.edge_share(*self._place))
             edges = sum(self.team.gather_objects(count))
             self.stage("count")
         both = 1 if self.source.directed else 2
@@ -124,19 +116,14 @@ class Preparation:
         files = self._relative(paths)
         self.content["nodes"] = {"order": order.name, "partition": self.parts.tolist(), "files": files}
 
-    def _share(self) -> Iterator[tuple[int, Edges]]:
-        return self.source.edge_share(self.team.rank, self.team.size)
-
     def _edges(self) -> Iterator[Edges]:
         """This rank's share of the source's edges, checked, at most LIMITS.entries at a time."""
-        for before, (src, dst, weights) in self._share():
+        for before, (src, dst, weights) in self.source.edge_share(*self._place):
             for lo in range(0, len(src), LIMITS.entries):
                 some = slice(lo, lo + LIMITS.entries)
                 edges = src[some], dst[some], None if weights is None else weights[some]
                 check_edges(self.source, before + lo, *edges)
                 yield edges
-
-    # -- orders ----------------------------------------------------------------------------------------------
 
     def _write_order(self, order: MatrixOrder, grid: ShardGrid) -> dict[str, Any]:
         """All versions of an order; returns what the manifest says of it."""
@@ -171,7 +158,8 @@ class Preparation:
             head = next(edges, None)
         kinds = self.team.gather_objects(None if head is None else head[2] is not None)
         weighted = next((kind for kind in kinds if kind is not None), False)
-        writer = self._writer(path, grid, np.float64 if weighted else None)
+        weight = np.float64 if weighted else None
+        writer = AdjacencyWriter(self.folder / path, self.scratch, grid, self.team, weight)
         with self.team.together():
             count = self._bucket(writer, version, itertools.chain([] if head is None else [head], edges))
         self.summary.edges = sum(self.team.gather_objects(count))
@@ -205,7 +193,8 @@ class Preparation:
         """Shards of a further order or version, from those of the first: the same values, moved."""
         assert self.first is not None
         grid = ShardGrid(self.first[1].rows, self.first[1].cols)
-        writer = self._writer(path, grid if vector is None else grid.aligned(vector), self.dtype)
+        grid = grid if vector is None else grid.aligned(vector)
+        writer = AdjacencyWriter(self.folder / path, self.scratch, grid, self.team, self.dtype)
         with self.team.together():
             for rows, cols, values in self._entries(set(self.team.deal(self.first[1].shard_nnz.ravel()))):
                 writer.add(version.rows.positions(rows), version.cols.positions(cols), values)
@@ -238,9 +227,6 @@ class Preparation:
             self.stage(f"partition {wanted.name}")
             yield orders.by_parts(wanted.name, part, wanted.parts)
 
-    def _writer(self, path: str, grid: ShardGrid, weight: Any) -> AdjacencyWriter:
-        return AdjacencyWriter(self.folder / path, self.scratch, grid, self.team, weight)
-
     def _write_shards(
         self, writer: AdjacencyWriter, entry: dict[str, Any], path: str, degrees: Degrees | None = None
     ) -> None:
@@ -256,10 +242,10 @@ class Preparation:
             scale = None if degrees is None else degrees.scaling(self.normalize)
         writer.write_values(self.dtype, scale)
         self.stage(f"values {name}")
-        height, width = writer.grid.shape
         entry["rows"], entry["cols"] = writer.grid.rows.tolist(), writer.grid.cols.tolist()
         entry["nnz"] = writer.nnz.tolist()
-        entry["files"] = [self._relative([writer.path(i, j) for j in range(width)]) for i in range(height)]
+        shape = writer.grid.shape
+        entry["files"] = [self._relative([writer.path(i, j) for j in range(shape[1])]) for i in range(shape[0])]
 
     def _relative(self, paths: Sequence[Path]) -> list[str]:
         return [path.relative_to(self.folder).as_posix() for path in paths]
