@@ -33,10 +33,9 @@ class RMat(DrawnGraph):
     are made from the features: every node has one of 256 hidden states, a random direction in 4 dimensions,
     which its features show through noise. The states are averaged over neighbourhoods twice (over the node
     itself and the sources of its edges, with multiplicity), and the label is the class direction closest to
-    what comes out. So one or two graph convolutions see what the label was made of, and a classifier of the
-    features alone sees only the node's own part; but as the states of neighbours are independent, both stay
-    far from perfect, unlike on `sbm` and `road`. (Test accuracy on 5000 nodes: 63 % for a GCN of two layers,
-    43 % for the same network without the graph, 23 % for the largest class.)
+    what comes out. So graph convolutions see what the label was made of, and a classifier of the features
+    alone sees only the node's own part. (Test accuracy on 5000 nodes: 63 % for a GCN of two layers, 43 % for
+    the same network without the graph, 23 % for the largest class.)
     """
 
     kind = "rmat"

@@ -178,9 +178,8 @@ def test_another_number_of_block_rows_is_refused(comm, shared_tmp_path) -> None:
     comm.Barrier()
     path, ranks = str(shared_tmp_path / "g.dg"), comm.Get_size()
     for name, message in (
-        ("1d", f"order=random-3: has 3 parts, and 1d on {ranks} ranks has {ranks} block rows; use 3 ranks, or "
-               f"prepare with "
-               f"partition=random:{ranks}"),
+        ("1d", f"order=random-3: has 3 parts, and 1d on {ranks} ranks has {ranks} block rows; "
+               f"use 3 ranks, or prepare with partition=random:{ranks}"),
         ("1.5d", f"has {ranks // 2} block rows; use 3 C ranks with replication=C"),
     ):  # fmt: skip
         grid = make_grid(comm, name, None, None if name == "1d" else 2)

@@ -11,10 +11,30 @@ import scipy.sparse
 from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Header, Npz, StoredArray, open_npy, scratch_file
 from distgnn.store.importers.compressed import StoredMatrix
-from distgnn.store.importers.imported import HIGHEST_ID, check_dense
+from distgnn.store.importers.imported import HIGHEST_ID, Imported, check_dense
 from distgnn.store.importers.tables import DenseRows, Features, SparseRows
 from distgnn.store.importers.text import ID_NAMES, Heading, Table, read_json, reading
 from distgnn.store.source import ImportOptions
+
+
+def attach_features(source: Imported, options: ImportOptions, grow: bool) -> None:
+    """Give the source the features that the options name, if any.
+
+    Where nothing declares the number of nodes (`grow`), it becomes what the edges (source.n so far) and the
+    features say.
+    """
+    if not options.features:
+        return
+    table = read_features(Path(options.features), options)
+    if grow:
+        source.n = max(source.n, table.nodes)
+    if table.complete and table.nodes != source.n:
+        found = f"{table.nodes} rows of features for a graph of {source.n} nodes ({source.path})"
+        raise UserError(f"{options.features}: {found}; expected as many rows as nodes")
+    if table.nodes > source.n:
+        there = f"the graph in {source.path} has nodes 0..{source.n - 1}"
+        raise UserError(f"{options.features}: has node {table.nodes - 1}; {there}")
+    source.set_features(table)
 
 
 def read_features(path: Path, options: ImportOptions) -> Features:

@@ -55,6 +55,20 @@ def _class_key(values: list[str]) -> type:
     return int if all(name.isdecimal() and name == str(int(name)) for name in named) else str
 
 
+def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
+    """Give the source the labels that the options name, if any; UserError for a node that it has not.
+
+    Where nothing declares the number of nodes (`grow`), a table that lists 0..k-1 once each may add isolated
+    nodes.
+    """
+    if not options.labels:
+        return
+    labels = read_labels(Path(options.labels), options)
+    if grow and labels.complete:
+        source.n = max(source.n, len(labels.ids))
+    labels.attach(source)
+
+
 def read_labels(path: Path, options: ImportOptions) -> Labels:
     """A table with a column of node ids and one of labels, by default `id` (or the first) and `label` (or the
     last)."""

@@ -245,7 +245,9 @@ class Preparation:
         entry["rows"], entry["cols"] = writer.grid.rows.tolist(), writer.grid.cols.tolist()
         entry["nnz"] = writer.nnz.tolist()
         shape = writer.grid.shape
-        entry["files"] = [self._relative([writer.path(i, j) for j in range(shape[1])]) for i in range(shape[0])]
+        entry["files"] = [
+            self._relative([writer.path(i, j) for j in range(shape[1])]) for i in range(shape[0])
+        ]
 
     def _relative(self, paths: Sequence[Path]) -> list[str]:
         return [path.relative_to(self.folder).as_posix() for path in paths]
