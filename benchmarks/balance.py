@@ -25,8 +25,8 @@ from distgnn import gallery
 from distgnn.bench import table
 from distgnn.store import Store, prepare
 from distgnn.store.importers import open_source
-from distgnn.store.inspect import describe
-from distgnn.store.writer import parse_shards
+from distgnn.store.read.inspect import describe
+from distgnn.store.write.arguments import parse_shards
 
 BARE = {"features": 0, "classes": 0}
 MILD = (0.45, 0.22, 0.22, 0.11)  # R-MAT's quadrants without a hub

@@ -46,8 +46,7 @@ from distgnn.nn.optim import AdamW
 from distgnn.operators import distribute, make_grid
 from distgnn.operators.dense import scatter
 from distgnn.operators.plexus_3d import ROLES
-from distgnn.store import Store, load, load_features
-from distgnn.store.distributed import load_targets
+from distgnn.store import Store, load, load_features, load_targets
 from distgnn.train.full_graph import train
 from distgnn.train.settings import parse_grid
 

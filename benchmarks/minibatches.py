@@ -28,7 +28,7 @@ from distgnn.nn import GCN, Adam, SageMean
 from distgnn.operators import grids, make_grid
 from distgnn.sampling import GraphSage, Ladies, Partitioned, Replicated
 from distgnn.store import load_targets
-from distgnn.store.neighbours import Neighbours
+from distgnn.store.read.neighbours import Neighbours
 from distgnn.train import MinibatchTraining
 from distgnn.train.minibatch import STEPS
 from distgnn.train.settings import PER_UPDATE

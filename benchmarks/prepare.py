@@ -34,15 +34,16 @@ STAGES = {
 RUN = """
 import json, sys, time
 from mpi4py import MPI
-from distgnn.store import prepare, writer
+from distgnn.store import prepare
+from distgnn.store.write.steps import Preparation
 from distgnn.store.importers import open_source
 
-comm, source, stage = MPI.COMM_WORLD, open_source(sys.argv[1]), writer._Preparation._stage
+comm, source, stage = MPI.COMM_WORLD, open_source(sys.argv[1]), Preparation.stage
 processor = [time.process_time()]
 def timed(self, name):
     stage(self, name)
     processor.append(time.process_time())
-writer._Preparation._stage = timed
+Preparation.stage = timed
 done = prepare(source, sys.argv[2], order=sys.argv[3].split(","), comm=comm)
 busiest = [max(times) for times in zip(*comm.allgather([b - a for a, b in zip(processor, processor[1:])]))]
 if comm.rank == 0:

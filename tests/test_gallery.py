@@ -28,6 +28,7 @@ from distgnn.gallery import (
     rmat_graph,
 )
 from distgnn.gallery.streams import AliasTable, power_law, stream
+from distgnn.store.format.limits import LIMITS
 
 SMALL: dict[str, Callable[..., GeneratedGraph]] = {
     "rmat": lambda n=397, **options: RMat(n, **options),
@@ -52,8 +53,8 @@ def drawn(graph: GeneratedGraph) -> np.ndarray:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
     """Chunks of at most a few thousand edges or features, so that small graphs have many."""
-    for module in (graph, directory):
-        monkeypatch.setattr(module, "EDGE_CHUNK", 1 << 10)
+    monkeypatch.setattr(graph, "EDGE_CHUNK", 1 << 10)
+    monkeypatch.setattr(LIMITS, "entries", 1 << 10)
     monkeypatch.setattr(graph, "FEATURE_CHUNK", 1 << 10)
     monkeypatch.setattr(rmat_graph, "DRAWS_AT_ONCE", 1 << 8)
     return 1 << 10
@@ -439,7 +440,7 @@ def test_an_interrupted_write_leaves_everything_as_it_was(force: bool, tmp_path:
 
 def test_existing_output_needs_force_and_must_be_a_generated_graph(tmp_path: Path) -> None:
     gallery.write(RMat(10), tmp_path / "out")
-    with pytest.raises(UserError, match="out exists.*--force"):
+    with pytest.raises(UserError, match="out exists.*force=True"):
         gallery.write(RMat(20), tmp_path / "out")
     assert gallery.write(RMat(20), tmp_path / "out", force=True)["n"] == 20
     assert np.load(tmp_path / "out/labels.npy").shape == (20,)

@@ -21,7 +21,7 @@ def on_first_rank(work: Callable[[], None]) -> None:
 
     from distgnn.arrays import backend
     from distgnn.comm.group import Comm
-    from distgnn.store.team import arrive
+    from distgnn.store.write.ranks import arrive
 
     comm = Comm(MPI.COMM_WORLD, backend.get("numpy"))
     with comm.together():

@@ -43,9 +43,9 @@ def answer(args: argparse.Namespace) -> str:
     import json
 
     from distgnn.errors import UserError
-    from distgnn.store.inspect import describe
-    from distgnn.store.loader import Store
-    from distgnn.store.writer import check_shards, parse_shards
+    from distgnn.store.read.inspect import describe
+    from distgnn.store.read.store import Store
+    from distgnn.store.write.arguments import check_shards, parse_shards
 
     cuts = [] if args.shards is None else [parse_shards(cut.strip()) for cut in args.shards.split(",")]
     store = Store(args.store)

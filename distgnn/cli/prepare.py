@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distgnn.partition import Quality
-    from distgnn.store.writer import Summary
+    from distgnn.store.write.finish import Summary
 
 HELP = "import a graph, normalise and permute it, and write it as a sharded store"
 
@@ -69,21 +69,22 @@ def run(args: argparse.Namespace) -> None:
 def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
     """Write the store that the command line describes, together with the ranks of `comm`. Collective."""
     from distgnn import partition
-    from distgnn.store import writer
+    from distgnn.store.write.arguments import check_arguments, parse_shards
+    from distgnn.store.write.prepare import prepare as write_store
     from distgnn.store.importers import open_source
     from distgnn.store.source import ImportOptions
-    from distgnn.store.team import of
+    from distgnn.store.write.ranks import of
 
     team = of(comm)
     order = [name.strip() for name in args.order.split(",")]
     with team.together():
-        shards = None if args.shards is None else writer.parse_shards(args.shards)
+        shards = None if args.shards is None else parse_shards(args.shards)
         partitions = [] if args.partition is None else partition.parse(args.partition)
         written = {
             "order": order, "normalize": args.normalize, "dtype": args.dtype, "force": args.force,
             "partitions": partitions,
         }  # fmt: skip
-        writer.check_arguments(args.out, **written)  # before a long import
+        check_arguments(args.out, **written)  # before a long import
     names = (
         *("features", "labels", "id_column", "label_column", "source_column", "target_column", "split"),
         *("seed", "directed", "weights"),
@@ -92,7 +93,7 @@ def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
     options.format = None if args.format == "auto" else args.format
     with team.together():
         source = open_source(args.source, options)
-    return writer.prepare(
+    return write_store(
         source, args.out, seed=args.seed, shards=shards, self_loops=args.self_loops, comm=comm, **written
     )
 

@@ -1,8 +1,7 @@
 """Generated graphs of any size, and matrices of awkward shapes.
 
-`rmat`, `sbm` and `road` return whole graphs for tests and benchmarks; `RMat`, `PlantedPartition` and
-`RoadMap` are the same graphs in chunks, which `write` streams to disk. `awkward` returns small matrices that
-every operator is tested on.
+`rmat`, `sbm` and `road` return whole graphs; `RMat`, `PlantedPartition` and `RoadMap` are the same graphs in
+chunks, which `write` streams to disk. `awkward` returns small matrices that every operator is tested on.
 """
 
 from distgnn.gallery.awkward_shapes import awkward
@@ -14,15 +13,6 @@ from distgnn.gallery.road_graph import RoadMap
 from distgnn.gallery.sbm_graph import PlantedPartition
 
 __all__ = [
-    "GeneratedGraph",
-    "Graph",
-    "PlantedPartition",
-    "RMat",
-    "RoadMap",
-    "awkward",
-    "in_memory",
-    "rmat",
-    "road",
-    "sbm",
-    "write",
-]
+    "GeneratedGraph", "Graph", "PlantedPartition", "RMat", "RoadMap", "awkward", "in_memory", "rmat", "road",
+    "sbm", "write",
+]  # fmt: skip

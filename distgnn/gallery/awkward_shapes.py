@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import scipy.sparse as sp
@@ -67,9 +67,9 @@ def _hubs(rng: np.random.Generator) -> dict[str, sp.csr_array]:
         return _random(rng, 37, 37, 0.04)
 
     return {
-        "hub_row": _with_stars(rng, sparse(), rows=[5]),
-        "hub_column": _with_stars(rng, sparse(), columns=[30]),
-        "star": _with_stars(rng, sp.csr_array((37, 37)), rows=[36], columns=[36]),
+        "hub_row": _with_stars(rng, sparse(), row=5),
+        "hub_column": _with_stars(rng, sparse(), column=30),
+        "star": _with_stars(rng, sp.csr_array((37, 37)), row=36, column=36),
     }
 
 
@@ -104,13 +104,13 @@ def _with_stored_zeros(rng: np.random.Generator, n: int, density: float) -> sp.c
 
 
 def _with_stars(
-    rng: np.random.Generator, A: sp.csr_array, rows: Iterable[int] = (), columns: Iterable[int] = ()
+    rng: np.random.Generator, A: sp.csr_array, row: int | None = None, column: int | None = None
 ) -> sp.csr_array:
     dense = A.toarray()
-    for i in rows:
-        dense[i, :] = rng.uniform(0.5, 2.0, size=dense.shape[1])
-    for j in columns:
-        dense[:, j] = rng.uniform(0.5, 2.0, size=dense.shape[0])
+    if row is not None:
+        dense[row, :] = rng.uniform(0.5, 2.0, size=dense.shape[1])
+    if column is not None:
+        dense[:, column] = rng.uniform(0.5, 2.0, size=dense.shape[0])
     return sp.csr_array(dense)
 
 

@@ -13,31 +13,27 @@ from typing import IO, Any
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.gallery.graph import Edges, GeneratedGraph
-from distgnn.store.publish import new_directory
-from distgnn.store.source import EDGE_CHUNK
-
-FORMAT, VERSION = "distgnn-graph", 1
+from distgnn.gallery.graph import GeneratedGraph
+from distgnn.store.format.publish import new_directory
+from distgnn.store.importers.arrays import open_npy
+from distgnn.store.importers.generated import FORMAT, VERSION, read_edges
 
 
 def write(graph: GeneratedGraph, path: str | os.PathLike[str], force: bool = False) -> dict[str, Any]:
     """Write `graph` to the directory `path` and return what its graph.json says.
 
     Files: graph.json; edges.npy int64 (m, 2), source and target; features.npy float32 (n, width), labels.npy
-        int32 (n,) and
-    split.npy uint8 (n,) where the graph has them. Memory: a few arrays of n, and chunks; never all edges or
-        features.
+    int32 (n,) and split.npy uint8 (n,) where the graph has them. Memory: a few arrays of n, and chunks.
 
     The directory appears when it is complete. An existing one is replaced only with `force`, and only if it
     is a generated graph. UserError: `path` exists (or is something else), its parent does not, or the disk is
-        too small.
+    too small.
     """
     with new_directory(path, force=force, replaceable=_is_generated, what="generated graph") as folder:
         _check_space(graph, folder)
-        m = save_rows(
-            folder / "edges.npy", np.int64, (2,), (np.stack(ends, axis=1) for ends in graph.edges())
-        )
-        labels, split = graph.labels(lambda: _read_edges(folder / "edges.npy")), graph.split()
+        edges = folder / "edges.npy"
+        m = save_rows(edges, np.int64, (2,), (np.stack(ends, axis=1) for ends in graph.edges()))
+        labels, split = graph.labels(lambda: read_edges(open_npy(edges), 0, m)), graph.split()
         if labels is not None:
             save_rows(folder / "labels.npy", np.int32, (), [labels])
         if split is not None:
@@ -53,22 +49,14 @@ def write(graph: GeneratedGraph, path: str | os.PathLike[str], force: bool = Fal
 def describe(graph: GeneratedGraph, edges: int) -> dict[str, Any]:
     """The contents of graph.json."""
     return {
-        "format": FORMAT,
-        "version": VERSION,
-        "kind": graph.kind,
-        "n": graph.n,
-        "edges": edges,
-        "directed": graph.directed,
-        "classes": graph.classes,
-        "width": graph.width,
-        "seed": graph.seed,
+        "format": FORMAT, "version": VERSION, "kind": graph.kind, "n": graph.n, "edges": edges,
+        "directed": graph.directed, "classes": graph.classes, "width": graph.width, "seed": graph.seed,
         "parameters": graph.parameters,
-    }
+    }  # fmt: skip
 
 
-def save_rows(path: Path, dtype: Any, row_shape: tuple[int, ...], pieces: Iterable[np.ndarray]) -> int:
-    """Write an .npy file (version 1.0, C order) of pieces of shape (k, *row_shape); returns the number of
-    rows.
+def save_rows(path: Path, dtype: Any, row_shape: tuple[int, ...], chunks: Iterable[np.ndarray]) -> int:
+    """Write an .npy file (version 1.0, C order) of chunks of shape (k, *row_shape); returns how many rows.
 
     The header is written again when that is known. Plain writes rather than a memory map: the pages of a map
     count as this process's memory until the system drops them.
@@ -76,11 +64,11 @@ def save_rows(path: Path, dtype: Any, row_shape: tuple[int, ...], pieces: Iterab
     rows = 0
     with _durable(path) as file:
         begin = _write_header(file, dtype, (0, *row_shape))
-        for piece in pieces:
-            if piece.shape[1:] != row_shape:
-                raise ValueError(f"a piece of shape {piece.shape} in a file of rows {row_shape}")
-            file.write(np.ascontiguousarray(piece, dtype).data)
-            rows += len(piece)
+        for chunk in chunks:
+            if chunk.shape[1:] != row_shape:
+                raise ValueError(f"a chunk of shape {chunk.shape} in a file of rows {row_shape}")
+            file.write(np.ascontiguousarray(chunk, dtype).data)
+            rows += len(chunk)
         file.seek(0)
         if _write_header(file, dtype, (rows, *row_shape)) != begin:
             raise RuntimeError("the longer .npy header overwrote the first row")
@@ -107,21 +95,10 @@ def _is_generated(path: Path) -> bool:
     return (path / "graph.json").is_file() and (path / "edges.npy").is_file()
 
 
-def _read_edges(path: Path) -> Iterator[Edges]:
-    """The chunks of an edges.npy."""
-    with open(path, "rb") as file:
-        np.lib.format.read_magic(file)
-        np.lib.format.read_array_header_1_0(file)
-        while len(chunk := np.fromfile(file, np.int64, 2 * EDGE_CHUNK)):
-            src, dst = np.ascontiguousarray(chunk.reshape(-1, 2).T)
-            yield src, dst
-
-
 def _check_space(graph: GeneratedGraph, directory: Path) -> None:
     """Before minutes of work, not after them. Road maps have about as many edges as nodes."""
     needed = 16 * (graph.n if graph.m is None else graph.m) + graph.n * (4 * graph.width + 5)
     free = shutil.disk_usage(directory).free
     if needed > free:
-        raise UserError(
-            f"{directory.parent} has {free / 1e9:.1f} GB free; this graph needs {needed / 1e9:.1f} GB"
-        )
+        needs = f"this graph needs {needed / 1e9:.1f} GB"
+        raise UserError(f"{directory.parent} has {free / 1e9:.1f} GB free; {needs}")

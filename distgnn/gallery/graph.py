@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.gallery.streams import stream
-from distgnn.store.source import EDGE_CHUNK, parse_split, random_split
+from distgnn.store.source import parse_split, random_split
 
 MOST_NODES = 1 << 40
-FEATURE_CHUNK = 1 << 21  # entries, 8 MiB
+EDGE_CHUNK = 1 << 20  # of edges that are drawn from one stream: another size makes another graph
+FEATURE_CHUNK = 1 << 21  # entries, 8 MiB; likewise
 
 Edges = tuple[np.ndarray, np.ndarray]  # source and target, int64
 
@@ -27,7 +29,7 @@ class GeneratedGraph:
 
     Features are `table[hidden[v]] + noise * N(0, 1)` for every node v, where the rows of `table` have length
     1. So `noise` is the ratio of one feature's noise to the whole signal: at 1 a single node says little, its
-        neighbourhood together says a lot.
+    neighbourhood together says a lot.
 
     A subclass gives `kind`, `m`, `edge_chunks`, `edge_chunk`, `_hidden_states` and `_labels`, and adds to
     `parameters` what it was made with.
@@ -38,30 +40,20 @@ class GeneratedGraph:
     edge_chunks: int
 
     def __init__(
-        self,
-        n: int,
-        *,
-        directed: bool = False,
-        features: int = 64,
-        classes: int = 16,
-        noise: float = 1.0,
-        split: str = "0.6/0.2/0.2",
-        seed: int = 0,
-    ):
-        """Raises UserError for numbers that make no sense, in the words of the command line's flags."""
-        check(1 <= n <= MOST_NODES, f"--nodes {n}: expected 1 to 2**40 nodes")
-        check(features >= 0, f"--features {features}: expected 0 (none) or a positive width")
-        check(classes >= 0, f"--classes {classes}: expected 0 (no labels) or a positive number")
-        check(math.isfinite(noise) and noise >= 0, f"--noise {noise}: expected a number >= 0")
-        check(0 <= seed < 1 << 63, f"--seed {seed}: expected 0 to 2**63 - 1")
+        self, n: int, *, directed: bool = False, features: int = 64, classes: int = 16, noise: float = 1.0,
+        split: str = "0.6/0.2/0.2", seed: int = 0,
+    ):  # fmt: skip
+        """Raises ArgumentError for numbers that make no sense."""
+        check(1 <= n <= MOST_NODES, "nodes", n, "expected 1 to 2**40 nodes")
+        check(features >= 0, "features", features, "expected 0 (none) or a positive width")
+        check(classes >= 0, "classes", classes, "expected 0 (no labels) or a positive number")
+        check(math.isfinite(noise) and noise >= 0, "noise", noise, "expected a number >= 0")
+        check(0 <= seed < 1 << 63, "seed", seed, "expected 0 to 2**63 - 1")
         parse_split(split)
         self.n, self.directed = n, directed
         self.width, self.classes, self.noise = features, classes, noise
-        self.seed = seed
-        self._split = split
+        self.seed, self._split = seed, split
         self.parameters: dict[str, Any] = {"noise": noise, "split": split}
-
-    # -- edges --
 
     def edge_chunk(self, index: int) -> Edges:
         """Edges of chunk `index`, a function of (parameters, seed, index)."""
@@ -72,12 +64,9 @@ class GeneratedGraph:
         for index in range(self.edge_chunks):
             yield self.edge_chunk(index)
 
-    # -- nodes --
-
     def labels(self, edges: Callable[[], Iterable[Edges]] | None = None) -> np.ndarray | None:
         """int32 (n,) classes, or None. `edges()`: all chunks in any order, if the caller has them; else they
-        are drawn again.
-        """
+        are drawn again."""
         return self._labels(edges or self.edges) if self.classes else None
 
     def split(self) -> np.ndarray | None:
@@ -85,7 +74,7 @@ class GeneratedGraph:
         return random_split(self.n, self._split, self.seed) if self.classes else None
 
     def features(self) -> Iterator[np.ndarray]:
-        """float32 (k, width) rows in node order, about two million entries each; nothing when the width is 0."""
+        """float32 (k, width) rows in node order, about two million entries each; none for width 0."""
         if not self.width:
             return
         rows = max(1, FEATURE_CHUNK // self.width)
@@ -105,36 +94,46 @@ class GeneratedGraph:
         raise NotImplementedError
 
 
-def check(condition: bool, message: str) -> None:
-    """Raise UserError(message) unless the condition holds (NaN parameters never satisfy one)."""
+class DrawnGraph(GeneratedGraph):
+    """A graph of `m` edges that are drawn one by one, and whose node ids may be scrambled. A subclass gives
+    `_draw`."""
+
+    m: int
+
+    def __init__(
+        self, nodes: int, *, edges: int | None, degree: float | None, scramble: bool, directed: bool,
+        **common: Any,
+    ):  # fmt: skip
+        """`edges` listed, or `degree` non-zeros per row of A before merging, on average (default 16)."""
+        super().__init__(nodes, directed=directed, **common)
+        if edges is not None:
+            check(degree is None, "degree", degree, f"excludes edges={edges}; give one of them")
+            check(edges >= 0, "edges", edges, "expected a number >= 0")
+        degree = 16.0 if degree is None else degree
+        check(math.isfinite(degree) and degree >= 0, "degree", degree, "expected a number >= 0")
+        self.m = round(nodes * degree / (1 if directed else 2)) if edges is None else edges
+        self.edge_chunks, self.scramble = -(-self.m // EDGE_CHUNK), scramble
+
+    def edge_chunk(self, index: int) -> Edges:
+        size = min(EDGE_CHUNK, self.m - index * EDGE_CHUNK)
+        src, dst = self._draw(stream(self.seed, "edges", index), size)
+        if self.scramble:
+            src, dst = (self._permutation[end].astype(np.int64, copy=False) for end in (src, dst))
+        return src, dst
+
+    def _draw(self, rng: np.random.Generator, size: int) -> Edges:
+        """So many edges, ids not scrambled."""
+        raise NotImplementedError
+
+    @cached_property
+    def _permutation(self) -> np.ndarray:
+        """A seeded permutation of the node ids, 4 bytes per node where they suffice."""
+        ids = np.arange(self.n, dtype=np.int32 if self.n < 1 << 31 else np.int64)
+        stream(self.seed, "scramble").shuffle(ids)
+        return ids
+
+
+def check(condition: bool, argument: str, value: object, problem: str) -> None:
+    """Raise ArgumentError unless the condition holds (NaN parameters never satisfy one)."""
     if not condition:
-        raise UserError(message)
-
-
-def edge_count(n: int, edges: int | None, degree: float | None, default_degree: float, directed: bool) -> int:
-    """Number of listed edges from `--edges`, or from `--degree`: the mean number of non-zeros per row of A
-    before merging.
-    """
-    check(edges is None or degree is None, "--edges and --degree exclude each other: give one of them")
-    if edges is not None:
-        check(edges >= 0, f"--edges {edges}: expected a number >= 0")
-        return edges
-    degree = default_degree if degree is None else degree
-    check(math.isfinite(degree) and degree >= 0, f"--degree {degree}: expected a number >= 0")
-    return round(n * degree / (1 if directed else 2))
-
-
-def chunk_size(m: int, index: int) -> int:
-    """Edges in chunk `index` when `m` edges are cut into chunks of EDGE_CHUNK."""
-    return min(EDGE_CHUNK, m - index * EDGE_CHUNK)
-
-
-def chunk_count(m: int) -> int:
-    return -(-m // EDGE_CHUNK)
-
-
-def node_permutation(n: int, seed: int) -> np.ndarray:
-    """A seeded permutation of the node ids, 4 bytes per node where they suffice."""
-    ids = np.arange(n, dtype=np.int32 if n < 1 << 31 else np.int64)
-    stream(seed, "scramble").shuffle(ids)
-    return ids
+        raise ArgumentError(argument, value, problem)

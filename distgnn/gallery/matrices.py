@@ -14,8 +14,7 @@ from distgnn.gallery.sbm_graph import PlantedPartition
 
 
 class Graph(NamedTuple):
-    """A whole graph. `A`: float64 CSR (n, n) of ones, A[target, source], duplicates merged; not normalised,
-    no self-loops added.
+    """A whole graph. `A`: float64 CSR (n, n) of ones, A[target, source], merged but not normalised.
 
     `features` float32 (n, width), `labels` int32 (n,), `split` uint8 (n,) (1 train, 2 validation, 3 test);
     each None if not asked for.
@@ -47,9 +46,8 @@ def in_memory(graph: GeneratedGraph) -> Graph:
     """Draw all of a generated graph. Memory is proportional to its edges and features."""
     chunks = list(graph.edges())
     features = np.concatenate(list(graph.features())) if graph.width else None
-    return Graph(
-        _adjacency(graph, chunks), features, graph.labels(lambda: chunks), graph.split(), graph.classes
-    )
+    labels, split = graph.labels(lambda: chunks), graph.split()
+    return Graph(_adjacency(graph, chunks), features, labels, split, graph.classes)
 
 
 def _adjacency(graph: GeneratedGraph, chunks: list[tuple[np.ndarray, np.ndarray]]) -> sp.csr_array:

@@ -1,6 +1,4 @@
-"""R-MAT graphs (Chakrabarti, Zhan, Faloutsos, SDM'04) with the Graph500 probabilities, for any number of
-nodes.
-"""
+"""R-MAT graphs (Chakrabarti, Zhan, Faloutsos, SDM'04) with the Graph500 probabilities, of any size."""
 
 from __future__ import annotations
 
@@ -12,15 +10,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.gallery.graph import (
-    Edges,
-    GeneratedGraph,
-    check,
-    chunk_count,
-    chunk_size,
-    edge_count,
-    node_permutation,
-)
+from distgnn.gallery.graph import DrawnGraph, Edges, check
 from distgnn.gallery.streams import AliasTable, stream, unit_rows
 
 GRAPH500 = (0.57, 0.19, 0.19, 0.05)
@@ -31,70 +21,53 @@ AVERAGES = 2
 NODES_AT_ONCE = 1 << 18
 
 
-class RMat(GeneratedGraph):
+class RMat(DrawnGraph):
     """Every edge descends from the whole matrix through quadrants a, b, c, d (row-major) to a single entry
     (source, target).
 
     For a number of nodes that is no power of two the edge is drawn in the next power of two, and an endpoint
     beyond the last node loses its highest bit: as if that endpoint's first quadrant had been the upper or the
-        left one.
+    left one.
 
     R-MAT has no communities, and none are added, since that would flatter partitioners. Instead the labels
     are made from the features: every node has one of 256 hidden states, a random direction in 4 dimensions,
     which its features show through noise. The states are averaged over neighbourhoods twice (over the node
     itself and the sources of its edges, with multiplicity), and the label is the class direction closest to
-    what comes out. So one or two graph convolutions see what the label was made of, and a classifier of the
-    features alone sees only the node's own part; but as the states of neighbours are independent, both stay
-    far from perfect, unlike on `sbm` and `road`. (Test accuracy on 5000 nodes: 63 % for a GCN of two layers,
-    43 % for the same network without the graph, 23 % for the largest class.)
+    what comes out. So graph convolutions see what the label was made of, and a classifier of the features
+    alone sees only the node's own part. (Test accuracy on 5000 nodes: 63 % for a GCN of two layers, 43 % for
+    the same network without the graph, 23 % for the largest class.)
     """
 
     kind = "rmat"
-    m: int
 
     def __init__(
-        self,
-        nodes: int | None = None,
-        *,
-        scale: int | None = None,
-        edges: int | None = None,
-        degree: float | None = None,
-        probabilities: Sequence[float] = GRAPH500,
-        scramble: bool = True,
-        directed: bool = False,
-        classes: int = 8,
-        noise: float = 0.1,
-        **common: Any,
-    ):
+        self, nodes: int | None = None, *, scale: int | None = None, edges: int | None = None,
+        degree: float | None = None, probabilities: Sequence[float] = GRAPH500, scramble: bool = True,
+        directed: bool = False, classes: int = 8, noise: float = 0.1, **common: Any,
+    ):  # fmt: skip
         """`nodes` or `scale` (2**scale nodes); `edges` listed or `degree` non-zeros per node (default 16).
 
         Raises UserError for numbers that make no sense.
         """
         if scale is not None:
-            check(nodes is None, "--nodes and --scale exclude each other: give one of them")
-            check(0 <= scale <= 40, f"--scale {scale}: expected 0 to 40")
+            check(nodes is None, "scale", scale, f"excludes nodes={nodes}; give one of them")
+            check(0 <= scale <= 40, "scale", scale, "expected 0 to 40")
             nodes = 1 << scale
         if nodes is None:
-            raise UserError("rmat needs --nodes or --scale")
-        super().__init__(nodes, directed=directed, classes=classes, noise=noise, **common)
-        self.m = edge_count(self.n, edges, degree, 16.0, directed)
-        self.edge_chunks = chunk_count(self.m)
+            raise UserError("rmat needs nodes=N or scale=S")
+        common |= {"directed": directed, "classes": classes, "noise": noise}
+        super().__init__(nodes, edges=edges, degree=degree, scramble=scramble, **common)
         self.quadrants = _checked(probabilities)
-        self.scramble = scramble
         self.levels = (self.n - 1).bit_length()
         self.parameters |= {"probabilities": self.quadrants.tolist(), "scramble": scramble}
 
-    def edge_chunk(self, index: int) -> Edges:
-        rng = stream(self.seed, "edges", index)
-        size = chunk_size(self.m, index)
+    def _draw(self, rng: np.random.Generator, size: int) -> Edges:
         ends = np.empty((2, size), np.int64)
         for lo in range(0, size, DRAWS_AT_ONCE):
             hi = min(lo + DRAWS_AT_ONCE, size)
             self._descend(rng, ends[0, lo:hi], ends[1, lo:hi])
         for end in ends:
             end -= np.where(end >= self.n, 1 << max(self.levels - 1, 0), 0)
-        if self.scramble:
-            ends = self._permutation[ends].astype(np.int64, copy=False)
         return ends[0], ends[1]
 
     def _descend(self, rng: np.random.Generator, src: np.ndarray, dst: np.ndarray) -> None:
@@ -115,12 +88,6 @@ class RMat(GeneratedGraph):
         return {levels: _joint_quadrants(self.quadrants, levels) for levels in range(1, LEVELS_AT_ONCE + 1)}
 
     @cached_property
-    def _permutation(self) -> np.ndarray:
-        return node_permutation(self.n, self.seed)
-
-    # -- features and labels --
-
-    @cached_property
     def _states(self) -> np.ndarray:
         return stream(self.seed, "states").integers(0, STATES, self.n, dtype=np.uint8)
 
@@ -135,9 +102,8 @@ class RMat(GeneratedGraph):
 
     def _labels(self, edges: Callable[[], Iterable[Edges]]) -> np.ndarray:
         """Integers throughout, so that no order of summation changes a label."""
-        classes = np.rint(unit_rows(stream(self.seed, "classes"), self.classes, DIMENSIONS) * 1000).astype(
-            np.int64
-        )
+        directions = unit_rows(stream(self.seed, "classes"), self.classes, DIMENSIONS)
+        classes = np.rint(directions * 1000).astype(np.int64)
         signal = self._directions[self._states]
         for _ in range(AVERAGES):
             signal = self._neighbourhood_means(signal, edges())
@@ -147,9 +113,7 @@ class RMat(GeneratedGraph):
         return labels
 
     def _neighbourhood_means(self, signal: np.ndarray, edges: Iterable[Edges]) -> np.ndarray:
-        """int32 (n, DIMENSIONS): means of `signal`, likewise, over every node and the sources of its edges,
-        rounded down.
-        """
+        """int32 (n, DIMENSIONS): means of `signal` over a node and the sources of its edges, rounded down."""
         total, count = signal.astype(np.int64), np.ones(self.n, np.int64)  # a node is its own neighbour
         for src, dst in edges:
             for source, target in ((src, dst),) if self.directed else ((src, dst), (dst, src)):
@@ -184,16 +148,15 @@ def _add_by_target(
 def _checked(probabilities: Sequence[float]) -> np.ndarray:
     values = np.asarray(probabilities, np.float64)
     shown = ",".join(f"{p:g}" for p in values.ravel())
-    check(values.shape == (4,), f"--probabilities {shown}: expected four numbers a,b,c,d")
+    check(values.shape == (4,), "probabilities", shown, "expected four numbers a,b,c,d")
     valid = bool((values >= 0).all()) and math.isclose(values.sum(), 1.0, abs_tol=1e-6)
-    check(valid, f"--probabilities {shown}: expected four numbers >= 0 that sum to 1, not {values.sum():g}")
+    expected = f"expected four numbers >= 0 that sum to 1, not {values.sum():g}"
+    check(valid, "probabilities", shown, expected)
     return values
 
 
 def _joint_quadrants(quadrants: np.ndarray, levels: int) -> tuple[AliasTable, np.ndarray, np.ndarray]:
-    """The distribution over the 4**levels entries that `levels` quadrants lead to, and each entry's row and
-    column bits.
-    """
+    """The distribution over the 4**levels entries that `levels` quadrants lead to, and the entries' bits."""
     probabilities = np.ones(1)
     rows = columns = np.zeros(1, np.int64)
     for _ in range(levels):

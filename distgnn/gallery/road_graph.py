@@ -1,6 +1,4 @@
-"""Road-like graphs: planar, spatially numbered, mostly nodes of degree 2, as in the street networks of
-OpenStreetMap.
-"""
+"""Road-like graphs: planar, spatially numbered, mostly nodes of degree 2, as in OpenStreetMap."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ class RoadMap(GeneratedGraph):
     cell of a street.
 
     So there is a junction every `spacing` cells, joined by chains of nodes of degree 2. A share
-    `missing_roads` of the pieces between junctions is not there, nor is a share `missing_nodes` of all nodes.
+    `missing_roads` of the streets between junctions is missing, and a share `missing_nodes` of all nodes.
     Up to 0.4 missing roads one component dominates (bonds of the square lattice percolate at 0.5).
 
     Like a map that was cut into tiles, nodes are numbered tile by tile, the tiles row by row, and row by row
@@ -28,30 +26,22 @@ class RoadMap(GeneratedGraph):
     2D cut are very unequal.
 
     The label is the region: that of the nearest of `classes` random centres. The features are the region's
-        direction plus noise.
+    direction plus noise.
     """
 
     kind = "road"
     m = None  # known when the last chunk has been drawn
 
     def __init__(
-        self,
-        nodes: int,
-        *,
-        spacing: int = 4,
-        missing_roads: float = 0.25,
-        missing_nodes: float = 0.01,
-        tile: int = 32,
-        **common: Any,
-    ):
-        """Raises UserError for numbers that make no sense."""
+        self, nodes: int, *, spacing: int = 4, missing_roads: float = 0.25, missing_nodes: float = 0.01,
+        tile: int = 32, **common: Any,
+    ):  # fmt: skip
+        """Raises ArgumentError for numbers that make no sense."""
         super().__init__(nodes, directed=False, **common)
-        check(spacing >= 1, f"--spacing {spacing}: expected at least 1")
-        check(0 <= missing_roads <= 1, f"--missing-roads {missing_roads}: expected a share between 0 and 1")
-        check(
-            0 <= missing_nodes <= 0.9, f"--missing-nodes {missing_nodes}: expected a share between 0 and 0.9"
-        )
-        check(tile >= 1, f"--tile {tile}: expected at least 1")
+        for name, value in (("spacing", spacing), ("tile", tile)):
+            check(value >= 1, name, value, "expected at least 1")
+        for name, share, most in (("missing_roads", missing_roads, 1), ("missing_nodes", missing_nodes, 0.9)):
+            check(0 <= share <= most, name, share, f"expected a share between 0 and {most}")
         self.spacing, self.missing_roads, self.missing_nodes = spacing, missing_roads, missing_nodes
         per_junction = (1 + 2 * (1 - missing_roads) * (spacing - 1)) * (1 - missing_nodes)
         side = spacing * math.sqrt(self.n / per_junction)
@@ -60,11 +50,9 @@ class RoadMap(GeneratedGraph):
         self._first = self._count_strips()
         self.edge_chunks = len(self._first) - 1
         self.parameters |= {
-            "spacing": spacing,
-            "missing_roads": missing_roads,
-            "missing_nodes": missing_nodes,
+            "spacing": spacing, "missing_roads": missing_roads, "missing_nodes": missing_nodes,
             "tile": self.tile,
-        }
+        }  # fmt: skip
 
     def edge_chunk(self, index: int) -> Edges:
         """Chunk `index` is a strip: one row of tiles, and the streets that lead from it to the next."""
@@ -76,17 +64,16 @@ class RoadMap(GeneratedGraph):
         s = self.spacing
         rows = ids[::s]
         columns = np.concatenate([ids[:, ::s], below[:, ::s]])
-        pieces = (
+        streets = (
             (rows[:, :-1], rows[:, 1:], np.repeat(across, s, axis=1)[:, :-1]),
             (columns[:-1], columns[1:], np.repeat(down, s, axis=0)),
         )
-        chosen = [(a[k], b[k]) for a, b, there in pieces for k in [there & (a >= 0) & (b >= 0)]]
+        chosen = [(a[k], b[k]) for a, b, there in streets for k in [there & (a >= 0) & (b >= 0)]]
         return np.concatenate([a for a, _ in chosen]), np.concatenate([b for _, b in chosen])
 
     def _strip(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which pieces of street lead right and down from each junction, and which cells have a node (tile,
-        tiles * tile).
-        """
+        """Which streets lead right and down from each junction, and which of the cells (tile, tiles * tile)
+        have a node."""
         rng = stream(self.seed, "strip", index)
         s, shape = self.spacing, (self.tile, self.tile * self.tiles)
         junctions = (shape[0] // s, shape[1] // s)
@@ -100,9 +87,7 @@ class RoadMap(GeneratedGraph):
         return across, down, present
 
     def _ids(self, index: int, present: np.ndarray) -> np.ndarray:
-        """int64 like `present`: the number of every node, tile by tile; -1 where there is none, or where the
-        map ends.
-        """
+        """int64 like `present`: the number of every node, tile by tile; -1 where there is none."""
         tile, tiles = self.tile, self.tiles
         by_tile = present.reshape(tile, tiles, tile).transpose(1, 0, 2)
         ids = self._first[index] + np.cumsum(by_tile.ravel(), dtype=np.int64) - 1

@@ -1,4 +1,4 @@
-"""Planted partitions: the degree-corrected stochastic block model (Karrer and Newman, Phys. Rev. E 83, 2011)."""
+"""Planted partitions: the degree-corrected stochastic block model (Karrer and Newman, PRE 83, 2011)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.gallery.graph import (
-    Edges,
-    GeneratedGraph,
-    check,
-    chunk_count,
-    chunk_size,
-    edge_count,
-    node_permutation,
-)
+from distgnn.gallery.graph import DrawnGraph, Edges, check
 from distgnn.gallery.streams import power_law, stream, unit_rows
 
 
-class PlantedPartition(GeneratedGraph):
+class PlantedPartition(DrawnGraph):
     """`communities` groups of nodes; a share `mixing` of the edges leaves its community, the others stay
     inside.
 
@@ -36,69 +28,41 @@ class PlantedPartition(GeneratedGraph):
     """
 
     kind = "sbm"
-    m: int
 
     def __init__(
-        self,
-        nodes: int,
-        *,
-        communities: int | None = None,
-        edges: int | None = None,
-        degree: float | None = None,
-        mixing: float | None = None,
-        size_exponent: float | None = None,
-        degree_exponent: float | None = None,
-        classes: int | None = None,
-        scramble: bool = True,
-        directed: bool = False,
-        **common: Any,
-    ):
+        self, nodes: int, *, communities: int | None = None, edges: int | None = None,
+        degree: float | None = None, mixing: float | None = None, size_exponent: float | None = None,
+        degree_exponent: float | None = None, classes: int | None = None, scramble: bool = True,
+        directed: bool = False, **common: Any,
+    ):  # fmt: skip
         """`edges` listed or `degree` non-zeros per node (default 16); exponents above 1, None: equal;
         `classes` None: all; `communities` None: 16, but no more than nodes; `mixing` None: 0.2, or 0 where
-            there is one community.
+        there is one community.
 
-        Raises UserError for numbers that make no sense.
+        Raises ArgumentError for numbers that make no sense.
         """
-        check(nodes >= 1, f"--nodes {nodes}: expected at least one node")
+        check(nodes >= 1, "nodes", nodes, "expected at least one node")
         communities = min(16, nodes) if communities is None else communities
-        check(
-            1 <= communities <= nodes,
-            f"--communities {communities}: expected 1 to {nodes}, the number of nodes",
-        )
+        expected = f"expected 1 to {nodes}, the number of nodes"
+        check(1 <= communities <= nodes, "communities", communities, expected)
         mixing = (0.2 if communities > 1 else 0.0) if mixing is None else mixing
-        super().__init__(
-            nodes, classes=communities if classes is None else classes, directed=directed, **common
-        )
-        check(
-            self.classes <= communities,
-            f"--classes {classes}: expected at most {communities}, the number of communities",
-        )
-        check(0 <= mixing <= 1, f"--mixing {mixing}: expected a share between 0 and 1")
-        check(
-            mixing == 0 or communities > 1,
-            f"--mixing {mixing}: edges cannot leave the only community; expected 0",
-        )
-        for flag, exponent in (("--size-exponent", size_exponent), ("--degree-exponent", degree_exponent)):
+        common |= {"directed": directed, "classes": communities if classes is None else classes}
+        super().__init__(nodes, edges=edges, degree=degree, scramble=scramble, **common)
+        expected = f"expected at most {communities}, the number of communities"
+        check(self.classes <= communities, "classes", classes, expected)
+        check(0 <= mixing <= 1, "mixing", mixing, "expected a share between 0 and 1")
+        expected = "edges cannot leave the only community; expected 0"
+        check(mixing == 0 or communities > 1, "mixing", mixing, expected)
+        exponents = {"size_exponent": size_exponent, "degree_exponent": degree_exponent}
+        for name, exponent in exponents.items():
             valid = exponent is None or (math.isfinite(exponent) and exponent > 1)
-            check(valid, f"{flag} {exponent}: expected a number above 1")
-        self.m = edge_count(self.n, edges, degree, 16.0, directed)
-        self.edge_chunks = chunk_count(self.m)
-        self.communities, self.mixing, self.scramble = communities, mixing, scramble
+            check(valid, name, exponent, "expected a number above 1")
+        self.communities, self.mixing = communities, mixing
         self.size_exponent, self.degree_exponent = size_exponent, degree_exponent
-        self.parameters |= {
-            "communities": communities,
-            "mixing": mixing,
-            "size_exponent": size_exponent,
-            "degree_exponent": degree_exponent,
-            "scramble": scramble,
-        }
+        self.parameters |= {"communities": communities, "mixing": mixing, **exponents, "scramble": scramble}
 
-    def edge_chunk(self, index: int) -> Edges:
-        """Nodes are numbered community by community, and lie side by side on a line, each as long as its
-        weight.
-        """
-        rng = stream(self.seed, "edges", index)
-        size = chunk_size(self.m, index)
+    def _draw(self, rng: np.random.Generator, size: int) -> Edges:
+        """Nodes are numbered community by community, and lie on a line, each as long as its weight."""
         line, starts = self._line, self._starts
         # sorted: the search walks through memory in order
         src = self._at(np.sort(rng.random(size)) * line[-1])
@@ -108,25 +72,14 @@ class PlantedPartition(GeneratedGraph):
         if self.communities > 1:
             leaves |= starts[own + 1] - starts[own] == 1
         place = rng.random(size)
-        dst = np.where(
-            leaves,
-            self._at(_beside(place, 0.0, line[-1], left, right)),
-            self._at(_beside(place, left, right, line[src], line[src + 1])),
-        )
-        inside = np.clip(dst, starts[own], starts[own + 1] - 1)  # against rounding at a community's end
-        dst = np.where(leaves, dst, inside)
-        return self._ids(src), self._ids(dst)
+        outside = self._at(_beside(place, 0.0, line[-1], left, right))
+        inside = self._at(_beside(place, left, right, line[src], line[src + 1]))
+        inside = np.clip(inside, starts[own], starts[own + 1] - 1)  # against rounding at a community's end
+        return src, np.where(leaves, outside, inside)
 
     def _at(self, place: np.ndarray) -> np.ndarray:
         """The nodes that lie at these places of the line."""
         return np.clip(np.searchsorted(self._line, place, side="right") - 1, 0, self.n - 1)
-
-    def _ids(self, nodes: np.ndarray) -> np.ndarray:
-        return self._permutation[nodes].astype(np.int64, copy=False) if self.scramble else nodes
-
-    @cached_property
-    def _permutation(self) -> np.ndarray:
-        return node_permutation(self.n, self.seed)
 
     @cached_property
     def _starts(self) -> np.ndarray:
@@ -156,9 +109,8 @@ class PlantedPartition(GeneratedGraph):
 
     def _hidden_states(self) -> tuple[np.ndarray, np.ndarray]:
         states = max(self.classes, 1)
-        return self._classes(states), unit_rows(stream(self.seed, "table"), states, self.width).astype(
-            np.float32
-        )
+        table = unit_rows(stream(self.seed, "table"), states, self.width)
+        return self._classes(states), table.astype(np.float32)
 
     def _labels(self, edges: Callable[[], Iterable[Edges]]) -> np.ndarray:
         return self._classes(self.classes)
@@ -178,9 +130,7 @@ def _beside(
 
 
 def _cut(weights: np.ndarray, ratio: float) -> float:
-    """The largest weight allowed so that it stays below `ratio` times the mean; the mean itself falls as
-    weights are cut.
-    """
+    """The largest weight that stays below `ratio` times the mean, which itself falls as weights are cut."""
     limit = float(weights.max())
     for _ in range(32):
         limit = max(1.0, ratio * float(np.minimum(weights, limit).mean()))

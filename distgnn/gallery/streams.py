@@ -1,6 +1,4 @@
-"""Random streams that depend on (seed, purpose, chunk) only, and the few distributions that the generators
-share.
-"""
+"""Random streams that depend on (seed, purpose, chunk) only, and the distributions that generators share."""
 
 from __future__ import annotations
 
@@ -10,8 +8,7 @@ LONGEST_PURPOSE = 8
 
 
 def stream(seed: int, purpose: str, chunk: int = 0) -> np.random.Generator:
-    """The stream of chunk `chunk` for `purpose` (at most 8 ASCII characters): chunks may be drawn in any
-    order, or on any rank.
+    """The stream of a chunk for `purpose` (at most 8 ASCII characters): any order of drawing, any rank.
 
     Philox is counter-based (Salmon et al., SC'11): seed and purpose are its key, and the chunk is the highest
     word of its counter, so two streams never meet.
@@ -40,8 +37,7 @@ def power_law(rng: np.random.Generator, count: int, exponent: float) -> np.ndarr
 class AliasTable:
     """Draws from a fixed discrete distribution in constant time: Walker's alias method.
 
-    One 64-bit word per draw: the highest bits choose an outcome, the others whether it stays or becomes its
-        alias.
+    One 64-bit word per draw: the highest bits choose an outcome, the others whether it becomes its alias.
     """
 
     def __init__(self, probabilities: np.ndarray):

@@ -27,12 +27,13 @@ LEVELS = 16  # of halving at which `double` is even: up to 65,536 rows and colum
 
 
 def check_names(names: Sequence[str]) -> None:
-    """UserError unless there is at least one name and all are known and different."""
+    """ArgumentError unless there is at least one name and all are known and different."""
+    known = ", ".join(KNOWN)
     for name in names:
         if name not in KNOWN:
-            raise ArgumentError("order", name, f"no such order; known: {', '.join(KNOWN)}")
+            raise ArgumentError("order", name, f"no such order; known: {known}")
     if not names or len(set(names)) != len(names):
-        raise ArgumentError("order", names, f"give one or more different orders of {', '.join(KNOWN)}")
+        raise ArgumentError("order", ",".join(names), f"give one or more different orders of {known}")
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,8 @@ def make(name: str, n: int, seed: int, degrees: np.ndarray | None = None) -> Mat
         return MatrixOrder(name, (NodeOrder(),))
     if name == "double":
         degrees = np.zeros(n, np.int64) if degrees is None else degrees
-        return MatrixOrder(
-            name, (spread(degrees, seed, rng.PERMUTATION), spread(degrees, seed, rng.COLUMN_PERMUTATION))
-        )
+        streams = rng.PERMUTATION, rng.COLUMN_PERMUTATION
+        return MatrixOrder(name, tuple(spread(degrees, seed, stream) for stream in streams))
     return MatrixOrder(name, (shuffled(n, seed),))
 
 
@@ -102,8 +102,7 @@ def shuffled(n: int, seed: int, stream: int = rng.PERMUTATION) -> NodeOrder:
 
 
 def spread(degrees: np.ndarray, seed: int, stream: int) -> NodeOrder:
-    """A random permutation, a function of (seed, stream), in which nodes of about the same degree are far
-    from each other.
+    """A random permutation, a function of (seed, stream), that keeps nodes of like degree far apart.
 
     Of the two nodes of highest degree one is in the first half of the positions and one in the second, as of
     the next two, and so on; of the four of highest degree one is in each quarter, and so on: at every one of
@@ -124,7 +123,7 @@ def spread(degrees: np.ndarray, seed: int, stream: int) -> NodeOrder:
 
 
 def by_parts(name: str, part: np.ndarray, parts: int) -> MatrixOrder:
-    """The nodes of part 0, of part 1, and so on, each in the order of their ids; part int (n,) in 0..parts-1."""
+    """The nodes of part 0, of part 1, and so on, each by id; part int (n,) in 0..parts-1."""
     bounds = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=parts))])
     return MatrixOrder(name, (_sorted(part),), bounds)
 

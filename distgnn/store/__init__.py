@@ -1,6 +1,13 @@
 """Graphs on disk: importers and generators give a `Source`, `prepare` makes a sharded `Store` of it,
 operators load from that.
 
+    format/     what files look like
+    source      what a graph must be able to say before it is a store
+    importers/  from files to a Source
+    read/       from a store to blocks
+    write/      from a Source to a store
+    checkpoint  the state of a run
+
 Names are imported on first use, so that reading and writing stores needs no MPI.
 """
 
@@ -10,14 +17,14 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "Store": "loader",
-    "Order": "loader",
-    "prepare": "writer",
-    "Summary": "writer",
+    "Store": "read.store",
+    "Order": "read.order",
+    "prepare": "write.prepare",
+    "Summary": "write.finish",
     "Source": "source",
-    "load": "distributed",
-    "load_features": "distributed",
-    "load_targets": "distributed",
+    "load": "read.distributed",
+    "load_features": "read.distributed",
+    "load_targets": "read.distributed",
 }
 
 __all__ = [*_HOMES]

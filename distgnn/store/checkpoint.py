@@ -21,8 +21,8 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.layout import Range
-from distgnn.store import hdf5, manifest
-from distgnn.store.publish import writing
+from distgnn.store.format import hdf5, manifest
+from distgnn.store.format.publish import writing
 
 if TYPE_CHECKING:
     from distgnn.comm.group import Comm
@@ -37,11 +37,9 @@ Piece = tuple[int, int, np.ndarray, tuple[int, int]]
 
 
 def save(
-    path: str | os.PathLike[str],
-    comm: Comm,
-    pieces: Mapping[str, Piece],
+    path: str | os.PathLike[str], comm: Comm, pieces: Mapping[str, Piece],
     meta: Mapping[str, Any] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write a checkpoint, replacing the one at `path` if there is one. Collective.
 
     Args:
@@ -52,8 +50,7 @@ def save(
         meta: whatever else it takes to go on, as JSON (epoch, configuration); that of rank 0 counts.
 
     Raises:
-        UserError: `path` is something else than a checkpoint or cannot be written; on every rank. The old one
-            is intact then.
+        UserError: `path` is no checkpoint or cannot be written; on every rank. The old one is intact then.
     """
     root = Path(path)
     generation = 0
@@ -81,8 +78,7 @@ def load(path: str | os.PathLike[str], comm: Comm) -> CheckpointReader:
     """Open a checkpoint. Collective; the reader it gives to each rank is not.
 
     Raises:
-        UserError: no checkpoint there, of another schema version, or with a file missing or truncated; on
-            every rank.
+        UserError: no checkpoint, another schema version, a file missing or truncated; on every rank.
     """
     root = Path(path)
     content: dict[str, Any] = {}
@@ -99,9 +95,7 @@ class CheckpointReader:
     def __init__(self, root: Path, content: dict[str, Any]) -> None:
         self.root, self._content = root, content
         self.meta: dict[str, Any] = content["meta"]
-        self.shapes = {
-            name: (piece["shape"][0], piece["shape"][1]) for name, piece in content["pieces"].items()
-        }
+        self.shapes = {name: tuple(piece["shape"]) for name, piece in content["pieces"].items()}
 
     def piece(self, name: str, rows: Range, cols: Range) -> np.ndarray:
         """A window of a matrix, put together from the blocks of the ranks that wrote it; C-contiguous.
@@ -112,10 +106,7 @@ class CheckpointReader:
         if name not in self.shapes:
             raise UserError(f"{self.root}: has no {name!r}; it has {', '.join(self.shapes) or 'nothing'}")
         described = self._content["pieces"][name]
-        for what, (lo, hi), extent in (
-            ("rows", rows, described["shape"][0]),
-            ("columns", cols, described["shape"][1]),
-        ):
+        for what, (lo, hi), extent in zip(("rows", "columns"), (rows, cols), self.shapes[name], strict=True):
             if not 0 <= lo <= hi <= extent:
                 raise ValueError(f"{what} {lo}..{hi} of {name} do not lie within 0..{extent}")
         window = np.empty((rows[1] - rows[0], cols[1] - cols[0]), described["dtype"])
@@ -138,12 +129,7 @@ class CheckpointReader:
 
 def next_generation(path: str | os.PathLike[str]) -> int:
     """The number of the files that the next `save` at `path` will write: 0 where there is nothing yet, or
-    only what a first save left that was interrupted.
-
-    Raises:
-        UserError: `save` would refuse this path, as it holds something else than a checkpoint or its parent
-            does not exist.
-    """
+    only what a first save left that was interrupted. UserError where `save` would refuse this path."""
     root = Path(path)
     if not root.exists():
         if not root.absolute().parent.is_dir():
@@ -158,18 +144,12 @@ def next_generation(path: str | os.PathLike[str]) -> int:
 def _write(path: Path, pieces: Mapping[str, Piece]) -> dict[str, Any]:
     """This rank's file, on disk when it returns. Returns its part of the manifest."""
     described: dict[str, Any] = {"file": path.name, "pieces": {}}
-    with hdf5.create_file(path, sum(piece[2].nbytes for piece in pieces.values())) as file:
+    with hdf5.writing(path, sum(piece[2].nbytes for piece in pieces.values())) as file:
         for name, (row, col, block, shape) in pieces.items():
-            if (
-                block.ndim != 2
-                or row < 0
-                or col < 0
-                or row + block.shape[0] > shape[0]
-                or col + block.shape[1] > shape[1]
-            ):
-                raise ValueError(
-                    f"{name}: a block of shape {block.shape} at ({row}, {col}) is not in a matrix of shape {shape}"
-                )
+            fits = block.ndim == 2 and 0 <= row <= shape[0] - block.shape[0]
+            if not (fits and 0 <= col <= shape[1] - block.shape[1]):
+                found = f"a block of shape {block.shape} at ({row}, {col})"
+                raise ValueError(f"{name}: {found} is not in a matrix of shape {shape}")
             hdf5.store_array(file.require_group("pieces"), name, block)
             part = {"file": path.name, "row": row, "col": col, "shape": block.shape}
             described["pieces"][name] = {"shape": shape, "dtype": block.dtype.name, "part": part}
@@ -184,9 +164,8 @@ def _commit(root: Path, generation: int, everybody: list[dict[str, Any]], meta: 
         for name, piece in rank["pieces"].items():
             entry = pieces.setdefault(name, {"shape": piece["shape"], "dtype": piece["dtype"], "parts": []})
             if entry["shape"] != piece["shape"] or entry["dtype"] != piece["dtype"]:
-                raise ValueError(
-                    f"{name}: ranks disagree on its shape or dtype: {entry['shape']} and {piece['shape']}"
-                )
+                found = f"{entry['shape']} and {piece['shape']}"
+                raise ValueError(f"{name}: ranks disagree on its shape or dtype: {found}")
             entry["parts"].append(piece["part"])
     manifest.sync_folder(root)
     content: dict[str, Any] = {

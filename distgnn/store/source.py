@@ -1,7 +1,7 @@
-"""Where a store's data comes from: the one interface between importers or generators and the store writer.
+"""Where a store's data comes from: the one interface between importers or generators and `prepare`.
 
 A `Source` streams: node-sized arrays (labels, split) may lie in memory, edges and features come in bounded
-    pieces.
+chunks.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from distgnn import rng
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 
 TRAIN, VALIDATION, TEST = 1, 2, 3
-EDGE_CHUNK = 1 << 20
 
 Edges = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
 
@@ -27,9 +26,8 @@ class ImportOptions:
     `format`: one of `importers.FORMATS`. `features`, `labels`: companion files of an edge list. `id_column`,
     `label_column`, `source_column`, `target_column`: column names (or numbers from 0) in CSV files. `split`:
     "0.6/0.2/0.2", seeded by `seed`; it replaces a split that the format has. `weights`: take edge weights
-    from the file instead of ones.
-    `scratch`: folder for the temporary copies of compressed features (default: the system's temporary
-        folder).
+    from the file instead of ones. `scratch`: folder for the temporary copies of compressed features (default:
+    the system's temporary folder).
     """
 
     format: str | None = None
@@ -47,7 +45,7 @@ class ImportOptions:
 
 
 class Source:
-    """A graph with optional features, labels and split, read in pieces. Nodes are 0..n-1, the "original ids".
+    """A graph with optional features, labels and split. Nodes are 0..n-1, the "original ids".
 
     `directed` False means that the reverse of every edge belongs to the graph whether or not it is listed (a
     self-loop is its own reverse). `labels` int32[n], -1 = unlabelled, with `classes` classes and, where the
@@ -69,16 +67,14 @@ class Source:
     def edges(self) -> Iterator[Edges]:
         """Yield (src int64[k], dst int64[k], weight float64[k] or None), k <= 2**20; may be called again.
 
-        An edge src -> dst is the entry A[dst, src] = weight (1 where the weight is None). Duplicates may
-        occur.
+        An edge src -> dst is the entry A[dst, src] = weight (1 where the weight is None), once or repeatedly.
         """
         raise NotImplementedError
 
     def edge_share(self, part: int, parts: int) -> Iterator[tuple[int, Edges]]:
-        """The part of `edges()` that rank `part` of `parts` takes: pieces, each with a number of edges that
-        come before it.
+        """The part of `edges()` that rank `part` of `parts` takes, each with the number of edges before it.
 
-        Here every `parts`-th piece, for which each rank reads all of them, as it must where lines of text
+        Here every `parts`-th chunk, for which each rank reads all of them, as it must where lines of text
         have to be counted or an archive unpacked. What can start in the middle of a file overrides this.
         """
         before = 0
@@ -89,27 +85,23 @@ class Source:
 
     def features(self, ids: np.ndarray) -> np.ndarray:
         """The float32 (len(ids), width) features of these nodes, in this order; UserError names a NaN or
-        infinity.
-        """
+        infinity."""
         if self.width:
             raise NotImplementedError
         return np.zeros((len(ids), 0), np.float32)
 
 
 def parse_split(text: str) -> tuple[float, float, float]:
-    """The three shares of "0.6/0.2/0.2"; UserError where they are not three shares that sum to at most 1."""
+    """The three shares of "0.6/0.2/0.2"; ArgumentError where they are not three that sum to at most 1."""
     try:
-        train, validation, test = (float(part) for part in text.split("/"))
+        train, validation, test = shares = tuple(float(part) for part in text.split("/"))
     except ValueError:
-        raise UserError(
-            f"--split {text!r}: expected three numbers TRAIN/VAL/TEST, such as 0.6/0.2/0.2"
-        ) from None
-    shares = (train, validation, test)
+        problem = "expected three numbers TRAIN/VAL/TEST, such as 0.6/0.2/0.2"
+        raise ArgumentError("split", repr(text), problem) from None
     if not all(0 <= share <= 1 for share in shares) or sum(shares) > 1 + 1e-9:
-        raise UserError(
-            f"--split {text!r}: the shares must lie in 0..1 and sum to at most 1, such as 0.6/0.2/0.2"
-        )
-    return shares
+        problem = "the shares must lie in 0..1 and sum to at most 1, such as 0.6/0.2/0.2"
+        raise ArgumentError("split", repr(text), problem)
+    return train, validation, test
 
 
 def random_split(n: int, text: str, seed: int, labels: np.ndarray | None = None) -> np.ndarray:

@@ -1,47 +1,39 @@
-"""Who prepares a store: a process alone, or the ranks of a job.
-
-A `Team` is a process alone and needs no MPI; `Ranks` is several that share a file system. Work is dealt so
-that every file has one rank that writes it, and which one that is changes nothing in it.
-"""
+"""Those who read or write a store together: here, a process alone."""
 
 from __future__ import annotations
 
 import heapq
-import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from os import PathLike
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
-
-from distgnn.comm.launch import PATIENCE
-from distgnn.store.publish import new_directory, writing
 
 T = TypeVar("T")
 
 
 class Team:
-    """A process alone. `rank` and `size` are those of the team."""
+    """A process alone, which needs no MPI. Its methods are those of a Comm, as far as reading needs them, and
+    what writing needs besides (see `write.ranks.Ranks`)."""
 
     rank, size = 0, 1
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Local work: an error of any rank is raised on all, when all have got to the end or failed.
-        Collective.
-        """
+        """Local work: an error of any rank is raised on all, when all are through. Collective."""
         yield
+
+    def gather_objects(self, value: T) -> list[T]:
+        """The small values of all ranks. Collective."""
+        return [value]
+
+    def bcast(self, array: Any, root: int) -> Any:
+        """The array of rank `root`, in place. Collective."""
+        return array
 
     def total(self, array: np.ndarray) -> np.ndarray:
         """The sum over all ranks, in place. Collective."""
         return array
-
-    def every(self, value: T) -> list[T]:
-        """The small values of all ranks. Collective."""
-        return [value]
 
     def deal(self, sizes: Sequence[int] | np.ndarray) -> list[int]:
         """Which of things of these sizes are this rank's: the largest first, each to who has least so far."""
@@ -53,80 +45,3 @@ class Team:
             if rank == self.rank:
                 mine.append(index)
         return sorted(mine)
-
-
-class Ranks(Team):
-    """The ranks of an mpi4py communicator, which write `out` if that is given. They sleep while they wait, as
-    ranks may share cores."""
-
-    def __init__(self, mpi: Any, out: str | PathLike[str] | None) -> None:
-        from distgnn.arrays import backend
-        from distgnn.comm.group import Comm
-
-        self.comm = Comm(mpi, backend.get("numpy"))
-        self.rank, self.size, self.out = self.comm.rank, self.comm.size, out
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        with self.comm.together():
-            try:
-                # here, so that all are told of a full disk so
-                with nullcontext() if self.out is None else writing(self.out):
-                    yield
-            except Exception:  # but who is interrupted does not wait for the others
-                arrive(self.comm.mpi)
-                raise
-            arrive(self.comm.mpi)
-
-    def total(self, array: np.ndarray) -> np.ndarray:
-        arrive(self.comm.mpi)
-        return self.comm.allreduce(array)
-
-    def every(self, value: T) -> list[T]:
-        arrive(self.comm.mpi)
-        return self.comm.mpi.allgather(value)
-
-
-def of(mpi: Any, out: str | PathLike[str] | None = None) -> Team:
-    """The team of a communicator's ranks, which writes `out`; of None, this process alone."""
-    return Team() if mpi is None or mpi.Get_size() == 1 else Ranks(mpi, out)
-
-
-@contextmanager
-def shared_directory(
-    team: Team, out: str | PathLike[str], *, force: bool, replaceable: Callable[[Path], bool]
-) -> Iterator[Path]:  # fmt: skip
-    """`publish.new_directory` for a team: rank 0 makes it, and gives it its name when all ranks are through.
-    Collective.
-
-    Errors inside must be raised on all ranks. A rank that is interrupted lets rank 0, which was most likely
-    interrupted too, tidy up before it ends the job, and does so itself otherwise.
-    """
-    with ExitStack() as stack:
-        with team.together():
-            made = (
-                stack.enter_context(new_directory(out, force=force, replaceable=replaceable))
-                if team.rank == 0
-                else None
-            )
-        folder = team.every(made)[0]
-        assert folder is not None
-        try:
-            yield folder
-        except Exception:
-            raise
-        except BaseException:
-            if team.rank > 0:
-                time.sleep(PATIENCE)
-                shutil.rmtree(folder, ignore_errors=True)
-            raise
-        with team.together():
-            stack.close()
-
-
-def arrive(mpi: Any) -> None:
-    """A barrier that sleeps: a blocking one would keep cores busy that other ranks need."""
-    request, pause = mpi.Ibarrier(), 1e-4
-    while not request.Test():
-        time.sleep(pause)
-        pause = min(2 * pause, 0.02)

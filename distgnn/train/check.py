@@ -9,7 +9,8 @@ import numpy as np
 
 from distgnn.comm.group import Comm
 from distgnn.nn.reference import GCNReference
-from distgnn.store.loader import Order, Store
+from distgnn.store.read.order import Order
+from distgnn.store.read.store import Store
 from distgnn.train.settings import Settings
 
 TOLERANCE = 1e-4

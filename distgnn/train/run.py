@@ -24,8 +24,8 @@ from distgnn.nn.loss import TRAIN
 from distgnn.nn.sage import SageMean
 from distgnn.report import trace
 from distgnn.report.files import check_output
-from distgnn.store.distributed import load, load_features, load_targets
-from distgnn.store.loader import Store
+from distgnn.store.read.distributed import load, load_features, load_targets
+from distgnn.store.read.store import Store
 from distgnn.train import checkpoint, sampler
 from distgnn.train.check import SerialCheck, reference
 from distgnn.train.full_graph import parameters, train

@@ -113,9 +113,9 @@ def test_flags_reach_the_generator(
         ("sbm --nodes -3", "--nodes -3: expected"),
         ("road --nodes 0", "--nodes 0: expected"),
         ("rmat --nodes many", "argument --nodes: invalid int value: 'many'"),
-        ("rmat --nodes 8 --scale 3", "--nodes and --scale exclude each other"),
+        ("rmat --nodes 8 --scale 3", "--scale 3: excludes"),
         ("rmat --scale 41", "--scale 41: expected 0 to 40"),
-        ("rmat --nodes 8 --edges 5 --degree 2", "--edges and --degree exclude each other"),
+        ("rmat --nodes 8 --edges 5 --degree 2", "--degree 2.0: excludes"),
         ("rmat --nodes 8 --edges -1", "--edges -1: expected a number >= 0"),
         ("rmat --nodes 8 --degree nan", "--degree nan: expected a number >= 0"),
         (

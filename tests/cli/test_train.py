@@ -172,7 +172,7 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
         (["--optimizer", "lion"], "--optimizer: invalid choice: 'lion'"),
         (
             ["--order", "metis-8"],
-            "no order 'metis-8'; it has random; prepare --partition metis:8 makes one that has it",
+            "no order 'metis-8'; it has random; prepare with ",
         ),
         (
             ["--order", "double"],

@@ -13,7 +13,7 @@ from distgnn.nn import Adam, SageMean
 from distgnn.nn.loss import TRAIN
 from distgnn.nn.reference import labelled, softmax_cross_entropy
 from distgnn.operators import make_grid
-from distgnn.store.neighbours import Neighbours
+from distgnn.store.read.neighbours import Neighbours
 from distgnn.train import train
 
 from .problem import ALGORITHMS, Problem, each_grid

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from distgnn.errors import UserError
+from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
-from distgnn.store.source import EDGE_CHUNK, ImportOptions, Source
+from distgnn.store.source import ImportOptions, Source
 
 
 def adjacency(source: Source) -> np.ndarray:
@@ -20,7 +21,7 @@ def adjacency(source: Source) -> np.ndarray:
     """
     matrix = np.zeros((source.n, source.n))
     for src, dst, weight in source.edges():
-        assert src.dtype == dst.dtype == np.int64 and len(src) == len(dst) <= EDGE_CHUNK
+        assert src.dtype == dst.dtype == np.int64 and len(src) == len(dst) <= LIMITS.entries
         assert weight is None or (weight.dtype == np.float64 and len(weight) == len(src))
         value = np.ones(len(src)) if weight is None else weight
         np.maximum.at(matrix, (dst, src), value)

@@ -14,7 +14,9 @@ from distgnn import UserError
 from distgnn.arrays import backend
 from distgnn.comm.group import Comm
 from distgnn.layout import partition
-from distgnn.store import checkpoint, hdf5
+from distgnn.store import checkpoint
+from distgnn.store.format import hdf5
+from distgnn.store.format.limits import LIMITS
 
 X = np.arange(13 * 6, dtype=np.float64).reshape(13, 6)
 
@@ -212,4 +214,4 @@ def test_files_are_chunked_and_checked(tmp_path: Path, alone: Comm) -> None:
     with hdf5.reading(tmp_path / "c" / "000000-00000.h5") as file:
         for dataset in (file["pieces/W"], file["pieces/X"]):
             assert dataset.fletcher32
-            assert np.prod(dataset.chunks) * dataset.dtype.itemsize <= hdf5.CHUNK_BYTES
+            assert np.prod(dataset.chunks) * dataset.dtype.itemsize <= LIMITS.chunk_bytes

@@ -16,8 +16,9 @@ import distgnn as dg
 from distgnn import UserError, cli
 from distgnn.layout import Cut, Layout, partition
 from distgnn.operators import make_grid
-from distgnn.store import Store, load, load_features, load_targets, nodes, prepare
-from distgnn.store.loader import NodeFiles
+from distgnn.store import Store, load, load_features, load_targets, prepare
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.read.node_files import NodeFiles
 
 from .graphs import AWKWARD, Graph, adjacency, assert_same, permuted, random_graph
 from .test_writer import store_small_limits  # noqa: F401
@@ -139,7 +140,7 @@ def test_features_of_the_first_layer_are_read_as_they_lie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = random_graph(47, 200, width=6, classes=3)
-    monkeypatch.setattr(nodes, "SHARD_BYTES", 300)
+    monkeypatch.setattr(LIMITS, "file_bytes", 300)
     prepare(graph, tmp_path / "g.dg", order=("double", "random"))
     store = Store(tmp_path / "g.dg")
     q = store.order("double").layer(-1).permutation(0, 47)
@@ -238,10 +239,10 @@ def test_other_algorithms_refuse_it(algorithm: str, comm, shared_tmp_path: Path)
         prepare(AWKWARD["prime"], shared_tmp_path / "b.dg", order=("double",))
     comm.Barrier()
     grid = make_grid(comm, algorithm)
-    message = "--order double: only algorithm 3d alternates two permutations; use --algorithm 3d or {}"
-    with pytest.raises(UserError, match=message.format("--order random or original")):
+    message = "order=double: only algorithm 3d alternates two permutations; use algorithm=3d or {}"
+    with pytest.raises(UserError, match=message.format("order=random or original")):
         load(shared_tmp_path / "a.dg", grid, algorithm)
-    with pytest.raises(UserError, match=message.format("prepare with --order double,random")):
+    with pytest.raises(UserError, match=message.format("prepare with order=double,random")):
         load(shared_tmp_path / "b.dg", grid, algorithm, "double")
     grid.free()
 

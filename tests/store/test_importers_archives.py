@@ -1,4 +1,4 @@
-"""Co-authorship archives, Reddit's pair of archives, generated directories, and how formats are recognised."""
+"""Co-authorship archives, the Reddit pair, generated directories, and the recognition of formats."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse
 
 from distgnn.errors import UserError
+from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import FORMATS, open_source
 from distgnn.store.importers.arrays import Npz, open_npy
 from distgnn.store.source import ImportOptions
@@ -76,7 +77,7 @@ def test_coauthor_dense_attributes(tmp_path):
         (parts(np.where(X == 2, np.nan, X), "attr_"), "feature 0 of node 1 is nan"),
         ({"attr_indices": np.full(6, 9, np.int32)}, r"a feature column lies outside 0\.\.2"),
         ({"attr_indptr": np.array([0, 1])}, "2 row pointers"),
-        ({"attr_data": np.ones(4)}, "4 values for 6"),
+        ({"attr_data": np.ones(4)}, "6 indices for 4 values"),
         ({"adj_shape": [5, 6]}, "5 x 6"),
     ],
 )
@@ -160,7 +161,7 @@ def generated(folder, **changes):
 
 
 def test_generated_directory(tmp_path, monkeypatch):
-    monkeypatch.setattr("distgnn.store.importers.generated.CHUNK", 2)
+    monkeypatch.setattr(LIMITS, "entries", 2)
     source = open_source(generated(tmp_path / "g"))
     assert (source.name, source.n, source.width, source.classes, source.edge_count) == ("sbm", N, 3, 3, 3)
     matrix = np.zeros((N, N))
@@ -226,7 +227,7 @@ def test_recognition(tmp_path):
     refused(tmp_path / "nothing", "no such file or directory")
     refused(write(tmp_path / "a.xyz", "0 1\n"), "a.xyz: unknown format; expected .mtx")
     refused(tmp_path, "a directory of unknown format; expected graph.json")
-    refused(tmp_path / "a.xyz", "--format tiff", "expected one of edges, generated", format="tiff")
+    refused(tmp_path / "a.xyz", "format=tiff", "expected one of edges, generated", format="tiff")
     for name in FORMATS:
         if name != "edges":
             refused(tmp_path / "a.xyz", "a.xyz", format=name)
@@ -248,7 +249,8 @@ def test_companions_in_one_directory(tmp_path):
     refused(tmp_path, "directory of unknown format")
 
 
-def test_arrays_from_an_archive(tmp_path):
+def test_arrays_from_an_archive(tmp_path, monkeypatch):
+    monkeypatch.setattr(LIMITS, "entries", 4)
     data = np.arange(24, dtype=np.int32).reshape(4, 6)
     for save in (np.savez, np.savez_compressed):
         save(tmp_path / "a.npz", c=data, f=np.asfortranarray(data), empty=np.zeros((0, 3)), one=np.float32(2))
@@ -259,7 +261,7 @@ def test_arrays_from_an_archive(tmp_path):
             assert np.array_equal(archive.stored(name).read(), data)
         assert archive.stored("empty").read().shape == archive.read("empty").shape == (0, 3)
         assert archive.read("one") == 2
-        streamed = list(archive.stream("c", 5, 11, chunk=4))
+        streamed = list(archive.stream("c", 5, 11))
         assert [len(piece) for piece in streamed] == [4, 4, 3] and np.array_equal(
             np.concatenate(streamed), np.arange(5, 16)
         )

@@ -168,8 +168,8 @@ def test_label_columns(edges, tmp_path):
     assert opened(edges, labels=path, label_column="colour").labels.tolist() == [1, -1, -1, 0]
     assert opened(edges, labels=path).class_names == ["1999", "2001"]
     assert opened(edges, labels=path, id_column="1", label_column="0").class_names == ["blue", "red"]
-    refused(edges, "--label-column shape", "colour, node, year", labels=str(path), label_column="shape")
-    refused(edges, "--id-column 7", labels=str(path), id_column="7")
+    refused(edges, "label_column=shape", "colour, node, year", labels=str(path), label_column="shape")
+    refused(edges, "id_column=7", labels=str(path), id_column="7")
 
 
 def test_labels_of_unknown_nodes(edges, tmp_path):
@@ -231,7 +231,7 @@ def test_seeded_split(edges):
     ["", "0.6/0.2", "0.6/0.2/0.2/0.1", "a/b/c", "0.6/0.3/0.2", "-0.1/0.5/0.5", "nan/0/0", "0.6,0.2,0.2"],
 )
 def test_malformed_split(edges, text):
-    refused(edges, "--split", "0.6/0.2/0.2", split=text)
+    refused(edges, "split=", "0.6/0.2/0.2", split=text)
 
 
 def test_thirds_are_a_split():

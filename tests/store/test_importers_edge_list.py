@@ -7,7 +7,8 @@ import gzip
 import numpy as np
 import pytest
 
-from distgnn.store.importers import open_source, text
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.importers import open_source
 from distgnn.store.source import ImportOptions
 
 from .importing import adjacency, refused, truncate, write, write_gz
@@ -51,7 +52,7 @@ def test_blocks_join_lines(tmp_path, monkeypatch):
     edges = np.random.default_rng(0).integers(0, 1000, (500, 2))
     path = write(tmp_path / "a.txt", "".join(f"{a} {b}\n" for a, b in edges))
     for size in (1, 7, 64, 1000):
-        monkeypatch.setattr(text, "BLOCK_BYTES", size)
+        monkeypatch.setattr(LIMITS, "text_bytes", size)
         source = open_source(path, ImportOptions(directed=True))
         pieces = list(source.edges())
         assert np.array_equal(np.concatenate([piece[0] for piece in pieces]), edges[:, 0])
@@ -86,13 +87,13 @@ def test_columns_by_name_and_number(tmp_path):
     for names in (("from", "to"), ("3", "1")):
         options = ImportOptions(source_column=names[0], target_column=names[1], directed=True, weights=True)
         assert np.array_equal(adjacency(open_source(path, options)), [[0, 0, 0], [2, 0, 0], [0, 4, 0]])
-    refused(path, "--source-column nobody", "when, to, a, name, from, weight", source_column="nobody")
-    refused(path, "5 columns", "--source-column")
+    refused(path, "source_column=nobody", "when, to, a, name, from, weight", source_column="nobody")
+    refused(path, "5 columns", "source_column=")
     refused(path, "two of|two columns", source_column="to", target_column="to")
 
 
 def test_weights_asked_for_where_none_are(tmp_path):
-    refused(write(tmp_path / "a.csv", "0,1\n"), "--weights", "third column", weights=True)
+    refused(write(tmp_path / "a.csv", "0,1\n"), "weights=True", "third column", weights=True)
 
 
 @pytest.mark.parametrize(
@@ -123,19 +124,19 @@ def test_bad_line_is_named(tmp_path, content, line, shown):
 
 
 def test_negative_and_large_ids_say_so(tmp_path):
-    refused(write(tmp_path / "a.csv", "0,1\n3,-1\n"), "negative node id")
-    refused(write(tmp_path / "b.csv", "0,1\n3,1099511627776\n"), "line 2", "node id above 1099511627775")
+    refused(write(tmp_path / "a.csv", "0,1\n3,-1\n"), "target outside 0")
+    refused(write(tmp_path / "b.csv", "0,1\n3,1099511627776\n"), "line 2", "target outside 0..1099511627775")
     # 2**39 nodes and two edges: no numbering of nodes, and no arrays of that size are made
     far = write(tmp_path / "c.csv", "0,1\n3,549755813888\n")
-    refused(far, "line 2", "node id above")
-    refused(far, "line 2", "node id above", features=str(write(tmp_path / "x.json", '{"0": [1]}')))
-    refused(far, "line 2", "node id above", labels=str(write(tmp_path / "y.csv", "0,a\n")))
+    refused(far, "line 2", "target outside 0")
+    refused(far, "line 2", "target outside 0", features=str(write(tmp_path / "x.json", '{"0": [1]}')))
+    refused(far, "line 2", "target outside 0", labels=str(write(tmp_path / "y.csv", "0,a\n")))
     np.save(tmp_path / "x.npy", np.ones((4, 1)))
     refused(far, "4 rows of features", features=str(tmp_path / "x.npy"))
 
 
 def test_bad_line_far_into_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(LIMITS, "text_bytes", 1000)
     lines = [f"{k},{k + 1}" for k in range(2000)]
     lines[1234] = "7,eight"
     assert "line 1235: bad line '7,eight'" in refused(write(tmp_path / "a.csv", "\n".join(lines)))
@@ -159,8 +160,8 @@ def test_damaged_files(tmp_path):
 
 
 def test_one_endless_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(text, "LINE_BYTES", 256)
+    monkeypatch.setattr(LIMITS, "text_bytes", 64)
+    monkeypatch.setattr(LIMITS, "line_bytes", 256)
     refused(write(tmp_path / "a.csv", "0,1\n" + "1" * 1000), "line 2", "is this a text file")
 
 

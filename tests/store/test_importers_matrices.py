@@ -10,7 +10,8 @@ import pytest
 import scipy.io
 import scipy.sparse
 
-from distgnn.store.importers import arrays, compressed, open_source
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.importers import open_source
 from distgnn.store.importers.compressed import owners
 from distgnn.store.source import ImportOptions
 
@@ -113,8 +114,8 @@ HEAD = "%%MatrixMarket matrix coordinate "
         (HEAD + "pattern general\n2 2 1\n1 2 1\n", "line 3: bad line '1 2 1'; expected ROW COLUMN"),
         (HEAD + "real general\n2 2 1\n1 2 nan\n", "line 3: bad line '1 2 nan'"),
         (HEAD + "real general\n2 2 1\n1 two 1\n", "line 3: bad line '1 two 1'"),
-        (HEAD + "real general\n2 2 3\n1 2 1\n", "1 entries, but line 2 promises 3"),
-        (HEAD + "real general\n2 2 1\n1 2 1\n2 1 1\n", "2 entries, but line 2 promises 1"),
+        (HEAD + "real general\n2 2 3\n1 2 1\n", "1 edges, but line 2 promises 3"),
+        (HEAD + "real general\n2 2 1\n1 2 1\n2 1 1\n", "2 edges, but line 2 promises 1"),
     ],
 )
 def test_bad_matrix_market(tmp_path, content, words):
@@ -138,8 +139,8 @@ def test_scipy_npz(tmp_path, kind, packed, dtype, monkeypatch):
     matrix = matrix.astype(dtype)
     path = tmp_path / "m.npz"
     scipy.sparse.save_npz(path, matrix.asformat(kind), compressed=packed)
-    for chunk in (arrays.CHUNK, 7):
-        monkeypatch.setattr(compressed, "CHUNK", chunk)
+    for entries in (LIMITS.entries, 7):
+        monkeypatch.setattr(LIMITS, "entries", entries)
         source = open_source(path, ImportOptions(weights=True))
         assert source.name == "m" and source.directed
         assert np.array_equal(adjacency(source), matrix.toarray().astype(float))

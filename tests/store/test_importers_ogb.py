@@ -110,7 +110,7 @@ def test_without_features_labels_and_split(tmp_path):
     [
         (
             {"n": 3, "features": None, "labels": None, "split": ()},
-            r"edge.csv.gz, line 3: bad line '3,0' \(node id outside 0\.\.2\)",
+            r"edge.csv.gz, line 3: bad line '3,0' \(source outside 0\.\.2\)",
         ),
         ({"n": 5}, "features of 4 nodes for a graph of 5"),
         ({"n": "4\n5"}, "num-node-list.csv.gz: expected the size of one graph"),

@@ -10,7 +10,9 @@ import pytest
 
 from distgnn import cli
 from distgnn.layout import partition
-from distgnn.store import Store, inspect, prepare
+from distgnn.store import Store, prepare
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.read import inspect
 
 from .graphs import AWKWARD, Graph, adjacency, permuted
 
@@ -69,7 +71,7 @@ def test_balance_and_volume_of_block_rows(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(inspect, "ENTRIES", at_a_time)
+    monkeypatch.setattr(LIMITS, "counted_entries", at_a_time)
     orders = json.loads(answer(capsys, info_store, "--json", "--ranks", f"1,{ranks}")[1])["orders"]
     parts = partition(31, ranks)
     for name, order in orders.items():
@@ -110,7 +112,7 @@ def test_balance_of_grids(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those made of whole shards, and those that are not; of both versions of `double`."""
-    monkeypatch.setattr(inspect, "ENTRIES", at_a_time)
+    monkeypatch.setattr(LIMITS, "counted_entries", at_a_time)
     prepare(AWKWARD["directed"], tmp_path / "g.dg", order=("random", "double"), shards=(4, 6))
     rows, cols = (min(side, 29) for side in grid)
     words = f"{rows}x{cols}"

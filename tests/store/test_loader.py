@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from distgnn import UserError
-from distgnn.store import Store, loader, nodes, prepare, windows
-from distgnn.store.loader import overlaps
+from distgnn.store import Store, prepare
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.format.shards import overlaps
 
 from .graphs import Graph, assert_same, random_graph, window
 
@@ -29,7 +30,7 @@ def store_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of GRAPH in two orders, 5 x 3 shards and several node files; not to be changed."""
     path = tmp_path_factory.mktemp("loader") / "g.dg"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nodes, "SHARD_BYTES", 300)
+        patch.setattr(LIMITS, "file_bytes", 300)
         prepare(GRAPH, path, order=("random", "original"), shards=(5, 3), dtype="float64")
     assert len(Store(path).manifest["nodes"]["files"]) == 5
     return path
@@ -44,7 +45,7 @@ def store_copy(store_path: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("at_a_time", [2 << 20, 7])
 @pytest.mark.parametrize("order", ["random", "original"])
 def test_any_window(order: str, at_a_time: int, store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "ENTRIES", at_a_time)
+    monkeypatch.setattr(LIMITS, "window_entries", at_a_time)
     source = Store(store_path).order(order)
     A = source.block((0, 47), (0, 47))
     rng = np.random.default_rng(0)
@@ -79,7 +80,7 @@ def test_dtype_can_be_chosen(store_path: Path) -> None:
 def test_windows_of_node_arrays(
     order: str | None, piece: int, store_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "PIECE_BYTES", piece)
+    monkeypatch.setattr(LIMITS, "row_bytes", piece)
     store = Store(store_path)
     p = store.order(order).permutation(0, 47)
     rng = np.random.default_rng(1)
@@ -149,7 +150,7 @@ def test_overlaps_skip_empty_blocks() -> None:
 
 def test_memory_of_a_block_is_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards are put together in place: no second copy."""
-    monkeypatch.setattr(windows, "ENTRIES", 10_000)
+    monkeypatch.setattr(LIMITS, "window_entries", 10_000)
     pairs = np.random.default_rng(0).integers(0, 2000, (300_000, 2))
     prepare(Graph(2000, pairs, chunk=100_000), tmp_path / "g.dg", shards=(3, 4))
     order = Store(tmp_path / "g.dg").order()
@@ -287,7 +288,7 @@ def test_what_may_not_be_read_is_not_called_damaged(
 def test_unknown_order(store_path: Path) -> None:
     with pytest.raises(
         UserError,
-        match=r"g.dg: no order 'metis-8'; it has random, original; prepare --partition metis:8 makes",
+        match=r"g.dg: no order 'metis-8'; it has random, original; prepare with partition=metis:8 makes",
     ):
         Store(store_path).order("metis-8")
 

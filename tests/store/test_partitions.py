@@ -1,4 +1,4 @@
-"""Orders by partition: the same matrix, cut where the parts end, in files, on the command line and on a grid."""
+"""Orders by partition: the same matrix, cut where the parts end, in files, in commands and on a grid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distgnn import UserError, cli
 from distgnn.operators import make_grid
 from distgnn.partition import Wanted, partition
 from distgnn.store import Store, load, prepare
-from distgnn.store.adjacency import ShardGrid
+from distgnn.store.format.shards import ShardGrid
 
 from .graphs import AWKWARD, Graph, adjacency, permuted
 from .test_writer import check, store_small_limits  # noqa: F401
@@ -99,7 +99,7 @@ def test_command_line_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_edge_cut_in_info(tmp_path: Path) -> None:
     from distgnn.partition import Pattern, measure
-    from distgnn.store.inspect import describe
+    from distgnn.store.read.inspect import describe
 
     for case in ("prime", "directed"):
         graph = AWKWARD[case]
@@ -178,9 +178,9 @@ def test_another_number_of_block_rows_is_refused(comm, shared_tmp_path) -> None:
     comm.Barrier()
     path, ranks = str(shared_tmp_path / "g.dg"), comm.Get_size()
     for name, message in (
-        ("1d", f"--order random-3: has 3 parts, and 1d on {ranks} ranks has {ranks} block rows; use 3 ranks, or prepare "
-               f"--partition random:{ranks}"),
-        ("1.5d", f"has {ranks // 2} block rows; use 3 C ranks with --replication C"),
+        ("1d", f"order=random-3: has 3 parts, and 1d on {ranks} ranks has {ranks} block rows; "
+               f"use 3 ranks, or prepare with partition=random:{ranks}"),
+        ("1.5d", f"has {ranks // 2} block rows; use 3 C ranks with replication=C"),
     ):  # fmt: skip
         grid = make_grid(comm, name, None, None if name == "1d" else 2)
         with pytest.raises(UserError, match=message):

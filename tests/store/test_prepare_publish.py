@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from distgnn import UserError
-from distgnn.store import Store, prepare, publish, writer
+from distgnn.store import Store, prepare
+from distgnn.store.format import manifest, publish
 
 from .graphs import AWKWARD, Graph
 
@@ -55,7 +56,7 @@ def test_a_failure_at_the_very_end_leaves_nothing(tmp_path: Path, monkeypatch: p
     def fail(*args: Any) -> None:
         raise RuntimeError("at the end")
 
-    monkeypatch.setattr(writer.manifest, "write", fail)
+    monkeypatch.setattr(manifest, "write", fail)
     with pytest.raises(RuntimeError, match="at the end"):
         prepare(GRAPH, tmp_path / "g.dg")
     assert names(tmp_path) == set()
@@ -64,7 +65,7 @@ def test_a_failure_at_the_very_end_leaves_nothing(tmp_path: Path, monkeypatch: p
 def test_what_exists_is_kept_without_force(tmp_path: Path) -> None:
     prepare(GRAPH, tmp_path / "g.dg")
     before = Store(tmp_path / "g.dg").manifest
-    with pytest.raises(UserError, match=r"g.dg exists; give --force to replace it, or another name"):
+    with pytest.raises(UserError, match=r"g.dg exists; force=True replaces it, or give another name"):
         prepare(AWKWARD["hub"], tmp_path / "g.dg")
     assert Store(tmp_path / "g.dg").manifest == before
     assert names(tmp_path) == {"g.dg"}
@@ -109,9 +110,7 @@ def test_force_replaces_nothing_but_stores(content: str, tmp_path: Path) -> None
     (home / "thesis.tex").write_text("years of work")
     if content:
         (home / "manifest.json").write_text(content)
-    with pytest.raises(
-        UserError, match=r"home exists and is not a distgnn store, so --force will not replace it"
-    ):
+    with pytest.raises(UserError, match=r"home exists and is not a distgnn store, which force=True replaces"):
         prepare(GRAPH, home, force=True)
     with pytest.raises(UserError, match=r"thesis.tex exists and is not a distgnn store"):
         prepare(GRAPH, home / "thesis.tex", force=True)
@@ -167,7 +166,7 @@ def test_hdf5_says_what_the_disk_said(tmp_path: Path) -> None:
     """Its RuntimeErrors have the error number in the text only."""
     with pytest.raises(UserError, match="cannot write x: No space left on device"), publish.writing("x"):
         raise RuntimeError(
-            "Unable to flush raw data (file write failed: file descriptor = 3, errno = 28, error message = ...)"
+            "Unable to flush raw data (file write failed: file descriptor = 3, errno = 28, message = ...)"
         )
     with pytest.raises(RuntimeError, match="else"), publish.writing("x"):
         raise RuntimeError("something else, errno = 2, error message = ...")

@@ -18,10 +18,13 @@ import pytest
 
 from distgnn import UserError, gallery
 from distgnn.partition import Wanted
-from distgnn.store import Store, adjacency, nodes, prepare, spill, writer
-from distgnn.store.importers import generated, open_source
+from distgnn.store import Store, prepare
+from distgnn.store.format import hdf5, manifest
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.importers import open_source
 from distgnn.store.source import Edges, ImportOptions
 from distgnn.store.team import Team
+from distgnn.store.write.adjacency import AdjacencyWriter
 from mpi_helpers import clean_environment, mpiexec
 
 from .graphs import AWKWARD, Graph, random_graph
@@ -36,13 +39,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def little_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that little graphs have several shards and node files, which go through several files on disk."""
-    monkeypatch.setattr(adjacency, "SHARD_ENTRIES", 40)
-    monkeypatch.setattr(adjacency, "LIMIT", 16)
-    for module in (adjacency, writer):
-        monkeypatch.setattr(module, "PIECE", 5)
-    monkeypatch.setattr(nodes, "SHARD_BYTES", 100)
-    monkeypatch.setattr(nodes, "PIECE_BYTES", 60)
-    monkeypatch.setattr(spill, "BUDGET", 100)
+    monkeypatch.setattr(LIMITS, "shard_entries", 40)
+    monkeypatch.setattr(LIMITS, "sorted_entries", 16)
+    monkeypatch.setattr(LIMITS, "entries", 5)
+    monkeypatch.setattr(LIMITS, "file_bytes", 100)
+    monkeypatch.setattr(LIMITS, "row_bytes", 60)
+    monkeypatch.setattr(LIMITS, "spilled_bytes", 100)
 
 
 def both_ways(comm: Any, source: Any, folder: Path, **options: Any) -> None:
@@ -73,8 +75,9 @@ def both_ways(comm: Any, source: Any, folder: Path, **options: Any) -> None:
 @pytest.mark.parametrize(
     ("case", "options"),
     [
-        ("prime", "defaults"), ("one node", "three orders"), ("no edges", "three orders"), ("hub", "defaults"),
-        ("directed", "three orders"), ("weighted directed", "defaults"), ("weighted", "partition"), ("zero weights", "defaults"),
+        ("prime", "defaults"), ("one node", "three orders"), ("no edges", "three orders"),
+        ("hub", "defaults"), ("directed", "three orders"), ("weighted directed", "defaults"),
+        ("weighted", "partition"), ("zero weights", "defaults"),
     ],
 )  # fmt: skip
 def test_the_same_bytes(case: str, options: str, comm: Any, shared_tmp_path: Path) -> None:
@@ -105,7 +108,7 @@ def test_formats(kind: str, comm: Any, shared_tmp_path: Path, monkeypatch: pytes
     """One whose edges are read from the middle of a file, text, and an archive."""
     import scipy.sparse as sp
 
-    monkeypatch.setattr(generated, "CHUNK", 100)
+    monkeypatch.setattr(LIMITS, "entries", 100)
     path, options = (
         shared_tmp_path / {"generated": "raw", "csv": "e.csv", "npz": "A.npz"}[kind],
         ImportOptions(),
@@ -126,7 +129,7 @@ def test_formats(kind: str, comm: Any, shared_tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7])
 def test_shares_are_the_whole(parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generated, "CHUNK", 100)
+    monkeypatch.setattr(LIMITS, "entries", 100)
     gallery.write(gallery.RMat(500, edges=1234, features=0, classes=0), tmp_path / "raw")
     for source in (open_source(tmp_path / "raw"), random_graph(40, 200)):
         whole = [np.concatenate(side) for side in list(zip(*source.edges(), strict=True))[:2]]
@@ -142,10 +145,15 @@ def test_only_a_share_of_the_file_is_read(tmp_path: Path, monkeypatch: pytest.Mo
     gallery.write(gallery.RMat(500, edges=1000, features=0, classes=0), tmp_path / "raw")
     source = open_source(tmp_path / "raw")
     counted: list[int] = []
-    original = np.fromfile
-    monkeypatch.setattr(generated.np, "fromfile", lambda *args: (counted.append(args[2]), original(*args))[1])
+    original = os.preadv
+
+    def preadv(file: int, buffers: list[memoryview], place: int) -> int:
+        counted.append(sum(map(len, buffers)))
+        return original(file, buffers, place)
+
+    monkeypatch.setattr(os, "preadv", preadv)
     assert sum(len(edges[0]) for _, edges in source.edge_share(1, 4)) == 250
-    assert sum(counted) == 500
+    assert sum(counted) == 500 * 8
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
@@ -216,11 +224,8 @@ def test_a_full_disk_on_one_rank(
 
     guilty = 0 if step == "write" else 1  # the manifest is written by rank 0
     if comm.Get_rank() == guilty:
-        where = {
-            "write_structure": (adjacency.hdf5, "store_array"),
-            "write_values": (adjacency.hdf5, "extend_file"),
-        }
-        monkeypatch.setattr(*where.get(step, (writer.manifest, step)), fail)
+        where = {"write_structure": (hdf5, "store_array"), "write_values": (AdjacencyWriter, "_write_values")}
+        monkeypatch.setattr(*where.get(step, (manifest, step)), fail)
     with pytest.raises(UserError, match=r"cannot write .*g.dg: No space left on device"):
         prepare(AWKWARD["prime"], shared_tmp_path / "g.dg", shards=(3, 3), comm=comm)
     comm.Barrier()
@@ -232,10 +237,10 @@ def test_a_full_disk_on_one_rank(
 def test_bad_arguments(comm: Any, shared_tmp_path: Path) -> None:
     bad = Graph(9, [[0, 1], [3, 9]], chunk=1)
     for graph, options, message in (
-        (AWKWARD["prime"], {"order": ["metis"]}, "--order metis: no such order"),
-        (AWKWARD["prime"], {"shards": (32, 1)}, "--shards 32x1: the matrix is 31 x 31"),
+        (AWKWARD["prime"], {"order": ["metis"]}, "order=metis: no such order"),
+        (AWKWARD["prime"], {"shards": (32, 1)}, "shards=32x1: the matrix is 31 x 31"),
         (bad, {}, "test graph: edge 2 names node 9; node ids must be 0..8"),
-        (Graph(4, [[0, 1], [1, 2]], [-2, -0.5]), {}, "negative weights need --normalize none"),
+        (Graph(4, [[0, 1], [1, 2]], [-2, -0.5]), {}, "negative weights need normalize=none"),
     ):
         with pytest.raises(UserError, match=message):
             prepare(graph, shared_tmp_path / "g.dg", comm=comm, **options)
@@ -247,7 +252,7 @@ def test_bad_arguments(comm: Any, shared_tmp_path: Path) -> None:
 @pytest.mark.ranks(2, 3)
 def test_what_exists_is_kept_or_replaced(comm: Any, shared_tmp_path: Path) -> None:
     prepare(AWKWARD["prime"], shared_tmp_path / "g.dg", comm=comm)
-    with pytest.raises(UserError, match=r"g.dg exists; give --force to replace it, or another name"):
+    with pytest.raises(UserError, match=r"g.dg exists; force=True replaces it, or give another name"):
         prepare(AWKWARD["hub"], shared_tmp_path / "g.dg", comm=comm)
     assert Store(shared_tmp_path / "g.dg").n == 31
     prepare(AWKWARD["hub"], shared_tmp_path / "g.dg", comm=comm, force=True)
@@ -281,7 +286,7 @@ def test_being_told_to_end_leaves_nothing(told: list[int], tmp_path: Path) -> No
     program = (
         "import os, pathlib, sys, time\n"
         "from distgnn import cli\n"
-        "from distgnn.store import adjacency\n"
+        "from distgnn.store.write import adjacency\n"
         "def wait(writer, *args):\n"
         "    (pathlib.Path(sys.argv[1]).parent / f'rank-{writer.team.rank}').write_text(f'{os.getpid()} ')\n"
         "    time.sleep(60)\n"

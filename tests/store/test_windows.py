@@ -19,14 +19,16 @@ from distgnn import UserError, operators
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.layout import partition
-from distgnn.store import Store, prepare, windows
-from distgnn.store.windows import Alone
+from distgnn.store import Store, prepare
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.read import windows
+from distgnn.store.team import Team
 
 from .graphs import Graph, random_graph
 
 PRIME = random_graph(47, 400, weighted=True)
 GRIDS = [(1, 1), (5, 7), (16, 16)]  # of shards
-ALONE = Alone()
+ALONE = Team()
 
 
 def store_of(graph: Graph, path: Path, comm: Any = None, **options: Any) -> Path:
@@ -64,7 +66,7 @@ def assert_packed_alike(block: CSR, expected: CSR) -> None:
 def test_packed_as_from_scipy(
     shards, stored, dtype, backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(windows, "ENTRIES", 7)
+    monkeypatch.setattr(LIMITS, "window_entries", 7)
     order = Store(store_of(PRIME, tmp_path / "g.dg", shards=shards, dtype=stored)).order()
     A = whole(order)
     if dtype is not None:
@@ -111,7 +113,7 @@ class FarMemory(Backend):
 )
 def test_no_block_is_held_twice(window, far: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And on a device, no block is held on the host."""
-    monkeypatch.setattr(windows, "ENTRIES", 5_000)
+    monkeypatch.setattr(LIMITS, "window_entries", 5_000)
     pairs = np.random.default_rng(0).integers(0, 2000, (400_000, 2))
     store_of(Graph(2000, pairs, chunk=100_000), tmp_path / "g.dg", shards=(4, 4))
     order = Store(tmp_path / "g.dg").order()
@@ -123,7 +125,7 @@ def test_no_block_is_held_twice(window, far: bool, tmp_path: Path, monkeypatch: 
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    pieces = 60 * windows.ENTRIES  # a few numbers of 8 bytes per entry
+    pieces = 60 * LIMITS.window_entries  # a few numbers of 8 bytes per entry
     pointers = 3 * 8 * 500 * 4  # per row of a shard and tile of a strip
     assert block.buffer.nbytes > 1_400_000
     assert peak < (0 if far else block.buffer.nbytes) + pieces + pointers + 60_000
@@ -137,8 +139,8 @@ def test_scipy_blocks_are_not_copied_again(tmp_path: Path) -> None:
 
 def test_bytes_read_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks touched count whole, and once even where a piece ends in the middle of one."""
-    monkeypatch.setattr(windows, "ENTRIES", 100)
-    monkeypatch.setattr("distgnn.store.hdf5.CHUNK_BYTES", 256)
+    monkeypatch.setattr(LIMITS, "window_entries", 100)
+    monkeypatch.setattr(LIMITS, "chunk_bytes", 256)
     order = Store(store_of(random_graph(64, 900), tmp_path / "g.dg", shards=(2, 2))).order()
     sizes = dict.fromkeys(("indptr", "indices", "values"), 0)
     for path in (tmp_path / "g.dg").glob("orders/*/shard-*"):
@@ -187,7 +189,7 @@ def test_entries_that_cannot_be(window, dataset, position, value, message, tmp_p
 @pytest.mark.ranks(1, 2, 4, 6, 8)
 @pytest.mark.parametrize("name", list(operators.ALGORITHMS))
 def test_products_of_a_loaded_matrix(comm, name, backend, shared_tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(windows, "ENTRIES", 9)
+    monkeypatch.setattr(LIMITS, "window_entries", 9)
     path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=(5, 7), dtype="float64")
     grid = operators.make_grid(comm, name, backend=backend)
     A = dg.load(path, grid, name)
@@ -203,7 +205,7 @@ def test_products_of_a_loaded_matrix(comm, name, backend, shared_tmp_path, monke
 @pytest.mark.parametrize(("shards", "nodes"), [((1, 1), 1), ((5, 7), 1), ((5, 7), 2), ((8, 8), 1)])
 def test_blocks_of_every_layer(comm, shards, nodes, backend, shared_tmp_path, monkeypatch) -> None:
     """3d, on the most cubic grids and the flattest: each block is the one that SciPy cuts out, to the bit."""
-    monkeypatch.setattr(windows, "ENTRIES", 31)
+    monkeypatch.setattr(LIMITS, "window_entries", 31)
     path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=shards)
     expected = whole(Store(path).order())
     grids = operators.ALGORITHMS["3d"].grids(comm.Get_size())
@@ -226,7 +228,7 @@ def test_each_shard_is_read_once_per_node(comm, nodes, copies, backend, shared_t
     """On 2 x 2 x 2 ranks two hold each shard: in layers 0, 1, 2 those that differ in y, x and z. Ranks 0-3
     have x = 0.
     """
-    monkeypatch.setattr("distgnn.store.hdf5.CHUNK_BYTES", 64)
+    monkeypatch.setattr(LIMITS, "chunk_bytes", 64)
     path = store_of(random_graph(48, 500), shared_tmp_path / "g.dg", comm, shards=(8, 8))
     with dg.Ledger() as once:
         Store(path).order().block((0, 48), (0, 48))
@@ -278,7 +280,7 @@ def test_what_fails_on_one_rank_fails_on_all(
     comm, failing, stage, backend, shared_tmp_path, monkeypatch
 ) -> None:
     """While pointers, or entries, are read by ranks that want the same window, and by others that don't."""
-    monkeypatch.setattr(windows, "ENTRIES", 13)
+    monkeypatch.setattr(LIMITS, "window_entries", 13)
     path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=(4, 4))
     original, calls = getattr(windows.Tile, stage), []
 

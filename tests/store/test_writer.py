@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from distgnn import UserError
-from distgnn.store import Store, adjacency, nodes, prepare, spill, writer
-from distgnn.store.adjacency import ShardGrid, bounded
+from distgnn.store import Store, prepare
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.format.shards import ShardGrid, bounded
+from distgnn.store.write import adjacency, arguments
 
 from .graphs import AWKWARD, Graph, assert_same, permuted, random_graph
 from .graphs import adjacency as expected_adjacency
@@ -25,13 +27,12 @@ GRIDS = [None, (1, 3), (5, 3)]  # of smaller graphs, as many shards as nodes
 @pytest.fixture
 def store_small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes so small that little graphs spill to disk, split hub shards and come in many pieces."""
-    monkeypatch.setattr(adjacency, "SHARD_ENTRIES", 40)
-    monkeypatch.setattr(adjacency, "LIMIT", 16)
-    monkeypatch.setattr(adjacency, "PIECE", 5)
-    monkeypatch.setattr(writer, "PIECE", 5)
-    monkeypatch.setattr(nodes, "SHARD_BYTES", 100)
-    monkeypatch.setattr(nodes, "PIECE_BYTES", 60)
-    monkeypatch.setattr(spill, "BUDGET", 100)
+    monkeypatch.setattr(LIMITS, "shard_entries", 40)
+    monkeypatch.setattr(LIMITS, "sorted_entries", 16)
+    monkeypatch.setattr(LIMITS, "entries", 5)
+    monkeypatch.setattr(LIMITS, "file_bytes", 100)
+    monkeypatch.setattr(LIMITS, "row_bytes", 60)
+    monkeypatch.setattr(LIMITS, "spilled_bytes", 100)
 
 
 def check(path: Path, graph: Graph, tolerance: float, **options) -> None:
@@ -77,7 +78,7 @@ def test_limits_far_below_the_graph(case: str, tmp_path: Path, store_small_limit
 
 
 @pytest.mark.parametrize("self_loops", [True, False])
-@pytest.mark.parametrize("normalize", writer.NORMALIZATIONS)
+@pytest.mark.parametrize("normalize", arguments.NORMALIZATIONS)
 @pytest.mark.parametrize(
     "case", ["prime", "directed", "weighted", "weighted directed", "isolated nodes", "zero weights"]
 )
@@ -103,15 +104,15 @@ def test_negative_weights_need_no_normalisation(tmp_path: Path) -> None:
     prepare(graph, tmp_path / "g.dg", normalize="none")
     check(tmp_path / "g.dg", graph, 1e-7, normalize="none")
     with pytest.raises(
-        UserError, match=r"--normalize gcn: .* sum to -1.5; negative weights need --normalize none"
+        UserError, match=r"normalize=gcn: .* sum to -1.5; negative weights need normalize=none"
     ):
         prepare(graph, tmp_path / "h.dg")
 
 
 def test_values_in_float32_are_the_rounded_float64(tmp_path: Path) -> None:
-    for dtype in writer.DTYPES:
+    for dtype in arguments.DTYPES:
         prepare(AWKWARD["weighted"], tmp_path / dtype, dtype=dtype)
-    single, double = (Store(tmp_path / dtype).order().block((0, 31), (0, 31)) for dtype in writer.DTYPES)
+    single, double = (Store(tmp_path / dtype).order().block((0, 31), (0, 31)) for dtype in arguments.DTYPES)
     np.testing.assert_array_equal(single.data, double.data.astype(np.float32))
 
 
@@ -267,11 +268,11 @@ def test_bad_node_arrays(bad: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"order": ["metis"]}, "--order metis: no such order; known: original, random, double"),
-        ({"order": ["random", "random"]}, "--order random,random: give one or more different orders"),
-        ({"order": []}, "--order"),
-        ({"normalize": "max"}, "--normalize max: expected one of gcn, row, none"),
-        ({"dtype": "int8"}, "--dtype int8: expected one of float32, float64"),
+        ({"order": ["metis"]}, "order=metis: no such order; known: original, random, double"),
+        ({"order": ["random", "random"]}, "order=random,random: give one or more different orders"),
+        ({"order": []}, "order="),
+        ({"normalize": "max"}, "normalize=max: expected one of gcn, row, none"),
+        ({"dtype": "int8"}, "dtype=int8: expected one of float32, float64"),
     ],
 )
 def test_bad_arguments(options: dict, message: str, tmp_path: Path) -> None:
@@ -282,15 +283,15 @@ def test_bad_arguments(options: dict, message: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["4", "4x", "0x2", "2x-1", "axb", "2x2x2"])
 def test_bad_shard_grids(text: str) -> None:
-    with pytest.raises(UserError, match=f"--shards '{text}': expected ROWSxCOLUMNS, such as 4x4"):
-        writer.parse_shards(text)
-    assert writer.parse_shards("4X12") == (4, 12)
+    with pytest.raises(UserError, match=f"shards='{text}': expected ROWSxCOLUMNS, such as 4x4"):
+        arguments.parse_shards(text)
+    assert arguments.parse_shards("4X12") == (4, 12)
 
 
 def test_more_shards_than_files_can_be(tmp_path: Path) -> None:
-    assert writer.parse_shards("65536x1") == (65536, 1)
+    assert arguments.parse_shards("65536x1") == (65536, 1)
     with pytest.raises(
-        UserError, match="--shards 257x256: 65792 shards; at most 65536 are possible, such as 256x256"
+        UserError, match="shards=257x256: 65792 shards; at most 65536 are possible, such as 256x256"
     ):
         prepare(AWKWARD["prime"], tmp_path / "g.dg", shards=(257, 256))
     assert list(tmp_path.iterdir()) == []
@@ -299,7 +300,7 @@ def test_more_shards_than_files_can_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize("grid", [(32, 1), (1, 32), (32, 32)], ids=str)
 def test_more_shards_than_rows(grid: tuple[int, int], tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=rf"--shards {grid[0]}x{grid[1]}: the matrix is 31 x 31, so at most 31x31 is possible"
+        UserError, match=rf"shards={grid[0]}x{grid[1]}: the matrix is 31 x 31, so at most 31x31 is possible"
     ):
         prepare(AWKWARD["prime"], tmp_path / "g.dg", shards=grid)
     assert list(tmp_path.iterdir()) == []
@@ -325,7 +326,7 @@ def test_bounded_ranges() -> None:
 def test_a_hub_shard_is_sorted_in_ranges(
     tmp_path: Path, store_small_limits: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No more than a few times LIMIT entries are ever sorted at once, except within one row."""
+    """No more than a few times LIMITS.sorted_entries are ever sorted at once, except within one row."""
     sizes = []
 
     def merge(entries: np.ndarray) -> np.ndarray:
@@ -336,17 +337,16 @@ def test_a_hub_shard_is_sorted_in_ranges(
     monkeypatch.setattr(adjacency, "merge", merge)
     graph = random_graph(29, 2000)  # nearly all of 29 x 29, most of it several times
     prepare(graph, tmp_path / "g.dg", shards=(1, 1), order=("original",))
-    assert max(sizes) <= max(adjacency.LIMIT, 2 * 29) + adjacency.PIECE
+    assert max(sizes) <= max(LIMITS.sorted_entries, 2 * 29) + LIMITS.entries
     check(tmp_path / "g.dg", graph, 1e-6)
 
 
 def test_memory_does_not_grow_with_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times the edges at the same n: the same peak. The sizes that bound it are scaled down with the
     graph, and are reached by the smaller of the two."""
-    monkeypatch.setattr(adjacency, "LIMIT", 1 << 13)
-    monkeypatch.setattr(adjacency, "PIECE", 1 << 12)
-    monkeypatch.setattr(writer, "PIECE", 1 << 12)
-    monkeypatch.setattr(spill, "BUDGET", 1 << 16)
+    monkeypatch.setattr(LIMITS, "sorted_entries", 1 << 13)
+    monkeypatch.setattr(LIMITS, "entries", 1 << 12)
+    monkeypatch.setattr(LIMITS, "spilled_bytes", 1 << 16)
     peaks = [_peak(tmp_path / f"{m}", m) for m in (120_000, 360_000)]
     assert peaks[1] < 1.15 * peaks[0]
     assert peaks[1] < 360_000 * 16  # less than the edges alone

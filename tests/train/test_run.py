@@ -11,7 +11,8 @@ from mpi4py import MPI
 import distgnn as dg
 from distgnn.arrays.tuning import TUNING
 from distgnn.operators import make_grid
-from distgnn.store import Store, manifest, prepare
+from distgnn.store import Store, prepare
+from distgnn.store.format import manifest
 from distgnn.train.check import SerialCheck
 from distgnn.train.log import RunLog
 

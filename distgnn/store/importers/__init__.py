@@ -1,5 +1,4 @@
-"""Importers: one module per format, each with `open_source(path, options) -> Imported`, and the recognition
-of formats.
+"""Importers: one module per format, each with `open_source(path, options) -> Imported`.
 
 A file that holds a matrix gives A entry by entry (A[i, j] is entry (i, j)); a file that holds a graph gives
 edges from source to target, A[target, source]. A format that lists both directions of every edge is
@@ -13,10 +12,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError, UserError
 from distgnn.store.importers import edge_list, generated, matrix_market, npz, ogb, planetoid, reddit
-from distgnn.store.importers.companions import attach_features, attach_labels
+from distgnn.store.importers.feature_files import attach_features
 from distgnn.store.importers.imported import Imported
+from distgnn.store.importers.label_files import attach_labels
 from distgnn.store.source import ImportOptions, Source, parse_split, random_split
 
 FORMATS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
@@ -41,16 +41,14 @@ def open_source(path: str | os.PathLike[str], options: ImportOptions | None = No
     if options.split is not None:
         parse_split(options.split)
     if options.format is not None and options.format not in FORMATS:
-        raise UserError(f"--format {options.format}: unknown; expected one of {', '.join(FORMATS)}")
+        raise ArgumentError("format", options.format, f"unknown; expected one of {', '.join(FORMATS)}")
     if not path.exists():
         raise UserError(f"{path}: no such file or directory")
     path, options = with_companions(path, options)
     form = options.format or recognise(path)
     if path.is_dir() != (form in DIRECTORIES):
-        raise UserError(
-            f"{path}: is a {'directory' if path.is_dir() else 'file'}; the format {form} is a "
-            f"{'directory' if form in DIRECTORIES else 'file'}"
-        )
+        kinds = ("directory", "file") if path.is_dir() else ("file", "directory")
+        raise UserError(f"{path}: is a {kinds[0]}; the format {form} is a {kinds[1]}")
     source = FORMATS[form](path, options)
     if not source.n:
         raise UserError(f"{path}: a graph without nodes; expected at least one")
@@ -84,25 +82,18 @@ def recognise(path: Path) -> str:
         return "npz"
     if name.removesuffix(".gz").endswith(edge_list.SUFFIXES):
         return "edges"
-    raise UserError(
-        f"{path}: unknown format; expected .mtx, .mtx.gz, .npz, {', '.join(edge_list.SUFFIXES)} (.gz), or --format "
-        f"with one of {', '.join(FORMATS)}"
-    )
+    known = f".mtx, .mtx.gz, .npz, {', '.join(edge_list.SUFFIXES)} (.gz)"
+    raise UserError(f"{path}: unknown format; expected {known}, or format=NAME, one of {', '.join(FORMATS)}")
 
 
 def with_companions(path: Path, options: ImportOptions) -> tuple[Path, ImportOptions]:
     """For a directory with one NAME_edges.csv, NAME_target.csv and NAME.json: the first, and the others as
-    companions.
-    """
+    companions."""
     if not path.is_dir() or options.format not in (None, "edges"):
         return path, options
     found = [sorted(path.glob(pattern)) for pattern in ("*_edges.csv", "*_target.csv", "*.json")]
     if [len(files) for files in found] != [1, 1, 1]:
         return path, options
-    edges, labels, features = (files[0] for files in found)
-    return edges, dataclasses.replace(
-        options,
-        format="edges",
-        labels=options.labels or str(labels),
-        features=options.features or str(features),
-    )
+    edges, labels, features = (str(files[0]) for files in found)
+    labels, features = options.labels or labels, options.features or features
+    return Path(edges), dataclasses.replace(options, format="edges", labels=labels, features=features)

@@ -1,6 +1,5 @@
 """Arrays in .npy and .npz files, read by rows or streamed instead of loaded; object arrays are never
-unpickled.
-"""
+unpickled."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ from typing import IO
 import numpy as np
 
 from distgnn.errors import UserError
+from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.text import reading
 
-CHUNK = 1 << 20
 COPY_BYTES = 1 << 24
 
 
@@ -45,14 +44,10 @@ class Header:
 
 
 def read_header(file: IO[bytes], length: int, name: str, kinds: str = "biuf") -> Header:
-    """The header of the .npy that starts here and has `length` bytes in all; its dtype must be of one of the
-    kinds.
-    """
+    """The header of the .npy that starts here and has `length` bytes; its dtype is of one of the kinds."""
     try:
-        version = np.lib.format.read_magic(file)
-        read = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
+        old = np.lib.format.read_magic(file) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(file)
         header = Header(shape, dtype, fortran and len(shape) > 1, file.tell())
     except (OSError, zlib.error, zipfile.BadZipFile):
@@ -61,15 +56,13 @@ def read_header(file: IO[bytes], length: int, name: str, kinds: str = "biuf") ->
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{name}: not a complete NumPy array file ({what})") from None
     if dtype.hasobject:
-        raise UserError(
-            f"{name}: holds Python objects, which are pickles and never loaded; save it as numbers"
-        )
+        what = "Python objects, which are pickles and never loaded"
+        raise UserError(f"{name}: holds {what}; save it as numbers")
     if dtype.kind not in kinds:
         raise UserError(f"{name}: holds {dtype}, expected {'numbers' if kinds == 'biuf' else 'a string'}")
     if length < header.end or min(shape, default=0) < 0:
-        raise UserError(
-            f"{name}: truncated: shape {shape} of {dtype} needs {header.end} bytes, the file has {length}"
-        )
+        needs = f"shape {shape} of {dtype} needs {header.end} bytes, the file has {length}"
+        raise UserError(f"{name}: truncated: {needs}")
     return header
 
 
@@ -82,8 +75,8 @@ class StoredArray:
     """
 
     def __init__(self, path: str | os.PathLike[str], header: Header, start: int = 0):
-        self.path, self.shape, self.dtype = path, header.shape, header.dtype
-        self._start, self._fortran = start + header.offset, header.fortran
+        self.path, self.shape, self.dtype, self.fortran = path, header.shape, header.dtype, header.fortran
+        self._start = start + header.offset
         self._file = os.open(path, os.O_RDONLY)  # stays good when the file loses its name
         weakref.finalize(self, os.close, self._file)
         if os.fstat(self._file).st_size < start + header.end:
@@ -98,23 +91,26 @@ class StoredArray:
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         """A new array of these rows (elements of a vector), in this order; IndexError for an id outside."""
-        values = np.empty((len(ids), *self.shape[1:]), self.dtype)
         if len(ids) and (ids.min() < 0 or ids.max() >= len(self)):
             raise IndexError(f"{self.path}: row outside 0..{len(self) - 1}")
-        if not values.size:
-            return values
-        if self._fortran:
+        if self.fortran and len(ids):
             return self._view()[ids]
-        size = values.nbytes // len(ids)
-        buffer = values.reshape(-1).view(np.uint8).data
         ends = np.append(np.flatnonzero(np.diff(ids) != 1) + 1, len(ids))
         begins = np.append(0, ends[:-1])
-        places = self._start + ids[begins] * size
-        with reading(self.path):
-            for begin, end, place in zip(
-                (begins * size).tolist(), (ends * size).tolist(), places.tolist(), strict=True
-            ):
-                self._fill(buffer[begin:end], place)
+        return self._runs(begins.tolist(), ends.tolist(), ids[begins].tolist() if len(ids) else [0])
+
+    def window(self, first: int, last: int) -> np.ndarray:
+        """A new array of rows first..last-1."""
+        return self._view()[first:last].copy() if self.fortran else self._runs([0], [last - first], [first])
+
+    def _runs(self, begins: list[int], ends: list[int], rows: list[int]) -> np.ndarray:
+        """A new array, of which begins[k]..ends[k]-1 are consecutive rows of this one from rows[k] on."""
+        values = np.empty((ends[-1], *self.shape[1:]), self.dtype)
+        if values.size:
+            size, buffer = values.nbytes // len(values), values.reshape(-1).view(np.uint8).data
+            with reading(self.path):
+                for begin, end, row in zip(begins, ends, rows, strict=True):
+                    self._fill(buffer[begin * size : end * size], self._start + row * size)
         return values
 
     def _fill(self, buffer: memoryview, place: int) -> None:
@@ -129,7 +125,7 @@ class StoredArray:
         if 0 in self.shape:
             return np.zeros(self.shape, self.dtype)
         mapped = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
-        return np.ndarray(self.shape, self.dtype, mapped, self._start, order="F" if self._fortran else "C")
+        return np.ndarray(self.shape, self.dtype, mapped, self._start, order="F" if self.fortran else "C")
 
 
 def open_npy(path: str | os.PathLike[str]) -> StoredArray:
@@ -142,7 +138,7 @@ def open_npy(path: str | os.PathLike[str]) -> StoredArray:
 
 @contextlib.contextmanager
 def scratch_file(folder: str | None) -> Iterator[str]:
-    """A temporary file that loses its name at the end of the block; whoever has opened it by then keeps it."""
+    """A temporary file that loses its name when the block ends; whoever has it open by then keeps it."""
     with reading(folder or tempfile.gettempdir()):
         handle, name = tempfile.mkstemp(prefix="distgnn-", suffix=".scratch", dir=folder)
     os.close(handle)
@@ -153,9 +149,7 @@ def scratch_file(folder: str | None) -> Iterator[str]:
 
 
 class Npz:
-    """A .npz archive, member by member: `read` small ones, `stream` long ones, `stored` for rows in any
-    order.
-    """
+    """A .npz archive: `read` small members, `stream` long ones, `stored` for rows in any order."""
 
     def __init__(self, path: str | os.PathLike[str], scratch: str | None = None):
         self.path, self.scratch = path, scratch
@@ -170,16 +164,16 @@ class Npz:
     def names(self) -> list[str]:
         return list(self._members)
 
+    def where(self, name: str) -> str:
+        """What errors call a member."""
+        return f"{self.path}, array {name!r}"
+
     @contextlib.contextmanager
     def _open(self, name: str) -> Iterator[IO[bytes]]:
         """The member as a file, its damage reported as a UserError."""
         if name not in self._members:
             raise UserError(f"{self.path}: has no array {name!r}; it has {', '.join(self._members)}")
-        with (
-            reading(self.path),
-            _unzipping(f"{self.path}, array {name!r}"),
-            zipfile.ZipFile(self.path) as archive,
-        ):
+        with reading(self.path), _unzipping(self.where(name)), zipfile.ZipFile(self.path) as archive:
             with archive.open(self._members[name]) as file:
                 yield file
 
@@ -187,39 +181,38 @@ class Npz:
         if name not in self._headers:
             with self._open(name) as file:
                 length = self._members[name].file_size
-                self._headers[name] = read_header(file, length, f"{self.path}, array {name!r}", kinds)
+                self._headers[name] = read_header(file, length, self.where(name), kinds)
         return self._headers[name]
 
     def read(self, name: str) -> np.ndarray:
         """The whole member."""
         header = self.header(name)
-        parts = list(self.stream(name, 0, header.size))
-        flat = np.concatenate(parts) if parts else np.zeros(0, header.dtype)
+        flat = np.concatenate([np.zeros(0, header.dtype), *self.stream(name, 0, header.size)])
         return flat.reshape(header.shape, order="F" if header.fortran else "C")
+
+    def integers(self, name: str) -> np.ndarray:
+        """The whole member as int64; UserError where it holds anything but integers."""
+        return integers(self.read(name), self.where(name))
 
     def text(self, name: str) -> str:
         """A member that holds one string, such as the `format` of a SciPy matrix."""
         header = self.header(name, "US")
         if header.size != 1:
-            raise UserError(f"{self.path}, array {name!r}: {header.size} strings, expected one")
+            raise UserError(f"{self.where(name)}: {header.size} strings, expected one")
         (array,) = self.stream(name, 0, 1)
         value = array.item()
         return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
-    def stream(self, name: str, start: int, count: int, chunk: int = CHUNK) -> Iterator[np.ndarray]:
-        """Yield elements start..start+count of the member, in the order of the file, at most `chunk` at a
-        time.
-        """
-        header = self.header(name)
+    def stream(self, name: str, start: int, count: int) -> Iterator[np.ndarray]:
+        """Yield elements start..start+count of the member, in file order, LIMITS.entries at a time."""
+        header, most = self.header(name), LIMITS.entries
         size = header.dtype.itemsize
         with self._open(name) as file:
             skip = header.offset + start * size
             while skip:
                 skip -= len(_exactly(file, min(skip, COPY_BYTES)))
-            while count:
-                data = _exactly(file, min(chunk, count) * size)
-                yield np.frombuffer(data, header.dtype)
-                count -= len(data) // size
+            for left in range(count, 0, -most):
+                yield np.frombuffer(_exactly(file, min(most, left) * size), header.dtype)
             if start + count == header.size:
                 file.read(1)  # the end of the member is where its checksum is compared
 
@@ -234,9 +227,7 @@ class Npz:
             return StoredArray(copy, header)
 
     def _data_offset(self, name: str) -> int:
-        """Where the member's bytes start: behind its local header, whose extra field the directory does not
-        know.
-        """
+        """Where the member's bytes start: behind its local header, whose extra field only it knows."""
         info = self._members[name]
         with reading(self.path), open(self.path, "rb") as file:
             file.seek(info.header_offset)
@@ -252,9 +243,8 @@ def _unzipping(name: object) -> Iterator[None]:
     try:
         yield
     except (NotImplementedError, RuntimeError, struct.error) as error:
-        raise UserError(
-            f"{name}: cannot be unpacked ({error}); expected a plain or compressed .npz"
-        ) from None
+        what = f"cannot be unpacked ({error}); expected a plain or compressed .npz"
+        raise UserError(f"{name}: {what}") from None
 
 
 def _exactly(file: IO[bytes], count: int) -> bytes:

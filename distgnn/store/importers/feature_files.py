@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 
 from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Header, Npz, StoredArray, open_npy, scratch_file
-from distgnn.store.importers.imported import HIGHEST_ID, sparse_ids
-from distgnn.store.importers.tables import DenseRows, Features, SparseRows, npz_rows
-from distgnn.store.importers.text import ID_NAMES, Heading, Table, open_binary, reading
+from distgnn.store.importers.compressed import StoredMatrix
+from distgnn.store.importers.imported import HIGHEST_ID, Imported, check_dense
+from distgnn.store.importers.tables import DenseRows, Features, SparseRows
+from distgnn.store.importers.text import ID_NAMES, Heading, Table, read_json, reading
 from distgnn.store.source import ImportOptions
+
+
+def attach_features(source: Imported, options: ImportOptions, grow: bool) -> None:
+    """Give the source the features that the options name, if any.
+
+    Where nothing declares the number of nodes (`grow`), it becomes what the edges (source.n so far) and the
+    features say.
+    """
+    if not options.features:
+        return
+    table = read_features(Path(options.features), options)
+    if grow:
+        source.n = max(source.n, table.nodes)
+    if table.complete and table.nodes != source.n:
+        found = f"{table.nodes} rows of features for a graph of {source.n} nodes ({source.path})"
+        raise UserError(f"{options.features}: {found}; expected as many rows as nodes")
+    if table.nodes > source.n:
+        there = f"the graph in {source.path} has nodes 0..{source.n - 1}"
+        raise UserError(f"{options.features}: has node {table.nodes - 1}; {there}")
+    source.set_features(table)
 
 
 def read_features(path: Path, options: ImportOptions) -> Features:
@@ -36,7 +57,7 @@ def archived_features(path: Path, scratch: str | None) -> Features:
     if "format" in archive:
         kind = archive.text("format")
         if kind == "csr":
-            return npz_rows(archive, "")
+            return StoredMatrix(archive, kind).rows()
         with reading(path):
             try:
                 matrix = scipy.sparse.load_npz(path).tocsr()
@@ -44,21 +65,29 @@ def archived_features(path: Path, scratch: str | None) -> Features:
                 raise UserError(f"{path}: not a sparse matrix that can be read ({error})") from None
         return SparseRows(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1], path)
     if len(archive.names) != 1:
-        raise UserError(
-            f"{path}: holds {', '.join(archive.names) or 'nothing'}; expected one array of features, "
-            "or a matrix saved by SciPy"
-        )
+        expected = "one array of features, or a matrix saved by SciPy"
+        raise UserError(f"{path}: holds {', '.join(archive.names) or 'nothing'}; expected {expected}")
     return DenseRows(archive.stored(archive.names[0]), path)
 
 
 def json_features(path: Path) -> SparseRows:
     """`{"node": [ids of the features it has]}`: ones at these ids, kept as sparse rows in memory."""
-    with reading(path), open_binary(path) as file:
-        text = file.read().decode("utf-8")
-    try:
-        table = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error})") from None
+    table = read_json(path)
+    _check_json(table, path)
+    nodes = np.fromiter(map(int, table), np.int64, len(table))
+    if len(np.unique(nodes)) != len(nodes):
+        raise UserError(f"{path}: a node is listed twice, once with leading zeros")
+    counts = np.fromiter(map(len, table.values()), np.int64, len(table))
+    columns = np.fromiter((k for active in table.values() for k in active), np.int32, int(counts.sum()))
+    n, width = int(nodes.max(initial=-1)) + 1, int(columns.max(initial=-1)) + 1
+    check_dense(n - 1, len(nodes), path)
+    order = np.argsort(np.repeat(nodes, counts), kind="stable")
+    indptr = np.zeros(n + 1, np.int64)
+    indptr[nodes + 1] = counts
+    return SparseRows(np.cumsum(indptr), columns[order], None, width, path, complete=False)
+
+
+def _check_json(table: Any, path: Path) -> None:
     expected = "expected {node: [active feature ids]} with ids from 0"
     if not isinstance(table, dict):
         raise UserError(f"{path}: holds a {type(table).__name__}; {expected}")
@@ -67,35 +96,16 @@ def json_features(path: Path) -> SparseRows:
             raise UserError(f"{path}: node {node!r} is no node id; {expected}")
         if not isinstance(active, list) or not all(type(k) is int and 0 <= k < 1 << 31 for k in active):
             raise UserError(f"{path}: node {node} has features {str(active)[:60]}; {expected}")
-    nodes = np.fromiter(map(int, table), np.int64, len(table))
-    if len(np.unique(nodes)) != len(nodes):
-        raise UserError(f"{path}: a node is listed twice, once with leading zeros")
-    counts = np.fromiter(map(len, table.values()), np.int64, len(table))
-    columns = np.fromiter((k for active in table.values() for k in active), np.int32, int(counts.sum()))
-    n, width = int(nodes.max(initial=-1)) + 1, int(columns.max(initial=-1)) + 1
-    if sparse_ids(n, len(nodes)):
-        raise UserError(
-            f"{path}: node {n - 1} among {len(nodes)}; node ids must count from 0 without large gaps"
-        )
-    order = np.argsort(np.repeat(nodes, counts), kind="stable")
-    indptr = np.zeros(n + 1, np.int64)
-    indptr[nodes + 1] = counts
-    return SparseRows(np.cumsum(indptr), columns[order], None, width, path, complete=False)
 
 
 def csv_features(path: Path, options: ImportOptions) -> DenseRows:
     """A CSV of numbers: line i is node i, unless the header names an id column (or `id_column` does)."""
     heading = Heading.of(path)
-    names = [name.lower() for name in heading.columns]
-    column = None
-    if heading.named:
-        wanted = options.id_column if options.id_column in heading.columns else None
-        column = (
-            heading.columns.index(wanted)
-            if wanted
-            else next((names.index(k) for k in ID_NAMES if k in names), None)
-        )
-    return dense_csv(path, options.scratch, heading, column)
+    names = heading.columns if heading.named else []
+    if options.id_column in names:
+        return dense_csv(path, options.scratch, heading, names.index(options.id_column))
+    places = (heading.position(name) for name in ID_NAMES)
+    return dense_csv(path, options.scratch, heading, next((k for k in places if k is not None), None))
 
 
 def dense_csv(
@@ -105,17 +115,12 @@ def dense_csv(
     heading = heading or Heading.of(path)
     columns = len(heading.columns)
     values = columns - (ids is not None)
+    expected = f"{values} finite numbers" + (" and a node id" if ids is not None else "")
     table = Table(
-        path,
-        np.dtype(np.float64),
-        f"{values} finite numbers" + (" and a node id" if ids is not None else ""),
-        heading.delimiter,
-        skip=heading.skip,
-        width=columns,
+        path, np.dtype(np.float64), expected, heading.delimiter, skip=heading.skip, width=columns,
         check=lambda rows: _bad_values(rows, ids),
-    )
-    nodes = [np.zeros(0, np.int64)]
-    count = 0
+    )  # fmt: skip
+    nodes, count = [np.zeros(0, np.int64)], 0
     with scratch_file(scratch) as copy:
         with open(copy, "wb") as out:
             for rows in table:
@@ -140,10 +145,7 @@ def _bad_values(rows: np.ndarray, ids: int | None) -> str | None:
 def _invert(ids: np.ndarray, path: object) -> np.ndarray:
     """places[id] = row, -1 for ids without one."""
     highest = int(ids.max(initial=-1))
-    if sparse_ids(highest, len(ids)):
-        raise UserError(
-            f"{path}: node {highest} among {len(ids)}; node ids must count from 0 without large gaps"
-        )
+    check_dense(highest, len(ids), path)
     places = np.full(highest + 1, -1, np.int64)
     places[ids] = np.arange(len(ids))
     if np.count_nonzero(places >= 0) != len(ids):

@@ -10,8 +10,10 @@ import numpy as np
 from distgnn.errors import UserError
 from distgnn.layout import partition
 from distgnn.rng import splitmix64
+from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.tables import Features
-from distgnn.store.source import EDGE_CHUNK, Edges, ImportOptions, Source
+from distgnn.store.importers.text import Table
+from distgnn.store.source import Edges, ImportOptions, Source
 
 HIGHEST_ID = 1 << 40
 HIGHEST_CLASS = 1 << 20
@@ -22,8 +24,7 @@ Window = Callable[[int, int], Iterator[Edges]]
 @dataclass
 class Scan:
     """What one pass over a stream found; `symmetric`: every edge is listed as often as its reverse, weights
-    alike.
-    """
+    alike."""
 
     count: int = 0
     loops: int = 0
@@ -32,35 +33,28 @@ class Scan:
 
 
 def scan(stream: Stream, weights: bool) -> Scan:
-    """Read the stream once, in the memory of one piece.
+    """Read the stream once.
 
     Symmetry is decided by comparing sums of 64-bit hashes of the edges and of their reverses: equal sums of
     unequal edge lists are as likely as a 64-bit collision.
     """
-    found = Scan()
-    difference = np.zeros(1, np.uint64)
+    found, triple, difference = Scan(), np.uint64(3), np.zeros(1, np.uint64)
     for src, dst, weight in stream():
         found.count += len(src)
         found.loops += int(np.count_nonzero(src == dst))
         if len(src):
             found.highest = max(found.highest, int(src.max()), int(dst.max()))
         s, t = splitmix64(src.view(np.uint64)), splitmix64(dst.view(np.uint64))
-        salt = (
-            weight.astype(np.float64).view(np.uint64)
-            if weights and weight is not None
-            else np.zeros(1, np.uint64)
-        )
-        triple = np.uint64(3)
-        difference += (splitmix64(s + triple * t + salt) - splitmix64(t + triple * s + salt)).sum(
-            dtype=np.uint64
-        )
+        salt = np.zeros(1) if weight is None or not weights else weight.astype(np.float64)
+        salt = salt.view(np.uint64)
+        changes = splitmix64(s + triple * t + salt) - splitmix64(t + triple * s + salt)
+        difference += changes.sum(dtype=np.uint64)
     found.symmetric = not difference[0]
     return found
 
 
 class Imported(Source):
-    """A source over `stream()`, which yields (src, dst, weight or None) pieces of any size, ids not yet
-    checked.
+    """A source over `stream()`, which yields any number of edges at a time, ids not yet checked.
 
     `half` is set where both directions of every edge are listed: only the one with src <= dst is passed on,
     so that nobody counts an edge twice, and the source is undirected. `window(lo, hi)` yields edges lo..hi of
@@ -68,23 +62,14 @@ class Imported(Source):
     """
 
     window: Window | None = None
+    table: Features | None = None
+    half = False
 
-    def __init__(
-        self,
-        name: str,
-        path: object,
-        n: int,
-        stream: Stream,
-        options: ImportOptions,
-        table: Features | None = None,
-    ):
+    def __init__(self, name: str, path: object, n: int, stream: Stream, options: ImportOptions):
         self.name, self.path, self.n, self.stream, self.options = name, path, n, stream, options
-        self.half = False
-        self.set_features(table)
 
     def set_features(self, table: Features | None) -> None:
-        self.table = table
-        self.width = table.width if table else 0
+        self.table, self.width = table, table.width if table else 0
 
     def settle_direction(self, directed: bool, found: Scan | None = None) -> None:
         """Decide `directed`: what the user said, else undirected where both directions are listed, else
@@ -103,9 +88,8 @@ class Imported(Source):
     def set_labels(self, labels: np.ndarray, path: object, classes: int | None = None) -> None:
         """Take the integer labels that `path` has (below zero: unlabelled), which must be one per node."""
         if labels.shape != (self.n,):
-            raise UserError(
-                f"{path}: labels have shape {labels.shape}, expected one for each of the {self.n} nodes"
-            )
+            expected = f"expected one for each of the {self.n} nodes"
+            raise UserError(f"{path}: labels have shape {labels.shape}, {expected}")
         highest, limit = int(labels.max(initial=-1)), classes or HIGHEST_CLASS
         if highest >= limit:
             raise UserError(f"{path}: label {highest} lies outside 0..{limit - 1}")
@@ -118,7 +102,7 @@ class Imported(Source):
         self.split = split.astype(np.uint8)
 
     def _kept(self, stream: Stream | None = None) -> Iterator[Edges]:
-        """The stream (or another) with ids and weights checked, weights dropped where they are not asked for."""
+        """The stream (or another) with ids and weights checked, and weights only if they are asked for."""
         for src, dst, weight in (stream or self.stream)():
             check_ids(src, self.n, self.path)
             check_ids(dst, self.n, self.path)
@@ -126,14 +110,12 @@ class Imported(Source):
                 weight = None
             elif weight is not None and not np.isfinite(weight).all():
                 bad = int(np.flatnonzero(~np.isfinite(weight))[0])
-                raise UserError(
-                    f"{self.path}: edge {src[bad]} -> {dst[bad]} has weight {weight[bad]}; "
-                    "expected a finite number"
-                )
+                found = f"edge {src[bad]} -> {dst[bad]} has weight {weight[bad]}"
+                raise UserError(f"{self.path}: {found}; expected a finite number")
             yield src, dst, weight
 
     def edges(self) -> Iterator[Edges]:
-        yield from self._pieces(self._kept())
+        yield from self._chunks(self._kept())
 
     def edge_share(self, part: int, parts: int) -> Iterator[tuple[int, Edges]]:
         if self.window is None or self.half or self.edge_count is None:
@@ -141,22 +123,21 @@ class Imported(Source):
             return
         first, last = partition(self.edge_count, parts)[part : part + 2].tolist()
         before, window = first, self.window
-        for edges in self._pieces(self._kept(lambda: window(first, last))):
+        for edges in self._chunks(self._kept(lambda: window(first, last))):
             yield before, edges
             before += len(edges[0])
 
-    def _pieces(self, kept: Iterator[Edges]) -> Iterator[Edges]:
+    def _chunks(self, kept: Iterator[Edges]) -> Iterator[Edges]:
+        """One direction of each edge where both are listed, at most LIMITS.entries at a time."""
         for src, dst, weight in kept:
+            if weight is not None:
+                weight = weight.astype(np.float64, copy=False)
             if self.half:
                 keep = src <= dst
                 src, dst, weight = src[keep], dst[keep], None if weight is None else weight[keep]
-            for lo in range(0, len(src), EDGE_CHUNK):
-                piece = slice(lo, lo + EDGE_CHUNK)
-                yield (
-                    src[piece],
-                    dst[piece],
-                    None if weight is None else weight[piece].astype(np.float64, copy=False),
-                )
+            for lo in range(0, len(src), LIMITS.entries):
+                some = slice(lo, lo + LIMITS.entries)
+                yield src[some], dst[some], None if weight is None else weight[some]
 
     def features(self, ids: np.ndarray) -> np.ndarray:
         if self.table is None:
@@ -164,15 +145,31 @@ class Imported(Source):
         return self.table.rows(np.asarray(ids, np.int64))
 
 
-def sparse_limit(count: int) -> int:
-    """An id from here on, among so many things, shows that ids are no numbering of nodes: arrays of n would
-    be waste.
+def table_edges(table: Table, promised: tuple[int, str] | None = None) -> Iterator[Edges]:
+    """Edges from the first column of a table to the second, with the third as weight.
+
+    `promised`: how many there must be, and what says so; UserError for another number.
     """
+    src, dst, *weight = table.dtype.names or ()
+    count = 0
+    for rows in table:
+        count += len(rows)
+        yield rows[src], rows[dst], rows[weight[0]] if weight else None
+    if promised and count != promised[0]:
+        says = f"{promised[1]} promises {promised[0]}"
+        raise UserError(f"{table.path}: {count} edges, but {says}; is the file truncated?")
+
+
+def sparse_limit(count: int) -> int:
+    """An id from here on, among so many things, is no numbering of nodes: arrays of n would be waste."""
     return (count << 6) + (1 << 20)
 
 
-def sparse_ids(highest: int, count: int) -> bool:
-    return highest >= sparse_limit(count)
+def check_dense(highest: int, count: int, path: object) -> None:
+    """UserError for a file that gives `count` nodes far too high ids."""
+    if highest >= sparse_limit(count):
+        advice = "node ids must count from 0 without large gaps"
+        raise UserError(f"{path}: node {highest} among {count}; {advice}")
 
 
 def check_ids(ids: np.ndarray, n: int, path: object) -> None:

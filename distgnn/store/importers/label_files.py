@@ -21,28 +21,24 @@ UNLABELLED = ("", "-1", "nan", "NaN", "null", "None")
 
 @dataclass
 class Labels:
-    """Which node has which label, as `path` lists them; `complete`: the nodes are 0..len(ids)-1, each once."""
+    """Which node has which label, as `path` lists it; `complete`: the nodes are 0..len(ids)-1, each once."""
 
     path: Path
     ids: np.ndarray
     values: list[str]
-    lines: np.ndarray
+    lines: list[int]
 
     @property
     def complete(self) -> bool:
         return len(self.ids) > 0 and np.array_equal(np.sort(self.ids), np.arange(len(self.ids)))
 
     def attach(self, source: Imported) -> None:
-        """Number the classes in sorted order (by value if all are integers) and label the nodes of the
-        source.
-        """
+        """Number the classes in sorted order (by value if all are integers) and label the source's nodes."""
         unknown = np.flatnonzero(self.ids >= source.n)
         if len(unknown):
-            first = unknown[0]
-            raise UserError(
-                f"{self.path}, line {self.lines[first]}: a label for node {self.ids[first]}, which is not in the "
-                f"graph; {source.path} has nodes 0..{source.n - 1}"
-            )
+            line, node = self.lines[unknown[0]], self.ids[unknown[0]]
+            found = f"a label for node {node}, which is not in the graph"
+            raise UserError(f"{self.path}, line {line}: {found}; {source.path} has nodes 0..{source.n - 1}")
         names = sorted(set(self.values) - set(UNLABELLED), key=_class_key(self.values))
         if not names:
             raise UserError(f"{self.path}: every label is empty; expected a class for some node")
@@ -59,53 +55,47 @@ def _class_key(values: list[str]) -> type:
     return int if all(name.isdecimal() and name == str(int(name)) for name in named) else str
 
 
+def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
+    """Give the source the labels that the options name, if any; UserError for a node that it has not.
+
+    Where nothing declares the number of nodes (`grow`), a table that lists 0..k-1 once each may add isolated
+    nodes.
+    """
+    if not options.labels:
+        return
+    labels = read_labels(Path(options.labels), options)
+    if grow and labels.complete:
+        source.n = max(source.n, len(labels.ids))
+    labels.attach(source)
+
+
 def read_labels(path: Path, options: ImportOptions) -> Labels:
     """A table with a column of node ids and one of labels, by default `id` (or the first) and `label` (or the
-    last).
-    """
+    last)."""
     heading = Heading.of(path)
-    if len(heading.columns) < 2:
-        raise UserError(f"{path}: {len(heading.columns)} column; expected node ids and labels")
-    names = [name.lower() for name in heading.columns]
-    id_column = _choose(options.id_column, "--id-column", heading, path, names, ID_NAMES, 0)
-    label_column = _choose(
-        options.label_column, "--label-column", heading, path, names, LABEL_NAMES, len(names) - 1
-    )
+    last = len(heading.columns) - 1
+    if last < 1:
+        raise UserError(f"{path}: {last + 1} column; expected node ids and labels")
+    id_column = heading.find("id_column", options.id_column, path, 0, ID_NAMES)
+    label_column = heading.find("label_column", options.label_column, path, last, LABEL_NAMES)
     ids, values, lines = [], [], []
     for line, row in _rows(path, heading):
         text = row[id_column].strip() if len(row) > max(id_column, label_column) else ""
         if not text.isdecimal() or int(text) > HIGHEST_ID:
             shown = (heading.delimiter or " ").join(row)[:80]
-            raise UserError(
-                f"{path}, line {line}: bad line {shown!r}; expected a node id of at least 0 in column {id_column} "
-                f"and a label in column {label_column}"
-            )
+            expected = f"a node id of at least 0 in column {id_column} and a label in column {label_column}"
+            raise UserError(f"{path}, line {line}: bad line {shown!r}; expected {expected}")
         ids.append(int(text))
         values.append(row[label_column].strip())
         lines.append(line)
-    labels = Labels(path, np.array(ids, np.int64), values, np.array(lines, np.int64))
+    labels = Labels(path, np.array(ids, np.int64), values, lines)
     order = np.argsort(labels.ids, kind="stable")
     repeated = np.flatnonzero(np.diff(labels.ids[order]) == 0)
     if len(repeated):
         second = order[repeated[0] + 1]
-        raise UserError(
-            f"{path}, line {lines[second]}: node {ids[second]} has a second label; expected one for each node"
-        )
+        found = f"node {ids[second]} has a second label"
+        raise UserError(f"{path}, line {lines[second]}: {found}; expected one for each node")
     return labels
-
-
-def _choose(
-    wanted: str | None,
-    flag: str,
-    heading: Heading,
-    path: Path,
-    names: list[str],
-    usual: tuple[str, ...],
-    default: int,
-) -> int:
-    if wanted is not None:
-        return heading.find(wanted, flag, path)
-    return next((names.index(name) for name in usual if name in names), default) if heading.named else default
 
 
 def _rows(path: Path, heading: Heading) -> Iterator[tuple[int, list[str]]]:

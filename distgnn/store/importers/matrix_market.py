@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.imported import HIGHEST_ID, Imported
-from distgnn.store.importers.text import Table, open_binary, reading
+from distgnn.store.importers.imported import HIGHEST_ID, Imported, table_edges
+from distgnn.store.importers.text import Table, open_binary, reading, within
 from distgnn.store.source import Edges, ImportOptions
 
-SUPPORTED = "coordinate pattern|real|integer general|symmetric"
+FIELDS, SYMMETRIES = ("pattern", "real", "integer"), ("general", "symmetric")
+SUPPORTED = f"coordinate {'|'.join(FIELDS)} {'|'.join(SYMMETRIES)}"
 
 
 @dataclass
@@ -31,83 +33,51 @@ def read_banner(path: Path) -> Banner:
     """UserError where this is not a square matrix of one of the supported kinds."""
     with reading(path), open_binary(path) as file:
         words = file.readline(1024).decode("latin1").lower().split()
-        if len(words) != 5 or words[0] != "%%matrixmarket" or words[1] != "matrix":
-            raise UserError(
-                f"{path}, line 1: not a Matrix Market file; expected %%MatrixMarket matrix {SUPPORTED}"
-            )
+        if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"]:
+            expected = f"expected %%MatrixMarket matrix {SUPPORTED}"
+            raise UserError(f"{path}, line 1: not a Matrix Market file; {expected}")
         form, field, symmetry = words[2:]
-        if (
-            form != "coordinate"
-            or field not in ("pattern", "real", "integer")
-            or symmetry not in ("general", "symmetric")
-        ):
-            raise UserError(
-                f"{path}, line 1: a matrix of kind {form} {field} {symmetry} is no graph; expected {SUPPORTED}"
-            )
-        number = 1
-        for line in file:
-            number += 1
-            if line.strip() and not line.startswith(b"%"):
-                break
-        else:
-            raise UserError(f"{path}: ends before the size line; expected ROWS COLUMNS ENTRIES")
-    text = line.decode("latin1").strip()
-    sizes = text.split()
+        if form != "coordinate" or field not in FIELDS or symmetry not in SYMMETRIES:
+            kind = f"a matrix of kind {form} {field} {symmetry}"
+            raise UserError(f"{path}, line 1: {kind} is no graph; expected {SUPPORTED}")
+        number, text = _size_line(file, path)
+    sizes, where = text.split(), f"{path}, line {number}"
     if len(sizes) != 3 or not all(size.isdigit() for size in sizes):
-        raise UserError(f"{path}, line {number}: bad size line {text!r}; expected ROWS COLUMNS ENTRIES")
+        raise UserError(f"{where}: bad size line {text!r}; expected ROWS COLUMNS ENTRIES")
     rows, columns, entries = map(int, sizes)
     if rows != columns:
-        raise UserError(
-            f"{path}, line {number}: the matrix is {rows} x {columns}; a graph needs as many rows as columns"
-        )
+        needs = "a graph needs as many rows as columns"
+        raise UserError(f"{where}: the matrix is {rows} x {columns}; {needs}")
     if rows > HIGHEST_ID:
-        raise UserError(f"{path}, line {number}: {rows} rows; expected at most 2**40")
+        raise UserError(f"{where}: {rows} rows; expected at most 2**40")
     return Banner(field == "pattern", symmetry == "symmetric", rows, entries, number)
 
 
+def _size_line(file: IO[bytes], path: Path) -> tuple[int, str]:
+    """Number and text of the first line behind the banner that is neither blank nor a comment."""
+    for number, line in enumerate(file, 2):
+        if line.strip() and not line.startswith(b"%"):
+            return number, line.decode("latin1").strip()
+    raise UserError(f"{path}: ends before the size line; expected ROWS COLUMNS ENTRIES")
+
+
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """The matrix as a graph: directed if it is `general`, unless every entry turns out to have its mirror
-    image.
-    """
+    """The matrix as a graph: directed if it is `general`, unless every entry has its mirror image."""
     banner = read_banner(path)
-
-    def outside(rows: np.ndarray) -> str | None:
-        for side in ("row", "column"):
-            if rows[side].min() < 1 or rows[side].max() > banner.n:
-                return f"{side} outside 1..{banner.n}"
-        if not banner.pattern and not np.isfinite(rows["value"]).all():
-            return "value is not finite"
-        return None
-
-    fields = [("row", np.int64), ("column", np.int64)] + ([] if banner.pattern else [("value", np.float64)])
-    table = Table(
-        path,
-        np.dtype(fields),
-        "ROW COLUMN" + ("" if banner.pattern else " VALUE"),
-        comments="%",
-        skip=banner.lines,
-        check=outside,
-    )
+    fields = [("row", np.int64), ("column", np.int64), ("value", np.float64)][: 2 if banner.pattern else 3]
+    expected = " ".join(name.upper() for name, _ in fields)
+    check = within(1, banner.n)
+    table = Table(path, np.dtype(fields), expected, comments="%", skip=banner.lines, check=check)
 
     def stream() -> Iterator[Edges]:
-        count = 0
-        for rows in table:
-            count += len(rows)
-            yield rows["column"] - 1, rows["row"] - 1, None if banner.pattern else rows["value"]
-        if count != banner.entries:
-            raise UserError(
-                f"{path}: {count} entries, but line {banner.lines} promises {banner.entries}; "
-                "is the file truncated?"
-            )
+        for row, column, value in table_edges(table, (banner.entries, f"line {banner.lines}")):
+            yield column - 1, row - 1, value
 
     source = Imported(path.name.removesuffix(".gz").removesuffix(".mtx"), path, banner.n, stream, options)
     source.edge_count = banner.entries
-    if banner.symmetric and not options.directed:
-        source.directed = False
-    elif banner.symmetric:
-        raise UserError(
-            f"{path}: is stored as a symmetric matrix, which lists each edge once; it cannot be read as directed"
-        )
-    else:
+    if banner.symmetric and options.directed:
+        stored = "is stored as a symmetric matrix, which lists each edge once"
+        raise UserError(f"{path}: {stored}; it cannot be read as directed")
+    if not banner.symmetric:
         source.settle_direction(directed=True)
     return source

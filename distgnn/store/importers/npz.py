@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.arrays import Npz, integers
+from distgnn.store.importers.arrays import Npz
 from distgnn.store.importers.compressed import StoredMatrix
 from distgnn.store.importers.imported import Imported
-from distgnn.store.importers.tables import DenseRows, Features, npz_rows
+from distgnn.store.importers.tables import DenseRows, Features
 from distgnn.store.source import Edges, ImportOptions
 
 ADJACENCY_PREFIXES = ("adj_", "adj_matrix.")
@@ -32,42 +32,38 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
             return _attributed(archive, prefix, path, options)
     if "format" in archive:
         return scipy_matrix(archive, path, options)
-    raise UserError(
-        f"{path}: holds {', '.join(archive.names) or 'nothing'}; expected a SciPy matrix "
-        "(format, shape, data, ...) or adj_data, adj_indices, adj_indptr, adj_shape"
-    )
+    expected = "a SciPy matrix (format, shape, data, ...) or adj_data, adj_indices, adj_indptr, adj_shape"
+    raise UserError(f"{path}: holds {', '.join(archive.names) or 'nothing'}; expected {expected}")
 
 
 def scipy_matrix(archive: Npz, path: Path, options: ImportOptions) -> Imported:
-    """The graph of a matrix saved by SciPy: directed unless every entry has its mirror image."""
-    matrix = StoredMatrix(archive, archive.text("format"))
-
-    def stream() -> Iterator[Edges]:
-        for row, column, value in matrix:
-            yield column, row, value.astype(np.float64)
-
-    source = Imported(path.stem, path, matrix.square(), stream, options)
-    source.edge_count = matrix.entries
+    """The graph of a matrix saved by SciPy."""
+    source = _graph(StoredMatrix(archive, archive.text("format")), path, options, transposed=True)
     source.settle_direction(directed=True)
     return source
 
 
-def _attributed(archive: Npz, prefix: str, path: Path, options: ImportOptions) -> Imported:
-    matrix = StoredMatrix(archive, "csr", prefix)
+def _graph(matrix: StoredMatrix, path: Path, options: ImportOptions, transposed: bool) -> Imported:
+    """The graph of a matrix: row i has the edges from i, `transposed` those to i."""
 
     def stream() -> Iterator[Edges]:
         for row, column, value in matrix:
-            yield row, column, value.astype(np.float64)
+            src, dst = (column, row) if transposed else (row, column)
+            yield src, dst, value.astype(np.float64)
 
-    n = matrix.square()
-    table = _attributes(archive)
-    if table and table.nodes != n:
-        raise UserError(f"{path}: attributes of {table.nodes} nodes for an adjacency matrix of {n}")
-    source = Imported(path.stem, path, n, stream, options, table)
-    if "labels" in archive:
-        where = f"{path}, array 'labels'"
-        source.set_labels(integers(archive.read("labels"), where), where)
+    source = Imported(path.stem, path, matrix.square(), stream, options)
     source.edge_count = matrix.entries
+    return source
+
+
+def _attributed(archive: Npz, prefix: str, path: Path, options: ImportOptions) -> Imported:
+    source = _graph(StoredMatrix(archive, "csr", prefix), path, options, transposed=False)
+    table = _attributes(archive)
+    if table and table.nodes != source.n:
+        raise UserError(f"{path}: attributes of {table.nodes} nodes for an adjacency matrix of {source.n}")
+    source.set_features(table)
+    if "labels" in archive:
+        source.set_labels(archive.integers("labels"), archive.where("labels"))
     source.settle_direction(directed=True)
     return source
 
@@ -75,8 +71,8 @@ def _attributed(archive: Npz, prefix: str, path: Path, options: ImportOptions) -
 def _attributes(archive: Npz) -> Features | None:
     for prefix in ATTRIBUTE_PREFIXES:
         if f"{prefix}indptr" in archive:
-            return npz_rows(archive, prefix)
+            return StoredMatrix(archive, "csr", prefix).rows()
     for name in ATTRIBUTE_NAMES:
         if name in archive:
-            return DenseRows(archive.stored(name), f"{archive.path}, array {name!r}")
+            return DenseRows(archive.stored(name), archive.where(name))
     return None

@@ -15,9 +15,9 @@ import numpy as np
 from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Npz, integers, open_npy
 from distgnn.store.importers.feature_files import dense_csv
-from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream, check_ids
+from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream, check_ids, table_edges
 from distgnn.store.importers.tables import DenseRows, Features
-from distgnn.store.importers.text import Table
+from distgnn.store.importers.text import Table, column, within
 from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions
 
 # The graphs for which OGB's own loader adds the reverse of every edge; the directory itself does not say so.
@@ -30,35 +30,28 @@ def is_ogb(path: Path) -> bool:
 
 def _file(folder: Path, stem: str) -> Path:
     """stem.csv.gz, or stem.csv where only that exists."""
-    packed = folder / f"{stem}.csv.gz"
-    plain = folder / f"{stem}.csv"
+    packed, plain = folder / f"{stem}.csv.gz", folder / f"{stem}.csv"
     return plain if plain.exists() and not packed.exists() else packed
 
 
 def _one_count(path: Path) -> int:
     """The only number of a num-*-list file: these directories hold one graph."""
-    counts = _column(path, "one count")
+    counts = column(path, "one count", delimiter=",")
     if len(counts) != 1 or not 0 <= counts[0] <= HIGHEST_ID:
         raise UserError(f"{path}: expected the size of one graph, found {counts[:3].tolist()}")
     return int(counts[0])
 
 
-def _column(path: Path, expected: str) -> np.ndarray:
-    """A file with one integer per line."""
-    parts = [rows["value"] for rows in Table(path, np.dtype([("value", np.int64)]), expected, ",")]
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
-
-
 def open_source(path: Path, options: ImportOptions) -> Imported:
     """The graph; undirected for the data sets to which OGB adds reverse edges, else directed (`directed`
-    overrides).
-    """
+    overrides)."""
     raw = path / "raw"
     n, stream, table, edges = _archived(raw, options) if (raw / "data.npz").exists() else _csv(raw, options)
     if table and table.nodes != n:
         raise UserError(f"{raw}: features of {table.nodes} nodes for a graph of {n}")
     data_set = path.resolve().name  # of ogbn_products/. too
-    source = Imported(data_set, edges, n, stream, options, table)
+    source = Imported(data_set, edges, n, stream, options)
+    source.set_features(table)
     labels, where = _labels(raw)
     if labels is not None:
         source.set_labels(labels, where)
@@ -70,60 +63,29 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
 
 
 def _csv(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features | None, Path]:
-    path = _file(raw, "edge")
-    n = _one_count(_file(raw, "num-node-list"))
-    edges = _one_count(_file(raw, "num-edge-list"))
-
-    def outside(rows: np.ndarray) -> str | None:
-        inside = all(rows[side].min() >= 0 and rows[side].max() < n for side in ("src", "dst"))
-        return None if inside else f"node id outside 0..{n - 1}"
-
-    table = Table(path, np.dtype([("src", np.int64), ("dst", np.int64)]), "SOURCE,TARGET", ",", check=outside)
-
-    def stream() -> Iterator[Edges]:
-        count = 0
-        for rows in table:
-            count += len(rows)
-            yield rows["src"], rows["dst"], None
-        if count != edges:
-            raise UserError(
-                f"{path}: {count} edges, but num-edge-list promises {edges}; is the file truncated?"
-            )
-
+    path, array = _file(raw, "edge"), raw / "node-feat.npy"
+    n, edges = _one_count(_file(raw, "num-node-list")), _one_count(_file(raw, "num-edge-list"))
+    fields = np.dtype([("source", np.int64), ("target", np.int64)])
+    table = Table(path, fields, "SOURCE,TARGET", ",", check=within(0, n - 1))
     features: Features | None = None
-    if (raw / "node-feat.npy").exists():
-        features = DenseRows(open_npy(raw / "node-feat.npy"), raw / "node-feat.npy")
+    if array.exists():
+        features = DenseRows(open_npy(array), array)
     elif _file(raw, "node-feat").exists():
         features = dense_csv(_file(raw, "node-feat"), options.scratch)
-    return n, stream, features, path
+    return n, lambda: table_edges(table, (edges, "num-edge-list")), features, path
 
 
 def _archived(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features | None, Path]:
-    path = raw / "data.npz"
+    path, table = raw / "data.npz", None
     archive = Npz(path, options.scratch)
-    header = archive.header("edge_index")
+    header, where = archive.header("edge_index"), archive.where("edge_index")
     if len(header.shape) != 2 or header.shape[0] != 2:
-        raise UserError(f"{path}, array 'edge_index': shape {header.shape}, expected (2, edges)")
+        raise UserError(f"{where}: shape {header.shape}, expected (2, edges)")
     edges = header.shape[1]
-    table = (
-        DenseRows(archive.stored("node_feat"), f"{path}, array 'node_feat'")
-        if "node_feat" in archive
-        else None
-    )
-    if "num_nodes_list" in archive:
-        counts = integers(archive.read("num_nodes_list"), f"{path}, array 'num_nodes_list'").ravel()
-        if len(counts) != 1:
-            raise UserError(f"{path}, array 'num_nodes_list': {len(counts)} graphs, expected one")
-        n = int(counts[0])
-    elif table:
-        n = table.nodes
-    else:
-        raise UserError(
-            f"{path}: has neither 'num_nodes_list' nor 'node_feat', so the number of nodes is unknown"
-        )
+    if "node_feat" in archive:
+        table = DenseRows(archive.stored("node_feat"), archive.where("node_feat"))
 
     def stream() -> Iterator[Edges]:
-        where = f"{path}, array 'edge_index'"
         if header.fortran:  # column after column, so the ends of an edge lie side by side
             for ends in archive.stream("edge_index", 0, 2 * edges):
                 yield integers(ends[0::2], where), integers(ends[1::2], where), None
@@ -132,7 +94,19 @@ def _archived(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features 
         for src, dst in zip(*sides, strict=True):
             yield integers(src, where), integers(dst, where), None
 
-    return n, stream, table, path
+    return _archived_nodes(archive, table), stream, table, path
+
+
+def _archived_nodes(archive: Npz, table: DenseRows | None) -> int:
+    if "num_nodes_list" in archive:
+        counts = archive.integers("num_nodes_list").ravel()
+        if len(counts) != 1:
+            raise UserError(f"{archive.where('num_nodes_list')}: {len(counts)} graphs, expected one")
+        return int(counts[0])
+    if table is None:
+        neither = "has neither 'num_nodes_list' nor 'node_feat'"
+        raise UserError(f"{archive.path}: {neither}, so the number of nodes is unknown")
+    return table.nodes
 
 
 def _labels(raw: Path) -> tuple[np.ndarray | None, Path]:
@@ -146,17 +120,14 @@ def _labels(raw: Path) -> tuple[np.ndarray | None, Path]:
     path = _file(raw, "node-label")
     if not path.exists():
         return None, path
-    table = Table(path, np.dtype([("label", np.float64)]), "one class per node", ",")
-    parts = [rows["label"] for rows in table]
-    return _classes(np.concatenate(parts) if parts else np.zeros(0), path), path
+    return _classes(column(path, "one class per node", np.float64, delimiter=","), path), path
 
 
 def _classes(values: np.ndarray, path: Path) -> np.ndarray:
     values = np.where(np.isnan(values), -1, values)
-    if not np.isfinite(values).all() or (values != np.rint(values)).any():
-        raise UserError(
-            f"{path}: labels must be whole numbers, found {values[values != np.rint(values)][:1]}"
-        )
+    bad = values[~np.isfinite(values) | (values != np.rint(values))]
+    if len(bad):
+        raise UserError(f"{path}: labels must be whole numbers, found {bad[0]}")
     return values.astype(np.int64)
 
 
@@ -166,14 +137,12 @@ def _split(folder: Path, n: int) -> np.ndarray | None:
     if not choices:
         return None
     if len(choices) > 1:
-        raise UserError(
-            f"{folder}: has {len(choices)} splits, {', '.join(c.name for c in choices)}; keep one of them "
-            "or give --split"
-        )
+        found = f"has {len(choices)} splits, {', '.join(c.name for c in choices)}"
+        raise UserError(f"{folder}: {found}; keep one of them or give split=TRAIN/VAL/TEST")
     split = np.zeros(n, np.uint8)
     for part, name in ((TRAIN, "train"), (VALIDATION, "valid"), (TEST, "test")):
         path = _file(choices[0], name)
-        ids = _column(path, "one node id per line")
+        ids = column(path, "one node id per line", delimiter=",")
         check_ids(ids, n, path)
         if split[ids].any():
             raise UserError(f"{path}: node {ids[split[ids] > 0][0]} is in another part of the split already")

@@ -68,28 +68,21 @@ def _scalar(kind: Any, raw: Any) -> Any:
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """`_codecs.encode`, with which Python 3 writes bytes in old protocols, for the one encoding it uses
-    there.
-    """
+    """`_codecs.encode`, with which Python 3 writes bytes in old protocols, for the encoding it uses there."""
     if encoding != "latin1":
         raise ValueError(f"encoding {encoding!r}")
     return text.encode("latin1")
 
 
-# The names under which Python 2 and 3, NumPy 1 and 2 and SciPy before and after 1.8 wrote the same few
-# things.
+# What Python 2 and 3, NumPy 1 and 2 and SciPy before and after 1.8 called the same few things.
 ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): PickledType,
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy.core.multiarray", "scalar"): _scalar,
-    ("numpy._core.multiarray", "scalar"): _scalar,
-    ("scipy.sparse.csr", "csr_matrix"): PickledMatrix,
-    ("scipy.sparse._csr", "csr_matrix"): PickledMatrix,
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _reconstruct for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
+    **{(f"scipy.sparse.{csr}", "csr_matrix"): PickledMatrix for csr in ("csr", "_csr")},
+    **{(module, "list"): list for module in ("__builtin__", "builtins")},
     ("collections", "defaultdict"): collections.defaultdict,
-    ("__builtin__", "list"): list,
-    ("builtins", "list"): list,
     ("_codecs", "encode"): _encode,
 }
 
@@ -105,16 +98,13 @@ class RestrictedUnpickler(pickle.Unpickler):
         try:
             return ALLOWED[module, name]
         except KeyError:
-            raise UserError(
-                f"{self.path}: this pickle asks for {module}.{name}; only NumPy arrays, SciPy CSR matrices "
-                "and dictionaries of lists are loaded"
-            ) from None
+            loaded = "only NumPy arrays, SciPy CSR matrices and dictionaries of lists are loaded"
+            raise UserError(f"{self.path}: this pickle asks for {module}.{name}; {loaded}") from None
 
 
 def load(path: Path) -> Any:
     """What the pickle holds, arrays and matrices still as stand-ins; UserError if it is damaged or asks for
-    more.
-    """
+    more."""
     with reading(path), open(path, "rb") as file:
         try:
             return RestrictedUnpickler(file, path).load()

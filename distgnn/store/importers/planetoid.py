@@ -5,7 +5,6 @@ All but the last are pickles, which `pickles.py` reads without trusting them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +14,57 @@ from distgnn.errors import UserError
 from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.pickles import load, load_array, load_csr
 from distgnn.store.importers.tables import SparseRows
-from distgnn.store.importers.text import Table
-from distgnn.store.source import EDGE_CHUNK, TEST, TRAIN, VALIDATION, Edges, ImportOptions
+from distgnn.store.importers.text import column
+from distgnn.store.source import TEST, TRAIN, VALIDATION, ImportOptions
 
 STANDARD_VALIDATION = 500
+
+
+class Files:
+    """The files of the only data set in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        names = sorted(entry.name[4:-6] for entry in folder.glob("ind.*.graph"))
+        if len(names) != 1:
+            expected = "expected the files ind.NAME.* of one Planetoid data set"
+            raise UserError(f"{folder}: {expected}, found {', '.join(names) or 'none'}")
+        self.folder, self.name = folder, names[0]
+        self.allx, self.tx = (load_csr(self.path(suffix)) for suffix in ("allx", "tx"))
+        hot = "a matrix of one-hot labels"
+        self.ally, self.ty, self.y = (load_array(self.path(name), 2, hot) for name in ("ally", "ty", "y"))
+        self.known = self.allx.shape[0]
+        self.test = self._test_ids()
+        self._check_shapes()
+
+    def path(self, suffix: str) -> Path:
+        return self.folder / f"ind.{self.name}.{suffix}"
+
+    def _test_ids(self) -> np.ndarray:
+        path, known = self.path("test.index"), self.known
+
+        def above(rows: np.ndarray) -> str | None:
+            return f"not above {known - 1}" if rows["value"].min() < known else None
+
+        ids = column(path, "one node id per line", check=above)
+        if len(np.unique(ids)) != len(ids):
+            raise UserError(f"{path}: a test node is listed twice")
+        return ids
+
+    def _check_shapes(self) -> None:
+        for suffix, have, want in (
+            ("ally", self.ally.shape[0], self.known),
+            ("ally", min(self.ally.shape[1], 1), 1),
+            ("tx", self.tx.shape[0], len(self.test)),
+            ("ty", self.ty.shape[0], len(self.test)),
+            ("tx", self.tx.shape[1], self.allx.shape[1]),
+            ("ty", self.ty.shape[1], self.ally.shape[1]),
+        ):
+            if have != want:
+                others = f"the other files of {self.name} make it {want}"
+                raise UserError(f"{self.path(suffix)}: has a side of {have} where {others}")
+        if len(self.y) > self.known:
+            rows = f"ind.{self.name}.allx has only {self.known} rows"
+            raise UserError(f"{self.path('y')}: {len(self.y)} training nodes, but {rows}")
 
 
 def load_edges(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -35,29 +81,6 @@ def load_edges(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return src, dst
 
 
-def data_name(folder: Path) -> str:
-    """NAME of the only data set in the folder."""
-    names = sorted(entry.name[4:-6] for entry in folder.glob("ind.*.graph"))
-    if len(names) != 1:
-        have = ", ".join(names) or "none"
-        raise UserError(f"{folder}: expected the files ind.NAME.* of one Planetoid data set, found {have}")
-    return names[0]
-
-
-def _test_ids(path: Path, first: int) -> np.ndarray:
-    table = Table(
-        path,
-        np.dtype([("id", np.int64)]),
-        "one node id per line",
-        check=lambda rows: f"not above {first - 1}" if rows["id"].min() < first else None,
-    )
-    parts = [rows["id"] for rows in table]
-    ids = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-    if len(np.unique(ids)) != len(ids):
-        raise UserError(f"{path}: a test node is listed twice")
-    return ids
-
-
 def open_source(path: Path, options: ImportOptions) -> Imported:
     """The undirected graph, binary features as they are, labels and the standard split of a Planetoid
     directory.
@@ -66,49 +89,20 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     is missing from test.index (CiteSeer has 15) is a node with zero features and no label. Training nodes are
     the first len(y), validation the 500 after them, test those of test.index.
     """
-
-    def part(suffix: str) -> Path:
-        return path / f"ind.{name}.{suffix}"
-
-    name = data_name(path)
-    allx, tx = load_csr(part("allx")), load_csr(part("tx"))
-    ally, ty, y = (
-        load_array(part(suffix), 2, "a matrix of one-hot labels") for suffix in ("ally", "ty", "y")
-    )
-    known = allx.shape[0]
-    test = _test_ids(part("test.index"), known)
-    for suffix, have, want in (
-        ("ally", ally.shape[0], known),
-        ("ally", min(ally.shape[1], 1), 1),
-        ("tx", tx.shape[0], len(test)),
-        ("ty", ty.shape[0], len(test)),
-        ("tx", tx.shape[1], allx.shape[1]),
-        ("ty", ty.shape[1], ally.shape[1]),
-    ):
-        if have != want:
-            raise UserError(
-                f"{part(suffix)}: has a side of {have} where the other files of {name} make it {want}"
-            )
-    if y.shape[0] > known:
-        raise UserError(
-            f"{part('y')}: {y.shape[0]} training nodes, but ind.{name}.allx has only {known} rows"
-        )
-    src, dst = load_edges(part("graph"))
+    files = Files(path)
+    graph, known, test = files.path("graph"), files.known, files.test
+    src, dst = load_edges(graph)
     n = 1 + max(known - 1, int(test.max(initial=-1)), int(src.max(initial=-1)), int(dst.max(initial=-1)))
     if n > 1 << 31:
-        raise UserError(f"{part('graph')}: node id {n - 1} is too large for a Planetoid data set")
-
-    def stream() -> Iterator[Edges]:
-        for lo in range(0, len(src), EDGE_CHUNK):
-            yield src[lo : lo + EDGE_CHUNK], dst[lo : lo + EDGE_CHUNK], None
-
-    source = Imported(name, part("graph"), n, stream, options, _rows(n, allx, tx, test, path))
+        raise UserError(f"{graph}: node id {n - 1} is too large for a Planetoid data set")
+    source = Imported(files.name, graph, n, lambda: iter([(src, dst, None)]), options)
+    source.set_features(_rows(n, files))
     labels = np.full(n, -1, np.int64)
-    labels[:known], labels[test] = _hot(ally), _hot(ty)
-    source.set_labels(labels, path, ally.shape[1])
-    split = np.zeros(n, np.uint8)
-    split[: len(y)] = TRAIN
-    split[len(y) : min(len(y) + STANDARD_VALIDATION, known)] = VALIDATION
+    labels[:known], labels[test] = _hot(files.ally), _hot(files.ty)
+    source.set_labels(labels, path, files.ally.shape[1])
+    split, first = np.zeros(n, np.uint8), len(files.y)
+    split[:first] = TRAIN
+    split[first : min(first + STANDARD_VALIDATION, known)] = VALIDATION
     split[test] = TEST
     source.set_split(split, path)
     source.settle_direction(directed=False)
@@ -119,14 +113,12 @@ def _hot(rows: np.ndarray) -> np.ndarray:
     return np.where(rows.any(axis=1), rows.argmax(axis=1), -1)
 
 
-def _rows(
-    n: int, allx: scipy.sparse.csr_matrix, tx: scipy.sparse.csr_matrix, test: np.ndarray, path: Path
-) -> SparseRows:
+def _rows(n: int, files: Files) -> SparseRows:
     """The rows of both matrices at the nodes they belong to, none for the rest."""
-    order = np.argsort(test, kind="stable")
+    allx, tx, order = files.allx, files.tx, np.argsort(files.test, kind="stable")
     counts = np.zeros(n, np.int64)
-    counts[: allx.shape[0]] = np.diff(allx.indptr)
-    counts[test] = np.diff(tx.indptr)
+    counts[: files.known] = np.diff(allx.indptr)
+    counts[files.test] = np.diff(tx.indptr)
     stacked = scipy.sparse.vstack([allx, tx[order]], format="csr")
     indptr = np.concatenate([[0], np.cumsum(counts)])
-    return SparseRows(indptr, stacked.indices, stacked.data, allx.shape[1], path)
+    return SparseRows(indptr, stacked.indices, stacked.data, allx.shape[1], files.folder)

@@ -1,6 +1,5 @@
 """A directory with the pair `NAME_graph.npz` (a SciPy matrix) and `NAME_data.npz` (feature, label,
-node_types, node_ids).
-"""
+node_types, node_ids)."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.arrays import Npz, integers
+from distgnn.store.importers.arrays import Npz
 from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.npz import scipy_matrix
 from distgnn.store.importers.tables import DenseRows
@@ -18,18 +17,14 @@ from distgnn.store.source import ImportOptions
 
 def find_pair(folder: Path) -> tuple[Path, Path] | None:
     """The only NAME_graph.npz of the folder that has its NAME_data.npz beside it."""
-    pairs = [
-        (graph, graph.with_name(graph.name.removesuffix("_graph.npz") + "_data.npz"))
-        for graph in sorted(folder.glob("*_graph.npz"))
-    ]
+    graphs = sorted(folder.glob("*_graph.npz"))
+    pairs = [(path, path.with_name(path.name.removesuffix("_graph.npz") + "_data.npz")) for path in graphs]
     pairs = [pair for pair in pairs if pair[1].exists()]
     return pairs[0] if len(pairs) == 1 else None
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """Row i of `feature`, `label` and `node_types` (1 train, 2 validation, 3 test) belongs to node
-    node_ids[i].
-    """
+    """Row i of `feature`, `label`, `node_types` (1 train, 2 validation, 3 test) is node node_ids[i]'s."""
     pair = find_pair(path)
     if pair is None:
         raise UserError(f"{path}: expected exactly one pair NAME_graph.npz and NAME_data.npz")
@@ -38,10 +33,9 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     source.name = graph.name.removesuffix("_graph.npz")
     archive = Npz(data, options.scratch)
     places = _places(archive, source.n)
-    where = f"{data}, array 'feature'"
-    table = DenseRows(archive.stored("feature"), where, places)
+    table = DenseRows(archive.stored("feature"), archive.where("feature"), places)
     if len(table.array) != source.n:
-        raise UserError(f"{where}: {len(table.array)} rows for {source.n} nodes")
+        raise UserError(f"{table.path}: {len(table.array)} rows for {source.n} nodes")
     source.set_features(table)
     source.set_labels(_node_array(archive, "label", source.n)[places], data)
     if "node_types" in archive:
@@ -50,9 +44,9 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
 
 
 def _node_array(archive: Npz, name: str, n: int) -> np.ndarray:
-    array = integers(archive.read(name), f"{archive.path}, array {name!r}").ravel()
+    array = archive.integers(name).ravel()
     if len(array) != n:
-        raise UserError(f"{archive.path}, array {name!r}: {len(array)} entries for {n} nodes")
+        raise UserError(f"{archive.where(name)}: {len(array)} entries for {n} nodes")
     return array
 
 
@@ -65,5 +59,5 @@ def _places(archive: Npz, n: int) -> np.ndarray:
     if n and ids.min() >= 0 and ids.max() < n:
         places[ids] = np.arange(n)
     if (places < 0).any():
-        raise UserError(f"{archive.path}, array 'node_ids': expected every node 0..{n - 1} once")
+        raise UserError(f"{archive.where('node_ids')}: expected every node 0..{n - 1} once")
     return places

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.arrays import Npz, StoredArray, integers, rows_of
+from distgnn.store.importers.arrays import StoredArray, integers, rows_of
 
 
 class Features(Protocol):
@@ -23,21 +23,19 @@ class Features(Protocol):
 
 
 def finite(rows: np.ndarray, ids: np.ndarray, path: object) -> np.ndarray:
-    """The rows as float32; UserError names the first node with a NaN or infinity (also one beyond float32)."""
+    """The rows as float32; UserError names the first node with a NaN or infinity, also beyond float32."""
     with np.errstate(over="ignore", invalid="ignore"):
         rows = np.ascontiguousarray(rows, np.float32)
     if not np.isfinite(rows.sum(dtype=np.float64)) and not np.isfinite(rows).all():
         row, column = np.argwhere(~np.isfinite(rows))[0]
-        raise UserError(
-            f"{path}: feature {column} of node {ids[row]} is {rows[row, column]}; expected finite numbers"
-        )
+        found = f"feature {column} of node {ids[row]} is {rows[row, column]}"
+        raise UserError(f"{path}: {found}; expected finite numbers")
     return rows
 
 
 class DenseRows:
     """Rows of an array in a file; `places[id]` is the row of a node (-1: none, all zero), the id itself
-    without it.
-    """
+    without it."""
 
     def __init__(self, array: StoredArray, path: object, places: np.ndarray | None = None):
         if len(array.shape) != 2:
@@ -66,22 +64,16 @@ class SparseRows:
     """
 
     def __init__(
-        self,
-        indptr: np.ndarray,
-        indices: StoredArray | np.ndarray,
-        data: StoredArray | np.ndarray | None,
-        width: int,
-        path: object,
-        complete: bool = True,
-    ):
+        self, indptr: np.ndarray, indices: StoredArray | np.ndarray, data: StoredArray | np.ndarray | None,
+        width: int, path: object, complete: bool = True,
+    ):  # fmt: skip
         self.nodes, self.width, self.path, self.complete = len(indptr) - 1, width, path, complete
         self.indptr, self.indices, self.data = check_pointers(indptr, len(indices), path), indices, data
         if data is not None and len(data) != len(indices):
             raise UserError(f"{path}: {len(data)} values for {len(indices)} column indices, expected as many")
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
-        starts = np.zeros(len(ids), np.int64)
-        counts = np.zeros(len(ids), np.int64)
+        starts, counts = np.zeros((2, len(ids)), np.int64)
         known = ids < self.nodes
         starts[known] = self.indptr[ids[known]]
         counts[known] = self.indptr[ids[known] + 1] - starts[known]
@@ -105,16 +97,3 @@ def check_pointers(indptr: np.ndarray, entries: int, path: object) -> np.ndarray
     if not len(indptr) or indptr[0] != 0 or indptr[-1] != entries or np.any(np.diff(indptr) < 0):
         raise UserError(f"{path}: row pointers do not rise from 0 to {entries}, the number of entries")
     return indptr
-
-
-def npz_rows(archive: Npz, prefix: str) -> SparseRows:
-    """The compressed sparse rows under names with this prefix: indptr in memory, entries in the file."""
-    where = f"{archive.path}, {prefix}*"
-    shape = integers(archive.read(f"{prefix}shape"), where)
-    indptr = archive.read(f"{prefix}indptr")
-    if shape.shape != (2,) or len(indptr) != shape[0] + 1:
-        raise UserError(
-            f"{where}: {len(indptr)} row pointers for shape {tuple(shape)}, expected one more than rows"
-        )
-    indices, data = archive.stored(f"{prefix}indices"), archive.stored(f"{prefix}data")
-    return SparseRows(indptr, indices, data, int(shape[1]), where)

@@ -11,27 +11,30 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import os
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError, UserError
+from distgnn.store.format.limits import LIMITS
 
-BLOCK_BYTES = 1 << 24
-LINE_BYTES = 1 << 26
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 ID_NAMES = ("id", "node", "node_id", "nodeid")  # what a column of node ids is called when nobody says
 
+Check = Callable[[np.ndarray], "str | None"]
+AnyPath = str | os.PathLike[str]
+
 
 @contextmanager
-def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+def reading(path: AnyPath) -> Iterator[None]:
     """Turn what a missing, truncated or damaged file raises into a UserError that names it."""
     try:
         yield
@@ -47,14 +50,24 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def open_binary(path: str | os.PathLike[str]) -> IO[bytes]:
+def open_binary(path: AnyPath) -> IO[bytes]:
     """The file's bytes, decompressed where they start with gzip's magic number, whatever the name says."""
     with open(path, "rb") as file:
         compressed = file.read(2) == b"\x1f\x8b"
     return gzip.open(path, "rb") if compressed else open(path, "rb")  # type: ignore[return-value]
 
 
-def blocks(path: str | os.PathLike[str], skip: int = 0) -> Iterator[tuple[int, bytes]]:
+def read_json(path: AnyPath) -> Any:
+    """What a JSON file, perhaps compressed, holds."""
+    with reading(path), open_binary(path) as file:
+        text = file.read().decode("utf-8")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error})") from None
+
+
+def blocks(path: AnyPath, skip: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yield (number of the first line counted from 1, bytes of whole lines) after the first `skip` lines."""
     with reading(path), open_binary(path) as file:
         for _ in range(skip):
@@ -62,14 +75,13 @@ def blocks(path: str | os.PathLike[str], skip: int = 0) -> Iterator[tuple[int, b
         number, tail = skip + 1, b""
         if not skip and (start := file.read(len(BYTE_ORDER_MARK))) != BYTE_ORDER_MARK:
             tail = start
-        while data := file.read(BLOCK_BYTES):
+        while data := file.read(LIMITS.text_bytes):
             cut = data.rfind(b"\n") + 1
             if not cut:
                 tail += data
-                if len(tail) > LINE_BYTES:
-                    raise UserError(
-                        f"{path}, line {number}: longer than {LINE_BYTES >> 20} MiB; is this a text file?"
-                    )
+                if len(tail) > LIMITS.line_bytes:
+                    most = f"{LIMITS.line_bytes >> 20} MiB"
+                    raise UserError(f"{path}, line {number}: longer than {most}; is this a text file?")
                 continue
             block, tail = tail + data[:cut], data[cut:]
             yield number, block
@@ -78,7 +90,7 @@ def blocks(path: str | os.PathLike[str], skip: int = 0) -> Iterator[tuple[int, b
             yield number, tail
 
 
-def first_line(path: str | os.PathLike[str], comments: str = "#") -> tuple[int, str]:
+def first_line(path: AnyPath, comments: str = "#") -> tuple[int, str]:
     """Number and text of the first line that is neither blank nor a comment; (0, "") where there is none."""
     with reading(path), open_binary(path) as file:
         for number, line in enumerate(file, 1):
@@ -102,9 +114,7 @@ class BadValue(ValueError):
 
 @dataclass
 class Heading:
-    """What the first line of a table says: how its columns are separated, what they are called, where the
-    data starts.
-    """
+    """What the first line of a table says: how columns are separated and called, where the data starts."""
 
     delimiter: str | None
     columns: list[str]
@@ -112,39 +122,47 @@ class Heading:
     skip: int
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str], comments: str = "#") -> Heading:
+    def of(cls, path: AnyPath, comments: str = "#") -> Heading:
         """A first line without any number in it is a header."""
         number, text = first_line(path, comments)
         delimiter = next((mark for mark in (",", "\t", ";") if mark in text), None)
         try:
             fields = next(csv.reader([text], delimiter=delimiter)) if delimiter else text.split()
         except csv.Error as error:
-            raise UserError(
-                f"{path}, line {number}: {error}; expected a row of fields separated by {delimiter!r}"
-            ) from None
+            expected = f"a row of fields separated by {delimiter!r}"
+            raise UserError(f"{path}, line {number}: {error}; expected {expected}") from None
         columns = [field.strip() for field in fields]
         named = number > 0 and not any(is_number(field) for field in columns)
         return cls(delimiter, columns, named, number if named else max(number - 1, 0))
 
-    def find(self, column: str, flag: str, path: str | os.PathLike[str]) -> int:
-        """The position of a column given by name or by number from 0."""
+    def find(
+        self, argument: str, column: str | None, path: AnyPath, default: int, usual: Sequence[str] = ()
+    ) -> int:
+        """The position of the column that an argument gives by name or by number from 0. Without one, of the
+        first column with a `usual` name, else `default`."""
+        if column is None:
+            return next((k for k in map(self.position, usual) if k is not None), default)
         if self.named and column in self.columns:
             return self.columns.index(column)
         if column.isdigit() and int(column) < len(self.columns):
             return int(column)
         have = ", ".join(self.columns) if self.named else f"no header and {len(self.columns)} columns"
-        raise UserError(f"{flag} {column}: no such column in {path}, which has {have}")
+        raise ArgumentError(argument, column, f"no such column in {path}, which has {have}")
+
+    def position(self, name: str) -> int | None:
+        """Of the column with this name, in lower case; None if there is none."""
+        names = [column.lower() for column in self.columns]
+        return names.index(name) if self.named and name in names else None
 
 
 @dataclass
 class Table:
-    """A text table of one dtype: structured (one field a column) or plain (every column, checked for
-    `width`).
+    """A text table of one dtype: structured (one field a column) or plain (`width` columns).
 
     `check(array)` may return what is wrong with the values; `expected` says in words what a line should be.
     """
 
-    path: str | os.PathLike[str]
+    path: AnyPath
     dtype: np.dtype
     expected: str
     delimiter: str | None = None
@@ -152,7 +170,7 @@ class Table:
     comments: str = "#"
     skip: int = 0
     width: int | None = None
-    check: Callable[[np.ndarray], str | None] | None = None
+    check: Check | None = None
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """Yield the rows of each block: structured (rows,) or plain (rows, columns)."""
@@ -172,14 +190,9 @@ class Table:
             warnings.simplefilter("ignore", UserWarning)  # a block without data
             try:
                 rows = np.loadtxt(
-                    io.BytesIO(block),
-                    self.dtype,
-                    comments=self.comments,
-                    delimiter=self.delimiter,
-                    usecols=self.columns,
-                    quotechar='"',
-                    ndmin=1 if self.dtype.names else 2,
-                )
+                    io.BytesIO(block), self.dtype, comments=self.comments, delimiter=self.delimiter,
+                    usecols=self.columns, quotechar='"', ndmin=1 if self.dtype.names else 2,
+                )  # fmt: skip
             except DeprecationWarning as warning:
                 raise ValueError(str(warning)) from None
         if len(rows) and self.width is not None and rows.shape[1] != self.width:
@@ -202,15 +215,11 @@ class Table:
         why = self._wrong(lines[lo])
         text = lines[lo].decode("utf-8", "replace").rstrip("\r\n")
         text = text if len(text) <= 80 else text[:77] + "..."
-        because = f" ({why})" if why else ""
-        return UserError(
-            f"{self.path}, line {number + lo}: bad line {text!r}{because}; expected {self.expected}"
-        )
+        bad = f"bad line {text!r}" + (f" ({why})" if why else "")
+        return UserError(f"{self.path}, line {number + lo}: {bad}; expected {self.expected}")
 
     def _wrong(self, block: bytes) -> str | None:
-        """None where the block is good; else what is wrong with its values, empty where it cannot even be
-        parsed.
-        """
+        """None where the block is good; else what is wrong with its values, empty if it cannot be parsed."""
         try:
             self._parse(block)
         except BadValue as error:
@@ -218,3 +227,27 @@ class Table:
         except ValueError:
             return ""
         return None
+
+
+def column(
+    path: AnyPath, expected: str, dtype: Any = np.int64, *, delimiter: str | None = None,
+    check: Check | None = None,
+) -> np.ndarray:  # fmt: skip
+    """All of a table with one number per line."""
+    table = Table(path, np.dtype([("value", dtype)]), expected, delimiter, check=check)
+    return np.concatenate([np.zeros(0, dtype), *(rows["value"] for rows in table)])
+
+
+def within(low: int, high: int) -> Check:
+    """A check of edges: their ends, the first two fields, lie in low..high, and a third one is finite."""
+
+    def check(rows: np.ndarray) -> str | None:
+        names = rows.dtype.names or ()
+        for end in names[:2]:
+            if rows[end].min() < low or rows[end].max() > high:
+                return f"{end} outside {low}..{high}"
+        return next(
+            (f"{name} is not finite" for name in names[2:] if not np.isfinite(rows[name]).all()), None
+        )
+
+    return check

@@ -1,6 +1,4 @@
-"""Reading and writing HDF5 files the way every file of a store is: explicit chunks, Fletcher-32, no locking,
-no compression.
-"""
+"""HDF5 files the way every file of a store is: explicit chunks, Fletcher-32, no locking, no compression."""
 
 from __future__ import annotations
 
@@ -16,22 +14,20 @@ import numpy as np
 from distgnn import ledger
 from distgnn.errors import UserError
 from distgnn.layout import Range
-from distgnn.store.manifest import denied
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.format.manifest import denied
 
-# Below HDF5's chunk cache of 1 MiB (8 MiB since HDF5 2.0), so that reading a chunk in pieces checks its sum
-# once.
-CHUNK_BYTES = 1 << 19
 CHUNK_COLUMNS = 128
 CACHE_BYTES, METADATA_BYTES = 16 << 20, 1 << 18  # more than HDF5 holds back
 
 
 def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Chunks of at most CHUNK_BYTES of an array of `shape`, at most CHUNK_COLUMNS wide: a rank reads ranges
-    of rows, and of columns where features are cut over a grid axis. Chunks are stored whole, so the last ones
-    are about as full as the others."""
+    """Chunks of at most LIMITS.chunk_bytes, at most CHUNK_COLUMNS wide: a rank reads ranges of rows, and of
+    columns where features are cut over a grid axis. Chunks are stored whole, so the last ones are about as
+    full as the others."""
     width = tuple(_evenly(extent, CHUNK_COLUMNS) for extent in shape[1:])
     row = itemsize * int(np.prod(width, dtype=np.int64))
-    return (_evenly(shape[0], max(1, CHUNK_BYTES // max(row, 1))), *width)
+    return (_evenly(shape[0], max(1, LIMITS.chunk_bytes // max(row, 1))), *width)
 
 
 def _evenly(extent: int, most: int) -> int:
@@ -40,9 +36,7 @@ def _evenly(extent: int, most: int) -> int:
 
 
 def create(group: h5py.Group, name: str, shape: tuple[int, ...], dtype: Any) -> h5py.Dataset:
-    """A dataset of `shape` to be filled; scalars and empty arrays, which HDF5 cannot cut into chunks, are
-    contiguous.
-    """
+    """A dataset to be filled. HDF5 cannot cut scalars and empty arrays into chunks: they are contiguous."""
     if not shape or 0 in shape:
         return group.create_dataset(name, shape, dtype)
     chunks = chunk_shape(shape, np.dtype(dtype).itemsize)
@@ -76,53 +70,29 @@ class Growing:
 
 
 @contextmanager
-def create_file(path: Path, size: int) -> Iterator[h5py.File]:
-    """A new file in the format of HDF5 1.10, the first whose metadata has checksums too, as Fletcher-32 is
-    for the data.
+def writing(path: Path, size: int, mode: str = "w") -> Iterator[h5py.File]:
+    """A file to put `size` bytes into, more or less; with mode "r+" one that is there already.
 
-    `size`: bytes that will be written to it, more or less.
-    """
-    with _writable(path, "w", size) as file:
-        yield file
+    The format is that of HDF5 1.10, the first whose metadata has checksums too, as Fletcher-32 is for data.
 
-
-@contextmanager
-def extend_file(path: Path, size: int) -> Iterator[h5py.File]:
-    """A file made by `create_file`, to put `size` bytes more into."""
-    with _writable(path, "r+", size) as file:
-        yield file
-
-
-@contextmanager
-def _writable(path: Path, mode: str, size: int) -> Iterator[h5py.File]:
-    with _reserve(path, size), h5py.File(path, mode, libver=("v110", "v110"), locking=False) as file:
-        try:
-            yield file
-            file.flush()
-        except BaseException:
-            _reserved(path).unlink(missing_ok=True)
-            raise
-
-
-@contextmanager
-def _reserve(path: Path, size: int) -> Iterator[None]:
-    """Keep room on the disk for as long as a file is being written.
-
-    On a full disk HDF5 cannot write what it still holds when a file is closed, and then the process dies of a
-    segmentation fault some time after. So there must be room for that, which is let go when writing has
+    On a full disk HDF5 cannot write what it still holds when a file is closed, and the process dies of a
+    segmentation fault some time after. So room for that is reserved on the disk, and let go when writing has
     failed, before the file is closed.
     """
+    reserved = path.with_name(path.name + ".reserve")
     try:
         if hasattr(os, "posix_fallocate"):  # macOS has none
-            with open(_reserved(path), "wb") as file:
-                os.posix_fallocate(file.fileno(), 0, min(size, CACHE_BYTES) + METADATA_BYTES)
-        yield
+            with open(reserved, "wb") as room:
+                os.posix_fallocate(room.fileno(), 0, min(size, CACHE_BYTES) + METADATA_BYTES)
+        with h5py.File(path, mode, libver=("v110", "v110"), locking=False) as file:
+            try:
+                yield file
+                file.flush()
+            except BaseException:
+                reserved.unlink(missing_ok=True)
+                raise
     finally:
-        _reserved(path).unlink(missing_ok=True)
-
-
-def _reserved(path: Path) -> Path:
-    return path.with_name(path.name + ".reserve")
+        reserved.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -140,9 +110,8 @@ def reading(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
         raise denied(path) from None
     except (OSError, KeyError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"{path}: truncated or corrupt HDF5 file ({reason}); copy it or make it again"
-        ) from None
+        message = f"truncated or corrupt HDF5 file ({reason}); copy it or make it again"
+        raise UserError(f"{path}: {message}") from None
 
 
 def read(dataset: h5py.Dataset, *ranges: Range) -> np.ndarray:
@@ -162,7 +131,7 @@ def charge(dataset: h5py.Dataset, *ranges: Range) -> None:
     """Charge the ledger what reading these rows (and columns) takes from the disk: all of every chunk they
     touch.
 
-    To be called once for what is read in pieces while the dataset stays open: HDF5 keeps the chunk in which
+    Call it once for what is read in several calls while the dataset stays open: HDF5 keeps the chunk in which
     two of them meet.
     """
     nbytes = dataset.dtype.itemsize

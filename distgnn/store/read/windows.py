@@ -2,8 +2,8 @@
 
 Of a window that is cut out of a grid of shards, every row of shards is one *strip* of :class:`Tile`. The
 pointers of a strip say where each of its entries will stand, so that entries go from the file straight to
-their place in the final block, one shard after another and a piece at a time: shards need not be merged in
-memory first, and a block on a GPU never exists on the host.
+their place in the final block, one shard after another and LIMITS.window_entries at a time: shards need not
+be merged in memory first, and a block on a GPU never exists on the host.
 
 Ranks that want the same window read it together. They take turns at its shards, and what one reads it
 broadcasts to the others, so that each shard is read once.
@@ -12,10 +12,9 @@ broadcasts to the others, so that each shard is read once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -24,31 +23,16 @@ from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.errors import UserError
 from distgnn.layout import Range
-from distgnn.store import hdf5, manifest
-from distgnn.store.adjacency import Ranges, bounded
+from distgnn.store.format import hdf5
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.format.shards import Ranges, bounded
+from distgnn.store.read.node_files import check_shape
+from distgnn.store.team import Team
 
 if TYPE_CHECKING:
     from distgnn.comm.group import Comm
 
-T = TypeVar("T")
-
-ENTRIES = 1 << 16  # in a piece, which then stays in the processor's cache; larger ones are not faster
-
-
-class Alone:
-    """What a :class:`~distgnn.comm.Comm` of one rank does here, without MPI: reading a store needs none."""
-
-    rank, size = 0, 1
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        yield
-
-    def gather_objects(self, thing: T) -> list[T]:
-        return [thing]
-
-    def bcast(self, array: Any, root: int) -> Any:
-        return array
+Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass
@@ -82,25 +66,22 @@ class Tile:
         return self.all_columns and self.rows == (0, self.shape[0])
 
     def count(self) -> np.ndarray:
-        """Entries per row, read once. Where columns are left out, only all column numbers of those rows tell."""
+        """Entries per row, read once. Where columns are left out, all column numbers of the rows are read."""
         if self.counts is None:
             with hdf5.reading(self.path) as file:
                 check_shape(file["indptr"], (self.shape[0] + 1,))
                 check_shape(file["indices"], (self.nnz,))
                 check_shape(file["values"], (self.nnz,))
-                self.pointers = hdf5.read(file["indptr"], (self.rows[0], self.rows[1] + 1))
-                self._check_pointers(self.pointers)
-                self.counts = (
-                    np.diff(self.pointers) if self.all_columns else self._count_inside(file, self.pointers)
-                )
+                pointers = hdf5.read(file["indptr"], (self.rows[0], self.rows[1] + 1))
+                self._check_pointers(pointers)
+                self.counts = np.diff(pointers) if self.all_columns else self._count_inside(file, pointers)
+                self.pointers = pointers
         return self.counts
 
-    def pieces(self, ranges: Ranges, kind: np.dtype) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(column numbers local to the window, as ``kind``, and values) of ranges of the counted rows, one
-        after another.
+    def read(self, ranges: Ranges, kind: np.dtype) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(column numbers local to the window, as ``kind``, and values) of ranges of rows, one after another.
 
-        The datasets stay open in between: HDF5 then keeps the chunk in which one range ends and the next
-            begins.
+        The datasets stay open in between: HDF5 keeps the chunk in which one range ends and the next begins.
         """
         counts, pointers = self.count(), self.pointers
         assert pointers is not None
@@ -109,11 +90,11 @@ class Tile:
             for dataset in datasets:
                 hdf5.charge(dataset, (int(pointers[0]), int(pointers[-1])))
             for lo, hi in ranges:
-                parts = [
-                    self._entries(*datasets, slice(*span), kind) for span in _spans(pointers[lo : hi + 1])
-                ]
+                # bounded: the file may have many more entries of these rows than are wanted
+                spans = [slice(*span) for span in _spans(pointers[lo : hi + 1])]
+                found = [self._entries(*datasets, span, kind) for span in spans]
                 columns, values = (
-                    parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+                    found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
                 )
                 if len(columns) != counts[lo:hi].sum():
                     raise self._damaged("changed while it was read")
@@ -127,7 +108,7 @@ class Tile:
         indices = file["indices"]
         hdf5.charge(indices, (int(pointers[0]), int(pointers[-1])))
         counts = np.empty_like(pointers[1:])
-        for lo, hi in bounded(np.diff(pointers), ENTRIES):
+        for lo, hi in bounded(np.diff(pointers), LIMITS.window_entries):
             columns = self._columns(indices, slice(int(pointers[lo]), int(pointers[hi])))
             before = np.concatenate([[0], np.cumsum(self._inside(columns))])
             counts[lo:hi] = np.diff(before[pointers[lo : hi + 1] - pointers[lo]])
@@ -145,9 +126,8 @@ class Tile:
     def _columns(self, indices: h5py.Dataset, where: slice) -> np.ndarray:
         columns = indices[where]
         if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
-            raise self._damaged(
-                f"column numbers {columns.min()}..{columns.max()} in a shard of {self.shape[1]} columns"
-            )
+            found = f"column numbers {columns.min()}..{columns.max()}"
+            raise self._damaged(f"{found} in a shard of {self.shape[1]} columns")
         return columns
 
     def _inside(self, columns: np.ndarray) -> np.ndarray:
@@ -165,8 +145,9 @@ class Tile:
 
 
 def _spans(pointers: np.ndarray) -> list[Range]:
-    """Where these rows stand in the file, in pieces, for it may have many more entries than are wanted."""
-    return [(int(pointers[lo]), int(pointers[hi])) for lo, hi in bounded(np.diff(pointers), ENTRIES)]
+    """Where these rows stand in the file, about LIMITS.window_entries at a time."""
+    ranges = bounded(np.diff(pointers), LIMITS.window_entries)
+    return [(int(pointers[lo]), int(pointers[hi])) for lo, hi in ranges]
 
 
 @dataclass
@@ -178,13 +159,13 @@ class Strip:
 
 
 def assemble(
-    strips: Sequence[Strip], width: int, dtype: np.dtype, backend: Backend, readers: Comm | Alone
+    strips: Sequence[Strip], width: int, dtype: np.dtype, backend: Backend, readers: Comm | Team
 ) -> CSR:
     """The window that these strips make up, on ``backend``'s device. Collective over ``readers``, who must
     want the same one.
 
     Reads every tile once in all; where columns are left out of one, its column numbers twice. Memory: the
-    block, and on the host beside it the pointers of a strip and a piece of ENTRIES entries per reader.
+    block, and on the host the pointers of a strip and LIMITS.window_entries entries per reader.
 
     Raises:
         UserError: a damaged file; on all of ``readers``.
@@ -214,11 +195,9 @@ class _Job:
 
 
 class _Assembly:
-    """A block that is filled strip by strip. Tile number k of the window is read by rank k modulo the number
-    of readers.
-    """
+    """A block that is filled strip by strip. Rank k modulo the number of readers reads tile k."""
 
-    def __init__(self, block: CSR, backend: Backend, readers: Comm | Alone) -> None:
+    def __init__(self, block: CSR, backend: Backend, readers: Comm | Team) -> None:
         self.block, self.backend, self.readers = block, backend, readers
         self.kind = np.dtype(block.indices.dtype)
         self.tiles = self.rows = self.nnz = 0  # done so far
@@ -235,7 +214,7 @@ class _Assembly:
         self.backend.copy_in((begins + totals).astype(self.kind), pointers)
         jobs = []
         for tile, root, count in zip(strip.tiles, roots, counts, strict=True):
-            jobs.append(_Job(tile, root, begins, count, bounded(count, ENTRIES)))
+            jobs.append(_Job(tile, root, begins, count, bounded(count, LIMITS.window_entries)))
             begins = begins + count
             # every reader has at most one of them
             if len(jobs) == self.readers.size or tile is strip.tiles[-1]:
@@ -255,55 +234,45 @@ class _Assembly:
         return counts
 
     def _fill(self, jobs: list[_Job]) -> None:
-        """Every reader reads its tile, a piece at a time, and all get each other's pieces."""
+        """Every reader reads its tile, range by range, and all get what each other has read."""
         mine = next((job for job in jobs if job.root == self.readers.rank), None)
-        pieces = iter(()) if mine is None else mine.tile.pieces(mine.ranges, self.kind)
-        arrived: list[Any] = []
+        own = iter(()) if mine is None else mine.tile.read(mine.ranges, self.kind)
+        arrived: list[Rows] = []
         for turn in range(max(len(job.ranges) for job in jobs)):
             with self.readers.together():
-                while arrived:
-                    self._place(*arrived.pop())
-                piece = next(pieces, None)
-            arrived = [self._exchange(job, turn, piece) for job in jobs if turn < len(job.ranges)]
+                self._place(arrived)
+                entries = next(own, None)
+            arrived = [self._exchange(job, turn, entries) for job in jobs if turn < len(job.ranges)]
         with self.readers.together():
-            while arrived:
-                self._place(*arrived.pop())
+            self._place(arrived)
         if mine is not None:
             mine.tile.forget()
 
-    def _exchange(self, job: _Job, turn: int, piece: Any) -> tuple[np.ndarray, ...]:
-        """A range of a tile's rows on all readers: where each begins, its entries, their column numbers and
-        values.
-        """
+    def _exchange(self, job: _Job, turn: int, entries: Any) -> Rows:
+        """A range of a tile's rows on all readers: where each begins, its entries, columns and values."""
         rows = slice(*job.ranges[turn])
         counts = job.counts[rows]
         if job.root == self.readers.rank:
-            columns, values = piece[0], piece[1].astype(self.block.dtype, copy=False)
+            columns, values = entries[0], entries[1].astype(self.block.dtype, copy=False)
         else:
             columns, values = (np.empty(int(counts.sum()), kind) for kind in (self.kind, self.block.dtype))
         self.readers.bcast(columns, job.root)
         self.readers.bcast(values, job.root)
         return job.begins[rows], counts, columns, values
 
-    def _place(self, begins: np.ndarray, counts: np.ndarray, columns: np.ndarray, values: np.ndarray) -> None:
-        """Put rows of a tile where they begin in the block."""
-        if not len(columns):
-            return
-        first, last = int(begins[0]), int(begins[-1] + counts[-1])
-        if last - first == len(columns):  # nothing comes in between
-            self.backend.copy_in(columns, self.block.indices[first:last])
-            self.backend.copy_in(values, self.block.data[first:last])
-        else:
-            ends = np.cumsum(counts, dtype=np.int64)
-            where = self.backend.asarray(np.repeat(begins + counts - ends, counts) + np.arange(len(columns)))
-            self.block.indices[where] = self.backend.asarray(columns)
-            self.block.data[where] = self.backend.asarray(values)
-
-
-def check_shape(dataset: h5py.Dataset, expected: tuple[int, ...]) -> h5py.Dataset:
-    """The dataset; UserError if the manifest means another shape."""
-    if dataset.shape != expected:
-        path = dataset.file.filename
-        raise UserError(f"{path}: {dataset.name[1:]} has shape {dataset.shape}, but {manifest.NAME} means {expected}; "
-                        "one of them was changed, copy or prepare the store again")  # fmt: skip
-    return dataset
+    def _place(self, arrived: list[Rows]) -> None:
+        """Put rows of tiles where they begin in the block; empties the list, and with it the memory."""
+        while arrived:
+            begins, counts, columns, values = arrived.pop()
+            if not len(columns):
+                continue
+            first, last = int(begins[0]), int(begins[-1] + counts[-1])
+            if last - first == len(columns):  # nothing comes in between
+                self.backend.copy_in(columns, self.block.indices[first:last])
+                self.backend.copy_in(values, self.block.data[first:last])
+            else:
+                ends = np.cumsum(counts, dtype=np.int64)
+                inside = np.arange(len(columns))
+                where = self.backend.asarray(np.repeat(begins + counts - ends, counts) + inside)
+                self.block.indices[where] = self.backend.asarray(columns)
+                self.block.data[where] = self.backend.asarray(values)

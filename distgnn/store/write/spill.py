@@ -1,4 +1,4 @@
-"""Records sorted into buckets that may be larger, all together, than memory, and that several ranks may fill."""
+"""Records sorted into buckets that may be larger than memory, and that several ranks may fill."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.store.format.limits import LIMITS
 from distgnn.store.team import Team
-
-BUDGET = 64 << 20  # bytes held in memory
 
 
 class Spill:
-    """Buckets of records; what exceeds BUDGET bytes is appended to one file per bucket.
+    """Buckets of records; what exceeds LIMITS.spilled_bytes is appended to one file per bucket.
 
     No file stays open between appends, so any number of buckets works. `folder` is made when it is first
     needed and belongs to this spill; `close` removes it. In a team each rank adds to a folder of its own, on
@@ -24,11 +23,8 @@ class Spill:
 
     def __init__(self, folder: Path, buckets: int, dtype: Any, team: Team | None = None) -> None:
         self.team = team or Team()
-        self.folders = (
-            [folder]
-            if self.team.size == 1
-            else [folder / f"rank-{rank:04d}" for rank in range(self.team.size)]
-        )
+        alone, ranks = self.team.size == 1, range(self.team.size)
+        self.folders = [folder] if alone else [folder / f"rank-{rank:04d}" for rank in ranks]
         self.folder = self.folders[self.team.rank]
         self.dtype = np.dtype(dtype)
         self.lengths = np.zeros(buckets, np.int64)
@@ -48,13 +44,11 @@ class Spill:
             self._held[bucket].append(records[ends[bucket] - sizes[bucket] : ends[bucket]])
         self.lengths += sizes
         self._bytes += records.nbytes
-        if self._bytes > BUDGET:
+        if self._bytes > LIMITS.spilled_bytes:
             self._flush()
 
     def pool(self) -> None:
-        """Make one spill of what all ranks have added: from here on `lengths` and `read` are about all of it.
-        Collective.
-        """
+        """From here on `lengths` and `read` are about what all ranks have added. Collective."""
         if self.team.size > 1:
             with self.team.together():
                 self._flush()
@@ -64,24 +58,22 @@ class Spill:
         """The records of a bucket, rank by rank and in the order they came, in arrays of at most `size`.
 
         Raises:
-            RuntimeError: not all are there, as when a shared file system does not show what another rank
-                wrote.
+            RuntimeError: not all are there: the shared file system does not show what another rank wrote.
         """
         found = 0
         for path in self._paths(bucket):
             if path.exists():
                 with open(path, "rb") as file:
-                    while len(piece := np.fromfile(file, self.dtype, size)):
-                        found += len(piece)
-                        yield piece
+                    while len(records := np.fromfile(file, self.dtype, size)):
+                        found += len(records)
+                        yield records
         for held in self._held[bucket]:
             found += len(held)
             for start in range(0, len(held), size):
                 yield held[start : start + size]
-        if found != self.lengths[bucket]:
-            raise RuntimeError(
-                f"{self.folder}: bucket {bucket} has {found} of {self.lengths[bucket]} records"
-            )
+        expected = self.lengths[bucket]
+        if found != expected:
+            raise RuntimeError(f"{self.folder}: bucket {bucket} has {found} of {expected} records")
 
     def drop(self, bucket: int) -> None:
         """Free what a bucket occupies."""
@@ -99,9 +91,9 @@ class Spill:
         for bucket, held in enumerate(self._held):
             if held:
                 with open(self.folder / _name(bucket), "ab") as file:
-                    for piece in held:
+                    for records in held:
                         # unlike tofile, says what went wrong on a full disk
-                        file.write(piece.view(np.uint8).data)
+                        file.write(records.view(np.uint8).data)
                 self._held[bucket] = []
         self._bytes = 0
 

@@ -10,10 +10,10 @@ Schema version 1, all of it JSON:
     class_names         list or null
     labelled, split     labelled nodes; {"train", "validation", "test"} node counts or null
     directed, weighted, self_loops, normalize, symmetric
-    degrees             {"min", "mean", "max", "isolated"}: neighbours per node (per row), the node itself not counted
-    nodes               {"order", "partition", "files"}: row shards of features, labels, split, in the order named (of its
-                        last version's rows, which is what layer 0 takes as input)
-    orders              name -> {"rows", "cols": partition vectors of the shard grid, "files": 2D list, "nnz": 2D list,
+    degrees             {"min", "mean", "max", "isolated"}: neighbours per node (per row), not itself
+    nodes               {"order", "partition", "files"}: row shards of features, labels, split, in the order
+                        named (of its last version's rows, which is what layer 0 takes as input)
+    orders              name -> {"rows", "cols": partition vectors of shards, "files", "nnz": 2D lists,
                         "permutation": {"partition", "files"} or null for the identity, "symmetric",
                         "partition": null or the partition vector this order was made for}; the first is the
                         default. An order of two matrices has {"versions": [even, odd]}, two of these, where
@@ -40,11 +40,7 @@ VERSION = 1
 def read(
     folder: str | os.PathLike[str], *, format: str = FORMAT, version: int = VERSION, what: str = "store"
 ) -> dict[str, Any]:
-    """The manifest of a directory.
-
-    Raises:
-        UserError: no such directory, no readable manifest of this `format`, or one of another schema version.
-    """
+    """The manifest of a directory; UserError where it has none of this `format` and schema version."""
     root = Path(folder)
     try:
         if not root.exists():
@@ -64,9 +60,8 @@ def read(
         raise UserError(f'{root}: not a distgnn {what}; its {NAME} does not say "format": "{format}"')
     found = content.get("version")
     if found is None:
-        raise UserError(
-            f"{root / NAME}: damaged (it does not say its schema version); copy the {what} or make it again"
-        )
+        missing = "damaged (it does not say its schema version)"
+        raise UserError(f"{root / NAME}: {missing}; copy the {what} or make it again")
     if found != version:
         raise UserError(
             f"{root}: {what} schema version {found}, this distgnn reads version {version}; make it again"

@@ -1,4 +1,4 @@
-"""Arrays with one row per node (features, labels, split, permutations), cut into files by rows."""
+"""Arrays with one row per node (features, labels, split, permutations), written in files of rows."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ import numpy as np
 from distgnn.errors import UserError
 from distgnn.layout import partition
 from distgnn.partition.orders import NodeOrder
-from distgnn.store import hdf5
+from distgnn.store.format import hdf5
+from distgnn.store.format.limits import LIMITS
 from distgnn.store.source import Source
-from distgnn.store.spill import Spill
 from distgnn.store.team import Team
-
-SHARD_BYTES = 64 << 20  # of features; one file's rows are held in memory while they are put in order
-SHARD_ROWS = 1 << 22
-PIECE_BYTES = 8 << 20
+from distgnn.store.write.spill import Spill
 
 
 def row_partition(n: int, width: int) -> np.ndarray:
     """Partition vector of the row files."""
-    return partition(n, max(1, -(-n * width * 4 // SHARD_BYTES), -(-n // SHARD_ROWS)))
+    return partition(n, max(1, -(-n * width * 4 // LIMITS.file_bytes), -(-n // LIMITS.file_rows)))
 
 
 def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder, team: Team) -> list[Path]:
@@ -31,7 +28,7 @@ def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder, team: T
     paths = [folder / f"permutation-{index:04d}.h5" for index in range(len(parts) - 1)]
     for index in team.deal(np.diff(parts)):
         positions = np.arange(parts[index], parts[index + 1])
-        with hdf5.create_file(paths[index], 16 * len(positions)) as file:
+        with hdf5.writing(paths[index], 16 * len(positions)) as file:
             hdf5.store_array(file, "permutation", order.ids(positions))
             hdf5.store_array(file, "inverse", order.positions(positions))
     return paths
@@ -39,45 +36,42 @@ def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder, team: T
 
 def write_nodes(
     folder: Path, scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder, team: Team
-) -> list[Path]:  # fmt: skip
-    """Files with rows of `features`, `labels` and `split` of a source, those it has, in this order.
-    Collective: each rank reads a share of the features and writes a share of the files. Returns the paths of
-        all."""
+) -> list[Path]:
+    """Files with rows of `features`, `labels` and `split` of a source, those it has, in this order. Returns
+    all paths. Collective: each rank reads a share of the features and writes a share of the files."""
     paths = [folder / f"rows-{index:04d}.h5" for index in range(len(parts) - 1)]
     shuffled = source.width and order.permutation is not None
     spilled = _spilled(scratch, parts, source, order, team) if shuffled else None
     with team.together():
-        _write_rows(paths, parts, source, order, team, spilled)
+        for index in team.deal(np.diff(parts)):
+            _write_rows(paths[index], index, parts, source, order, spilled)
     if spilled is not None:
         spilled.close()
     return paths
 
 
 def _write_rows(
-    paths: list[Path], parts: np.ndarray, source: Source, order: NodeOrder, team: Team, spilled: Spill | None
+    path: Path, index: int, parts: np.ndarray, source: Source, order: NodeOrder, spilled: Spill | None
 ) -> None:
-    for index in team.deal(np.diff(parts)):
-        lo, hi = int(parts[index]), int(parts[index + 1])
-        ids = order.ids(np.arange(lo, hi))
-        with hdf5.create_file(paths[index], len(ids) * (4 * source.width + 5)) as file:
-            if source.width:
-                features = hdf5.create(file, "features", (hi - lo, source.width), np.float32)
-                if spilled is None:
-                    for start, block in _feature_blocks(source, lo, hi):
-                        features[start - lo : start - lo + len(block)] = block
-                else:
-                    features[...] = _assembled(spilled, index, features.shape)
-            if source.labels is not None:
-                hdf5.store_array(file, "labels", np.asarray(source.labels[ids], np.int32))
-            if source.split is not None:
-                hdf5.store_array(file, "split", np.asarray(source.split[ids], np.uint8))
+    lo, hi = int(parts[index]), int(parts[index + 1])
+    ids = order.ids(np.arange(lo, hi))
+    with hdf5.writing(path, len(ids) * (4 * source.width + 5)) as file:
+        if source.width:
+            features = hdf5.create(file, "features", (hi - lo, source.width), np.float32)
+            if spilled is None:
+                for start, block in _feature_blocks(source, lo, hi):
+                    features[start - lo : start - lo + len(block)] = block
+            else:
+                features[...] = _assembled(spilled, index, features.shape)
+        if source.labels is not None:
+            hdf5.store_array(file, "labels", np.asarray(source.labels[ids], np.int32))
+        if source.split is not None:
+            hdf5.store_array(file, "split", np.asarray(source.split[ids], np.uint8))
 
 
 def _feature_blocks(source: Source, lo: int, hi: int) -> Iterator[tuple[int, np.ndarray]]:
-    """(first id, rows) of the features of ids lo..hi: always consecutive ids, which every format reads
-    fastest.
-    """
-    step = max(1, PIECE_BYTES // (4 * source.width))
+    """(first id, rows) of the features of ids lo..hi: consecutive ids, which every format reads fastest."""
+    step = max(1, LIMITS.row_bytes // (4 * source.width))
     for start in range(lo, hi, step):
         ids = np.arange(start, min(start + step, hi))
         block = np.asarray(source.features(ids), np.float32)
@@ -112,7 +106,7 @@ def _spilled(scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder,
 def _assembled(spill: Spill, index: int, shape: tuple[int, int]) -> np.ndarray:
     """The features of one row file, in order."""
     block = np.empty(shape, np.float32)
-    for rows in spill.read(index, max(1, PIECE_BYTES // spill.dtype.itemsize)):
+    for rows in spill.read(index, max(1, LIMITS.row_bytes // spill.dtype.itemsize)):
         block[rows["row"]] = rows["features"]
     spill.drop(index)
     return block

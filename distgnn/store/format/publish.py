@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from distgnn.errors import UserError
-from distgnn.store.manifest import sync_folder
+from distgnn.store.format.manifest import sync_folder
 
 # What a full or forbidden disk says: the user's to mend, not a bug.
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
@@ -21,15 +21,13 @@ _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 def new_directory(
     out: str | os.PathLike[str], *, force: bool, replaceable: Callable[[Path], bool], what: str = "store"
 ) -> Iterator[Path]:
-    """Yield an empty sibling of `out` that takes its name when the block ends, and vanishes if it ends in an
-    exception.
+    """Yield an empty sibling of `out`, which takes its name when the block ends and vanishes on an exception.
 
     With `force` an existing directory is replaced, but only if `replaceable` recognises it, and not before
     the new one is complete. The caller has made the files inside durable.
 
     Raises:
-        UserError: `out` exists (and no `force`, or it is something else), its parent doesn't, or the disk
-            refuses.
+        UserError: `out` exists (without `force`, or as something else), its parent does not, or no room.
     """
     target = Path(os.path.realpath(out))
     check_target(out, force=force, replaceable=replaceable, what=what)
@@ -52,9 +50,8 @@ def writing(out: str | os.PathLike[str]) -> Iterator[None]:
         yield
     # both come from HDF5, which may have the number in its message only
     except (OSError, RuntimeError) as error:
-        number = getattr(error, "errno", None) or next(
-            (code for code in _DISK if f"errno = {code}," in str(error)), None
-        )
+        said = (code for code in _DISK if f"errno = {code}," in str(error))
+        number = getattr(error, "errno", None) or next(said, None)
         if number not in _DISK:
             raise
         raise UserError(f"cannot write {out}: {os.strerror(number)}") from error
@@ -70,10 +67,10 @@ def check_target(
     if not os.path.lexists(target) or _is_empty(target):
         return
     if not force:
-        raise UserError(f"{out} exists; give --force to replace it, or another name")
+        raise UserError(f"{out} exists; force=True replaces it, or give another name")
     if not target.is_dir() or not replaceable(target):
         raise UserError(
-            f"{out} exists and is not a distgnn {what}, so --force will not replace it; give another name"
+            f"{out} exists and is not a distgnn {what}, which force=True replaces; give another name"
         )
 
 
@@ -82,7 +79,7 @@ def _is_empty(path: Path) -> bool:
 
 
 def _rename(folder: Path, target: Path) -> None:
-    """Put `folder` in the place of `target`; the old directory stays restorable until the new one is there."""
+    """Put `folder` in the place of `target`; the old directory is kept until the new one is there."""
     if not target.exists() or _is_empty(target):
         os.rename(folder, target)  # rename(2) replaces an empty directory
     else:

@@ -8,26 +8,14 @@ from typing import Any
 import numpy as np
 
 from distgnn.layout import Range, as_partition, block, partition
-from distgnn.store.loader import Order, Store
-
-ENTRIES = 1 << 22  # looked at a time
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.read.order import Order
+from distgnn.store.read.store import Store
 
 _FACTS = (
-    *(
-        "source",
-        "n",
-        "nnz",
-        "edges",
-        "directed",
-        "weighted",
-        "symmetric",
-        "self_loops",
-        "normalize",
-        "dtype",
-        "seed",
-    ),
-    *("degrees", "width", "classes", "class_names", "labelled", "split"),
-)
+    "source", "n", "nnz", "edges", "directed", "weighted", "symmetric", "self_loops", "normalize", "dtype",
+    "seed", "degrees", "width", "classes", "class_names", "labelled", "split",
+)  # fmt: skip
 
 
 def describe(store: Store, ranks: Sequence[int] = (), cuts: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
@@ -50,10 +38,8 @@ def _describe_order(
 ) -> dict[str, Any]:
     versions = [_describe_shards(store, version, cuts) for version in order.versions]
     if len(versions) > 1:
-        return _worst(versions) | {
-            "bytes": sum(version["bytes"] for version in versions),
-            "versions": versions,
-        }
+        nbytes = sum(version["bytes"] for version in versions)
+        return _worst(versions) | {"bytes": nbytes, "versions": versions}
     described = versions[0]
     own = [] if order.partition is None else [len(order.partition) - 1]
     counts = [*own, *(count for count in ranks if count not in own)]
@@ -65,23 +51,18 @@ def _describe_order(
 def _describe_shards(store: Store, order: Order, cuts: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """One version of an order."""
     described = {
-        "shards": list(order.shard_nnz.shape),
-        "largest_shard": int(order.shard_nnz.max()),
+        "shards": list(order.shard_nnz.shape), "largest_shard": int(order.shard_nnz.max()),
         "balance": balance(order.shard_nnz),
         "bytes": sum(store.manifest["files"][name]["bytes"] for name in order.files),
-    }
-    counted = [(list(cut), cut_counts(order, *cut)) for cut in cuts]
+    }  # fmt: skip
     if cuts:
-        described["cuts"] = [
-            {
-                "grid": cut,
-                "largest": int(counts.max()),
-                "mean": float(counts.mean()),
-                "balance": balance(counts),
-            }
-            for cut, counts in counted
-        ]
+        described["cuts"] = [_describe_cut(cut, cut_counts(order, *cut)) for cut in cuts]
     return described
+
+
+def _describe_cut(cut: tuple[int, int], counts: np.ndarray) -> dict[str, Any]:
+    sizes = {"largest": int(counts.max()), "mean": float(counts.mean()), "balance": balance(counts)}
+    return {"grid": list(cut), **sizes}
 
 
 def _worst(versions: list[dict[str, Any]]) -> dict[str, Any]:
@@ -102,7 +83,7 @@ def cut_counts(order: Order, rows: int, cols: int) -> np.ndarray:
     """int64 (rows, cols): entries in each block of an even cut of A, as 2D and 3D products hold them (Plexus
     Table 3).
 
-    Reads the whole order, in pieces, unless blocks are made of whole shards.
+    Reads the whole order, unless blocks are made of whole shards.
     """
     n = order.shape[0]
     row_parts, col_parts = partition(n, rows), partition(n, cols)
@@ -110,7 +91,7 @@ def cut_counts(order: Order, rows: int, cols: int) -> np.ndarray:
         by_rows = np.add.reduceat(order.shard_nnz, np.searchsorted(order.rows, row_parts[:-1]), axis=0)
         return np.add.reduceat(by_rows, np.searchsorted(order.cols, col_parts[:-1]), axis=1)
     counts = np.zeros(rows * cols, np.int64)
-    for row, col, _ in order.entries(ENTRIES):
+    for row, col, _ in order.entries(LIMITS.counted_entries):
         block_row = np.searchsorted(row_parts, row, side="right") - 1
         block_col = np.searchsorted(col_parts, col, side="right") - 1
         counts += np.bincount(block_row * cols + block_col, minlength=rows * cols)
@@ -122,9 +103,8 @@ def block_rows(order: Order, ranks: int) -> dict[str, Any]:
     order says.
 
     `receives` and `sends`: per rank, the rows of H that must come and go when only those with a non-zero in
-        the receiver's block
-    row are sent (sparsity-aware 1D: NnzCols of section 4 there). Times the width they are words. `volume`:
-        their sum.
+    the receiver's block row are sent (sparsity-aware 1D: NnzCols of section 4 there). Times the width they
+    are words. `volume`: their sum.
     `edge_cut`: entries off the diagonal blocks; of a symmetric matrix, half of them.
     `stage_balance`: what the fullest block of every stage adds up to, against the mean of a rank: how much
     longer the product takes where all wait for each other after each stage (MG-GCN section 5.2). `stages`:
@@ -157,7 +137,7 @@ def _touched(order: Order, rows: Range, parts: np.ndarray) -> tuple[np.ndarray, 
     """(bool[n]: columns with an entry in these rows, number of entries in each block of columns)."""
     n = order.shape[0]
     touched, entries = np.zeros(n, bool), np.zeros(len(parts) - 1, np.int64)
-    step = max(1, n * ENTRIES // max(1, order.nnz))
+    step = max(1, n * LIMITS.counted_entries // max(1, order.nnz))
     for lo in range(*rows, step):
         window = order.block((lo, min(lo + step, rows[1])), (0, n))
         touched[window.indices] = True

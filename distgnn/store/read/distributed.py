@@ -8,18 +8,21 @@ from typing import Any
 import numpy as np
 
 from distgnn.comm.grid import Grid
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
-from distgnn.store.loader import Order, Store
-from distgnn.store.neighbours import Neighbours
+from distgnn.store.read.neighbours import Neighbours
+from distgnn.store.read.order import Order
+from distgnn.store.read.store import Store
+
+StoreOrPath = Store | str | os.PathLike[str]
 
 
 def load(
-    store: Store | str | os.PathLike[str], grid: Grid, algorithm: str = "1d", order: str | None = None,
-    dtype: Any = None, sparsity_aware: bool | str = False, neighbours: bool = False, **partitions: Any,
+    store: StoreOrPath, grid: Grid, algorithm: str = "1d", order: str | None = None, dtype: Any = None,
+    sparsity_aware: bool | str = False, neighbours: bool = False, **partitions: Any,
 ) -> DistSparse:  # fmt: skip
     """The adjacency matrix of a store as a distributed operator. Collective.
 
@@ -61,28 +64,22 @@ def load(
 def _check_alternates(store: Store, order: str, algorithm: str) -> None:
     if algorithm != "3d":
         others = [name for name in store.orders if len(store.order(name).versions) == 1]
-        instead = f"--order {' or '.join(others)}" if others else "prepare with --order double,random"
-        raise UserError(
-            f"--order {order}: only algorithm 3d alternates two permutations; use --algorithm 3d or {instead}"
-        )
+        instead = f"order={' or '.join(others)}" if others else "prepare with order=double,random"
+        problem = f"only algorithm 3d alternates two permutations; use algorithm=3d or {instead}"
+        raise ArgumentError("order", order, problem)
 
 
 def _check_parts(order: str, parts: int, grid: Grid, algorithm: str) -> None:
     rows = grid.shape["rows"]
     if parts != rows:
         method = order.rpartition("-")[0].replace("file", "FILE")
-        ranks = f"{parts} ranks" if algorithm == "1d" else f"{parts} C ranks with --replication C"
-        raise UserError(
-            f"--order {order}: has {parts} parts, and {algorithm} on {grid.size} ranks has {rows} block rows; use {ranks}, or "
-            f"prepare --partition {method}:{rows}"
-        )
+        ranks = f"{parts} ranks" if algorithm == "1d" else f"{parts} C ranks with replication=C"
+        has = f"has {parts} parts, and {algorithm} on {grid.size} ranks has {rows} block rows"
+        raise ArgumentError("order", order, f"{has}; use {ranks}, or prepare with partition={method}:{rows}")
 
 
 def load_features(
-    store: Store | str | os.PathLike[str],
-    layout: Layout,
-    order: str | Order | None = None,
-    dtype: Any = np.float32,
+    store: StoreOrPath, layout: Layout, order: str | Order | None = None, dtype: Any = np.float32
 ) -> DistDense:
     """The features of a store, n x width, cut as ``layout`` says: each rank reads its own rows and columns.
     Collective.
@@ -99,7 +96,7 @@ def load_features(
 
 
 def load_targets(
-    store: Store | str | os.PathLike[str], layout: Layout, order: str | Order | None = None
+    store: StoreOrPath, layout: Layout, order: str | Order | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """``(labels, split)`` of the rows that this rank holds under ``layout``, int32 and uint8 on the host.
     Collective.
@@ -114,6 +111,6 @@ def load_targets(
     raise AssertionError("unreachable: together() raises")
 
 
-def open_store(store: Store | str | os.PathLike[str]) -> Store:
+def open_store(store: StoreOrPath) -> Store:
     """The store itself, opened if it is a path."""
     return store if isinstance(store, Store) else Store(store)

@@ -1,0 +1,90 @@
+"""Where a matrix is cut into shards, and rows into ranges that fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from distgnn.layout import Range, owner, partition
+from distgnn.store.format.limits import LIMITS
+
+Ranges = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class ShardGrid:
+    """Two partition vectors.
+
+    A shard entry travels as one int64 key, ``local row << bits | local column``, so that sorting keys sorts
+    by row, then column.
+    """
+
+    rows: np.ndarray
+    cols: np.ndarray
+
+    @classmethod
+    def for_size(cls, n: int, entries: int) -> ShardGrid:
+        """Square grid with about LIMITS.shard_entries in a shard. A power of two per side, so that the blocks
+        of 2, 4, 8 … ranks are made of whole shards."""
+        side = 1
+        while side * side * LIMITS.shard_entries < entries and side < n:
+            side *= 2
+        return cls(partition(n, side), partition(n, side))
+
+    def aligned(self, vector: np.ndarray) -> ShardGrid:
+        """About as many shards, with bounds at those of a partition vector where that is possible."""
+        return ShardGrid(_snapped(self.rows, vector), _snapped(self.cols, vector))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.rows) - 1, len(self.cols) - 1
+
+    @property
+    def bits(self) -> int:
+        return max(1, int(np.diff(self.cols).max(initial=1) - 1).bit_length())
+
+    def locate(self, row: np.ndarray, col: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(bucket, key) of entries given by global position."""
+        i = np.searchsorted(self.rows, row, side="right") - 1
+        j = np.searchsorted(self.cols, col, side="right") - 1
+        keys = (row.astype(np.int64) - self.rows[i]) << self.bits
+        keys |= col - self.cols[j]
+        i *= self.shape[1]
+        i += j
+        return i, keys
+
+
+def _snapped(bounds: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """Every inner bound moved to the nearest of `vector`, if that is nearer than half an average shard."""
+    after = np.searchsorted(vector, bounds).clip(1, len(vector) - 1)
+    lower, upper = vector[after - 1], vector[after]
+    near = np.where(bounds - lower <= upper - bounds, lower, upper)
+    snapped = np.where(2 * np.abs(near - bounds) * (len(bounds) - 1) < bounds[-1], near, bounds)
+    return np.maximum.accumulate(snapped)
+
+
+def bounded(counts: np.ndarray, limit: int) -> Ranges:
+    """Cut rows with these entry counts into ranges of at most `limit` entries; a longer row is a range of its
+    own."""
+    ends = np.cumsum(counts)
+    ranges, lo, done = [], 0, 0
+    while lo < len(counts):
+        hi = max(lo + 1, int(np.searchsorted(ends, done + limit, side="right")))
+        ranges.append((lo, hi))
+        lo, done = hi, int(ends[hi - 1])
+    return ranges
+
+
+def overlaps(vector: np.ndarray, window: Range) -> Iterator[tuple[int, Range]]:
+    """The blocks of a partition vector that a window touches, each with its part of the window."""
+    lo, hi = window
+    if lo == hi:
+        return
+    for index in range(owner(vector, lo), len(vector) - 1):
+        first, last = max(lo, int(vector[index])), min(hi, int(vector[index + 1]))
+        if first >= hi:
+            return
+        if first < last:
+            yield index, (first, last)

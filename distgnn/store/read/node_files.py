@@ -1,0 +1,90 @@
+"""Arrays with one row per node, read from files of consecutive rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from distgnn.errors import UserError
+from distgnn.layout import Range
+from distgnn.store.format import hdf5, manifest
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.format.shards import overlaps
+
+_TYPES = {
+    "features": np.float32, "labels": np.int32, "split": np.uint8, "permutation": np.int64,
+    "inverse": np.int64,
+}  # fmt: skip
+
+
+class NodeFiles:
+    """Arrays cut into files by a partition vector; those of two dimensions have `width` columns."""
+
+    def __init__(self, root: Path, partition: Sequence[int], files: Sequence[str], width: int = 0) -> None:
+        self.root, self.files, self.width = root, files, width
+        self.partition = np.asarray(partition, np.int64)
+
+    def rows(self, name: str, rows: Range, cols: Range | None = None) -> np.ndarray:
+        """Rows `rows` (of columns `cols`) of an array."""
+        result = _empty(name, rows[1] - rows[0], cols)
+        for k, (lo, hi) in overlaps(self.partition, rows):
+            first = int(self.partition[k])
+            with hdf5.reading(self.root / self.files[k]) as file:
+                window = _window(lo - first, hi - first, cols)
+                hdf5.read_into(
+                    result[lo - rows[0] : hi - rows[0]], self._dataset(file, name, k, cols), *window
+                )
+        return result
+
+    def gather(self, name: str, positions: np.ndarray, cols: Range | None = None) -> np.ndarray:
+        """The rows at `positions`, in this order. Reads the files from front to back, LIMITS.row_bytes at a
+        time, and skips what has none."""
+        result = _empty(name, len(positions), cols)
+        step = max(1, LIMITS.row_bytes // max(1, result[:1].nbytes))
+        arrangement = np.argsort(positions, kind="stable")
+        ascending = positions[arrangement]
+        for k, (first, last) in overlaps(self.partition, (0, int(self.partition[-1]))):
+            with hdf5.reading(self.root / self.files[k]) as file:
+                dataset = self._dataset(file, name, k, cols)
+                for lo in range(first, last, step):
+                    a, b = np.searchsorted(ascending, [lo, min(lo + step, last)])
+                    if a < b:
+                        start, stop = int(ascending[a]), int(ascending[b - 1]) + 1
+                        rows = hdf5.read(dataset, *_window(start - first, stop - first, cols))
+                        result[arrangement[a:b]] = rows[ascending[a:b] - start]
+        return result
+
+    def _dataset(self, file: h5py.File, name: str, k: int, cols: Range | None) -> h5py.Dataset:
+        rows = int(self.partition[k + 1] - self.partition[k])
+        return check_shape(file[name], (rows,) if cols is None else (rows, self.width))
+
+
+def _empty(name: str, rows: int, cols: Range | None) -> np.ndarray:
+    return np.empty((rows,) if cols is None else (rows, cols[1] - cols[0]), _TYPES[name])
+
+
+def _window(lo: int, hi: int, cols: Range | None) -> list[Range]:
+    return [(lo, hi)] if cols is None else [(lo, hi), cols]
+
+
+def check_shape(dataset: h5py.Dataset, expected: tuple[int, ...]) -> h5py.Dataset:
+    """The dataset; UserError if the manifest means another shape."""
+    if dataset.shape != expected:
+        found = f"{dataset.name[1:]} has shape {dataset.shape}, but {manifest.NAME} means {expected}"
+        advice = "one of them was changed, copy or prepare the store again"
+        raise UserError(f"{dataset.file.filename}: {found}; {advice}")
+    return dataset
+
+
+def check_window(what: str, window: Range, extent: int) -> None:
+    if not 0 <= window[0] <= window[1] <= extent:
+        raise ValueError(f"{what} {window[0]}..{window[1]} do not lie within 0..{extent}")
+
+
+def check_partition(what: str, vector: np.ndarray, n: int) -> None:
+    if not len(vector) or vector[0] != 0 or vector[-1] != n or np.any(np.diff(vector) < 0):
+        shown = vector.tolist() if len(vector) < 9 else f"... {vector[-1]}"
+        raise ValueError(f"{n} nodes, but {what} is cut at {shown}")

@@ -1,0 +1,139 @@
+"""The matrix of a store with its nodes in one order: any window, from only the files and rows it touches."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from distgnn.arrays import backend as backends
+from distgnn.arrays.backend import Backend
+from distgnn.arrays.csr import CSR
+from distgnn.layout import Range
+from distgnn.store.format.shards import bounded, overlaps
+from distgnn.store.read.node_files import NodeFiles, check_partition, check_window
+from distgnn.store.read.windows import Strip, Tile, assemble
+from distgnn.store.team import Team
+
+if TYPE_CHECKING:
+    from distgnn.comm.group import Comm
+
+
+class Order:
+    """The matrix A of a store in one order: a BlockSource that distributed operators load from.
+
+    An order has one version of the matrix for all layers, or two for layers in turn (`double`, Plexus section
+    5.1): P_r A P_cᵀ for the even layers, P_c A P_rᵀ for the odd ones. Positions, here and in node arrays, are
+    those of the rows; the columns of a layer's matrix are in the row order of the layer before.
+
+    Attributes:
+        name, shape, dtype, nnz
+        versions: the one or two versions of the order, all of them; `version`: which of them this is.
+        symmetric: A == A.T to the bit, so one copy serves both.
+        partition: the partition vector this order was made for (a partitioner's unequal blocks), or None.
+        rows, cols: partition vectors of the shard grid; `shard_nnz` its entries.
+    """
+
+    def __init__(
+        self, root: Path, name: str, entry: dict[str, Any], n: int, dtype: Any, version: int = 0
+    ) -> None:
+        self.root, self.name, self._files, self.version = root, name, entry["files"], version
+        self.versions: tuple[Order, ...] = (self,)
+        self.shape, self.dtype, self.symmetric = (n, n), np.dtype(dtype), bool(entry["symmetric"])
+        self.partition = None if entry["partition"] is None else np.asarray(entry["partition"], np.int64)
+        self.rows, self.cols = np.asarray(entry["rows"], np.int64), np.asarray(entry["cols"], np.int64)
+        self.shard_nnz = np.asarray(entry["nnz"], np.int64).reshape(len(self.rows) - 1, len(self.cols) - 1)
+        self.nnz = int(self.shard_nnz.sum())
+        stored = entry["permutation"]
+        self._permutation = None if stored is None else NodeFiles(root, stored["partition"], stored["files"])
+        inner = None if self._permutation is None else self._permutation.partition
+        for vector in (self.rows, self.cols, self.partition, inner):
+            if vector is not None:
+                check_partition(f"order {name}", vector, n)
+
+    @classmethod
+    def opened(cls, root: Path, name: str, entry: dict[str, Any], n: int, dtype: Any) -> Order:
+        """The first version of an order, from its entry in the manifest."""
+        entries = entry.get("versions", [entry])
+        if not 1 <= len(entries) <= 2:
+            raise ValueError(f"order {name} has {len(entries)} versions")
+        versions = tuple(cls(root, name, one, n, dtype, number) for number, one in enumerate(entries))
+        for one in versions:
+            one.versions = versions
+        return versions[0]
+
+    def layer(self, number: int) -> Order:
+        """The matrix of GCN layer `number`. Layer -1 is "before layer 0": its rows are what layer 0 has as
+        columns, so features go by `layer(-1)` and the output of an L-layer network by `layer(L - 1)`."""
+        return self.versions[number % len(self.versions)]
+
+    def block(self, rows: Range, cols: Range) -> sp.csr_array:
+        """A[rows, cols] as CSR with local, sorted, unique indices: int32 where they fit.
+
+        Reads the shards that the window touches, and of those only its rows. Memory: the block, and the
+        pointers of one row of shards.
+        """
+        block = self.assemble(rows, cols, backends.get("numpy"), Team()).to_scipy()
+        block.has_sorted_indices = block.has_canonical_format = True
+        return block
+
+    def assemble(self, rows: Range, cols: Range, backend: Backend, readers: Comm | Team) -> CSR:
+        """A[rows, cols] on ``backend``'s device, read by these ranks together: see `windows.assemble`."""
+        rows, cols = (int(rows[0]), int(rows[1])), (int(cols[0]), int(cols[1]))
+        check_window("rows", rows, self.shape[0])
+        check_window("columns", cols, self.shape[1])
+        strips = [self._strip(i, part, cols) for i, part in overlaps(self.rows, rows)]
+        return assemble(strips, cols[1] - cols[0], self.dtype, backend, readers)
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Equal on ranks that read the same matrix."""
+        return str(self.root.resolve()), self.name, self.version
+
+    def entries(
+        self, limit: int, shards: Container[int] | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """All (rows, columns, values), int64 positions, shard by shard, about `limit` at a time; of these
+        `shards` (numbered row by row) or all."""
+        for i, rows in overlaps(self.rows, (0, self.shape[0])):
+            for j, cols in overlaps(self.cols, (0, self.shape[1])):
+                if shards is not None and i * (len(self.cols) - 1) + j not in shards:
+                    continue
+                tile = self._tile(i, j, rows, cols, 0)
+                counts = tile.count()
+                ranges = bounded(counts, limit)
+                found = tile.read(ranges, np.dtype(np.int64))
+                for (lo, hi), (columns, values) in zip(ranges, found, strict=True):
+                    yield np.repeat(np.arange(lo, hi) + rows[0], counts[lo:hi]), columns, values
+
+    def permutation(self, lo: int, hi: int) -> np.ndarray:
+        """int64: the original ids of the nodes at positions (rows) lo..hi."""
+        check_window("positions", (lo, hi), self.shape[0])
+        if self._permutation is None:
+            return np.arange(lo, hi)
+        return self._permutation.rows("permutation", (lo, hi))
+
+    def positions(self, ids: np.ndarray) -> np.ndarray:
+        """int64: where the nodes with these original ids stand (which rows are theirs)."""
+        if self._permutation is None:
+            return np.asarray(ids, np.int64)
+        return self._permutation.gather("inverse", np.asarray(ids))
+
+    @property
+    def files(self) -> list[str]:
+        """The shard files, as the manifest names them."""
+        return [name for row in self._files for name in row]
+
+    def _strip(self, i: int, rows: Range, cols: Range) -> Strip:
+        tiles = [self._tile(i, j, rows, part, cols[0]) for j, part in overlaps(self.cols, cols)]
+        return Strip(rows[1] - rows[0], tiles)
+
+    def _tile(self, i: int, j: int, rows: Range, cols: Range, left: int) -> Tile:
+        """The part of shard (i, j) in a window whose first column is ``left``."""
+        top, first = int(self.rows[i]), int(self.cols[j])
+        shape = int(self.rows[i + 1]) - top, int(self.cols[j + 1]) - first
+        own = (rows[0] - top, rows[1] - top), (cols[0] - first, cols[1] - first)
+        return Tile(self.root / self._files[i][j], shape, int(self.shard_nnz[i, j]), *own, first - left)

@@ -1,0 +1,136 @@
+"""An opened store: its facts, its orders, and the features, labels and split of any nodes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distgnn.errors import UserError
+from distgnn.layout import Range
+from distgnn.partition.orders import KNOWN
+from distgnn.store.format import manifest
+from distgnn.store.read.node_files import NodeFiles, check_partition, check_window
+from distgnn.store.read.order import Order
+
+
+class Store:
+    """An opened store. Any rank may open it; that reads the manifest and looks at the length of every file.
+
+    Attributes:
+        path, manifest: where it is and what it says of itself (see ``format/manifest.py``).
+        n, nnz, width, classes: nodes, entries of A, feature width, classes (0 where there are none).
+        dtype: of A's values.
+        symmetric: A == A.T, to the bit.
+        orders: names of the orders, the default first.
+
+    Raises:
+        UserError: no such directory, not a store, another schema version, a file missing or of the wrong
+            length, or numbers of nodes or entries that contradict each other. What contradicts a file's
+            contents is found when that is read.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.manifest: dict[str, Any] = manifest.read(self.path)
+        try:
+            manifest.check_sizes(self.path, self.manifest["files"])
+            self.n, self.nnz = int(self.manifest["n"]), int(self.manifest["nnz"])
+            self.width, self.classes = int(self.manifest["width"]), int(self.manifest["classes"])
+            self.dtype = np.dtype(self.manifest["dtype"])
+            self.symmetric = bool(self.manifest["symmetric"])
+            self.orders: tuple[str, ...] = tuple(self.manifest["orders"])
+            nodes = self.manifest["nodes"]
+            self._nodes = NodeFiles(self.path, nodes["partition"], nodes["files"], self.width)
+            check_partition("nodes", self._nodes.partition, self.n)
+            self._stored = {name: self.order(name) for name in self.orders}[nodes["order"]].layer(-1)
+        except (KeyError, TypeError, ValueError) as error:
+            damaged = f"damaged ({error}); copy or prepare the store again"
+            raise UserError(f"{self.path / manifest.NAME}: {damaged}") from None
+
+    def __repr__(self) -> str:
+        sizes = f"{self.n} nodes, {self.nnz} entries, {self.width} features, {self.classes} classes"
+        return f"Store({str(self.path)!r}: {sizes})"
+
+    def order(self, name: str | None = None) -> Order:
+        """The matrix in one order (default: the first), of `double` that of layer 0; UserError lists the
+        orders there are."""
+        name = self.orders[0] if name is None else name
+        if name not in self.manifest["orders"]:
+            method, _, parts = name.rpartition("-")
+            made_by = f"order={name}" if name in KNOWN else f"partition={method}:{parts}"
+            hint = (
+                f"; prepare with {made_by} makes one that has it"
+                if name in KNOWN or parts.isdecimal()
+                else ""
+            )
+            raise UserError(f"{self.path}: no order {name!r}; it has {', '.join(self.orders)}{hint}")
+        order = Order.opened(self.path, name, self.manifest["orders"][name], self.n, self.dtype)
+        for version in order.versions:
+            if version.nnz != self.nnz:
+                raise ValueError(f"{self.nnz} non-zeros, but {version.nnz} in the shards of order {name}")
+        return order
+
+    def features(
+        self, order: str | Order | None = None, rows: Range | None = None, cols: Range | None = None
+    ) -> np.ndarray:
+        """float32[rows, cols] of the nodes at these positions of an order; everything by default.
+
+        A name means the side that layer 0 takes its input from, `order(name).layer(-1)`; an Order its own
+        rows. In the order they are stored in (the default one) this reads just the window. In others a rank's
+        nodes are scattered over the whole store: it reads the columns of all nodes, and keeps what it needs.
+        """
+        rows, cols = rows or (0, self.n), cols or (0, self.width)
+        check_window("features", rows, self.n)
+        check_window("features", cols, self.width)
+        if not self.width:
+            return np.zeros((rows[1] - rows[0], 0), np.float32)
+        return self._read("features", order, rows, cols)
+
+    def labels(self, order: str | Order | None = None, rows: Range | None = None) -> np.ndarray:
+        """int32[rows]: the class of the nodes at these positions, -1 where unlabelled.
+
+        Labels belong to the output of the last layer, so of an order with two versions say which: ValueError
+        for its name.
+        """
+        order, rows = self._output_side(order), rows or (0, self.n)
+        check_window("labels", rows, self.n)
+        if not self.classes:
+            return np.full(rows[1] - rows[0], -1, np.int32)
+        labels = self._read("labels", order, rows, None)
+        if len(labels) and not -1 <= labels.min() <= labels.max() < self.classes:
+            wrong = labels[(labels < -1) | (labels >= self.classes)][0]
+            found = f"says {self.classes} classes, but a node has label {wrong}"
+            advice = f"expected -1..{self.classes - 1}, copy or prepare the store again"
+            raise UserError(f"{self.path / manifest.NAME}: {found}; {advice}")
+        return labels
+
+    def split(self, order: str | Order | None = None, rows: Range | None = None) -> np.ndarray:
+        """uint8[rows]: 0 none, 1 train, 2 validation, 3 test; of an order with two versions as `labels`."""
+        order, rows = self._output_side(order), rows or (0, self.n)
+        check_window("split", rows, self.n)
+        if self.manifest["split"] is None:
+            return np.zeros(rows[1] - rows[0], np.uint8)
+        return self._read("split", order, rows, None)
+
+    def verify(self) -> list[str]:
+        """Reads every byte; the names of files that are not what was written."""
+        return manifest.verify(self.path, self.manifest["files"])
+
+    def _read(self, name: str, order: str | Order | None, rows: Range, cols: Range | None) -> np.ndarray:
+        wanted = order if isinstance(order, Order) else self.order(order).layer(-1)
+        if (wanted.name, wanted.version) == (self._stored.name, self._stored.version):
+            return self._nodes.rows(name, rows, cols)
+        return self._nodes.gather(name, self._stored.positions(wanted.permutation(*rows)), cols)
+
+    def _output_side(self, order: str | Order | None) -> Order:
+        if isinstance(order, Order):
+            return order
+        named = self.order(order)
+        if len(named.versions) > 1:
+            sides = f"order {named.name} has two sides, and the network's depth says which its output is in"
+            advice = f'pass store.order("{named.name}").layer(L - 1) for a network of L layers'
+            raise ValueError(f"{sides}: {advice}")
+        return named

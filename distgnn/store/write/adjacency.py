@@ -1,0 +1,192 @@
+"""The adjacency matrix of one order on its way into a grid of shards.
+
+Entries come in any order. They are dropped into one bucket per shard (which spill to disk), and then one
+shard at a time is sorted, duplicates merged, and written as CSR. Only after that are the degrees known, by
+which the values are scaled.
+Memory: arrays of one number per node, plus one shard or LIMITS.sorted_entries, whichever is less.
+
+In a team, each rank buckets the entries that it is given, and every shard is then written by one rank, from
+all buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distgnn.partition.orders import index_type
+from distgnn.store.format import hdf5
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.format.shards import ShardGrid, bounded
+from distgnn.store.team import Team
+from distgnn.store.write.degrees import Degrees, Scale
+from distgnn.store.write.spill import Spill
+
+
+def merge(entries: np.ndarray) -> np.ndarray:
+    """Sort records by key, in place if it can, and keep of each key the largest weight: merging a list with
+    its own copy changes nothing, so a file may list one direction of an edge or both."""
+    if entries.dtype.names is None:
+        entries.sort()
+        first = _first(entries)
+        return entries if first.all() else entries[first]
+    keys = np.ascontiguousarray(entries["key"])
+    entries = entries[np.argsort(keys)]
+    first = _first(entries["key"])
+    if first.all():
+        return entries
+    merged = entries[first]
+    merged["weight"] = np.maximum.reduceat(entries["weight"], np.flatnonzero(first))
+    return merged
+
+
+def _first(keys: np.ndarray) -> np.ndarray:
+    """Which of the sorted keys are not repeats."""
+    first = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=first[1:])
+    return first
+
+
+def merged_ranges(spill: Spill, bucket: int, rows: int, bits: int) -> Iterator[np.ndarray]:
+    """The merged records of a bucket: in one array, or in ranges of rows if there are too many for that."""
+    if spill.lengths[bucket] <= LIMITS.sorted_entries:
+        yield _merged(spill, bucket)
+        return
+    counts = np.zeros(rows, np.int64)
+    for some in spill.read(bucket, LIMITS.entries):
+        counts += np.bincount(_keys(some) >> bits, minlength=rows)
+    ranges = bounded(counts, LIMITS.sorted_entries)
+    starts = np.array([lo for lo, _ in ranges])
+    finer = Spill(spill.folder / f"{bucket:06d}-rows", len(ranges), spill.dtype)
+    for some in spill.read(bucket, LIMITS.entries):
+        finer.add(np.searchsorted(starts, _keys(some) >> bits, side="right") - 1, some)
+    for part in range(len(ranges)):
+        yield _merged(finer, part)
+        finer.drop(part)
+    finer.close()
+
+
+def _merged(spill: Spill, bucket: int) -> np.ndarray:
+    """A whole bucket merged; of many repeats some are merged before all are in memory."""
+    held, size, limit = [np.empty(0, spill.dtype)], 0, LIMITS.sorted_entries
+    for some in spill.read(bucket, LIMITS.entries):
+        held.append(some)
+        size += len(some)
+        if size > limit:
+            held = [merge(np.concatenate(held))]
+            size = len(held[0])
+            limit = max(limit, 2 * size)
+    return merge(np.concatenate(held))
+
+
+def _keys(entries: np.ndarray) -> np.ndarray:
+    return entries if entries.dtype.names is None else entries["key"]
+
+
+class AdjacencyWriter:
+    """Takes the entries of the matrix of one order and leaves its shard files.
+
+    Args:
+        folder: where the files go.
+        scratch: a folder for what is not needed in the end.
+        grid: how to cut.
+        team: who writes it.
+        weight: dtype of the weights given with the entries; None if all are 1.
+    """
+
+    def __init__(self, folder: Path, scratch: Path, grid: ShardGrid, team: Team, weight: Any = None) -> None:
+        self.folder, self.scratch, self.grid, self.team = folder, scratch, grid, team
+        self.weight, self.weighted = weight, weight is not None
+        kind = np.dtype([("key", np.int64), ("weight", weight)]) if self.weighted else np.int64
+        self.spill = Spill(scratch / "entries", grid.shape[0] * grid.shape[1], kind, team)
+        self.nnz = np.zeros(grid.shape, np.int64)
+
+    def path(self, i: int, j: int) -> Path:
+        return self.folder / f"shard-{i:04d}-{j:04d}.h5"
+
+    def add(self, row: np.ndarray, col: np.ndarray, weights: np.ndarray | None) -> None:
+        """Entries at these positions; a weight of -inf stands for "1 if there is no such entry otherwise"."""
+        buckets, records = self.grid.locate(row, col)
+        if self.weighted:
+            keys, records = records, np.empty(len(row), self.spill.dtype)
+            records["key"] = keys
+            records["weight"] = 1 if weights is None else weights
+        self.spill.add(buckets, records)
+
+    def pool(self) -> None:
+        """All ranks have added what they have. Collective."""
+        self.spill.pool()
+
+    def write_structure(self, degrees: Degrees | None = None) -> None:
+        """Sort and merge every shard and write where its entries are, after `pool`. Collective."""
+        with self.team.together():
+            for bucket, i, j in self._mine():
+                rows = int(self.grid.rows[i]), int(self.grid.rows[i + 1])
+                size = 8 * (int(self.spill.lengths[bucket]) + rows[1] - rows[0])
+                if degrees is not None:
+                    degrees.begin(i, j, rows)
+                with hdf5.writing(self.path(i, j), size) as file, open(self._weights(i, j), "wb") as weights:
+                    self._write_shard(file, weights, bucket, i, j, degrees)
+                if degrees is not None:
+                    degrees.end()
+                self.spill.drop(bucket)
+        self.spill.close()
+        self.team.total(self.nnz)
+
+    def _mine(self) -> list[tuple[int, int, int]]:
+        """(bucket, i, j) of the shards that this rank writes."""
+        width = self.grid.shape[1]
+        return [(bucket, *divmod(bucket, width)) for bucket in self.team.deal(self.spill.lengths)]
+
+    def _write_shard(
+        self, file: Any, weights_file: Any, bucket: int, i: int, j: int, degrees: Degrees | None
+    ) -> None:
+        top, left = self.grid.rows[i], self.grid.cols[j]
+        rows, columns = int(self.grid.rows[i + 1] - top), int(self.grid.cols[j + 1] - left)
+        bits, mask = self.grid.bits, (1 << self.grid.bits) - 1
+        indptr = np.zeros(rows + 1, np.int64)
+        indices = hdf5.Growing(file, "indices", index_type(columns), int(self.spill.lengths[bucket]))
+        for entries in merged_ranges(self.spill, bucket, rows, bits):
+            for start in range(0, len(entries), LIMITS.entries):
+                some = entries[start : start + LIMITS.entries]
+                row, col = _keys(some) >> bits, _keys(some) & mask
+                indptr[row[0] + 1 : row[-1] + 2] += np.bincount(row - row[0])
+                indices.append(col)
+                weights = None
+                if self.weighted:
+                    weights = np.ascontiguousarray(some["weight"])
+                    weights[np.isneginf(weights)] = 1
+                    weights_file.write(weights.view(np.uint8).data)
+                if degrees is not None:
+                    degrees.count(row + top, col + left, weights)
+        self.nnz[i, j] = indices.length
+        np.cumsum(indptr, out=indptr)
+        hdf5.store_array(file, "indptr", indptr.astype(index_type(indices.length)))
+
+    def write_values(self, dtype: Any, scale: Scale | None) -> None:
+        """Write the values, which are the weights times `scale(rows, cols)`. Collective."""
+        with self.team.together():
+            for _, i, j in self._mine():
+                path, size = self._weights(i, j), int(self.nnz[i, j]) * np.dtype(dtype).itemsize
+                with hdf5.writing(self.path(i, j), size, "r+") as file, open(path, "rb") as weights:
+                    self._write_values(file, weights, i, j, dtype, scale)
+                path.unlink()
+
+    def _write_values(self, file: Any, weights: Any, i: int, j: int, dtype: Any, scale: Scale | None) -> None:
+        values = hdf5.create(file, "values", (int(self.nnz[i, j]),), dtype)
+        indptr = file["indptr"][:].astype(np.int64)
+        for lo, hi in bounded(np.diff(indptr), LIMITS.entries):
+            a, b = indptr[lo], indptr[hi]
+            if a == b:
+                continue
+            value = np.fromfile(weights, self.weight, b - a) if self.weighted else np.ones(b - a)
+            if scale is not None:
+                rows = np.repeat(np.arange(lo, hi) + self.grid.rows[i], np.diff(indptr[lo : hi + 1]))
+                value = value * scale(rows, file["indices"][a:b] + self.grid.cols[j])
+            values[a:b] = value
+
+    def _weights(self, i: int, j: int) -> Path:
+        return self.scratch / f"weights-{i:04d}-{j:04d}"

@@ -1,0 +1,92 @@
+"""The degrees of a matrix, counted while its shards are written, and the scaling that follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distgnn.errors import ArgumentError
+from distgnn.partition.orders import Version
+from distgnn.store.format.shards import ShardGrid
+from distgnn.store.team import Team
+
+Scale = Callable[[np.ndarray, np.ndarray], np.ndarray]  # factors for entries at these rows and columns
+
+
+class Degrees:
+    """Row sums, and neighbours without the node itself, by row of a version of the matrix.
+
+    Sums of counts are exact. Those of weights are rounded, so the shards of a row are always added from left
+    to right: in a team, whose ranks write them at the same time, through files in `scratch`, None without
+    weights.
+    """
+
+    def __init__(self, n: int, version: Version, team: Team, scratch: Path | None) -> None:
+        self.version, self.team = version, team
+        self.scratch = scratch if team.size > 1 else None
+        self.sums = np.zeros(n)
+        self.neighbours = np.zeros(n, np.int64)
+
+    def begin(self, i: int, j: int, rows: tuple[int, int]) -> None:
+        """What comes is of shard (i, j), which has these rows. Shards further left come first."""
+        self.shard, self.rows = (i, j), rows
+        self.partial = np.zeros(rows[1] - rows[0])
+
+    def count(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
+        """Entries at these positions, the rows ascending."""
+        lo, hi = rows[0], rows[-1] + 1
+        self.partial[lo - self.rows[0] : hi - self.rows[0]] += np.bincount(rows - lo, weights)
+        others = rows != self._rows_of(cols)
+        self.neighbours[lo:hi] += np.bincount(rows - lo, others).astype(np.int64)
+
+    def end(self) -> None:
+        """That was all of the shard."""
+        if self.scratch is None:
+            self.sums[slice(*self.rows)] += self.partial
+        else:
+            with open(self._file(*self.shard), "wb") as file:
+                file.write(self.partial.data)
+
+    def collect(self, grid: ShardGrid) -> None:
+        """Add up what all ranks have counted. Collective."""
+        if self.scratch is not None:
+            with self.team.together():
+                for i in self.team.deal(np.diff(grid.rows)):
+                    for j in range(grid.shape[1]):
+                        path = self._file(i, j)
+                        self.sums[grid.rows[i] : grid.rows[i + 1]] += np.fromfile(path)
+                        path.unlink()
+        self.team.total(self.sums)
+        self.team.total(self.neighbours)
+
+    def scaling(self, normalize: str) -> Scale | None:
+        """The factors of this normalisation; ArgumentError for a node whose weights sum to less than zero."""
+        if normalize == "none":
+            return None
+        sums = self.sums
+        if np.any(sums < 0):
+            problem = f"a node's edge weights sum to {sums.min():g}; negative weights need normalize=none"
+            raise ArgumentError("normalize", normalize, problem)
+        if normalize == "row":
+            inverse = np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > 0)
+            return lambda rows, cols: inverse[rows]
+        root = np.divide(1.0, np.sqrt(sums), out=np.zeros_like(sums), where=sums > 0)
+        of_cols = root if self.version.alike else root[self._rows_of(np.arange(len(root)))]
+        # this product first: it is the same for (i, j) and (j, i)
+        return lambda rows, cols: root[rows] * of_cols[cols]
+
+    def statistics(self) -> dict[str, Any]:
+        d = self.neighbours
+        isolated = int(np.count_nonzero(d == 0))
+        return {"min": int(d.min()), "mean": float(d.mean()), "max": int(d.max()), "isolated": isolated}
+
+    def _rows_of(self, cols: np.ndarray) -> np.ndarray:
+        """Where the nodes at these columns have their rows."""
+        return cols if self.version.alike else self.version.rows.positions(self.version.cols.ids(cols))
+
+    def _file(self, i: int, j: int) -> Path:
+        assert self.scratch is not None
+        return self.scratch / f"sums-{i:04d}-{j:04d}"

@@ -1,0 +1,78 @@
+"""The last step: everything on disk, then the manifest; and what the caller is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distgnn.partition import Quality
+from distgnn.store.format import manifest
+from distgnn.store.source import Source
+from distgnn.store.team import Team
+
+
+@dataclass
+class Summary:
+    """What `prepare` did. `partitions`: order -> what it costs. `stages`: (name, seconds, peak resident bytes
+    of the process by its end, of several ranks the most)."""
+
+    out: str
+    n: int = 0
+    nnz: int = 0
+    edges: int = 0
+    directed: bool = False
+    width: int = 0
+    classes: int = 0
+    labelled: int = 0
+    split: dict[str, int] | None = None
+    shards: dict[str, tuple[int, int]] = field(default_factory=dict)
+    partitions: dict[str, Quality] = field(default_factory=dict)
+    stages: list[tuple[str, float, int]] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return sum(seconds for _, seconds, _ in self.stages)
+
+    @property
+    def peak_bytes(self) -> int:
+        return max((peak for _, _, peak in self.stages), default=0)
+
+
+def describe(source: Source, seed: int, dtype: np.dtype, self_loops: bool, normalize: str) -> dict[str, Any]:
+    """What the manifest says before the edges have been read."""
+    split, labels = None, source.labels
+    if source.split is not None:
+        sizes = np.bincount(source.split, minlength=4).tolist()
+        split = {"train": sizes[1], "validation": sizes[2], "test": sizes[3]}
+    return {
+        "format": manifest.FORMAT, "version": manifest.VERSION, "source": source.name, "seed": seed,
+        "n": source.n, "nnz": 0, "edges": 0, "dtype": dtype.name, "width": int(source.width),
+        "classes": int(source.classes), "class_names": source.class_names,
+        "labelled": 0 if labels is None else int(np.count_nonzero(labels >= 0)), "split": split,
+        "directed": bool(source.directed), "weighted": False, "self_loops": self_loops,
+        "normalize": normalize, "symmetric": not source.directed and normalize != "row",
+    }  # fmt: skip
+
+
+def finish(folder: Path, content: dict[str, Any], team: Team) -> None:
+    """Fingerprint every file, and write the manifest with this content. Collective."""
+    sizes: dict[str, int] = {}
+    with team.together():
+        if team.rank == 0:
+            paths = sorted(path for path in folder.rglob("*") if path.is_file())
+            sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
+    sizes = team.gather_objects(sizes)[0]  # network file systems may show other ranks something older
+    names, found = list(sizes), {}
+    with team.together():
+        for index in team.deal(list(sizes.values())):
+            found[names[index]] = manifest.fingerprint(folder / names[index], sync=True)
+    prints = {name: one for some in team.gather_objects(found) for name, one in some.items()}
+    content["files"] = {name: prints[name] for name in names}
+    with team.together():
+        if team.rank == 0:
+            for path in [path for path in folder.rglob("*") if path.is_dir()]:
+                manifest.sync_folder(path)
+            manifest.write(folder, content)

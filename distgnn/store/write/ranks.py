@@ -1,0 +1,100 @@
+"""The ranks of a job that prepare a store together, on a file system that they share.
+
+Work is dealt so that every file has one rank that writes it; which one that is changes nothing in it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from distgnn.comm.launch import PATIENCE
+from distgnn.store.format.publish import new_directory, writing
+from distgnn.store.team import Team
+
+T = TypeVar("T")
+
+
+class Ranks(Team):
+    """The ranks of an mpi4py communicator, which write `out` if that is given. They sleep while they wait, as
+    ranks may share cores."""
+
+    def __init__(self, mpi: Any, out: str | PathLike[str] | None) -> None:
+        from distgnn.arrays import backend
+        from distgnn.comm.group import Comm
+
+        self.comm = Comm(mpi, backend.get("numpy"))
+        self.rank, self.size, self.out = self.comm.rank, self.comm.size, out
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        with self.comm.together():
+            try:
+                # here, so that all are told of a full disk so
+                with nullcontext() if self.out is None else writing(self.out):
+                    yield
+            except Exception:  # but who is interrupted does not wait for the others
+                arrive(self.comm.mpi)
+                raise
+            arrive(self.comm.mpi)
+
+    def gather_objects(self, value: T) -> list[T]:
+        arrive(self.comm.mpi)
+        return self.comm.mpi.allgather(value)
+
+    def bcast(self, array: Any, root: int) -> Any:
+        arrive(self.comm.mpi)
+        return self.comm.bcast(array, root)
+
+    def total(self, array: np.ndarray) -> np.ndarray:
+        arrive(self.comm.mpi)
+        return self.comm.allreduce(array)
+
+
+def of(mpi: Any, out: str | PathLike[str] | None = None) -> Team:
+    """The team of a communicator's ranks, which writes `out`; of None, this process alone."""
+    return Team() if mpi is None or mpi.Get_size() == 1 else Ranks(mpi, out)
+
+
+@contextmanager
+def shared_directory(
+    team: Team, out: str | PathLike[str], *, force: bool, replaceable: Callable[[Path], bool]
+) -> Iterator[Path]:  # fmt: skip
+    """`publish.new_directory` for a team: rank 0 makes it and names it when all are through. Collective.
+
+    Errors inside must be raised on all ranks. A rank that is interrupted lets rank 0, which was most likely
+    interrupted too, tidy up before it ends the job, and does so itself otherwise.
+    """
+    with ExitStack() as stack:
+        made: Path | None = None
+        with team.together():
+            if team.rank == 0:
+                made = stack.enter_context(new_directory(out, force=force, replaceable=replaceable))
+        folder = team.gather_objects(made)[0]
+        assert folder is not None
+        try:
+            yield folder
+        except Exception:
+            raise
+        except BaseException:
+            if team.rank > 0:
+                time.sleep(PATIENCE)
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        with team.together():
+            stack.close()
+
+
+def arrive(mpi: Any) -> None:
+    """A barrier that sleeps: a blocking one would keep cores busy that other ranks need."""
+    request, pause = mpi.Ibarrier(), 1e-4
+    while not request.Test():
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)

@@ -1,0 +1,253 @@
+"""The steps of a preparation: stream, bucket, sort, normalise; for one call of `prepare`."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import shutil
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distgnn.arrays import backend
+from distgnn.layout import partition
+from distgnn.partition import Wanted, measure, orders
+from distgnn.partition.orders import MatrixOrder, Version
+from distgnn.partition.pattern import Pattern
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.format.shards import ShardGrid
+from distgnn.store.read.order import Order
+from distgnn.store.source import Edges, Source
+from distgnn.store.team import Team
+from distgnn.store.write import nodes
+from distgnn.store.write.adjacency import AdjacencyWriter
+from distgnn.store.write.checks import check_edges
+from distgnn.store.write.degrees import Degrees
+from distgnn.store.write.finish import Summary, describe, finish
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Preparation:
+    """One call of `prepare`: what all its steps need."""
+
+    source: Source
+    folder: Path
+    dtype: np.dtype
+    normalize: str
+    self_loops: bool
+    seed: int
+    summary: Summary
+    team: Team
+
+    def __post_init__(self) -> None:
+        self.n, self._place = self.source.n, (self.team.rank, self.team.size)
+        self.scratch = self.folder / "scratch"
+        self.parts = nodes.row_partition(self.n, self.source.width)
+        self.first: tuple[Version, Order] | None = None  # what the other versions are made from
+        self.started = time.perf_counter()
+        self.content = describe(self.source, self.seed, self.dtype, self.self_loops, self.normalize)
+        self.symmetric = self.content["symmetric"]
+        for name in ("n", "directed", "width", "classes", "labelled", "split"):
+            setattr(self.summary, name, self.content[name])
+
+    def run(
+        self, names: Sequence[str], shards: tuple[int, int] | None, partitions: Sequence[Wanted]
+    ) -> Summary:
+        with self.team.together():
+            self.scratch.mkdir(exist_ok=True)
+        listed = self._listed_degrees() if "double" in names else None
+        with self.team.together():
+            made = [orders.make(name, self.n, self.seed, listed) for name in names]
+        grid = self._grid(shards)
+        self._write_nodes(made[0])
+        self.content["orders"] = {}
+        for order in itertools.chain(made, self._partitioned(partitions)):
+            self.content["orders"][order.name] = self._write_order(order, grid)
+        with self.team.together():
+            if self.team.rank == 0:
+                shutil.rmtree(self.scratch)
+        finish(self.folder, self.content, self.team)
+        self.stage("finish")
+        return self.summary
+
+    def stage(self, name: str) -> None:
+        """This stage is over. Collective."""
+        peak = max(self.team.gather_objects(backend.get("numpy").peak_bytes()))
+        now = time.perf_counter()
+        self.summary.stages.append((name, now - self.started, peak))
+        log.info("%s: %.1f s, peak memory so far %.0f MiB", name, now - self.started, peak / 2**20)
+        self.started = now
+
+    def _grid(self, shards: tuple[int, int] | None) -> ShardGrid:
+        if shards is not None:
+            return ShardGrid(partition(self.n, shards[0]), partition(self.n, shards[1]))
+        edges = self.source.edge_count
+        if edges is None:
+            with self.team.together():
+                count = sum(len(src) for _, (src, _, _) in self.source.edge_share(*self._place))
+            edges = sum(self.team.gather_objects(count))
+            self.stage("count")
+        both = 1 if self.source.directed else 2
+        return ShardGrid.for_size(self.n, edges * both + self.n * self.self_loops)
+
+    def _listed_degrees(self) -> np.ndarray:
+        """int64 (n,): how many of the listed edges begin or end at each node; repeats count."""
+        degrees = np.zeros(self.n, np.int64)
+        with self.team.together():
+            for src, dst, _ in self._edges():
+                np.add.at(degrees, src, 1)
+                np.add.at(degrees, dst, 1)
+        self.team.total(degrees)
+        self.stage("degrees")
+        return degrees
+
+    def _write_nodes(self, order: MatrixOrder) -> None:
+        folder = self.folder / "nodes"
+        with self.team.together():
+            folder.mkdir(exist_ok=True)
+        paths = nodes.write_nodes(folder, self.scratch, self.parts, self.source, order.input, self.team)
+        self.stage("features")
+        files = self._relative(paths)
+        self.content["nodes"] = {"order": order.name, "partition": self.parts.tolist(), "files": files}
+
+    def _edges(self) -> Iterator[Edges]:
+        """This rank's share of the source's edges, checked, at most LIMITS.entries at a time."""
+        for before, (src, dst, weights) in self.source.edge_share(*self._place):
+            for lo in range(0, len(src), LIMITS.entries):
+                some = slice(lo, lo + LIMITS.entries)
+                edges = src[some], dst[some], None if weights is None else weights[some]
+                check_edges(self.source, before + lo, *edges)
+                yield edges
+
+    def _write_order(self, order: MatrixOrder, grid: ShardGrid) -> dict[str, Any]:
+        """All versions of an order; returns what the manifest says of it."""
+        folder = f"orders/{order.name}"
+        paths = [folder] if len(order.versions) == 1 else [f"{folder}/even", f"{folder}/odd"]
+        entries = []
+        for path, version in zip(paths, order.versions, strict=True):
+            entries.append(entry := self._write_permutation(path, version, order.partition))
+            if self.first is None:
+                self._write_first(path, version, entry, grid)
+                self.first = version, Order(self.folder, order.name, entry, self.n, self.dtype)
+            else:
+                self._write_other(path, version, entry, order.partition)
+        self.summary.shards[order.name] = len(entry["rows"]) - 1, len(entry["cols"]) - 1
+        return entries[0] if len(entries) == 1 else {"versions": entries}
+
+    def _write_permutation(self, path: str, version: Version, vector: np.ndarray | None) -> dict[str, Any]:
+        """The permutation of a version's rows, in files; begins the version's entry in the manifest."""
+        folder, stored = self.folder / path, None
+        with self.team.together():
+            folder.mkdir(parents=True, exist_ok=True)
+            if version.rows.permutation is not None:
+                paths = nodes.write_permutation(folder, self.parts, version.rows, self.team)
+                stored = {"partition": self.parts.tolist(), "files": self._relative(paths)}
+        cut = None if vector is None else vector.tolist()
+        return {"permutation": stored, "partition": cut, "symmetric": self.symmetric and version.alike}
+
+    def _write_first(self, path: str, version: Version, entry: dict[str, Any], grid: ShardGrid) -> None:
+        """Shards of the first order (of its first version), from the source."""
+        edges = self._edges()
+        with self.team.together():
+            head = next(edges, None)
+        kinds = self.team.gather_objects(None if head is None else head[2] is not None)
+        weighted = next((kind for kind in kinds if kind is not None), False)
+        weight = np.float64 if weighted else None
+        writer = AdjacencyWriter(self.folder / path, self.scratch, grid, self.team, weight)
+        with self.team.together():
+            count = self._bucket(writer, version, itertools.chain([] if head is None else [head], edges))
+        self.summary.edges = sum(self.team.gather_objects(count))
+        degrees = Degrees(self.n, version, self.team, self.scratch if weighted else None)
+        self._write_shards(writer, entry, path, degrees)
+        self.summary.nnz = int(writer.nnz.sum())
+        facts = {"edges": self.summary.edges, "nnz": self.summary.nnz, "weighted": weighted}
+        self.content.update(facts, degrees=degrees.statistics())
+
+    def _bucket(self, writer: AdjacencyWriter, version: Version, edges: Iterable[Edges]) -> int:
+        """This rank's share of the matrix: edges, whose number is returned, their reverses where they have
+        one, and self-loops."""
+        rows, cols, weighted, count = version.rows.positions, version.cols.positions, writer.weighted, 0
+        for src, dst, weights in edges:
+            if weights is not None and not weighted:
+                raise ValueError(f"{self.source.name}: some edges have weights, but the first ones had none")
+            count += len(src)
+            writer.add(rows(dst), cols(src), weights)
+            if not self.source.directed:
+                writer.add(rows(src), cols(dst), weights)
+        if self.self_loops:
+            first, last = partition(self.n, self.team.size)[self.team.rank : self.team.rank + 2].tolist()
+            for lo in range(first, last, LIMITS.entries):
+                loops = np.arange(lo, min(lo + LIMITS.entries, last))
+                writer.add(rows(loops), cols(loops), np.full(len(loops), -np.inf) if weighted else None)
+        return count
+
+    def _write_other(
+        self, path: str, version: Version, entry: dict[str, Any], vector: np.ndarray | None
+    ) -> None:
+        """Shards of a further order or version, from those of the first: the same values, moved."""
+        assert self.first is not None
+        grid = ShardGrid(self.first[1].rows, self.first[1].cols)
+        grid = grid if vector is None else grid.aligned(vector)
+        writer = AdjacencyWriter(self.folder / path, self.scratch, grid, self.team, self.dtype)
+        with self.team.together():
+            for rows, cols, values in self._entries(set(self.team.deal(self.first[1].shard_nnz.ravel()))):
+                writer.add(version.rows.positions(rows), version.cols.positions(cols), values)
+        self._write_shards(writer, entry, path)
+
+    def _entries(self, shards: Collection[int] | None = None) -> Iterator[Edges]:
+        """(ids of rows, ids of columns, values) of what the first order holds by now, in these shards."""
+        assert self.first is not None
+        version, matrix = self.first
+        for rows, cols, values in matrix.entries(LIMITS.entries, shards):
+            yield version.rows.ids(rows), version.cols.ids(cols), values
+
+    def _partitioned(self, partitions: Sequence[Wanted]) -> Iterator[MatrixOrder]:
+        """Orders by partition of the graph that the first order holds by now, made by rank 0. Collective."""
+        if not partitions:
+            return
+        first, quality, part = self.team.rank == 0, None, np.empty(self.n, np.int32)
+        with self.team.together():
+            if first:
+                pattern = Pattern.of_entries(self.n, ((rows, cols) for rows, cols, _ in self._entries()))
+        self.stage("read structure")
+        for wanted in partitions:
+            with self.team.together():
+                if first:
+                    part = np.ascontiguousarray(wanted.make(pattern, self.seed), np.int32)
+                    quality = measure(pattern, part, wanted.parts)
+            if (found := self.team.gather_objects(quality)[0]) is not None:
+                self.summary.partitions[wanted.name] = found
+            self.team.bcast(part, 0)
+            self.stage(f"partition {wanted.name}")
+            yield orders.by_parts(wanted.name, part, wanted.parts)
+
+    def _write_shards(
+        self, writer: AdjacencyWriter, entry: dict[str, Any], path: str, degrees: Degrees | None = None
+    ) -> None:
+        """Turn what the writer has been given into files, and say in the version's `entry` where they are."""
+        name = path.partition("/")[2]
+        writer.pool()
+        self.stage(f"bucket {name}")
+        writer.write_structure(degrees)
+        if degrees is not None:
+            degrees.collect(writer.grid)
+        self.stage(f"sort {name}")
+        with self.team.together():
+            scale = None if degrees is None else degrees.scaling(self.normalize)
+        writer.write_values(self.dtype, scale)
+        self.stage(f"values {name}")
+        entry["rows"], entry["cols"] = writer.grid.rows.tolist(), writer.grid.cols.tolist()
+        entry["nnz"] = writer.nnz.tolist()
+        shape = writer.grid.shape
+        entry["files"] = [
+            self._relative([writer.path(i, j) for j in range(shape[1])]) for i in range(shape[0])
+        ]
+
+    def _relative(self, paths: Sequence[Path]) -> list[str]:
+        return [path.relative_to(self.folder).as_posix() for path in paths]
