@@ -50,7 +50,7 @@ def test_several_are_asked_for_at_once() -> None:
         "file-16",
     ]
     for text, message in (
-        ("volume", "--partition volume: expected METHOD:K or FILE:K, such as volume:8"),
+        ("volume", "partition=volume: expected METHOD:K or FILE:K, such as volume:8"),
         ("volume:x", "expected METHOD:K"),
         ("", "expected METHOD:K"),
         (":4", "expected METHOD:K"),
