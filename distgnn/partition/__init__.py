@@ -11,7 +11,7 @@ random       nothing: an even cut of the random order, the baseline
 metis        edges between parts (METIS)
 metis-volume total volume, as METIS estimates it
 hypergraph   total volume exactly, as connectivity - 1 (Mt-KaHyPar)
-volume       total volume and what the busiest part sends (own refinement of METIS's parts, in C)
+volume       what the busiest part sends, at most 1.03 of the hypergraph partitioner's total (own, in C)
 ============ ==========================================================================================
 
 METIS and Mt-KaHyPar come with ``pip install distgnn[partition]``.

@@ -159,10 +159,10 @@ static int leave(struct state *s, int64_t net, int32_t part)
 {
     struct net *n = s->nets + net;
     struct place *places = s->places + n->first;
-    int32_t at = find(s, net, part), last;
+    int32_t at = find(s, net, part);
     if (--places[at].rows)
         return 0;
-    last = --n->length;
+    int32_t last = --n->length;
     places[at] = places[last];
     if (n->table >= 0) {
         s->table[n->table + places[last].part] = at;
@@ -178,12 +178,10 @@ static int make_nets(struct state *s)
     if (!rows)
         return -1;
     for (int64_t i = 0; i < v->nodes; i++)
-        rows[i] = 1;
-    for (int64_t i = 0; i < v->nodes; i++)
         for (int64_t e = v->pointers[i]; e < v->pointers[i + 1]; e++)
             rows[v->columns[e]] += v->columns[e] != i;
     for (int64_t i = 0; i < v->nodes; i++) {
-        int64_t room = rows[i] < v->parts ? rows[i] : v->parts;
+        int64_t room = rows[i] < v->parts ? rows[i] + 1 : v->parts; /* row i itself, too */
         s->nets[i] = (struct net){places, room > SCAN ? tables : -1, 0, v->part[i]};
         places += room;
         tables += room > SCAN ? v->parts : 0;
@@ -215,8 +213,6 @@ static void fill_nets(struct state *s)
             s->receive[places[at].part] += places[at].part != v->part[i];
     }
 }
-
-/* -- one move -- */
 
 /* Move row i to part b: nets, volumes, loads and prices. The owners of its other nets stay, and send more or
  * less; the owner of its own net changes. */
@@ -345,15 +341,11 @@ static int32_t best(struct state *s, int64_t i, double limit)
         change += load_cost(s, load) - load_cost(s, s->load[b]);
         change += send_cost(s, sends) - send_cost(s, s->send[b]) - least;
         change += receive_cost(s, receives) - receive_cost(s, s->receive[b]);
-        if (change < limit) {
-            choice = b;
-            limit = change;
-        }
+        if (change < limit)
+            choice = b, limit = change;
     }
     return choice;
 }
-
-/* -- sweeps -- */
 
 static void list(struct state *s, int64_t i)
 {
@@ -377,22 +369,15 @@ static void gather(struct state *s)
     s->spent += v->nodes;
 }
 
-static void shuffle(struct state *s, int32_t *rows, int64_t count)
-{
-    for (int64_t k = count - 1; k > 0; k--) {
-        int64_t other = (int64_t)(next(s) % (uint64_t)(k + 1));
-        int32_t row = rows[k];
-        rows[k] = rows[other];
-        rows[other] = row;
-    }
-}
-
+/* Visit the rows on the boundary once, in random order. */
 static void sweep(struct state *s, double heat)
 {
     const struct volume *v = s->v;
-    shuffle(s, s->boundary, s->boundary_count);
-    for (int64_t k = 0, count = s->boundary_count; k < count; k++) {
-        int64_t i = s->boundary[k];
+    for (int64_t k = s->boundary_count - 1; k >= 0; k--) {
+        int64_t other = (int64_t)(next(s) % (uint64_t)(k + 1));
+        int32_t i = s->boundary[other];
+        s->boundary[other] = s->boundary[k];
+        s->boundary[k] = i;
         int32_t b = best(s, i, -heat * log(1 - uniform(s)));
         if (b < 0)
             continue;
@@ -402,27 +387,22 @@ static void sweep(struct state *s, double heat)
     }
 }
 
-static int64_t largest(const int64_t *numbers, int32_t count)
+static double largest(const struct state *s, const int64_t *of_parts)
 {
     int64_t found = 0;
-    for (int32_t k = 0; k < count; k++)
-        found = numbers[k] > found ? numbers[k] : found;
-    return found;
+    for (int32_t part = 0; part < s->v->parts; part++)
+        found = of_parts[part] > found ? of_parts[part] : found;
+    return (double)found;
 }
 
-/* By what share the largest number is above a limit. */
-static double missed(const struct state *s, const int64_t *numbers, double limit)
-{
-    double most = (double)largest(numbers, s->v->parts);
-    return limit > 0 && most > limit ? most / limit - 1 : 0;
-}
 
+/* Keep the partition in hand if the fewest rows are sent on average and at most, and received too many. */
 static void keep_if_best(struct state *s)
 {
     struct volume *v = s->v;
-    double receives = v->receive_bound * (double)s->total / v->parts;
-    double value = (double)s->total / v->parts + (double)largest(s->send, v->parts);
-    value *= 1 + missed(s, s->receive, receives) + 100 * missed(s, s->load, (double)v->capacity);
+    double average = (double)s->total / v->parts, receives = v->receive_bound * average;
+    double value = average + largest(s, s->send) + fmax(0, largest(s, s->receive) - receives);
+    value *= 1 + 100 * fmax(0, largest(s, s->load) / (double)v->capacity - 1);
     if (value >= s->lowest)
         return;
     s->lowest = value;

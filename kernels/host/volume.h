@@ -17,7 +17,7 @@ struct volume {
     int32_t *part;        /* in: a start; out: the best partition met */
     int64_t *send;        /* out, parts: rows of H that each part sends with that partition */
     int64_t *receive;     /* out, parts: rows that it receives */
-    int64_t capacity;     /* most non-zeros that a part should hold */
+    int64_t capacity;     /* most non-zeros that a part should hold, at least 1 */
     double send_bound;    /* what a part sends above so many times the average costs more and more */
     double receive_bound; /* the same for what it receives */
     double heat;          /* temperature at first: rows by which a move may worsen the objective, about */

