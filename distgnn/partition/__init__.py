@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ IMBALANCE = 1.10  # most non-zeros of a part, relative to the average
 
 METHODS: dict[str, Callable[[Pattern, int, int, float], np.ndarray]] = {
     "random": random.partition,
-    "metis": metis.edge_cut,
-    "metis-volume": metis.communication_volume,
+    "metis": metis.partition,
+    "metis-volume": partial(metis.partition, volume=True),
     "hypergraph": hypergraph.partition,
     "volume": volume.partition,
 }

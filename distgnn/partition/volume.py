@@ -49,7 +49,7 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
 
 def _start(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
     """The best parts that can be had; at worst an even cut of the reverse Cuthill-McKee order."""
-    for method, partitioner in (("hypergraph", hypergraph.partition), ("metis", metis.edge_cut)):
+    for method, partitioner in (("hypergraph", hypergraph.partition), ("metis", metis.partition)):
         try:
             need(method)
         except UserError:
