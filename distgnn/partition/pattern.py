@@ -15,8 +15,8 @@ from distgnn.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """CSR positions of an (n, n) matrix: `indptr` int64 (n + 1,), `indices` int32 (nnz,), sorted and unique
-    in every row.
+    """CSR of an (n, n) matrix without values: `indptr` int64 (n + 1,), `indices` int32 (nnz,), sorted and
+    unique in every row.
     """
 
     indptr: np.ndarray
@@ -33,17 +33,17 @@ class Pattern:
         if A.shape[0] != A.shape[1]:
             raise ValueError(f"partitions are of square matrices; got shape {A.shape}")
         if A.shape[0] >= 2**31:
-            raise UserError(f"a graph to partition has {A.shape[0]} nodes; expected fewer than 2**31")
+            raise UserError(f"partitions are of fewer than 2**31 nodes; got {A.shape[0]}")
         if not A.has_canonical_format:
             A = A.copy()
             A.sum_duplicates()
         return cls(A.indptr.astype(np.int64), A.indices.astype(np.int32))
 
     @classmethod
-    def of_entries(cls, n: int, pieces: Iterable[tuple[np.ndarray, np.ndarray]]) -> Pattern:
-        """From pieces of (rows, columns) in any order, without repeats. Memory: 24 bytes per entry."""
-        kept = [(rows.astype(np.int32), cols.astype(np.int32)) for rows, cols in pieces]
-        rows, cols = (np.concatenate([np.empty(0, np.int32), *(piece[k] for piece in kept)]) for k in (0, 1))
+    def of_entries(cls, n: int, chunks: Iterable[tuple[np.ndarray, np.ndarray]]) -> Pattern:
+        """From chunks of (rows, columns) in any order, without repeats. Memory: 24 bytes per entry."""
+        kept = [(rows.astype(np.int32), cols.astype(np.int32)) for rows, cols in chunks]
+        rows, cols = (np.concatenate([np.empty(0, np.int32), *(chunk[k] for chunk in kept)]) for k in (0, 1))
         return cls.of(sp.coo_array((np.ones(len(rows), np.int8), (rows, cols)), shape=(n, n)))
 
     @property
@@ -59,38 +59,45 @@ class Pattern:
         """int64 (n,): entries of every row, which is what its part multiplies."""
         return np.diff(self.indptr)
 
-    def matrix(self, kind: Any = np.int32) -> sp.csr_array:
-        """CSR of ones."""
-        return _csr(np.ones(self.nnz, kind), self.indices, self.indptr, self.n)
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """int64 (n,): the same, but at least 1, for partitioners that balance them."""
+        return np.maximum(self.row_nonzeros, 1)
+
+    @cached_property
+    def matrix(self) -> sp.csr_array:
+        """int32 CSR (n, n) of ones."""
+        matrix = sp.csr_array(
+            (np.ones(self.nnz, np.int32), self.indices, self.indptr), shape=(self.n, self.n)
+        )
+        matrix.has_sorted_indices = matrix.has_canonical_format = True
+        return matrix
 
     @cached_property
     def nets(self) -> sp.csr_array:
-        """int32 CSR (n, n) of ones: row j has the rows of A with an entry in column j, and j itself, which
-        owns row j of H.
+        """int32 CSR (n, n): row j has the rows of A with an entry in column j, and j itself, which owns row j
+        of H.
         """
-        nets = sp.csr_array(self.matrix().T.tocsr() + sp.eye_array(self.n, dtype=np.int32, format="csr"))
-        nets.data[:] = 1
-        return nets
+        return sp.csr_array(self.matrix.T.tocsr() + sp.eye_array(self.n, dtype=np.int32, format="csr"))
 
     @cached_property
     def neighbours(self) -> sp.csr_array:
-        """int32 CSR (n, n) of ones: the undirected graph without loops."""
-        A = self.matrix()
-        both = sp.coo_array(A + A.T)
+        """int32 CSR (n, n): the undirected graph without loops, sorted."""
+        both = sp.coo_array(self.matrix + self.matrix.T)
         off = both.row != both.col
-        graph = sp.csr_array(
-            (np.ones(np.count_nonzero(off), np.int32), (both.row[off], both.col[off])), shape=both.shape
-        )
+        graph = sp.csr_array((both.data[off], (both.row[off], both.col[off])), shape=both.shape)
         graph.sort_indices()
         return graph
 
     @cached_property
     def symmetric(self) -> bool:
-        A = self.matrix(np.int8)
-        return (A != A.T).nnz == 0
+        return (self.matrix != self.matrix.T).nnz == 0
 
-
-def _csr(values: np.ndarray, indices: np.ndarray, indptr: np.ndarray, n: int) -> sp.csr_array:
-    matrix = sp.csr_array((values, indices, indptr), shape=(n, n))
-    matrix.has_sorted_indices = matrix.has_canonical_format = True
-    return matrix
+    def even_cut(self, parts: int, order: np.ndarray | None = None) -> np.ndarray:
+        """int32 (n,): nodes as they come, or in this order, in parts of equal weight but for one row's."""
+        weights = self.weights if order is None else self.weights[order]
+        middle = np.cumsum(weights) - weights / 2
+        cut = np.minimum(middle * (parts / weights.sum()), parts - 1).astype(np.int32)
+        part = np.empty(self.n, np.int32)
+        part[slice(None) if order is None else order] = cut
+        return part

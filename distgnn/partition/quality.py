@@ -43,15 +43,11 @@ def largest_over_mean(counts: np.ndarray) -> float:
 
 
 def measure(pattern: Pattern, part: np.ndarray, parts: int) -> Quality:
-    """What the parts cost: part int (n,) in 0..parts-1. Time and memory of a sparse product with (n, parts)
-    ones.
-    """
-    n = pattern.n
-    belongs = sp.csr_array((np.ones(n, np.int32), np.asarray(part), np.arange(n + 1)), shape=(n, parts))
-    reached = sp.csr_array(pattern.nets @ belongs)
+    """What the parts cost: part int (n,) in 0..parts-1. Time and memory of a sparse product with n ones."""
+    owner = sp.csr_array((np.ones(pattern.n, np.int32), part, np.arange(pattern.n + 1)), (pattern.n, parts))
+    reached = sp.csr_array(pattern.nets @ owner)
     nodes = np.bincount(part, minlength=parts)
-    of_row = np.repeat(part, pattern.row_nonzeros)
-    cut = int(np.count_nonzero(of_row != part[pattern.indices]))
+    cut = int(np.count_nonzero(np.repeat(part, pattern.row_nonzeros) != part[pattern.indices]))
     return Quality(
         sends=np.bincount(part, np.diff(reached.indptr) - 1, parts).astype(np.int64),
         receives=np.bincount(reached.indices, minlength=parts) - nodes,

@@ -11,8 +11,7 @@ from distgnn.errors import ArgumentError
 
 
 def read_part_vector(path: str | os.PathLike[str], n: int, parts: int) -> np.ndarray:
-    """int32 (n,): the part of every node from a text file with one number per line, as METIS and its kin
-    write, or from .npy.
+    """int32 (n,): the part of every node from a text file with a number per line, as METIS writes, or .npy.
 
     Parts may be empty.
 
@@ -21,25 +20,21 @@ def read_part_vector(path: str | os.PathLike[str], n: int, parts: int) -> np.nda
     """
     part = _numbers(Path(path))
     if part.shape != (n,):
-        problem = f"has {part.size} numbers for the {n} nodes of this graph; expected one per node"
-        raise ArgumentError("partition", path, problem)
+        raise UserError(
+            f"{path}: has {part.size} numbers for the {n} nodes of this graph; expected one per node"
+        )
     wrong = np.flatnonzero((part < 0) | (part >= parts))
     if len(wrong):
-        node = int(wrong[0])
-        problem = f"node {node} is in part {part[node]}; expected 0..{parts - 1}"
-        raise ArgumentError("partition", f"{path}:{parts}", problem)
+        raise UserError(f"{path}: node {wrong[0]} is in part {part[wrong[0]]}; expected 0..{parts - 1}")
     return part.astype(np.int32)
 
 
 def _numbers(path: Path) -> np.ndarray:
     try:
-        if path.suffix == ".npy":
-            part = np.load(path, allow_pickle=False)
-        else:
-            part = np.array(path.read_text().split(), np.int64)
+        text = path.suffix != ".npy"
+        part = np.array(path.read_text().split(), np.int64) if text else np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        problem = f"not readable as one whole number per node ({error})"
-        raise ArgumentError("partition", path, problem) from None
+        raise UserError(f"{path}: not readable as one whole number per node ({error})") from None
     if not np.issubdtype(part.dtype, np.integer):
-        raise ArgumentError("partition", path, f"holds {part.dtype}; expected whole numbers")
+        raise UserError(f"{path}: holds {part.dtype}; expected whole numbers")
     return part

@@ -33,15 +33,11 @@ cdef extern from "volume.h" nogil:
         int32_t parts
         const int64_t *pointers
         const int32_t *columns
-        const int64_t *weights
         int32_t *part
         int64_t *send
         int64_t *receive
         int64_t capacity
-        double send_bound, send_least, receive_bound
-        int64_t total_bound
-        int moves
-        double heat
+        double send_bound, receive_bound, heat
         int64_t work
         uint64_t seed
 
@@ -383,36 +379,30 @@ def scatter_add(x, rows, out, *, int isa=0):
 
 
 def volume_refine(
-    pointers, columns, weights, part, send, receive, *, int64_t capacity, double send_bound, double send_least, double receive_bound,
-    int64_t total_bound, int moves, double heat, int64_t work, uint64_t seed,
+    pointers, columns, part, send, receive, *, int64_t capacity, double send_bound, double receive_bound,
+    double heat, int64_t work, uint64_t seed,
 ):
-    """Improve `part` in place and fill `send` and `receive`, as volume.h says. CSR of a square matrix: int64 (n + 1), int32 (nnz) with no
-    column twice in a row; weights int64 (n); part int32 (n); send and receive int64 (parts).
+    """Improve `part` in place and fill `send` and `receive`, as volume.h says. CSR of a square matrix: int64
+    (n + 1), int32 (nnz) with no column twice in a row; part int32 (n); send and receive int64 (parts).
 
     Raises:
-        ValueError: not a CSR matrix, parts that are not in 0..parts-1, or no such moves. MemoryError.
+        ValueError: not a CSR matrix, or parts that are not in 0..parts-1. MemoryError.
     """
     cdef Array P = Array("pointers", pointers, "int64", 1), C = Array("columns", columns, "int32", 1)
-    cdef Array W = Array("weights", weights, "int64", 1), Q = Array("part", part, "int32", 1, True)
+    cdef Array Q = Array("part", part, "int32", 1, True)
     cdef Array S = Array("send", send, "int64", 1, True), R = Array("receive", receive, "int64", 1, True)
     cdef volume v
     cdef int64_t i
     cdef int status
     v.nodes, v.parts = Q.extent(0), <int32_t>S.extent(0)
     P.must_have(v.nodes + 1)
-    W.must_have(v.nodes)
     R.must_have(v.parts)
+    check_bounds(P, C.extent(0))
     v.pointers, v.columns, v.part = <const int64_t *>P.view.buf, <const int32_t *>C.view.buf, <int32_t *>Q.view.buf
-    v.weights, v.send, v.receive = <const int64_t *>W.view.buf, <int64_t *>S.view.buf, <int64_t *>R.view.buf
-    v.capacity, v.send_bound, v.send_least, v.receive_bound = capacity, send_bound, send_least, receive_bound
-    v.total_bound, v.moves, v.heat, v.work, v.seed = total_bound, moves, heat, work, seed
-    if not 0 <= moves <= 3:
-        raise ValueError(f"moves: must lie in 0..3, got {moves}")
-    if v.pointers[0] != 0 or v.pointers[v.nodes] != C.extent(0):
-        raise ValueError(f"pointers: must go from 0 to the {C.extent(0)} columns, got {v.pointers[0]} to {v.pointers[v.nodes]}")
+    v.send, v.receive = <int64_t *>S.view.buf, <int64_t *>R.view.buf
+    v.capacity, v.send_bound, v.receive_bound, v.heat = capacity, send_bound, receive_bound, heat
+    v.work, v.seed = work, seed
     for i in range(v.nodes):
-        if v.pointers[i + 1] < v.pointers[i]:
-            raise ValueError(f"pointers: must not fall, got {v.pointers[i]} and {v.pointers[i + 1]} from position {i} on")
         if v.part[i] < 0 or v.part[i] >= v.parts:
             raise ValueError(f"part: must lie in 0..{v.parts - 1}, got {v.part[i]} at position {i}")
     for i in range(C.extent(0)):
@@ -421,7 +411,7 @@ def volume_refine(
     with nogil:
         status = volume_run(&v)
     if status:
-        raise MemoryError(f"volume: no memory to refine {v.nodes} nodes, {C.extent(0)} non-zeros and {v.parts} parts")
+        raise MemoryError(f"volume: no memory to refine {v.nodes} nodes, {C.extent(0)} non-zeros, {v.parts} parts")
 
 
 cdef int check_bounds(Array bounds, int64_t stop) except -1:

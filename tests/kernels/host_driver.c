@@ -198,25 +198,22 @@ static void passes(const struct elementwise_set *set, int wide, int64_t rows, in
 }
 
 /* Refine random partitions of a random directed graph; its volumes must be those that counting finds. */
-static void partition(int64_t nodes, int32_t parts, int64_t degree, int moves)
+static void partition(int64_t nodes, int32_t parts, int64_t degree)
 {
     int64_t *pointers = (int64_t *)malloc(8 * (size_t)(nodes + 1)), edges = 0;
     int32_t *columns = (int32_t *)malloc(4 * (size_t)(nodes * degree + 1)), *part = (int32_t *)malloc(4 * (size_t)nodes);
-    int64_t *weights = (int64_t *)malloc(8 * (size_t)nodes);
     int64_t *send = (int64_t *)malloc(8 * (size_t)parts), *receive = (int64_t *)malloc(8 * (size_t)parts);
     char *reached = (char *)malloc((size_t)parts);
     for (int64_t i = 0; i < nodes; i++) {
         pointers[i] = edges;
         for (int64_t j = i % 3; j < nodes && edges - pointers[i] < degree; j += 1 + (int64_t)((uniform() + 1) * (double)nodes / 4))
             columns[edges++] = (int32_t)j;
-        weights[i] = edges - pointers[i];
         part[i] = (int32_t)((uniform() + 1) / 2 * parts);
     }
     pointers[nodes] = edges;
-    struct volume v = {.nodes = nodes, .parts = parts, .pointers = pointers, .columns = columns, .weights = weights, .part = part,
-                       .send = send, .receive = receive, .total_bound = moves == VOLUME_LEVEL ? nodes * parts : nodes,
-                       .moves = moves, .capacity = edges / parts + degree, .send_bound = moves == VOLUME_NEIGHBOURHOODS ? 0 : 1.2,
-                       .send_least = moves ? (double)nodes / parts : 0, .receive_bound = 1.3, .heat = 1, .work = 40 * (nodes + edges), .seed = (uint64_t)nodes};
+    struct volume v = {.nodes = nodes, .parts = parts, .pointers = pointers, .columns = columns, .part = part, .send = send,
+                       .receive = receive, .capacity = edges / parts + degree, .send_bound = 1.2, .receive_bound = 1.3,
+                       .heat = 1, .work = 40 * (nodes + edges), .seed = (uint64_t)nodes};
     expect(volume_refine(&v) == 0, "volume", nodes);
     int64_t *sent = (int64_t *)calloc((size_t)parts, 8), *got = (int64_t *)calloc((size_t)parts, 8);
     for (int64_t j = 0; j < nodes; j++) {
@@ -231,7 +228,7 @@ static void partition(int64_t nodes, int32_t parts, int64_t degree, int moves)
     }
     for (int32_t p = 0; p < parts; p++)
         expect(sent[p] == send[p] && got[p] == receive[p], "volumes of parts", p);
-    void *all[] = {pointers, columns, weights, part, send, receive, reached, sent, got};
+    void *all[] = {pointers, columns, part, send, receive, reached, sent, got};
     for (size_t a = 0; a < sizeof all / sizeof *all; a++)
         free(all[a]);
 }
@@ -355,8 +352,7 @@ int main(void)
     for (int64_t nodes = 1; nodes < 200; nodes = 2 * nodes + 1)
         for (int32_t parts = 1; parts < 20; parts += 3)
             for (int64_t degree = 0; degree < 30; degree += 7)
-                for (int moves = VOLUME_ROWS; moves <= VOLUME_LEVEL; moves++)
-                    partition(nodes, parts, degree, moves);
+                partition(nodes, parts, degree);
     for (int64_t count = 0; count < 40; count = 2 * count + 1)
         for (int weighted = 0; weighted < 2; weighted++)
             rows_sampled(30, count, weighted);

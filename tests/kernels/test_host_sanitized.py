@@ -1,5 +1,5 @@
 """The host kernels, compiled from their sources with the address and undefined-behaviour sanitizers, run by
-`host_driver.c`, and the smallest cuts of one of them by `cut_driver.c`.
+`host_driver.c`.
 
 Kernels are one template for any number of vectors; no more than three make the panels run at small widths and
 compile fast.
@@ -65,10 +65,3 @@ def output(sources: list[Path], program: Path, *flags: str) -> str:
 def test_kernels_stay_within_their_arrays(folder: Path) -> None:
     sources = sorted((kernels_folder() / "host").glob("*.c"))
     assert "generic: " in output([*sources, DRIVER], folder / "driver", *FEW_VECTORS)
-
-
-@pytest.mark.timeout(600)
-def test_cuts_between_parts_are_smallest(folder: Path) -> None:
-    """In windows of small meshes and random graphs, directed or not, against another method."""
-    sources = [DRIVER.with_name("cut_driver.c"), kernels_folder() / "host" / "volume.c"]
-    assert " cuts, " in output(sources, folder / "cuts", "-Wno-unused-function")
