@@ -69,10 +69,10 @@ def run(args: argparse.Namespace) -> None:
 def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
     """Write the store that the command line describes, together with the ranks of `comm`. Collective."""
     from distgnn import partition
-    from distgnn.store.write.arguments import check_arguments, parse_shards
-    from distgnn.store.write.prepare import prepare as write_store
     from distgnn.store.importers import open_source
     from distgnn.store.source import ImportOptions
+    from distgnn.store.write.arguments import check_arguments, parse_shards
+    from distgnn.store.write.prepare import prepare as write_store
     from distgnn.store.write.ranks import of
 
     team = of(comm)

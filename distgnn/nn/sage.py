@@ -36,16 +36,6 @@ class NeighbourMean(DistSparse):
     def grids(ranks: int) -> list[dict[str, int]]:
         raise TypeError("means live on the grid of the operator that they are made of")
 
-    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
-        self._multiply(H, T)
-        return T
-
-    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
-        F = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
-        self._multiply_adjoint(G, F)
-        return F
-
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         self.A.multiply(H, T)
         T.block *= self.inverse

@@ -27,7 +27,7 @@ class Alone(Axes):
         super().__init__({}, 0)
         self.backend, self.workspace, self.overlap = grid.backend, grid.workspace, False
         self.along = lambda *axes: grid.along()
-        self.whole = Layout(self, Cut(), Cut())
+        self.whole: Any = Layout(self, Cut(), Cut())
         self.weights = ReplicatedWeights(self.whole)
 
 
@@ -62,16 +62,6 @@ class OneRank(DistSparse):
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
         return [{}] if ranks == 1 else []
-
-    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        T = self._result(self.output_layout, (self.shape[0], H.shape[1]), out)
-        self._multiply(H, T)
-        return T
-
-    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
-        F = self._result(self.input_layout, (self.shape[1], G.shape[1]), out)
-        self._multiply_adjoint(G, F)
-        return F
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         local.spmm(self.A, H.block, T.block)

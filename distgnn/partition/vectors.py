@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distgnn.errors import ArgumentError
+from distgnn.errors import UserError
 
 
 def read_part_vector(path: str | os.PathLike[str], n: int, parts: int) -> np.ndarray:

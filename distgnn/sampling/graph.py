@@ -36,7 +36,7 @@ class Graph(Protocol):
     shape: tuple[int, int]
     dtype: np.dtype
     A: sp.csr_array
-    collective = False
+    collective: bool = False
 
     @property
     def n(self) -> int:
@@ -86,17 +86,6 @@ def taken(P: sp.csr_array, drawn: Draws, degrees: Array) -> Drawn:
 
 def timed_each(step: str, items: Iterable[T]) -> Iterator[T]:
     """The items; the time to make each is charged to a step of Algorithm 1."""
-    left = iter(items)
-    while True:
-        with ledger.timed("sampling", step):
-            item = next(left, None)
-        if item is None:
-            return
-        yield item
-
-
-def timed_each(step: str, items: Iterable[T]) -> Iterator[T]:
-    """The items; the time that each takes to make is a step's of Algorithm 1."""
     left = iter(items)
     while True:
         with ledger.timed("sampling", step):

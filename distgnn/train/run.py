@@ -80,7 +80,7 @@ class Run:
         comm = MPI.COMM_WORLD if comm is None else comm
         s = self.settings = (settings or Settings()).resolved(comm.Get_size())
         name = str(s.algorithm)
-        operators.operator(name, s.sparsity_aware)  # refuses what does not go together
+        operators.get(name, s.sparsity_aware)  # refuses what does not go together
         sizes = parse_grid(s.grid, name)
         self.grid = operators.make_grid(comm, name, sizes, s.replication, s.backend)
         self.grid.overlap, self.grid.block_rows = s.overlap, s.block_rows

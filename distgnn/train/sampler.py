@@ -13,8 +13,8 @@ from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.saint import Saint
 from distgnn.sampling.sampler import Sampler
 from distgnn.sampling.spgemm import Partitioned, Replicated
-from distgnn.store.read.store import Store
 from distgnn.store.read.neighbours import Neighbours
+from distgnn.store.read.store import Store
 from distgnn.train.minibatch import training_nodes
 from distgnn.train.settings import Settings
 

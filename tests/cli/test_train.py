@@ -170,10 +170,7 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
         (["--weight-decay=-1"], "--weight-decay -1.0: must be numbers that are at least 0"),
         (["--momentum", "0.9"], "only --optimizer sgd has a momentum"),
         (["--optimizer", "lion"], "--optimizer: invalid choice: 'lion'"),
-        (
-            ["--order", "metis-8"],
-            "no order 'metis-8'; it has random; prepare with ",
-        ),
+        (["--order", "metis-8"], "no order 'metis-8'; it has random; prepare with "),
         (
             ["--order", "double"],
             "no order 'double'; it has random; prepare --order double makes one that has it",

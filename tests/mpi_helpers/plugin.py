@@ -34,7 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--ranks-above", type=int, default=0, metavar="P", help="leave out `comm` of up to P ranks"
     )
     group.addoption(
-        "--quick", action="store_true", help="few tests: every value of every parameter once, P up to 4, none slow"
+        "--quick",
+        action="store_true",
+        help="few tests: every value of every parameter once, P up to 4, none slow",
     )
     group.addoption(
         "--grace", type=float, default=10, metavar="S", help="seconds for other ranks to end after one failed"

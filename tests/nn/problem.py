@@ -1,5 +1,4 @@
-"""A small directed graph with features, labels and splits, put on a grid, and what the reference makes of it.
-"""
+"""A small directed graph with features, labels and splits, put on a grid, and what the reference makes of it."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ from distgnn.train.full_graph import train
 
 @dataclass
 class Problem:
-    """53 nodes (a prime), 11 features, 5 classes; weights of either sign; one training node without a label.
-    """
+    """53 nodes (a prime), 11 features, 5 classes; weights of either sign; one training node without a label."""
 
     n: int = 53
     width: int = 11
