@@ -312,8 +312,8 @@ def test_default_grid_bounds_the_shards() -> None:
     for n, entries in ((10**6, 10**6), (10**6, 68 * 10**6), (4 * 10**6, 68 * 10**6), (10**8, 10**10)):
         rows, cols = ShardGrid.for_size(n, entries).shape
         assert rows == cols
-        assert entries / (rows * cols) <= adjacency.SHARD_ENTRIES
-        assert entries / (rows * cols) * 4 > adjacency.SHARD_ENTRIES or rows == 1
+        assert entries / (rows * cols) <= LIMITS.shard_entries
+        assert entries / (rows * cols) * 4 > LIMITS.shard_entries or rows == 1
     assert ShardGrid.for_size(3, 10**9).shape == (4, 4)  # never many more than nodes
 
 
