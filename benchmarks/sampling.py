@@ -71,7 +71,8 @@ def main() -> None:
     lines = [
         table.heading(args)
         + f". R-MAT, {G.n:,} nodes, {G.A.nnz:,} non-zeros, one thread; {args.minibatches} "
-        f"minibatches of nodes with neighbours; {args.clock} seconds, best of all turns. Millions of sampled edges per second "
+        f"minibatches of nodes with neighbours; {args.clock} seconds, best of all turns. Millions of sampled "
+        "edges per second "
         "with k minibatches in "
         "bulk, and k = 64 beside k = 1; shares of the three steps at k = 1 → k = 64, the rest being keys and "
         "lists.",

@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # called.
 PYTHON = """#!/bin/sh
 case "$*" in
-  "-c import "*) module=${2#import }; module=${module%%;*}; case " $MODULES " in *" $module "*) exit 0;; esac; exit 1 ;;
+  "-c import "*) module=${2#import }; module=${module%%;*}
+    case " $MODULES " in *" $module "*) exit 0;; esac; exit 1 ;;
   *cuda_aware*) echo 0 ;;
   *) echo "python $*" ;;
 esac
@@ -83,7 +84,8 @@ def test_dry_run_prints_the_plan_and_leaves_nothing(machine: dict[str, str], tmp
     done = run("--dry-run", env=machine)
     assert done.returncode == 0, done.stderr
     plan = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    steps = "environment tests ranks-2-staged ranks-4-staged ranks-2-cuda-aware ranks-4-cuda-aware tests-cusparse sanitizer-warm-up "
+    steps = "environment tests ranks-2-staged ranks-4-staged ranks-2-cuda-aware ranks-4-cuda-aware "
+    steps += "tests-cusparse sanitizer-warm-up "
     steps += "sanitizer-memcheck sanitizer-racecheck sanitizer-initcheck benchmark-float32 benchmark-float64"
     assert " ".join(plan) == steps
     assert plan["tests"].startswith("env DISTGNN_BACKEND=cupy python3 -m pytest")

@@ -100,8 +100,8 @@ def test_slurm(machine: dict[str, str]) -> None:
 def test_a_slurm_job_says_how_it_is_started(machine: dict[str, str], tmp_path: Path) -> None:
     outside = run("train.sbatch", "graph.dg", env=machine)
     assert (
-        outside
-        == "usage: sbatch jobs/train.sbatch STORE [flags of distgnn train]; without Slurm: jobs/train.sh STORE"
+        outside == "usage: sbatch jobs/train.sbatch STORE [flags of distgnn train]; without Slurm: "
+        "jobs/train.sh STORE"
     )
     assert run("demo.sbatch", env=machine).startswith("usage: sbatch jobs/demo.sbatch")
     elsewhere = run("demo.sbatch", env=machine | SLURM | {"SLURM_SUBMIT_DIR": str(tmp_path)})

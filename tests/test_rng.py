@@ -50,7 +50,7 @@ def test_mask_of_nothing_and_of_everything(probability: float, share: float) -> 
 @pytest.mark.parametrize("probability", [0.5, 0.2])
 @pytest.mark.parametrize("rows", [ROWS, ROWS * 1_000_003 + 17, ROWS[:1000] << 31])
 def test_rows_and_columns_are_uncorrelated(rows: np.ndarray, probability: float) -> None:
-    """Every pair of rows (columns) has the correlation of independent ones: mean 0, variance 1 after scaling."""
+    """Every pair of rows (columns) is as little correlated as independent ones: mean 0, variance 1."""
     X = signs(rng.key(7, 2, 1), rows=rows, probability=probability)
     for M in (X, X.T):
         pairs = (M @ M.T)[np.triu_indices(len(M), 1)] / np.sqrt(M.shape[1])

@@ -185,7 +185,10 @@ def test_messages_name_where_a_setting_was_made(
         (ArgumentError("resume", True, "needs checkpoint=DIR."), "--resume: needs --checkpoint DIR."),
         (ArgumentError("rescale", "False", "is for model=gcn; so"), "--no-rescale: is for --model gcn; so"),
         (ArgumentError("directed", True, "is for rmat and sbm"), "--directed: is for rmat and sbm"),
-        (ArgumentError("self_loops", False, "grid=2x2 (order=a,b)"), "--no-self-loops: --grid 2x2 (--order a,b)"),
+        (
+            ArgumentError("self_loops", False, "grid=2x2 (order=a,b)"),
+            "--no-self-loops: --grid 2x2 (--order a,b)",
+        ),
         (ArgumentError("grid", "4", "write 2x2 or rows=2,cols=2"), "--grid 4: write 2x2 or rows=2,cols=2"),
         (UserError("/runs/lr=1/x.dg: prepare it with split=0.6/0.2/0.2, force=True"),
          "/runs/lr=1/x.dg: prepare it with --split 0.6/0.2/0.2, --force"),

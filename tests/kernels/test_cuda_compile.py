@@ -110,7 +110,8 @@ def test_spills_are_seen():
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "local.cu")
         source.write_text(
-            "__global__ void f(int* x, int i) { int a[99]; for (int k = 0; k < 99; k++) a[k] = x[k * i]; x[0] = a[i]; }"
+            "__global__ void f(int* x, int i) { int a[99]; for (int k = 0; k < 99; k++) a[k] = x[k * i]; "
+            "x[0] = a[i]; }"
         )
         command = [
             str(nvcc()),

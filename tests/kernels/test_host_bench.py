@@ -1,4 +1,4 @@
-"""`distgnn bench spmm`: that its figures are of the right product, counted as it says; no time is asserted."""
+"""`distgnn bench spmm`: its figures are of the right product, counted as it says."""
 
 from __future__ import annotations
 

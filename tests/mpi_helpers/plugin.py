@@ -93,7 +93,7 @@ class Collective:
         config.hook.pytest_deselected(items=left_out)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """All ranks must be about to run the same tests, or they would wait for each other in different ones."""
+        """All ranks must be about to run the same tests, or they would wait for each other."""
         mine = (session.testsfailed, [item.nodeid for item in session.items])
         if any(other != mine for other in self.control.allgather(mine)):
             pytest.exit(f"rank {RANK}: the ranks collected different tests", returncode=1)
@@ -121,7 +121,7 @@ class Collective:
         return report
 
     def agree(self, reports: list[pytest.TestReport]) -> list[pytest.TestReport]:
-        """Make a failure anywhere a failure here; return the reports, one of which tells what the others saw."""
+        """Make a failure anywhere a failure here; one of the reports returned tells what the others saw."""
         own = [_text(report) for report in reports if report.failed and report.longrepr != ELSEWHERE]
         if not self.control.allreduce(bool(own), MPI.LOR):
             communicators.free_children()
@@ -152,7 +152,7 @@ class Collective:
 
 
 def quick(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """(taken, left out): of each test so many that every value of every parameter occurs, none slow, P up to 4."""
+    """(taken, left out): every value of every parameter of a test once, none slow, P up to 4."""
     seen: dict[str, set[tuple[str, str]]] = {}
     taken, left_out = [], []
     for item in items:

@@ -1,4 +1,4 @@
-"""A small directed graph with features, labels and splits, put on a grid, and what the reference makes of it."""
+"""A small directed graph with features, labels and splits, put on a grid, and its reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distgnn.train.full_graph import train
 
 @dataclass
 class Problem:
-    """53 nodes (a prime), 11 features, 5 classes; weights of either sign; one training node without a label."""
+    """53 nodes (a prime), 11 features, 5 classes; weights of either sign; one training node unlabelled."""
 
     n: int = 53
     width: int = 11

@@ -23,7 +23,7 @@ def problem(classes=CLASSES, seed=0):
 
 
 def layouts(comm, backend):
-    """Rows over one axis, classes over another, copies over a third, in all sizes that there are ranks for."""
+    """Rows over one axis, classes over another, copies over a third, in all sizes."""
     P = comm.Get_size()
     for rows, cols in {(1, 1), (P, 1), (1, P), (P // 2, 2), (2, P // 4)}:
         if rows * cols and P % (rows * cols) == 0:
@@ -57,7 +57,7 @@ def test_loss_and_gradient_are_the_serial_ones(comm, backend, classes):
 
 @pytest.mark.ranks(1, 4)
 def test_logits_and_labels_are_not_changed(comm, backend):
-    """A loss computed in place was right on one rank and wrong from the second epoch where classes were cut."""
+    """A loss in place was once right on one rank and wrong from the second epoch where classes were cut."""
     Z, labels, split = problem()
     for layout in layouts(comm, backend):
         logits, targets = place(layout, Z, labels, split)

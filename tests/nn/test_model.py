@@ -16,7 +16,7 @@ PROBLEM = Problem()
 @pytest.mark.ranks(1, 4, 6)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_weights_are_global_and_come_back(comm, name, backend):
-    """Plain lists of matrices, equal on every rank, the same at the start for every algorithm and rank count."""
+    """Plain lists of matrices, equal on every rank, the same for every algorithm and rank count."""
     model, X, _ = PROBLEM.model(make_grid(comm, name, backend=backend), name, bias=True, seed=5)
     reference = PROBLEM.reference(seed=5, bias=True)
     weights = model.get_weights()

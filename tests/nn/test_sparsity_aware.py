@@ -69,7 +69,7 @@ def test_check_agrees(comm, name, flag, shared_tmp_path, capsys):
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("flags", [("1d",), ("1.5d", "--replication", 2)])
 def test_losses_in_an_order_by_partition_are_the_serial_ones(comm, flags, shared_tmp_path, capsys):
-    """With dropout, whose masks belong to nodes; with unequal parts, one of them empty where there are four."""
+    """With dropout, whose masks belong to nodes; with unequal parts, one of four empty."""
     rows = comm.Get_size() // (2 if len(flags) > 1 else 1)
     if comm.Get_rank() == 0:
         part = [node * node % 7 % min(rows, 3) for node in range(60)]

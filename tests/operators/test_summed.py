@@ -115,9 +115,10 @@ def test_arrays_longer_than_mpi_counts(comm, backend, monkeypatch):
 @pytest.mark.ranks(1, 2)
 def test_default_blocks_are_neither_small_nor_large(comm, backend):
     grid = Grid(comm, backend=backend)
-    cut = lambda height, width: summed.row_blocks(
-        grid, grid.along("rows"), np.empty((height, width), np.float32)
-    )  # noqa: E731
+
+    def cut(height, width):
+        return summed.row_blocks(grid, grid.along("rows"), np.empty((height, width), np.float32))
+
     assert cut(100, 16) == [(0, 100)] and cut(0, 5) == [(0, 0)] and cut(7, 0) == [(0, 7)]
     for height in (20_000, 100_000, 1_000_000):
         blocks = cut(height, 128)

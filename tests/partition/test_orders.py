@@ -30,7 +30,7 @@ def test_nodes_of_like_degree_are_far_from_each_other(n: int) -> None:
 
 
 def test_streams_and_seeds_are_independent() -> None:
-    """Rows and columns of a node fall on every pair of blocks alike: the diagonal is spread over all of them."""
+    """A node's row and column fall on every pair of blocks alike: the diagonal is spread over all."""
     n, parts = 1 << 16, 8
     degrees = np.arange(n) // 50
     made = ((0, STREAMS[0]), (0, STREAMS[1]), (0, STREAMS[0]), (1, STREAMS[0]))

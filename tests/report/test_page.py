@@ -81,7 +81,9 @@ def test_page_holds_the_numbers_and_the_drawings(tmp_path):
         "run not ended",
     ):
         assert words in page
-    for words in ("<td>1.0000</td><td>30%</td>", "<th>MiB of layers</th>", "<td>1</td><td> </td><td>3</td><td>6</td><td>1</td>"
+    for words in (
+        "<td>1.0000</td><td>30%</td>", "<th>MiB of layers</th>",
+        "<td>1</td><td> </td><td>3</td><td>6</td><td>1</td>"
                   "<td>2</td><td>0.5</td>", "<td>widths</td><td>[8, 16, 4]</td>"):  # fmt: skip
         assert words in page
     assert page.count("<svg") == 4 and "Timeline of epoch 2 in" in page

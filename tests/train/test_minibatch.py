@@ -64,7 +64,7 @@ def make_sampler(grid: dg.Grid, name: str, partitioned: bool, sizes: list[int]) 
 def test_samples_of_everything_give_full_graph_training(
     comm: MPI.Intracomm, name: str, partitioned: bool, backend: Any
 ) -> None:
-    """One minibatch of all training nodes and all their neighbours: the same losses, with dropout and biases."""
+    """One minibatch of all nodes and all neighbours: the same losses, with dropout and biases."""
     grid = make_grid(comm, "1.5d", backend=backend)
     options = {"dropout": 0.3, "bias": True, "seed": 4}
     model, features, targets = network(grid, name, **options)
@@ -187,7 +187,7 @@ def test_minibatches_leave_the_kept_aggregate_alone(comm: MPI.Intracomm, backend
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("name", ["sage-mean", "saint"])
 def test_minibatches_give_back_all_that_they_borrow(comm: MPI.Intracomm, name: str, backend: Any) -> None:
-    """And layer 0 drops in the memory that features were fetched into: epochs ask for no more than the first."""
+    """Layer 0 drops in the memory that features were fetched into: later epochs ask for no more."""
     grid = make_grid(comm, "1.5d", backend=backend)
     model, features, targets = network(grid, name, dropout=0.3, bias=True)
     sampler = make_sampler(grid, name, False, [4, 3])

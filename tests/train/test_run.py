@@ -198,7 +198,7 @@ def test_only_the_first_rank_reads_for_the_check(comm, shared_tmp_path, monkeypa
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("extra", [(), ("--train-features",)], ids=["weights", "features"])
 def test_resume_on_another_grid_continues_the_curve(comm, shared_tmp_path, optimizer, extra):
-    """3 epochs on one grid, 3 on another algorithm's, the rest on a single rank: the losses of one run of 8."""
+    """3 epochs on one grid, 3 on another's, the rest on one rank: the losses of one run of 8."""
     store, log, saved = (
         small_store(shared_tmp_path, comm),
         shared_tmp_path / "parts.jsonl",
