@@ -159,6 +159,22 @@ def test_volume_keeps_to_the_total(of_start: float, monkeypatch: pytest.MonkeyPa
     assert largest_over_mean(ours.nonzeros) <= 1.101 and ours.empty == 0
 
 
+def test_volume_returns_its_start_if_the_busiest_would_send_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    available("hypergraph")
+
+    class Worse:
+        @staticmethod
+        def volume_refine(
+            pointers: Any, columns: Any, part: Any, sends: Any, receives: Any, **rest: Any
+        ) -> None:
+            part[:], sends[:] = 0, [10**6, *[0] * (len(sends) - 1)]
+
+    monkeypatch.setattr(packages.host, "built", lambda: Worse)
+    monkeypatch.setattr(volume, "OF_START", 10**6)
+    start = partition(GRAPHS["road"], 4, "hypergraph")
+    np.testing.assert_array_equal(partition(GRAPHS["road"], 4, "volume"), start)
+
+
 def test_volume_needs_no_other_partitioner(monkeypatch: pytest.MonkeyPatch) -> None:
     available("volume")
     for package in set(packages.PACKAGES.values()):
