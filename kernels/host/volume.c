@@ -51,7 +51,6 @@ struct state {
     struct place *places; /* of all nets; a net has room for every part that its rows can be in */
     int32_t *table;       /* of the large nets: part -> place, or -1 */
     int64_t *send, *receive, *load; /* parts */
-    int64_t total;        /* rows sent by all parts */
     double *more, *less;  /* parts: what sending a row more costs, what sending a row less saves */
     double *price;        /* nodes: of the nets of the row in hand */
     struct offer *offers; /* parts: of the row in hand */
@@ -78,8 +77,6 @@ static uint64_t next(struct state *s) /* SplitMix64 */
 static double uniform(struct state *s) { return (double)(next(s) >> 11) * 0x1p-53; }
 
 static int64_t row_nonzeros(const struct volume *v, int64_t i) { return v->pointers[i + 1] - v->pointers[i]; }
-
-/* -- what a part pays -- */
 
 static double excess(double x, double limit, double slope)
 {
@@ -111,11 +108,19 @@ static void set_price(struct state *s, int32_t part)
     s->less[part] = here - send_cost(s, s->send[part] - 1);
 }
 
-/* Follow the averages, and make what is above the bounds cost `slope` per row at twice the bound. */
+static double average_sent(const struct state *s)
+{
+    double total = 0;
+    for (int32_t part = 0; part < s->v->parts; part++)
+        total += (double)s->send[part];
+    return total / s->v->parts;
+}
+
+/* Follow the average, and make what is above the bounds cost `slope` per row at twice the bound. */
 static void set_prices(struct state *s, double slope)
 {
     const struct volume *v = s->v;
-    double average = (double)s->total / v->parts;
+    double average = average_sent(s);
     s->send_limit = floor(v->send_bound * average);
     s->receive_limit = floor(v->receive_bound * average);
     s->send_slope = slope / (2 * s->send_limit + 2);
@@ -123,8 +128,6 @@ static void set_prices(struct state *s, double slope)
     for (int32_t part = 0; part < v->parts; part++)
         set_price(s, part);
 }
-
-/* -- nets -- */
 
 static int32_t find(const struct state *s, int64_t net, int32_t part)
 {
@@ -208,7 +211,6 @@ static void fill_nets(struct state *s)
     for (int64_t i = 0; i < v->nodes; i++) {
         const struct place *places = s->places + s->nets[i].first;
         s->send[v->part[i]] += s->nets[i].length - 1;
-        s->total += s->nets[i].length - 1;
         for (int32_t at = 0; at < s->nets[i].length; at++)
             s->receive[places[at].part] += places[at].part != v->part[i];
     }
@@ -230,7 +232,6 @@ static void move(struct state *s, int64_t i, int32_t b)
         s->receive[b] += entered;
         if (entered != emptied) {
             s->send[owner] += entered - emptied;
-            s->total += entered - emptied;
             set_price(s, owner);
         }
     }
@@ -240,7 +241,6 @@ static void move(struct state *s, int64_t i, int32_t b)
     s->receive[b] -= !entered;
     s->send[a] -= sent;
     s->send[b] += sent + entered - emptied;
-    s->total += entered - emptied;
     s->load[a] -= row_nonzeros(v, i);
     s->load[b] += row_nonzeros(v, i);
     s->nets[i].owner = b;
@@ -400,7 +400,7 @@ static double largest(const struct state *s, const int64_t *of_parts)
 static void keep_if_best(struct state *s)
 {
     struct volume *v = s->v;
-    double average = (double)s->total / v->parts, receives = v->receive_bound * average;
+    double average = average_sent(s), receives = v->receive_bound * average;
     double value = average + largest(s, s->send) + fmax(0, largest(s, s->receive) - receives);
     value *= 1 + 100 * fmax(0, largest(s, s->load) / (double)v->capacity - 1);
     if (value >= s->lowest)
