@@ -290,7 +290,7 @@ def test_being_told_to_end_leaves_nothing(told: list[int], tmp_path: Path) -> No
         "def wait(writer, *args):\n"
         "    (pathlib.Path(sys.argv[1]).parent / f'rank-{writer.team.rank}').write_text(f'{os.getpid()} ')\n"
         "    time.sleep(60)\n"
-        "adjacency.AdjacencyWriter._write_values = wait\n"
+        "adjacency.AdjacencyWriter.write_values = wait\n"
         "sys.exit(cli.main(['prepare', *sys.argv[1:]]))\n"
     )
     for folder in ("in", "out"):
