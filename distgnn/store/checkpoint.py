@@ -1,11 +1,9 @@
 """Checkpoints: the state of a run on disk, whole or not at all, readable on any other grid.
 
-A checkpoint is a directory. Every rank writes its own file under a name that no earlier one had; when all of
-them are on disk rank 0 renames a manifest that names them over the old one. Until then the old checkpoint is
-valid, and after that its files are removed. Matrices (weights, moments, trained features) are written as the
-blocks that ranks hold, from which any window can be put together: one that is cut over the grid by all who
-hold a part of it, one that all ranks hold alike as a single block by one of them. Counters and settings go
-into the manifest.
+Every rank writes its own file under a new name; when all are on disk rank 0 renames a manifest
+that names them over the old one. Until then the old checkpoint is valid; then its files are removed. Matrices
+are written as the blocks that ranks hold (one that all hold alike by one of them), from which any window can
+be put together. Counters and settings go into the manifest.
 """
 
 from __future__ import annotations
@@ -45,9 +43,9 @@ def save(
     Args:
         path: a directory, made if it is missing (its parent must exist).
         comm: the ranks of the run.
-        pieces: this rank's blocks of matrices: name -> (first row, first column, host block, global shape).
-            Where several ranks hold the same block it is enough that one of them gives it.
-        meta: whatever else it takes to go on, as JSON (epoch, configuration); that of rank 0 counts.
+        pieces: this rank's blocks: name -> (first row, first column, host block, global shape). Of ranks with
+            the same block one is enough.
+        meta: what else it takes to go on, as JSON (epoch, configuration), on rank 0.
 
     Raises:
         UserError: `path` is no checkpoint or cannot be written; on every rank. The old one is intact then.
@@ -128,8 +126,8 @@ class CheckpointReader:
 
 
 def next_generation(path: str | os.PathLike[str]) -> int:
-    """The number of the files that the next `save` at `path` will write: 0 where there is nothing yet, or
-    only what a first save left that was interrupted. UserError where `save` would refuse this path."""
+    """The number of the next `save` at `path`: 0 where there is nothing, or only leftovers of an interrupted
+    first one. UserError where `save` would refuse this path."""
     root = Path(path)
     if not root.exists():
         if not root.absolute().parent.is_dir():
@@ -142,7 +140,7 @@ def next_generation(path: str | os.PathLike[str]) -> int:
 
 
 def _write(path: Path, pieces: Mapping[str, Piece]) -> dict[str, Any]:
-    """This rank's file, on disk when it returns. Returns its part of the manifest."""
+    """Write this rank's file durably; returns its part of the manifest."""
     described: dict[str, Any] = {"file": path.name, "pieces": {}}
     with hdf5.writing(path, sum(piece[2].nbytes for piece in pieces.values())) as file:
         for name, (row, col, block, shape) in pieces.items():
@@ -168,12 +166,10 @@ def _commit(root: Path, generation: int, everybody: list[dict[str, Any]], meta: 
                 raise ValueError(f"{name}: ranks disagree on its shape or dtype: {found}")
             entry["parts"].append(piece["part"])
     manifest.sync_folder(root)
-    content: dict[str, Any] = {
-        "format": FORMAT, "version": VERSION, "generation": generation, "meta": meta, "pieces": pieces,
-        "files": {rank["file"]: rank["fingerprint"] for rank in everybody},
-    }  # fmt: skip
-    manifest.write(root, content)
+    files = {rank["file"]: rank["fingerprint"] for rank in everybody}
+    kind = {"format": FORMAT, "version": VERSION, "generation": generation}
+    manifest.write(root, {**kind, "meta": meta, "pieces": pieces, "files": files})
     for stale in root.iterdir():
-        if _RANK_FILE.fullmatch(stale.name) and stale.name not in content["files"]:
+        if _RANK_FILE.fullmatch(stale.name) and stale.name not in files:
             with contextlib.suppress(OSError):  # it costs room, nothing else
                 stale.unlink()
