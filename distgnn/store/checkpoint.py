@@ -9,7 +9,6 @@ be put together. Counters and settings go into the manifest.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,9 @@ import numpy as np
 from distgnn.errors import UserError
 from distgnn.layout import Range
 from distgnn.store.format import hdf5, manifest
+from distgnn.store.format.manifest import AnyPath
 from distgnn.store.format.publish import writing
+from distgnn.store.read.node_files import check_window
 
 if TYPE_CHECKING:
     from distgnn.comm.group import Comm
@@ -35,9 +36,8 @@ Piece = tuple[int, int, np.ndarray, tuple[int, int]]
 
 
 def save(
-    path: str | os.PathLike[str], comm: Comm, pieces: Mapping[str, Piece],
-    meta: Mapping[str, Any] | None = None,
-) -> None:  # fmt: skip
+    path: AnyPath, comm: Comm, pieces: Mapping[str, Piece], meta: Mapping[str, Any] | None = None
+) -> None:
     """Write a checkpoint, replacing the one at `path` if there is one. Collective.
 
     Args:
@@ -72,7 +72,7 @@ def save(
             _commit(root, generation, everybody, {**(meta or {})})
 
 
-def load(path: str | os.PathLike[str], comm: Comm) -> CheckpointReader:
+def load(path: AnyPath, comm: Comm) -> CheckpointReader:
     """Open a checkpoint. Collective; the reader it gives to each rank is not.
 
     Raises:
@@ -82,7 +82,7 @@ def load(path: str | os.PathLike[str], comm: Comm) -> CheckpointReader:
     content: dict[str, Any] = {}
     with comm.together():
         if comm.rank == 0:
-            content = manifest.read(root, format=FORMAT, version=VERSION, what="checkpoint")
+            content = manifest.read(root, FORMAT, VERSION, "checkpoint")
             manifest.check_sizes(root, content["files"])
     return CheckpointReader(root, comm.share(content))
 
@@ -104,9 +104,8 @@ class CheckpointReader:
         if name not in self.shapes:
             raise UserError(f"{self.root}: has no {name!r}; it has {', '.join(self.shapes) or 'nothing'}")
         described = self._content["pieces"][name]
-        for what, (lo, hi), extent in zip(("rows", "columns"), (rows, cols), self.shapes[name], strict=True):
-            if not 0 <= lo <= hi <= extent:
-                raise ValueError(f"{what} {lo}..{hi} of {name} do not lie within 0..{extent}")
+        check_window(f"{name}: rows", rows, self.shapes[name][0])
+        check_window(f"{name}: columns", cols, self.shapes[name][1])
         window = np.empty((rows[1] - rows[0], cols[1] - cols[0]), described["dtype"])
         missing = np.ones(window.shape, bool)
         for part in described["parts"]:
@@ -125,7 +124,7 @@ class CheckpointReader:
         return window
 
 
-def next_generation(path: str | os.PathLike[str]) -> int:
+def next_generation(path: AnyPath) -> int:
     """The number of the next `save` at `path`: 0 where there is nothing, or only leftovers of an interrupted
     first one. UserError where `save` would refuse this path."""
     root = Path(path)
@@ -133,7 +132,7 @@ def next_generation(path: str | os.PathLike[str]) -> int:
         if not root.absolute().parent.is_dir():
             raise UserError(f"{root}: directory {root.parent} does not exist")
     elif (root / manifest.NAME).exists():
-        return int(manifest.read(root, format=FORMAT, version=VERSION, what="checkpoint")["generation"]) + 1
+        return int(manifest.read(root, FORMAT, VERSION, "checkpoint")["generation"]) + 1
     elif not root.is_dir() or any(not _LEFTOVER.fullmatch(entry.name) for entry in root.iterdir()):
         raise UserError(f"{root} exists and is not a distgnn checkpoint; give another name")
     return 0

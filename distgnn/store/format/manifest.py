@@ -34,11 +34,10 @@ from distgnn.errors import UserError
 NAME = "manifest.json"
 FORMAT = "distgnn-store"
 VERSION = 1
+AnyPath = str | os.PathLike[str]
 
 
-def read(
-    folder: str | os.PathLike[str], *, format: str = FORMAT, version: int = VERSION, what: str = "store"
-) -> dict[str, Any]:
+def read(folder: AnyPath, format: str = FORMAT, version: int = VERSION, what: str = "store") -> Any:
     """The manifest of a directory; UserError where it has none of this `format` and schema version."""
     root = Path(folder)
     try:
@@ -115,7 +114,7 @@ def check_sizes(root: Path, files: dict[str, Any]) -> None:
 
 
 def verify(root: Path, files: dict[str, Any]) -> list[str]:
-    """The names of the files whose bytes are not those the manifest was written for."""
+    """The names of the files that are not what was written."""
     try:
         return [name for name, expected in files.items() if fingerprint(root / name) != expected]
     except PermissionError as error:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from distgnn.errors import UserError
-from distgnn.store.format.manifest import sync_folder
+from distgnn.store.format.manifest import AnyPath, sync_folder
 
 # What a full or forbidden disk says: the user's to mend, not a bug.
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
@@ -19,7 +19,7 @@ _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 
 @contextmanager
 def new_directory(
-    out: str | os.PathLike[str], *, force: bool, replaceable: Callable[[Path], bool], what: str = "store"
+    out: AnyPath, *, force: bool, replaceable: Callable[[Path], bool], what: str = "store"
 ) -> Iterator[Path]:
     """Yield an empty sibling of `out`, which takes its name when the block ends and vanishes on an exception.
 
@@ -46,7 +46,7 @@ def new_directory(
 
 
 @contextmanager
-def writing(out: str | os.PathLike[str]) -> Iterator[None]:
+def writing(out: AnyPath) -> Iterator[None]:
     """A full or forbidden disk inside is a UserError that names `out`."""
     try:
         yield
@@ -59,7 +59,7 @@ def writing(out: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def check_target(
-    out: str | os.PathLike[str], *, force: bool, replaceable: Callable[[Path], bool], what: str = "store"
+    out: AnyPath, *, force: bool, replaceable: Callable[[Path], bool], what: str = "store"
 ) -> None:
     """The UserError that `new_directory` would raise, before anything is done."""
     target = Path(os.path.realpath(out))

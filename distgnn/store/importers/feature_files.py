@@ -18,11 +18,7 @@ from distgnn.store.source import ImportOptions
 
 
 def attach_features(source: Imported, options: ImportOptions, grow: bool) -> None:
-    """Give the source the features that the options name, if any.
-
-    Where nothing declares the number of nodes (`grow`), it becomes what the edges (source.n so far) and the
-    features say.
-    """
+    """Give the source the features that the options name, if any; with `grow` they may add nodes."""
     if not options.features:
         return
     table = read_features(Path(options.features), options)
@@ -99,7 +95,7 @@ def _check_json(table: Any, path: Path) -> None:
 
 
 def csv_features(path: Path, options: ImportOptions) -> DenseRows:
-    """A CSV of numbers: line i is node i, unless the header names an id column (or `id_column` does)."""
+    """A CSV of numbers: line i is node i, unless the header or `id_column` names an id column."""
     heading = Heading.of(path)
     names = heading.columns if heading.named else []
     if options.id_column in names:
@@ -111,7 +107,7 @@ def csv_features(path: Path, options: ImportOptions) -> DenseRows:
 def dense_csv(
     path: Path, scratch: str | None, heading: Heading | None = None, ids: int | None = None
 ) -> DenseRows:
-    """Copy a text table of numbers into a temporary float32 array, block by block, and map that."""
+    """Copy a text table of numbers into a temporary float32 array, block by block."""
     heading = heading or Heading.of(path)
     columns = len(heading.columns)
     values = columns - (ids is not None)

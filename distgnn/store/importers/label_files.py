@@ -21,16 +21,12 @@ UNLABELLED = ("", "-1", "nan", "NaN", "null", "None")
 
 @dataclass
 class Labels:
-    """Which node has which label, as `path` lists it; `complete`: the nodes are 0..len(ids)-1, each once."""
+    """Which node has which label, as `path` lists it."""
 
     path: Path
     ids: np.ndarray
     values: list[str]
     lines: list[int]
-
-    @property
-    def complete(self) -> bool:
-        return len(self.ids) > 0 and np.array_equal(np.sort(self.ids), np.arange(len(self.ids)))
 
     def attach(self, source: Imported) -> None:
         """Number the classes in sorted order (by value if all are integers) and label the source's nodes."""
@@ -39,39 +35,31 @@ class Labels:
             line, node = self.lines[unknown[0]], self.ids[unknown[0]]
             found = f"a label for node {node}, which is not in the graph"
             raise UserError(f"{self.path}, line {line}: {found}; {source.path} has nodes 0..{source.n - 1}")
-        names = sorted(set(self.values) - set(UNLABELLED), key=_class_key(self.values))
+        named = set(self.values) - set(UNLABELLED)
+        integers = all(name.isdecimal() and name == str(int(name)) for name in named)
+        names = sorted(named, key=int if integers else str)
         if not names:
             raise UserError(f"{self.path}: every label is empty; expected a class for some node")
         number = {name: k for k, name in enumerate(names)} | dict.fromkeys(UNLABELLED, -1)
         labels = np.full(source.n, -1, np.int64)
-        labels[self.ids] = np.fromiter((number[value] for value in self.values), np.int64, len(self.values))
+        labels[self.ids] = [number[value] for value in self.values]
         source.set_labels(labels, self.path, len(names))
         source.class_names = names
 
 
-def _class_key(values: list[str]) -> type:
-    """How to sort class names: as integers if all of them are, each then having one spelling only."""
-    named = set(values) - set(UNLABELLED)
-    return int if all(name.isdecimal() and name == str(int(name)) for name in named) else str
-
-
 def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
-    """Give the source the labels that the options name, if any; UserError for a node that it has not.
-
-    Where nothing declares the number of nodes (`grow`), a table that lists 0..k-1 once each may add isolated
-    nodes.
-    """
+    """Give the source the labels that the options name, if any; UserError for a node that it has not. With
+    `grow` a table that lists 0..k-1 once each may add isolated nodes."""
     if not options.labels:
         return
     labels = read_labels(Path(options.labels), options)
-    if grow and labels.complete:
+    if grow and np.array_equal(np.sort(labels.ids), np.arange(len(labels.ids))):
         source.n = max(source.n, len(labels.ids))
     labels.attach(source)
 
 
 def read_labels(path: Path, options: ImportOptions) -> Labels:
-    """A table with a column of node ids and one of labels, by default `id` (or the first) and `label` (or the
-    last)."""
+    """A table of node ids (default: column `id` or the first) and labels (`label` or the last)."""
     heading = Heading.of(path)
     last = len(heading.columns) - 1
     if last < 1:
@@ -99,7 +87,7 @@ def read_labels(path: Path, options: ImportOptions) -> Labels:
 
 
 def _rows(path: Path, heading: Heading) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, fields) of the lines behind the header that are neither blank nor comments."""
+    """(line number, fields) of the lines behind the header that are neither blank nor comments."""
     with reading(path), open_binary(path) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
         for _ in range(heading.skip):

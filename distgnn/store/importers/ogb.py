@@ -1,8 +1,7 @@
 """OGB node-property directories: `raw/` with the graph and `split/NAME/` with its three lists of nodes.
 
-Two layouts exist: CSV files (`edge.csv.gz`, `num-node-list.csv.gz`, `num-edge-list.csv.gz`,
-`node-feat.csv.gz`, `node-label.csv.gz`) and, for the largest graphs, archives (`data.npz` with edge_index and
-node_feat, `node-label.npz`). Features may also lie beside the CSV files as `node-feat.npy`.
+The graph is in CSV files (`edge`, `num-node-list`, `num-edge-list`, `node-feat`, `node-label`; features also as
+`node-feat.npy`) or, if large, in `data.npz` with edge_index and node_feat, and `node-label.npz`.
 """
 
 from __future__ import annotations
@@ -24,10 +23,6 @@ from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions
 UNDIRECTED = ("products", "proteins")
 
 
-def is_ogb(path: Path) -> bool:
-    return any((path / "raw" / name).exists() for name in ("edge.csv.gz", "edge.csv", "data.npz"))
-
-
 def _file(folder: Path, stem: str) -> Path:
     """stem.csv.gz, or stem.csv where only that exists."""
     packed, plain = folder / f"{stem}.csv.gz", folder / f"{stem}.csv"
@@ -43,8 +38,7 @@ def _one_count(path: Path) -> int:
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """The graph; undirected for the data sets to which OGB adds reverse edges, else directed (`directed`
-    overrides)."""
+    """The graph, directed unless OGB adds reverse edges to this data set; `directed` overrides."""
     raw = path / "raw"
     n, stream, table, edges = _archived(raw, options) if (raw / "data.npz").exists() else _csv(raw, options)
     if table and table.nodes != n:
@@ -133,7 +127,7 @@ def _classes(values: np.ndarray, path: Path) -> np.ndarray:
 
 def _split(folder: Path, n: int) -> np.ndarray | None:
     """The three lists of the only split in the folder; None where there is none."""
-    choices = sorted(entry for entry in folder.glob("*") if entry.is_dir())
+    choices = sorted(filter(Path.is_dir, folder.glob("*")))
     if not choices:
         return None
     if len(choices) > 1:

@@ -82,12 +82,11 @@ def load_edges(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """The undirected graph, binary features as they are, labels and the standard split of a Planetoid
-    directory.
+    """The undirected graph with features, labels and standard split of a Planetoid directory.
 
-    Nodes 0..len(allx)-1 have the rows of allx and ally; node test.index[i] has row i of tx and ty. An id that
-    is missing from test.index (CiteSeer has 15) is a node with zero features and no label. Training nodes are
-    the first len(y), validation the 500 after them, test those of test.index.
+    Nodes 0..len(allx)-1 have the rows of allx and ally; node test.index[i] has row i of tx and ty, and other
+    ids (15 in CiteSeer) no features and no label. Training nodes are the first len(y), validation the 500
+    after them, test those of test.index.
     """
     files = Files(path)
     graph, known, test = files.path("graph"), files.known, files.test

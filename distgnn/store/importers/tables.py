@@ -9,6 +9,8 @@ import numpy as np
 from distgnn.errors import UserError
 from distgnn.store.importers.arrays import StoredArray, integers, rows_of
 
+Array = StoredArray | np.ndarray
+
 
 class Features(Protocol):
     """`nodes`: ids 0..nodes-1 have rows; `complete`: the table says that there are exactly so many nodes."""
@@ -34,8 +36,7 @@ def finite(rows: np.ndarray, ids: np.ndarray, path: object) -> np.ndarray:
 
 
 class DenseRows:
-    """Rows of an array in a file; `places[id]` is the row of a node (-1: none, all zero), the id itself
-    without it."""
+    """Rows of an array in a file. `places[id]` is the row of a node (-1: all zero), by default its id."""
 
     def __init__(self, array: StoredArray, path: object, places: np.ndarray | None = None):
         if len(array.shape) != 2:
@@ -58,14 +59,12 @@ class DenseRows:
 
 
 class SparseRows:
-    """Rows in compressed sparse form; nodes at and beyond `nodes` have none. `data` None: all ones.
-
-    Raises UserError where the three arrays do not describe a matrix of this shape.
-    """
+    """Rows in compressed sparse form; nodes at and beyond `nodes` have none. `data` None: all ones. UserError
+    where the arrays are no matrix of this shape."""
 
     def __init__(
-        self, indptr: np.ndarray, indices: StoredArray | np.ndarray, data: StoredArray | np.ndarray | None,
-        width: int, path: object, complete: bool = True,
+        self, indptr: np.ndarray, indices: Array, data: Array | None, width: int, path: object,
+        complete: bool = True,
     ):  # fmt: skip
         self.nodes, self.width, self.path, self.complete = len(indptr) - 1, width, path, complete
         self.indptr, self.indices, self.data = check_pointers(indptr, len(indices), path), indices, data
