@@ -1,6 +1,6 @@
 """OGB node-property directories: `raw/` with the graph and `split/NAME/` with its three lists of nodes.
 
-The graph is in CSV files (`edge`, `num-node-list`, `num-edge-list`, `node-feat`, `node-label`; features also as
+The graph is in CSV files (`edge`, `num-node-list`, `num-edge-list`, `node-feat`, `node-label`; or
 `node-feat.npy`) or, if large, in `data.npz` with edge_index and node_feat, and `node-label.npz`.
 """
 

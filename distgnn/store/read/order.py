@@ -69,8 +69,8 @@ class Order:
         return self.versions[number % len(self.versions)]
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
-        """A[rows, cols] as CSR with local, sorted, unique indices: int32 where they fit. Reads its rows of the
-        shards that it touches. Memory: the block, and the pointers of one row of shards."""
+        """A[rows, cols] as CSR with local, sorted, unique indices: int32 where they fit. Reads these rows
+        of the shards. Memory: the block, and the pointers of one row of shards."""
         block = self.assemble(rows, cols, backends.get("numpy"), Team()).to_scipy()
         block.has_sorted_indices = block.has_canonical_format = True
         return block

@@ -142,7 +142,7 @@ Strip = tuple[int, list[Tile]]  # number of rows, and tiles from left to right
 
 
 def assemble(strips: list[Strip], width: int, dtype: Any, backend: Backend, readers: Comm | Team) -> CSR:
-    """The window of these strips, on ``backend``'s device. Collective over ``readers``, who want the same one.
+    """The window of these strips, on ``backend``'s device. Collective over ``readers``, who all want it.
 
     Reads every tile once in all; where columns are left out of one, its column numbers twice. Memory: the
     block, and on the host the pointers of a strip and LIMITS.window_entries entries per reader. UserError for
@@ -162,8 +162,8 @@ def assemble(strips: list[Strip], width: int, dtype: Any, backend: Backend, read
 
 @dataclass
 class _Job:
-    """A tile on its way into the block: its reader, where the entries of its rows begin, their counts, and the
-    ranges of rows in which it comes."""
+    """A tile on its way into the block: its reader, where its rows begin, the counts of their entries, and the ranges
+    of rows in which it comes."""
 
     tile: Tile
     root: int
