@@ -29,9 +29,9 @@ class RMat(DrawnGraph):
 
     R-MAT has no communities, and none are added, since that would flatter partitioners. Every node has one of
     256 hidden states, a random direction in 4 dimensions, which its features show through noise. The states
-    are averaged twice over the node and the sources of its edges, and the label is the closest class direction.
-    So graph convolutions see what the label was made of. (Test accuracy on 5000 nodes: 63 %
-    for a GCN of two layers, 43 % for the same network without the graph, 23 % for the largest class.)
+    are averaged twice over the node and the sources of its edges, and the label is the closest class
+    direction. So graph convolutions see what the label was made of. (Test accuracy on 5000 nodes: 63 % for a
+    GCN of two layers, 43 % for the same network without the graph, 23 % for the largest class.)
     """
 
     kind = "rmat"

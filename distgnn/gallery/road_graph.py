@@ -17,8 +17,8 @@ class RoadMap(GeneratedGraph):
     """A square map: streets run along every `spacing`-th row and column of a grid of cells.
 
     Every cell of a street is a node: junctions, joined by chains of nodes of degree 2. A share
-    `missing_roads` of the streets between junctions is missing, and a share `missing_nodes` of all nodes. Up to 0.4 missing
-    roads one component dominates (bonds of the square lattice percolate at 0.5).
+    `missing_roads` of the streets between junctions is missing, and a share `missing_nodes` of all nodes. Up
+    to 0.4 missing roads one component dominates (bonds of the square lattice percolate at 0.5).
 
     Nodes are numbered by tiles of `tile` x `tile` cells, row by row, as are the tiles. Non-zeros therefore
     crowd around the diagonal, and the blocks of a 2D cut are very unequal.

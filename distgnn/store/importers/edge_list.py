@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.feature_files import attach_features
+from distgnn.store.importers.companions import attach_features, attach_labels
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, scan, sparse_limit, table_edges
-from distgnn.store.importers.label_files import attach_labels
 from distgnn.store.importers.text import Heading, Table, within
 from distgnn.store.source import Edges, ImportOptions
 

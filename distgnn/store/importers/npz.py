@@ -14,9 +14,8 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Npz
-from distgnn.store.importers.compressed import StoredMatrix
 from distgnn.store.importers.imported import Imported
-from distgnn.store.importers.tables import DenseRows, Features
+from distgnn.store.importers.tables import DenseRows, Features, StoredMatrix
 from distgnn.store.source import Edges, ImportOptions
 
 ADJACENCY_PREFIXES = ("adj_", "adj_matrix.")

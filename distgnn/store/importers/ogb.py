@@ -13,7 +13,7 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Npz, integers, open_npy
-from distgnn.store.importers.feature_files import dense_csv
+from distgnn.store.importers.companions import dense_csv
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream, check_ids, table_edges
 from distgnn.store.importers.tables import DenseRows, Features
 from distgnn.store.importers.text import Table, column, within

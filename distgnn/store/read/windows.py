@@ -162,8 +162,8 @@ def assemble(strips: list[Strip], width: int, dtype: Any, backend: Backend, read
 
 @dataclass
 class _Job:
-    """A tile on its way into the block: its reader, where its rows begin, the counts of their entries, and the ranges
-    of rows in which it comes."""
+    """A tile on its way into the block: its reader, where its rows begin, the counts of their entries, and
+    the ranges of rows in which it comes."""
 
     tile: Tile
     root: int
