@@ -42,11 +42,12 @@ def attach_features(source: Imported, options: ImportOptions, grow: bool) -> Non
 
 def read_features(path: Path, options: ImportOptions) -> Features:
     """Features in the format that the file's name says."""
-    name = path.name.lower().removesuffix(".gz")
-    if name.endswith(".npy") and not path.name.endswith(".gz"):
+    name = path.name.lower()
+    if name.endswith(".npy"):
         return DenseRows(open_npy(path), path)
-    if name.endswith(".npz") and not path.name.endswith(".gz"):
+    if name.endswith(".npz"):
         return archived_features(path, options.scratch)
+    name = name.removesuffix(".gz")
     if name.endswith(".json"):
         return json_features(path)
     if name.endswith((".csv", ".tsv", ".txt")):
@@ -107,8 +108,7 @@ def csv_features(path: Path, options: ImportOptions) -> DenseRows:
     names = heading.columns if heading.named else []
     if options.id_column in names:
         return dense_csv(path, options.scratch, heading, names.index(options.id_column))
-    places = (heading.position(name) for name in ID_NAMES)
-    return dense_csv(path, options.scratch, heading, next((k for k in places if k is not None), None))
+    return dense_csv(path, options.scratch, heading, heading.position(*ID_NAMES))
 
 
 def dense_csv(
@@ -233,14 +233,12 @@ def _rows(path: Path, heading: Heading) -> Iterator[tuple[int, list[str]]]:
         lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
         for _ in range(heading.skip):
             lines.readline()
-        if heading.delimiter is None:
-            rows: Iterator[list[str]] = (line.split() for line in lines)
-        else:
-            rows = csv.reader(lines, delimiter=heading.delimiter)
+        blanks = heading.delimiter is None
+        rows: Any = map(str.split, lines) if blanks else csv.reader(lines, delimiter=heading.delimiter or "")
         number = heading.skip
         try:
             for k, row in enumerate(rows, 1):
-                number = heading.skip + (k if heading.delimiter is None else rows.line_num)  # type: ignore[attr-defined]
+                number = heading.skip + (k if blanks else rows.line_num)
                 if row and not row[0].lstrip().startswith("#") and any(field.strip() for field in row):
                     yield number, row
         except csv.Error as error:

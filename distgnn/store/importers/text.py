@@ -15,7 +15,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -98,14 +98,6 @@ def first_line(path: AnyPath) -> tuple[int, str]:
     return 0, ""
 
 
-def is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 class BadValue(ValueError):
     """A line that can be parsed and whose values are wrong."""
 
@@ -130,7 +122,11 @@ class Heading:
             expected = f"a row of fields separated by {delimiter!r}"
             raise UserError(f"{path}, line {number}: {error}; expected {expected}") from None
         columns = [field.strip() for field in fields]
-        named = number > 0 and not any(is_number(field) for field in columns)
+        named = number > 0
+        for field in columns:
+            with suppress(ValueError):
+                float(field)
+                named = False
         return cls(delimiter, columns, named, number if named else max(number - 1, 0))
 
     def find(
@@ -139,7 +135,8 @@ class Heading:
         """The position of the column with this name or number from 0; of None that of a `usual` name, else
         `default`."""
         if column is None:
-            return next((k for k in map(self.position, usual) if k is not None), default)
+            found = self.position(*usual)
+            return default if found is None else found
         if self.named and column in self.columns:
             return self.columns.index(column)
         if column.isdigit() and int(column) < len(self.columns):
@@ -147,10 +144,10 @@ class Heading:
         have = ", ".join(self.columns) if self.named else f"no header and {len(self.columns)} columns"
         raise ArgumentError(argument, column, f"no such column in {path}, which has {have}")
 
-    def position(self, name: str) -> int | None:
-        """Of the column with this name, in lower case; None if there is none."""
-        names = [column.lower() for column in self.columns]
-        return names.index(name) if self.named and name in names else None
+    def position(self, *names: str) -> int | None:
+        """Of a column with the first of these names, in lower case, that there is; None without one."""
+        columns = [column.lower() for column in self.columns] if self.named else []
+        return next((columns.index(name) for name in names if name in columns), None)
 
 
 @dataclass
