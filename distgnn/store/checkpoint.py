@@ -38,11 +38,9 @@ Piece = tuple[int, int, np.ndarray, tuple[int, int]]
 def save(
     path: AnyPath, comm: Comm, pieces: Mapping[str, Piece], meta: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a checkpoint, replacing the one at `path` if there is one. Collective.
+    """Write a checkpoint, replacing the one at `path` (a directory) if there is one. Collective.
 
     Args:
-        path: a directory, made if it is missing (its parent must exist).
-        comm: the ranks of the run.
         pieces: this rank's blocks: name -> (first row, first column, host block, global shape). Of ranks with
             the same block one is enough.
         meta: what else it takes to go on, as JSON (epoch, configuration), on rank 0.
@@ -73,11 +71,8 @@ def save(
 
 
 def load(path: AnyPath, comm: Comm) -> CheckpointReader:
-    """Open a checkpoint. Collective; the reader it gives to each rank is not.
-
-    Raises:
-        UserError: no checkpoint, another schema version, a file missing or truncated; on every rank.
-    """
+    """Open a checkpoint. Collective; the reader that each rank gets is not. UserError on every rank: no
+    checkpoint, another schema version, a file missing or truncated."""
     root = Path(path)
     content: dict[str, Any] = {}
     with comm.together():
@@ -88,7 +83,7 @@ def load(path: AnyPath, comm: Comm) -> CheckpointReader:
 
 
 class CheckpointReader:
-    """What a checkpoint holds. Attributes: `meta`; `shapes`: name -> global shape of every matrix."""
+    """What a checkpoint holds: `meta`; `shapes`: name -> global shape of every matrix."""
 
     def __init__(self, root: Path, content: dict[str, Any]) -> None:
         self.root, self._content = root, content
@@ -96,11 +91,7 @@ class CheckpointReader:
         self.shapes = {name: tuple(piece["shape"]) for name, piece in content["pieces"].items()}
 
     def piece(self, name: str, rows: Range, cols: Range) -> np.ndarray:
-        """A window of a matrix, put together from the blocks of the ranks that wrote it; C-contiguous.
-
-        Raises:
-            UserError: no such matrix, or no rank wrote some of the window.
-        """
+        """A C-contiguous window of a matrix; UserError: no such matrix, or no rank wrote some of it."""
         if name not in self.shapes:
             raise UserError(f"{self.root}: has no {name!r}; it has {', '.join(self.shapes) or 'nothing'}")
         described = self._content["pieces"][name]

@@ -113,14 +113,6 @@ def check_sizes(root: Path, files: dict[str, Any]) -> None:
                             "the file is truncated or was changed, copy it or make it again")  # fmt: skip
 
 
-def verify(root: Path, files: dict[str, Any]) -> list[str]:
-    """The names of the files that are not what was written."""
-    try:
-        return [name for name, expected in files.items() if fingerprint(root / name) != expected]
-    except PermissionError as error:
-        raise denied(error.filename) from None
-
-
 def denied(path: str | os.PathLike[str]) -> UserError:
     """The error for a file that may not be read."""
     return UserError(f"{os.fspath(path)}: permission denied; give this user the right to read it")

@@ -23,11 +23,8 @@ def new_directory(
 ) -> Iterator[Path]:
     """Yield an empty sibling of `out`, which takes its name when the block ends and vanishes on an exception.
 
-    With `force` it replaces an existing directory that `replaceable` recognises. The caller makes the files
-    inside durable.
-
-    Raises:
-        UserError: `out` exists (without `force`, or as something else), its parent does not, or no room.
+    With `force` it replaces a directory that `replaceable` recognises. The caller makes the files durable.
+    UserError: `out` exists (without `force`, or as something else), its parent does not, or no room.
     """
     target = Path(os.path.realpath(out))
     check_target(out, force=force, replaceable=replaceable, what=what)

@@ -33,13 +33,9 @@ class Header:
     fortran: bool
     offset: int
 
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=object))
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.size * self.dtype.itemsize
+    def __post_init__(self) -> None:
+        self.size = int(np.prod(self.shape, dtype=object))
+        self.end = self.offset + self.size * self.dtype.itemsize
 
 
 def read_header(file: IO[bytes], length: int, name: str, kinds: str = "biuf") -> Header:

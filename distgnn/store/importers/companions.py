@@ -1,8 +1,4 @@
-"""Features and labels in files of their own.
-
-Features: .npy, .npz, tables of numbers, or JSON `{node: [active feature ids]}`. Labels: a table with a column
-of node ids and one of classes, which may be words.
-"""
+"""Features in .npy, .npz, tables or JSON `{node: [active feature ids]}`; labels in tables with ids."""
 
 from __future__ import annotations
 
@@ -233,12 +229,11 @@ def _rows(path: Path, heading: Heading) -> Iterator[tuple[int, list[str]]]:
         lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
         for _ in range(heading.skip):
             lines.readline()
-        blanks = heading.delimiter is None
-        rows: Any = map(str.split, lines) if blanks else csv.reader(lines, delimiter=heading.delimiter or "")
-        number = heading.skip
+        mark, number = heading.delimiter, heading.skip
+        rows: Any = csv.reader(lines, delimiter=mark) if mark else map(str.split, lines)
         try:
             for k, row in enumerate(rows, 1):
-                number = heading.skip + (k if blanks else rows.line_num)
+                number = heading.skip + (rows.line_num if mark else k)
                 if row and not row[0].lstrip().startswith("#") and any(field.strip() for field in row):
                     yield number, row
         except csv.Error as error:

@@ -10,6 +10,7 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, table_edges
+from distgnn.store.importers.tables import check_square
 from distgnn.store.importers.text import Table, open_binary, reading, within
 from distgnn.store.source import Edges, ImportOptions
 
@@ -33,9 +34,7 @@ def read_banner(path: Path) -> tuple[bool, bool, int, int, int]:
     if len(sizes) != 3 or not all(size.isdigit() for size in sizes):
         raise UserError(f"{where}: bad size line {text!r}; expected ROWS COLUMNS ENTRIES")
     rows, columns, entries = map(int, sizes)
-    if rows != columns:
-        needs = "a graph needs as many rows as columns"
-        raise UserError(f"{where}: the matrix is {rows} x {columns}; {needs}")
+    check_square(rows, columns, where)
     if rows > HIGHEST_ID:
         raise UserError(f"{where}: {rows} rows; expected at most 2**40")
     return field == "pattern", symmetry == "symmetric", rows, entries, number

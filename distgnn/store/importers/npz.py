@@ -18,8 +18,7 @@ from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.tables import DenseRows, Features, StoredMatrix
 from distgnn.store.source import Edges, ImportOptions
 
-ADJACENCY_PREFIXES = ("adj_", "adj_matrix.")
-ATTRIBUTE_PREFIXES = ("attr_", "attr_matrix.")
+ADJACENCY_PREFIXES, ATTRIBUTE_PREFIXES = ("adj_", "adj_matrix."), ("attr_", "attr_matrix.")
 ATTRIBUTE_NAMES = ("attr_matrix", "attr", "features")
 
 

@@ -122,11 +122,7 @@ class StoredMatrix:
 
     def square(self) -> int:
         """The number of nodes; UserError where rows and columns differ."""
-        rows, columns = self.shape
-        if rows != columns:
-            needs = "a graph needs as many rows as columns"
-            raise UserError(f"{self.where}: the matrix is {rows} x {columns}; {needs}")
-        return rows
+        return check_square(*self.shape, self.where)
 
     def rows(self) -> SparseRows:
         """The rows of a CSR matrix: pointers in memory, entries in the file."""
@@ -154,6 +150,13 @@ class StoredMatrix:
             found = f"{len(indptr)} row pointers for {rows} rows"
             raise UserError(f"{self.where}: {found}; expected one more than rows")
         return check_pointers(indptr, self.entries, self.where)
+
+
+def check_square(rows: int, columns: int, where: object) -> int:
+    if rows != columns:
+        needs = "a graph needs as many rows as columns"
+        raise UserError(f"{where}: the matrix is {rows} x {columns}; {needs}")
+    return rows
 
 
 def owners(indptr: np.ndarray, lo: int, hi: int) -> np.ndarray:

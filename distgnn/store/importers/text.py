@@ -99,7 +99,7 @@ def first_line(path: AnyPath) -> tuple[int, str]:
 
 
 class BadValue(ValueError):
-    """A line that can be parsed and whose values are wrong."""
+    """Values of a line that are wrong."""
 
 
 @dataclass
@@ -212,10 +212,8 @@ class Table:
         """None where the block is good; else what is wrong with its values, empty if it cannot be parsed."""
         try:
             self._parse(block)
-        except BadValue as error:
-            return str(error)
-        except ValueError:
-            return ""
+        except ValueError as error:
+            return str(error) if isinstance(error, BadValue) else ""
         return None
 
 

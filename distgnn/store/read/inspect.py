@@ -46,16 +46,13 @@ def _describe_order(store: Store, order: Order, ranks: Sequence[int], cuts: Any)
 def _describe_shards(store: Store, order: Order, cuts: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """One version of an order."""
     entries, files = order.shard_nnz, store.manifest["files"]
-    described = {"shards": list(entries.shape), "largest_shard": int(entries.max())}
+    described: dict[str, Any] = {"shards": list(entries.shape), "largest_shard": int(entries.max())}
     described |= {"balance": balance(entries), "bytes": sum(files[name]["bytes"] for name in order.files)}
-    if cuts:
-        described["cuts"] = [_describe_cut(cut, cut_counts(order, *cut)) for cut in cuts]
+    for cut in cuts:
+        counts = cut_counts(order, *cut)
+        sizes = {"largest": int(counts.max()), "mean": float(counts.mean()), "balance": balance(counts)}
+        described.setdefault("cuts", []).append({"grid": list(cut), **sizes})
     return described
-
-
-def _describe_cut(cut: tuple[int, int], counts: np.ndarray) -> dict[str, Any]:
-    sizes = {"largest": int(counts.max()), "mean": float(counts.mean()), "balance": balance(counts)}
-    return {"grid": list(cut), **sizes}
 
 
 def _worst(versions: list[dict[str, Any]]) -> dict[str, Any]:
