@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.layout import partition
+from distgnn.layout import block, partition
 from distgnn.rng import splitmix64
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.tables import Features
@@ -113,9 +114,9 @@ class Imported(Source):
         if self.window is None or self.half or self.edge_count is None:
             yield from super().edge_share(part, parts)
             return
-        first, last = partition(self.edge_count, parts)[part : part + 2].tolist()
-        before, window = first, self.window
-        for edges in self._chunks(self._kept(lambda: window(first, last))):
+        before, last = block(partition(self.edge_count, parts), part)
+        stream = partial(self.window, before, last)
+        for edges in self._chunks(self._kept(stream)):
             yield before, edges
             before += len(edges[0])
 

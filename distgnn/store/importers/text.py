@@ -104,7 +104,7 @@ class BadValue(ValueError):
 
 @dataclass
 class Heading:
-    """What the first line of a table says: how columns are separated and called, where the data starts."""
+    """How the columns of a table are separated and called, and where its data starts."""
 
     delimiter: str | None
     columns: list[str]

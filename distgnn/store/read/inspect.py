@@ -89,12 +89,10 @@ def block_rows(order: Order, ranks: int) -> dict[str, Any]:
     """Entries and communication volume of A @ H with one block row of A and H per rank, cut evenly or into
     the order's parts.
 
-    `receives` and `sends`: per rank, the rows of H that come and go when only those with a non-zero in the
-    receiver's block row are sent (sparsity-aware 1D: NnzCols of section 4 there). `volume`: their sum.
-    `edge_cut`: entries off the diagonal blocks; of a symmetric matrix, half of them.
-    `stage_balance`: the sum of the fullest blocks of all stages over the mean of a rank: how much longer the
-    product takes where all wait after each stage (MG-GCN section 5.2). `stages`: max/mean entries of each
-    stage, which multiplies one column of blocks.
+    `receives` and `sends`: per rank, the rows of H that sparsity-aware 1D moves (NnzCols of section 4 there);
+    `volume`: their sum. `edge_cut`: entries off the diagonal blocks; of a symmetric matrix, half of them.
+    `stage_balance`: the sum of the fullest blocks of all stages over the mean of a rank (MG-GCN section 5.2).
+    `stages`: max/mean entries of each stage, which multiplies one column of blocks.
     """
     n = order.shape[0]
     vector = order.partition if order.partition is not None and len(order.partition) == ranks + 1 else None

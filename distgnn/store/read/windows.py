@@ -35,24 +35,16 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass
 class Tile:
-    """A window's share of one shard file.
-
-    Attributes:
-        path: the file; shape, nnz: of the shard, according to the manifest.
-        rows, cols: the part that is wanted, local to the shard.
-        shift: what to add to column numbers to make them local to the window.
-        pointers: where those rows begin and end in the file; counts: of their entries in ``cols``. None
-            before :meth:`count`.
-    """
+    """A window's share of one shard file."""
 
     path: Path
-    shape: tuple[int, int]
+    shape: tuple[int, int]  # of the shard, according to the manifest; so is nnz
     nnz: int
-    rows: Range
+    rows: Range  # what is wanted, local to the shard; so is cols
     cols: Range
-    shift: int
-    pointers: np.ndarray | None = None
-    counts: np.ndarray | None = None
+    shift: int  # what to add to column numbers to make them local to the window
+    pointers: np.ndarray | None = None  # where the rows begin and end in the file, after `count`
+    counts: np.ndarray | None = None  # how many of their entries lie in `cols`
 
     @property
     def all_columns(self) -> bool:

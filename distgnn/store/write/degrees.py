@@ -76,8 +76,7 @@ class Degrees:
 
     def statistics(self) -> dict[str, Any]:
         d = self.neighbours
-        isolated = int(np.count_nonzero(d == 0))
-        return {"min": int(d.min()), "mean": float(d.mean()), "max": int(d.max()), "isolated": isolated}
+        return {"min": d.min(), "mean": d.mean(), "max": d.max(), "isolated": np.count_nonzero(d == 0)}
 
     def _rows_of(self, cols: np.ndarray) -> np.ndarray:
         """Where the nodes at these columns have their rows."""

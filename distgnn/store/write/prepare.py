@@ -33,11 +33,9 @@ def prepare(
         none    A[i, j]
 
     Each rank sorts a share of the edges and features (see `Source.edge_share`) into buckets on disk, one for
-    every file, and then writes a share of the files. Rank 0 makes partitions.
-
-    Memory of each rank: a few arrays of one number per node, and a few hundred MB for the shard in work; with
-    partitions, on rank 0 all of A's structure too, and what the partitioner takes. Disk, besides the store:
-    8 bytes per entry (16 with weights) and the features again.
+    every file, and then writes a share of the files. Rank 0 makes partitions. Memory of each rank: a few
+    arrays of n numbers and a few hundred MB for a shard; with partitions, on rank 0 also A's structure and
+    what the partitioner takes. Disk, besides the store: 8 bytes per entry (16 with weights) and the features.
 
     Args:
         order: the orders to write (`orders.KNOWN`); the first is the default, in which features and labels
