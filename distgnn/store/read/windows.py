@@ -154,14 +154,13 @@ def assemble(strips: list[Strip], width: int, dtype: Any, backend: Backend, read
 
 @dataclass
 class _Job:
-    """A tile on its way into the block: its reader, where its rows begin, the counts of their entries, and
-    the ranges of rows in which it comes."""
+    """A tile on its way into the block."""
 
     tile: Tile
-    root: int
-    begins: np.ndarray
-    counts: np.ndarray
-    ranges: Ranges
+    root: int  # who reads it
+    begins: np.ndarray  # where its rows begin in the block
+    counts: np.ndarray  # of their entries
+    ranges: Ranges  # of rows in which it comes
 
 
 class _Assembly:
