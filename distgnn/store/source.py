@@ -1,5 +1,4 @@
-"""A `Source`, the interface between importers and `prepare`. It may hold node-sized arrays; edges and
-features stream."""
+"""A `Source` of a graph, the interface between importers and `prepare`."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ T = TypeVar("T")
 
 
 class Team:
-    """A process alone, without MPI: the methods of a Comm that reading needs, and those that writing needs
-    (see `write.ranks.Ranks`)."""
+    """A process alone, without MPI: the methods of a Comm for reading, and of `write.ranks.Ranks`."""
 
     rank, size = 0, 1
 

@@ -15,16 +15,14 @@ Ranges = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class ShardGrid:
-    """Two partition vectors. The int64 key of an entry, ``local row << bits | local column``, sorts by row,
-    then column."""
+    """Two partition vectors. An entry's int64 key, ``local row << bits | local column``, sorts by row."""
 
     rows: np.ndarray
     cols: np.ndarray
 
     @classmethod
     def for_size(cls, n: int, entries: int) -> ShardGrid:
-        """A square grid with about LIMITS.shard_entries in a shard; its side is a power of two, so that the
-        blocks of 2, 4, 8 … ranks are made of whole shards."""
+        """A square grid with about LIMITS.shard_entries in a shard, of 2**k x 2**k shards."""
         side = 1
         while side * side * LIMITS.shard_entries < entries and side < n:
             side *= 2

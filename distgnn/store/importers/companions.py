@@ -84,7 +84,9 @@ def json_features(path: Path) -> SparseRows:
     order = np.argsort(np.repeat(nodes, counts), kind="stable")
     indptr = np.zeros(n + 1, np.int64)
     indptr[nodes + 1] = counts
-    return SparseRows(np.cumsum(indptr), columns[order], None, width, path, complete=False)
+    rows = SparseRows(np.cumsum(indptr), columns[order], None, width, path)
+    rows.complete = False
+    return rows
 
 
 def _check_json(table: Any, path: Path) -> None:

@@ -1,7 +1,7 @@
 """OGB node-property directories: `raw/` with the graph and `split/NAME/` with its three lists of nodes.
 
-The graph is in CSV files (`edge`, `num-node-list`, `num-edge-list`, `node-feat`, `node-label`; or
-`node-feat.npy`) or, if large, in `data.npz` with edge_index and node_feat, and `node-label.npz`.
+The graph is in CSV files (`edge`, `num-node-list`, `num-edge-list`, `node-label`, `node-feat` or its .npy),
+or in `data.npz` with edge_index and node_feat, and `node-label.npz`.
 """
 
 from __future__ import annotations

@@ -63,11 +63,10 @@ class SparseRows:
     """Rows in compressed sparse form; nodes at and beyond `nodes` have none. `data` None: all ones. UserError
     where the arrays are no matrix of this shape."""
 
-    def __init__(
-        self, indptr: np.ndarray, indices: Array, data: Array | None, width: int, path: object,
-        complete: bool = True,
-    ):  # fmt: skip
-        self.nodes, self.width, self.path, self.complete = len(indptr) - 1, width, path, complete
+    complete = True
+
+    def __init__(self, indptr: np.ndarray, indices: Array, data: Array | None, width: int, path: object):
+        self.nodes, self.width, self.path = len(indptr) - 1, width, path
         self.indptr, self.indices, self.data = check_pointers(indptr, len(indices), path), indices, data
         if data is not None and len(data) != len(indices):
             raise UserError(f"{path}: {len(data)} values for {len(indices)} column indices, expected as many")

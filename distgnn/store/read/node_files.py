@@ -35,8 +35,7 @@ class NodeFiles:
         return result
 
     def gather(self, name: str, positions: np.ndarray, cols: Range | None = None) -> np.ndarray:
-        """The rows at `positions`, in this order. Reads the files that have some from front to back,
-        LIMITS.row_bytes at a time."""
+        """The rows at `positions`, in this order; reads from front to back, LIMITS.row_bytes at a time."""
         result = _empty(name, len(positions), cols)
         step = max(1, LIMITS.row_bytes // max(1, result[:1].nbytes))
         arrangement = np.argsort(positions, kind="stable")

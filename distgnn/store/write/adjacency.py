@@ -25,8 +25,7 @@ from distgnn.store.write.spill import Spill
 
 
 def merge(entries: np.ndarray) -> np.ndarray:
-    """Sort records by key, in place if it can, and keep the largest weight of each key: a file may list one
-    direction of an edge or both."""
+    """Sort records by key, in place if it can, and keep the largest weight of each key."""
     weighted = entries.dtype.names is not None
     if weighted:
         entries = entries[np.argsort(np.ascontiguousarray(entries["key"]))]
@@ -79,8 +78,7 @@ def _keys(entries: np.ndarray) -> np.ndarray:
 
 
 class AdjacencyWriter:
-    """Takes the entries of the matrix of one order and leaves its shard files in `folder`. `weight` is the
-    dtype of the weights given with the entries; None if all are 1."""
+    """Writes the shards of a matrix to `folder`; `weight`: dtype of the weights, None if all are 1."""
 
     def __init__(self, folder: Path, scratch: Path, grid: ShardGrid, team: Team, weight: Any = None) -> None:
         self.folder, self.scratch, self.grid, self.team = folder, scratch, grid, team

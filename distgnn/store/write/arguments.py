@@ -72,10 +72,8 @@ def check_source(source: Source) -> None:
     """UserError for a source without nodes, or with labels or a split that do not fit them."""
     if source.n < 1:
         raise UserError(f"{source.name}: has no nodes")
-    for what, array, least, most in (
-        ("label", source.labels, -1, source.classes - 1),
-        ("split", source.split, 0, 3),
-    ):
+    checked = ("label", source.labels, -1, source.classes - 1), ("split", source.split, 0, 3)
+    for what, array, least, most in checked:
         if array is None:
             continue
         if len(array) != source.n:

@@ -16,8 +16,7 @@ from distgnn.store.team import Team
 
 @dataclass
 class Summary:
-    """What `prepare` did. `partitions`: order -> its cost. `stages`: (name, seconds, peak resident bytes of
-    any rank so far)."""
+    """What `prepare` did; `stages`: (name, seconds, peak resident bytes of any rank so far)."""
 
     out: str
     n: int = 0
