@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,16 +12,15 @@ import scipy.sparse as sp
 def awkward(seed: int = 0) -> dict[str, sp.csr_array]:
     """Name -> CSR matrix (float64, int32 indices, rows sorted, no duplicates), the same for the same `seed`.
 
-    All are square except `wide`, `tall` and `wide_vector`; none has more than 67 rows, so products are
-    instant. Values are never 1 and positions are never symmetric unless the name says so, because an operator
-    that loses the values, or that multiplies by the transpose, must not pass.
+    All are square except `wide`, `tall` and `wide_vector`; none has more than 67 rows. Values are never 1 and
+    positions are never symmetric unless the name says so: neither lost values nor the transpose may pass.
     """
     rng = np.random.default_rng(seed)
     cases = {
         "prime": _random(rng, 31, 31, 0.15),
         "larger_prime": _random(rng, 67, 67, 0.06),
         "symmetric": _symmetric(rng, 33, 0.12),
-        "directed": _strictly_lower(rng, 29, 0.3),
+        "directed": _keep(_random(rng, 29, 29, 0.3), lambda i, j: i > j),
         "dense": _random(rng, 11, 11, 1.0),
         "mixed_sign": _zero_row_sums(rng, 23, 0.3),
         "diagonal": _keep(_random(rng, 19, 19, 1.0), lambda i, j: i == j),
@@ -63,13 +63,10 @@ def _empty_parts(rng: np.random.Generator) -> dict[str, sp.csr_array]:
 def _hubs(rng: np.random.Generator) -> dict[str, sp.csr_array]:
     """One node adjacent to all others: the imbalance of power-law graphs, taken to its end."""
 
-    def sparse() -> sp.csr_array:
-        return _random(rng, 37, 37, 0.04)
-
     return {
-        "hub_row": _with_stars(rng, sparse(), row=5),
-        "hub_column": _with_stars(rng, sparse(), column=30),
-        "star": _with_stars(rng, sp.csr_array((37, 37)), row=36, column=36),
+        "hub_row": _with_star(rng, _random(rng, 37, 37, 0.04), np.s_[5, :]),
+        "hub_column": _with_star(rng, _random(rng, 37, 37, 0.04), np.s_[:, 30]),
+        "star": _with_star(rng, sp.csr_array((37, 37)), np.s_[36, :], np.s_[:, 36]),
     }
 
 
@@ -83,13 +80,8 @@ def _symmetric(rng: np.random.Generator, n: int, density: float) -> sp.csr_array
     return sp.csr_array(upper + np.triu(upper, 1).T)
 
 
-def _strictly_lower(rng: np.random.Generator, n: int, density: float) -> sp.csr_array:
-    """Acyclic: the patterns of A and its transpose share nothing."""
-    return _keep(_random(rng, n, n, density), lambda i, j: i > j)
-
-
 def _zero_row_sums(rng: np.random.Generator, n: int, density: float) -> sp.csr_array:
-    """Both signs, rows that sum to nothing: a check through row sums alone sees no error."""
+    """Rows of both signs that sum to zero: a check of row sums alone sees no error."""
     dense = _random(rng, n, n, density).toarray() * rng.choice([-1.0, 1.0], size=(n, n))
     np.fill_diagonal(dense, 0.0)
     np.fill_diagonal(dense, -dense.sum(axis=1))
@@ -103,14 +95,11 @@ def _with_stored_zeros(rng: np.random.Generator, n: int, density: float) -> sp.c
     return A
 
 
-def _with_stars(
-    rng: np.random.Generator, A: sp.csr_array, row: int | None = None, column: int | None = None
-) -> sp.csr_array:
+def _with_star(rng: np.random.Generator, A: sp.csr_array, *where: Any) -> sp.csr_array:
+    """Full rows or columns, given as indices such as np.s_[5, :]."""
     dense = A.toarray()
-    if row is not None:
-        dense[row, :] = rng.uniform(0.5, 2.0, size=dense.shape[1])
-    if column is not None:
-        dense[:, column] = rng.uniform(0.5, 2.0, size=dense.shape[0])
+    for line in where:
+        dense[line] = rng.uniform(0.5, 2.0, size=len(dense))
     return sp.csr_array(dense)
 
 

@@ -25,9 +25,8 @@ def write(graph: GeneratedGraph, path: str | os.PathLike[str], force: bool = Fal
     Files: graph.json; edges.npy int64 (m, 2), source and target; features.npy float32 (n, width), labels.npy
     int32 (n,) and split.npy uint8 (n,) where the graph has them. Memory: a few arrays of n, and chunks.
 
-    The directory appears when it is complete. An existing one is replaced only with `force`, and only if it
-    is a generated graph. UserError: `path` exists (or is something else), its parent does not, or the disk is
-    too small.
+    The directory appears when it is complete; `force` replaces an existing graph. UserError: `path` exists
+    (or is something else), its parent does not, or the disk is too small.
     """
     with new_directory(path, force=force, replaceable=_is_generated, what="generated graph") as folder:
         _check_space(graph, folder)
@@ -40,27 +39,17 @@ def write(graph: GeneratedGraph, path: str | os.PathLike[str], force: bool = Fal
             save_rows(folder / "split.npy", np.uint8, (), [split])
         if graph.width:
             save_rows(folder / "features.npy", np.float32, (graph.width,), graph.features())
-        description = describe(graph, m)
+        description = {"format": FORMAT, "version": VERSION, "kind": graph.kind, "n": graph.n, "edges": m}
+        for name in ("directed", "classes", "width", "seed", "parameters"):
+            description[name] = getattr(graph, name)
         with _durable(folder / "graph.json") as file:
             file.write(json.dumps(description, indent=2).encode() + b"\n")
     return description
 
 
-def describe(graph: GeneratedGraph, edges: int) -> dict[str, Any]:
-    """The contents of graph.json."""
-    return {
-        "format": FORMAT, "version": VERSION, "kind": graph.kind, "n": graph.n, "edges": edges,
-        "directed": graph.directed, "classes": graph.classes, "width": graph.width, "seed": graph.seed,
-        "parameters": graph.parameters,
-    }  # fmt: skip
-
-
 def save_rows(path: Path, dtype: Any, row_shape: tuple[int, ...], chunks: Iterable[np.ndarray]) -> int:
     """Write an .npy file (version 1.0, C order) of chunks of shape (k, *row_shape); returns how many rows.
-
-    The header is written again when that is known. Plain writes rather than a memory map: the pages of a map
-    count as this process's memory until the system drops them.
-    """
+    The pages of a memory map would count as this process's memory."""
     rows = 0
     with _durable(path) as file:
         begin = _write_header(file, dtype, (0, *row_shape))
@@ -76,7 +65,7 @@ def save_rows(path: Path, dtype: Any, row_shape: tuple[int, ...], chunks: Iterab
 
 
 def _write_header(file: IO[bytes], dtype: Any, shape: tuple[int, ...]) -> int:
-    """NumPy leaves room for the first dimension to grow, so where the data begins does not depend on it."""
+    """Returns where the data begins: NumPy leaves room for the first dimension to grow."""
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
     return file.tell()

@@ -23,13 +23,11 @@ Edges = tuple[np.ndarray, np.ndarray]  # source and target, int64
 class GeneratedGraph:
     """A graph that is a function of its parameters and a seed; nothing is drawn before it is asked for.
 
-    Node-sized arrays may be held; edges and features come in chunks that don't depend on each other. An edge
-    src -> dst is the entry A[dst, src] = 1; undirected graphs (`directed` False) list each edge once.
-    Self-loops and duplicates may occur where the model has them: the store merges duplicates.
+    Edges and features come in independent chunks. An edge src -> dst is the entry A[dst, src] = 1; undirected
+    graphs (`directed` False) list each edge once. There may be self-loops and duplicates.
 
     Features are `table[hidden[v]] + noise * N(0, 1)` for every node v, where the rows of `table` have length
-    1. So `noise` is the ratio of one feature's noise to the whole signal: at 1 a single node says little, its
-    neighbourhood together says a lot.
+    1: at noise 1 a single node says little, its neighbourhood a lot.
 
     A subclass gives `kind`, `m`, `edge_chunks`, `edge_chunk`, `_hidden_states` and `_labels`, and adds to
     `parameters` what it was made with.
@@ -65,8 +63,7 @@ class GeneratedGraph:
             yield self.edge_chunk(index)
 
     def labels(self, edges: Callable[[], Iterable[Edges]] | None = None) -> np.ndarray | None:
-        """int32 (n,) classes, or None. `edges()`: all chunks in any order, if the caller has them; else they
-        are drawn again."""
+        """int32 (n,) classes, or None. `edges()`: all chunks in any order; by default drawn again."""
         return self._labels(edges or self.edges) if self.classes else None
 
     def split(self) -> np.ndarray | None:
@@ -95,23 +92,19 @@ class GeneratedGraph:
 
 
 class DrawnGraph(GeneratedGraph):
-    """A graph of `m` edges that are drawn one by one, and whose node ids may be scrambled. A subclass gives
-    `_draw`."""
+    """A graph of `m` edges that a subclass draws by `_draw`, and whose node ids may be scrambled."""
 
     m: int
 
-    def __init__(
-        self, nodes: int, *, edges: int | None, degree: float | None, scramble: bool, directed: bool,
-        **common: Any,
-    ):  # fmt: skip
+    def __init__(self, nodes: int, *, edges: int | None, degree: float | None, scramble: bool, **common: Any):
         """`edges` listed, or `degree` non-zeros per row of A before merging, on average (default 16)."""
-        super().__init__(nodes, directed=directed, **common)
+        super().__init__(nodes, **common)
         if edges is not None:
             check(degree is None, "degree", degree, f"excludes edges={edges}; give one of them")
             check(edges >= 0, "edges", edges, "expected a number >= 0")
         degree = 16.0 if degree is None else degree
         check(math.isfinite(degree) and degree >= 0, "degree", degree, "expected a number >= 0")
-        self.m = round(nodes * degree / (1 if directed else 2)) if edges is None else edges
+        self.m = round(nodes * degree / (1 if self.directed else 2)) if edges is None else edges
         self.edge_chunks, self.scramble = -(-self.m // EDGE_CHUNK), scramble
 
     def edge_chunk(self, index: int) -> Edges:
@@ -122,7 +115,7 @@ class DrawnGraph(GeneratedGraph):
         return src, dst
 
     def _draw(self, rng: np.random.Generator, size: int) -> Edges:
-        """So many edges, ids not scrambled."""
+        """`size` edges, ids not scrambled."""
         raise NotImplementedError
 
     @cached_property

@@ -14,11 +14,8 @@ from distgnn.gallery.sbm_graph import PlantedPartition
 
 
 class Graph(NamedTuple):
-    """A whole graph. `A`: float64 CSR (n, n) of ones, A[target, source], merged but not normalised.
-
-    `features` float32 (n, width), `labels` int32 (n,), `split` uint8 (n,) (1 train, 2 validation, 3 test);
-    each None if not asked for.
-    """
+    """A whole graph: `A` float64 CSR (n, n) of ones, A[target, source]; `features` float32 (n, width),
+    `labels` int32 (n,), `split` uint8 (n,) (1 train, 2 validation, 3 test), or None if not asked for."""
 
     A: sp.csr_array
     features: np.ndarray | None
@@ -45,15 +42,10 @@ def road(nodes: int, **options: Any) -> Graph:
 def in_memory(graph: GeneratedGraph) -> Graph:
     """Draw all of a generated graph. Memory is proportional to its edges and features."""
     chunks = list(graph.edges())
-    features = np.concatenate(list(graph.features())) if graph.width else None
-    labels, split = graph.labels(lambda: chunks), graph.split()
-    return Graph(_adjacency(graph, chunks), features, labels, split, graph.classes)
-
-
-def _adjacency(graph: GeneratedGraph, chunks: list[tuple[np.ndarray, np.ndarray]]) -> sp.csr_array:
     src, dst = np.concatenate([np.empty((2, 0), np.int64), *(np.stack(chunk) for chunk in chunks)], axis=1)
     if not graph.directed:
         src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
     A = sp.coo_array((np.ones(len(src)), (dst, src)), shape=(graph.n, graph.n)).tocsr()
     A.data[:] = 1.0  # duplicates were summed
-    return A
+    features = np.concatenate(list(graph.features())) if graph.width else None
+    return Graph(A, features, graph.labels(lambda: chunks), graph.split(), graph.classes)

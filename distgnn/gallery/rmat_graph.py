@@ -22,20 +22,16 @@ NODES_AT_ONCE = 1 << 18
 
 
 class RMat(DrawnGraph):
-    """Every edge descends from the whole matrix through quadrants a, b, c, d (row-major) to a single entry
-    (source, target).
+    """Every edge descends through quadrants a, b, c, d (row-major) of the matrix to one (source, target).
 
-    For a number of nodes that is no power of two the edge is drawn in the next power of two, and an endpoint
-    beyond the last node loses its highest bit: as if that endpoint's first quadrant had been the upper or the
-    left one.
+    For a number of nodes that is no power of two the edge is drawn in the next one, and an endpoint beyond
+    the last node loses its highest bit, as if its first quadrant had been the upper or the left one.
 
-    R-MAT has no communities, and none are added, since that would flatter partitioners. Instead the labels
-    are made from the features: every node has one of 256 hidden states, a random direction in 4 dimensions,
-    which its features show through noise. The states are averaged over neighbourhoods twice (over the node
-    itself and the sources of its edges, with multiplicity), and the label is the class direction closest to
-    what comes out. So graph convolutions see what the label was made of, and a classifier of the features
-    alone sees only the node's own part. (Test accuracy on 5000 nodes: 63 % for a GCN of two layers, 43 % for
-    the same network without the graph, 23 % for the largest class.)
+    R-MAT has no communities, and none are added, since that would flatter partitioners. Every node has one of
+    256 hidden states, a random direction in 4 dimensions, which its features show through noise. The states
+    are averaged twice over the node and the sources of its edges, and the label is the closest class
+    direction. So graph convolutions see what the label was made of. (Test accuracy on 5000 nodes: 63 % for a
+    GCN of two layers, 43 % for the same network without the graph, 23 % for the largest class.)
     """
 
     kind = "rmat"
@@ -45,10 +41,7 @@ class RMat(DrawnGraph):
         degree: float | None = None, probabilities: Sequence[float] = GRAPH500, scramble: bool = True,
         directed: bool = False, classes: int = 8, noise: float = 0.1, **common: Any,
     ):  # fmt: skip
-        """`nodes` or `scale` (2**scale nodes); `edges` listed or `degree` non-zeros per node (default 16).
-
-        Raises UserError for numbers that make no sense.
-        """
+        """`nodes` or `scale` (2**scale nodes); `edges` listed or `degree` non-zeros per node (default 16)."""
         if scale is not None:
             check(nodes is None, "scale", scale, f"excludes nodes={nodes}; give one of them")
             check(0 <= scale <= 40, "scale", scale, "expected 0 to 40")
@@ -125,12 +118,8 @@ class RMat(DrawnGraph):
 def _add_by_target(
     total: np.ndarray, count: np.ndarray, signal: np.ndarray, source: np.ndarray, target: np.ndarray
 ) -> None:
-    """total[target] += signal[source] and count[target] += 1, grouped by target first.
-
-    Every node is then touched once, in order, where np.add.at would miss the cache for every edge and
-    coordinate and take seven times as long. Sorting (target, position) packed into one word takes a quarter
-    of an argsort's time.
-    """
+    """total[target] += signal[source] and count[target] += 1, grouped by target: np.add.at takes seven times
+    as long. Sorting (target, position) packed into one word takes a quarter of an argsort's time."""
     if not len(target):
         return
     bits = len(target).bit_length()
@@ -150,8 +139,8 @@ def _checked(probabilities: Sequence[float]) -> np.ndarray:
     shown = ",".join(f"{p:g}" for p in values.ravel())
     check(values.shape == (4,), "probabilities", shown, "expected four numbers a,b,c,d")
     valid = bool((values >= 0).all()) and math.isclose(values.sum(), 1.0, abs_tol=1e-6)
-    expected = f"expected four numbers >= 0 that sum to 1, not {values.sum():g}"
-    check(valid, "probabilities", shown, expected)
+    problem = f"expected four numbers >= 0 that sum to 1, not {values.sum():g}"
+    check(valid, "probabilities", shown, problem)
     return values
 
 

@@ -14,19 +14,16 @@ from distgnn.gallery.streams import stream, unit_rows
 
 
 class RoadMap(GeneratedGraph):
-    """A square map: streets run along every `spacing`-th row and column of a grid of cells, a node in every
-    cell of a street.
+    """A square map: streets run along every `spacing`-th row and column of a grid of cells.
 
-    So there is a junction every `spacing` cells, joined by chains of nodes of degree 2. A share
-    `missing_roads` of the streets between junctions is missing, and a share `missing_nodes` of all nodes.
-    Up to 0.4 missing roads one component dominates (bonds of the square lattice percolate at 0.5).
+    Every cell of a street is a node: junctions, joined by chains of nodes of degree 2. A share
+    `missing_roads` of the streets between junctions is missing, and a share `missing_nodes` of all nodes. Up
+    to 0.4 missing roads one component dominates (bonds of the square lattice percolate at 0.5).
 
-    Like a map that was cut into tiles, nodes are numbered tile by tile, the tiles row by row, and row by row
-    within a tile of `tile` x `tile` cells. Non-zeros therefore crowd around the diagonal, and the blocks of a
-    2D cut are very unequal.
+    Nodes are numbered by tiles of `tile` x `tile` cells, row by row, as are the tiles. Non-zeros therefore
+    crowd around the diagonal, and the blocks of a 2D cut are very unequal.
 
-    The label is the region: that of the nearest of `classes` random centres. The features are the region's
-    direction plus noise.
+    The label is the nearest of `classes` random centres; features are its direction plus noise.
     """
 
     kind = "road"
@@ -36,7 +33,6 @@ class RoadMap(GeneratedGraph):
         self, nodes: int, *, spacing: int = 4, missing_roads: float = 0.25, missing_nodes: float = 0.01,
         tile: int = 32, **common: Any,
     ):  # fmt: skip
-        """Raises ArgumentError for numbers that make no sense."""
         super().__init__(nodes, directed=False, **common)
         for name, value in (("spacing", spacing), ("tile", tile)):
             check(value >= 1, name, value, "expected at least 1")
@@ -49,10 +45,8 @@ class RoadMap(GeneratedGraph):
         self.tiles = max(1, round(side / self.tile))
         self._first = self._count_strips()
         self.edge_chunks = len(self._first) - 1
-        self.parameters |= {
-            "spacing": spacing, "missing_roads": missing_roads, "missing_nodes": missing_nodes,
-            "tile": self.tile,
-        }  # fmt: skip
+        self.parameters |= {"spacing": spacing, "missing_roads": missing_roads}
+        self.parameters |= {"missing_nodes": missing_nodes, "tile": self.tile}
 
     def edge_chunk(self, index: int) -> Edges:
         """Chunk `index` is a strip: one row of tiles, and the streets that lead from it to the next."""
@@ -72,8 +66,7 @@ class RoadMap(GeneratedGraph):
         return np.concatenate([a for a, _ in chosen]), np.concatenate([b for _, b in chosen])
 
     def _strip(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which streets lead right and down from each junction, and which of the cells (tile, tiles * tile)
-        have a node."""
+        """Which streets lead right and down from junctions, which cells (tile, tiles * tile) are nodes."""
         rng = stream(self.seed, "strip", index)
         s, shape = self.spacing, (self.tile, self.tile * self.tiles)
         junctions = (shape[0] // s, shape[1] // s)

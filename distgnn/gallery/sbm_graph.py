@@ -14,15 +14,13 @@ from distgnn.gallery.streams import power_law, stream, unit_rows
 
 
 class PlantedPartition(DrawnGraph):
-    """`communities` groups of nodes; a share `mixing` of the edges leaves its community, the others stay
-    inside.
+    """`communities` groups of nodes; a share `mixing` of the edges leaves its community.
 
     The first end of an edge is drawn with probability proportional to a node's weight, the second likewise
-    among the other nodes of its community or among all nodes outside; so expected degrees are proportional to
-    the weights. There are no self-loops, except that a node alone in the graph has no choice. The only node
-    of a community has none inside, and all its edges leave. Sizes and weights are equal, or power laws (the
-    LFR benchmark: Lancichinetti et al., Phys. Rev. E 78, 2008); weights are cut where the expected degree
-    would exceed sqrt(n * degree), beyond which most of a hub's edges would be duplicates.
+    among the other nodes of its community or all nodes outside. There are no self-loops, except on a node
+    alone in the graph; all edges of the only node of a community leave. Sizes and weights are equal, or power
+    laws (the LFR benchmark: Lancichinetti et al., Phys. Rev. E 78, 2008); weights are cut where the expected
+    degree would exceed sqrt(n * degree), beyond which most of a hub's edges would be duplicates.
 
     The label is the community modulo `classes`; the features are the class's direction plus noise.
     """
@@ -36,11 +34,7 @@ class PlantedPartition(DrawnGraph):
         directed: bool = False, **common: Any,
     ):  # fmt: skip
         """`edges` listed or `degree` non-zeros per node (default 16); exponents above 1, None: equal;
-        `classes` None: all; `communities` None: 16, but no more than nodes; `mixing` None: 0.2, or 0 where
-        there is one community.
-
-        Raises ArgumentError for numbers that make no sense.
-        """
+        `classes` None: all; `communities` None: at most 16; `mixing` None: 0.2, or 0 for one community."""
         check(nodes >= 1, "nodes", nodes, "expected at least one node")
         communities = min(16, nodes) if communities is None else communities
         expected = f"expected 1 to {nodes}, the number of nodes"
@@ -55,8 +49,7 @@ class PlantedPartition(DrawnGraph):
         check(mixing == 0 or communities > 1, "mixing", mixing, expected)
         exponents = {"size_exponent": size_exponent, "degree_exponent": degree_exponent}
         for name, exponent in exponents.items():
-            valid = exponent is None or (math.isfinite(exponent) and exponent > 1)
-            check(valid, name, exponent, "expected a number above 1")
+            check(exponent is None or 1 < exponent < math.inf, name, exponent, "expected a number above 1")
         self.communities, self.mixing = communities, mixing
         self.size_exponent, self.degree_exponent = size_exponent, degree_exponent
         self.parameters |= {"communities": communities, "mixing": mixing, **exponents, "scramble": scramble}
@@ -64,8 +57,9 @@ class PlantedPartition(DrawnGraph):
     def _draw(self, rng: np.random.Generator, size: int) -> Edges:
         """Nodes are numbered community by community, and lie on a line, each as long as its weight."""
         line, starts = self._line, self._starts
-        # sorted: the search walks through memory in order
-        src = self._at(np.sort(rng.random(size)) * line[-1])
+        src = self._at(
+            np.sort(rng.random(size)) * line[-1]
+        )  # sorted: the search goes through memory in order
         own = self._community[src]
         left, right = line[starts[own]], line[starts[own + 1]]
         leaves = rng.random(size) < self.mixing
@@ -121,9 +115,7 @@ class PlantedPartition(DrawnGraph):
         return labels
 
 
-def _beside(
-    place: np.ndarray, left: Any, right: Any, hole_left: np.ndarray, hole_right: np.ndarray
-) -> np.ndarray:
+def _beside(place: np.ndarray, left: Any, right: Any, hole_left: Any, hole_right: Any) -> np.ndarray:
     """Map `place` in [0, 1) uniformly onto left..right without the hole in it."""
     at = left + place * ((right - left) - (hole_right - hole_left))
     return np.where(at >= hole_left, at + (hole_right - hole_left), at)

@@ -1,8 +1,7 @@
-"""Graphs on disk: importers and generators give a `Source`, `prepare` makes a sharded `Store` of it,
-operators load from that.
+"""Graphs on disk: importers and generators give a `Source`, `prepare` makes a `Store` of it.
 
     format/     what files look like
-    source      what a graph must be able to say before it is a store
+    source      what a graph gives to `prepare`
     importers/  from files to a Source
     read/       from a store to blocks
     write/      from a Source to a store

@@ -1,17 +1,14 @@
 """Checkpoints: the state of a run on disk, whole or not at all, readable on any other grid.
 
-A checkpoint is a directory. Every rank writes its own file under a name that no earlier one had; when all of
-them are on disk rank 0 renames a manifest that names them over the old one. Until then the old checkpoint is
-valid, and after that its files are removed. Matrices (weights, moments, trained features) are written as the
-blocks that ranks hold, from which any window can be put together: one that is cut over the grid by all who
-hold a part of it, one that all ranks hold alike as a single block by one of them. Counters and settings go
-into the manifest.
+Every rank writes its own file under a new name; when all are on disk rank 0 renames a manifest
+that names them over the old one. Until then the old checkpoint is valid; then its files are removed. Matrices
+are written as the blocks that ranks hold (one that all hold alike by one of them), from which any window can
+be put together. Counters and settings go into the manifest.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +19,9 @@ import numpy as np
 from distgnn.errors import UserError
 from distgnn.layout import Range
 from distgnn.store.format import hdf5, manifest
+from distgnn.store.format.manifest import AnyPath
 from distgnn.store.format.publish import writing
+from distgnn.store.read.node_files import check_window
 
 if TYPE_CHECKING:
     from distgnn.comm.group import Comm
@@ -37,17 +36,14 @@ Piece = tuple[int, int, np.ndarray, tuple[int, int]]
 
 
 def save(
-    path: str | os.PathLike[str], comm: Comm, pieces: Mapping[str, Piece],
-    meta: Mapping[str, Any] | None = None,
-) -> None:  # fmt: skip
-    """Write a checkpoint, replacing the one at `path` if there is one. Collective.
+    path: AnyPath, comm: Comm, pieces: Mapping[str, Piece], meta: Mapping[str, Any] | None = None
+) -> None:
+    """Write a checkpoint, replacing the one at `path` (a directory) if there is one. Collective.
 
     Args:
-        path: a directory, made if it is missing (its parent must exist).
-        comm: the ranks of the run.
-        pieces: this rank's blocks of matrices: name -> (first row, first column, host block, global shape).
-            Where several ranks hold the same block it is enough that one of them gives it.
-        meta: whatever else it takes to go on, as JSON (epoch, configuration); that of rank 0 counts.
+        pieces: this rank's blocks: name -> (first row, first column, host block, global shape). Of ranks with
+            the same block one is enough.
+        meta: what else it takes to go on, as JSON (epoch, configuration), on rank 0.
 
     Raises:
         UserError: `path` is no checkpoint or cannot be written; on every rank. The old one is intact then.
@@ -74,23 +70,20 @@ def save(
             _commit(root, generation, everybody, {**(meta or {})})
 
 
-def load(path: str | os.PathLike[str], comm: Comm) -> CheckpointReader:
-    """Open a checkpoint. Collective; the reader it gives to each rank is not.
-
-    Raises:
-        UserError: no checkpoint, another schema version, a file missing or truncated; on every rank.
-    """
+def load(path: AnyPath, comm: Comm) -> CheckpointReader:
+    """Open a checkpoint. Collective; the reader that each rank gets is not. UserError on every rank: no
+    checkpoint, another schema version, a file missing or truncated."""
     root = Path(path)
     content: dict[str, Any] = {}
     with comm.together():
         if comm.rank == 0:
-            content = manifest.read(root, format=FORMAT, version=VERSION, what="checkpoint")
+            content = manifest.read(root, FORMAT, VERSION, "checkpoint")
             manifest.check_sizes(root, content["files"])
     return CheckpointReader(root, comm.share(content))
 
 
 class CheckpointReader:
-    """What a checkpoint holds. Attributes: `meta`; `shapes`: name -> global shape of every matrix."""
+    """What a checkpoint holds: `meta`; `shapes`: name -> global shape of every matrix."""
 
     def __init__(self, root: Path, content: dict[str, Any]) -> None:
         self.root, self._content = root, content
@@ -98,17 +91,12 @@ class CheckpointReader:
         self.shapes = {name: tuple(piece["shape"]) for name, piece in content["pieces"].items()}
 
     def piece(self, name: str, rows: Range, cols: Range) -> np.ndarray:
-        """A window of a matrix, put together from the blocks of the ranks that wrote it; C-contiguous.
-
-        Raises:
-            UserError: no such matrix, or no rank wrote some of the window.
-        """
+        """A C-contiguous window of a matrix; UserError: no such matrix, or no rank wrote some of it."""
         if name not in self.shapes:
             raise UserError(f"{self.root}: has no {name!r}; it has {', '.join(self.shapes) or 'nothing'}")
         described = self._content["pieces"][name]
-        for what, (lo, hi), extent in zip(("rows", "columns"), (rows, cols), self.shapes[name], strict=True):
-            if not 0 <= lo <= hi <= extent:
-                raise ValueError(f"{what} {lo}..{hi} of {name} do not lie within 0..{extent}")
+        check_window(f"{name}: rows", rows, self.shapes[name][0])
+        check_window(f"{name}: columns", cols, self.shapes[name][1])
         window = np.empty((rows[1] - rows[0], cols[1] - cols[0]), described["dtype"])
         missing = np.ones(window.shape, bool)
         for part in described["parts"]:
@@ -127,22 +115,22 @@ class CheckpointReader:
         return window
 
 
-def next_generation(path: str | os.PathLike[str]) -> int:
-    """The number of the files that the next `save` at `path` will write: 0 where there is nothing yet, or
-    only what a first save left that was interrupted. UserError where `save` would refuse this path."""
+def next_generation(path: AnyPath) -> int:
+    """The number of the next `save` at `path`: 0 where there is nothing, or only leftovers of an interrupted
+    first one. UserError where `save` would refuse this path."""
     root = Path(path)
     if not root.exists():
         if not root.absolute().parent.is_dir():
             raise UserError(f"{root}: directory {root.parent} does not exist")
     elif (root / manifest.NAME).exists():
-        return int(manifest.read(root, format=FORMAT, version=VERSION, what="checkpoint")["generation"]) + 1
+        return int(manifest.read(root, FORMAT, VERSION, "checkpoint")["generation"]) + 1
     elif not root.is_dir() or any(not _LEFTOVER.fullmatch(entry.name) for entry in root.iterdir()):
         raise UserError(f"{root} exists and is not a distgnn checkpoint; give another name")
     return 0
 
 
 def _write(path: Path, pieces: Mapping[str, Piece]) -> dict[str, Any]:
-    """This rank's file, on disk when it returns. Returns its part of the manifest."""
+    """Write this rank's file durably; returns its part of the manifest."""
     described: dict[str, Any] = {"file": path.name, "pieces": {}}
     with hdf5.writing(path, sum(piece[2].nbytes for piece in pieces.values())) as file:
         for name, (row, col, block, shape) in pieces.items():
@@ -168,12 +156,10 @@ def _commit(root: Path, generation: int, everybody: list[dict[str, Any]], meta: 
                 raise ValueError(f"{name}: ranks disagree on its shape or dtype: {found}")
             entry["parts"].append(piece["part"])
     manifest.sync_folder(root)
-    content: dict[str, Any] = {
-        "format": FORMAT, "version": VERSION, "generation": generation, "meta": meta, "pieces": pieces,
-        "files": {rank["file"]: rank["fingerprint"] for rank in everybody},
-    }  # fmt: skip
-    manifest.write(root, content)
+    files = {rank["file"]: rank["fingerprint"] for rank in everybody}
+    kind = {"format": FORMAT, "version": VERSION, "generation": generation}
+    manifest.write(root, {**kind, "meta": meta, "pieces": pieces, "files": files})
     for stale in root.iterdir():
-        if _RANK_FILE.fullmatch(stale.name) and stale.name not in content["files"]:
+        if _RANK_FILE.fullmatch(stale.name) and stale.name not in files:
             with contextlib.suppress(OSError):  # it costs room, nothing else
                 stale.unlink()

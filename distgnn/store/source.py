@@ -1,8 +1,4 @@
-"""Where a store's data comes from: the one interface between importers or generators and `prepare`.
-
-A `Source` streams: node-sized arrays (labels, split) may lie in memory, edges and features come in bounded
-chunks.
-"""
+"""A `Source` of a graph, the interface between importers and `prepare`."""
 
 from __future__ import annotations
 
@@ -23,11 +19,10 @@ Edges = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
 class ImportOptions:
     """What the user may say about an input beyond its path; `None` means "what the format or the file says".
 
-    `format`: one of `importers.FORMATS`. `features`, `labels`: companion files of an edge list. `id_column`,
-    `label_column`, `source_column`, `target_column`: column names (or numbers from 0) in CSV files. `split`:
-    "0.6/0.2/0.2", seeded by `seed`; it replaces a split that the format has. `weights`: take edge weights
-    from the file instead of ones. `scratch`: folder for the temporary copies of compressed features (default:
-    the system's temporary folder).
+    `format`: one of `importers.FORMATS`. `features`, `labels`: companion files. `id_column`, `label_column`,
+    `source_column`, `target_column`: column names (or numbers from 0) in CSV files. `split`: "0.6/0.2/0.2",
+    seeded by `seed`, in place of the input's. `weights`: take edge weights from the file instead of ones.
+    `scratch`: folder for temporary copies of compressed features (default: the system's).
     """
 
     format: str | None = None
@@ -47,11 +42,10 @@ class ImportOptions:
 class Source:
     """A graph with optional features, labels and split. Nodes are 0..n-1, the "original ids".
 
-    `directed` False means that the reverse of every edge belongs to the graph whether or not it is listed (a
-    self-loop is its own reverse). `labels` int32[n], -1 = unlabelled, with `classes` classes and, where the
-    input names them, `class_names`. `split` uint8[n]: 0 none, 1 train, 2 validation, 3 test. `width` is the
-    feature width, 0 without features. `edge_count` is the number of edges that `edges()` will yield, where
-    known without reading them.
+    `directed` False: the reverse of every edge belongs to the graph whether or not it is listed. `labels`
+    int32[n], -1 = unlabelled, with `classes` classes and perhaps `class_names`. `split` uint8[n]: 0 none,
+    1 train, 2 validation, 3 test. `width`: of the features, 0 without. `edge_count`: how many edges `edges()`
+    will yield, where known without reading them.
     """
 
     name: str = "graph"
@@ -72,10 +66,9 @@ class Source:
         raise NotImplementedError
 
     def edge_share(self, part: int, parts: int) -> Iterator[tuple[int, Edges]]:
-        """The part of `edges()` that rank `part` of `parts` takes, each with the number of edges before it.
+        """The share of rank `part` of `parts` in `edges()`, with the number of edges before each chunk.
 
-        Here every `parts`-th chunk, for which each rank reads all of them, as it must where lines of text
-        have to be counted or an archive unpacked. What can start in the middle of a file overrides this.
+        Here every `parts`-th chunk, and each rank reads all. What can start in mid-file overrides this.
         """
         before = 0
         for index, edges in enumerate(self.edges()):
@@ -84,8 +77,7 @@ class Source:
             before += len(edges[0])
 
     def features(self, ids: np.ndarray) -> np.ndarray:
-        """The float32 (len(ids), width) features of these nodes, in this order; UserError names a NaN or
-        infinity."""
+        """float32 (len(ids), width): of these nodes, in this order; UserError names a NaN or infinity."""
         if self.width:
             raise NotImplementedError
         return np.zeros((len(ids), 0), np.float32)

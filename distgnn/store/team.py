@@ -13,14 +13,13 @@ T = TypeVar("T")
 
 
 class Team:
-    """A process alone, which needs no MPI. Its methods are those of a Comm, as far as reading needs them, and
-    what writing needs besides (see `write.ranks.Ranks`)."""
+    """A process alone, without MPI: the methods of a Comm for reading, and of `write.ranks.Ranks`."""
 
     rank, size = 0, 1
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Local work: an error of any rank is raised on all, when all are through. Collective."""
+        """Local work: an error of any rank is raised on all. Collective."""
         yield
 
     def gather_objects(self, value: T) -> list[T]:
@@ -36,7 +35,7 @@ class Team:
         return array
 
     def deal(self, sizes: Sequence[int] | np.ndarray) -> list[int]:
-        """Which of things of these sizes are this rank's: the largest first, each to who has least so far."""
+        """This rank's indices of things of these sizes: the largest first, each to who has least so far."""
         loads = [(0, rank) for rank in range(self.size)]
         mine = []
         for index in np.argsort(-np.asarray(sizes, np.int64), kind="stable").tolist():

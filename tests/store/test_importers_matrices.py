@@ -12,7 +12,7 @@ import scipy.sparse
 
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
-from distgnn.store.importers.compressed import owners
+from distgnn.store.importers.tables import owners
 from distgnn.store.source import ImportOptions
 
 from .importing import adjacency, refused, truncate, write

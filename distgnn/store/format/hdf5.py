@@ -1,4 +1,4 @@
-"""HDF5 files the way every file of a store is: explicit chunks, Fletcher-32, no locking, no compression."""
+"""The HDF5 files of a store: explicit chunks, Fletcher-32, no locking, no compression."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ CACHE_BYTES, METADATA_BYTES = 16 << 20, 1 << 18  # more than HDF5 holds back
 
 
 def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Chunks of at most LIMITS.chunk_bytes, at most CHUNK_COLUMNS wide: a rank reads ranges of rows, and of
-    columns where features are cut over a grid axis. Chunks are stored whole, so the last ones are about as
-    full as the others."""
+    """Chunks of at most LIMITS.chunk_bytes and CHUNK_COLUMNS columns, about equally full: ranks read ranges
+    of rows, and of columns where features are cut over a grid axis."""
     width = tuple(_evenly(extent, CHUNK_COLUMNS) for extent in shape[1:])
     row = itemsize * int(np.prod(width, dtype=np.int64))
     return (_evenly(shape[0], max(1, LIMITS.chunk_bytes // max(row, 1))), *width)
@@ -39,10 +38,8 @@ def create(group: h5py.Group, name: str, shape: tuple[int, ...], dtype: Any) -> 
     """A dataset to be filled. HDF5 cannot cut scalars and empty arrays into chunks: they are contiguous."""
     if not shape or 0 in shape:
         return group.create_dataset(name, shape, dtype)
-    chunks = chunk_shape(shape, np.dtype(dtype).itemsize)
-    return group.create_dataset(
-        name, shape, dtype, chunks=chunks, fletcher32=True, fillvalue=0, track_times=False
-    )
+    how = {"chunks": chunk_shape(shape, np.dtype(dtype).itemsize), "fletcher32": True, "track_times": False}
+    return group.create_dataset(name, shape, dtype, fillvalue=0, **how)
 
 
 def store_array(group: h5py.Group, name: str, array: np.ndarray) -> None:
@@ -71,13 +68,11 @@ class Growing:
 
 @contextmanager
 def writing(path: Path, size: int, mode: str = "w") -> Iterator[h5py.File]:
-    """A file to put `size` bytes into, more or less; with mode "r+" one that is there already.
-
-    The format is that of HDF5 1.10, the first whose metadata has checksums too, as Fletcher-32 is for data.
+    """A file for about `size` bytes; with mode "r+" an existing one. The format is that of HDF5 1.10, the
+    first that has checksums for metadata.
 
     On a full disk HDF5 cannot write what it still holds when a file is closed, and the process dies of a
-    segmentation fault some time after. So room for that is reserved on the disk, and let go when writing has
-    failed, before the file is closed.
+    segmentation fault later. So room for that is reserved, and freed after a failure, before the file closes.
     """
     reserved = path.with_name(path.name + ".reserve")
     try:
@@ -97,10 +92,8 @@ def writing(path: Path, size: int, mode: str = "w") -> Iterator[h5py.File]:
 
 @contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
-    """The file, opened without locking; whatever goes wrong inside is a UserError that names it.
-
-    Only reads of this one file belong inside: a missing dataset (KeyError) counts as damage.
-    """
+    """The file, opened without locking. An error inside, such as a missing dataset (KeyError), is a UserError
+    that names the file, so only reads of this file belong inside."""
     try:
         with h5py.File(path, "r", locking=False) as file:
             yield file
@@ -121,19 +114,15 @@ def read(dataset: h5py.Dataset, *ranges: Range) -> np.ndarray:
 
 
 def read_into(out: np.ndarray, dataset: h5py.Dataset, *ranges: Range) -> None:
-    """The same into a C-contiguous array of their shape, without another one in between."""
+    """The same, straight into a C-contiguous array of their shape."""
     charge(dataset, *ranges)
     if out.size:
         dataset.read_direct(out, tuple(slice(*window) for window in ranges))
 
 
 def charge(dataset: h5py.Dataset, *ranges: Range) -> None:
-    """Charge the ledger what reading these rows (and columns) takes from the disk: all of every chunk they
-    touch.
-
-    Call it once for what is read in several calls while the dataset stays open: HDF5 keeps the chunk in which
-    two of them meet.
-    """
+    """Charge the ledger the chunks that these rows (and columns) touch. Call it once for what is read in
+    several calls while the dataset stays open: HDF5 keeps the chunk in which two of them meet."""
     nbytes = dataset.dtype.itemsize
     for (lo, hi), chunk in zip(ranges, dataset.chunks or (1,) * dataset.ndim, strict=True):
         nbytes *= (-(-hi // chunk) - lo // chunk) * chunk if lo < hi else 0

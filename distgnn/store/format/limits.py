@@ -8,32 +8,22 @@ from dataclasses import dataclass
 @dataclass
 class Limits:
     # What files look like.
-    shard_entries: int = 1 << 22
-    """Of a shard in the default grid, before duplicates are merged."""
-    file_bytes: int = 64 << 20
-    """Of features in one file; a file's rows are held in memory while they are put in order."""
+    shard_entries: int = 1 << 22  # of a shard in the default grid, before duplicates are merged
+    file_bytes: int = 64 << 20  # of features in one file; a file's rows are put in order in memory
     file_rows: int = 1 << 22
+    # Of an HDF5 chunk. Below HDF5's chunk cache of 1 MiB (8 MiB since HDF5 2.0), so that a chunk read in
+    # several calls is checked once.
     chunk_bytes: int = 1 << 19
-    """Of an HDF5 chunk. Below HDF5's chunk cache of 1 MiB (8 MiB since HDF5 2.0), so that a chunk read in
-    several calls is checked once."""
 
     # What is in memory at a time.
-    entries: int = 1 << 20
-    """Edges or entries that are read, moved or scaled."""
-    sorted_entries: int = 6 << 20
-    """A shard that got more is sorted in ranges of rows."""
-    spilled_bytes: int = 64 << 20
-    """Of records on their way into buckets on disk."""
-    row_bytes: int = 8 << 20
-    """Of rows of a node array."""
-    window_entries: int = 1 << 16
-    """Of a window: they stay in the processor's cache; more is not faster."""
-    counted_entries: int = 1 << 22
-    """Of an order whose blocks are counted."""
-    text_bytes: int = 1 << 24
-    """Of a text file."""
-    line_bytes: int = 1 << 26
-    """A longer line is no text."""
+    entries: int = 1 << 20  # edges or entries that are read, moved or scaled
+    sorted_entries: int = 6 << 20  # a shard that got more is sorted in ranges of rows
+    spilled_bytes: int = 64 << 20  # of records on their way into buckets on disk
+    row_bytes: int = 8 << 20  # of rows of a node array
+    window_entries: int = 1 << 16  # of a window: they stay in the processor's cache; more is not faster
+    counted_entries: int = 1 << 22  # of an order whose blocks are counted
+    text_bytes: int = 1 << 24  # of a text file
+    line_bytes: int = 1 << 26  # a longer line is no text
 
 
 LIMITS = Limits()

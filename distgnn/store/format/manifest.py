@@ -1,24 +1,22 @@
-"""`manifest.json`: what a store holds, in which files, how long each is and what it hashes to.
+"""`manifest.json`, schema version 1: what a store holds, in which files, their lengths and hashes.
 
-Schema version 1, all of it JSON:
-
-    format, version     "distgnn-store", 1
-    source, seed        name of the data; seed of the orders
-    n, nnz, edges       nodes; entries of A; edges read from the source (before reversing and merging)
-    dtype               of A's values; features are always float32
-    width, classes      feature width, number of classes, 0 where there are none
-    class_names         list or null
-    labelled, split     labelled nodes; {"train", "validation", "test"} node counts or null
-    directed, weighted, self_loops, normalize, symmetric
-    degrees             {"min", "mean", "max", "isolated"}: neighbours per node (per row), not itself
-    nodes               {"order", "partition", "files"}: row shards of features, labels, split, in the order
-                        named (of its last version's rows, which is what layer 0 takes as input)
-    orders              name -> {"rows", "cols": partition vectors of shards, "files", "nnz": 2D lists,
-                        "permutation": {"partition", "files"} or null for the identity, "symmetric",
-                        "partition": null or the partition vector this order was made for}; the first is the
-                        default. An order of two matrices has {"versions": [even, odd]}, two of these, where
-                        `permutation` is that of the rows and the columns are in the order of the other's rows
-    files               path -> {"bytes", "sha256"}, all files but the manifest
+format, version     "distgnn-store", 1
+source, seed        name of the data; seed of the orders
+n, nnz, edges       nodes; entries of A; edges read from the source (before reversing and merging)
+dtype               of A's values; features are always float32
+width, classes      feature width, number of classes, 0 where there are none
+class_names         list or null
+labelled, split     labelled nodes; {"train", "validation", "test"} node counts or null
+directed, weighted, self_loops, normalize, symmetric
+degrees             {"min", "mean", "max", "isolated"}: neighbours per node (per row), not itself
+nodes               {"order", "partition", "files"}: row shards of features, labels, split, in this order
+                    (of its last version's rows, the input of layer 0)
+orders              name -> {"rows", "cols": partition vectors of shards, "files", "nnz": 2D lists,
+                    "permutation": {"partition", "files"} or null for the identity, "symmetric",
+                    "partition": null or the partition vector of its parts}; the first is the default.
+                    An order of two matrices has {"versions": [even, odd]}, where `permutation` is that
+                    of the rows, and the columns are in the order of the other's rows
+files               path -> {"bytes", "sha256"}, all files but the manifest
 """
 
 from __future__ import annotations
@@ -27,6 +25,7 @@ import hashlib
 import json
 import os
 import stat
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +34,10 @@ from distgnn.errors import UserError
 NAME = "manifest.json"
 FORMAT = "distgnn-store"
 VERSION = 1
+AnyPath = str | os.PathLike[str]
 
 
-def read(
-    folder: str | os.PathLike[str], *, format: str = FORMAT, version: int = VERSION, what: str = "store"
-) -> dict[str, Any]:
+def read(folder: AnyPath, format: str = FORMAT, version: int = VERSION, what: str = "store") -> Any:
     """The manifest of a directory; UserError where it has none of this `format` and schema version."""
     root = Path(folder)
     try:
@@ -63,29 +61,21 @@ def read(
         missing = "damaged (it does not say its schema version)"
         raise UserError(f"{root / NAME}: {missing}; copy the {what} or make it again")
     if found != version:
-        raise UserError(
-            f"{root}: {what} schema version {found}, this distgnn reads version {version}; make it again"
-        )
+        reads = f"this distgnn reads version {version}"
+        raise UserError(f"{root}: {what} schema version {found}, {reads}; make it again")
     return content
 
 
 def write(folder: Path, content: dict[str, Any]) -> None:
-    """Write the manifest of `folder` so that it is either the old one or the new one, and on disk."""
+    """Replace the manifest of `folder` in one step, durably. NumPy scalars and arrays become JSON."""
     temporary = folder / (NAME + ".tmp")
     with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1, default=_plain)
+        json.dump(content, file, indent=1, default=methodcaller("tolist"))
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, folder / NAME)
     sync_folder(folder)
-
-
-def _plain(value: Any) -> Any:
-    """NumPy scalars and arrays as JSON."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} {value!r} does not go into JSON")
 
 
 def fingerprint(path: Path, *, sync: bool = False) -> dict[str, Any]:
@@ -123,14 +113,6 @@ def check_sizes(root: Path, files: dict[str, Any]) -> None:
                             "the file is truncated or was changed, copy it or make it again")  # fmt: skip
 
 
-def verify(root: Path, files: dict[str, Any]) -> list[str]:
-    """The names of the files whose bytes are not those the manifest was written for."""
-    try:
-        return [name for name, expected in files.items() if fingerprint(root / name) != expected]
-    except PermissionError as error:
-        raise denied(error.filename) from None
-
-
 def denied(path: str | os.PathLike[str]) -> UserError:
-    """The error for a file that is there, and of which no more can be said."""
+    """The error for a file that may not be read."""
     return UserError(f"{os.fspath(path)}: permission denied; give this user the right to read it")

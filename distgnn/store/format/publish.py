@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from distgnn.errors import UserError
-from distgnn.store.format.manifest import sync_folder
+from distgnn.store.format.manifest import AnyPath, sync_folder
 
 # What a full or forbidden disk says: the user's to mend, not a bug.
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
@@ -19,15 +19,12 @@ _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 
 @contextmanager
 def new_directory(
-    out: str | os.PathLike[str], *, force: bool, replaceable: Callable[[Path], bool], what: str = "store"
+    out: AnyPath, *, force: bool, replaceable: Callable[[Path], bool], what: str = "store"
 ) -> Iterator[Path]:
     """Yield an empty sibling of `out`, which takes its name when the block ends and vanishes on an exception.
 
-    With `force` an existing directory is replaced, but only if `replaceable` recognises it, and not before
-    the new one is complete. The caller has made the files inside durable.
-
-    Raises:
-        UserError: `out` exists (without `force`, or as something else), its parent does not, or no room.
+    With `force` it replaces a directory that `replaceable` recognises. The caller makes the files durable.
+    UserError: `out` exists (without `force`, or as something else), its parent does not, or no room.
     """
     target = Path(os.path.realpath(out))
     check_target(out, force=force, replaceable=replaceable, what=what)
@@ -35,7 +32,9 @@ def new_directory(
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
         try:
             yield folder
-            folder.chmod(0o777 & ~_umask())  # mkdtemp makes it private
+            mask = os.umask(0o022)
+            os.umask(mask)
+            folder.chmod(0o777 & ~mask)  # mkdtemp makes it private
             sync_folder(folder)
             check_target(out, force=force, replaceable=replaceable, what=what)
             _rename(folder, target)
@@ -44,12 +43,11 @@ def new_directory(
 
 
 @contextmanager
-def writing(out: str | os.PathLike[str]) -> Iterator[None]:
+def writing(out: AnyPath) -> Iterator[None]:
     """A full or forbidden disk inside is a UserError that names `out`."""
     try:
         yield
-    # both come from HDF5, which may have the number in its message only
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:  # of HDF5's, some have the number in the message only
         said = (code for code in _DISK if f"errno = {code}," in str(error))
         number = getattr(error, "errno", None) or next(said, None)
         if number not in _DISK:
@@ -58,7 +56,7 @@ def writing(out: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def check_target(
-    out: str | os.PathLike[str], *, force: bool, replaceable: Callable[[Path], bool], what: str = "store"
+    out: AnyPath, *, force: bool, replaceable: Callable[[Path], bool], what: str = "store"
 ) -> None:
     """The UserError that `new_directory` would raise, before anything is done."""
     target = Path(os.path.realpath(out))
@@ -69,9 +67,8 @@ def check_target(
     if not force:
         raise UserError(f"{out} exists; force=True replaces it, or give another name")
     if not target.is_dir() or not replaceable(target):
-        raise UserError(
-            f"{out} exists and is not a distgnn {what}, which force=True replaces; give another name"
-        )
+        kind = f"a distgnn {what}, which force=True replaces"
+        raise UserError(f"{out} exists and is not {kind}; give another name")
 
 
 def _is_empty(path: Path) -> bool:
@@ -80,21 +77,16 @@ def _is_empty(path: Path) -> bool:
 
 def _rename(folder: Path, target: Path) -> None:
     """Put `folder` in the place of `target`; the old directory is kept until the new one is there."""
-    if not target.exists() or _is_empty(target):
-        os.rename(folder, target)  # rename(2) replaces an empty directory
-    else:
+    old = None
+    if target.exists() and not _is_empty(target):  # rename(2) replaces an empty directory
         old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
         os.rename(target, old)
-        try:
-            os.rename(folder, target)
-        except BaseException:
+    try:
+        os.rename(folder, target)
+    except BaseException:
+        if old is not None:
             os.rename(old, target)
-            raise
+        raise
+    if old is not None:
         shutil.rmtree(old, ignore_errors=True)
     sync_folder(target.parent)
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

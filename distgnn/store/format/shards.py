@@ -15,19 +15,14 @@ Ranges = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class ShardGrid:
-    """Two partition vectors.
-
-    A shard entry travels as one int64 key, ``local row << bits | local column``, so that sorting keys sorts
-    by row, then column.
-    """
+    """Two partition vectors. An entry's int64 key, ``local row << bits | local column``, sorts by row."""
 
     rows: np.ndarray
     cols: np.ndarray
 
     @classmethod
     def for_size(cls, n: int, entries: int) -> ShardGrid:
-        """Square grid with about LIMITS.shard_entries in a shard. A power of two per side, so that the blocks
-        of 2, 4, 8 … ranks are made of whole shards."""
+        """A square grid with about LIMITS.shard_entries in a shard, of 2**k x 2**k shards."""
         side = 1
         while side * side * LIMITS.shard_entries < entries and side < n:
             side *= 2
@@ -66,8 +61,7 @@ def _snapped(bounds: np.ndarray, vector: np.ndarray) -> np.ndarray:
 
 
 def bounded(counts: np.ndarray, limit: int) -> Ranges:
-    """Cut rows with these entry counts into ranges of at most `limit` entries; a longer row is a range of its
-    own."""
+    """Cut rows with these entry counts into ranges of at most `limit` entries, or of one longer row."""
     ends = np.cumsum(counts)
     ranges, lo, done = [], 0, 0
     while lo < len(counts):
@@ -82,9 +76,7 @@ def overlaps(vector: np.ndarray, window: Range) -> Iterator[tuple[int, Range]]:
     lo, hi = window
     if lo == hi:
         return
-    for index in range(owner(vector, lo), len(vector) - 1):
+    for index in range(owner(vector, lo), owner(vector, hi - 1) + 1):
         first, last = max(lo, int(vector[index])), min(hi, int(vector[index + 1]))
-        if first >= hi:
-            return
         if first < last:
             yield index, (first, last)

@@ -1,8 +1,7 @@
-"""Importers: one module per format, each with `open_source(path, options) -> Imported`.
+"""Importers, each an `open_source(path, options) -> Imported`.
 
-A file that holds a matrix gives A entry by entry (A[i, j] is entry (i, j)); a file that holds a graph gives
-edges from source to target, A[target, source]. A format that lists both directions of every edge is
-recognised as undirected.
+Entry (i, j) of a matrix in a file is A[i, j]; an edge from source to target is A[target, source]. A file that
+lists both directions of every edge is undirected.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from distgnn.errors import ArgumentError, UserError
-from distgnn.store.importers import edge_list, generated, matrix_market, npz, ogb, planetoid, reddit
-from distgnn.store.importers.feature_files import attach_features
+from distgnn.store.importers import edge_list, generated, matrix_market, npz, ogb, planetoid
+from distgnn.store.importers.companions import attach_features, attach_labels
 from distgnn.store.importers.imported import Imported
-from distgnn.store.importers.label_files import attach_labels
 from distgnn.store.source import ImportOptions, Source, parse_split, random_split
 
 FORMATS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
@@ -26,17 +24,14 @@ FORMATS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "npz": npz.open_source,
     "ogb": ogb.open_source,
     "planetoid": planetoid.open_source,
-    "reddit": reddit.open_source,
+    "reddit": npz.open_pair,
 }
 DIRECTORIES = ("generated", "ogb", "planetoid", "reddit")
 
 
 def open_source(path: str | os.PathLike[str], options: ImportOptions | None = None) -> Source:
-    """Open a graph in any of `FORMATS`, recognised unless the options name one.
-
-    `features` and `labels` of the options replace or add to what the format has; `split` replaces its split,
-    or is laid over the labelled nodes. UserError names the file and what is wrong with it.
-    """
+    """Open a graph in any of `FORMATS`, recognised unless the options name one. The features, labels and
+    split of the options replace those of the format. UserError names the file and what is wrong with it."""
     path, options = Path(path), options or ImportOptions()
     if options.split is not None:
         parse_split(options.split)
@@ -67,9 +62,9 @@ def recognise(path: Path) -> str:
             return "generated"
         if any(path.glob("ind.*.graph")):
             return "planetoid"
-        if ogb.is_ogb(path):
+        if any((path / "raw" / name).exists() for name in ("edge.csv.gz", "edge.csv", "data.npz")):
             return "ogb"
-        if reddit.find_pair(path):
+        if npz.find_pair(path):
             return "reddit"
         raise UserError(
             f"{path}: a directory of unknown format; expected graph.json, ind.NAME.graph, raw/edge.csv.gz, "
@@ -87,8 +82,7 @@ def recognise(path: Path) -> str:
 
 
 def with_companions(path: Path, options: ImportOptions) -> tuple[Path, ImportOptions]:
-    """For a directory with one NAME_edges.csv, NAME_target.csv and NAME.json: the first, and the others as
-    companions."""
+    """Of a directory with one NAME_edges.csv, NAME_target.csv and NAME.json: the first, and the others."""
     if not path.is_dir() or options.format not in (None, "edges"):
         return path, options
     found = [sorted(path.glob(pattern)) for pattern in ("*_edges.csv", "*_target.csv", "*.json")]

@@ -1,5 +1,4 @@
-"""Arrays in .npy and .npz files, read by rows or streamed instead of loaded; object arrays are never
-unpickled."""
+"""Arrays in .npy and .npz files, read by rows or streamed; object arrays are never unpickled."""
 
 from __future__ import annotations
 
@@ -27,24 +26,20 @@ COPY_BYTES = 1 << 24
 
 @dataclass
 class Header:
-    """The first bytes of a .npy file: what follows them from `offset` on."""
+    """The header of a .npy file: what follows from `offset` on."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     fortran: bool
     offset: int
 
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=object))
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.size * self.dtype.itemsize
+    def __post_init__(self) -> None:
+        self.size = int(np.prod(self.shape, dtype=object))
+        self.end = self.offset + self.size * self.dtype.itemsize
 
 
 def read_header(file: IO[bytes], length: int, name: str, kinds: str = "biuf") -> Header:
-    """The header of the .npy that starts here and has `length` bytes; its dtype is of one of the kinds."""
+    """The header of the .npy that starts here and has `length` bytes; UserError for other kinds of dtype."""
     try:
         old = np.lib.format.read_magic(file) == (1, 0)
         read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
@@ -67,12 +62,8 @@ def read_header(file: IO[bytes], length: int, name: str, kinds: str = "biuf") ->
 
 
 class StoredArray:
-    """A C-ordered or F-ordered array in a file, of which rows are read as they are asked for.
-
-    Rows in C order are read with pread, run by run of consecutive ids: through a memory map, scattered rows
-    would cost this process 64 KiB each, since that much around a fault is mapped and counted, or a fault each
-    if it is given back.
-    """
+    """A C-ordered or F-ordered array in a file. Rows in C order are read with pread, by runs of consecutive
+    ids: in a memory map, every scattered row would map and count 64 KiB, or cost a fault."""
 
     def __init__(self, path: str | os.PathLike[str], header: Header, start: int = 0):
         self.path, self.shape, self.dtype, self.fortran = path, header.shape, header.dtype, header.fortran
@@ -90,7 +81,7 @@ class StoredArray:
         return self._view().copy(order="C")
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
-        """A new array of these rows (elements of a vector), in this order; IndexError for an id outside."""
+        """A new array of these rows, in this order; IndexError for an id outside."""
         if len(ids) and (ids.min() < 0 or ids.max() >= len(self)):
             raise IndexError(f"{self.path}: row outside 0..{len(self) - 1}")
         if self.fortran and len(ids):
@@ -104,7 +95,7 @@ class StoredArray:
         return self._view()[first:last].copy() if self.fortran else self._runs([0], [last - first], [first])
 
     def _runs(self, begins: list[int], ends: list[int], rows: list[int]) -> np.ndarray:
-        """A new array, of which begins[k]..ends[k]-1 are consecutive rows of this one from rows[k] on."""
+        """A new array, whose rows begins[k]..ends[k]-1 are the rows of this one from rows[k] on."""
         values = np.empty((ends[-1], *self.shape[1:]), self.dtype)
         if values.size:
             size, buffer = values.nbytes // len(values), values.reshape(-1).view(np.uint8).data
@@ -131,14 +122,12 @@ class StoredArray:
 def open_npy(path: str | os.PathLike[str]) -> StoredArray:
     """The array in a .npy file."""
     with reading(path), open(path, "rb") as file:
-        header = read_header(file, os.path.getsize(path), str(path))
-    with reading(path):
-        return StoredArray(path, header)
+        return StoredArray(path, read_header(file, os.path.getsize(path), str(path)))
 
 
 @contextlib.contextmanager
 def scratch_file(folder: str | None) -> Iterator[str]:
-    """A temporary file that loses its name when the block ends; whoever has it open by then keeps it."""
+    """A temporary file that loses its name when the block ends; it lives on while it is open."""
     with reading(folder or tempfile.gettempdir()):
         handle, name = tempfile.mkstemp(prefix="distgnn-", suffix=".scratch", dir=folder)
     os.close(handle)
@@ -155,14 +144,11 @@ class Npz:
         self.path, self.scratch = path, scratch
         with reading(path), _unzipping(path), zipfile.ZipFile(path) as archive:
             self._members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        self.names = list(self._members)
         self._headers: dict[str, Header] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._members
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._members)
 
     def where(self, name: str) -> str:
         """What errors call a member."""
@@ -195,7 +181,7 @@ class Npz:
         return integers(self.read(name), self.where(name))
 
     def text(self, name: str) -> str:
-        """A member that holds one string, such as the `format` of a SciPy matrix."""
+        """The string that a member holds, such as the `format` of a SciPy matrix."""
         header = self.header(name, "US")
         if header.size != 1:
             raise UserError(f"{self.where(name)}: {header.size} strings, expected one")
@@ -227,7 +213,7 @@ class Npz:
             return StoredArray(copy, header)
 
     def _data_offset(self, name: str) -> int:
-        """Where the member's bytes start: behind its local header, whose extra field only it knows."""
+        """Where the member's bytes start: behind its local header, which says how long it is."""
         info = self._members[name]
         with reading(self.path), open(self.path, "rb") as file:
             file.seek(info.header_offset)
@@ -239,7 +225,7 @@ class Npz:
 
 @contextlib.contextmanager
 def _unzipping(name: object) -> Iterator[None]:
-    """What Python's zipfile raises beside BadZipFile: unknown compression, encryption, impossible fields."""
+    """UserError for what zipfile raises beside BadZipFile: compression, encryption, impossible fields."""
     try:
         yield
     except (NotImplementedError, RuntimeError, struct.error) as error:

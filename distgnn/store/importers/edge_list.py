@@ -1,5 +1,4 @@
-"""Edge lists in text: two columns of node ids, separated by commas, tabs, semicolons or blanks, perhaps with
-weights."""
+"""Edge lists in text: columns of node ids, perhaps of weights, between commas, tabs, semicolons or blanks."""
 
 from __future__ import annotations
 
@@ -9,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.feature_files import attach_features
+from distgnn.store.importers.companions import attach_features, attach_labels
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, scan, sparse_limit, table_edges
-from distgnn.store.importers.label_files import attach_labels
 from distgnn.store.importers.text import Heading, Table, within
 from distgnn.store.source import Edges, ImportOptions
 
@@ -20,11 +18,10 @@ WEIGHT_NAMES = ("weight", "weights", "w", "value")
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """The graph of an edge list: undirected unless `directed` says otherwise, with the companions the options
-    name.
+    """The graph of an edge list and its companions: undirected unless `directed` says otherwise.
 
-    The number of nodes is one more than the largest id in edges and features. A complete table of labels
-    (each of 0..k-1 once) may add isolated nodes at the end; dense features without ids fix the number.
+    The number of nodes is one more than the largest id in edges and features. A table that labels each of
+    0..k-1 once may add isolated nodes at the end; dense features without ids fix the number.
     """
     table = edge_table(path, options)
 
@@ -34,7 +31,11 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
         return table_edges(table)
 
     found = scan(stream, options.weights)
-    source = Imported(data_name(path), path, found.highest + 1, stream, options)
+    name = path.name.removesuffix(".gz")
+    for suffix in SUFFIXES:
+        name = name.removesuffix(suffix)
+    name = name.removesuffix("_edges") or path.name
+    source = Imported(name, path, found.highest + 1, stream, options)
     attach_features(source, options, grow=True)
     declared = source.table is not None and source.table.complete
     limit = sparse_limit(found.count + (source.table.nodes if source.table else 0))
@@ -59,9 +60,8 @@ def edge_table(path: Path, options: ImportOptions) -> Table:
         for default, name in enumerate(("source", "target"))
     )
     if width and (src == dst or max(src, dst) >= width or (not chosen and width > 3)):
-        expected = (
-            "two columns of node ids and perhaps one of weights, or source_column=S and target_column=T"
-        )
+        named = "source_column=S and target_column=T"
+        expected = f"two columns of node ids and perhaps one of weights, or {named}"
         raise UserError(f"{path}: cannot tell source and target among {width} columns; expected {expected}")
     columns = [src, dst, *weight_column(heading, src, dst)]
     if options.weights and width and len(columns) < 3:
@@ -78,15 +78,7 @@ def edge_table(path: Path, options: ImportOptions) -> Table:
 
 
 def weight_column(heading: Heading, src: int, dst: int) -> list[int]:
-    """The column called weight, or the only one that is left of three; none otherwise."""
+    """The column called weight, or the third of three, if any."""
     others = [k for k in range(len(heading.columns)) if k not in (src, dst)]
     named = [k for k in others if heading.named and heading.columns[k].lower() in WEIGHT_NAMES]
     return named[:1] or (others if len(heading.columns) == 3 else [])
-
-
-def data_name(path: Path) -> str:
-    """The file's name without its endings and without `_edges`."""
-    name = path.name.removesuffix(".gz")
-    for suffix in SUFFIXES:
-        name = name.removesuffix(suffix)
-    return name.removesuffix("_edges") or path.name

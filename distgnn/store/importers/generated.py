@@ -1,5 +1,4 @@
-"""Raw graph directories as `distgnn generate` writes them: graph.json and plain .npy arrays, read from where
-they lie."""
+"""Raw graph directories as `distgnn generate` writes them: graph.json and plain .npy arrays."""
 
 from __future__ import annotations
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.layout import partition
+from distgnn.layout import block, partition
 from distgnn.rng import splitmix64
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.tables import Features
@@ -23,8 +24,7 @@ Window = Callable[[int, int], Iterator[Edges]]
 
 @dataclass
 class Scan:
-    """What one pass over a stream found; `symmetric`: every edge is listed as often as its reverse, weights
-    alike."""
+    """What one pass found; `symmetric`: every edge and weight is listed as often as its reverse."""
 
     count: int = 0
     loops: int = 0
@@ -33,11 +33,8 @@ class Scan:
 
 
 def scan(stream: Stream, weights: bool) -> Scan:
-    """Read the stream once.
-
-    Symmetry is decided by comparing sums of 64-bit hashes of the edges and of their reverses: equal sums of
-    unequal edge lists are as likely as a 64-bit collision.
-    """
+    """Read the stream once. It is symmetric if 64-bit hashes of the edges and of their reverses sum to the
+    same: for other lists this is as likely as a collision."""
     found, triple, difference = Scan(), np.uint64(3), np.zeros(1, np.uint64)
     for src, dst, weight in stream():
         found.count += len(src)
@@ -56,9 +53,8 @@ def scan(stream: Stream, weights: bool) -> Scan:
 class Imported(Source):
     """A source over `stream()`, which yields any number of edges at a time, ids not yet checked.
 
-    `half` is set where both directions of every edge are listed: only the one with src <= dst is passed on,
-    so that nobody counts an edge twice, and the source is undirected. `window(lo, hi)` yields edges lo..hi of
-    the stream where those before them need not be read for that.
+    `half`: both directions of every edge are listed, and only those with src <= dst are passed on.
+    `window(lo, hi)` yields edges lo..hi of the stream, if it can without reading those before them.
     """
 
     window: Window | None = None
@@ -73,10 +69,7 @@ class Imported(Source):
 
     def settle_direction(self, directed: bool, found: Scan | None = None) -> None:
         """Decide `directed`: what the user said, else undirected where both directions are listed, else
-        `directed`.
-
-        Reads the stream once unless `found` is given or the user said that the graph is directed.
-        """
+        `directed`. Reads the stream, unless `found` is given or the user said that the graph is directed."""
         if self.options.directed:
             self.directed = True
             return
@@ -86,7 +79,7 @@ class Imported(Source):
         self.edge_count = (found.count + found.loops) // 2 if self.half else found.count
 
     def set_labels(self, labels: np.ndarray, path: object, classes: int | None = None) -> None:
-        """Take the integer labels that `path` has (below zero: unlabelled), which must be one per node."""
+        """Take the integer labels of `path`, one per node (below zero: unlabelled)."""
         if labels.shape != (self.n,):
             expected = f"expected one for each of the {self.n} nodes"
             raise UserError(f"{path}: labels have shape {labels.shape}, {expected}")
@@ -102,7 +95,7 @@ class Imported(Source):
         self.split = split.astype(np.uint8)
 
     def _kept(self, stream: Stream | None = None) -> Iterator[Edges]:
-        """The stream (or another) with ids and weights checked, and weights only if they are asked for."""
+        """The stream (or another) with ids and weights checked, and weights if they are asked for."""
         for src, dst, weight in (stream or self.stream)():
             check_ids(src, self.n, self.path)
             check_ids(dst, self.n, self.path)
@@ -121,9 +114,9 @@ class Imported(Source):
         if self.window is None or self.half or self.edge_count is None:
             yield from super().edge_share(part, parts)
             return
-        first, last = partition(self.edge_count, parts)[part : part + 2].tolist()
-        before, window = first, self.window
-        for edges in self._chunks(self._kept(lambda: window(first, last))):
+        before, last = block(partition(self.edge_count, parts), part)
+        stream = partial(self.window, before, last)
+        for edges in self._chunks(self._kept(stream)):
             yield before, edges
             before += len(edges[0])
 
@@ -146,10 +139,8 @@ class Imported(Source):
 
 
 def table_edges(table: Table, promised: tuple[int, str] | None = None) -> Iterator[Edges]:
-    """Edges from the first column of a table to the second, with the third as weight.
-
-    `promised`: how many there must be, and what says so; UserError for another number.
-    """
+    """Edges from the first column of a table to the second, the third their weight; UserError unless there
+    are as many as `promised` (a number, and where it stands)."""
     src, dst, *weight = table.dtype.names or ()
     count = 0
     for rows in table:
@@ -161,7 +152,7 @@ def table_edges(table: Table, promised: tuple[int, str] | None = None) -> Iterat
 
 
 def sparse_limit(count: int) -> int:
-    """An id from here on, among so many things, is no numbering of nodes: arrays of n would be waste."""
+    """Ids from here on are too high among so many things: arrays of n would be waste."""
     return (count << 6) + (1 << 20)
 
 

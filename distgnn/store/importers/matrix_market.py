@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, table_edges
+from distgnn.store.importers.tables import check_square
 from distgnn.store.importers.text import Table, open_binary, reading, within
 from distgnn.store.source import Edges, ImportOptions
 
@@ -18,19 +18,8 @@ FIELDS, SYMMETRIES = ("pattern", "real", "integer"), ("general", "symmetric")
 SUPPORTED = f"coordinate {'|'.join(FIELDS)} {'|'.join(SYMMETRIES)}"
 
 
-@dataclass
-class Banner:
-    """The banner, the size line and the number of lines up to it."""
-
-    pattern: bool
-    symmetric: bool
-    n: int
-    entries: int
-    lines: int
-
-
-def read_banner(path: Path) -> Banner:
-    """UserError where this is not a square matrix of one of the supported kinds."""
+def read_banner(path: Path) -> tuple[bool, bool, int, int, int]:
+    """(pattern?, symmetric?, n, entries, lines up to the size line); UserError for no such square matrix."""
     with reading(path), open_binary(path) as file:
         words = file.readline(1024).decode("latin1").lower().split()
         if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"]:
@@ -45,12 +34,10 @@ def read_banner(path: Path) -> Banner:
     if len(sizes) != 3 or not all(size.isdigit() for size in sizes):
         raise UserError(f"{where}: bad size line {text!r}; expected ROWS COLUMNS ENTRIES")
     rows, columns, entries = map(int, sizes)
-    if rows != columns:
-        needs = "a graph needs as many rows as columns"
-        raise UserError(f"{where}: the matrix is {rows} x {columns}; {needs}")
+    check_square(rows, columns, where)
     if rows > HIGHEST_ID:
         raise UserError(f"{where}: {rows} rows; expected at most 2**40")
-    return Banner(field == "pattern", symmetry == "symmetric", rows, entries, number)
+    return field == "pattern", symmetry == "symmetric", rows, entries, number
 
 
 def _size_line(file: IO[bytes], path: Path) -> tuple[int, str]:
@@ -63,21 +50,20 @@ def _size_line(file: IO[bytes], path: Path) -> tuple[int, str]:
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
     """The matrix as a graph: directed if it is `general`, unless every entry has its mirror image."""
-    banner = read_banner(path)
-    fields = [("row", np.int64), ("column", np.int64), ("value", np.float64)][: 2 if banner.pattern else 3]
+    pattern, symmetric, n, entries, lines = read_banner(path)
+    fields = [("row", np.int64), ("column", np.int64), ("value", np.float64)][: 2 if pattern else 3]
     expected = " ".join(name.upper() for name, _ in fields)
-    check = within(1, banner.n)
-    table = Table(path, np.dtype(fields), expected, comments="%", skip=banner.lines, check=check)
+    table = Table(path, np.dtype(fields), expected, comments="%", skip=lines, check=within(1, n))
 
     def stream() -> Iterator[Edges]:
-        for row, column, value in table_edges(table, (banner.entries, f"line {banner.lines}")):
+        for row, column, value in table_edges(table, (entries, f"line {lines}")):
             yield column - 1, row - 1, value
 
-    source = Imported(path.name.removesuffix(".gz").removesuffix(".mtx"), path, banner.n, stream, options)
-    source.edge_count = banner.entries
-    if banner.symmetric and options.directed:
+    source = Imported(path.name.removesuffix(".gz").removesuffix(".mtx"), path, n, stream, options)
+    source.edge_count = entries
+    if symmetric and options.directed:
         stored = "is stored as a symmetric matrix, which lists each edge once"
         raise UserError(f"{path}: {stored}; it cannot be read as directed")
-    if not banner.symmetric:
+    if not symmetric:
         source.settle_direction(directed=True)
     return source

@@ -1,8 +1,8 @@
-"""Single .npz files: a matrix saved by `scipy.sparse.save_npz`, or the adjacency, attributes and labels of a
-co-authorship or citation graph (`adj_data`, `adj_indices`, `adj_indptr`, `adj_shape`, `attr_*`, `labels`).
+"""Graphs in .npz files.
 
-Entry (i, j) of a SciPy matrix is A[i, j]. In the second kind row i lists the nodes to which i points: edges i
--> j.
+A matrix saved by `scipy.sparse.save_npz`, alone or as NAME_graph.npz with NAME_data.npz (Reddit): A[i, j] is
+entry (i, j). Or the adjacency, attributes and labels of a co-authorship or citation graph (`adj_data`,
+`adj_indices`, `adj_indptr`, `adj_shape`, `attr_*`, `labels`): entry (i, j) is an edge i -> j.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Npz
-from distgnn.store.importers.compressed import StoredMatrix
 from distgnn.store.importers.imported import Imported
-from distgnn.store.importers.tables import DenseRows, Features
+from distgnn.store.importers.tables import DenseRows, Features, StoredMatrix
 from distgnn.store.source import Edges, ImportOptions
 
-ADJACENCY_PREFIXES = ("adj_", "adj_matrix.")
-ATTRIBUTE_PREFIXES = ("attr_", "attr_matrix.")
+ADJACENCY_PREFIXES, ATTRIBUTE_PREFIXES = ("adj_", "adj_matrix."), ("attr_", "attr_matrix.")
 ATTRIBUTE_NAMES = ("attr_matrix", "attr", "features")
 
 
@@ -31,12 +29,12 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
         if f"{prefix}indptr" in archive:
             return _attributed(archive, prefix, path, options)
     if "format" in archive:
-        return scipy_matrix(archive, path, options)
+        return _scipy_matrix(archive, path, options)
     expected = "a SciPy matrix (format, shape, data, ...) or adj_data, adj_indices, adj_indptr, adj_shape"
     raise UserError(f"{path}: holds {', '.join(archive.names) or 'nothing'}; expected {expected}")
 
 
-def scipy_matrix(archive: Npz, path: Path, options: ImportOptions) -> Imported:
+def _scipy_matrix(archive: Npz, path: Path, options: ImportOptions) -> Imported:
     """The graph of a matrix saved by SciPy."""
     source = _graph(StoredMatrix(archive, archive.text("format")), path, options, transposed=True)
     source.settle_direction(directed=True)
@@ -76,3 +74,51 @@ def _attributes(archive: Npz) -> Features | None:
         if name in archive:
             return DenseRows(archive.stored(name), archive.where(name))
     return None
+
+
+def find_pair(folder: Path) -> tuple[Path, Path] | None:
+    """The only NAME_graph.npz of the folder that has its NAME_data.npz beside it."""
+    graphs = sorted(folder.glob("*_graph.npz"))
+    pairs = [(path, path.with_name(path.name.removesuffix("_graph.npz") + "_data.npz")) for path in graphs]
+    pairs = [pair for pair in pairs if pair[1].exists()]
+    return pairs[0] if len(pairs) == 1 else None
+
+
+def open_pair(path: Path, options: ImportOptions) -> Imported:
+    """Row i of `feature`, `label`, `node_types` (1 train, 2 validation, 3 test) is node node_ids[i]'s."""
+    pair = find_pair(path)
+    if pair is None:
+        raise UserError(f"{path}: expected exactly one pair NAME_graph.npz and NAME_data.npz")
+    graph, data = pair
+    source = _scipy_matrix(Npz(graph, options.scratch), graph, options)
+    source.name = graph.name.removesuffix("_graph.npz")
+    archive = Npz(data, options.scratch)
+    places = _places(archive, source.n)
+    table = DenseRows(archive.stored("feature"), archive.where("feature"), places)
+    if len(table.array) != source.n:
+        raise UserError(f"{table.path}: {len(table.array)} rows for {source.n} nodes")
+    source.set_features(table)
+    source.set_labels(_node_array(archive, "label", source.n)[places], data)
+    if "node_types" in archive:
+        source.set_split(_node_array(archive, "node_types", source.n)[places], data)
+    return source
+
+
+def _node_array(archive: Npz, name: str, n: int) -> np.ndarray:
+    array = archive.integers(name).ravel()
+    if len(array) != n:
+        raise UserError(f"{archive.where(name)}: {len(array)} entries for {n} nodes")
+    return array
+
+
+def _places(archive: Npz, n: int) -> np.ndarray:
+    """The inverse of `node_ids`: in which row a node is."""
+    if "node_ids" not in archive:
+        return np.arange(n)
+    ids = _node_array(archive, "node_ids", n)
+    places = np.full(n, -1, np.int64)
+    if n and ids.min() >= 0 and ids.max() < n:
+        places[ids] = np.arange(n)
+    if (places < 0).any():
+        raise UserError(f"{archive.where('node_ids')}: expected every node 0..{n - 1} once")
+    return places

@@ -1,8 +1,7 @@
 """OGB node-property directories: `raw/` with the graph and `split/NAME/` with its three lists of nodes.
 
-Two layouts exist: CSV files (`edge.csv.gz`, `num-node-list.csv.gz`, `num-edge-list.csv.gz`,
-`node-feat.csv.gz`, `node-label.csv.gz`) and, for the largest graphs, archives (`data.npz` with edge_index and
-node_feat, `node-label.npz`). Features may also lie beside the CSV files as `node-feat.npy`.
+The graph is in CSV files (`edge`, `num-node-list`, `num-edge-list`, `node-label`, `node-feat` or its .npy),
+or in `data.npz` with edge_index and node_feat, and `node-label.npz`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Npz, integers, open_npy
-from distgnn.store.importers.feature_files import dense_csv
+from distgnn.store.importers.companions import dense_csv
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream, check_ids, table_edges
 from distgnn.store.importers.tables import DenseRows, Features
 from distgnn.store.importers.text import Table, column, within
@@ -22,10 +21,6 @@ from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions
 
 # The graphs for which OGB's own loader adds the reverse of every edge; the directory itself does not say so.
 UNDIRECTED = ("products", "proteins")
-
-
-def is_ogb(path: Path) -> bool:
-    return any((path / "raw" / name).exists() for name in ("edge.csv.gz", "edge.csv", "data.npz"))
 
 
 def _file(folder: Path, stem: str) -> Path:
@@ -43,8 +38,7 @@ def _one_count(path: Path) -> int:
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """The graph; undirected for the data sets to which OGB adds reverse edges, else directed (`directed`
-    overrides)."""
+    """The graph, directed unless OGB adds reverse edges to this data set; `directed` overrides."""
     raw = path / "raw"
     n, stream, table, edges = _archived(raw, options) if (raw / "data.npz").exists() else _csv(raw, options)
     if table and table.nodes != n:
@@ -52,12 +46,8 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     data_set = path.resolve().name  # of ogbn_products/. too
     source = Imported(data_set, edges, n, stream, options)
     source.set_features(table)
-    labels, where = _labels(raw)
-    if labels is not None:
-        source.set_labels(labels, where)
-    split = _split(path / "split", n)
-    if split is not None:
-        source.set_split(split, path / "split")
+    _set_labels(source, raw)
+    _set_split(source, path / "split")
     source.settle_direction(directed=not any(name in data_set for name in UNDIRECTED))
     return source
 
@@ -109,42 +99,40 @@ def _archived_nodes(archive: Npz, table: DenseRows | None) -> int:
     return table.nodes
 
 
-def _labels(raw: Path) -> tuple[np.ndarray | None, Path]:
-    """One class per node; NaN where a node has none."""
+def _set_labels(source: Imported, raw: Path) -> None:
+    """One class per node, if there are any; NaN where a node has none."""
     path = raw / "node-label.npz"
     if path.exists():
         values = Npz(path).read("node_label")
         if values.ndim == 2 and values.shape[1] != 1:
             raise UserError(f"{path}: {values.shape[1]} labels per node; expected one class per node")
-        return _classes(values.ravel().astype(np.float64), path), path
-    path = _file(raw, "node-label")
-    if not path.exists():
-        return None, path
-    return _classes(column(path, "one class per node", np.float64, delimiter=","), path), path
-
-
-def _classes(values: np.ndarray, path: Path) -> np.ndarray:
+        values = values.ravel().astype(np.float64)
+    else:
+        path = _file(raw, "node-label")
+        if not path.exists():
+            return
+        values = column(path, "one class per node", np.float64, delimiter=",")
     values = np.where(np.isnan(values), -1, values)
     bad = values[~np.isfinite(values) | (values != np.rint(values))]
     if len(bad):
         raise UserError(f"{path}: labels must be whole numbers, found {bad[0]}")
-    return values.astype(np.int64)
+    source.set_labels(values.astype(np.int64), path)
 
 
-def _split(folder: Path, n: int) -> np.ndarray | None:
-    """The three lists of the only split in the folder; None where there is none."""
-    choices = sorted(entry for entry in folder.glob("*") if entry.is_dir())
+def _set_split(source: Imported, folder: Path) -> None:
+    """The three lists of the only split in the folder, if there is one."""
+    choices = sorted(filter(Path.is_dir, folder.glob("*")))
     if not choices:
-        return None
+        return
     if len(choices) > 1:
         found = f"has {len(choices)} splits, {', '.join(c.name for c in choices)}"
         raise UserError(f"{folder}: {found}; keep one of them or give split=TRAIN/VAL/TEST")
-    split = np.zeros(n, np.uint8)
+    split = np.zeros(source.n, np.uint8)
     for part, name in ((TRAIN, "train"), (VALIDATION, "valid"), (TEST, "test")):
         path = _file(choices[0], name)
         ids = column(path, "one node id per line", delimiter=",")
-        check_ids(ids, n, path)
+        check_ids(ids, source.n, path)
         if split[ids].any():
             raise UserError(f"{path}: node {ids[split[ids] > 0][0]} is in another part of the split already")
         split[ids] = part
-    return split
+    source.set_split(split, folder)

@@ -1,9 +1,8 @@
 """Reading pickles of NumPy arrays, SciPy CSR matrices and plain containers without trusting them.
 
-A pickle is a program. The unpickler here admits an explicit list of names and refuses every other one. Nor
-are the names on the list bound to NumPy's and SciPy's own objects: their `__setstate__` believes what it is
-told, down to the flag that makes an integer a pointer, so that a damaged file can crash the process.
-Stand-ins take the state, check it and build the arrays anew.
+A pickle is a program, so the unpickler refuses all names but those on a list. Not even these are NumPy's and
+SciPy's own objects, whose `__setstate__` believes any state, so that a damaged file can crash the process:
+stand-ins check the state and build the arrays anew.
 """
 
 from __future__ import annotations
@@ -57,10 +56,6 @@ class PickledMatrix:
     """Stands for `scipy.sparse.csr_matrix`: its state is a dictionary that becomes its attributes."""
 
 
-def _reconstruct(*_: Any) -> PickledArray:
-    return PickledArray()
-
-
 def _scalar(kind: Any, raw: Any) -> Any:
     holder = PickledArray()
     holder.__setstate__((1, (), kind, False, raw))
@@ -68,7 +63,7 @@ def _scalar(kind: Any, raw: Any) -> Any:
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """`_codecs.encode`, with which Python 3 writes bytes in old protocols, for the encoding it uses there."""
+    """`_codecs.encode`, with which Python 3 writes bytes in old protocols."""
     if encoding != "latin1":
         raise ValueError(f"encoding {encoding!r}")
     return text.encode("latin1")
@@ -78,7 +73,7 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
 ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): PickledType,
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _reconstruct for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): lambda *_: PickledArray() for core in ("core", "_core")},
     **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
     **{(f"scipy.sparse.{csr}", "csr_matrix"): PickledMatrix for csr in ("csr", "_csr")},
     **{(module, "list"): list for module in ("__builtin__", "builtins")},
@@ -103,8 +98,7 @@ class RestrictedUnpickler(pickle.Unpickler):
 
 
 def load(path: Path) -> Any:
-    """What the pickle holds, arrays and matrices still as stand-ins; UserError if it is damaged or asks for
-    more."""
+    """What the pickle holds, with stand-ins; UserError if it is damaged or asks for more."""
     with reading(path), open(path, "rb") as file:
         try:
             return RestrictedUnpickler(file, path).load()

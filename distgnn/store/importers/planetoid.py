@@ -1,7 +1,4 @@
-"""Planetoid directories: `ind.NAME.{x,tx,allx,y,ty,ally,graph,test.index}` (Cora, CiteSeer, PubMed).
-
-All but the last are pickles, which `pickles.py` reads without trusting them.
-"""
+"""Planetoid directories: the pickles `ind.NAME.{x,tx,allx,y,ty,ally,graph}` and `ind.NAME.test.index`."""
 
 from __future__ import annotations
 
@@ -40,10 +37,10 @@ class Files:
         return self.folder / f"ind.{self.name}.{suffix}"
 
     def _test_ids(self) -> np.ndarray:
-        path, known = self.path("test.index"), self.known
+        path, least = self.path("test.index"), self.known
 
         def above(rows: np.ndarray) -> str | None:
-            return f"not above {known - 1}" if rows["value"].min() < known else None
+            return f"not above {least - 1}" if rows["value"].min() < least else None
 
         ids = column(path, "one node id per line", check=above)
         if len(np.unique(ids)) != len(ids):
@@ -82,12 +79,11 @@ def load_edges(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """The undirected graph, binary features as they are, labels and the standard split of a Planetoid
-    directory.
+    """The undirected graph with features, labels and standard split of a Planetoid directory.
 
-    Nodes 0..len(allx)-1 have the rows of allx and ally; node test.index[i] has row i of tx and ty. An id that
-    is missing from test.index (CiteSeer has 15) is a node with zero features and no label. Training nodes are
-    the first len(y), validation the 500 after them, test those of test.index.
+    Nodes 0..len(allx)-1 have the rows of allx and ally; node test.index[i] has row i of tx and ty, and other
+    ids (15 in CiteSeer) no features and no label. Training nodes are the first len(y), validation the 500
+    after them, test those of test.index.
     """
     files = Files(path)
     graph, known, test = files.path("graph"), files.known, files.test
@@ -98,7 +94,8 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     source = Imported(files.name, graph, n, lambda: iter([(src, dst, None)]), options)
     source.set_features(_rows(n, files))
     labels = np.full(n, -1, np.int64)
-    labels[:known], labels[test] = _hot(files.ally), _hot(files.ty)
+    for nodes, hot in ((slice(known), files.ally), (test, files.ty)):
+        labels[nodes] = np.where(hot.any(axis=1), hot.argmax(axis=1), -1)
     source.set_labels(labels, path, files.ally.shape[1])
     split, first = np.zeros(n, np.uint8), len(files.y)
     split[:first] = TRAIN
@@ -107,10 +104,6 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     source.set_split(split, path)
     source.settle_direction(directed=False)
     return source
-
-
-def _hot(rows: np.ndarray) -> np.ndarray:
-    return np.where(rows.any(axis=1), rows.argmax(axis=1), -1)
 
 
 def _rows(n: int, files: Files) -> SparseRows:

@@ -1,9 +1,7 @@
-"""Tables of numbers in text files, read in blocks of whole lines; a bad line is named with its number and
-text.
+"""Tables of numbers in text files, read in blocks of whole lines; errors name a bad line and its number.
 
-Blocks go through `numpy.loadtxt`, which checks every field while it parses. `numpy.fromstring` on translated
-separators is about twice as fast but only counts numbers, so that `1,2,3` followed by `4` would pass as two
-edges.
+`numpy.loadtxt` checks every field. `numpy.fromstring` is about twice as fast but only counts numbers, so that
+`1,2,3` followed by `4` would pass as two edges.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -27,7 +25,7 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.store.format.limits import LIMITS
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-ID_NAMES = ("id", "node", "node_id", "nodeid")  # what a column of node ids is called when nobody says
+ID_NAMES = ("id", "node", "node_id", "nodeid")  # of a column of node ids
 
 Check = Callable[[np.ndarray], "str | None"]
 AnyPath = str | os.PathLike[str]
@@ -51,7 +49,7 @@ def reading(path: AnyPath) -> Iterator[None]:
 
 
 def open_binary(path: AnyPath) -> IO[bytes]:
-    """The file's bytes, decompressed where they start with gzip's magic number, whatever the name says."""
+    """The file's bytes, decompressed where they start with gzip's magic number."""
     with open(path, "rb") as file:
         compressed = file.read(2) == b"\x1f\x8b"
     return gzip.open(path, "rb") if compressed else open(path, "rb")  # type: ignore[return-value]
@@ -90,31 +88,23 @@ def blocks(path: AnyPath, skip: int = 0) -> Iterator[tuple[int, bytes]]:
             yield number, tail
 
 
-def first_line(path: AnyPath, comments: str = "#") -> tuple[int, str]:
+def first_line(path: AnyPath) -> tuple[int, str]:
     """Number and text of the first line that is neither blank nor a comment; (0, "") where there is none."""
     with reading(path), open_binary(path) as file:
         for number, line in enumerate(file, 1):
             text = line.decode().strip("\ufeff\r\n")
-            if text.strip() and not text.lstrip().startswith(comments):
+            if text.strip() and not text.lstrip().startswith("#"):
                 return number, text
     return 0, ""
 
 
-def is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 class BadValue(ValueError):
-    """A line that can be parsed and whose values are wrong."""
+    """Values of a line that are wrong."""
 
 
 @dataclass
 class Heading:
-    """What the first line of a table says: how columns are separated and called, where the data starts."""
+    """How the columns of a table are separated and called, and where its data starts."""
 
     delimiter: str | None
     columns: list[str]
@@ -122,9 +112,9 @@ class Heading:
     skip: int
 
     @classmethod
-    def of(cls, path: AnyPath, comments: str = "#") -> Heading:
+    def of(cls, path: AnyPath) -> Heading:
         """A first line without any number in it is a header."""
-        number, text = first_line(path, comments)
+        number, text = first_line(path)
         delimiter = next((mark for mark in (",", "\t", ";") if mark in text), None)
         try:
             fields = next(csv.reader([text], delimiter=delimiter)) if delimiter else text.split()
@@ -132,16 +122,21 @@ class Heading:
             expected = f"a row of fields separated by {delimiter!r}"
             raise UserError(f"{path}, line {number}: {error}; expected {expected}") from None
         columns = [field.strip() for field in fields]
-        named = number > 0 and not any(is_number(field) for field in columns)
+        named = number > 0
+        for field in columns:
+            with suppress(ValueError):
+                float(field)
+                named = False
         return cls(delimiter, columns, named, number if named else max(number - 1, 0))
 
     def find(
         self, argument: str, column: str | None, path: AnyPath, default: int, usual: Sequence[str] = ()
     ) -> int:
-        """The position of the column that an argument gives by name or by number from 0. Without one, of the
-        first column with a `usual` name, else `default`."""
+        """The position of the column with this name or number from 0; of None that of a `usual` name, else
+        `default`."""
         if column is None:
-            return next((k for k in map(self.position, usual) if k is not None), default)
+            found = self.position(*usual)
+            return default if found is None else found
         if self.named and column in self.columns:
             return self.columns.index(column)
         if column.isdigit() and int(column) < len(self.columns):
@@ -149,18 +144,16 @@ class Heading:
         have = ", ".join(self.columns) if self.named else f"no header and {len(self.columns)} columns"
         raise ArgumentError(argument, column, f"no such column in {path}, which has {have}")
 
-    def position(self, name: str) -> int | None:
-        """Of the column with this name, in lower case; None if there is none."""
-        names = [column.lower() for column in self.columns]
-        return names.index(name) if self.named and name in names else None
+    def position(self, *names: str) -> int | None:
+        """Of a column with the first of these names, in lower case, that there is; None without one."""
+        columns = [column.lower() for column in self.columns] if self.named else []
+        return next((columns.index(name) for name in names if name in columns), None)
 
 
 @dataclass
 class Table:
-    """A text table of one dtype: structured (one field a column) or plain (`width` columns).
-
-    `check(array)` may return what is wrong with the values; `expected` says in words what a line should be.
-    """
+    """A text table of one dtype: structured (one field a column) or plain (`width` columns). `check(array)`
+    may return what is wrong with the values; `expected` describes a line."""
 
     path: AnyPath
     dtype: np.dtype
@@ -183,10 +176,9 @@ class Table:
                 yield rows
 
     def _parse(self, block: bytes) -> np.ndarray:
-        """The block's rows, or a ValueError caused by one line alone: no line's fate depends on another."""
+        """The block's rows, or a ValueError caused by one line alone."""
         with warnings.catch_warnings():
-            # older NumPy reads 1.5 as an integer and only warns
-            warnings.simplefilter("error", DeprecationWarning)
+            warnings.simplefilter("error", DeprecationWarning)  # older NumPy reads 1.5 as an integer
             warnings.simplefilter("ignore", UserWarning)  # a block without data
             try:
                 rows = np.loadtxt(
@@ -208,10 +200,8 @@ class Table:
         lo, hi = 0, len(lines)
         while hi - lo > 1:
             middle = (lo + hi) // 2
-            if self._wrong(b"".join(lines[lo:middle])) is None:
-                lo = middle
-            else:
-                hi = middle
+            good = self._wrong(b"".join(lines[lo:middle])) is None
+            lo, hi = (middle, hi) if good else (lo, middle)
         why = self._wrong(lines[lo])
         text = lines[lo].decode("utf-8", "replace").rstrip("\r\n")
         text = text if len(text) <= 80 else text[:77] + "..."
@@ -222,10 +212,8 @@ class Table:
         """None where the block is good; else what is wrong with its values, empty if it cannot be parsed."""
         try:
             self._parse(block)
-        except BadValue as error:
-            return str(error)
-        except ValueError:
-            return ""
+        except ValueError as error:
+            return str(error) if isinstance(error, BadValue) else ""
         return None
 
 
@@ -246,8 +234,7 @@ def within(low: int, high: int) -> Check:
         for end in names[:2]:
             if rows[end].min() < low or rows[end].max() > high:
                 return f"{end} outside {low}..{high}"
-        return next(
-            (f"{name} is not finite" for name in names[2:] if not np.isfinite(rows[name]).all()), None
-        )
+        wrong = (f"{name} is not finite" for name in names[2:] if not np.isfinite(rows[name]).all())
+        return next(wrong, None)
 
     return check

@@ -14,8 +14,7 @@ from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.store.read.neighbours import Neighbours
-from distgnn.store.read.order import Order
-from distgnn.store.read.store import Store
+from distgnn.store.read.store import AnyOrder, Store
 
 StoreOrPath = Store | str | os.PathLike[str]
 
@@ -29,8 +28,8 @@ def load(
     Args:
         store: an opened store or its path.
         grid: with the axes the algorithm needs (see ``operators.make_grid``).
-        order: node order; default: the store's first. If it was made by partition, its parts are the block
-            rows of ``1d`` and ``1.5d``; the others cut it evenly. ``double`` is for ``3d``, whose layers take
+        order: node order; default: the store's first. The parts of one made by partition are the block rows
+            of ``1d`` and ``1.5d``; the others cut it evenly. ``double`` is for ``3d`` only, whose layers take
             its two versions in turn.
         dtype: of the values; default: as stored.
         sparsity_aware: send only the rows that are needed, see ``operators.distribute``.
@@ -38,9 +37,8 @@ def load(
         partitions: other partition vectors, as the algorithm's class takes them.
 
     Raises:
-        UserError: no such store, order or algorithm, a damaged file, a grid that does not have as many block
-            rows as the order has parts, or an order of two versions for an algorithm that knows but one; on
-            every rank.
+        UserError: no such store, order or algorithm, a damaged file, or an order that does not fit the grid
+            or the algorithm; on every rank.
     """
     from distgnn import operators
 
@@ -79,13 +77,10 @@ def _check_parts(order: str, parts: int, grid: Grid, algorithm: str) -> None:
 
 
 def load_features(
-    store: StoreOrPath, layout: Layout, order: str | Order | None = None, dtype: Any = np.float32
+    store: StoreOrPath, layout: Layout, order: AnyOrder = None, dtype: Any = np.float32
 ) -> DistDense:
-    """The features of a store, n x width, cut as ``layout`` says: each rank reads its own rows and columns.
-    Collective.
-
-    An order's name means its input side: of ``double``, the columns of layer 0's matrix.
-    """
+    """The features of a store, n x width, cut by ``layout``: each rank reads its own rows and columns.
+    Collective. An order's name means its input side: of ``double``, the columns of layer 0's matrix."""
     grid = layout.grid
     with grid.world.together():
         opened = open_store(store)
@@ -95,20 +90,17 @@ def load_features(
     return DistDense(grid.backend.asarray(block, dtype), layout, shape)
 
 
-def load_targets(
-    store: StoreOrPath, layout: Layout, order: str | Order | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """``(labels, split)`` of the rows that this rank holds under ``layout``, int32 and uint8 on the host.
-    Collective.
+def load_targets(store: StoreOrPath, layout: Layout, order: AnyOrder = None) -> tuple[np.ndarray, np.ndarray]:
+    """``(labels, split)`` of this rank's rows under ``layout``, int32 and uint8 on the host. Collective.
 
-    Of ``double``, pass the side that the output is in, ``store.order("double").layer(L - 1)`` for L layers:
+    Of ``double``, pass the side of the output, ``store.order("double").layer(L - 1)`` for L layers:
     ValueError for its name.
     """
+    rows = layout.row_range
     with layout.grid.world.together():
         opened = open_store(store)
-        rows = layout.row_range
-        return opened.labels(order, rows), opened.split(order, rows)
-    raise AssertionError("unreachable: together() raises")
+        labels, split = opened.labels(order, rows), opened.split(order, rows)
+    return labels, split
 
 
 def open_store(store: StoreOrPath) -> Store:

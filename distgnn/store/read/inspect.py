@@ -21,11 +21,9 @@ _FACTS = (
 def describe(store: Store, ranks: Sequence[int] = (), cuts: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
     """Facts of the manifest, and of every order its shards: their grid, entries, max/mean entries and bytes.
 
-    With `ranks` also how the order behaves when cut into each of those numbers of block rows (see
-    `block_rows`), which reads all of it for each; an order by partition also as it was made for. An order of
-    two versions has these facts of each, and has no block rows: only the 3D product takes it. With `cuts`
-    also how even each order fills those grids of blocks (see `cut_counts`), which are at least 1 x 1 and at
-    most n x n.
+    With `ranks` also facts of the order in so many block rows each (see `block_rows`), which reads all of it
+    for each; an order by partition also in its parts. An order of two versions has these facts of each, and
+    no block rows. With `cuts` also how evenly each order fills these grids of blocks (see `cut_counts`).
     """
     facts = {name: store.manifest[name] for name in _FACTS}
     facts["orders"] = {name: _describe_order(store, store.order(name), ranks, cuts) for name in store.orders}
@@ -33,36 +31,28 @@ def describe(store: Store, ranks: Sequence[int] = (), cuts: Sequence[tuple[int, 
     return facts
 
 
-def _describe_order(
-    store: Store, order: Order, ranks: Sequence[int], cuts: Sequence[tuple[int, int]]
-) -> dict[str, Any]:
+def _describe_order(store: Store, order: Order, ranks: Sequence[int], cuts: Any) -> dict[str, Any]:
     versions = [_describe_shards(store, version, cuts) for version in order.versions]
     if len(versions) > 1:
         nbytes = sum(version["bytes"] for version in versions)
         return _worst(versions) | {"bytes": nbytes, "versions": versions}
     described = versions[0]
     own = [] if order.partition is None else [len(order.partition) - 1]
-    counts = [*own, *(count for count in ranks if count not in own)]
-    if counts:
+    if counts := [*own, *(count for count in ranks if count not in own)]:
         described["block_rows"] = [block_rows(order, count) for count in counts]
     return described
 
 
 def _describe_shards(store: Store, order: Order, cuts: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """One version of an order."""
-    described = {
-        "shards": list(order.shard_nnz.shape), "largest_shard": int(order.shard_nnz.max()),
-        "balance": balance(order.shard_nnz),
-        "bytes": sum(store.manifest["files"][name]["bytes"] for name in order.files),
-    }  # fmt: skip
-    if cuts:
-        described["cuts"] = [_describe_cut(cut, cut_counts(order, *cut)) for cut in cuts]
+    entries, files = order.shard_nnz, store.manifest["files"]
+    described: dict[str, Any] = {"shards": list(entries.shape), "largest_shard": int(entries.max())}
+    described |= {"balance": balance(entries), "bytes": sum(files[name]["bytes"] for name in order.files)}
+    for cut in cuts:
+        counts = cut_counts(order, *cut)
+        sizes = {"largest": int(counts.max()), "mean": float(counts.mean()), "balance": balance(counts)}
+        described.setdefault("cuts", []).append({"grid": list(cut), **sizes})
     return described
-
-
-def _describe_cut(cut: tuple[int, int], counts: np.ndarray) -> dict[str, Any]:
-    sizes = {"largest": int(counts.max()), "mean": float(counts.mean()), "balance": balance(counts)}
-    return {"grid": list(cut), **sizes}
 
 
 def _worst(versions: list[dict[str, Any]]) -> dict[str, Any]:
@@ -81,10 +71,7 @@ def balance(counts: np.ndarray) -> float:
 
 def cut_counts(order: Order, rows: int, cols: int) -> np.ndarray:
     """int64 (rows, cols): entries in each block of an even cut of A, as 2D and 3D products hold them (Plexus
-    Table 3).
-
-    Reads the whole order, unless blocks are made of whole shards.
-    """
+    Table 3). Reads the whole order, unless blocks are made of whole shards."""
     n = order.shape[0]
     row_parts, col_parts = partition(n, rows), partition(n, cols)
     if np.isin(row_parts, order.rows).all() and np.isin(col_parts, order.cols).all():
@@ -99,16 +86,13 @@ def cut_counts(order: Order, rows: int, cols: int) -> np.ndarray:
 
 
 def block_rows(order: Order, ranks: int) -> dict[str, Any]:
-    """Entries and communication volume of A @ H with one block row of A and H per rank, cut evenly or as the
-    order says.
+    """Entries and communication volume of A @ H with one block row of A and H per rank, cut evenly or into
+    the order's parts.
 
-    `receives` and `sends`: per rank, the rows of H that must come and go when only those with a non-zero in
-    the receiver's block row are sent (sparsity-aware 1D: NnzCols of section 4 there). Times the width they
-    are words. `volume`: their sum.
-    `edge_cut`: entries off the diagonal blocks; of a symmetric matrix, half of them.
-    `stage_balance`: what the fullest block of every stage adds up to, against the mean of a rank: how much
-    longer the product takes where all wait for each other after each stage (MG-GCN section 5.2). `stages`:
-    max/mean entries of each stage, which multiplies one column of blocks.
+    `receives` and `sends`: per rank, the rows of H that sparsity-aware 1D moves (NnzCols of section 4 there);
+    `volume`: their sum. `edge_cut`: entries off the diagonal blocks; of a symmetric matrix, half of them.
+    `stage_balance`: the sum of the fullest blocks of all stages over the mean of a rank (MG-GCN section 5.2).
+    `stages`: max/mean entries of each stage, which multiplies one column of blocks.
     """
     n = order.shape[0]
     vector = order.partition if order.partition is not None and len(order.partition) == ranks + 1 else None
@@ -141,6 +125,6 @@ def _touched(order: Order, rows: Range, parts: np.ndarray) -> tuple[np.ndarray, 
     for lo in range(*rows, step):
         window = order.block((lo, min(lo + step, rows[1])), (0, n))
         touched[window.indices] = True
-        # The bounds between blocks, so that empty blocks count nothing.
-        entries += np.diff(np.concatenate([[0], np.cumsum(np.bincount(window.indices, minlength=n))])[parts])
+        before = np.concatenate([[0], np.cumsum(np.bincount(window.indices, minlength=n))])
+        entries += np.diff(before[parts])  # empty blocks count nothing
     return touched, entries

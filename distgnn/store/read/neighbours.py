@@ -12,13 +12,8 @@ ROWS = 1 << 16  # that are looked at together
 
 
 class Neighbours(BlockSource):
-    """A block source of the off-diagonal non-zeros of another, all of them 1.
-
-    Args:
-        source: whose rows and columns are in one order. Its weights do not matter, but that stored zeros are
-            no edges; nor do the loops of its normalisation.
-        symmetric: promise that there is an edge (j, i) for every (i, j).
-    """
+    """A block source of the off-diagonal non-zeros of another, whose rows and columns are in one order; all
+    are 1. `symmetric` promises an edge (j, i) for every (i, j)."""
 
     def __init__(self, source: BlockSource, symmetric: bool) -> None:
         self.source, self.symmetric = source, symmetric
@@ -34,6 +29,5 @@ class Neighbours(BlockSource):
         before = np.zeros(kept.size + 1, block.indptr.dtype)
         np.cumsum(kept, out=before[1:])
         indices = block.indices[kept]
-        return sp.csr_array(
-            (np.ones(indices.size, self.dtype), indices, before[block.indptr]), shape=block.shape
-        )
+        parts = np.ones(indices.size, self.dtype), indices, before[block.indptr]
+        return sp.csr_array(parts, shape=block.shape)

@@ -14,10 +14,7 @@ from distgnn.store.format import hdf5, manifest
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.shards import overlaps
 
-_TYPES = {
-    "features": np.float32, "labels": np.int32, "split": np.uint8, "permutation": np.int64,
-    "inverse": np.int64,
-}  # fmt: skip
+_TYPES = {"features": np.float32, "labels": np.int32, "split": np.uint8}  # the others are int64
 
 
 class NodeFiles:
@@ -31,17 +28,14 @@ class NodeFiles:
         """Rows `rows` (of columns `cols`) of an array."""
         result = _empty(name, rows[1] - rows[0], cols)
         for k, (lo, hi) in overlaps(self.partition, rows):
-            first = int(self.partition[k])
+            window = _window(lo - self.partition[k], hi - self.partition[k], cols)
             with hdf5.reading(self.root / self.files[k]) as file:
-                window = _window(lo - first, hi - first, cols)
-                hdf5.read_into(
-                    result[lo - rows[0] : hi - rows[0]], self._dataset(file, name, k, cols), *window
-                )
+                dataset = self._dataset(file, name, k, cols)
+                hdf5.read_into(result[lo - rows[0] : hi - rows[0]], dataset, *window)
         return result
 
     def gather(self, name: str, positions: np.ndarray, cols: Range | None = None) -> np.ndarray:
-        """The rows at `positions`, in this order. Reads the files from front to back, LIMITS.row_bytes at a
-        time, and skips what has none."""
+        """The rows at `positions`, in this order; reads from front to back, LIMITS.row_bytes at a time."""
         result = _empty(name, len(positions), cols)
         step = max(1, LIMITS.row_bytes // max(1, result[:1].nbytes))
         arrangement = np.argsort(positions, kind="stable")
@@ -63,7 +57,7 @@ class NodeFiles:
 
 
 def _empty(name: str, rows: int, cols: Range | None) -> np.ndarray:
-    return np.empty((rows,) if cols is None else (rows, cols[1] - cols[0]), _TYPES[name])
+    return np.empty((rows,) if cols is None else (rows, cols[1] - cols[0]), _TYPES.get(name, np.int64))
 
 
 def _window(lo: int, hi: int, cols: Range | None) -> list[Range]:
@@ -71,7 +65,7 @@ def _window(lo: int, hi: int, cols: Range | None) -> list[Range]:
 
 
 def check_shape(dataset: h5py.Dataset, expected: tuple[int, ...]) -> h5py.Dataset:
-    """The dataset; UserError if the manifest means another shape."""
+    """The dataset; UserError for another shape."""
     if dataset.shape != expected:
         found = f"{dataset.name[1:]} has shape {dataset.shape}, but {manifest.NAME} means {expected}"
         advice = "one of them was changed, copy or prepare the store again"

@@ -12,10 +12,10 @@ import scipy.sparse as sp
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
-from distgnn.layout import Range
+from distgnn.layout import Range, block
 from distgnn.store.format.shards import bounded, overlaps
 from distgnn.store.read.node_files import NodeFiles, check_partition, check_window
-from distgnn.store.read.windows import Strip, Tile, assemble
+from distgnn.store.read.windows import Tile, assemble
 from distgnn.store.team import Team
 
 if TYPE_CHECKING:
@@ -25,21 +25,19 @@ if TYPE_CHECKING:
 class Order:
     """The matrix A of a store in one order: a BlockSource that distributed operators load from.
 
-    An order has one version of the matrix for all layers, or two for layers in turn (`double`, Plexus section
-    5.1): P_r A P_cᵀ for the even layers, P_c A P_rᵀ for the odd ones. Positions, here and in node arrays, are
-    those of the rows; the columns of a layer's matrix are in the row order of the layer before.
+    An order has one version of the matrix, or two for layers in turn (`double`, Plexus section 5.1):
+    P_r A P_cᵀ for the even layers, P_c A P_rᵀ for the odd ones. Positions, here and in node arrays, are those
+    of the rows; the columns of a layer's matrix are in the row order of the layer before.
 
     Attributes:
         name, shape, dtype, nnz
-        versions: the one or two versions of the order, all of them; `version`: which of them this is.
-        symmetric: A == A.T to the bit, so one copy serves both.
-        partition: the partition vector this order was made for (a partitioner's unequal blocks), or None.
+        versions: all versions of the order; `version`: the number of this one.
+        symmetric: A == A.T to the bit.
+        partition: the partition vector of the parts this order was made of, or None.
         rows, cols: partition vectors of the shard grid; `shard_nnz` its entries.
     """
 
-    def __init__(
-        self, root: Path, name: str, entry: dict[str, Any], n: int, dtype: Any, version: int = 0
-    ) -> None:
+    def __init__(self, root: Path, name: str, entry: Any, n: int, dtype: Any, version: int = 0) -> None:
         self.root, self.name, self._files, self.version = root, name, entry["files"], version
         self.versions: tuple[Order, ...] = (self,)
         self.shape, self.dtype, self.symmetric = (n, n), np.dtype(dtype), bool(entry["symmetric"])
@@ -66,16 +64,13 @@ class Order:
         return versions[0]
 
     def layer(self, number: int) -> Order:
-        """The matrix of GCN layer `number`. Layer -1 is "before layer 0": its rows are what layer 0 has as
-        columns, so features go by `layer(-1)` and the output of an L-layer network by `layer(L - 1)`."""
+        """The matrix of GCN layer `number`: features go by the rows of `layer(-1)`, the output of an L-layer
+        network by those of `layer(L - 1)`."""
         return self.versions[number % len(self.versions)]
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
-        """A[rows, cols] as CSR with local, sorted, unique indices: int32 where they fit.
-
-        Reads the shards that the window touches, and of those only its rows. Memory: the block, and the
-        pointers of one row of shards.
-        """
+        """A[rows, cols] as CSR with local, sorted, unique indices: int32 where they fit. Reads these rows
+        of the shards. Memory: the block, and the pointers of one row of shards."""
         block = self.assemble(rows, cols, backends.get("numpy"), Team()).to_scipy()
         block.has_sorted_indices = block.has_canonical_format = True
         return block
@@ -85,7 +80,10 @@ class Order:
         rows, cols = (int(rows[0]), int(rows[1])), (int(cols[0]), int(cols[1]))
         check_window("rows", rows, self.shape[0])
         check_window("columns", cols, self.shape[1])
-        strips = [self._strip(i, part, cols) for i, part in overlaps(self.rows, rows)]
+        strips = []
+        for i, part in overlaps(self.rows, rows):
+            tiles = [self._tile(i, j, part, some, cols[0]) for j, some in overlaps(self.cols, cols)]
+            strips.append((part[1] - part[0], tiles))
         return assemble(strips, cols[1] - cols[0], self.dtype, backend, readers)
 
     @property
@@ -93,18 +91,15 @@ class Order:
         """Equal on ranks that read the same matrix."""
         return str(self.root.resolve()), self.name, self.version
 
-    def entries(
-        self, limit: int, shards: Container[int] | None = None
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """All (rows, columns, values), int64 positions, shard by shard, about `limit` at a time; of these
-        `shards` (numbered row by row) or all."""
+    def entries(self, limit: int, shards: Container[int] | None = None) -> Iterator[tuple[np.ndarray, ...]]:
+        """(rows, columns, values), int64 positions, of all or these `shards` (numbered row by row), shard by
+        shard, about `limit` at a time."""
         for i, rows in overlaps(self.rows, (0, self.shape[0])):
             for j, cols in overlaps(self.cols, (0, self.shape[1])):
                 if shards is not None and i * (len(self.cols) - 1) + j not in shards:
                     continue
                 tile = self._tile(i, j, rows, cols, 0)
-                counts = tile.count()
-                ranges = bounded(counts, limit)
+                counts, ranges = tile.count(), bounded(tile.count(), limit)
                 found = tile.read(ranges, np.dtype(np.int64))
                 for (lo, hi), (columns, values) in zip(ranges, found, strict=True):
                     yield np.repeat(np.arange(lo, hi) + rows[0], counts[lo:hi]), columns, values
@@ -127,13 +122,9 @@ class Order:
         """The shard files, as the manifest names them."""
         return [name for row in self._files for name in row]
 
-    def _strip(self, i: int, rows: Range, cols: Range) -> Strip:
-        tiles = [self._tile(i, j, rows, part, cols[0]) for j, part in overlaps(self.cols, cols)]
-        return Strip(rows[1] - rows[0], tiles)
-
     def _tile(self, i: int, j: int, rows: Range, cols: Range, left: int) -> Tile:
         """The part of shard (i, j) in a window whose first column is ``left``."""
-        top, first = int(self.rows[i]), int(self.cols[j])
-        shape = int(self.rows[i + 1]) - top, int(self.cols[j + 1]) - first
+        (top, bottom), (first, last) = block(self.rows, i), block(self.cols, j)
         own = (rows[0] - top, rows[1] - top), (cols[0] - first, cols[1] - first)
-        return Tile(self.root / self._files[i][j], shape, int(self.shard_nnz[i, j]), *own, first - left)
+        path, nnz = self.root / self._files[i][j], int(self.shard_nnz[i, j])
+        return Tile(path, (bottom - top, last - first), nnz, *own, first - left)

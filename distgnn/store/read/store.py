@@ -15,6 +15,8 @@ from distgnn.store.format import manifest
 from distgnn.store.read.node_files import NodeFiles, check_partition, check_window
 from distgnn.store.read.order import Order
 
+AnyOrder = str | Order | None
+
 
 class Store:
     """An opened store. Any rank may open it; that reads the manifest and looks at the length of every file.
@@ -22,14 +24,12 @@ class Store:
     Attributes:
         path, manifest: where it is and what it says of itself (see ``format/manifest.py``).
         n, nnz, width, classes: nodes, entries of A, feature width, classes (0 where there are none).
-        dtype: of A's values.
-        symmetric: A == A.T, to the bit.
+        dtype: of A's values; `symmetric`: A == A.T, to the bit.
         orders: names of the orders, the default first.
 
     Raises:
-        UserError: no such directory, not a store, another schema version, a file missing or of the wrong
-            length, or numbers of nodes or entries that contradict each other. What contradicts a file's
-            contents is found when that is read.
+        UserError: no store of this schema version, a file missing or of the wrong length, or numbers that
+            contradict each other. What contradicts a file's contents is found when that is read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -55,17 +55,13 @@ class Store:
         return f"Store({str(self.path)!r}: {sizes})"
 
     def order(self, name: str | None = None) -> Order:
-        """The matrix in one order (default: the first), of `double` that of layer 0; UserError lists the
-        orders there are."""
+        """The matrix in one order (default: the first), of `double` that of layer 0; UserError if unknown."""
         name = self.orders[0] if name is None else name
         if name not in self.manifest["orders"]:
             method, _, parts = name.rpartition("-")
             made_by = f"order={name}" if name in KNOWN else f"partition={method}:{parts}"
-            hint = (
-                f"; prepare with {made_by} makes one that has it"
-                if name in KNOWN or parts.isdecimal()
-                else ""
-            )
+            known = name in KNOWN or parts.isdecimal()
+            hint = f"; prepare with {made_by} makes one that has it" if known else ""
             raise UserError(f"{self.path}: no order {name!r}; it has {', '.join(self.orders)}{hint}")
         order = Order.opened(self.path, name, self.manifest["orders"][name], self.n, self.dtype)
         for version in order.versions:
@@ -74,13 +70,12 @@ class Store:
         return order
 
     def features(
-        self, order: str | Order | None = None, rows: Range | None = None, cols: Range | None = None
+        self, order: AnyOrder = None, rows: Range | None = None, cols: Range | None = None
     ) -> np.ndarray:
         """float32[rows, cols] of the nodes at these positions of an order; everything by default.
 
-        A name means the side that layer 0 takes its input from, `order(name).layer(-1)`; an Order its own
-        rows. In the order they are stored in (the default one) this reads just the window. In others a rank's
-        nodes are scattered over the whole store: it reads the columns of all nodes, and keeps what it needs.
+        A name means the input side of layer 0, `order(name).layer(-1)`; an Order its own rows. In the default
+        order this reads just the window, in others these columns of all nodes.
         """
         rows, cols = rows or (0, self.n), cols or (0, self.width)
         check_window("features", rows, self.n)
@@ -89,12 +84,9 @@ class Store:
             return np.zeros((rows[1] - rows[0], 0), np.float32)
         return self._read("features", order, rows, cols)
 
-    def labels(self, order: str | Order | None = None, rows: Range | None = None) -> np.ndarray:
-        """int32[rows]: the class of the nodes at these positions, -1 where unlabelled.
-
-        Labels belong to the output of the last layer, so of an order with two versions say which: ValueError
-        for its name.
-        """
+    def labels(self, order: AnyOrder = None, rows: Range | None = None) -> np.ndarray:
+        """int32[rows]: the class of the nodes at these positions, -1 where unlabelled. Labels belong to the
+        output of the last layer: ValueError for the name of an order with two versions."""
         order, rows = self._output_side(order), rows or (0, self.n)
         check_window("labels", rows, self.n)
         if not self.classes:
@@ -107,7 +99,7 @@ class Store:
             raise UserError(f"{self.path / manifest.NAME}: {found}; {advice}")
         return labels
 
-    def split(self, order: str | Order | None = None, rows: Range | None = None) -> np.ndarray:
+    def split(self, order: AnyOrder = None, rows: Range | None = None) -> np.ndarray:
         """uint8[rows]: 0 none, 1 train, 2 validation, 3 test; of an order with two versions as `labels`."""
         order, rows = self._output_side(order), rows or (0, self.n)
         check_window("split", rows, self.n)
@@ -116,16 +108,20 @@ class Store:
         return self._read("split", order, rows, None)
 
     def verify(self) -> list[str]:
-        """Reads every byte; the names of files that are not what was written."""
-        return manifest.verify(self.path, self.manifest["files"])
+        """The names of files that are not what was written; reads every byte."""
+        files = self.manifest["files"].items()
+        try:
+            return [name for name, expected in files if manifest.fingerprint(self.path / name) != expected]
+        except PermissionError as error:
+            raise manifest.denied(error.filename) from None
 
-    def _read(self, name: str, order: str | Order | None, rows: Range, cols: Range | None) -> np.ndarray:
+    def _read(self, name: str, order: AnyOrder, rows: Range, cols: Range | None) -> np.ndarray:
         wanted = order if isinstance(order, Order) else self.order(order).layer(-1)
         if (wanted.name, wanted.version) == (self._stored.name, self._stored.version):
             return self._nodes.rows(name, rows, cols)
         return self._nodes.gather(name, self._stored.positions(wanted.permutation(*rows)), cols)
 
-    def _output_side(self, order: str | Order | None) -> Order:
+    def _output_side(self, order: AnyOrder) -> Order:
         if isinstance(order, Order):
             return order
         named = self.order(order)

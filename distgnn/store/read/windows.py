@@ -1,17 +1,14 @@
 """A window of a sharded matrix, put together in place (Plexus section 5.4, parallel data loading).
 
-Of a window that is cut out of a grid of shards, every row of shards is one *strip* of :class:`Tile`. The
-pointers of a strip say where each of its entries will stand, so that entries go from the file straight to
-their place in the final block, one shard after another and LIMITS.window_entries at a time: shards need not
-be merged in memory first, and a block on a GPU never exists on the host.
-
-Ranks that want the same window read it together. They take turns at its shards, and what one reads it
-broadcasts to the others, so that each shard is read once.
+The tiles of one row of shards in a window are a *strip*. Its pointers say where each entry will stand, so
+entries go from the file straight to their place in the block, LIMITS.window_entries at a time: shards are not
+merged in memory, and a block on a GPU never exists on the host. Ranks that want the same window take turns at
+its shards and broadcast what they read, so that each shard is read once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,29 +29,22 @@ from distgnn.store.team import Team
 if TYPE_CHECKING:
     from distgnn.comm.group import Comm
 
+Entries = tuple[np.ndarray, np.ndarray]
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass
 class Tile:
-    """What a window wants of one shard file.
-
-    Attributes:
-        path: the file; shape, nnz: of the shard, according to the manifest.
-        rows, cols: the part that is wanted, local to the shard.
-        shift: what to add to column numbers to make them local to the window.
-        pointers: where those rows begin and end in the file, and counts: how many of their entries lie in
-            ``cols``; None before :meth:`count`.
-    """
+    """A window's share of one shard file."""
 
     path: Path
-    shape: tuple[int, int]
+    shape: tuple[int, int]  # of the shard, according to the manifest; so is nnz
     nnz: int
-    rows: Range
+    rows: Range  # what is wanted, local to the shard; so is cols
     cols: Range
-    shift: int
-    pointers: np.ndarray | None = None
-    counts: np.ndarray | None = None
+    shift: int  # what to add to column numbers to make them local to the window
+    pointers: np.ndarray | None = None  # where the rows begin and end in the file, after `count`
+    counts: np.ndarray | None = None  # how many of their entries lie in `cols`
 
     @property
     def all_columns(self) -> bool:
@@ -62,7 +52,7 @@ class Tile:
 
     @property
     def whole(self) -> bool:
-        """Is all of the shard wanted, so that the manifest says how much it is?"""
+        """Is all of the shard wanted?"""
         return self.all_columns and self.rows == (0, self.shape[0])
 
     def count(self) -> np.ndarray:
@@ -78,11 +68,9 @@ class Tile:
                 self.pointers = pointers
         return self.counts
 
-    def read(self, ranges: Ranges, kind: np.dtype) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def read(self, ranges: Ranges, kind: np.dtype) -> Iterator[Entries]:
         """(column numbers local to the window, as ``kind``, and values) of ranges of rows, one after another.
-
-        The datasets stay open in between: HDF5 keeps the chunk in which one range ends and the next begins.
-        """
+        The datasets stay open in between: HDF5 keeps the chunk in which two ranges meet."""
         counts, pointers = self.count(), self.pointers
         assert pointers is not None
         with hdf5.reading(self.path) as file:
@@ -91,18 +79,12 @@ class Tile:
                 hdf5.charge(dataset, (int(pointers[0]), int(pointers[-1])))
             for lo, hi in ranges:
                 # bounded: the file may have many more entries of these rows than are wanted
-                spans = [slice(*span) for span in _spans(pointers[lo : hi + 1])]
-                found = [self._entries(*datasets, span, kind) for span in spans]
-                columns, values = (
-                    found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
-                )
+                found = [self._entries(*datasets, span, kind) for span in _spans(pointers[lo : hi + 1])]
+                merged = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
+                columns, values = merged
                 if len(columns) != counts[lo:hi].sum():
                     raise self._damaged("changed while it was read")
                 yield columns, values
-
-    def forget(self) -> None:
-        """Give the memory of pointers and counts back."""
-        self.pointers = self.counts = None
 
     def _count_inside(self, file: h5py.File, pointers: np.ndarray) -> np.ndarray:
         indices = file["indices"]
@@ -114,9 +96,7 @@ class Tile:
             counts[lo:hi] = np.diff(before[pointers[lo : hi + 1] - pointers[lo]])
         return counts
 
-    def _entries(
-        self, indices: h5py.Dataset, values: h5py.Dataset, where: slice, kind: np.dtype
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _entries(self, indices: Any, values: Any, where: slice, kind: np.dtype) -> Entries:
         columns, numbers = self._columns(indices, where), values[where]
         if not self.all_columns:
             inside = self._inside(columns)
@@ -144,54 +124,43 @@ class Tile:
         return UserError(f"{self.path}: {reason}; copy it or make it again")
 
 
-def _spans(pointers: np.ndarray) -> list[Range]:
+def _spans(pointers: np.ndarray) -> list[slice]:
     """Where these rows stand in the file, about LIMITS.window_entries at a time."""
     ranges = bounded(np.diff(pointers), LIMITS.window_entries)
-    return [(int(pointers[lo]), int(pointers[hi])) for lo, hi in ranges]
+    return [slice(int(pointers[lo]), int(pointers[hi])) for lo, hi in ranges]
 
 
-@dataclass
-class Strip:
-    """The tiles of one row of shards, from left to right, and how many rows they have."""
-
-    height: int
-    tiles: list[Tile]
+Strip = tuple[int, list[Tile]]  # number of rows, and tiles from left to right
 
 
-def assemble(
-    strips: Sequence[Strip], width: int, dtype: np.dtype, backend: Backend, readers: Comm | Team
-) -> CSR:
-    """The window that these strips make up, on ``backend``'s device. Collective over ``readers``, who must
-    want the same one.
+def assemble(strips: list[Strip], width: int, dtype: Any, backend: Backend, readers: Comm | Team) -> CSR:
+    """The window of these strips, on ``backend``'s device. Collective over ``readers``, who all want it.
 
     Reads every tile once in all; where columns are left out of one, its column numbers twice. Memory: the
-    block, and on the host the pointers of a strip and LIMITS.window_entries entries per reader.
-
-    Raises:
-        UserError: a damaged file; on all of ``readers``.
+    block, and on the host the pointers of a strip and LIMITS.window_entries entries per reader. UserError for
+    a damaged file, on all ``readers``.
     """
-    tiles = [tile for strip in strips for tile in strip.tiles]
+    tiles = [tile for _, strip in strips for tile in strip]
     with readers.together():
         mine = sum(int(tile.count().sum()) for tile in tiles[readers.rank :: readers.size] if not tile.whole)
     nnz = sum(readers.gather_objects(mine)) + sum(tile.nnz for tile in tiles if tile.whole)
     with readers.together():
-        block = CSR.empty((sum(strip.height for strip in strips), width), nnz, dtype, backend)
+        block = CSR.empty((sum(height for height, _ in strips), width), nnz, dtype, backend)
     assembly = _Assembly(block, backend, readers)
-    for strip in strips:
-        assembly.add(strip)
+    for height, strip in strips:
+        assembly.add(height, strip)
     return block
 
 
 @dataclass
 class _Job:
-    """A tile on its way into the block: who reads it, where the entries of its rows begin there and how many
-    they are, and the ranges of rows in which it comes."""
+    """A tile on its way into the block."""
 
     tile: Tile
-    root: int
-    begins: np.ndarray
-    counts: np.ndarray
-    ranges: Ranges
+    root: int  # who reads it
+    begins: np.ndarray  # where its rows begin in the block
+    counts: np.ndarray  # of their entries
+    ranges: Ranges  # of rows in which it comes
 
 
 class _Assembly:
@@ -203,32 +172,31 @@ class _Assembly:
         self.tiles = self.rows = self.nnz = 0  # done so far
         block.indptr[:1] = 0
 
-    def add(self, strip: Strip) -> None:
+    def add(self, height: int, tiles: list[Tile]) -> None:
         """Read the next strip and put its entries where they belong."""
-        roots = [(self.tiles + k) % self.readers.size for k in range(len(strip.tiles))]
-        counts = self._count(strip, roots)
+        roots = [(self.tiles + k) % self.readers.size for k in range(len(tiles))]
+        counts = self._count(height, tiles, roots)
         totals = counts.sum(axis=0, dtype=np.int64)
         begins = self.nnz + np.cumsum(totals) - totals
         self.nnz += int(totals.sum())
-        pointers = self.block.indptr[self.rows + 1 : self.rows + 1 + strip.height]
+        pointers = self.block.indptr[self.rows + 1 : self.rows + 1 + height]
         self.backend.copy_in((begins + totals).astype(self.kind), pointers)
         jobs = []
-        for tile, root, count in zip(strip.tiles, roots, counts, strict=True):
+        for tile, root, count in zip(tiles, roots, counts, strict=True):
             jobs.append(_Job(tile, root, begins, count, bounded(count, LIMITS.window_entries)))
             begins = begins + count
-            # every reader has at most one of them
-            if len(jobs) == self.readers.size or tile is strip.tiles[-1]:
+            if len(jobs) == self.readers.size or tile is tiles[-1]:  # every reader has at most one of them
                 self._fill(jobs)
                 jobs = []
-        self.tiles, self.rows = self.tiles + len(roots), self.rows + strip.height
+        self.tiles, self.rows = self.tiles + len(roots), self.rows + height
 
-    def _count(self, strip: Strip, roots: list[int]) -> np.ndarray:
+    def _count(self, height: int, tiles: list[Tile], roots: list[int]) -> np.ndarray:
         """Entries of each tile and row, (tiles, rows), on all readers."""
         with self.readers.together():
-            counts = np.empty((len(roots), strip.height), self.kind)
+            counts = np.empty((len(roots), height), self.kind)
             for k, root in enumerate(roots):
                 if root == self.readers.rank:
-                    counts[k] = strip.tiles[k].count()
+                    counts[k] = tiles[k].count()
         for k, root in enumerate(roots):
             self.readers.bcast(counts[k], root)
         return counts
@@ -246,7 +214,7 @@ class _Assembly:
         with self.readers.together():
             self._place(arrived)
         if mine is not None:
-            mine.tile.forget()
+            mine.tile.pointers = mine.tile.counts = None  # frees them
 
     def _exchange(self, job: _Job, turn: int, entries: Any) -> Rows:
         """A range of a tile's rows on all readers: where each begins, its entries, columns and values."""
@@ -271,8 +239,7 @@ class _Assembly:
                 self.backend.copy_in(columns, self.block.indices[first:last])
                 self.backend.copy_in(values, self.block.data[first:last])
             else:
-                ends = np.cumsum(counts, dtype=np.int64)
-                inside = np.arange(len(columns))
-                where = self.backend.asarray(np.repeat(begins + counts - ends, counts) + inside)
+                shifts = begins + counts - np.cumsum(counts, dtype=np.int64)
+                where = self.backend.asarray(np.repeat(shifts, counts) + np.arange(len(columns)))
                 self.block.indices[where] = self.backend.asarray(columns)
                 self.block.data[where] = self.backend.asarray(values)

@@ -1,12 +1,9 @@
 """The adjacency matrix of one order on its way into a grid of shards.
 
-Entries come in any order. They are dropped into one bucket per shard (which spill to disk), and then one
-shard at a time is sorted, duplicates merged, and written as CSR. Only after that are the degrees known, by
-which the values are scaled.
+Entries go into one bucket per shard, on disk. Then one shard at a time is sorted, duplicates merged, and
+written as CSR; values follow when the degrees are known, by which they are scaled. In a team, each rank
+buckets its entries, and one rank writes each shard, from all buckets.
 Memory: arrays of one number per node, plus one shard or LIMITS.sorted_entries, whichever is less.
-
-In a team, each rank buckets the entries that it is given, and every shard is then written by one rank, from
-all buckets.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.layout import block
 from distgnn.partition.orders import index_type
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
@@ -27,31 +25,24 @@ from distgnn.store.write.spill import Spill
 
 
 def merge(entries: np.ndarray) -> np.ndarray:
-    """Sort records by key, in place if it can, and keep of each key the largest weight: merging a list with
-    its own copy changes nothing, so a file may list one direction of an edge or both."""
-    if entries.dtype.names is None:
+    """Sort records by key, in place if it can, and keep the largest weight of each key."""
+    weighted = entries.dtype.names is not None
+    if weighted:
+        entries = entries[np.argsort(np.ascontiguousarray(entries["key"]))]
+    else:
         entries.sort()
-        first = _first(entries)
-        return entries if first.all() else entries[first]
-    keys = np.ascontiguousarray(entries["key"])
-    entries = entries[np.argsort(keys)]
-    first = _first(entries["key"])
+    keys, first = _keys(entries), np.ones(len(entries), bool)
+    np.not_equal(keys[1:], keys[:-1], out=first[1:])
     if first.all():
         return entries
     merged = entries[first]
-    merged["weight"] = np.maximum.reduceat(entries["weight"], np.flatnonzero(first))
+    if weighted:
+        merged["weight"] = np.maximum.reduceat(entries["weight"], np.flatnonzero(first))
     return merged
 
 
-def _first(keys: np.ndarray) -> np.ndarray:
-    """Which of the sorted keys are not repeats."""
-    first = np.ones(len(keys), bool)
-    np.not_equal(keys[1:], keys[:-1], out=first[1:])
-    return first
-
-
 def merged_ranges(spill: Spill, bucket: int, rows: int, bits: int) -> Iterator[np.ndarray]:
-    """The merged records of a bucket: in one array, or in ranges of rows if there are too many for that."""
+    """The merged records of a bucket, in one array or, if they are too many, in ranges of rows."""
     if spill.lengths[bucket] <= LIMITS.sorted_entries:
         yield _merged(spill, bucket)
         return
@@ -70,7 +61,7 @@ def merged_ranges(spill: Spill, bucket: int, rows: int, bits: int) -> Iterator[n
 
 
 def _merged(spill: Spill, bucket: int) -> np.ndarray:
-    """A whole bucket merged; of many repeats some are merged before all are in memory."""
+    """A whole bucket merged; many repeats are merged before all are in memory."""
     held, size, limit = [np.empty(0, spill.dtype)], 0, LIMITS.sorted_entries
     for some in spill.read(bucket, LIMITS.entries):
         held.append(some)
@@ -87,15 +78,7 @@ def _keys(entries: np.ndarray) -> np.ndarray:
 
 
 class AdjacencyWriter:
-    """Takes the entries of the matrix of one order and leaves its shard files.
-
-    Args:
-        folder: where the files go.
-        scratch: a folder for what is not needed in the end.
-        grid: how to cut.
-        team: who writes it.
-        weight: dtype of the weights given with the entries; None if all are 1.
-    """
+    """Writes the shards of a matrix to `folder`; `weight`: dtype of the weights, None if all are 1."""
 
     def __init__(self, folder: Path, scratch: Path, grid: ShardGrid, team: Team, weight: Any = None) -> None:
         self.folder, self.scratch, self.grid, self.team = folder, scratch, grid, team
@@ -116,18 +99,14 @@ class AdjacencyWriter:
             records["weight"] = 1 if weights is None else weights
         self.spill.add(buckets, records)
 
-    def pool(self) -> None:
-        """All ranks have added what they have. Collective."""
-        self.spill.pool()
-
     def write_structure(self, degrees: Degrees | None = None) -> None:
-        """Sort and merge every shard and write where its entries are, after `pool`. Collective."""
+        """Sort and merge every shard and write where its entries are, after `spill.pool`. Collective."""
         with self.team.together():
             for bucket, i, j in self._mine():
-                rows = int(self.grid.rows[i]), int(self.grid.rows[i + 1])
-                size = 8 * (int(self.spill.lengths[bucket]) + rows[1] - rows[0])
+                lo, hi = block(self.grid.rows, i)
+                size = 8 * (int(self.spill.lengths[bucket]) + hi - lo)
                 if degrees is not None:
-                    degrees.begin(i, j, rows)
+                    degrees.begin(i, j, (lo, hi))
                 with hdf5.writing(self.path(i, j), size) as file, open(self._weights(i, j), "wb") as weights:
                     self._write_shard(file, weights, bucket, i, j, degrees)
                 if degrees is not None:
@@ -141,15 +120,12 @@ class AdjacencyWriter:
         width = self.grid.shape[1]
         return [(bucket, *divmod(bucket, width)) for bucket in self.team.deal(self.spill.lengths)]
 
-    def _write_shard(
-        self, file: Any, weights_file: Any, bucket: int, i: int, j: int, degrees: Degrees | None
-    ) -> None:
-        top, left = self.grid.rows[i], self.grid.cols[j]
-        rows, columns = int(self.grid.rows[i + 1] - top), int(self.grid.cols[j + 1] - left)
+    def _write_shard(self, file: Any, weights_file: Any, bucket: int, i: int, j: int, degrees: Any) -> None:
+        (top, bottom), (left, right) = block(self.grid.rows, i), block(self.grid.cols, j)
         bits, mask = self.grid.bits, (1 << self.grid.bits) - 1
-        indptr = np.zeros(rows + 1, np.int64)
-        indices = hdf5.Growing(file, "indices", index_type(columns), int(self.spill.lengths[bucket]))
-        for entries in merged_ranges(self.spill, bucket, rows, bits):
+        indptr = np.zeros(bottom - top + 1, np.int64)
+        indices = hdf5.Growing(file, "indices", index_type(right - left), int(self.spill.lengths[bucket]))
+        for entries in merged_ranges(self.spill, bucket, bottom - top, bits):
             for start in range(0, len(entries), LIMITS.entries):
                 some = entries[start : start + LIMITS.entries]
                 row, col = _keys(some) >> bits, _keys(some) & mask

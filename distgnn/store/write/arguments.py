@@ -1,4 +1,4 @@
-"""The arguments of `prepare` and their checks."""
+"""The arguments of `prepare`, the source among them, and their checks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from distgnn.errors import ArgumentError
+import numpy as np
+
+from distgnn.errors import ArgumentError, UserError
 from distgnn.partition import Wanted, check_names, orders
 from distgnn.store.format import manifest
 from distgnn.store.format.publish import check_target
+from distgnn.store.source import Edges, Source
 
 NORMALIZATIONS = ("gcn", "row", "none")
 DTYPES = ("float32", "float64")
@@ -63,3 +66,32 @@ def is_store(path: Path) -> bool:
     except (OSError, ValueError):
         return path.suffix == ".dg" and (path / manifest.NAME).exists()
     return isinstance(content, dict) and content.get("format") == manifest.FORMAT
+
+
+def check_source(source: Source) -> None:
+    """UserError for a source without nodes, or with labels or a split that do not fit them."""
+    if source.n < 1:
+        raise UserError(f"{source.name}: has no nodes")
+    checked = ("label", source.labels, -1, source.classes - 1), ("split", source.split, 0, 3)
+    for what, array, least, most in checked:
+        if array is None:
+            continue
+        if len(array) != source.n:
+            raise UserError(f"{source.name}: {len(array)} {what} values for {source.n} nodes")
+        if array.min() < least or array.max() > most:
+            node = int(np.flatnonzero((array < least) | (array > most))[0])
+            raise UserError(f"{source.name}: node {node} has {what} {array[node]}; expected {least}..{most}")
+
+
+def check_edges(source: Source, before: int, edges: Edges) -> None:
+    """UserError for the first of these edges, with `before` others before them, that is impossible."""
+    src, dst, weights = edges
+    for ids in (src, dst):
+        if len(ids) and (ids.min() < 0 or ids.max() >= source.n):
+            at = int(np.flatnonzero((ids < 0) | (ids >= source.n))[0])
+            what = f"names node {ids[at]}; node ids must be 0..{source.n - 1}"
+            raise UserError(f"{source.name}: edge {before + at + 1} {what}")
+    if weights is not None and not np.isfinite(weights).all():
+        at = int(np.flatnonzero(~np.isfinite(weights))[0])
+        what = f"has weight {weights[at]}; weights must be finite"
+        raise UserError(f"{source.name}: edge {before + at + 1} {what}")

@@ -19,9 +19,8 @@ Scale = Callable[[np.ndarray, np.ndarray], np.ndarray]  # factors for entries at
 class Degrees:
     """Row sums, and neighbours without the node itself, by row of a version of the matrix.
 
-    Sums of counts are exact. Those of weights are rounded, so the shards of a row are always added from left
-    to right: in a team, whose ranks write them at the same time, through files in `scratch`, None without
-    weights.
+    Sums of weights are rounded, so the shards of a row are added from left to right; a team, whose ranks
+    write them at the same time, does this through files in `scratch` (None without weights).
     """
 
     def __init__(self, n: int, version: Version, team: Team, scratch: Path | None) -> None:
@@ -31,7 +30,7 @@ class Degrees:
         self.neighbours = np.zeros(n, np.int64)
 
     def begin(self, i: int, j: int, rows: tuple[int, int]) -> None:
-        """What comes is of shard (i, j), which has these rows. Shards further left come first."""
+        """Count shard (i, j), which has these rows. Shards further left come first."""
         self.shard, self.rows = (i, j), rows
         self.partial = np.zeros(rows[1] - rows[0])
 
@@ -43,20 +42,18 @@ class Degrees:
         self.neighbours[lo:hi] += np.bincount(rows - lo, others).astype(np.int64)
 
     def end(self) -> None:
-        """That was all of the shard."""
+        """All of the shard is counted."""
         if self.scratch is None:
             self.sums[slice(*self.rows)] += self.partial
         else:
-            with open(self._file(*self.shard), "wb") as file:
-                file.write(self.partial.data)
+            self._file(*self.shard).write_bytes(self.partial.data)
 
     def collect(self, grid: ShardGrid) -> None:
         """Add up what all ranks have counted. Collective."""
         if self.scratch is not None:
             with self.team.together():
                 for i in self.team.deal(np.diff(grid.rows)):
-                    for j in range(grid.shape[1]):
-                        path = self._file(i, j)
+                    for path in [self._file(i, j) for j in range(grid.shape[1])]:
                         self.sums[grid.rows[i] : grid.rows[i + 1]] += np.fromfile(path)
                         path.unlink()
         self.team.total(self.sums)
@@ -75,13 +72,11 @@ class Degrees:
             return lambda rows, cols: inverse[rows]
         root = np.divide(1.0, np.sqrt(sums), out=np.zeros_like(sums), where=sums > 0)
         of_cols = root if self.version.alike else root[self._rows_of(np.arange(len(root)))]
-        # this product first: it is the same for (i, j) and (j, i)
-        return lambda rows, cols: root[rows] * of_cols[cols]
+        return lambda rows, cols: root[rows] * of_cols[cols]  # first: the same for (i, j) and (j, i)
 
     def statistics(self) -> dict[str, Any]:
         d = self.neighbours
-        isolated = int(np.count_nonzero(d == 0))
-        return {"min": int(d.min()), "mean": float(d.mean()), "max": int(d.max()), "isolated": isolated}
+        return {"min": d.min(), "mean": d.mean(), "max": d.max(), "isolated": np.count_nonzero(d == 0)}
 
     def _rows_of(self, cols: np.ndarray) -> np.ndarray:
         """Where the nodes at these columns have their rows."""

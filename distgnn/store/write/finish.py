@@ -16,8 +16,7 @@ from distgnn.store.team import Team
 
 @dataclass
 class Summary:
-    """What `prepare` did. `partitions`: order -> what it costs. `stages`: (name, seconds, peak resident bytes
-    of the process by its end, of several ranks the most)."""
+    """What `prepare` did; `stages`: (name, seconds, peak resident bytes of any rank so far)."""
 
     out: str
     n: int = 0
@@ -42,7 +41,7 @@ class Summary:
 
 
 def describe(source: Source, seed: int, dtype: np.dtype, self_loops: bool, normalize: str) -> dict[str, Any]:
-    """What the manifest says before the edges have been read."""
+    """The manifest before the edges have been read."""
     split, labels = None, source.labels
     if source.split is not None:
         sizes = np.bincount(source.split, minlength=4).tolist()
@@ -62,7 +61,7 @@ def finish(folder: Path, content: dict[str, Any], team: Team) -> None:
     sizes: dict[str, int] = {}
     with team.together():
         if team.rank == 0:
-            paths = sorted(path for path in folder.rglob("*") if path.is_file())
+            paths = sorted(filter(Path.is_file, folder.rglob("*")))
             sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
     sizes = team.gather_objects(sizes)[0]  # network file systems may show other ranks something older
     names, found = list(sizes), {}
@@ -73,6 +72,6 @@ def finish(folder: Path, content: dict[str, Any], team: Team) -> None:
     content["files"] = {name: prints[name] for name in names}
     with team.together():
         if team.rank == 0:
-            for path in [path for path in folder.rglob("*") if path.is_dir()]:
+            for path in filter(Path.is_dir, folder.rglob("*")):
                 manifest.sync_folder(path)
             manifest.write(folder, content)

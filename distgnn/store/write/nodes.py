@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.layout import partition
+from distgnn.layout import block, partition
 from distgnn.partition.orders import NodeOrder
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
@@ -18,13 +18,12 @@ from distgnn.store.write.spill import Spill
 
 
 def row_partition(n: int, width: int) -> np.ndarray:
-    """Partition vector of the row files."""
+    """The partition vector of the row files."""
     return partition(n, max(1, -(-n * width * 4 // LIMITS.file_bytes), -(-n // LIMITS.file_rows)))
 
 
 def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder, team: Team) -> list[Path]:
-    """Files with rows of `permutation` (position -> original id) and `inverse` (original id -> position);
-    this rank's of them. Returns the paths of all."""
+    """Write this rank's files of `permutation` (position -> original id) and `inverse`; returns all paths."""
     paths = [folder / f"permutation-{index:04d}.h5" for index in range(len(parts) - 1)]
     for index in team.deal(np.diff(parts)):
         positions = np.arange(parts[index], parts[index + 1])
@@ -37,8 +36,8 @@ def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder, team: T
 def write_nodes(
     folder: Path, scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder, team: Team
 ) -> list[Path]:
-    """Files with rows of `features`, `labels` and `split` of a source, those it has, in this order. Returns
-    all paths. Collective: each rank reads a share of the features and writes a share of the files."""
+    """Write the features, labels and split that a source has, in this order; returns all paths. Collective:
+    each rank reads a share of the features and writes a share of the files."""
     paths = [folder / f"rows-{index:04d}.h5" for index in range(len(parts) - 1)]
     shuffled = source.width and order.permutation is not None
     spilled = _spilled(scratch, parts, source, order, team) if shuffled else None
@@ -53,14 +52,14 @@ def write_nodes(
 def _write_rows(
     path: Path, index: int, parts: np.ndarray, source: Source, order: NodeOrder, spilled: Spill | None
 ) -> None:
-    lo, hi = int(parts[index]), int(parts[index + 1])
+    lo, hi = block(parts, index)
     ids = order.ids(np.arange(lo, hi))
     with hdf5.writing(path, len(ids) * (4 * source.width + 5)) as file:
         if source.width:
             features = hdf5.create(file, "features", (hi - lo, source.width), np.float32)
             if spilled is None:
-                for start, block in _feature_blocks(source, lo, hi):
-                    features[start - lo : start - lo + len(block)] = block
+                for start, rows in _feature_blocks(source, lo, hi):
+                    features[start - lo : start - lo + len(rows)] = rows
             else:
                 features[...] = _assembled(spilled, index, features.shape)
         if source.labels is not None:
@@ -74,30 +73,25 @@ def _feature_blocks(source: Source, lo: int, hi: int) -> Iterator[tuple[int, np.
     step = max(1, LIMITS.row_bytes // (4 * source.width))
     for start in range(lo, hi, step):
         ids = np.arange(start, min(start + step, hi))
-        block = np.asarray(source.features(ids), np.float32)
-        bad = ~np.isfinite(block).all(axis=1)
+        rows = np.asarray(source.features(ids), np.float32)
+        bad = ~np.isfinite(rows).all(axis=1)
         if bad.any():
             raise UserError(f"{source.name}: node {ids[bad][0]} has a feature that is not a finite number")
-        yield start, block
+        yield start, rows
 
 
 def _spilled(scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder, team: Team) -> Spill:
-    """All features, read once from front to back (by each rank a share of the nodes), in one bucket per row
-    file. Collective.
-
-    Fetching the rows of one file after the other instead would read at random from a file that may not fit in
-    memory.
-    """
+    """All features, read once from front to back (by each rank a share), in one bucket per row file: reading
+    file by file would be at random, of more than fits in memory. Collective."""
     record = np.dtype([("row", np.int64), ("features", np.float32, (source.width,))])
     spill = Spill(scratch / "features", len(parts) - 1, record, team)
-    lo, hi = partition(source.n, team.size)[team.rank : team.rank + 2].tolist()
     with team.together():
-        for start, block in _feature_blocks(source, lo, hi):
-            positions = order.positions(np.arange(start, start + len(block)))
+        for start, features in _feature_blocks(source, *block(partition(source.n, team.size), team.rank)):
+            positions = order.positions(np.arange(start, start + len(features)))
             buckets = np.searchsorted(parts, positions, side="right") - 1
-            rows = np.empty(len(block), record)
+            rows = np.empty(len(features), record)
             rows["row"] = positions - parts[buckets]
-            rows["features"] = block
+            rows["features"] = features
             spill.add(buckets, rows)
     spill.pool()
     return spill
@@ -105,8 +99,8 @@ def _spilled(scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder,
 
 def _assembled(spill: Spill, index: int, shape: tuple[int, int]) -> np.ndarray:
     """The features of one row file, in order."""
-    block = np.empty(shape, np.float32)
+    features = np.empty(shape, np.float32)
     for rows in spill.read(index, max(1, LIMITS.row_bytes // spill.dtype.itemsize)):
-        block[rows["row"]] = rows["features"]
+        features[rows["row"]] = rows["features"]
     spill.drop(index)
-    return block
+    return features

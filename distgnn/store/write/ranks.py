@@ -1,7 +1,4 @@
-"""The ranks of a job that prepare a store together, on a file system that they share.
-
-Work is dealt so that every file has one rank that writes it; which one that is changes nothing in it.
-"""
+"""The ranks of a job that prepare a store together, on a file system that they share."""
 
 from __future__ import annotations
 
@@ -23,8 +20,7 @@ T = TypeVar("T")
 
 
 class Ranks(Team):
-    """The ranks of an mpi4py communicator, which write `out` if that is given. They sleep while they wait, as
-    ranks may share cores."""
+    """The ranks of an mpi4py communicator, which may write `out`. They sleep while they wait."""
 
     def __init__(self, mpi: Any, out: str | PathLike[str] | None) -> None:
         from distgnn.arrays import backend
@@ -37,8 +33,7 @@ class Ranks(Team):
     def together(self) -> Iterator[None]:
         with self.comm.together():
             try:
-                # here, so that all are told of a full disk so
-                with nullcontext() if self.out is None else writing(self.out):
+                with nullcontext() if self.out is None else writing(self.out):  # so all hear of a full disk
                     yield
             except Exception:  # but who is interrupted does not wait for the others
                 arrive(self.comm.mpi)
@@ -69,8 +64,8 @@ def shared_directory(
 ) -> Iterator[Path]:  # fmt: skip
     """`publish.new_directory` for a team: rank 0 makes it and names it when all are through. Collective.
 
-    Errors inside must be raised on all ranks. A rank that is interrupted lets rank 0, which was most likely
-    interrupted too, tidy up before it ends the job, and does so itself otherwise.
+    Errors inside must be raised on all ranks. An interrupted rank lets rank 0 tidy up first, which was most
+    likely interrupted too, and else does so itself.
     """
     with ExitStack() as stack:
         made: Path | None = None

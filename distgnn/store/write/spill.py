@@ -14,12 +14,9 @@ from distgnn.store.team import Team
 
 
 class Spill:
-    """Buckets of records; what exceeds LIMITS.spilled_bytes is appended to one file per bucket.
-
-    No file stays open between appends, so any number of buckets works. `folder` is made when it is first
-    needed and belongs to this spill; `close` removes it. In a team each rank adds to a folder of its own, on
-    a file system that all share; after `pool` each may read any bucket.
-    """
+    """Buckets of records; what exceeds LIMITS.spilled_bytes is appended to one file per bucket. No file stays
+    open between appends. `folder` is made when needed, and `close` removes it. In a team each rank adds to a
+    folder of its own, on a shared file system; after `pool` each may read any bucket."""
 
     def __init__(self, folder: Path, buckets: int, dtype: Any, team: Team | None = None) -> None:
         self.team = team or Team()
@@ -34,8 +31,7 @@ class Spill:
     def add(self, buckets: np.ndarray, records: np.ndarray) -> None:
         """Put `records[i]` into bucket `buckets[i]`."""
         count = len(self.lengths)
-        if count > 1:
-            # NumPy sorts 16-bit keys by radix, several times faster than wider ones.
+        if count > 1:  # NumPy sorts 16-bit keys by radix, several times faster than wider ones
             narrow = buckets.astype(np.uint16 if count <= 1 << 16 else np.int32)
             records = records[np.argsort(narrow, kind="stable")]
         sizes = np.bincount(buckets, minlength=count)
@@ -48,18 +44,15 @@ class Spill:
             self._flush()
 
     def pool(self) -> None:
-        """From here on `lengths` and `read` are about what all ranks have added. Collective."""
+        """From here on `lengths` and `read` cover what all ranks have added. Collective."""
         if self.team.size > 1:
             with self.team.together():
                 self._flush()
             self.team.total(self.lengths)
 
     def read(self, bucket: int, size: int) -> Iterator[np.ndarray]:
-        """The records of a bucket, rank by rank and in the order they came, in arrays of at most `size`.
-
-        Raises:
-            RuntimeError: not all are there: the shared file system does not show what another rank wrote.
-        """
+        """The records of a bucket, rank by rank and in the order they came, in arrays of at most `size`;
+        RuntimeError where the shared file system does not show what another rank wrote."""
         found = 0
         for path in self._paths(bucket):
             if path.exists():
@@ -90,16 +83,11 @@ class Spill:
         self.folder.mkdir(parents=True, exist_ok=True)
         for bucket, held in enumerate(self._held):
             if held:
-                with open(self.folder / _name(bucket), "ab") as file:
+                with open(self.folder / f"{bucket:06d}", "ab") as file:
                     for records in held:
-                        # unlike tofile, says what went wrong on a full disk
-                        file.write(records.view(np.uint8).data)
+                        file.write(records.view(np.uint8).data)  # unlike tofile, explains a full disk
                 self._held[bucket] = []
         self._bytes = 0
 
     def _paths(self, bucket: int) -> list[Path]:
-        return [folder / _name(bucket) for folder in self.folders]
-
-
-def _name(bucket: int) -> str:
-    return f"{bucket:06d}"
+        return [folder / f"{bucket:06d}" for folder in self.folders]

@@ -25,11 +25,12 @@ from distgnn.store.source import Edges, Source
 from distgnn.store.team import Team
 from distgnn.store.write import nodes
 from distgnn.store.write.adjacency import AdjacencyWriter
-from distgnn.store.write.checks import check_edges
+from distgnn.store.write.arguments import check_edges
 from distgnn.store.write.degrees import Degrees
 from distgnn.store.write.finish import Summary, describe, finish
 
 log = logging.getLogger(__name__)
+Shards = tuple[int, int] | None
 
 
 @dataclass
@@ -56,9 +57,7 @@ class Preparation:
         for name in ("n", "directed", "width", "classes", "labelled", "split"):
             setattr(self.summary, name, self.content[name])
 
-    def run(
-        self, names: Sequence[str], shards: tuple[int, int] | None, partitions: Sequence[Wanted]
-    ) -> Summary:
+    def run(self, names: Sequence[str], shards: Shards, partitions: Sequence[Wanted]) -> None:
         with self.team.together():
             self.scratch.mkdir(exist_ok=True)
         listed = self._listed_degrees() if "double" in names else None
@@ -74,7 +73,6 @@ class Preparation:
                 shutil.rmtree(self.scratch)
         finish(self.folder, self.content, self.team)
         self.stage("finish")
-        return self.summary
 
     def stage(self, name: str) -> None:
         """This stage is over. Collective."""
@@ -84,7 +82,7 @@ class Preparation:
         log.info("%s: %.1f s, peak memory so far %.0f MiB", name, now - self.started, peak / 2**20)
         self.started = now
 
-    def _grid(self, shards: tuple[int, int] | None) -> ShardGrid:
+    def _grid(self, shards: Shards) -> ShardGrid:
         if shards is not None:
             return ShardGrid(partition(self.n, shards[0]), partition(self.n, shards[1]))
         edges = self.source.edge_count
@@ -122,11 +120,11 @@ class Preparation:
             for lo in range(0, len(src), LIMITS.entries):
                 some = slice(lo, lo + LIMITS.entries)
                 edges = src[some], dst[some], None if weights is None else weights[some]
-                check_edges(self.source, before + lo, *edges)
+                check_edges(self.source, before + lo, edges)
                 yield edges
 
     def _write_order(self, order: MatrixOrder, grid: ShardGrid) -> dict[str, Any]:
-        """All versions of an order; returns what the manifest says of it."""
+        """Write all versions of an order; returns its entry in the manifest."""
         folder = f"orders/{order.name}"
         paths = [folder] if len(order.versions) == 1 else [f"{folder}/even", f"{folder}/odd"]
         entries = []
@@ -141,7 +139,7 @@ class Preparation:
         return entries[0] if len(entries) == 1 else {"versions": entries}
 
     def _write_permutation(self, path: str, version: Version, vector: np.ndarray | None) -> dict[str, Any]:
-        """The permutation of a version's rows, in files; begins the version's entry in the manifest."""
+        """Write the permutation of a version's rows; begins the version's entry in the manifest."""
         folder, stored = self.folder / path, None
         with self.team.together():
             folder.mkdir(parents=True, exist_ok=True)
@@ -170,8 +168,7 @@ class Preparation:
         self.content.update(facts, degrees=degrees.statistics())
 
     def _bucket(self, writer: AdjacencyWriter, version: Version, edges: Iterable[Edges]) -> int:
-        """This rank's share of the matrix: edges, whose number is returned, their reverses where they have
-        one, and self-loops."""
+        """Bucket this rank's share of edges, their reverses and self-loops; returns how many edges."""
         rows, cols, weighted, count = version.rows.positions, version.cols.positions, writer.weighted, 0
         for src, dst, weights in edges:
             if weights is not None and not weighted:
@@ -187,28 +184,27 @@ class Preparation:
                 writer.add(rows(loops), cols(loops), np.full(len(loops), -np.inf) if weighted else None)
         return count
 
-    def _write_other(
-        self, path: str, version: Version, entry: dict[str, Any], vector: np.ndarray | None
-    ) -> None:
+    def _write_other(self, path: str, version: Version, entry: Any, vector: np.ndarray | None) -> None:
         """Shards of a further order or version, from those of the first: the same values, moved."""
         assert self.first is not None
-        grid = ShardGrid(self.first[1].rows, self.first[1].cols)
+        matrix = self.first[1]
+        grid = ShardGrid(matrix.rows, matrix.cols)
         grid = grid if vector is None else grid.aligned(vector)
         writer = AdjacencyWriter(self.folder / path, self.scratch, grid, self.team, self.dtype)
         with self.team.together():
-            for rows, cols, values in self._entries(set(self.team.deal(self.first[1].shard_nnz.ravel()))):
+            for rows, cols, values in self._entries(set(self.team.deal(matrix.shard_nnz.ravel()))):
                 writer.add(version.rows.positions(rows), version.cols.positions(cols), values)
         self._write_shards(writer, entry, path)
 
     def _entries(self, shards: Collection[int] | None = None) -> Iterator[Edges]:
-        """(ids of rows, ids of columns, values) of what the first order holds by now, in these shards."""
+        """(ids of rows, ids of columns, values) of the first order's shards, all or these."""
         assert self.first is not None
         version, matrix = self.first
         for rows, cols, values in matrix.entries(LIMITS.entries, shards):
             yield version.rows.ids(rows), version.cols.ids(cols), values
 
     def _partitioned(self, partitions: Sequence[Wanted]) -> Iterator[MatrixOrder]:
-        """Orders by partition of the graph that the first order holds by now, made by rank 0. Collective."""
+        """Orders by partition of the first order's graph, made by rank 0. Collective."""
         if not partitions:
             return
         first, quality, part = self.team.rank == 0, None, np.empty(self.n, np.int32)
@@ -228,11 +224,11 @@ class Preparation:
             yield orders.by_parts(wanted.name, part, wanted.parts)
 
     def _write_shards(
-        self, writer: AdjacencyWriter, entry: dict[str, Any], path: str, degrees: Degrees | None = None
+        self, writer: AdjacencyWriter, entry: Any, path: str, degrees: Degrees | None = None
     ) -> None:
-        """Turn what the writer has been given into files, and say in the version's `entry` where they are."""
+        """Turn what the writer has been given into files, and name them in the version's `entry`."""
         name = path.partition("/")[2]
-        writer.pool()
+        writer.spill.pool()
         self.stage(f"bucket {name}")
         writer.write_structure(degrees)
         if degrees is not None:
@@ -243,11 +239,9 @@ class Preparation:
         writer.write_values(self.dtype, scale)
         self.stage(f"values {name}")
         entry["rows"], entry["cols"] = writer.grid.rows.tolist(), writer.grid.cols.tolist()
-        entry["nnz"] = writer.nnz.tolist()
-        shape = writer.grid.shape
-        entry["files"] = [
-            self._relative([writer.path(i, j) for j in range(shape[1])]) for i in range(shape[0])
-        ]
+        entry["nnz"], (height, width) = writer.nnz.tolist(), writer.grid.shape
+        paths = ([writer.path(i, j) for j in range(width)] for i in range(height))
+        entry["files"] = [self._relative(row) for row in paths]
 
     def _relative(self, paths: Sequence[Path]) -> list[str]:
         return [path.relative_to(self.folder).as_posix() for path in paths]

@@ -1,7 +1,11 @@
-"""Features in files of their own: .npy, .npz, tables of numbers, or JSON `{node: [active feature ids]}`."""
+"""Features in .npy, .npz, tables or JSON `{node: [active feature ids]}`; labels in tables with ids."""
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +14,14 @@ import scipy.sparse
 
 from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Header, Npz, StoredArray, open_npy, scratch_file
-from distgnn.store.importers.compressed import StoredMatrix
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, check_dense
-from distgnn.store.importers.tables import DenseRows, Features, SparseRows
-from distgnn.store.importers.text import ID_NAMES, Heading, Table, read_json, reading
+from distgnn.store.importers.tables import DenseRows, Features, SparseRows, StoredMatrix
+from distgnn.store.importers.text import ID_NAMES, Heading, Table, open_binary, read_json, reading
 from distgnn.store.source import ImportOptions
 
 
 def attach_features(source: Imported, options: ImportOptions, grow: bool) -> None:
-    """Give the source the features that the options name, if any.
-
-    Where nothing declares the number of nodes (`grow`), it becomes what the edges (source.n so far) and the
-    features say.
-    """
+    """Give the source the features that the options name, if any; with `grow` they may add nodes."""
     if not options.features:
         return
     table = read_features(Path(options.features), options)
@@ -39,11 +38,12 @@ def attach_features(source: Imported, options: ImportOptions, grow: bool) -> Non
 
 def read_features(path: Path, options: ImportOptions) -> Features:
     """Features in the format that the file's name says."""
-    name = path.name.lower().removesuffix(".gz")
-    if name.endswith(".npy") and not path.name.endswith(".gz"):
+    name = path.name.lower()
+    if name.endswith(".npy"):
         return DenseRows(open_npy(path), path)
-    if name.endswith(".npz") and not path.name.endswith(".gz"):
+    if name.endswith(".npz"):
         return archived_features(path, options.scratch)
+    name = name.removesuffix(".gz")
     if name.endswith(".json"):
         return json_features(path)
     if name.endswith((".csv", ".tsv", ".txt")):
@@ -84,7 +84,9 @@ def json_features(path: Path) -> SparseRows:
     order = np.argsort(np.repeat(nodes, counts), kind="stable")
     indptr = np.zeros(n + 1, np.int64)
     indptr[nodes + 1] = counts
-    return SparseRows(np.cumsum(indptr), columns[order], None, width, path, complete=False)
+    rows = SparseRows(np.cumsum(indptr), columns[order], None, width, path)
+    rows.complete = False
+    return rows
 
 
 def _check_json(table: Any, path: Path) -> None:
@@ -99,19 +101,18 @@ def _check_json(table: Any, path: Path) -> None:
 
 
 def csv_features(path: Path, options: ImportOptions) -> DenseRows:
-    """A CSV of numbers: line i is node i, unless the header names an id column (or `id_column` does)."""
+    """A CSV of numbers: line i is node i, unless the header or `id_column` names an id column."""
     heading = Heading.of(path)
     names = heading.columns if heading.named else []
     if options.id_column in names:
         return dense_csv(path, options.scratch, heading, names.index(options.id_column))
-    places = (heading.position(name) for name in ID_NAMES)
-    return dense_csv(path, options.scratch, heading, next((k for k in places if k is not None), None))
+    return dense_csv(path, options.scratch, heading, heading.position(*ID_NAMES))
 
 
 def dense_csv(
     path: Path, scratch: str | None, heading: Heading | None = None, ids: int | None = None
 ) -> DenseRows:
-    """Copy a text table of numbers into a temporary float32 array, block by block, and map that."""
+    """Copy a text table of numbers into a temporary float32 array, block by block."""
     heading = heading or Heading.of(path)
     columns = len(heading.columns)
     values = columns - (ids is not None)
@@ -151,3 +152,91 @@ def _invert(ids: np.ndarray, path: object) -> np.ndarray:
     if np.count_nonzero(places >= 0) != len(ids):
         raise UserError(f"{path}: a node has two rows; expected one row for each")
     return places
+
+
+LABEL_NAMES = ("label", "class", "target", "y", "labels")
+UNLABELLED = ("", "-1", "nan", "NaN", "null", "None")
+
+
+@dataclass
+class Labels:
+    """Which node has which label, as `path` lists it."""
+
+    path: Path
+    ids: np.ndarray
+    values: list[str]
+    lines: list[int]
+
+    def attach(self, source: Imported) -> None:
+        """Number the classes in sorted order (by value if all are integers) and label the source's nodes."""
+        unknown = np.flatnonzero(self.ids >= source.n)
+        if len(unknown):
+            line, node = self.lines[unknown[0]], self.ids[unknown[0]]
+            found = f"a label for node {node}, which is not in the graph"
+            raise UserError(f"{self.path}, line {line}: {found}; {source.path} has nodes 0..{source.n - 1}")
+        named = set(self.values) - set(UNLABELLED)
+        integers = all(name.isdecimal() and name == str(int(name)) for name in named)
+        names = sorted(named, key=int if integers else str)
+        if not names:
+            raise UserError(f"{self.path}: every label is empty; expected a class for some node")
+        number = {name: k for k, name in enumerate(names)} | dict.fromkeys(UNLABELLED, -1)
+        labels = np.full(source.n, -1, np.int64)
+        labels[self.ids] = [number[value] for value in self.values]
+        source.set_labels(labels, self.path, len(names))
+        source.class_names = names
+
+
+def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
+    """Give the source the labels that the options name, if any; UserError for a node that it has not. With
+    `grow` a table that lists 0..k-1 once each may add isolated nodes."""
+    if not options.labels:
+        return
+    labels = read_labels(Path(options.labels), options)
+    if grow and np.array_equal(np.sort(labels.ids), np.arange(len(labels.ids))):
+        source.n = max(source.n, len(labels.ids))
+    labels.attach(source)
+
+
+def read_labels(path: Path, options: ImportOptions) -> Labels:
+    """A table of node ids (default: column `id` or the first) and labels (`label` or the last)."""
+    heading = Heading.of(path)
+    last = len(heading.columns) - 1
+    if last < 1:
+        raise UserError(f"{path}: {last + 1} column; expected node ids and labels")
+    id_column = heading.find("id_column", options.id_column, path, 0, ID_NAMES)
+    label_column = heading.find("label_column", options.label_column, path, last, LABEL_NAMES)
+    ids, values, lines = [], [], []
+    for line, row in _rows(path, heading):
+        text = row[id_column].strip() if len(row) > max(id_column, label_column) else ""
+        if not text.isdecimal() or int(text) > HIGHEST_ID:
+            shown = (heading.delimiter or " ").join(row)[:80]
+            expected = f"a node id of at least 0 in column {id_column} and a label in column {label_column}"
+            raise UserError(f"{path}, line {line}: bad line {shown!r}; expected {expected}")
+        ids.append(int(text))
+        values.append(row[label_column].strip())
+        lines.append(line)
+    labels = Labels(path, np.array(ids, np.int64), values, lines)
+    order = np.argsort(labels.ids, kind="stable")
+    repeated = np.flatnonzero(np.diff(labels.ids[order]) == 0)
+    if len(repeated):
+        second = order[repeated[0] + 1]
+        found = f"node {ids[second]} has a second label"
+        raise UserError(f"{path}, line {lines[second]}: {found}; expected one for each node")
+    return labels
+
+
+def _rows(path: Path, heading: Heading) -> Iterator[tuple[int, list[str]]]:
+    """(line number, fields) of the lines behind the header that are neither blank nor comments."""
+    with reading(path), open_binary(path) as file:
+        lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        for _ in range(heading.skip):
+            lines.readline()
+        mark, number = heading.delimiter, heading.skip
+        rows: Any = csv.reader(lines, delimiter=mark) if mark else map(str.split, lines)
+        try:
+            for k, row in enumerate(rows, 1):
+                number = heading.skip + (rows.line_num if mark else k)
+                if row and not row[0].lstrip().startswith("#") and any(field.strip() for field in row):
+                    yield number, row
+        except csv.Error as error:
+            raise UserError(f"{path}, line {number + 1}: {error}; expected a row of CSV") from None
