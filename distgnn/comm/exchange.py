@@ -34,7 +34,7 @@ class Exchange:
     """
 
     def __init__(
-        self, comm: Comm, receives: Sequence[tuple[int, Array]], overlap: bool = True, matrix: str = ""
+        self, comm: Comm, receives: Sequence[tuple[int, Array]], matrix: str, overlap: bool = True
     ) -> None:
         self.comm, self.overlap = comm, overlap
         self.tag = comm.reserve_tags(1)

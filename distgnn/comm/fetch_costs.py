@@ -54,7 +54,7 @@ def measure(grid: Grid, comm: Comm) -> Costs:
     scattered = on.asarray(np.arange(PROBE_ROWS) * 16)
 
     def send(count: int) -> None:
-        with Exchange(comm, [((comm.rank + 1) % comm.size, back[:count])]) as exchange:
+        with Exchange(comm, [((comm.rank + 1) % comm.size, back[:count])], "probe") as exchange:
             exchange.send(rows[:count], (comm.rank - 1) % comm.size)
 
     def pack(count: int) -> None:

@@ -36,7 +36,7 @@ class Flight:
     """
 
     def __init__(
-        self, mpi: MPI.Intracomm, operation: str, group: str, matrix: str = "",
+        self, mpi: MPI.Intracomm, operation: str, group: str, matrix: str,
         step: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
         self.mpi, self.step = mpi, step

@@ -259,21 +259,21 @@ class Comm:
         """The other ranks, beginning with the next."""
         return [(self.rank + step) % self.size for step in range(1, self.size)]
 
-    def charge_broadcast(self, array: Any, away: bool, words: int, matrix: str = "") -> None:
+    def charge_broadcast(self, array: Any, away: bool, words: int, matrix: str) -> None:
         """Charge the ledger one broadcast as :meth:`bcast` does."""
         itemsize = Fraction(array.nbytes, words) if words else 0
         self._charge("bcast", matrix, away * words, itemsize, int(away))
 
-    def charge_allreduce(self, array: Any, matrix: str = "") -> None:
+    def charge_allreduce(self, array: Any, matrix: str) -> None:
         """Charge the ledger one all-reduce as :meth:`allreduce` does."""
         self._charge_share("allreduce", matrix, 2, array)
 
-    def charge_reduce(self, array: Any, root: int, matrix: str = "") -> None:
+    def charge_reduce(self, array: Any, root: int, matrix: str) -> None:
         """Charge the ledger one reduce as :meth:`reduce` does."""
         away = int(self.rank != root)
         self._charge("reduce", matrix, away * array.size, array.itemsize, away)
 
-    def charge_alltoallv(self, arrays: Sequence[Any], matrix: str = "") -> None:
+    def charge_alltoallv(self, arrays: Sequence[Any], matrix: str) -> None:
         """Charge the ledger one all-to-allv in which this rank receives these arrays, one from each of as
         many ranks.
         """

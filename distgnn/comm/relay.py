@@ -56,8 +56,8 @@ class Relay:
 
     def __init__(
         self, comm: Comm, roots: Sequence[int], turns: Sequence[int], panel: Callable[[int, int], Array],
-        words: Sequence[int] | None = None, overlap: bool = True, buffers: int = TUNING.relay_buffers,
-        matrix: str = "",
+        matrix: str, words: Sequence[int] | None = None, overlap: bool = True,
+        buffers: int = TUNING.relay_buffers,
     ) -> None:  # fmt: skip
         self.comm, self.overlap, self.matrix = comm, overlap, matrix
         self.successor, self.predecessor = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

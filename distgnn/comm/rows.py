@@ -59,22 +59,23 @@ class Rows:
         told = comm.swap_objects([(rows.size, as_slice(rows)) for rows in wanted])
         self.sizes = {r: told[r][0] for r in reversed(after(comm)) if told[r][0]}
         asked = {r: on.empty((size,), np.int64) for r, size in self.sizes.items()}
-        all_to_all(comm, {q: on.asarray(rows, np.int64) for q, rows in self.needed.items()}, asked)
+        all_to_all(comm, {q: on.asarray(rows, np.int64) for q, rows in self.needed.items()}, asked, "rows")
         self.asked = {r: rows if r == self.me else told[r][1] or rows for r, rows in asked.items()}
 
     @contextmanager
-    def fetch(self, X: Array, into: Array) -> Iterator[Exchange]:
+    def fetch(self, X: Array, into: Array, matrix: str) -> Iterator[Exchange]:
         """Fetch the needed rows of everybody's ``X``. Collective; complete when the context is left.
 
         Args:
             X: this rank's block (its height, f), C-contiguous; must stay as it is until then.
             into: (received, f). When the context's ``wait(ranks)`` has returned, ``into[places[q]]`` are the
                 rows of these ranks q. What is computed meanwhile stands within its ``driven()``.
+            matrix: what the ledger calls ``X``.
 
         Cost: f words per row of other ranks, in one all-to-allv.
         """
         packed = self._room("rows packed", [r for r in self.asked if not isinstance(self.asked[r], slice)], X)
-        with Exchange(self.comm, self._others(self.places, into), self.grid.overlap) as arriving:
+        with Exchange(self.comm, self._others(self.places, into), matrix, self.grid.overlap) as arriving:
             for r, rows in self.asked.items():
                 if r == self.me:
                     local.gather_rows(X, rows, into[self.places[r]])
@@ -97,7 +98,7 @@ class Rows:
             rank + 1 first, then those of rank + 2 and so on.
         """
         came = self._room("rows added", self.asked, Y)
-        with Exchange(self.comm, list(came.items()), self.grid.overlap) as exchange:
+        with Exchange(self.comm, list(came.items()), "sums", self.grid.overlap) as exchange:
             for ranks, item in work:
                 with exchange.driven() if self.grid.overlap else nullcontext():
                     yield item
@@ -118,7 +119,7 @@ class Rows:
         kind = csr_rows.index_type(*A.shape)
         found = self.comm.backend.empty((self.received,), kind)
         parts = {r: csr_rows.lengths(A, rows).astype(kind, copy=False) for r, rows in self.asked.items()}
-        all_to_all(self.comm, parts, {q: found[place] for q, place in self.places.items()})
+        all_to_all(self.comm, parts, {q: found[place] for q, place in self.places.items()}, "rows")
         return found
 
     def fetch_ragged(self, A: Any, lengths: Array) -> Packed:
@@ -132,7 +133,7 @@ class Rows:
         for number, kind in ((1, csr_rows.index_type(*A.shape)), (2, A.dtype)):  # columns, values
             parts = {r: rows[number].astype(kind, copy=False) for r, rows in packed.items()}
             found.append(self.comm.backend.empty((int(ends[-1]),), kind))
-            all_to_all(self.comm, parts, {q: found[-1][span] for q, span in spans.items()})
+            all_to_all(self.comm, parts, {q: found[-1][span] for q, span in spans.items()}, "adjacency")
         return lengths, *found
 
     def _others(self, places: Mapping[int, slice], whole: Array) -> list[tuple[int, Array]]:
@@ -145,10 +146,10 @@ class Rows:
         return dict(self._others(consecutive(sizes), whole))
 
 
-def all_to_all(comm: Comm, parts: Mapping[int, Array], into: Mapping[int, Array]) -> None:
+def all_to_all(comm: Comm, parts: Mapping[int, Array], into: Mapping[int, Array], matrix: str) -> None:
     """One all-to-allv: ``parts[r]`` goes to rank r, what rank q sends comes to ``into[q]``. Collective."""
     me = comm.rank
-    with Exchange(comm, [(q, array) for q, array in into.items() if q != me]) as exchange:
+    with Exchange(comm, [(q, array) for q, array in into.items() if q != me], matrix) as exchange:
         for r in reversed(after(comm)):
             if r in parts and r != me:
                 exchange.send(parts[r], r)

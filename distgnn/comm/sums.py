@@ -28,11 +28,11 @@ Array = Any
 class Sums:
     """All-reduces, and reduces to one rank, of arrays that are handed over one after another, the same on all
     ranks of the group; a context, at the end of which all are complete. With the grid's ``overlap`` they go
-    on while the caller computes, else each is complete on return. ``matrix``: whose sums, for the ledger.
+    on while the caller computes, else each is complete on return.
     """
 
-    def __init__(self, grid: Grid, group: Comm, matrix: str = "") -> None:
-        self.grid, self.group, self.matrix = grid, group, matrix
+    def __init__(self, grid: Grid, group: Comm) -> None:
+        self.grid, self.group = grid, group
         self.streams: dict[int | None, _Stream] = {}  # by root: the sums of different roots pass each other
 
     def __enter__(self) -> Sums:
@@ -53,13 +53,13 @@ class Sums:
         Cost: an all-reduce's words, or with ``root`` as many as the array has, sent by every other rank.
         """
         if root is None:
-            self.group.charge_allreduce(array, self.matrix)
+            self.group.charge_allreduce(array, "sums")
         else:
-            self.group.charge_reduce(array, root, self.matrix)
+            self.group.charge_reduce(array, root, "sums")
         if self.group.size == 1 or not array.size:
             return
         if root not in self.streams:
-            self.streams[root] = _Stream(self.grid, self.group, root, self.matrix)
+            self.streams[root] = _Stream(self.grid, self.group, root)
         self.streams[root].start(array.reshape(-1))
 
     def finish(self, root: int | None) -> None:
@@ -71,10 +71,10 @@ class Sums:
 class _Stream:
     """The sums with one root: each chunk begins after those before it, a few are under way."""
 
-    def __init__(self, grid: Grid, group: Comm, root: int | None, matrix: str) -> None:
+    def __init__(self, grid: Grid, group: Comm, root: int | None) -> None:
         self.grid, self.group, self.root = grid, group, root
         operation = "allreduce" if root is None else "reduce"
-        self.flight = Flight(group.mpi, operation, group.name, matrix, self._advance)
+        self.flight = Flight(group.mpi, operation, group.name, "sums", self._advance)
         # chunks, tags, and whether the numbers are there
         self.waiting: deque[tuple[Array, int, Callable[[], bool]]] = deque()
         self.active: list[tuple[int, Iterator[None]]] = []  # rooms, and the steps of the sums

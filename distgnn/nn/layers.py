@@ -280,4 +280,4 @@ class GraphConvolution:
 def column_sums(G: DistDense) -> Array:
     """Sums over all rows of this rank's columns: over the axes that cut the rows, never over replicas."""
     sums = G.block.sum(axis=0, keepdims=True, dtype="float64").astype(G.dtype)
-    return G.grid.along(*G.layout.row_axes).allreduce(sums)
+    return G.grid.along(*G.layout.row_axes).allreduce(sums, matrix="gradients")

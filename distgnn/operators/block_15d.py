@@ -55,7 +55,7 @@ class Block15D(BlockRows):
             local.spmm(At_iq, G.block, out=C_q)
         # Line 15 reversed: F_i is summed in the one process column j that has the stage i.
         s = -(-self.grid.shape["rows"] // self.grid.shape["reps"])
-        self.grid.along("reps").bcast(F.block, self.grid.coords["rows"] // s)
+        self.grid.along("reps").bcast(F.block, self.grid.coords["rows"] // s, matrix="sums")
         return F
 
     @staticmethod

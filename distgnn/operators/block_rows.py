@@ -75,7 +75,7 @@ class BlockRows(DistSparse):
         cols, panels = self.input_layout.row_range, self.A.panels  # type: ignore[union-attr]
         blocks = (self.source.block(block(self.row_parts, j), cols).T for j in self.stages)
         held = pack(self.grid, self.dtype, lambda: in_panels(blocks, panels))
-        return WholeBlocks(self.grid, self.column, self.stages, self.row_parts, panels, held)
+        return WholeBlocks(self.grid, self.column, self.stages, self.row_parts, panels, held, "G")
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         self._block_row(self.A, H, T)
@@ -116,7 +116,7 @@ class BlockRows(DistSparse):
             held = load(self.grid, self.source, self._windows())
         else:
             held = pack(self.grid, self.dtype, lambda: in_panels(self._read(), panels))
-        return WholeBlocks(self.grid, self.column, self.stages, self.col_parts, panels, held)
+        return WholeBlocks(self.grid, self.column, self.stages, self.col_parts, panels, held, "H")
 
     def _panels(self) -> int:
         """Into how many panels a block of H is cut: nothing hides the product with the last one, so it should
@@ -140,12 +140,14 @@ class WholeBlocks:
         comm: the ranks that share H; stages: the blocks j; parts: partition vector of H's rows.
         panels: how many a block of H is cut into.
         blocks: what multiplies each panel, see :func:`in_panels`.
+        matrix: what the ledger calls H.
     """
 
     def __init__(
-        self, grid: Grid, comm: Comm, stages: Sequence[int], parts: np.ndarray, panels: int, blocks: list[CSR]
-    ) -> None:
-        self.grid, self.comm, self.panels = grid, comm, panels
+        self, grid: Grid, comm: Comm, stages: Sequence[int], parts: np.ndarray, panels: int,
+        blocks: list[CSR], matrix: str,
+    ) -> None:  # fmt: skip
+        self.grid, self.comm, self.panels, self.matrix = grid, comm, panels, matrix
         cuts = {j: pairwise(partition(int(parts[j + 1] - parts[j]), panels).tolist()) for j in stages}
         self.rows = [slice(*cut) for j in stages for cut in cuts[j]]
         self.roots = [j for j in stages for _ in range(panels)]
@@ -160,7 +162,9 @@ class WholeBlocks:
         """Pairs of which the products add up to the block row's; own panels come first. Collective."""
         shapes = [(rows.stop - rows.start, H.shape[1]) for rows in self.rows]
         own = lambda stage: H[self.rows[stage]]  # noqa: E731
-        panels = broadcast(self.grid, self.comm, self.roots, own, shapes, H.dtype, self.turns, self.panels)
+        panels = broadcast(
+            self.grid, self.comm, self.matrix, self.roots, own, shapes, H.dtype, self.turns, self.panels
+        )
         return zip(self.blocks, panels, strict=True)
 
 
@@ -211,7 +215,7 @@ class NeededRows:
             H: this rank's block, C-contiguous; must stay as it is until the pairs are through.
         """
         received = self._room(H)
-        with self.rows.fetch(H, received) as arriving:
+        with self.rows.fetch(H, received, "H") as arriving:
             if self.diagonal is not None:
                 with arriving.driven():
                     yield self.diagonal, H

@@ -71,10 +71,10 @@ def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
     shape, kind = world.share((X.shape, X.dtype) if world.rank == 0 else ((0, 0), np.dtype(float)))
     ranges = world.gather_objects(layout.ranges(shape))
     if world.rank != 0:
-        return DistDense(world.receive(on.empty(layout.local_shape(shape), kind), 0), layout, shape)
+        return DistDense(world.receive(on.empty(layout.local_shape(shape), kind), 0, "H"), layout, shape)
     own, *others = (X[slice(*rows), slice(*cols)] for rows, cols in ranges)  # views
     for rank, block in enumerate(others, 1):
-        world.send(on.asarray(block), rank)
+        world.send(on.asarray(block), rank, "H")
     return DistDense(on.asarray(own).copy(), layout, shape)
 
 
@@ -84,7 +84,7 @@ def gather(Y: DistDense) -> np.ndarray | None:
     ranges = world.gather_objects(Y.layout.ranges(Y.shape) if primary else None)
     if world.rank != 0:
         if primary:
-            world.send(Y.block, 0)
+            world.send(Y.block, 0, "H")
         return None
     whole = np.empty(Y.shape, dtype=Y.dtype)
     for rank, held in enumerate(ranges):
@@ -92,6 +92,6 @@ def gather(Y: DistDense) -> np.ndarray | None:
             (top, bottom), (left, right) = held
             block = Y.block
             if rank != 0:
-                block = world.receive(on.empty((bottom - top, right - left), Y.dtype), rank)
+                block = world.receive(on.empty((bottom - top, right - left), Y.dtype), rank, "H")
             whole[top:bottom, left:right] = on.to_host(block)
     return whole

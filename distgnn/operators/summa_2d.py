@@ -160,7 +160,7 @@ class Summa:
         """The panels of ``H``, each along its process column."""
         roots, shapes = [p.r for p in self.panels], [(p.width, H.shape[1]) for p in self.panels]
         own = lambda k: H[self.panels[k].rows]  # noqa: E731
-        return broadcast(self.grid, self.column, roots, own, shapes, H.dtype)
+        return broadcast(self.grid, self.column, "H", roots, own, shapes, H.dtype)
 
     def multiply_adjoint(self, G: Any, F: Any) -> None:
         """``F = Aᵀ G``. The sum of a panel travels while the next ones are multiplied."""

@@ -52,7 +52,7 @@ def _in_blocks(
     if group.size == 1 or out.nbytes <= TUNING.small_sum:
         for rows in blocks:
             compute(rows)
-        return group.allreduce(out)
+        return group.allreduce(out, matrix="sums")
     with Sums(grid, group) as sums:
         for rows in blocks:
             compute(rows)
