@@ -7,7 +7,7 @@ moves (see ``ledger.py``), on the ``matrix`` that they are told.
 Where the arrays are on a GPU there are two ways, decided once per process by :func:`cuda_aware`: a CUDA-aware
 MPI is given device pointers, any other MPI pinned host copies. Device arrays never enter a reduction of MPI,
 which would stage them through pageable host memory: large ones travel from rank to rank and are added on the
-device, small ones and those of an MPI that is not CUDA-aware are summed as host copies.
+device, the others are summed as host copies.
 """
 
 from __future__ import annotations
@@ -80,50 +80,32 @@ class Comm:
     count_limit = 2**31 - 1
 
     def __init__(self, mpi: MPI.Intracomm, backend: Backend, name: str = "world") -> None:
-        self.mpi = mpi
-        self.backend = backend
-        self.name = name
-        self.rank: int = mpi.Get_rank()
-        self.size: int = mpi.Get_size()
+        self.mpi, self.backend, self.name = mpi, backend, name
+        self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
         self.direct = not backend.on_device or _cuda_aware_once()
         self._tags = 0
 
     # -- collectives on arrays -------------------------------------------------------------------------------
 
     def bcast(self, array: Any, root: int, words: int | None = None, matrix: str = "") -> Any:
-        """``array`` of rank ``root``, in place on every rank; all pass the same shape and dtype. Returns
-        ``array``.
+        """``array`` of rank ``root``, in place on every rank; all pass the same shape and dtype. Returns it.
 
         ``words`` is the number of payload elements where ``array`` is a packed buffer of bytes.
         """
         away = self.rank != root
-        self.charge_broadcast(array, away, array.size if words is None else words, matrix)
+        self.charge_whole("bcast", matrix, array, away, words)
         if self.size > 1:
             self._call("bcast", matrix, array, not away, away, lambda part: self.mpi.Bcast(part, root))
         return array
 
     def allreduce(self, array: Any, op: str = "sum", matrix: str = "") -> Any:
-        """Element-wise ``sum``, ``max`` or ``min`` over the group, in place, bitwise equal on every rank.
-        Returns ``array``.
-        """
-        self.charge_allreduce(array, matrix)
+        """Element-wise ``sum``, ``max`` or ``min``, in place, bitwise equal on every rank. Returns it."""
+        self.charge_share("allreduce", matrix, array)
         if self.size > 1 and op == "sum" and self._sums_on_device(array):
-            bounds = partition(array.size, self.size)
-            self._sum("allreduce", matrix, array, bounds, self.add_and_share)
+            self._sum("allreduce", matrix, array, partition(array.size, self.size), self.add_and_share)
         elif self.size > 1:
             call = lambda part: self.mpi.Allreduce(MPI.IN_PLACE, part, _OPERATIONS[op])  # noqa: E731
             self._call("allreduce", matrix, array, True, True, call, reduction=True)
-        return array
-
-    def reduce(self, array: Any, root: int, matrix: str = "") -> Any:
-        """Sum over the group on rank ``root``, in place there; elsewhere ``array`` is left as scratch.
-        Returns ``array``.
-        """
-        away = self.rank != root
-        self.charge_reduce(array, root, matrix)
-        if self.size > 1:
-            with self._collective("reduce", matrix), self._buffer(array, True, not away, True) as buffer:
-                self._reduce(buffer, root)
         return array
 
     def allgather_rows(self, block: Any, parts: np.ndarray, out: Any = None, matrix: str = "") -> Any:
@@ -137,8 +119,7 @@ class Comm:
         self._charge("allgather", matrix, (int(parts[-1]) - expected) * row, block.itemsize, self.size - 1)
         if self.size == 1:
             return block
-        shape = (int(parts[-1]), *block.shape[1:])
-        whole = self.backend.empty(shape, block.dtype) if out is None else out
+        whole = self.backend.empty((int(parts[-1]), *block.shape[1:]), block.dtype) if out is None else out
         bounds = parts * row
         with (
             self._collective("allgather", matrix),
@@ -161,10 +142,8 @@ class Comm:
         is given. ``array`` is left as scratch.
         """
         if array.shape[0] != parts[-1]:
-            raise ValueError(
-                f"reduce_scatter_rows: {array.shape[0]} rows given, the partition covers {parts[-1]}"
-            )
-        self._charge_share("reduce_scatter", matrix, 1, array)
+            raise ValueError(f"reduce_scatter: {array.shape[0]} rows given, the partition covers {parts[-1]}")
+        self.charge_share("reduce_scatter", matrix, array)
         if self.size == 1 and out is None:
             return array
         rows = array[parts[self.rank] : parts[self.rank + 1]]
@@ -201,8 +180,8 @@ class Comm:
         return first
 
     def wire(self, array: Any, send: bool, staged: bool = False) -> Any:
-        """What MPI is given for ``array``: its numbers in one dimension, or a pinned host copy of them (to be
-        filled, unless they are to be sent). The stream that computes ``array`` must be done with it.
+        """What MPI is given for ``array``: its numbers in one dimension, or a pinned host copy of them, to be
+        filled unless they are to ``send``. The stream that computes ``array`` must be done with it.
         """
         flat = self._flat(array)
         if self.direct and not staged:
@@ -226,7 +205,7 @@ class Comm:
         self, flight: Flight, parts: Mapping[int, Any], received: Mapping[int, Any], tag: int
     ) -> Iterator[None]:
         """Send the part of every other rank in ``parts`` to it, and add up what all ranks have of the own
-        part, in place and in the order of the ranks; ``received``: rooms for what the others send, left as
+        part, in place and in the order of the ranks. ``received``: rooms for what the others send, left as
         scratch. Yields while something must be waited for.
         """
         yield from flight.swap(received, {r: part for r, part in parts.items() if r != self.rank}, tag)
@@ -256,27 +235,24 @@ class Comm:
         yield from flight.swap({rank: parts[rank] for rank in received}, dict.fromkeys(received, own), tag)
 
     def others(self) -> list[int]:
-        """The other ranks, beginning with the next."""
+        """The other ranks in the order in which an exchange brings what they send: the next one first."""
         return [(self.rank + step) % self.size for step in range(1, self.size)]
 
-    def charge_broadcast(self, array: Any, away: bool, words: int, matrix: str) -> None:
-        """Charge the ledger one broadcast as :meth:`bcast` does."""
+    def charge_whole(
+        self, operation: str, matrix: str, array: Any, away: bool, words: int | None = None
+    ) -> None:
+        """Charge a bcast or reduce of ``array``, which has so many ``words``; ``away``: this is not the root."""
+        words = array.size if words is None else words
         itemsize = Fraction(array.nbytes, words) if words else 0
-        self._charge("bcast", matrix, away * words, itemsize, int(away))
+        self._charge(operation, matrix, away * words, itemsize, int(away))
 
-    def charge_allreduce(self, array: Any, matrix: str) -> None:
-        """Charge the ledger one all-reduce as :meth:`allreduce` does."""
-        self._charge_share("allreduce", matrix, 2, array)
-
-    def charge_reduce(self, array: Any, root: int, matrix: str) -> None:
-        """Charge the ledger one reduce as :meth:`reduce` does."""
-        away = int(self.rank != root)
-        self._charge("reduce", matrix, away * array.size, array.itemsize, away)
+    def charge_share(self, operation: str, matrix: str, array: Any) -> None:
+        """Charge a reduce_scatter of ``array``, or an allreduce, which is that and an all-gather."""
+        messages = (2 if operation == "allreduce" else 1) * (self.size - 1)
+        self._charge(operation, matrix, Fraction(messages, self.size) * array.size, array.itemsize, messages)
 
     def charge_alltoallv(self, arrays: Sequence[Any], matrix: str) -> None:
-        """Charge the ledger one all-to-allv in which this rank receives these arrays, one from each of as
-        many ranks.
-        """
+        """Charge an all-to-allv in which this rank receives these arrays, each from another rank."""
         words, nbytes = sum(array.size for array in arrays), sum(array.nbytes for array in arrays)
         self._charge("alltoallv", matrix, words, Fraction(nbytes, words) if words else 0, len(arrays))
 
@@ -310,7 +286,7 @@ class Comm:
             yield
         except Exception as error:
             failure = error
-        told: Exception | None = failure
+        told = failure
         if failure is not None and not isinstance(failure, UserError):
             told = RuntimeError(f"rank {self.rank} failed with {type(failure).__name__}: {failure}")
         everybody = self.mpi.allgather(told)
@@ -327,22 +303,16 @@ class Comm:
     ) -> None:
         ledger.charge("comm", operation, self.name, matrix, words=words, itemsize=itemsize, messages=messages)
 
-    def _charge_share(self, operation: str, matrix: str, times: int, array: Any) -> None:
-        words = Fraction(times * (self.size - 1), self.size) * array.size if self.size > 1 else 0
-        self._charge(operation, matrix, words, array.itemsize, times * (self.size - 1))
-
     def _flat(self, array: Any) -> Any:
         if not array.flags.c_contiguous:
-            raise ValueError(
-                f"arrays that travel must be C-contiguous; got {array.shape} with strides {array.strides}"
-            )
+            got = f"{array.shape} with strides {array.strides}"
+            raise ValueError(f"arrays that travel must be C-contiguous; got {got}")
         return array.reshape(-1)
 
     @contextmanager
     def _collective(self, operation: str, matrix: str) -> Iterator[None]:
-        """Around everything between the last kernel and the last byte: waits for the stream, which MPI knows
-        nothing of (for receive buffers too: a queued kernel may still read their old contents), then
-        measures, once, if a ledger asks for it.
+        """Wait for the stream, which MPI knows nothing of (for receive buffers too: a queued kernel may still
+        read their old contents), then time all until the last byte.
         """
         self.backend.synchronize()
         with ledger.timed("comm", operation, self.name, matrix):
@@ -375,14 +345,11 @@ class Comm:
             if array.size <= self.count_limit:
                 self.mpi.Reduce_scatter(source, target, np.diff(bounds).tolist(), MPI.SUM)
                 return
-            for rank in range(self.size):
-                self._reduce(source[bounds[rank] : bounds[rank + 1]], rank)
+            for root in range(self.size):
+                for part in self.countable(source[bounds[root] : bounds[root + 1]]):
+                    own = self.rank == root
+                    self.mpi.Reduce(MPI.IN_PLACE if own else part, part if own else None, MPI.SUM, root)
             target[...] = source[bounds[self.rank] : bounds[self.rank + 1]]
-
-    def _reduce(self, buffer: Any, root: int) -> None:
-        for part in self.countable(buffer):
-            own = self.rank == root
-            self.mpi.Reduce(MPI.IN_PLACE if own else part, part if own else None, MPI.SUM, root)
 
     def _sums_on_device(self, array: Any) -> bool:
         return self.backend.on_device and self.direct and array.nbytes > TUNING.small_sum

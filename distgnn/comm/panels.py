@@ -1,7 +1,6 @@
 """Panels: parts of the blocks that ranks of a group broadcast to each other, stage by stage.
 
-An algorithm iterates over panels and never sees buffers. How they travel is decided in ``relay.py``; where
-the grid says so, they do while the algorithm multiplies others.
+An algorithm iterates over panels and never sees buffers. How they travel is decided in ``relay.py``.
 """
 
 from __future__ import annotations

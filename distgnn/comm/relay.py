@@ -106,8 +106,8 @@ class Relay:
                 return
             buffer = -1 if own else self.free.pop(0)
             array = self.panel(stage, buffer)
-            words = array.size if self.words is None else self.words[stage]
-            self.comm.charge_broadcast(array, not own, words, self.matrix)
+            words = None if self.words is None else self.words[stage]
+            self.comm.charge_whole("bcast", self.matrix, array, not own, words)
             last_stop = self.successor == root
             panel = _Panel(self.comm, array, self.next, self.first_tag + stage, buffer, last_stop)
             self.next += 1

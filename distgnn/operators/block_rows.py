@@ -21,7 +21,7 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.comm.panels import broadcast
 from distgnn.comm.relay import upstream
-from distgnn.comm.rows import Rows, after
+from distgnn.comm.rows import Rows
 from distgnn.layout import Cut, Layout, Range, as_partition, block, partition
 from distgnn.local.csr_rows import keep_columns
 from distgnn.operators.dense import DistDense
@@ -192,7 +192,7 @@ class NeededRows:
         with grid.world.together():
             own = blocks.pop(comm.rank, None)
             self.diagonal = None if own is None else CSR.from_scipy(own, grid.backend, dtype)
-            peers = [j for j in after(comm) if j in blocks and blocks[j].nnz]
+            peers = [j for j in comm.others() if j in blocks and blocks[j].nnz]
             columns = {j: np.unique(blocks[j].indices).astype(np.int64) for j in peers}  # NnzCols(i, j)
             needed = {j: costs.choose(columns[j], heights[j]) for j in peers} if costs else columns
         self.rows = Rows(grid, comm, needed)
