@@ -42,7 +42,7 @@ class Flight:
         self._then: list[tuple[bool, Callable[[], object]]] = []  # of each: is it a receive, what follows
 
     def receive(self, array: Array, source: int, tag: int, then: Callable[[], object]) -> None:
-        """Begin to receive into an array of at most ``count_limit`` elements; ``then`` is called at its end."""
+        """Begin to receive into an array of at most ``count_limit`` elements; then ``then()``."""
         self.requests.append(self.mpi.Irecv(array, source, tag % _TAGS))
         self._then.append((True, then))
 

@@ -95,7 +95,7 @@ class Comm:
         away = self.rank != root
         self.charge_whole("bcast", matrix, array, away, words)
         if self.size > 1:
-            self._call("bcast", matrix, array, not away, away, lambda part: self.mpi.Bcast(part, root))
+            self._call("bcast", matrix, (array, not away, away), lambda part: self.mpi.Bcast(part, root))
         return array
 
     def allreduce(self, array: Any, op: str = "sum", matrix: str = "") -> Any:
@@ -105,7 +105,7 @@ class Comm:
             self._sum("allreduce", matrix, array, partition(array.size, self.size), self.add_and_share)
         elif self.size > 1:
             call = lambda part: self.mpi.Allreduce(MPI.IN_PLACE, part, _OPERATIONS[op])  # noqa: E731
-            self._call("allreduce", matrix, array, True, True, call, reduction=True)
+            self._call("allreduce", matrix, (array, True, True), call, reduction=True)
         return array
 
     def allgather_rows(self, block: Any, parts: np.ndarray, out: Any = None, matrix: str = "") -> Any:
@@ -121,11 +121,8 @@ class Comm:
             return block
         whole = self.backend.empty((int(parts[-1]), *block.shape[1:]), block.dtype) if out is None else out
         bounds = parts * row
-        with (
-            self._collective("allgather", matrix),
-            self._buffer(block, True, False) as source,
-            self._buffer(whole, False, True) as target,
-        ):
+        arrays = (block, True, False), (whole, False, True)
+        with self._wires("allgather", matrix, *arrays) as (source, target):
             if target.size <= self.count_limit:
                 places = np.diff(bounds).tolist(), bounds[:-1].tolist()
                 self.mpi.Allgatherv(source, [target, *places, None])
@@ -150,8 +147,7 @@ class Comm:
         mine = self.backend.empty(rows.shape, array.dtype) if out is None else out
         bounds = parts * int(np.prod(array.shape[1:], dtype=np.int64))
         if self.size > 1 and not self._sums_on_device(array):
-            with self._collective("reduce_scatter", matrix):
-                self._reduce_scatter(array, mine, bounds)
+            self._reduce_scatter(array, mine, bounds, matrix)
             return mine
         if self.size > 1:
             self._sum("reduce_scatter", matrix, array, bounds, self.add)
@@ -163,12 +159,12 @@ class Comm:
     def send(self, array: Any, destination: int, matrix: str = "") -> None:
         """Send ``array`` to one rank, which must call :meth:`receive` with the same shape and dtype."""
         self._charge("send", matrix, 0, 0, 0)
-        self._call("send", matrix, array, True, False, lambda part: self.mpi.Send(part, destination))
+        self._call("send", matrix, (array, True, False), lambda part: self.mpi.Send(part, destination))
 
     def receive(self, array: Any, source: int, matrix: str = "") -> Any:
         """Receive into ``array`` from one rank. Returns ``array``."""
         self._charge("receive", matrix, array.size, array.itemsize, 1)
-        self._call("receive", matrix, array, False, True, lambda part: self.mpi.Recv(part, source))
+        self._call("receive", matrix, (array, False, True), lambda part: self.mpi.Recv(part, source))
         return array
 
     # -- for what is under way: relays of panels, exchanges and sums ----------------------------------------
@@ -235,13 +231,13 @@ class Comm:
         yield from flight.swap({rank: parts[rank] for rank in received}, dict.fromkeys(received, own), tag)
 
     def others(self) -> list[int]:
-        """The other ranks in the order in which an exchange brings what they send: the next one first."""
+        """The other ranks, the next one first, as an exchange brings what they send."""
         return [(self.rank + step) % self.size for step in range(1, self.size)]
 
     def charge_whole(
         self, operation: str, matrix: str, array: Any, away: bool, words: int | None = None
     ) -> None:
-        """Charge a bcast or reduce of ``array``, which has so many ``words``; ``away``: this is not the root."""
+        """Charge a bcast or reduce of ``array``, of so many ``words``; ``away``: from the root."""
         words = array.size if words is None else words
         itemsize = Fraction(array.nbytes, words) if words else 0
         self._charge(operation, matrix, away * words, itemsize, int(away))
@@ -310,38 +306,36 @@ class Comm:
         return array.reshape(-1)
 
     @contextmanager
-    def _collective(self, operation: str, matrix: str) -> Iterator[None]:
-        """Wait for the stream, which MPI knows nothing of (for receive buffers too: a queued kernel may still
-        read their old contents), then time all until the last byte.
+    def _wires(
+        self, operation: str, matrix: str, *arrays: tuple[Any, bool, bool], reduction: bool = False
+    ) -> Iterator[list[Any]]:
+        """What MPI is given for (array, is it sent, is it received) each; timed once, to the last byte.
+
+        Waits for the stream, which MPI knows nothing of; for receive buffers too, as a queued kernel may
+        still read their old contents.
         """
         self.backend.synchronize()
-        with ledger.timed("comm", operation, self.name, matrix):
-            yield
-
-    @contextmanager
-    def _buffer(self, array: Any, send: bool, receive: bool, reduction: bool = False) -> Iterator[Any]:
-        """What to hand to MPI for ``array``: the array itself, or a pinned host copy."""
         staged = reduction and self.backend.on_device
-        wire = self.wire(array, send, staged)
-        yield wire
-        if receive:
-            self.unwire(wire, array, staged)
+        with ledger.timed("comm", operation, self.name, matrix):
+            wires = [self.wire(array, send, staged) for array, send, _ in arrays]
+            yield wires
+            for wire, (array, _, receive) in zip(wires, arrays, strict=True):
+                if receive:
+                    self.unwire(wire, array, staged)
 
     def _call(
-        self, operation: str, matrix: str, array: Any, send: bool, receive: bool, call: Callable[[Any], None],
+        self, operation: str, matrix: str, array: tuple[Any, bool, bool], call: Callable[[Any], None],
         reduction: bool = False,
     ) -> None:  # fmt: skip
         """``call`` MPI with all of an array, in as many parts as it must."""
-        with self._collective(operation, matrix), self._buffer(array, send, receive, reduction) as buffer:
-            for part in self.countable(buffer):
+        with self._wires(operation, matrix, array, reduction=reduction) as (wire,):
+            for part in self.countable(wire):
                 call(part)
 
-    def _reduce_scatter(self, array: Any, mine: Any, bounds: np.ndarray) -> None:
+    def _reduce_scatter(self, array: Any, mine: Any, bounds: np.ndarray, matrix: str) -> None:
         """By MPI, on the host."""
-        with (
-            self._buffer(array, True, False, reduction=True) as source,
-            self._buffer(mine, False, True, reduction=True) as target,
-        ):
+        arrays = (array, True, False), (mine, False, True)
+        with self._wires("reduce_scatter", matrix, *arrays, reduction=True) as (source, target):
             if array.size <= self.count_limit:
                 self.mpi.Reduce_scatter(source, target, np.diff(bounds).tolist(), MPI.SUM)
                 return
@@ -363,7 +357,7 @@ class Comm:
         sizes = np.diff(bounds)
         room = self.backend.empty((self.size - 1, min(step, int(sizes[self.rank]))), flat.dtype)
         flight = Flight(self.mpi, operation, self.name, matrix)
-        with self._collective(operation, matrix), closing(flight):
+        with self._wires(operation, matrix), closing(flight):
             for start in range(0, int(sizes.max()), step):
                 firsts, lasts = (bounds[:-1] + np.minimum(end, sizes) for end in (start, start + step))
                 parts = {rank: flat[firsts[rank] : lasts[rank]] for rank in range(self.size)}

@@ -134,8 +134,8 @@ class Summa:
         cut = {stage: stage.cut(block_size or stage.width) for stage in stages}
         held: dict[Panel, CSR] = {}
         for stage in reversed(mine):
-            widths = [panel.width for panel in cut[stage]]
-            held |= zip(cut[stage], cut_columns(blocks.pop(), widths, grid.backend), strict=True)
+            bounds = [0, *(panel.columns[1] - stage.columns[0] for panel in cut[stage])]
+            held |= zip(cut[stage], cut_columns(blocks.pop(), bounds, grid.backend), strict=True)
         # the first panel of each stage, then the second: several owners send at a time
         turns = zip_longest(*cut.values())
         self.panels = [panel for turn in turns for panel in turn if panel is not None]
