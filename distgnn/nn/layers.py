@@ -232,7 +232,7 @@ class GraphConvolution:
     def _dropout(self, graph: LayerGraph, epoch: int | None) -> Callable[..., Array] | None:
         if epoch is None or self.rate == 0:
             return None
-        on, columns = graph.A.grid.backend, graph.A.input_layout.col_range(self.shape[0])
+        on, columns = graph.A.grid.backend, graph.A.input_layout.cols.range(graph.A.grid, self.shape[0])
         masks = Dropout(self.rate, self.seed, self.index, on.asarray(graph.nodes), on.xp.arange(*columns))
         return partial(masks.apply, epoch=epoch)
 
