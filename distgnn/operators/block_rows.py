@@ -214,8 +214,8 @@ class NeededRows:
         on = self.grid.backend
         with self.grid.world.together():
             groups = [(A_ij.transposed(on), ranks[::-1], place) for A_ij, ranks, place in self.groups[::-1]]
-            return self.diagonal and self.diagonal.transposed(on), groups
-        raise AssertionError("unreachable: together() raises")
+            diagonal = self.diagonal and self.diagonal.transposed(on)
+        return diagonal, groups
 
     def _room(self, like: Array) -> Array:
         return self.grid.workspace.take("rows received", (self.rows.received, like.shape[1]), like.dtype)

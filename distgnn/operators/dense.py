@@ -15,8 +15,8 @@ class DistDense:
     """A dense matrix cut over the grid.
 
     Attributes:
-        block: this rank's rows and columns, 2-D and C-contiguous, on the grid's backend.
-        layout: which rows and columns those are; shape: the global shape.
+        block: this rank's rows and columns (see ``layout``), 2-D and C-contiguous, on the grid's backend.
+        shape: the global shape.
     """
 
     __slots__ = ("__weakref__", "block", "layout", "shape")
@@ -55,11 +55,7 @@ class DistDense:
 
 
 def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
-    """Cut a global matrix that rank 0 has (others pass anything, e.g. None) over the grid. Collective.
-
-    Returns:
-        the distributed matrix, on the grid's backend; replicas get equal copies.
-    """
+    """Cut a global matrix that rank 0 has (others pass anything) over the grid. Collective."""
     on, world, rows = layout.grid.backend, layout.grid.world, layout.rows.parts
     with world.together():
         if world.rank == 0:
@@ -90,8 +86,6 @@ def gather(Y: DistDense) -> np.ndarray | None:
     for rank, held in enumerate(ranges):
         if held is not None:
             (top, bottom), (left, right) = held
-            block = Y.block
-            if rank != 0:
-                block = world.receive(on.empty((bottom - top, right - left), Y.dtype), rank, "H")
-            whole[top:bottom, left:right] = on.to_host(block)
+            room = Y.block if rank == 0 else on.empty((bottom - top, right - left), Y.dtype)
+            whole[top:bottom, left:right] = on.to_host(world.receive(room, rank, "H") if rank else room)
     return whole

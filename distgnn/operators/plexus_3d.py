@@ -65,10 +65,8 @@ class Plexus3D(DistSparse):
     z, reduce-scattered in layer 0, else all-reduced.
 
     Args:
-        grid: has the axes ``x``, ``y`` and ``z``.
-        source: gives the blocks of A.
-        row_parts: partition of layer 0's rows over z; col_parts: of its columns over x; default even.
-        y_parts: partition of the rows over y, for layer 1; default even.
+        row_parts, col_parts, y_parts: partitions of layer 0's rows over z, of its columns over x, and of the
+            rows over y, for layer 1; default even.
         odd: gives the blocks of the matrix of odd layers; default: ``source`` gives those of all.
         first, number: of :meth:`layer`, the operator of layer 0 and which one this is.
     """
@@ -85,8 +83,8 @@ class Plexus3D(DistSparse):
         (n, m), self.first, self.sharded = self.shape, first or self, number == 0
         if first is None:
             if odd is not None and not n == m == odd.shape[0] == odd.shape[1]:
-                problem = "only square matrices of one size can take turns"
-                raise ValueError(f"3d: {problem}; these are {self.shape} and {odd.shape}")
+                problem = f"only square matrices of one size can take turns; these are {self.shape}"
+                raise ValueError(f"3d: {problem} and {odd.shape}")
             self.sources = (source,) if odd is None else (source, odd)
             self.period = math.lcm(len(ROLES), len(self.sources))  # layers until a plane is used again
             self.planes: dict[int, Plane] = {}

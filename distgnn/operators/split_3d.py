@@ -35,8 +35,6 @@ class Split3D(DistSparse):
     then (l-1)/l of n f/q² words in the reduce-scatter.
 
     Args:
-        grid: has the axes ``rows`` (q), ``cols`` (q) and ``fibers`` (l).
-        source: gives the blocks of A.
         row_parts, col_parts: partitions of A's rows and columns into q·l blocks; default even.
         block_size: columns of a panel of A at most, as of ``2d``.
     """

@@ -129,7 +129,7 @@ def test_local_blocks_answer_only_for_what_they_hold():
     held = dg.LocalBlocks(A.shape, [((3, 20), (5, 31), A[3:20, 5:31])])
     assert (held.block((4, 9), (6, 30)) != A[4:9, 6:30]).nnz == 0
     assert held.block((0, 0), (1, 9)).shape == (0, 8)
-    with pytest.raises(ValueError, match="no piece that covers"):
+    with pytest.raises(ValueError, match="no block that covers"):
         held.block((2, 9), (6, 30))
     with pytest.raises(ValueError, match="does not fill"):
         dg.LocalBlocks(A.shape, [((3, 20), (5, 30), A[3:20, 5:31])])
