@@ -41,7 +41,7 @@ def gemm(grid: Grid, group: Comm, A: Array, B: Array, out: Array, **how: Any) ->
 
 def add_up(grid: Grid, group: Comm, array: Array) -> Array:
     """The sum over the group of an array, in place: what a rank calls that has nothing to multiply."""
-    return _in_blocks(grid, group, array, [(0, len(array))], lambda rows: None)
+    return _in_blocks(grid, group, array, row_blocks(grid, group, array), lambda rows: None)
 
 
 def _in_blocks(
