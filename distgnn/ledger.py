@@ -15,9 +15,10 @@ bandwidth-optimal form):
 A reduce is the mirror image of a broadcast: its non-root ranks are charged the words they send. Fractions are
 kept exact and rounded only when totals are read, so totals agree with the formulas to the word.
 
-Totals are kept by phase, operation, group and *matrix*: "A", "H", "T" (panels of T and G in products with
-weights), "sums" (partial sums), "weights", "rows" (row numbers and lengths), "gradients", or "" where nobody
-said.
+Totals are kept by phase, operation, group and *matrix*: "A" (its panels), "H" and, in an adjoint, "G" (panels
+or rows), "T" (panels of T and G in products with weights), "sums" (partial sums of products), "weights",
+"gradients" (of weights), "rows" (row numbers and lengths), "features" (rows of minibatches), "adjacency"
+(rows of A in sampling, shards that a node reads together), "loss", "probe", or "" where nobody said.
 
 Seconds are exclusive: a region timed inside another takes its time off the outer one, so that driving
 messages in the middle of a product counts as communication. Communication's seconds are those in which a rank

@@ -34,8 +34,8 @@ class Backend:
         return np.ascontiguousarray(x, dtype=dtype)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A C-contiguous array of anything. On the host it starts at a cache line. NumPy's large arrays start
-        16 bytes after one, where a row of 16 numbers that a product gathers takes two lines instead of one.
+        """A C-contiguous array of anything. On the host it starts at a cache line: NumPy's large arrays start
+        16 bytes after one, where a gathered row of 16 numbers takes two lines instead of one.
         """
         return _at_cache_line(np.empty, shape, np.dtype(dtype))
 
@@ -78,9 +78,7 @@ class Backend:
 CACHE_LINE = 64
 
 
-def _at_cache_line(
-    allocate: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: np.dtype
-) -> np.ndarray:
+def _at_cache_line(allocate: Callable[..., Any], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     size = math.prod(shape) * dtype.itemsize
     # In the widest elements: SciPy copies a view that has less than half as many elements as what it views.
     memory = allocate(-(-size // 8) + CACHE_LINE // 8, np.uint64).view(np.uint8)
@@ -167,11 +165,8 @@ def available() -> list[str]:
 
 
 def get(name: str | None = None) -> Backend:
-    """The backend called ``name``, by default what ``DISTGNN_BACKEND`` says; ``auto`` takes a GPU where there
-    is one.
-
-    Raises:
-        ArgumentError: unknown name, or ``cupy`` asked for where no GPU answers.
+    """The backend called ``name``, by default what ``DISTGNN_BACKEND`` says; ``auto`` takes a GPU if there is
+    one. ArgumentError: unknown name, or ``cupy`` asked for where no GPU answers.
     """
     name = name or os.environ.get("DISTGNN_BACKEND", "auto")
     if name not in ("auto", "numpy", "cupy"):

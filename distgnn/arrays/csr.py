@@ -37,8 +37,7 @@ class CSR:
         self.buffer = buffer[: self.nbytes(shape, nnz, index_dtype, dtype)]
         start = 0
         kinds = [("data", nnz, dtype), ("indices", nnz, index_dtype), ("indptr", shape[0] + 1, index_dtype)]
-        kinds.sort(key=lambda kind: -np.dtype(kind[2]).itemsize)  # widest first: all are aligned
-        for name, count, kind in kinds:
+        for name, count, kind in sorted(kinds, key=lambda kind: -np.dtype(kind[2]).itemsize):  # all aligned
             end = start + count * np.dtype(kind).itemsize
             setattr(self, name, self.buffer[start:end].view(kind))
             start = end
@@ -60,11 +59,8 @@ class CSR:
 
     @classmethod
     def from_scipy(cls, matrix: Any, backend: Backend, dtype: Any = None) -> CSR:
-        """A SciPy sparse matrix, sorted, as a block on ``backend``'s device.
-
-        Raises:
-            ValueError: row pointers not monotone or column numbers out of range (checked here once, never per
-                product).
+        """A SciPy sparse matrix, sorted, as a block on ``backend``'s device. ValueError: row pointers not
+        monotone or column numbers out of range (checked here once, never per product).
         """
         matrix = sp.csr_array(matrix)
         _validate(matrix)
@@ -89,11 +85,6 @@ class CSR:
     def count(shape: Shape, nnz: int) -> int:
         """Payload elements of such a block when it travels: values, column numbers and row pointers."""
         return 2 * nnz + shape[0] + 1
-
-    @property
-    def words(self) -> int:
-        """Payload elements of this block."""
-        return self.count(self.shape, self.nnz)
 
     def header(self) -> tuple[Shape, int, np.dtype, np.dtype]:
         """What a receiver must know to make room: the arguments of :meth:`nbytes`."""

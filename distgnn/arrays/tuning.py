@@ -19,13 +19,10 @@ class Tuning:
     """Elements of a matrix that are converted and copied to a device at a time."""
     flops_between_polls: int = 1 << 25
     """Multiplications and additions of a sparse product between two looks at the messages under way: one or
-    two milliseconds. Less often, what the sockets hold is sent before more is given to them; more often, the
-    product is slower.
+    two milliseconds. Less often, sockets run empty; more often, the product is slower.
     """
     gemm_rows: int = 512
-    """Rows of a tall matrix that a product on the host takes at a time: they and their product stay in the
-    second-level cache.
-    """
+    """Rows of a tall matrix that a product on the host takes at a time: all stays in the L2 cache."""
 
     # Messages under way.
     relay_segments: int = 16
@@ -52,11 +49,9 @@ class Tuning:
     """Row blocks of a product at least, unless they would be smaller than that."""
 
     # Panels and groups of rows: nothing hides the product with the last one to arrive, but each costs a pass
-    # over the product.
+    # over the product, which only many non-zeros per row are worth.
     panel_nonzeros: int = 16
-    """Non-zeros that a row of A has in the columns of one panel at least, where a rank's rows are cut into
-    several.
-    """
+    """Non-zeros that a row of A has in the columns of one panel at least, where there are several."""
     most_panels: int = 4
     group_nonzeros: int = 16
     """The same for a group of ranks whose rows are multiplied together."""

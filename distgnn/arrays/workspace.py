@@ -1,14 +1,15 @@
-"""Memory that is used again: fresh large arrays cost a page fault every 4 KiB, for wide features as much as
-the product itself.
+"""Memory that is used again: a fresh large array costs a page fault every 4 KiB, often as much as the
+product.
 
-Full-graph training asks for the same arrays in every epoch. A :class:`Workspace` keeps them (MG-GCN section
-4.2): buffers that are borrowed and given back, of which an L-layer network has L + 1 out at a time, and
-buffers that belong to a name, such as the two panels that a pipelined product receives into.
+A :class:`Workspace` keeps arrays from epoch to epoch (MG-GCN section 4.2): buffers that are borrowed and
+given back, of which an L-layer network has L + 1 out at a time, and buffers that belong to a name, such as
+the two panels that a pipelined product receives into.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -48,27 +49,25 @@ class Workspace:
 
     def borrow(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """A C-contiguous array of any content, until it is given back: the smallest free buffer that is large
-        enough. Where none is, one is made, in place of the largest that is too small.
+        enough, else a new one in place of the largest.
         """
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if size == 0:
             return self.backend.empty(shape, dtype)
-        enough = [buffer for buffer in self._free if buffer.size >= size]
-        if enough:
-            chosen = min(enough, key=lambda buffer: buffer.size)
-            self._remove(chosen)
+        self._free.sort(key=len)
+        index = bisect_left(self._free, size, key=len)
+        if index < len(self._free):
+            chosen = self._free.pop(index)
         else:
             if self._free:
-                self._count(_BORROWED, -self._remove(max(self._free, key=lambda buffer: buffer.size)).size)
+                self._count(_BORROWED, -self._free.pop().size)
             chosen = self._make(size, _BORROWED)
         self._lent[self.backend.address(chosen)] = chosen
         return chosen[:size].view(dtype).reshape(shape)
 
     def give_back(self, array: Array) -> None:
         """Take back what :meth:`borrow` lent; anything else is left alone."""
-        buffer = self._lent.pop(self.backend.address(array), None) if array.size else None
-        if buffer is not None:
-            self._free.append(buffer)
+        self._free += self._returned(array)
 
     @contextmanager
     def lend(self, shape: tuple[int, ...], dtype: Any) -> Iterator[Array]:
@@ -80,9 +79,8 @@ class Workspace:
             self.give_back(array)
 
     def forget(self, array: Array) -> None:
-        """A borrowed array that won't be given back: it belongs to whoever holds it."""
-        buffer = self._lent.pop(self.backend.address(array), None) if array.size else None
-        if buffer is not None:
+        """A borrowed array that won't be given back."""
+        for buffer in self._returned(array):
             self._count(_BORROWED, -buffer.size)
 
     def clear(self) -> None:
@@ -92,9 +90,10 @@ class Workspace:
         while self._free:
             self._count(_BORROWED, -self._free.pop().size)
 
-    def _remove(self, buffer: Array) -> Array:
-        self._free = [other for other in self._free if other is not buffer]
-        return buffer
+    def _returned(self, array: Array) -> list[Array]:
+        """The buffer that this array was lent from, if any."""
+        address = self.backend.address(array) if array.size else None
+        return [self._lent.pop(address)] if address in self._lent else []
 
     def _make(self, size: int, purpose: str) -> Array:
         self._count(purpose, size)

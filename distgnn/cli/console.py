@@ -42,7 +42,7 @@ def train(store: str, settings: Settings, comm: MPI.Intracomm | None = None) -> 
 
 def describe(run: Run) -> str:
     """What is trained and how, in one line."""
-    s, grid = run.settings, run.grid.describe()
+    s, grid = run.settings, run.grid.shape
     arranged = f"grid {'x'.join(map(str, grid.values()))} ({' x '.join(grid)})"
     ranks = f"{run.grid.size} rank{'s' if run.grid.size > 1 else ''}"
     graph = f"{run.store.n} nodes, {run.store.nnz} non-zeros, widths {'-'.join(map(str, run.widths))}"

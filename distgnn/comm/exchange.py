@@ -21,20 +21,17 @@ Array = Any
 
 
 class Exchange:
-    """One exchange, from all ranks of ``comm`` together; a context, at the end of which everything has been
-    sent and received.
+    """One exchange among all ranks of ``comm``; a context, at the end of which all is sent and received.
 
     Args:
-        comm: the group.
         receives: (rank, contiguous array to receive into), at most one of each rank, which sends as many
             elements. No message is sent of none.
-        overlap: go on while whoever uses a part computes. Otherwise everything is there before the first part
-            is used.
         matrix: whose numbers they are, for the ledger.
+        overlap: go on while whoever uses a part computes. Otherwise all is there before a part is used.
     """
 
     def __init__(
-        self, comm: Comm, receives: Sequence[tuple[int, Array]], overlap: bool = True, matrix: str = ""
+        self, comm: Comm, receives: Sequence[tuple[int, Array]], matrix: str, overlap: bool = True
     ) -> None:
         self.comm, self.overlap = comm, overlap
         self.tag = comm.reserve_tags(1)
@@ -57,9 +54,7 @@ class Exchange:
             self.flight.close()
 
     def send(self, array: Array, destination: int) -> None:
-        """Send a contiguous array, which must stay as it is until the exchange is over. Not in the order of
-        anything received.
-        """
+        """Send a contiguous array, which must stay as it is until the exchange is over."""
         if array.size:
             self.comm.backend.synchronize()  # MPI knows nothing of the stream that computes it
             wire = self.comm.wire(array, send=True)

@@ -4,9 +4,6 @@ Of a rank's h rows another one needs k. Sent alone they must be packed first, un
 With b bytes per row, β seconds per byte sent, π per byte packed, and λ seconds for packing anything at all,
 
     packed rows take  λ + k b (β + π),    the whole block takes  h b β.
-
-On a slow network π is nothing beside β, and only a block of which nearly every row is needed is sent whole;
-where memory is shared, packing costs as much as sending.
 """
 
 from __future__ import annotations
@@ -44,8 +41,7 @@ class Costs:
 
 
 def measure(grid: Grid, comm: Comm) -> Costs:
-    """The costs between the ranks of ``comm``: medians over all ranks of ``grid``, so that all have the same.
-    Collective.
+    """The costs between the ranks of ``comm``: medians over all ranks of ``grid``. Collective.
 
     Cost: TIMES messages of PROBE_ROWS rows to a neighbour and as many of one, about 20 ms at 200 Mbit/s.
     """
@@ -54,7 +50,7 @@ def measure(grid: Grid, comm: Comm) -> Costs:
     scattered = on.asarray(np.arange(PROBE_ROWS) * 16)
 
     def send(count: int) -> None:
-        with Exchange(comm, [((comm.rank + 1) % comm.size, back[:count])]) as exchange:
+        with Exchange(comm, [((comm.rank + 1) % comm.size, back[:count])], "probe") as exchange:
             exchange.send(rows[:count], (comm.rank - 1) % comm.size)
 
     def pack(count: int) -> None:

@@ -1,9 +1,9 @@
 """Messages under way: the requests of one operation, what happens when each completes, and who drives them.
 
 MPI moves non-blocking messages only while somebody calls it, so a flight is driven by whoever computes (see
-``progress.py``) and by whoever waits. The operations say what is sent and received, and in which order:
-``relay.py``, ``exchange.py``, ``sums.py``. A look costs in proportion to the messages under way, of which an
-operation has few; each completion costs constant work.
+``progress.py``) and by whoever waits. ``relay.py``, ``exchange.py`` and ``sums.py`` say what is sent and
+received, and in which order. A look costs in proportion to the messages under way, of which there are few;
+each completion costs constant work.
 """
 
 from __future__ import annotations
@@ -30,13 +30,10 @@ class Flight:
         mpi: the group's communicator.
         operation, group, matrix: what the ledger calls them.
         step: called at each look, to start what can be started.
-
-    Attributes:
-        requests: of the messages under way.
     """
 
     def __init__(
-        self, mpi: MPI.Intracomm, operation: str, group: str, matrix: str = "",
+        self, mpi: MPI.Intracomm, operation: str, group: str, matrix: str,
         step: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
         self.mpi, self.step = mpi, step
@@ -45,9 +42,7 @@ class Flight:
         self._then: list[tuple[bool, Callable[[], object]]] = []  # of each: is it a receive, what follows
 
     def receive(self, array: Array, source: int, tag: int, then: Callable[[], object]) -> None:
-        """Begin to receive into an array of at most ``count_limit`` elements; ``then`` is called once it has
-        come.
-        """
+        """Begin to receive into an array of at most ``count_limit`` elements; then ``then()``."""
         self.requests.append(self.mpi.Irecv(array, source, tag % _TAGS))
         self._then.append((True, then))
 
@@ -92,7 +87,7 @@ class Flight:
         ledger.flight(self.operation, self.group, since, time.perf_counter(), nbytes, self.matrix)
 
     def close(self) -> None:
-        """The end, be it by an error: nothing is driven any more, and what is still under way is let go."""
+        """The end, be it by an error: nothing is driven any more, what is still under way is let go."""
         progress.unregister(self.drive)
         for request, (receive, _) in zip(self.requests, self._then, strict=True):
             if receive:

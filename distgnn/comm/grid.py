@@ -48,9 +48,8 @@ class Grid(Axes):
         axes = axes or {"rows": size}
         if math.prod(axes.values()) != size or min(axes.values()) < 1:
             sizes = " x ".join(f"{name}={count}" for name, count in axes.items())
-            raise UserError(
-                f"grid {sizes}: axes must be positive and multiply to the {size} ranks of this run"
-            )
+            problem = f"axes must be positive and multiply to the {size} ranks of this run"
+            raise UserError(f"grid {sizes}: {problem}")
         comm = comm.Dup()  # messages of ours never meet messages of the caller's
         self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
         super().__init__(axes, rank)
@@ -82,8 +81,8 @@ class Grid(Axes):
         """
         if axes not in self._along:
             others = [axis for axis in self.shape if axis not in axes]
-            group: MPI.Intracomm = self.world.mpi.Split(color=self.index(*others), key=self.index(*axes))  # type: ignore[assignment]
-            self._along[axes] = Comm(group, self.backend, "+".join(axes))
+            group = self.world.mpi.Split(self.index(*others), self.index(*axes))
+            self._along[axes] = Comm(group, self.backend, "+".join(axes))  # type: ignore[arg-type]
         return self._along[axes]
 
     def along_on_host(self, *axes: str) -> Comm:
@@ -91,10 +90,8 @@ class Grid(Axes):
         if not self.backend.on_device:
             return self.along(*axes)
         key = ("on host", *axes)
-        if key not in self._along:
-            # A communicator of its own: each Comm numbers its messages by itself.
-            group = self.along(*axes).mpi.Dup()
-            self._along[key] = Comm(group, backends.get("numpy"), "+".join(axes))
+        if key not in self._along:  # a communicator of its own: each Comm numbers its messages by itself
+            self._along[key] = Comm(self.along(*axes).mpi.Dup(), backends.get("numpy"), "+".join(axes))
         return self._along[key]
 
     @contextmanager
@@ -104,19 +101,17 @@ class Grid(Axes):
         Collective; whoever leaves the context by an exception must do so with all of the group.
         """
         asked = self.world.gather_objects((self.node, wanted))
-        group: MPI.Intracomm = self.world.mpi.Split(color=asked.index(asked[self.rank]), key=self.rank)  # type: ignore[assignment]
+        group = self.world.mpi.Split(asked.index(asked[self.rank]), self.rank)
         try:
-            yield Comm(group, backends.get("numpy"), "node")
+            yield Comm(group, backends.get("numpy"), "node")  # type: ignore[arg-type]
         finally:
             group.Free()
 
     def free(self) -> None:
-        """Give the grid's communicators back to MPI, which has room for about two thousand. Collective.
-
-        The grid, and the matrices on it, can't be used afterwards. Programs with a few grids need not care.
+        """Give the grid's communicators back to MPI, which has room for about two thousand. Collective. The
+        grid and the matrices on it can't be used afterwards.
         """
-        for axes, comm in self._along.items():
-            if axes:
-                comm.mpi.Free()
-        self.world.mpi.Free()
+        del self._along[()]
+        for comm in (self.world, *self._along.values()):
+            comm.mpi.Free()
         self._along.clear()

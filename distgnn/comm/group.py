@@ -7,7 +7,7 @@ moves (see ``ledger.py``), on the ``matrix`` that they are told.
 Where the arrays are on a GPU there are two ways, decided once per process by :func:`cuda_aware`: a CUDA-aware
 MPI is given device pointers, any other MPI pinned host copies. Device arrays never enter a reduction of MPI,
 which would stage them through pageable host memory: large ones travel from rank to rank and are added on the
-device, small ones and those of an MPI that is not CUDA-aware are summed as host copies.
+device, the others are summed as host copies.
 """
 
 from __future__ import annotations
@@ -80,50 +80,32 @@ class Comm:
     count_limit = 2**31 - 1
 
     def __init__(self, mpi: MPI.Intracomm, backend: Backend, name: str = "world") -> None:
-        self.mpi = mpi
-        self.backend = backend
-        self.name = name
-        self.rank: int = mpi.Get_rank()
-        self.size: int = mpi.Get_size()
+        self.mpi, self.backend, self.name = mpi, backend, name
+        self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
         self.direct = not backend.on_device or _cuda_aware_once()
         self._tags = 0
 
     # -- collectives on arrays -------------------------------------------------------------------------------
 
     def bcast(self, array: Any, root: int, words: int | None = None, matrix: str = "") -> Any:
-        """``array`` of rank ``root``, in place on every rank; all pass the same shape and dtype. Returns
-        ``array``.
+        """``array`` of rank ``root``, in place on every rank; all pass the same shape and dtype. Returns it.
 
         ``words`` is the number of payload elements where ``array`` is a packed buffer of bytes.
         """
         away = self.rank != root
-        self.charge_broadcast(array, away, array.size if words is None else words, matrix)
+        self.charge_whole("bcast", matrix, array, away, words)
         if self.size > 1:
-            self._call("bcast", matrix, array, not away, away, lambda part: self.mpi.Bcast(part, root))
+            self._call("bcast", matrix, (array, not away, away), lambda part: self.mpi.Bcast(part, root))
         return array
 
     def allreduce(self, array: Any, op: str = "sum", matrix: str = "") -> Any:
-        """Element-wise ``sum``, ``max`` or ``min`` over the group, in place, bitwise equal on every rank.
-        Returns ``array``.
-        """
-        self.charge_allreduce(array, matrix)
+        """Element-wise ``sum``, ``max`` or ``min``, in place, bitwise equal on every rank. Returns it."""
+        self.charge_share("allreduce", matrix, array)
         if self.size > 1 and op == "sum" and self._sums_on_device(array):
-            bounds = partition(array.size, self.size)
-            self._sum("allreduce", matrix, array, bounds, self.add_and_share)
+            self._sum("allreduce", matrix, array, partition(array.size, self.size), self.add_and_share)
         elif self.size > 1:
             call = lambda part: self.mpi.Allreduce(MPI.IN_PLACE, part, _OPERATIONS[op])  # noqa: E731
-            self._call("allreduce", matrix, array, True, True, call, reduction=True)
-        return array
-
-    def reduce(self, array: Any, root: int, matrix: str = "") -> Any:
-        """Sum over the group on rank ``root``, in place there; elsewhere ``array`` is left as scratch.
-        Returns ``array``.
-        """
-        away = self.rank != root
-        self.charge_reduce(array, root, matrix)
-        if self.size > 1:
-            with self._collective("reduce", matrix), self._buffer(array, True, not away, True) as buffer:
-                self._reduce(buffer, root)
+            self._call("allreduce", matrix, (array, True, True), call, reduction=True)
         return array
 
     def allgather_rows(self, block: Any, parts: np.ndarray, out: Any = None, matrix: str = "") -> Any:
@@ -137,14 +119,10 @@ class Comm:
         self._charge("allgather", matrix, (int(parts[-1]) - expected) * row, block.itemsize, self.size - 1)
         if self.size == 1:
             return block
-        shape = (int(parts[-1]), *block.shape[1:])
-        whole = self.backend.empty(shape, block.dtype) if out is None else out
+        whole = self.backend.empty((int(parts[-1]), *block.shape[1:]), block.dtype) if out is None else out
         bounds = parts * row
-        with (
-            self._collective("allgather", matrix),
-            self._buffer(block, True, False) as source,
-            self._buffer(whole, False, True) as target,
-        ):
+        arrays = (block, True, False), (whole, False, True)
+        with self._wires("allgather", matrix, *arrays) as (source, target):
             if target.size <= self.count_limit:
                 places = np.diff(bounds).tolist(), bounds[:-1].tolist()
                 self.mpi.Allgatherv(source, [target, *places, None])
@@ -161,18 +139,15 @@ class Comm:
         is given. ``array`` is left as scratch.
         """
         if array.shape[0] != parts[-1]:
-            raise ValueError(
-                f"reduce_scatter_rows: {array.shape[0]} rows given, the partition covers {parts[-1]}"
-            )
-        self._charge_share("reduce_scatter", matrix, 1, array)
+            raise ValueError(f"reduce_scatter: {array.shape[0]} rows given, the partition covers {parts[-1]}")
+        self.charge_share("reduce_scatter", matrix, array)
         if self.size == 1 and out is None:
             return array
         rows = array[parts[self.rank] : parts[self.rank + 1]]
         mine = self.backend.empty(rows.shape, array.dtype) if out is None else out
         bounds = parts * int(np.prod(array.shape[1:], dtype=np.int64))
         if self.size > 1 and not self._sums_on_device(array):
-            with self._collective("reduce_scatter", matrix):
-                self._reduce_scatter(array, mine, bounds)
+            self._reduce_scatter(array, mine, bounds, matrix)
             return mine
         if self.size > 1:
             self._sum("reduce_scatter", matrix, array, bounds, self.add)
@@ -184,12 +159,12 @@ class Comm:
     def send(self, array: Any, destination: int, matrix: str = "") -> None:
         """Send ``array`` to one rank, which must call :meth:`receive` with the same shape and dtype."""
         self._charge("send", matrix, 0, 0, 0)
-        self._call("send", matrix, array, True, False, lambda part: self.mpi.Send(part, destination))
+        self._call("send", matrix, (array, True, False), lambda part: self.mpi.Send(part, destination))
 
     def receive(self, array: Any, source: int, matrix: str = "") -> Any:
         """Receive into ``array`` from one rank. Returns ``array``."""
         self._charge("receive", matrix, array.size, array.itemsize, 1)
-        self._call("receive", matrix, array, False, True, lambda part: self.mpi.Recv(part, source))
+        self._call("receive", matrix, (array, False, True), lambda part: self.mpi.Recv(part, source))
         return array
 
     # -- for what is under way: relays of panels, exchanges and sums ----------------------------------------
@@ -201,8 +176,8 @@ class Comm:
         return first
 
     def wire(self, array: Any, send: bool, staged: bool = False) -> Any:
-        """What MPI is given for ``array``: its numbers in one dimension, or a pinned host copy of them (to be
-        filled, unless they are to be sent). The stream that computes ``array`` must be done with it.
+        """What MPI is given for ``array``: its numbers in one dimension, or a pinned host copy of them, to be
+        filled unless they are to ``send``. The stream that computes ``array`` must be done with it.
         """
         flat = self._flat(array)
         if self.direct and not staged:
@@ -226,7 +201,7 @@ class Comm:
         self, flight: Flight, parts: Mapping[int, Any], received: Mapping[int, Any], tag: int
     ) -> Iterator[None]:
         """Send the part of every other rank in ``parts`` to it, and add up what all ranks have of the own
-        part, in place and in the order of the ranks; ``received``: rooms for what the others send, left as
+        part, in place and in the order of the ranks. ``received``: rooms for what the others send, left as
         scratch. Yields while something must be waited for.
         """
         yield from flight.swap(received, {r: part for r, part in parts.items() if r != self.rank}, tag)
@@ -256,27 +231,24 @@ class Comm:
         yield from flight.swap({rank: parts[rank] for rank in received}, dict.fromkeys(received, own), tag)
 
     def others(self) -> list[int]:
-        """The other ranks, beginning with the next."""
+        """The other ranks, the next one first, as an exchange brings what they send."""
         return [(self.rank + step) % self.size for step in range(1, self.size)]
 
-    def charge_broadcast(self, array: Any, away: bool, words: int, matrix: str = "") -> None:
-        """Charge the ledger one broadcast as :meth:`bcast` does."""
+    def charge_whole(
+        self, operation: str, matrix: str, array: Any, away: bool, words: int | None = None
+    ) -> None:
+        """Charge a bcast or reduce of ``array``, of so many ``words``; ``away``: from the root."""
+        words = array.size if words is None else words
         itemsize = Fraction(array.nbytes, words) if words else 0
-        self._charge("bcast", matrix, away * words, itemsize, int(away))
+        self._charge(operation, matrix, away * words, itemsize, int(away))
 
-    def charge_allreduce(self, array: Any, matrix: str = "") -> None:
-        """Charge the ledger one all-reduce as :meth:`allreduce` does."""
-        self._charge_share("allreduce", matrix, 2, array)
+    def charge_share(self, operation: str, matrix: str, array: Any) -> None:
+        """Charge a reduce_scatter of ``array``, or an allreduce, which is that and an all-gather."""
+        messages = (2 if operation == "allreduce" else 1) * (self.size - 1)
+        self._charge(operation, matrix, Fraction(messages, self.size) * array.size, array.itemsize, messages)
 
-    def charge_reduce(self, array: Any, root: int, matrix: str = "") -> None:
-        """Charge the ledger one reduce as :meth:`reduce` does."""
-        away = int(self.rank != root)
-        self._charge("reduce", matrix, away * array.size, array.itemsize, away)
-
-    def charge_alltoallv(self, arrays: Sequence[Any], matrix: str = "") -> None:
-        """Charge the ledger one all-to-allv in which this rank receives these arrays, one from each of as
-        many ranks.
-        """
+    def charge_alltoallv(self, arrays: Sequence[Any], matrix: str) -> None:
+        """Charge an all-to-allv in which this rank receives these arrays, each from another rank."""
         words, nbytes = sum(array.size for array in arrays), sum(array.nbytes for array in arrays)
         self._charge("alltoallv", matrix, words, Fraction(nbytes, words) if words else 0, len(arrays))
 
@@ -310,7 +282,7 @@ class Comm:
             yield
         except Exception as error:
             failure = error
-        told: Exception | None = failure
+        told = failure
         if failure is not None and not isinstance(failure, UserError):
             told = RuntimeError(f"rank {self.rank} failed with {type(failure).__name__}: {failure}")
         everybody = self.mpi.allgather(told)
@@ -327,62 +299,51 @@ class Comm:
     ) -> None:
         ledger.charge("comm", operation, self.name, matrix, words=words, itemsize=itemsize, messages=messages)
 
-    def _charge_share(self, operation: str, matrix: str, times: int, array: Any) -> None:
-        words = Fraction(times * (self.size - 1), self.size) * array.size if self.size > 1 else 0
-        self._charge(operation, matrix, words, array.itemsize, times * (self.size - 1))
-
     def _flat(self, array: Any) -> Any:
         if not array.flags.c_contiguous:
-            raise ValueError(
-                f"arrays that travel must be C-contiguous; got {array.shape} with strides {array.strides}"
-            )
+            got = f"{array.shape} with strides {array.strides}"
+            raise ValueError(f"arrays that travel must be C-contiguous; got {got}")
         return array.reshape(-1)
 
     @contextmanager
-    def _collective(self, operation: str, matrix: str) -> Iterator[None]:
-        """Around everything between the last kernel and the last byte: waits for the stream, which MPI knows
-        nothing of (for receive buffers too: a queued kernel may still read their old contents), then
-        measures, once, if a ledger asks for it.
+    def _wires(
+        self, operation: str, matrix: str, *arrays: tuple[Any, bool, bool], reduction: bool = False
+    ) -> Iterator[list[Any]]:
+        """What MPI is given for (array, is it sent, is it received) each; timed once, to the last byte.
+
+        Waits for the stream, which MPI knows nothing of; for receive buffers too, as a queued kernel may
+        still read their old contents.
         """
         self.backend.synchronize()
-        with ledger.timed("comm", operation, self.name, matrix):
-            yield
-
-    @contextmanager
-    def _buffer(self, array: Any, send: bool, receive: bool, reduction: bool = False) -> Iterator[Any]:
-        """What to hand to MPI for ``array``: the array itself, or a pinned host copy."""
         staged = reduction and self.backend.on_device
-        wire = self.wire(array, send, staged)
-        yield wire
-        if receive:
-            self.unwire(wire, array, staged)
+        with ledger.timed("comm", operation, self.name, matrix):
+            wires = [self.wire(array, send, staged) for array, send, _ in arrays]
+            yield wires
+            for wire, (array, _, receive) in zip(wires, arrays, strict=True):
+                if receive:
+                    self.unwire(wire, array, staged)
 
     def _call(
-        self, operation: str, matrix: str, array: Any, send: bool, receive: bool, call: Callable[[Any], None],
+        self, operation: str, matrix: str, array: tuple[Any, bool, bool], call: Callable[[Any], None],
         reduction: bool = False,
     ) -> None:  # fmt: skip
         """``call`` MPI with all of an array, in as many parts as it must."""
-        with self._collective(operation, matrix), self._buffer(array, send, receive, reduction) as buffer:
-            for part in self.countable(buffer):
+        with self._wires(operation, matrix, array, reduction=reduction) as (wire,):
+            for part in self.countable(wire):
                 call(part)
 
-    def _reduce_scatter(self, array: Any, mine: Any, bounds: np.ndarray) -> None:
+    def _reduce_scatter(self, array: Any, mine: Any, bounds: np.ndarray, matrix: str) -> None:
         """By MPI, on the host."""
-        with (
-            self._buffer(array, True, False, reduction=True) as source,
-            self._buffer(mine, False, True, reduction=True) as target,
-        ):
+        arrays = (array, True, False), (mine, False, True)
+        with self._wires("reduce_scatter", matrix, *arrays, reduction=True) as (source, target):
             if array.size <= self.count_limit:
                 self.mpi.Reduce_scatter(source, target, np.diff(bounds).tolist(), MPI.SUM)
                 return
-            for rank in range(self.size):
-                self._reduce(source[bounds[rank] : bounds[rank + 1]], rank)
+            for root in range(self.size):
+                for part in self.countable(source[bounds[root] : bounds[root + 1]]):
+                    own = self.rank == root
+                    self.mpi.Reduce(MPI.IN_PLACE if own else part, part if own else None, MPI.SUM, root)
             target[...] = source[bounds[self.rank] : bounds[self.rank + 1]]
-
-    def _reduce(self, buffer: Any, root: int) -> None:
-        for part in self.countable(buffer):
-            own = self.rank == root
-            self.mpi.Reduce(MPI.IN_PLACE if own else part, part if own else None, MPI.SUM, root)
 
     def _sums_on_device(self, array: Any) -> bool:
         return self.backend.on_device and self.direct and array.nbytes > TUNING.small_sum
@@ -396,7 +357,7 @@ class Comm:
         sizes = np.diff(bounds)
         room = self.backend.empty((self.size - 1, min(step, int(sizes[self.rank]))), flat.dtype)
         flight = Flight(self.mpi, operation, self.name, matrix)
-        with self._collective(operation, matrix), closing(flight):
+        with self._wires(operation, matrix), closing(flight):
             for start in range(0, int(sizes.max()), step):
                 firsts, lasts = (bounds[:-1] + np.minimum(end, sizes) for end in (start, start + step))
                 parts = {rank: flat[firsts[rank] : lasts[rank]] for rank in range(self.size)}

@@ -43,9 +43,9 @@ def launched(environ: Mapping[str, str] = os.environ) -> tuple[int, int, str]:
     return 1, 0, ""
 
 
-def is_first(environ: Mapping[str, str] = os.environ) -> bool:
+def is_first() -> bool:
     """Whether this rank speaks for the job; works before MPI is started."""
-    return launched(environ)[1] == 0
+    return launched()[1] == 0
 
 
 def limit_threads(environ: MutableMapping[str, str] = os.environ) -> None:
@@ -56,11 +56,8 @@ def limit_threads(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def check_launcher(comm_size: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Refuse a job whose launcher started many processes that MPI did not connect: each would believe to be
-    the whole job and write the same files.
-
-    Raises:
-        UserError: the launcher announced more than one rank and ``comm_size`` (of ``COMM_WORLD``) is 1.
+    """UserError where the launcher started many processes that MPI did not connect (``comm_size`` is 1): each
+    would believe to be the whole job and write the same files.
     """
     size, _, name = launched(environ)
     if size > 1 and comm_size == 1:
@@ -72,11 +69,7 @@ def check_launcher(comm_size: int, environ: Mapping[str, str] = os.environ) -> N
 
 
 def start() -> None:
-    """Start MPI where a launcher announced more than one rank, and check that it connected them. Collective.
-
-    Raises:
-        UserError: see :func:`check_launcher`.
-    """
+    """Start MPI where a launcher announced more than one rank, and :func:`check_launcher`. Collective."""
     global _meeting
     if launched()[0] > 1:
         world = _mpi().COMM_WORLD
@@ -86,8 +79,8 @@ def start() -> None:
 
 
 def leave(error: UserError) -> int:
-    """Print ``error`` once for the whole job and return exit code 2 when every rank may exit. Every rank
-    calls this, as errors are raised collectively; a rank that comes alone speaks and aborts the rest.
+    """Print ``error`` once for the job and return exit code 2 when every rank may exit. Every rank calls
+    this, as errors are raised collectively; a rank that comes alone speaks and aborts the rest.
     """
     line = f"distgnn: error: {error}"
     world = _connected_world()
@@ -138,9 +131,7 @@ def _mpi() -> Any:
 
 
 def _connected_world(begin: bool = True) -> Any:
-    """A communicator of all ranks if MPI connected several, else None; ``begin``: start MPI where a launcher
-    announced them.
-    """
+    """All ranks if MPI connected several, else None; ``begin``: start MPI where a launcher announced them."""
     if "mpi4py.MPI" not in sys.modules and not (begin and launched()[0] > 1):
         return None
     try:

@@ -1,7 +1,6 @@
 """Panels: parts of the blocks that ranks of a group broadcast to each other, stage by stage.
 
-An algorithm iterates over panels and never sees buffers. How they travel is decided in ``relay.py``; where
-the grid says so, they do while the algorithm multiplies others.
+An algorithm iterates over panels and never sees buffers. How they travel is decided in ``relay.py``.
 """
 
 from __future__ import annotations
@@ -18,16 +17,17 @@ from distgnn.comm.relay import Relay
 
 
 def broadcast(
-    grid: Grid, comm: Comm, roots: Sequence[int], own: Callable[[int], Any],
-    shapes: Sequence[tuple[int, int]], dtype: Any, turns: Sequence[int] | None = None, pieces: int = 1,
+    grid: Grid, comm: Comm, matrix: str, roots: Sequence[int], own: Callable[[int], Any],
+    shapes: Sequence[tuple[int, int]], dtype: Any, turns: Sequence[int] | None = None, cut: int = 1,
 ) -> Iterator[Any]:  # fmt: skip
     """For each stage ``own(stage)`` of its root, on all ranks of ``comm``; valid until the next is asked for.
 
     Args:
+        matrix: whose panels, for the ledger.
         roots: the rank that has each stage's panel; shapes: of the panels; both the same on all ranks.
         own: the panel of a stage of which this rank is the root, C-contiguous.
         turns: the stages in the order in which this rank takes them (see ``relay.py``).
-        pieces: as many times the usual number of panels under way, where panels are as many times smaller.
+        cut: into so many panels blocks are cut; as many times the usual number are under way.
     """
     sizes = [math.prod(shape) for shape in shapes]
     most = max((size for size, root in zip(sizes, roots, strict=True) if root != comm.rank), default=0)
@@ -39,7 +39,8 @@ def broadcast(
         return room[: sizes[stage]].reshape(shapes[stage])
 
     turns = range(len(roots)) if turns is None else turns
-    return iter(Relay(comm, roots, turns, panel, overlap=grid.overlap, buffers=TUNING.relay_buffers * pieces))
+    buffers = TUNING.relay_buffers * cut
+    return iter(Relay(comm, roots, turns, panel, matrix, overlap=grid.overlap, buffers=buffers))
 
 
 class SparsePanels:
@@ -69,7 +70,9 @@ class SparsePanels:
             panels[stage] = self.mine[stage] if stage in self.mine else self._into(stage, buffer)
             return panels[stage].buffer
 
-        relay = Relay(self.comm, self.roots, range(len(self.roots)), panel, self.words, self.grid.overlap)
+        relay = Relay(
+            self.comm, self.roots, range(len(self.roots)), panel, "A", self.words, self.grid.overlap
+        )
         for stage, _ in enumerate(relay):
             yield panels.pop(stage)
 

@@ -1,18 +1,17 @@
 """Broadcasts of many panels at once, around the ring of a group's ranks, while something else is computed
 (MG-GCN section 4.3).
 
-The root of a panel sends it to its successor, and every rank hands it on to its own successor until the root
-would be next: rank 1's panel in a group of four goes 1 → 2 → 3 → 0. Panels travel in segments, so that
-handing on begins before a panel has arrived. Every rank receives a panel once and every link carries it once,
-which is the bandwidth-optimal form that the ledger charges; the trees by which MPI libraries broadcast send
-it log p times through the root's link. Several panels are under way together, so that in the steady state all
-links are busy, as in a ring all-gather.
+Every rank hands a panel on to its successor until the root would be next: rank 1's panel in a group of four
+goes 1 → 2 → 3 → 0. Panels travel in segments, so that handing on begins before a panel has arrived. Every
+link carries a panel once, which is the bandwidth-optimal form that the ledger charges; the trees by which MPI
+libraries broadcast send it log p times through the root's link. Several panels are under way together, so
+that in the steady state all links are busy, as in a ring all-gather.
 
 A rank takes the panels in an order of its own, its *turns*, into a few buffers, two as a rule. Panels never
-wait for each other in a circle if a rank's turns are the same as its predecessor's but for panels of the rank
-itself, which may come at any time as they need no buffer: a rank's t-th receive waits for an earlier one to
-be multiplied and handed on, and for the predecessor to have the panel, as its receive t or an earlier one,
-and so on back to the root. Two orders are of this kind: 0, 1, 2 ... on all ranks, and the rank's own panels
+wait for each other in a circle if a rank's turns are its predecessor's but for panels of the rank itself,
+which may come at any time as they need no buffer: a rank's t-th receive waits for an earlier one to be
+multiplied and handed on, and for the predecessor to have the panel, as its receive t or an earlier one, and
+so on back to the root. Two orders are of this kind: 0, 1, 2 ... on all ranks, and the rank's own panels
 first, then those of its predecessor, of the one before that, and so on, in which nobody waits at the start.
 """
 
@@ -32,9 +31,7 @@ Array = Any
 
 
 def upstream(comm: Comm, roots: Sequence[int]) -> list[int]:
-    """The turns of a rank that begins with its own panels and goes on against the direction of travel;
-    ``roots`` by stage.
-    """
+    """The turns, given each stage's root, of a rank that begins at home and goes on against the travel."""
     return sorted(range(len(roots)), key=lambda stage: ((comm.rank - roots[stage]) % comm.size, stage))
 
 
@@ -45,19 +42,18 @@ class Relay:
         comm: the group.
         roots: the rank that has each stage's panel; the same on all ranks.
         turns: the stages in the order in which this rank takes them (see above).
-        panel: ``panel(stage, buffer)`` gives the contiguous array to send from, or to receive into using the
-            given one of the buffers.
+        panel: ``panel(stage, buffer)``, the contiguous array to send, or to receive into in that buffer.
         words: payload elements of each stage's panel, for the ledger; default: the array's.
-        overlap: hand on, receive and send while the taker of a panel computes. Otherwise nothing is driven
-            then: a panel is received and handed on before it is given out.
+        overlap: messages travel while the caller computes. Otherwise a panel is received and handed on before
+            it is given out.
         buffers: how many there are, at least 2.
         matrix: whose panels they are, for the ledger.
     """
 
     def __init__(
         self, comm: Comm, roots: Sequence[int], turns: Sequence[int], panel: Callable[[int, int], Array],
-        words: Sequence[int] | None = None, overlap: bool = True, buffers: int = TUNING.relay_buffers,
-        matrix: str = "",
+        matrix: str, words: Sequence[int] | None = None, overlap: bool = True,
+        buffers: int = TUNING.relay_buffers,
     ) -> None:  # fmt: skip
         self.comm, self.overlap, self.matrix = comm, overlap, matrix
         self.successor, self.predecessor = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -71,9 +67,7 @@ class Relay:
         self.flight = Flight(comm.mpi, "bcast", comm.name, matrix, self._post)
 
     def __iter__(self) -> Iterator[Array]:
-        """The panels in turn, each valid until the next is asked for. The last call returns when everything
-        is handed on.
-        """
+        """The panels in turn, each valid until the next is asked for; at the end all are handed on."""
         flight, mark = self.flight, self.comm.backend.mark
         try:
             flight.until(mark())  # what is sent has been computed, what is received into has been read
@@ -93,9 +87,7 @@ class Relay:
             flight.close()
 
     def _post(self) -> None:
-        """Start the next panels: own ones are sent, of others as many received as there are buffers free.
-        Before the first turn nothing is.
-        """
+        """From the first turn on, start the next panels: own ones, of others as many as buffers are free."""
         for panel in [panel for panel in self.active if panel.taken and panel.settled()]:
             self.active.remove(panel)
             self.free += [panel.buffer] if panel.buffer >= 0 else []
@@ -106,8 +98,8 @@ class Relay:
                 return
             buffer = -1 if own else self.free.pop(0)
             array = self.panel(stage, buffer)
-            words = array.size if self.words is None else self.words[stage]
-            self.comm.charge_broadcast(array, not own, words, self.matrix)
+            words = None if self.words is None else self.words[stage]
+            self.comm.charge_whole("bcast", self.matrix, array, not own, words)
             last_stop = self.successor == root
             panel = _Panel(self.comm, array, self.next, self.first_tag + stage, buffer, last_stop)
             self.next += 1

@@ -1,12 +1,9 @@
 """Rows of a matrix that other ranks hold: fetched from them, or summed there.
 
 Inspector and executor, like PETSc's star forest and Ginkgo's row gatherer. The inspector tells every rank
-once which of its rows are needed where. The executor then has nothing to search: it packs rows and sends
-them, and the caller uses those of one rank while others travel. In reverse, it sends contributions to rows to
-the ranks that hold them.
-
-Contributions are added in an order that does not depend on when they arrive, so that results are the same to
-the last bit with and without overlap.
+once which of its rows are needed where. The executor packs rows and sends them, and the caller uses those of
+one rank while others travel. In reverse, it sends contributions to rows to the ranks that hold them. They are
+added in an order that does not depend on when they arrive, so that overlap changes no bit.
 """
 
 from __future__ import annotations
@@ -33,8 +30,7 @@ class Rows:
     """The rows that this rank needs of matrices cut in block rows over ``comm``. Collective.
 
     Args:
-        grid: its workspace holds what is packed; its ``overlap`` says whether rows travel while the caller
-            computes.
+        grid: its workspace holds what is packed; ``overlap``: rows travel while the caller computes.
         comm: the ranks that share the matrices; rank r holds block r.
         needed: by rank, distinct rising rows of its block. The rank itself may be among them.
 
@@ -57,24 +53,25 @@ class Rows:
         self.received = sum(rows.size for rows in self.needed.values())
         wanted = [self.needed.get(q, np.empty(0, np.int64)) for q in range(comm.size)]
         told = comm.swap_objects([(rows.size, as_slice(rows)) for rows in wanted])
-        self.sizes = {r: told[r][0] for r in reversed(after(comm)) if told[r][0]}
+        self.sizes = {r: told[r][0] for r in [*reversed(comm.others()), comm.rank] if told[r][0]}
         asked = {r: on.empty((size,), np.int64) for r, size in self.sizes.items()}
-        all_to_all(comm, {q: on.asarray(rows, np.int64) for q, rows in self.needed.items()}, asked)
+        all_to_all(comm, {q: on.asarray(rows, np.int64) for q, rows in self.needed.items()}, asked, "rows")
         self.asked = {r: rows if r == self.me else told[r][1] or rows for r, rows in asked.items()}
 
     @contextmanager
-    def fetch(self, X: Array, into: Array) -> Iterator[Exchange]:
-        """Fetch the needed rows of everybody's ``X``. Collective; complete when the context is left.
+    def fetch(self, X: Array, into: Array, matrix: str) -> Iterator[Exchange]:
+        """Fetch the needed rows of all ranks' ``X``. Collective; complete when the context is left.
 
         Args:
             X: this rank's block (its height, f), C-contiguous; must stay as it is until then.
             into: (received, f). When the context's ``wait(ranks)`` has returned, ``into[places[q]]`` are the
                 rows of these ranks q. What is computed meanwhile stands within its ``driven()``.
+            matrix: what the ledger calls ``X``.
 
         Cost: f words per row of other ranks, in one all-to-allv.
         """
         packed = self._room("rows packed", [r for r in self.asked if not isinstance(self.asked[r], slice)], X)
-        with Exchange(self.comm, self._others(self.places, into), self.grid.overlap) as arriving:
+        with Exchange(self.comm, self._others(self.places, into), matrix, self.grid.overlap) as arriving:
             for r, rows in self.asked.items():
                 if r == self.me:
                     local.gather_rows(X, rows, into[self.places[r]])
@@ -83,21 +80,19 @@ class Rows:
             yield arriving
 
     def add_back(self, Y: Array, into: Array, work: Iterable[tuple[Sequence[int], T]]) -> Iterator[T]:
-        """The reverse: add every rank's rows of ``Y`` to the rows of ``into`` that they were fetched from.
-        Collective.
+        """Collective, the reverse: add all ranks' rows of ``Y`` to the rows of ``into`` they came from.
 
         Args:
             Y: (received, f), laid out as :meth:`fetch` leaves it.
             into: this rank's block (its height, f), C-contiguous.
-            work: (ranks, item). Every item is yielded, for the caller to make the rows of Y that belong to
-                these ranks; they are sent when the next item is asked for. After the last one, ``into`` must
-                hold what is added to. Best in the order of ``asked``'s ranks.
+            work: (ranks, item), best in the order of ``asked``'s ranks. Each item is yielded, for the caller
+                to make the rows of Y of these ranks; they are sent when the next item is asked for. After the
+                last one, ``into`` must hold what is added to.
 
-        Cost: f words per row that other ranks need of this one, in one all-to-allv. This rank adds those of
-            rank + 1 first, then those of rank + 2 and so on.
+        Cost: f words per row that other ranks need of this one, in one all-to-allv.
         """
         came = self._room("rows added", self.asked, Y)
-        with Exchange(self.comm, list(came.items()), self.grid.overlap) as exchange:
+        with Exchange(self.comm, list(came.items()), "sums", self.grid.overlap) as exchange:
             for ranks, item in work:
                 with exchange.driven() if self.grid.overlap else nullcontext():
                     yield item
@@ -118,7 +113,7 @@ class Rows:
         kind = csr_rows.index_type(*A.shape)
         found = self.comm.backend.empty((self.received,), kind)
         parts = {r: csr_rows.lengths(A, rows).astype(kind, copy=False) for r, rows in self.asked.items()}
-        all_to_all(self.comm, parts, {q: found[place] for q, place in self.places.items()})
+        all_to_all(self.comm, parts, {q: found[place] for q, place in self.places.items()}, "rows")
         return found
 
     def fetch_ragged(self, A: Any, lengths: Array) -> Packed:
@@ -132,7 +127,7 @@ class Rows:
         for number, kind in ((1, csr_rows.index_type(*A.shape)), (2, A.dtype)):  # columns, values
             parts = {r: rows[number].astype(kind, copy=False) for r, rows in packed.items()}
             found.append(self.comm.backend.empty((int(ends[-1]),), kind))
-            all_to_all(self.comm, parts, {q: found[-1][span] for q, span in spans.items()})
+            all_to_all(self.comm, parts, {q: found[-1][span] for q, span in spans.items()}, "adjacency")
         return lengths, *found
 
     def _others(self, places: Mapping[int, slice], whole: Array) -> list[tuple[int, Array]]:
@@ -145,21 +140,16 @@ class Rows:
         return dict(self._others(consecutive(sizes), whole))
 
 
-def all_to_all(comm: Comm, parts: Mapping[int, Array], into: Mapping[int, Array]) -> None:
+def all_to_all(comm: Comm, parts: Mapping[int, Array], into: Mapping[int, Array], matrix: str) -> None:
     """One all-to-allv: ``parts[r]`` goes to rank r, what rank q sends comes to ``into[q]``. Collective."""
     me = comm.rank
-    with Exchange(comm, [(q, array) for q, array in into.items() if q != me]) as exchange:
-        for r in reversed(after(comm)):
-            if r in parts and r != me:
+    with Exchange(comm, [(q, array) for q, array in into.items() if q != me], matrix) as exchange:
+        for r in reversed(comm.others()):
+            if r in parts:
                 exchange.send(parts[r], r)
         if me in into:
             into[me][...] = parts[me]
         exchange.wait(into)
-
-
-def after(comm: Comm) -> list[int]:
-    """All ranks, this one first, then in the order in which an exchange brings what they send."""
-    return [(comm.rank + step) % comm.size for step in range(comm.size)]
 
 
 def by_owner(ids: np.ndarray, parts: np.ndarray) -> dict[int, np.ndarray]:

@@ -2,10 +2,10 @@
 
 Plexus section 5.2 ("blocked aggregation") cuts the product into row blocks and all-reduces each when it is
 there; here the sum of a block travels while the host multiplies the next one. A sum is a reduce-scatter and
-an all-gather by messages straight from rank to rank, the words of the bandwidth-optimal form, or a message
-from every other rank to the root. A number is added up in the order of the ranks wherever it stands, so that
-results depend neither on the blocks nor on the MPI, and are bitwise equal on all ranks. On a GPU, whose one
-stream runs a sum after the products queued before, little is hidden yet.
+an all-gather by messages straight from rank to rank, or a message from every other rank to the root. A number
+is added up in the order of the ranks wherever it stands, so that results depend neither on the blocks nor on
+the MPI, and are bitwise equal on all ranks. On a GPU, whose one stream runs a sum after the products queued
+before, little is hidden yet.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Array = Any
 
 
 class Sums:
-    """All-reduces, and reduces to one rank, of arrays that are handed over one after another, the same on all
-    ranks of the group; a context, at the end of which all are complete. With the grid's ``overlap`` they go
-    on while the caller computes, else each is complete on return. ``matrix``: whose sums, for the ledger.
+    """All-reduces, and reduces to one rank, of arrays handed over one after another, the same on all ranks of
+    the group; a context, at the end of which all are complete. With the grid's ``overlap`` they go on while
+    the caller computes, else each is complete on return.
     """
 
-    def __init__(self, grid: Grid, group: Comm, matrix: str = "") -> None:
-        self.grid, self.group, self.matrix = grid, group, matrix
+    def __init__(self, grid: Grid, group: Comm) -> None:
+        self.grid, self.group = grid, group
         self.streams: dict[int | None, _Stream] = {}  # by root: the sums of different roots pass each other
 
     def __enter__(self) -> Sums:
@@ -53,13 +53,13 @@ class Sums:
         Cost: an all-reduce's words, or with ``root`` as many as the array has, sent by every other rank.
         """
         if root is None:
-            self.group.charge_allreduce(array, self.matrix)
+            self.group.charge_share("allreduce", "sums", array)
         else:
-            self.group.charge_reduce(array, root, self.matrix)
+            self.group.charge_whole("reduce", "sums", array, self.group.rank != root)
         if self.group.size == 1 or not array.size:
             return
         if root not in self.streams:
-            self.streams[root] = _Stream(self.grid, self.group, root, self.matrix)
+            self.streams[root] = _Stream(self.grid, self.group, root)
         self.streams[root].start(array.reshape(-1))
 
     def finish(self, root: int | None) -> None:
@@ -71,10 +71,10 @@ class Sums:
 class _Stream:
     """The sums with one root: each chunk begins after those before it, a few are under way."""
 
-    def __init__(self, grid: Grid, group: Comm, root: int | None, matrix: str) -> None:
+    def __init__(self, grid: Grid, group: Comm, root: int | None) -> None:
         self.grid, self.group, self.root = grid, group, root
         operation = "allreduce" if root is None else "reduce"
-        self.flight = Flight(group.mpi, operation, group.name, matrix, self._advance)
+        self.flight = Flight(group.mpi, operation, group.name, "sums", self._advance)
         # chunks, tags, and whether the numbers are there
         self.waiting: deque[tuple[Array, int, Callable[[], bool]]] = deque()
         self.active: list[tuple[int, Iterator[None]]] = []  # rooms, and the steps of the sums
@@ -123,7 +123,7 @@ class _Stream:
             parts = {rank: wire[bounds[rank] : bounds[rank + 1]] for rank in range(group.size)}
             sum_up, nbytes = group.add_and_share, 2 * (flat.nbytes - parts[group.rank].nbytes)
         else:
-            parts, sum_up, nbytes = {self.root: wire}, group.add, 0
+            parts, sum_up = {self.root: wire}, group.add
             nbytes = flat.nbytes if self.root != group.rank else 0
         own = parts[group.rank].size if len(room) else 0
         received = dict(zip(group.others(), room[:, :own], strict=True)) if len(room) else {}
@@ -133,9 +133,7 @@ class _Stream:
         flight.landed(begun, nbytes)
 
     def _room(self, size: int, dtype: Any, room: int) -> Array:
-        """Memory for what the others have of this rank's part of a chunk, where MPI receives and sums are
-        made.
-        """
+        """Memory for what the others have of this rank's part of a chunk; sums are made there."""
         name, width = ("sum", -(-size // self.group.size)) if self.root is None else ("sum at root", size)
         shape = (self.group.size - 1 if self.root in (None, self.group.rank) else 0, width)
         if self.group.direct:

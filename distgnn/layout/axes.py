@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 
 class Axes:
-    """Ranks arranged in named axes, the first axis slowest.
-
-    Args:
-        sizes: the size of each axis, by name.
-        rank: the rank whose position this is.
+    """Ranks arranged in named axes, the first axis slowest, and the position of one rank.
 
     Attributes:
         shape: the sizes by name; size: their product; coords: the position of the rank on each axis.
@@ -21,7 +16,7 @@ class Axes:
     def __init__(self, sizes: Mapping[str, int], rank: int) -> None:
         self.shape = dict(sizes)
         self.size, self.rank = math.prod(sizes.values()), rank
-        self.coords: dict[str, int] = dict.fromkeys(sizes, 0)
+        self.coords = dict.fromkeys(sizes, 0)
         for name in reversed(list(sizes)):
             rank, self.coords[name] = divmod(rank, sizes[name])
 
@@ -35,7 +30,3 @@ class Axes:
         for axis in axes:
             position = position * self.shape[axis] + self.coords[axis]
         return position
-
-    def describe(self) -> dict[str, Any]:
-        """Axis sizes for the log."""
-        return dict(self.shape)

@@ -1,8 +1,7 @@
 """Partition vectors: how a range of rows or columns is cut into blocks. Pure functions of integers.
 
 A *partition vector* is a monotone int64 vector ``v`` of length ``parts + 1`` with ``v[0] == 0`` and ``v[-1]
-== n``; block ``i`` is the range ``v[i]:v[i+1]``. Blocks may be empty and need not be equal, and nothing is
-ever padded.
+== n``; block ``i`` is the range ``v[i]:v[i+1]``, perhaps empty. Nothing is ever padded.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ Range = tuple[int, int]
 def partition(n: int, parts: int) -> np.ndarray:
     """Partition vector of ``n`` into ``parts`` blocks of about equal size: block i begins at i n/parts.
 
-    ``partition(n, a * b)[::b]`` equals ``partition(n, a)``: cutting once more refines, it never moves a
-    boundary.
+    ``partition(n, a * b)[::b]`` equals ``partition(n, a)``: cutting once more never moves a boundary.
     """
     if n < 0 or parts < 1:
         raise ValueError(f"cannot cut {n} into {parts} blocks")
@@ -27,11 +25,7 @@ def partition(n: int, parts: int) -> np.ndarray:
 
 
 def as_partition(vector: Sequence[int] | np.ndarray | None, n: int, parts: int) -> np.ndarray:
-    """``vector`` checked as a partition of ``n`` into ``parts`` blocks; the even partition for None.
-
-    Raises:
-        ValueError: wrong length, not monotone, or not covering 0..n.
-    """
+    """``vector``, for None the even partition; ValueError if it doesn't cut ``n`` into ``parts`` blocks."""
     if vector is None:
         return partition(n, parts)
     checked = np.asarray(vector, dtype=np.int64)
@@ -55,8 +49,7 @@ def within(vector: np.ndarray, outer: int, parts: int) -> np.ndarray:
 
 def refine(first: np.ndarray, second: np.ndarray) -> list[Range]:
     """Common refinement of two partitions of the same range: its non-empty blocks, in order."""
-    bounds = np.union1d(first, second).tolist()
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(pairwise(np.union1d(first, second).tolist()))
 
 
 def owner(vector: np.ndarray, position: int) -> int:

@@ -17,8 +17,7 @@ G = TypeVar("G", bound=Axes)
 class Cut:
     """One dimension of a matrix, cut over the grid axes ``axes`` (outermost first); ``()`` leaves it whole.
 
-    ``parts`` is the partition vector, or None for the even partition of whatever length the dimension turns
-    out to have (feature widths differ from layer to layer, node counts don't).
+    ``parts`` is the partition vector, or None for the even partition of any length (as of feature widths).
     """
 
     axes: tuple[str, ...] = ()
@@ -56,14 +55,10 @@ class Layout(Generic[G]):
 
     @property
     def row_range(self) -> Range:
-        """Rows this rank holds, where the layout fixes the number of rows (as those of nodes do)."""
+        """Rows this rank holds, where the layout fixes their number (as those of nodes do)."""
         if self.rows.parts is None:
             raise ValueError("this layout does not fix the number of rows; use ranges(shape)")
         return block(self.rows.parts, self.grid.index(*self.rows.axes))
-
-    def col_range(self, width: int) -> Range:
-        """Columns this rank holds of a matrix of ``width`` columns."""
-        return self.cols.range(self.grid, width)
 
     def ranges(self, shape: tuple[int, int]) -> tuple[Range, Range]:
         """The (rows, columns) this rank holds of a matrix of ``shape``."""

@@ -22,7 +22,7 @@ def normalize_rows(X: DistDense) -> None:
     pieces = [slice(start, start + step) for start in range(0, len(sums), step)]
     for part in pieces:
         sums[part] = xp.abs(X.block[part]).sum(axis=1, dtype=np.float64)
-    X.grid.along(*X.layout.col_axes).allreduce(sums)
+    X.grid.along(*X.layout.col_axes).allreduce(sums, matrix="features")
     sums[sums == 0] = 1
     factors = (1 / sums).astype(X.dtype)[:, None]
     for part in pieces:

@@ -232,7 +232,7 @@ class GraphConvolution:
     def _dropout(self, graph: LayerGraph, epoch: int | None) -> Callable[..., Array] | None:
         if epoch is None or self.rate == 0:
             return None
-        on, columns = graph.A.grid.backend, graph.A.input_layout.col_range(self.shape[0])
+        on, columns = graph.A.grid.backend, graph.A.input_layout.cols.range(graph.A.grid, self.shape[0])
         masks = Dropout(self.rate, self.seed, self.index, on.asarray(graph.nodes), on.xp.arange(*columns))
         return partial(masks.apply, epoch=epoch)
 
@@ -280,4 +280,4 @@ class GraphConvolution:
 def column_sums(G: DistDense) -> Array:
     """Sums over all rows of this rank's columns: over the axes that cut the rows, never over replicas."""
     sums = G.block.sum(axis=0, keepdims=True, dtype="float64").astype(G.dtype)
-    return G.grid.along(*G.layout.row_axes).allreduce(sums)
+    return G.grid.along(*G.layout.row_axes).allreduce(sums, matrix="gradients")

@@ -84,7 +84,8 @@ class Targets(LossRows):
             on.asarray, (rows, *(a[rows].astype(np.int64) for a in (labels, split)))
         )
         totals = on.asarray(np.bincount(split[rows], minlength=TEST + 1).astype(np.int64))
-        self.counts: list[int] = on.to_host(grid.along(*layout.row_axes).allreduce(totals)).tolist()
+        grid.along(*layout.row_axes).allreduce(totals, matrix="loss")
+        self.counts: list[int] = on.to_host(totals).tolist()
         train = rows[split[rows] == TRAIN]
         super().__init__(on.asarray(train), on.asarray(labels[train].astype(np.int64)), self.counts[TRAIN])
 
@@ -116,7 +117,7 @@ def softmax_cross_entropy(
             losses *= targets.weights
             gradient[targets.train_rows] *= targets.weights[:, None]
         loss = losses.sum().reshape(1)
-        layout.grid.along(*layout.row_axes, *layout.col_axes).allreduce(loss)
+        layout.grid.along(*layout.row_axes, *layout.col_axes).allreduce(loss, matrix="loss")
         return float(loss[0]) / targets.count, Z.like(gradient)
 
 
@@ -149,7 +150,7 @@ def _in_phases(Z: DistDense, targets: LossRows, gradient: Array, share: float) -
     highest = xp.full(len(rows), -np.inf, dtype=logits.dtype)
     for part in blocks:
         highest[part] = logits[rows[part]].max(axis=1)
-    across.allreduce(highest, "max")
+    across.allreduce(highest, "max", "loss")
 
     first, last = Z.col_range
     here = xp.flatnonzero((labels >= first) & (labels < last))  # nodes whose own class is in this block
@@ -164,7 +165,7 @@ def _in_phases(Z: DistDense, targets: LossRows, gradient: Array, share: float) -
         xp.exp(E, out=E)
         sums[part] = E.sum(axis=1)
         gradient[rows[part]] = E
-    across.allreduce(sums)
+    across.allreduce(sums, matrix="loss")
     if gradient is logits:
         others = xp.ones(len(logits), dtype=bool)
         others[rows] = False
@@ -196,11 +197,11 @@ def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
         choice[part] = block.argmax(axis=1) + Z.col_range[0]
         best[part] = block.max(axis=1)
     if across.size > 1:
-        overall = across.allreduce(best.copy(), "max")
+        overall = across.allreduce(best.copy(), "max", "loss")
         choice[best != overall] = targets.classes
-        across.allreduce(choice, "min")
+        across.allreduce(choice, "min", "loss")
     hits = xp.bincount(targets.parts[choice == targets.labels], minlength=TEST + 1).astype(np.int64)
-    layout.grid.along(*layout.row_axes).allreduce(hits)
+    layout.grid.along(*layout.row_axes).allreduce(hits, matrix="loss")
     hits = hits.tolist()
     return {
         name: hits[part] / targets.counts[part] if targets.counts[part] else float("nan")

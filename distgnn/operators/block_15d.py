@@ -12,12 +12,11 @@ from distgnn.operators.dense import DistDense
 
 
 class Block15D(BlockRows):
-    """``A`` and ``H`` in P/c block rows over the axis ``rows``, each held by the c ranks of a process row
-    (axis ``reps``).
+    """``A`` and ``H`` in P/c block rows over ``rows``, each held by the c ranks of a process row (``reps``).
 
     Process column ``j`` adds up its share of the stages, s = ⌈(P/c)/c⌉ of the P/c column blocks (the last
     columns take what remains, perhaps nothing), and an all-reduce over the process row completes the sum.
-    Rank (i, j) therefore needs only the column blocks of its own stages, not all of the block row.
+    Rank (i, j) holds only the column blocks of its own stages.
 
     Cost per product and rank, in words received: its stages' blocks of ``H``, n f c/P each, but for one it
     owns. Sparsity-aware: exactly Σ_{q≠i} NnzCols(i, q) f over its stages q, point to point within the process
@@ -36,7 +35,7 @@ class Block15D(BlockRows):
         first = min(grid.coords["reps"] * s, parts)
         return range(first, min(first + s, parts))  # lines 4-5; lines 3-4
 
-    def _block_row(self, A_i: WholeBlocks | NeededRows, H: DistDense, Z: DistDense) -> DistDense:
+    def _block_row(self, A_i: WholeBlocks | NeededRows, H: DistDense, Z: DistDense) -> None:
         row, last = self.grid.along("reps"), len(A_i) - 1
         # CAGNET, line 6: BCAST(H_q, P(:, j)). Sparsity-aware, lines 5-12: ISend, Recv of rows NnzCols(i, q).
         for stage, (A_iq, H_q) in enumerate(A_i.with_rows_of(H.block)):
@@ -47,22 +46,18 @@ class Block15D(BlockRows):
         if last < 0:  # a process column without stages
             Z.block[...] = 0
             summed.add_up(self.grid, row, Z.block)
-        return Z
 
-    def _block_column(self, A_i: NeededRows, G: DistDense, F: DistDense) -> DistDense:
+    def _block_column(self, A_i: NeededRows, G: DistDense, F: DistDense) -> None:
         # Lines 5-13 reversed: rank (q, j) gets rows NnzCols(i, q) of A_iqᵀ G_i and adds them to F_q.
         for At_iq, C_q in A_i.with_sums_in(F.block):
             local.spmm(At_iq, G.block, out=C_q)
         # Line 15 reversed: F_i is summed in the one process column j that has the stage i.
         s = -(-self.grid.shape["rows"] // self.grid.shape["reps"])
-        self.grid.along("reps").bcast(F.block, self.grid.coords["rows"] // s)
-        return F
+        self.grid.along("reps").bcast(F.block, self.grid.coords["rows"] // s, matrix="sums")
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
-        """Every c that divides P, the memory-light ones that still pay first: c² ≤ P from the largest down,
-        then the rest.
-        """
+        """Every c that divides P: c² ≤ P from the largest down, which still pay, then the rest."""
         divisors = [c for c in range(1, ranks + 1) if ranks % c == 0]
         light = [c for c in divisors if c * c <= ranks]
         heavy = [c for c in divisors if c * c > ranks]

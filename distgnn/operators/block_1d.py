@@ -9,8 +9,8 @@ from distgnn.operators.dense import DistDense
 
 
 class Block1D(BlockRows):
-    """``A`` and ``H`` in block rows over the axis ``rows``: rank ``i`` of ``P`` holds row block ``A_i``
-    (about n/P x n, cut into column blocks ``A_ij``) and ``H_i`` (n/P x f).
+    """``A`` and ``H`` in block rows over ``rows``: rank ``i`` of ``P`` holds row block ``A_i`` (about n/P x
+    n, cut into column blocks ``A_ij``) and ``H_i`` (n/P x f).
 
     Cost per product and rank, in words received: n f (P-1)/P in P - 1 broadcasts (all of ``H`` but the own
     block). Sparsity-aware: exactly Σ_{j≠i} NnzCols(i, j) f in one all-to-allv of at most P - 1 messages,
@@ -25,17 +25,15 @@ class Block1D(BlockRows):
     def share(grid: Grid, parts: int) -> range:
         return range(parts)
 
-    def _block_row(self, A_i: WholeBlocks | NeededRows, H: DistDense, Z: DistDense) -> DistDense:
+    def _block_row(self, A_i: WholeBlocks | NeededRows, H: DistDense, Z: DistDense) -> None:
         # CAGNET, lines 3-4: BROADCAST(H_j). Sparsity-aware: T[j] = H[NnzCols(i, j)], AllToAllv.
         for stage, (A_ij, H_j) in enumerate(A_i.with_rows_of(H.block)):
             local.spmm(A_ij, H_j, out=Z.block, accumulate=stage > 0)  # line 5: Z_i = Z_i + A_ij H_j
-        return Z
 
-    def _block_column(self, A_i: NeededRows, G: DistDense, F: DistDense) -> DistDense:
+    def _block_column(self, A_i: NeededRows, G: DistDense, F: DistDense) -> None:
         # The AllToAllv reversed: rank j gets rows NnzCols(i, j) of A_ijᵀ G_i and adds them to F_j.
         for At_ij, C_j in A_i.with_sums_in(F.block):
             local.spmm(At_ij, G.block, out=C_j)
-        return F
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

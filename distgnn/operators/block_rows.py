@@ -1,11 +1,9 @@
-"""What the algorithms that cut matrices in block rows share: layouts, the blocks of A that a rank holds, and
-how the blocks of H that they are multiplied with reach it: whole, or only the rows that are read.
-"""
+"""What 1D and 1.5D share: block rows of A, which get blocks of H whole, or only the rows that are read."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -21,11 +19,11 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.comm.panels import broadcast
 from distgnn.comm.relay import upstream
-from distgnn.comm.rows import Rows, after
+from distgnn.comm.rows import Rows
 from distgnn.layout import Cut, Layout, Range, as_partition, block, partition
 from distgnn.local.csr_rows import keep_columns
 from distgnn.operators.dense import DistDense
-from distgnn.operators.loading import load, pack
+from distgnn.operators.loading import cut_columns, load, pack
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ReplicatedWeights
@@ -38,14 +36,13 @@ class BlockRows(DistSparse):
     ``stages``.
 
     The adjoint of whole blocks is the same product with block rows of Aᵀ, held from its first use on (CAGNET
-    Table II). That of needed rows is the same exchange backwards, with the held blocks transposed. A
-    symmetric matrix is its own adjoint.
+    Table II). That of needed rows is the same exchange backwards, with the held blocks transposed.
 
     Args:
         row_parts, col_parts: partition vectors of A's rows and columns into as many blocks as ``rows`` has;
             default even.
         sparsity_aware: False: blocks of H are broadcast whole. True: a rank gets the rows that it reads.
-            "auto": those or the whole block, from each rank what is estimated to be faster; the same bits.
+            "auto": those or the whole block, whichever should be faster, from each rank; the same bits.
 
     Attributes:
         column: the ranks that share ``H``; stages: the column blocks this rank multiplies.
@@ -73,9 +70,9 @@ class BlockRows(DistSparse):
     def At(self) -> WholeBlocks:
         """This rank's blocks of Aᵀ, where blocks of H travel whole."""
         cols, panels = self.input_layout.row_range, self.A.panels  # type: ignore[union-attr]
-        blocks = (self.source.block(block(self.row_parts, j), cols).T for j in self.stages)
-        held = pack(self.grid, self.dtype, lambda: in_panels(blocks, panels))
-        return WholeBlocks(self.grid, self.column, self.stages, self.row_parts, panels, held)
+        windows = [(block(self.row_parts, j), cols) for j in self.stages]
+        blocks = pack(self.grid, self.dtype, lambda: (self.source.block(*window).T for window in windows))
+        return WholeBlocks(self.grid, self.column, self.stages, self.row_parts, panels, blocks, "G")
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         self._block_row(self.A, H, T)
@@ -89,48 +86,31 @@ class BlockRows(DistSparse):
         """The column blocks this rank multiplies; the same for all ranks of a process column."""
 
     @abstractmethod
-    def _block_row(self, A_i: Any, H: DistDense, Z: DistDense) -> DistDense:
+    def _block_row(self, A_i: Any, H: DistDense, Z: DistDense) -> None:
         """``Z_i = Σ_j A_ij H_j``."""
 
     @abstractmethod
-    def _block_column(self, A_i: Any, G: DistDense, F: DistDense) -> DistDense:
+    def _block_column(self, A_i: Any, G: DistDense, F: DistDense) -> None:
         """``F_j = Σ_i A_ijᵀ G_i``, where rank i has A_ij."""
 
     def _windows(self) -> list[tuple[Range, Range]]:
-        """Where the blocks of A of this rank's stages are: rows and columns."""
-        rows = self.output_layout.row_range
-        return [(rows, block(self.col_parts, j)) for j in self.stages]
-
-    def _read(self) -> Iterator[Any]:
-        """Those blocks, one after another. Local to a rank."""
-        return (self.source.block(*window) for window in self._windows())
+        """Rows and columns of this rank's blocks of A."""
+        return [(self.output_layout.row_range, block(self.col_parts, j)) for j in self.stages]
 
     def _needed_rows(self) -> NeededRows:
         costs = fetch_costs.measure(self.grid, self.column) if self.sparsity_aware == "auto" else None
         with self.grid.world.together():
-            blocks = dict(zip(self.stages, map(sp.csr_array, self._read()), strict=True))
+            read = (sp.csr_array(self.source.block(*window)) for window in self._windows())
+            blocks = dict(zip(self.stages, read, strict=True))
         return NeededRows(self.grid, self.column, blocks, np.diff(self.col_parts), self.dtype, costs)
 
     def _whole_blocks(self) -> WholeBlocks:
-        if (panels := self._panels()) == 1:
-            held = load(self.grid, self.source, self._windows())
-        else:
-            held = pack(self.grid, self.dtype, lambda: in_panels(self._read(), panels))
-        return WholeBlocks(self.grid, self.column, self.stages, self.col_parts, panels, held)
-
-    def _panels(self) -> int:
-        """Into how many panels a block of H is cut: nothing hides the product with the last one, so it should
-        be small; but each costs a pass over the product's rows, which only many non-zeros per row are worth.
-        """
-        if self.column.size == 1:
-            return 1
-        nonzeros = getattr(self.source, "nnz", None)
-        if nonzeros is None:
-            with self.grid.world.together():
-                nonzeros = sum(A_ij.nnz for A_ij in self._read())
-            nonzeros = sum(self.grid.world.gather_objects(nonzeros))
+        blocks = load(self.grid, self.source, self._windows())
+        nonzeros = sum(self.grid.world.gather_objects(sum(A_ij.nnz for A_ij in blocks)))
         per_row = nonzeros / max(self.shape[0] * self.column.size, 1)
-        return max(min(int(per_row / TUNING.panel_nonzeros), TUNING.most_panels), 1)
+        panels = max(min(int(per_row / TUNING.panel_nonzeros), TUNING.most_panels), 1)
+        panels = 1 if self.column.size == 1 else panels
+        return WholeBlocks(self.grid, self.column, self.stages, self.col_parts, panels, blocks, "H")
 
 
 class WholeBlocks:
@@ -139,18 +119,21 @@ class WholeBlocks:
     Args:
         comm: the ranks that share H; stages: the blocks j; parts: partition vector of H's rows.
         panels: how many a block of H is cut into.
-        blocks: what multiplies each panel, see :func:`in_panels`.
+        blocks: A_ij by stage; the list is emptied.
+        matrix: what the ledger calls H.
     """
 
     def __init__(
-        self, grid: Grid, comm: Comm, stages: Sequence[int], parts: np.ndarray, panels: int, blocks: list[CSR]
-    ) -> None:
-        self.grid, self.comm, self.panels = grid, comm, panels
-        cuts = {j: pairwise(partition(int(parts[j + 1] - parts[j]), panels).tolist()) for j in stages}
-        self.rows = [slice(*cut) for j in stages for cut in cuts[j]]
+        self, grid: Grid, comm: Comm, stages: Sequence[int], parts: np.ndarray, panels: int,
+        blocks: list[CSR], matrix: str,
+    ) -> None:  # fmt: skip
+        self.grid, self.comm, self.panels, self.matrix = grid, comm, panels, matrix
+        cuts = [partition(int(parts[j + 1] - parts[j]), panels).tolist() for j in stages]
+        self.rows = [slice(*cut) for bounds in cuts for cut in pairwise(bounds)]
         self.roots = [j for j in stages for _ in range(panels)]
         self.turns = upstream(comm, self.roots)
-        self.blocks = [blocks[turn] for turn in self.turns]
+        cut = [A_jk for bounds in cuts for A_jk in cut_columns(blocks.pop(0), bounds, grid.backend)]
+        self.blocks = [cut[turn] for turn in self.turns]
 
     def __len__(self) -> int:
         """How many pairs :meth:`with_rows_of` gives."""
@@ -160,8 +143,8 @@ class WholeBlocks:
         """Pairs of which the products add up to the block row's; own panels come first. Collective."""
         shapes = [(rows.stop - rows.start, H.shape[1]) for rows in self.rows]
         own = lambda stage: H[self.rows[stage]]  # noqa: E731
-        panels = broadcast(self.grid, self.comm, self.roots, own, shapes, H.dtype, self.turns, self.panels)
-        return zip(self.blocks, panels, strict=True)
+        how = own, shapes, H.dtype, self.turns, self.panels
+        return zip(self.blocks, broadcast(self.grid, self.comm, self.matrix, self.roots, *how), strict=True)
 
 
 class NeededRows:
@@ -188,7 +171,7 @@ class NeededRows:
         with grid.world.together():
             own = blocks.pop(comm.rank, None)
             self.diagonal = None if own is None else CSR.from_scipy(own, grid.backend, dtype)
-            peers = [j for j in after(comm) if j in blocks and blocks[j].nnz]
+            peers = [j for j in comm.others() if j in blocks and blocks[j].nnz]
             columns = {j: np.unique(blocks[j].indices).astype(np.int64) for j in peers}  # NnzCols(i, j)
             needed = {j: costs.choose(columns[j], heights[j]) for j in peers} if costs else columns
         self.rows = Rows(grid, comm, needed)
@@ -205,13 +188,9 @@ class NeededRows:
         return len(self.groups) + (self.diagonal is not None)
 
     def with_rows_of(self, H: Array) -> Iterator[tuple[CSR, Array]]:
-        """Pairs of which the products add up to the block row's. Collective.
-
-        Args:
-            H: this rank's block, C-contiguous; must stay as it is until the pairs are through.
-        """
+        """Pairs of which the products add up to the block row's. ``H`` stays as it is. Collective."""
         received = self._room(H)
-        with self.rows.fetch(H, received) as arriving:
+        with self.rows.fetch(H, received, "H") as arriving:
             if self.diagonal is not None:
                 with arriving.driven():
                     yield self.diagonal, H
@@ -221,9 +200,8 @@ class NeededRows:
                     yield A_ij, received[place]
 
     def with_sums_in(self, F: Array) -> Iterator[tuple[CSR, Array]]:
-        """The reverse: pairs (A_ijᵀ, C), for the caller to make the product of A_ijᵀ with its G_i in C. All
-        ranks' products for this rank's block are summed in ``F``, left alone where nobody has blocks of its
-        columns. Collective.
+        """The reverse: pairs (A_ijᵀ, C), for the caller to make A_ijᵀ G_i in C. All ranks' products for this
+        rank's block are summed in ``F``, left alone where nobody has blocks of its columns. Collective.
         """
         products = self._room(F)
         diagonal, groups = self._transposed
@@ -236,25 +214,15 @@ class NeededRows:
         on = self.grid.backend
         with self.grid.world.together():
             groups = [(A_ij.transposed(on), ranks[::-1], place) for A_ij, ranks, place in self.groups[::-1]]
-            return self.diagonal and self.diagonal.transposed(on), groups
-        raise AssertionError("unreachable: together() raises")
+            diagonal = self.diagonal and self.diagonal.transposed(on)
+        return diagonal, groups
 
     def _room(self, like: Array) -> Array:
         return self.grid.workspace.take("rows received", (self.rows.received, like.shape[1]), like.dtype)
 
 
-def in_panels(blocks: Iterable[Any], panels: int) -> Iterable[Any]:
-    """Blocks cut by columns as the blocks of H are cut into panels."""
-    if panels == 1:
-        return blocks
-    return (
-        A_ij[:, first:last] for A_ij in blocks for first, last in pairwise(partition(A_ij.shape[1], panels))
-    )
-
-
 def in_groups(columns: dict[int, int], nonzeros: float) -> list[list[int]]:
-    """Which ranks' rows are multiplied together, so that the first to come are while others travel. Each
-    group costs a pass over the product, which only many non-zeros per row are worth.
+    """Which ranks' rows are multiplied together, so that the first to come are while others travel.
 
     Args:
         columns: of each rank's block, in the order in which they come; nonzeros: per row of all together.

@@ -15,8 +15,8 @@ class DistDense:
     """A dense matrix cut over the grid.
 
     Attributes:
-        block: this rank's rows and columns, 2-D and C-contiguous, on the grid's backend.
-        layout: which rows and columns those are; shape: the global shape.
+        block: this rank's rows and columns (see ``layout``), 2-D and C-contiguous, on the grid's backend.
+        shape: the global shape.
     """
 
     __slots__ = ("__weakref__", "block", "layout", "shape")
@@ -55,11 +55,7 @@ class DistDense:
 
 
 def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
-    """Cut a global matrix that rank 0 has (others pass anything, e.g. None) over the grid. Collective.
-
-    Returns:
-        the distributed matrix, on the grid's backend; replicas get equal copies.
-    """
+    """Cut a global matrix that rank 0 has (others pass anything) over the grid. Collective."""
     on, world, rows = layout.grid.backend, layout.grid.world, layout.rows.parts
     with world.together():
         if world.rank == 0:
@@ -71,10 +67,10 @@ def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
     shape, kind = world.share((X.shape, X.dtype) if world.rank == 0 else ((0, 0), np.dtype(float)))
     ranges = world.gather_objects(layout.ranges(shape))
     if world.rank != 0:
-        return DistDense(world.receive(on.empty(layout.local_shape(shape), kind), 0), layout, shape)
+        return DistDense(world.receive(on.empty(layout.local_shape(shape), kind), 0, "H"), layout, shape)
     own, *others = (X[slice(*rows), slice(*cols)] for rows, cols in ranges)  # views
     for rank, block in enumerate(others, 1):
-        world.send(on.asarray(block), rank)
+        world.send(on.asarray(block), rank, "H")
     return DistDense(on.asarray(own).copy(), layout, shape)
 
 
@@ -84,14 +80,12 @@ def gather(Y: DistDense) -> np.ndarray | None:
     ranges = world.gather_objects(Y.layout.ranges(Y.shape) if primary else None)
     if world.rank != 0:
         if primary:
-            world.send(Y.block, 0)
+            world.send(Y.block, 0, "H")
         return None
     whole = np.empty(Y.shape, dtype=Y.dtype)
     for rank, held in enumerate(ranges):
         if held is not None:
             (top, bottom), (left, right) = held
-            block = Y.block
-            if rank != 0:
-                block = world.receive(on.empty((bottom - top, right - left), Y.dtype), rank)
-            whole[top:bottom, left:right] = on.to_host(block)
+            room = Y.block if rank == 0 else on.empty((bottom - top, right - left), Y.dtype)
+            whole[top:bottom, left:right] = on.to_host(world.receive(room, rank, "H") if rank else room)
     return whole

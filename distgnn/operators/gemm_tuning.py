@@ -15,22 +15,19 @@ from distgnn.local.forms import FORMS, Array, Form, as_given
 #: Multiplications and additions of a trial on the host and on a GPU: milliseconds. Taller operands are cut.
 TRIAL = {False: 3e8, True: 3e11}
 ROUNDS = 3
-# of the seconds of the form in which the operands come: others must do better, or noise would choose
-GAIN = 0.9
+GAIN = 0.9  # of the seconds of the form in which operands come: others must do better, or noise would choose
 
 
 def fastest(
     backend: Backend, world: Comm, m: int, k: int, n: int, trans_a: bool, trans_b: bool, dtype: Any
 ) -> Form:
-    """The form in which this rank's (m, k) times (k, n) should be multiplied. Collective.
+    """The form for this rank's (m, k) times (k, n), shapes of which may differ between ranks. Collective.
 
-    It is the same on all ranks: rounding, and with it copies of the same numbers, must not differ between
-    them. A product counts as long as it takes the slowest rank; shapes may differ between ranks.
+    It is the same on all ranks, so that copies are rounded alike. The slowest rank's seconds count.
     """
     usual = as_given(trans_a, trans_b)
-    # of the longer of m and k, which is along nodes
     most = max(int(TRIAL[backend.on_device] / max(2 * m * k * n / max(m, k), 1)), 1)
-    m, k = (min(m, most), k) if m >= k else (m, min(k, most))
+    m, k = (min(m, most), k) if m >= k else (m, min(k, most))  # the longer one is along nodes
     A, B = (_operand(backend, shape, trans, dtype) for shape, trans in (((m, k), trans_a), ((k, n), trans_b)))
     out = backend.empty((m, n), dtype)
     forms = [usual, *(form for form in FORMS if form != usual)]
@@ -56,6 +53,6 @@ def _operand(backend: Backend, shape: tuple[int, int], transposed: bool, dtype: 
 def _seconds(backend: Backend, form: Form, A: Array, B: Array, out: Array) -> float:
     backend.synchronize()
     start = time.perf_counter()
-    local.gemm(A, B, out=out, form=form)  # in pieces where products are
+    local.gemm(A, B, out=out, form=form)
     backend.synchronize()
     return time.perf_counter() - start

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import scipy.sparse as sp
@@ -36,9 +36,9 @@ def pack(grid: Grid, dtype: Any, read: Callable[[], Iterable[Any]]) -> list[CSR]
     raise AssertionError("unreachable: together() raises")
 
 
-def cut_columns(A: CSR, widths: Sequence[int], backend: Backend) -> list[CSR]:
-    """The columns of A in blocks of their own of these widths."""
-    if len(widths) == 1:
+def cut_columns(A: CSR, bounds: Sequence[int], backend: Backend) -> list[CSR]:
+    """The columns of A between these bounds in blocks of their own."""
+    if len(bounds) == 2:
         return [A]
-    columns, bounds = sp.csc_array(A.to_scipy()), pairwise(accumulate(widths, initial=0))
-    return [CSR.from_scipy(columns[:, first:last], backend) for first, last in bounds]
+    columns = sp.csc_array(A.to_scipy())
+    return [CSR.from_scipy(columns[:, first:last], backend) for first, last in pairwise(bounds)]

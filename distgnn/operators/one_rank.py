@@ -36,8 +36,8 @@ class OneRank(DistSparse):
 
     Args:
         alone: the grid of this rank.
-        shape: (m, n). data, indices, indptr: on the host, copied to the device of the grid; the columns of a
-            row in any order. dtype: of the values there.
+        data, indices, indptr: on the host, copied to the device; the columns of a row in any order.
+        dtype: of the values there.
     """
 
     name, axes = "one rank", ()

@@ -23,7 +23,7 @@ class DistSparse(ABC):
         grid: has the axes of the algorithm. source: gives the blocks of A, the same matrix on all ranks.
 
     Attributes:
-        shape: the global shape (rows, columns); dtype: of the values; symmetric: A == Aᵀ to the last bit.
+        shape: the global shape; dtype: of the values; symmetric: A == Aᵀ to the last bit.
         input_layout: how ``H`` of ``A @ H`` must be cut; output_layout: how the product is.
         weights: the products of ``A H`` with the weights of a layer, cut as this algorithm cuts them.
 

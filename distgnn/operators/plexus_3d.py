@@ -65,10 +65,8 @@ class Plexus3D(DistSparse):
     z, reduce-scattered in layer 0, else all-reduced.
 
     Args:
-        grid: has the axes ``x``, ``y`` and ``z``.
-        source: gives the blocks of A.
-        row_parts: partition of layer 0's rows over z; col_parts: of its columns over x; default even.
-        y_parts: partition of the rows over y, for layer 1; default even.
+        row_parts, col_parts, y_parts: partitions of layer 0's rows over z, of its columns over x, and of the
+            rows over y, for layer 1; default even.
         odd: gives the blocks of the matrix of odd layers; default: ``source`` gives those of all.
         first, number: of :meth:`layer`, the operator of layer 0 and which one this is.
     """
@@ -85,8 +83,8 @@ class Plexus3D(DistSparse):
         (n, m), self.first, self.sharded = self.shape, first or self, number == 0
         if first is None:
             if odd is not None and not n == m == odd.shape[0] == odd.shape[1]:
-                problem = "only square matrices of one size can take turns"
-                raise ValueError(f"3d: {problem}; these are {self.shape} and {odd.shape}")
+                problem = f"only square matrices of one size can take turns; these are {self.shape}"
+                raise ValueError(f"3d: {problem} and {odd.shape}")
             self.sources = (source,) if odd is None else (source, odd)
             self.period = math.lcm(len(ROLES), len(self.sources))  # layers until a plane is used again
             self.planes: dict[int, Plane] = {}
@@ -125,14 +123,16 @@ class Plexus3D(DistSparse):
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         with self._plane_block(H) as room:
-            F = H.block if not self.sharded else self.out.allgather_rows(H.block, self.shares, room)  # line 2
+            F = (
+                self.out.allgather_rows(H.block, self.shares, room, "H") if self.sharded else H.block
+            )  # line 2
             summed.multiply(self.grid, self.contract, self.A, F, T.block)  # lines 3-4
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         if self.sharded:
             with self._plane_block(F) as room:
                 local.spmm(self.plane.At, G.block, out=room)  # line 22
-                self.out.reduce_scatter_rows(room, self.shares, out=F.block)  # line 23
+                self.out.reduce_scatter_rows(room, self.shares, F.block, "sums")  # line 23
         else:
             summed.multiply(self.grid, self.out, self.plane.At, G.block, F.block)
 

@@ -19,9 +19,8 @@ from distgnn.operators.sources import MatrixSource
 from distgnn.operators.split_3d import Split3D
 from distgnn.operators.summa_2d import Summa2D
 
-ALGORITHMS: dict[str, type[DistSparse]] = {
-    cls.name: cls for cls in (Block1D, Block15D, Summa2D, Split3D, Plexus3D)
-}  # fmt: skip
+_CLASSES: tuple[type[DistSparse], ...] = Block1D, Block15D, Summa2D, Split3D, Plexus3D
+ALGORITHMS = {cls.name: cls for cls in _CLASSES}
 
 #: Those that can send only the rows that are needed.
 SPARSITY_AWARE = tuple(name for name, cls in ALGORITHMS.items() if issubclass(cls, BlockRows))
@@ -118,12 +117,12 @@ def make_grid(
 def distribute(
     matrix: Any, grid: Grid, algorithm: str, sparsity_aware: bool | str = False, **partitions: Any
 ) -> DistSparse:
-    """A matrix that every rank holds, or any block source, as a distributed operator. Collective.
+    """A matrix as a distributed operator. Collective.
 
     Args:
         matrix: SciPy sparse matrix (equal on all ranks) or a :class:`~distgnn.operators.sources.BlockSource`.
         sparsity_aware: True: send only the rows of dense matrices that are needed (``1d``, ``1.5d``); "auto":
-            or whole blocks, from each rank to each other what is estimated to be faster.
+            or whole blocks, whichever should be faster between two ranks.
         partitions: ``row_parts``, ``col_parts`` and whatever else the algorithm's class takes.
 
     Raises:

@@ -1,7 +1,7 @@
 """Block sources answer one question: what stands in these rows and columns?
 
-There is one for a whole matrix in memory, one for the parts of it that a rank holds already, and (in
-``store/``) one for a sharded file. Every distributed operator is built from one.
+There is one for a whole matrix in memory, one for the blocks that a rank holds already, and (in ``store/``)
+one for a sharded file. Every distributed operator is built from one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from distgnn.layout import Range
 
 
 class BlockSource(Protocol):
-    """Where the blocks of a sparse matrix come from. ``symmetric`` promises A == Aᵀ to the last bit.
-
-    A source that knows may also have ``nnz``, the non-zeros of the whole matrix.
-    """
+    """Where the blocks of a sparse matrix come from. ``symmetric`` promises A == Aᵀ to the last bit."""
 
     shape: Shape
     dtype: np.dtype
@@ -62,7 +59,6 @@ class MatrixSource:
         self.matrix = matrix.astype(dtype or (matrix.dtype if matrix.dtype.kind == "f" else np.float32))
         self.shape: Shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype = np.dtype(self.matrix.dtype)
-        self.nnz = int(self.matrix.nnz)
         self.symmetric = self.shape[0] == self.shape[1] and (self.matrix != self.matrix.T).nnz == 0
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
@@ -70,7 +66,7 @@ class MatrixSource:
 
 
 class LocalBlocks:
-    """The pieces of a matrix that this rank holds already; it can't be asked for anything else.
+    """The blocks of a matrix that this rank holds already; it can't be asked for anything else.
 
     Args:
         shape: of the global matrix.
@@ -84,18 +80,18 @@ class LocalBlocks:
         dtype: Any = None,
     ) -> None:  # fmt: skip
         if dtype is None and not pieces:
-            raise ValueError("a rank that holds no piece of the matrix must be told its dtype")
+            raise ValueError("a rank that holds no block of the matrix must be told its dtype")
         self.shape, self.symmetric = shape, symmetric
-        self.pieces = [(rows, cols, sp.csr_array(csr)) for rows, cols, csr in pieces]
-        for rows, cols, csr in self.pieces:
+        self.blocks = [(rows, cols, sp.csr_array(csr)) for rows, cols, csr in pieces]
+        for rows, cols, csr in self.blocks:
             if csr.shape != (rows[1] - rows[0], cols[1] - cols[0]):
-                raise ValueError(f"piece of shape {csr.shape} does not fill rows {rows} and columns {cols}")
-        self.dtype = np.dtype(self.pieces[0][2].dtype if dtype is None else dtype)
+                raise ValueError(f"block of shape {csr.shape} does not fill rows {rows} and columns {cols}")
+        self.dtype = np.dtype(self.blocks[0][2].dtype if dtype is None else dtype)
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
         if rows[0] >= rows[1] or cols[0] >= cols[1]:
             return sp.csr_array((rows[1] - rows[0], cols[1] - cols[0]), dtype=self.dtype)
-        for (top, bottom), (left, right), csr in self.pieces:
+        for (top, bottom), (left, right), csr in self.blocks:
             if top <= rows[0] and rows[1] <= bottom and left <= cols[0] and cols[1] <= right:
                 return csr[rows[0] - top : rows[1] - top, cols[0] - left : cols[1] - left]
-        raise ValueError(f"this rank was given no piece that covers rows {rows} and columns {cols}")
+        raise ValueError(f"this rank was given no block that covers rows {rows} and columns {cols}")

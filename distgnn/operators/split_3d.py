@@ -35,8 +35,6 @@ class Split3D(DistSparse):
     then (l-1)/l of n f/q² words in the reduce-scatter.
 
     Args:
-        grid: has the axes ``rows`` (q), ``cols`` (q) and ``fibers`` (l).
-        source: gives the blocks of A.
         row_parts, col_parts: partitions of A's rows and columns into q·l blocks; default even.
         block_size: columns of a panel of A at most, as of ``2d``.
     """
@@ -63,11 +61,11 @@ class Split3D(DistSparse):
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         partial = self._whole(H.block.shape[1])
         self.plane.multiply(H.block, partial)  # 2D SUMMA in layer k
-        self.fiber.reduce_scatter_rows(partial, self.shares, out=T.block)
+        self.fiber.reduce_scatter_rows(partial, self.shares, T.block, "sums")
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        whole = self.fiber.allgather_rows(G.block, self.shares, out=self._whole(G.block.shape[1]))
-        self.plane.multiply_adjoint(whole, F.block)
+        whole = self._whole(G.block.shape[1])
+        self.plane.multiply_adjoint(self.fiber.allgather_rows(G.block, self.shares, whole, "G"), F.block)
 
     def _whole(self, width: int) -> Any:
         """Room for this rank's block of the product before it is scattered along the fiber."""

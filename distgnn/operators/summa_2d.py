@@ -44,10 +44,7 @@ class Summa2D(DistSparse):
     each. Extra memory: two panels of each.
 
     Args:
-        grid: has the axes ``rows`` (pr) and ``cols`` (pc).
-        source: gives the blocks of A.
-        row_parts, col_parts: partitions of the rows of the product and of the rows of ``H`` into pr blocks;
-            default even.
+        row_parts, col_parts: partitions of the rows of the product and of ``H`` into pr blocks; default even.
         inner_parts: partition of A's columns into pc blocks; default even, equal to ``col_parts`` on a square
             grid.
         block_size: columns of a panel of A at most (b of Algorithm 3); default: whole stages. Narrow panels
@@ -117,8 +114,7 @@ class Summa:
     """The products of a plane of processes: the first phase of Algorithm 3.
 
     Args:
-        grid: has the axes ``rows`` and ``cols``.
-        source: gives the blocks of A; rows: those of this rank.
+        rows: those of this rank.
         stages: blocks of columns with one owner on either side, the same on all ranks of the plane.
         block_size: columns of a panel at most; None for whole stages.
     """
@@ -134,10 +130,11 @@ class Summa:
         cut = {stage: stage.cut(block_size or stage.width) for stage in stages}
         held: dict[Panel, CSR] = {}
         for stage in reversed(mine):
-            widths = [panel.width for panel in cut[stage]]
-            held |= zip(cut[stage], cut_columns(blocks.pop(), widths, grid.backend), strict=True)
-        # the first panel of each stage, then the second: several owners send at a time
-        turns = zip_longest(*cut.values())
+            bounds = [0, *(panel.columns[1] - stage.columns[0] for panel in cut[stage])]
+            held |= zip(cut[stage], cut_columns(blocks.pop(), bounds, grid.backend), strict=True)
+        turns = zip_longest(
+            *cut.values()
+        )  # the first panel of each stage, then the second: several owners send
         self.panels = [panel for turn in turns for panel in turn if panel is not None]
         own = {k: held[panel] for k, panel in enumerate(self.panels) if panel in held}
         self.A = SparsePanels(grid, self.row, [panel.c for panel in self.panels], own)
@@ -160,7 +157,7 @@ class Summa:
         """The panels of ``H``, each along its process column."""
         roots, shapes = [p.r for p in self.panels], [(p.width, H.shape[1]) for p in self.panels]
         own = lambda k: H[self.panels[k].rows]  # noqa: E731
-        return broadcast(self.grid, self.column, roots, own, shapes, H.dtype)
+        return broadcast(self.grid, self.column, "H", roots, own, shapes, H.dtype)
 
     def multiply_adjoint(self, G: Any, F: Any) -> None:
         """``F = Aᵀ G``. The sum of a panel travels while the next ones are multiplied."""

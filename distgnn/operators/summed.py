@@ -1,8 +1,6 @@
 """Products that are summed over a group of ranks, begun for their first rows while the next are multiplied.
 
-Plexus section 5.2 ("blocked aggregation"): the product is cut into row blocks, and the sum of one travels
-while the host multiplies the next. Small products are MPI's to sum. On a GPU, whose one stream runs a sum
-after the products queued before, little is hidden yet.
+Plexus section 5.2 ("blocked aggregation"), see ``comm/sums.py``. Small products are MPI's to sum.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ def _in_blocks(
     if group.size == 1 or out.nbytes <= TUNING.small_sum:
         for rows in blocks:
             compute(rows)
-        return group.allreduce(out)
+        return group.allreduce(out, matrix="sums")
     with Sums(grid, group) as sums:
         for rows in blocks:
             compute(rows)
@@ -61,10 +59,8 @@ def _in_blocks(
 
 
 def row_blocks(grid: Grid, group: Comm, product: Array, multiple: int = 1) -> list[Range]:
-    """Where a product (m, f) is cut: every ``grid.block_rows`` rows, rounded up to a multiple.
-
-    By default into TUNING.sum_blocks blocks that are neither too small for a message nor larger than one.
-    One block at least, and no more where the sum is MPI's affair.
+    """Where a product (m, f) is cut: every ``grid.block_rows`` rows, rounded up to a multiple; by default
+    into TUNING.sum_blocks blocks within the sizes of a message; not at all where the sum is MPI's affair.
     """
     height, row_bytes = len(product), max(product[:1].nbytes, 1)
     if group.size == 1 or product.nbytes <= TUNING.small_sum:

@@ -121,7 +121,7 @@ class ReplicatedWeights(DenseProducts):
         columns = X.layout.cols.vector(self.grid, X.shape[1]).tolist()
         roots = range(self.along_row.size)
         shapes = [(X.block.shape[0], width) for width in np.diff(columns).tolist()]
-        panels = broadcast(self.grid, self.along_row, roots, lambda c: X.block, shapes, X.dtype)
+        panels = broadcast(self.grid, self.along_row, "T", roots, lambda c: X.block, shapes, X.dtype)
         for c, panel in enumerate(panels):
             yield c, slice(columns[c], columns[c + 1]), panel
 
@@ -138,8 +138,9 @@ class ReplicatedWeights(DenseProducts):
             if dT is not None and W is not None:
                 W_c = W.block[own, actv]
                 local.gemm(G_c, W_c, out=dT.block, accumulate=c > 0, trans_b=True, form=of_input)
-        dW = self.along_rows.allreduce(dW)
-        return self.along_row.allgather_rows(dW, T.layout.cols.vector(self.grid, T.shape[1]))
+        dW = self.along_rows.allreduce(dW, matrix="gradients")
+        columns = T.layout.cols.vector(self.grid, T.shape[1])
+        return self.along_row.allgather_rows(dW, columns, matrix="gradients")
 
 
 class ShardedWeights(DenseProducts):
@@ -160,7 +161,7 @@ class ShardedWeights(DenseProducts):
         return within(self.weight_layout.rows.vector(self.grid, height), self.feature.rank, self.out.size)
 
     def _whole(self, W: DistDense) -> Any:
-        return self.out.allgather_rows(W.block, self._shares(W.shape[0]))
+        return self.out.allgather_rows(W.block, self._shares(W.shape[0]), matrix="weights")
 
     def _times(self, T: DistDense, W: DistDense, Z: DistDense) -> None:
         W_block, form = self._whole(W), self._form(FORWARD, T, W)  # line 6
@@ -168,7 +169,7 @@ class ShardedWeights(DenseProducts):
 
     def _backward(self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
         dW = local.gemm(T.block, G.block, trans_a=True, form=self._form(WEIGHTS, T, G))  # line 15
-        dW = self.out.reduce_scatter_rows(dW, self._shares(T.shape[1]))  # line 16
+        dW = self.out.reduce_scatter_rows(dW, self._shares(T.shape[1]), matrix="gradients")  # line 16
         if dT is not None and W is not None:
             W_block, form = self._whole(W), self._form(INPUT, T, G)  # line 18
             summed.gemm(  # lines 19-20

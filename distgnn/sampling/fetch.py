@@ -62,7 +62,7 @@ class Features:
         distinct, places = np.unique(ids, return_inverse=True)
         needed = Rows(self.grid, self.column, by_owner(distinct, self.parts))
         rows = self._room(distinct)
-        with needed.fetch(self.block, rows) as arriving:
+        with needed.fetch(self.block, rows, "features") as arriving:
             arriving.wait(needed.needed)
         if places.size == distinct.size and bool((places[1:] > places[:-1]).all()):
             return rows

@@ -160,9 +160,10 @@ class Partitioned(Graph):
         k = C_hat.shape[0]
         entries = np.cumsum([0, *comm.gather_objects(C_hat.nnz)])
         kind = csr_rows.index_type(*self.shape)
-        counts = comm.allgather_rows(csr_rows.lengths(C_hat).astype(kind), np.arange(comm.size + 1) * k)
-        columns = comm.allgather_rows(C_hat.indices.astype(kind, copy=False), entries)
-        values = comm.allgather_rows(C_hat.data, entries)
+        each = np.arange(comm.size + 1) * k
+        counts = comm.allgather_rows(csr_rows.lengths(C_hat).astype(kind), each, matrix="sums")
+        columns = comm.allgather_rows(C_hat.indices.astype(kind, copy=False), entries, matrix="sums")
+        values = comm.allgather_rows(C_hat.data, entries, matrix="sums")
         partial = csr_rows.unpack((counts, columns, values), self.shape[1], C_hat)
         # Row r of the sum is that of rows r, k + r, 2 k + r, ... of what stands one above the other: a
         # product again.
@@ -202,7 +203,7 @@ class Partitioned(Graph):
         if self.entries is None:
             return np.zeros(Q_i.shape[0], np.int64)
         counts = lengths.astype(np.int64)[np.searchsorted(columns, Q_i.indices)]
-        return self.row.allreduce(csr_rows.multiplications(Q_i, counts))
+        return self.row.allreduce(csr_rows.multiplications(Q_i, counts), matrix="rows")
 
 
 def _canonical(Q: Any, n: int, dtype: np.dtype) -> sp.csr_array:

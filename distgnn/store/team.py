@@ -26,7 +26,7 @@ class Team:
         """The small values of all ranks. Collective."""
         return [value]
 
-    def bcast(self, array: Any, root: int) -> Any:
+    def bcast(self, array: Any, root: int, *, matrix: str = "") -> Any:
         """The array of rank `root`, in place. Collective."""
         return array
 

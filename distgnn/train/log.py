@@ -81,7 +81,7 @@ def run_record(grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
     mine = {"rank": grid.rank, "host": socket.gethostname(), "device": grid.device, "coords": grid.coords}
     return {
         "config": dict(config),
-        "grid": grid.describe(),
+        "grid": grid.shape,
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "versions": {"distgnn": distgnn.__version__, "python": platform.python_version()} | _versions(),
         "mpi": " ".join(MPI.Get_library_version().split())[:200],

@@ -145,7 +145,7 @@ class MinibatchTraining:
 
     def _update(self, sums: Sums, optimizer: Optimizer) -> np.ndarray:
         """A step with the average gradient; returns (sum of losses, nodes that it is over). Collective."""
-        self.grid.world.allreduce(sums.values)
+        self.grid.world.allreduce(sums.values, matrix="gradients")
         total = self.grid.backend.to_host(sums.values[-2:]).astype(np.float64)
         if total[1]:
             sums.values[:-2] /= sums.nodes

@@ -239,7 +239,7 @@ class Run:
     def _config(self, path: str) -> dict[str, Any]:
         """The settings with defaults resolved, for the log."""
         config = {"store": path} | dataclasses.asdict(self.settings)
-        config |= {"grid": self.grid.describe(), "order": self.order.name, "layers": len(self.widths) - 1}
+        config |= {"grid": self.grid.shape, "order": self.order.name, "layers": len(self.widths) - 1}
         return config | {"widths": self.widths, "n": self.store.n, "nnz": self.store.nnz}
 
 

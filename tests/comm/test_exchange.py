@@ -31,7 +31,7 @@ def run(comm, sizes, overlap, delay=0.0):
     on, size = comm.backend, comm.size
     after = [(comm.rank + step) % size for step in range(1, size)]
     receives = [(source, on.empty((int(sizes[source, comm.rank]),), np.float64)) for source in after]
-    with Exchange(comm, receives, overlap) as parts:
+    with Exchange(comm, receives, "H", overlap) as parts:
         for destination in reversed(after):
             parts.send(
                 on.asarray(content(comm.rank, destination, sizes[comm.rank, destination])), destination
@@ -100,7 +100,7 @@ def test_giving_up_on_every_rank_leaves_nothing_registered(comm, backend):
     array = backend.zeros((5,), np.float32)
     with (
         pytest.raises(KeyError),
-        Exchange(group, [((group.rank + 1) % group.size, array)]) as parts,
+        Exchange(group, [((group.rank + 1) % group.size, array)], "H") as parts,
         parts.driven(),
     ):
         assert progress.pending()

@@ -76,15 +76,6 @@ def test_allreduce_is_bitwise_equal_everywhere(group):
     assert len(set(copies)) == 1
 
 
-def test_reduce(group):
-    for root in range(group.size):
-        array = mine(group, (4, 2))
-        group.reduce(array, root)
-        if group.rank == root:
-            expected = sum(np.arange(8).reshape(4, 2) % 11 + 100 * r for r in range(group.size))
-            np.testing.assert_array_equal(group.backend.to_host(array), expected)
-
-
 def uneven(size):
     """Row counts 0, 1, 2, … with an empty block first."""
     return np.concatenate([[0], np.cumsum(np.arange(size))]).astype(np.int64)
@@ -127,7 +118,6 @@ def test_ledger_charges_the_bandwidth_optimal_form(group):
     own, total = int(parts[rank + 1] - parts[rank]), int(parts[-1])
     cases = {
         "bcast": (lambda: group.bcast(mine(group, (5, 3)), 0), 15 * (rank != 0)),
-        "reduce": (lambda: group.reduce(mine(group, (5, 3)), 0), 15 * (rank != 0)),
         "allreduce": (lambda: group.allreduce(mine(group, (5, 3))), Fraction(2 * (p - 1), p) * 15),
         "allgather": (lambda: group.allgather_rows(mine(group, (own, 3)), parts), (total - own) * 3),
         "reduce_scatter": (
@@ -153,7 +143,6 @@ def test_waiting_is_timed_once(group, monkeypatch):
     runs = {
         "bcast": lambda: group.bcast(mine(group, (6, 2)), 0),
         "allreduce": lambda: group.allreduce(mine(group, (6, 2))),
-        "reduce": lambda: group.reduce(mine(group, (6, 2)), 0),
         "allgather": lambda: group.allgather_rows(mine(group, (int(np.diff(parts)[group.rank]), 2)), parts),
         "reduce_scatter": lambda: group.reduce_scatter_rows(mine(group, (6, 2)), parts),
     }
@@ -178,11 +167,7 @@ def test_arrays_in_fortran_order_are_refused(group):
     if group.size == 1:
         pytest.skip("nothing travels")
     wrong = group.backend.asarray(np.zeros((4, 3))).T
-    for run in (
-        lambda: group.bcast(wrong, 0),
-        lambda: group.allreduce(wrong),
-        lambda: group.reduce(wrong, 0),
-    ):
+    for run in (lambda: group.bcast(wrong, 0), lambda: group.allreduce(wrong)):
         with pytest.raises(ValueError, match="C-contiguous"):
             run()
 

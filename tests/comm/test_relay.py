@@ -44,7 +44,7 @@ def run(comm, roots, sizes, order, overlap, delay=0.0) -> list[tuple[int, np.nda
 
     turns = list(ORDERS[order](comm, roots))
     taken = []
-    for stage, array in zip(turns, Relay(comm, roots, turns, panel, overlap=overlap), strict=True):
+    for stage, array in zip(turns, Relay(comm, roots, turns, panel, "H", overlap=overlap), strict=True):
         for _ in range(3):
             time.sleep(delay)
             progress.poll()
@@ -112,7 +112,7 @@ def test_few_segments_are_under_way_however_large_the_panel(comm, backend, monke
     grid = dg.Grid(comm, backend=backend, rows=comm.Get_size())
     group = grid.along("rows")
     own, room = (backend.asarray(content(number, 2000)) for number in (7, 0))
-    relay = Relay(group, [0], [0], lambda stage, buffer: room if group.rank else own, matrix="H")
+    relay = Relay(group, [0], [0], lambda stage, buffer: room if group.rank else own, "H")
     most, look = 0, relay.flight._look
 
     def counted():
@@ -134,7 +134,7 @@ def test_a_group_of_one_copies_nothing():
     group = Comm(MPI.COMM_SELF, on)
     group.direct = False
     own = content(0, 100)
-    for panel in Relay(group, [0, 0], [0, 1], lambda stage, buffer: own):
+    for panel in Relay(group, [0, 0], [0, 1], lambda stage, buffer: own, "H"):
         assert panel is own
     assert on.copies == 0
 
@@ -155,9 +155,8 @@ def test_a_taker_that_gives_up_on_every_rank_leaves_nothing_registered(comm, bac
     grid = dg.Grid(comm, backend=backend, rows=comm.Get_size())
     group = grid.along("rows")
     array = backend.zeros((5,), np.float32)
-    panels = iter(
-        Relay(group, range(group.size), upstream(group, range(group.size)), lambda stage, buffer: array)
-    )
+    turns = upstream(group, range(group.size))
+    panels = iter(Relay(group, range(group.size), turns, lambda stage, buffer: array, "H"))
     next(panels)
     assert progress.pending()
     panels.close()
@@ -202,7 +201,7 @@ def test_what_an_operator_holds_is_counted_as_long_as_it_lives(backend):
     operator = dg.distribute(A, grid, "1d")
     with dg.Ledger() as found:
         held = found.peak["adjacency"] - before
-    assert held == sum(block.buffer.nbytes for block in operator.A) > 0
+    assert held == sum(block.buffer.nbytes for block in operator.A.blocks) > 0
     del operator
     with dg.Ledger() as found:
         assert found.peak.get("adjacency", 0) == before

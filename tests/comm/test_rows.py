@@ -67,7 +67,7 @@ def test_rows_are_fetched_and_contributions_summed(grid, kind, overlap):
 
     own = on.asarray(X[parts[me] : parts[me + 1]])
     into = on.empty((rows.received, F), np.float32)
-    with dg.Ledger() as counted, rows.fetch(own, into) as arriving:
+    with dg.Ledger() as counted, rows.fetch(own, into, "H") as arriving:
         for q, place in rows.places.items():
             arriving.wait([q])
             with arriving.driven():

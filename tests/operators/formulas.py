@@ -1,8 +1,8 @@
 """What each algorithm must be charged, from the papers' formulas and the sizes of blocks alone: no code of
 the engine but the partition function, and no walk through what the algorithms do.
 
-Every function returns the words this rank receives, as an exact fraction. ``g`` is the grid, ``A`` the global
-matrix (SciPy).
+Every function returns the words this rank receives, as exact fractions, by the matrix that they belong to.
+``g`` is the grid, ``A`` the global matrix (SciPy).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def reduce_scatter(p, m):
 def words_1d(g, A, f):
     """n f (P-1)/P: all of H but the own block (CAGNET IV-A1)."""
     own = heights(A.shape[1], g.size)[g.rank]
-    return (A.shape[1] - own) * f
+    return {"H": (A.shape[1] - own) * f}
 
 
 def words_15d(g, A, f):
@@ -59,7 +59,7 @@ def words_15d(g, A, f):
     s = -(-rows // c)
     blocks = heights(A.shape[1], rows)
     received = sum(blocks[q] * f for q in range(j * s, min((j + 1) * s, rows)) if q != i)
-    return received + allreduce(c, heights(A.shape[0], rows)[i] * f)
+    return {"H": received, "sums": allreduce(c, heights(A.shape[0], rows)[i] * f)}
 
 
 def columns_touched(A, tops, lefts, i, stages):
@@ -70,12 +70,8 @@ def columns_touched(A, tops, lefts, i, stages):
 
 def words_1d_sparsity_aware(g, A, f):
     """Σ_{j≠i} NnzCols(i, j) f (sparsity-aware paper, 4.1)."""
-    return (
-        columns_touched(
-            A, cut_nodes(A.shape[0], g.size), cut_nodes(A.shape[1], g.size), g.rank, range(g.size)
-        )
-        * f
-    )
+    tops, lefts = cut_nodes(A.shape[0], g.size), cut_nodes(A.shape[1], g.size)
+    return {"H": columns_touched(A, tops, lefts, g.rank, range(g.size)) * f}
 
 
 def columns_touched_by_others(A, tops, lefts, j):
@@ -88,7 +84,7 @@ def columns_touched_by_others(A, tops, lefts, j):
 def adjoint_words_1d_sparsity_aware(g, A, f):
     """Σ_{i≠j} NnzCols(i, j) f on rank j: what it sends in ``A @ H`` comes back."""
     tops, lefts = cut_nodes(A.shape[0], g.size), cut_nodes(A.shape[1], g.size)
-    return columns_touched_by_others(A, tops, lefts, g.rank) * f
+    return {"sums": columns_touched_by_others(A, tops, lefts, g.rank) * f}
 
 
 def words_15d_sparsity_aware(g, A, f):
@@ -100,7 +96,7 @@ def words_15d_sparsity_aware(g, A, f):
     s = -(-rows // c)
     tops, stages = cut_nodes(A.shape[0], rows), range(j * s, min((j + 1) * s, rows))
     received = columns_touched(A, tops, cut_nodes(A.shape[1], rows), i, stages) * f
-    return received + allreduce(c, int(tops[i + 1] - tops[i]) * f)
+    return {"H": received, "sums": allreduce(c, int(tops[i + 1] - tops[i]) * f)}
 
 
 def adjoint_words_15d_sparsity_aware(g, A, f):
@@ -109,8 +105,8 @@ def adjoint_words_15d_sparsity_aware(g, A, f):
     i, j = g.coords["rows"], g.coords["reps"]
     tops, lefts = cut_nodes(A.shape[0], rows), cut_nodes(A.shape[1], rows)
     if i // -(-rows // c) == j:
-        return columns_touched_by_others(A, tops, lefts, i) * f
-    return int(lefts[i + 1] - lefts[i]) * f
+        return {"sums": columns_touched_by_others(A, tops, lefts, i) * f}
+    return {"sums": int(lefts[i + 1] - lefts[i]) * f}
 
 
 def panels_of(first, last):
@@ -131,12 +127,12 @@ def words_2d(g, A, f):
     pr, pc, i, j = g.shape["rows"], g.shape["cols"], g.coords["rows"], g.coords["cols"]
     rows = cut_nodes(A.shape[0], pr)[i : i + 2]
     own_columns, own_rows = cut_nodes(A.shape[1], pc)[j : j + 2], cut_nodes(A.shape[1], pr)[i : i + 2]
-    total = 0
+    total = {"A": 0, "H": 0}
     for first, last in stages_2d(A.shape[1], pr, pc):
         if not own_columns[0] <= first < own_columns[1]:
-            total += csr_words(A, rows, (first, last))
+            total["A"] += csr_words(A, rows, (first, last))
         if not own_rows[0] <= first < own_rows[1]:
-            total += (last - first) * sizes(f, pc)[j]
+            total["H"] += (last - first) * sizes(f, pc)[j]
     return total
 
 
@@ -147,12 +143,12 @@ def adjoint_words_2d(g, A, f):
     pr, pc, i, j = g.shape["rows"], g.shape["cols"], g.coords["rows"], g.coords["cols"]
     rows = cut_nodes(A.shape[0], pr)[i : i + 2]
     own_columns, own_rows = cut_nodes(A.shape[1], pc)[j : j + 2], cut_nodes(A.shape[1], pr)[i : i + 2]
-    total = 0
+    total = {"A": 0, "sums": 0}
     for first, last in stages_2d(A.shape[1], pr, pc):
         if not own_columns[0] <= first < own_columns[1]:
-            total += 2 * A[rows[0] : rows[1], first:last].nnz + (last - first) + 1
+            total["A"] += 2 * A[rows[0] : rows[1], first:last].nnz + (last - first) + 1
         if not own_rows[0] <= first < own_rows[1]:
-            total += (last - first) * sizes(f, pc)[j]
+            total["sums"] += (last - first) * sizes(f, pc)[j]
     return total
 
 
@@ -172,7 +168,7 @@ def words_3d_split(g, A, f):
     _, layers, i, j, _, rows, panels, width = split_3d_parts(g, A, f)
     sparse = sum(csr_words(A, rows, (first, last)) for s, first, last in panels if s != j)
     dense = sum((last - first) * width for s, first, last in panels if s != i)
-    return sparse + dense + reduce_scatter(layers, (rows[1] - rows[0]) * width)
+    return {"A": sparse, "H": dense, "sums": reduce_scatter(layers, (rows[1] - rows[0]) * width)}
 
 
 def adjoint_words_3d_split(g, A, f):
@@ -183,7 +179,7 @@ def adjoint_words_3d_split(g, A, f):
         2 * A[rows[0] : rows[1], first:last].nnz + last - first + 1 for s, first, last in panels if s != j
     )
     dense = sum((last - first) * width for s, first, last in panels if s != i)
-    return sparse + dense + (rows[1] - rows[0] - own) * width
+    return {"A": sparse, "sums": dense, "G": (rows[1] - rows[0] - own) * width}
 
 
 def words_3d(g, A, f):
@@ -191,35 +187,47 @@ def words_3d(g, A, f):
     height = heights(A.shape[1], g.shape["x"])[g.coords["x"]]
     own = sizes(height, g.shape["z"])[g.coords["z"]]
     width = sizes(f, g.shape["y"])[g.coords["y"]]
-    return (height - own) * width + allreduce(
-        g.shape["x"], heights(A.shape[0], g.shape["z"])[g.coords["z"]] * width
-    )
+    out = heights(A.shape[0], g.shape["z"])[g.coords["z"]]
+    return {"H": (height - own) * width, "sums": allreduce(g.shape["x"], out * width)}
 
 
 def adjoint_words_3d(g, A, f):
     """Reduce-scatter of n f/(Gx Gy) over z (Plexus Algorithm 1, line 23)."""
     height = heights(A.shape[1], g.shape["x"])[g.coords["x"]]
-    return reduce_scatter(g.shape["z"], height * sizes(f, g.shape["y"])[g.coords["y"]])
+    return {"sums": reduce_scatter(g.shape["z"], height * sizes(f, g.shape["y"])[g.coords["y"]])}
 
 
 def transposed(words):
     """The adjoint of block-row algorithms is the same algorithm on the block rows of Aᵀ."""
-    return lambda g, A, f: words(g, A.T.tocsr(), f)
+
+    def adjoint(g, A, f):
+        found = words(g, A.T.tocsr(), f)
+        return {"G": found.pop("H"), **found}
+
+    return adjoint
 
 
-WORDS = {"1d": words_1d, "1.5d": words_15d, "2d": words_2d, "3d-split": words_3d_split, "3d": words_3d}
-SPARSITY_AWARE_WORDS = {"1d": words_1d_sparsity_aware, "1.5d": words_15d_sparsity_aware}
-SPARSITY_AWARE_ADJOINT_WORDS = {
+def add_up(parts):
+    """Of a table of the functions above: the words of all matrices together."""
+    return {name: lambda g, A, f, words=words: sum(words(g, A, f).values()) for name, words in parts.items()}
+
+
+PARTS = {"1d": words_1d, "1.5d": words_15d, "2d": words_2d, "3d-split": words_3d_split, "3d": words_3d}
+SPARSITY_AWARE_PARTS = {"1d": words_1d_sparsity_aware, "1.5d": words_15d_sparsity_aware}
+SPARSITY_AWARE_ADJOINT_PARTS = {
     "1d": adjoint_words_1d_sparsity_aware,
     "1.5d": adjoint_words_15d_sparsity_aware,
 }
-ADJOINT_WORDS = {
+ADJOINT_PARTS = {
     "1d": transposed(words_1d),
     "1.5d": transposed(words_15d),
     "2d": adjoint_words_2d,
     "3d-split": adjoint_words_3d_split,
     "3d": adjoint_words_3d,
 }
+WORDS, ADJOINT_WORDS = add_up(PARTS), add_up(ADJOINT_PARTS)
+SPARSITY_AWARE_WORDS = add_up(SPARSITY_AWARE_PARTS)
+SPARSITY_AWARE_ADJOINT_WORDS = add_up(SPARSITY_AWARE_ADJOINT_PARTS)
 
 
 def dense_words(g, name, n, widths):

@@ -4,6 +4,8 @@ word counts.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,15 @@ from distgnn.gallery import awkward
 from distgnn.operators import ALGORITHMS, grids, make_grid
 
 from . import formulas
-from .formulas import ADJOINT_WORDS, WORDS, dense_words
+from .formulas import (
+    ADJOINT_PARTS,
+    ADJOINT_WORDS,
+    PARTS,
+    SPARSITY_AWARE_ADJOINT_PARTS,
+    SPARSITY_AWARE_PARTS,
+    WORDS,
+    dense_words,
+)
 
 MATRICES = awkward()
 WIDTH = 5
@@ -98,6 +108,57 @@ def test_every_grid_gives_the_product_for_the_words_of_the_formula(comm, name, b
             A, label = MATRICES[matrix], f"{matrix} on {sizes}"
             check_words(name, A, *check_product(A, grid, name, WIDTH, label=label), label)
         grid.free()
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    ("name", "aware"), [*((name, False) for name in PARTS), ("1d", True), ("1.5d", True)]
+)
+def test_words_belong_to_the_matrices_of_the_formula(comm, name, aware, backend):
+    """A and Aᵀ are told apart from what they multiply and from sums, so that a log shows CAGNET's figures."""
+    A, grid = (
+        MATRICES["wide"],
+        make_grid(comm, name, {"reps": 2} if name == "1.5d" else None, backend=backend),
+    )
+    parts = (SPARSITY_AWARE_PARTS, SPARSITY_AWARE_ADJOINT_PARTS) if aware else (PARTS, ADJOINT_PARTS)
+    operator = dg.distribute(A, grid, name, aware)
+    H, G = (
+        dg.scatter(X, layout)
+        for X, layout in zip(
+            right_sides(A, WIDTH), (operator.input_layout, operator.output_layout), strict=True
+        )
+    )
+    operator.T @ G  # makes the transposed blocks
+    for product, formula in zip((lambda: operator @ H, lambda: operator.T @ G), parts, strict=True):
+        with dg.Ledger() as ledger:
+            product()
+        expected = {matrix: round(words) for matrix, words in formula[name](grid, A, WIDTH).items()}
+        found = by_matrix(ledger)
+        assert {matrix: found.pop(matrix, 0) for matrix in expected} == expected and not any(found.values())
+
+
+def by_matrix(ledger):
+    """Words of each matrix."""
+    words = Counter()
+    for entry in ledger.entries():
+        words[entry["matrix"]] += entry["words"]
+    return words
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_words_of_weights_belong_to_them(comm, name, backend):
+    A, (f, h) = MATRICES["symmetric"], (7, 4)
+    operator = dg.distribute(A, make_grid(comm, name, backend=backend), name)
+    weights, n = operator.weights, A.shape[0]
+    T, W, G = (
+        dg.scatter(np.ones(shape), layout)
+        for shape, layout in (
+            ((n, f), operator.output_layout), ((f, h), weights.weight_layout), ((n, h), weights.output_layout)
+        )
+    )  # fmt: skip
+    with dg.Ledger() as ledger:
+        weights.backward(T, G, W)
+    assert ledger.words == sum(by_matrix(ledger)[matrix] for matrix in ("T", "weights", "gradients", "sums"))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -127,11 +127,11 @@ def test_only_the_first_rank_writes_and_all_learn_of_its_failure(comm, shared_tm
 def test_the_end_has_every_rank_in_order(comm):
     grid = dg.Grid(comm, backend="numpy", rows=comm.Get_size())
     with dg.Ledger() as ledger:
-        grid.world.bcast(np.zeros(10 + 0 * comm.Get_rank()), root=1)
+        grid.world.bcast(np.zeros(10), root=1, matrix="A")
     end = end_record(grid, ledger, [3.0, 1.0, 2.0])
     assert end["words"] == [10, 0, 10] and end["bytes"] == [80, 0, 80] and end["messages"] == [1, 0, 1]
     assert end["epoch_seconds_median"] == 2.0
-    assert [entry["rank"] for entry in end["ledger"]] == [0, 1, 2]
+    assert [(entry["rank"], entry["matrix"]) for entry in end["ledger"]] == [(0, "A"), (1, "A"), (2, "A")]
 
 
 class Terminal(io.StringIO):

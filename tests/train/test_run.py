@@ -48,6 +48,7 @@ def test_log_has_the_format(comm, shared_tmp_path):
     assert len(end["buffer_bytes"]) == P and all(
         p["layers"] > 0 and p["features"] > 0 for p in end["buffer_bytes"]
     )
+    assert all(entry["matrix"] for entry in end["ledger"] if entry["words"])
     for rank in range(P):
         words = sum(e["words"] for e in end["ledger"] if e["rank"] == rank and e["phase"] == "comm")
         assert abs(words - end["words"][rank]) <= len(end["ledger"])  # each entry is rounded on its own

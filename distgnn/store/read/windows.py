@@ -198,7 +198,7 @@ class _Assembly:
                 if root == self.readers.rank:
                     counts[k] = tiles[k].count()
         for k, root in enumerate(roots):
-            self.readers.bcast(counts[k], root)
+            self.readers.bcast(counts[k], root, matrix="adjacency")
         return counts
 
     def _fill(self, jobs: list[_Job]) -> None:
@@ -224,8 +224,8 @@ class _Assembly:
             columns, values = entries[0], entries[1].astype(self.block.dtype, copy=False)
         else:
             columns, values = (np.empty(int(counts.sum()), kind) for kind in (self.kind, self.block.dtype))
-        self.readers.bcast(columns, job.root)
-        self.readers.bcast(values, job.root)
+        for array in (columns, values):
+            self.readers.bcast(array, job.root, matrix="adjacency")
         return job.begins[rows], counts, columns, values
 
     def _place(self, arrived: list[Rows]) -> None:

@@ -44,9 +44,9 @@ class Ranks(Team):
         arrive(self.comm.mpi)
         return self.comm.mpi.allgather(value)
 
-    def bcast(self, array: Any, root: int) -> Any:
+    def bcast(self, array: Any, root: int, *, matrix: str = "") -> Any:
         arrive(self.comm.mpi)
-        return self.comm.bcast(array, root)
+        return self.comm.bcast(array, root, matrix=matrix)
 
     def total(self, array: np.ndarray) -> np.ndarray:
         arrive(self.comm.mpi)
