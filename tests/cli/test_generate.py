@@ -171,7 +171,7 @@ def test_existing_output_and_missing_parent(tmp_path: Path, capsys) -> None:
     words = ["generate", "rmat", str(tmp_path / "out"), "--nodes"]
     assert cli.main([*words, "10"]) == 0
     assert cli.main([*words, "20"]) == 2
-    assert "out exists; give --force" in capsys.readouterr().err
+    assert "out exists; --force replaces it" in capsys.readouterr().err
     assert json.loads((tmp_path / "out/graph.json").read_text())["n"] == 10
     assert cli.main([*words, "20", "--force"]) == 0
     assert json.loads((tmp_path / "out/graph.json").read_text())["n"] == 20
@@ -199,7 +199,7 @@ def test_under_mpiexec_one_rank_writes_and_all_fail_together(tmp_path: Path) -> 
     assert np.load(tmp_path / "out/labels.npy").shape == (100,)
     assert second.code == 2
     assert second.err.count("\n") == 1
-    assert "exists; give --force" in second.err
+    assert "exists; --force replaces it" in second.err
 
 
 def test_being_told_to_end_leaves_nothing(tmp_path: Path) -> None:

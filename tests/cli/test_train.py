@@ -173,7 +173,7 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
         (["--order", "metis-8"], "no order 'metis-8'; it has random; prepare with "),
         (
             ["--order", "double"],
-            "no order 'double'; it has random; prepare --order double makes one that has it",
+            "no order 'double'; it has random; prepare with --order double makes one that has it",
         ),
         (["--backend", "torch"], "--backend: invalid choice: 'torch'"),
         (["--resume"], "--resume: say with --checkpoint DIR where to go on from"),
