@@ -10,13 +10,9 @@ from distgnn.comm.launch import launched
 
 
 def on_first_rank(work: Callable[[], None]) -> None:
-    """Call `work` on rank 0 of the job. Collective: what it raises is raised on every rank.
-
-    SIGTERM, as from `scancel`, acts like Ctrl-C while `work` runs, so that it can tidy up.
-    """
+    """Call `work` on rank 0 of the job. Collective: what it raises is raised on every rank."""
     if launched()[0] == 1:
-        _interruptible(work)
-        return
+        return _interruptible(work)
     from mpi4py import MPI
 
     from distgnn.arrays import backend
@@ -33,9 +29,9 @@ def on_first_rank(work: Callable[[], None]) -> None:
 
 
 def on_all_ranks(work: Callable[[Any], None]) -> None:
-    """Call `work` on every rank with the communicator of all, or with None where there is but one.
+    """Call `work` on every rank with the communicator of all, or with None where there is only one.
 
-    Collective: `work` raises on all ranks what it raises on one. SIGTERM acts like Ctrl-C while it runs.
+    Collective: `work` raises on all ranks what it raises on one.
     """
     world = None
     if launched()[0] > 1:
@@ -46,6 +42,8 @@ def on_all_ranks(work: Callable[[Any], None]) -> None:
 
 
 def _interruptible(work: Callable[[], None]) -> None:
+    """SIGTERM, as from `scancel`, acts like Ctrl-C while `work` runs, so that it can tidy up."""
+
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
