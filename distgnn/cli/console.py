@@ -18,7 +18,7 @@ from distgnn.train.settings import Settings
 
 
 def train(store: str, settings: Settings, comm: MPI.Intracomm | None = None) -> int:
-    """A run with its progress on rank 0's terminal; returns the exit code, 1 if the check fails. Collective."""
+    """A run with its progress on rank 0's terminal; returns the exit code, 1 if a check fails. Collective."""
     run = Run(store, settings, comm)
     speaks = run.grid.rank == 0 and not settings.quiet
     if speaks:
