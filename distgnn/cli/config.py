@@ -6,11 +6,11 @@ An unknown name is an error in a file and a warning in the environment, which ot
 
 from __future__ import annotations
 
-import argparse
 import copy
 import difflib
 import re
 import sys
+from argparse import SUPPRESS, Action, ArgumentParser, BooleanOptionalAction
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,33 +28,25 @@ else:
 _NAMES = ("backend", "config", "cuda-aware", "emulation-cache", "host-isa", "spmm", "spmm-tune")
 
 #: Settings for some algorithms only: these, or (none) the one that was chosen where they are set.
-_HOMES = {
-    "grid": (),
-    "replication": ("1.5d",),
-    "sparsity-aware": ("1d", "1.5d"),
-    "block-rows": ("1.5d", "3d"),
-}
+_HOME = {"grid": (), "replication": ("1.5d",), "sparsity-aware": ("1d", "1.5d"), "block-rows": ("1.5d", "3d")}
 
+Words = Sequence[str]
 Layer = dict[str, tuple[Any, str]]  # flag name -> value, file or variable that says it
 
 
-def add_option(parser: argparse.ArgumentParser) -> None:
+def add_option(parser: ArgumentParser) -> None:
     """Give a command its ``--config FILE``."""
     text = "TOML file with settings named like the flags, at top level or in a table named like the command"
     parser.add_argument("--config", metavar="FILE", help=text)
 
 
 def apply(
-    parser: argparse.ArgumentParser,
-    command: str,
-    argv: Sequence[str],
-    environ: Mapping[str, str],
-    commands: Iterable[str] = (),
+    parser: ArgumentParser, command: str, argv: Words, environ: Mapping[str, str], commands: Words
 ) -> Origins:
     """Make what the ``--config`` file and the environment say the defaults of `parser`.
 
     Args:
-        command: the parser's; tables of other `commands` in the file are left alone.
+        command: the parser's, one of `commands`; the file's tables for the others are left alone.
         argv: the words after the command.
 
     Raises:
@@ -89,7 +81,7 @@ class Origins:
     sources: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
-    def explain(self, error: UserError, parsers: Iterable[argparse.ArgumentParser] = ()) -> UserError:
+    def explain(self, error: UserError, parsers: Iterable[ArgumentParser] = ()) -> UserError:
         """The same error in the words of the command line, and with the source of a setting that is no flag.
 
         Arguments become flags, also in advice such as ``force=True``, where they are flags of `parsers`.
@@ -121,7 +113,7 @@ def _typed(name: str, value: Any) -> str:
     return f"--no-{name.removeprefix('no-')}" if str(value) == "False" else f"--{name} {_text(value)}"
 
 
-def unknown_variables(environ: Mapping[str, str], parsers: Iterable[argparse.ArgumentParser]) -> list[str]:
+def unknown_variables(environ: Mapping[str, str], parsers: Iterable[ArgumentParser]) -> list[str]:
     """A line about each DISTGNN_ variable that no flag of these (all) commands and nothing else reads."""
     known = {*map(_variable, _NAMES), *(_variable(name) for parser in parsers for name in _flags(parser))}
     unknown = sorted(name for name in environ if name.startswith("DISTGNN_") and name not in known)
@@ -140,8 +132,8 @@ def _leave_out_other_algorithms(layers: list[Layer], given: Mapping[str, Any]) -
     final, lines = given.get("algorithm", chosen[-1]), []
     for index, layer in enumerate(layers):
         above = "algorithm" in given or any("algorithm" in other for other in layers[index + 1 :])
-        for name in [name for name in _HOMES if above and name in layer]:
-            homes = _HOMES[name] or (chosen[index + 1],)
+        for name in [name for name in _HOME if above and name in layer]:
+            homes = _HOME[name] or (chosen[index + 1],)
             if final not in homes:
                 _, source = layer.pop(name)
                 left_out = f"is for algorithm {' and '.join(homes)} and is left out, as {final} was chosen"
@@ -149,20 +141,18 @@ def _leave_out_other_algorithms(layers: list[Layer], given: Mapping[str, Any]) -
     return lines
 
 
-def _given(
-    parser: argparse.ArgumentParser, flags: Mapping[str, argparse.Action], argv: Sequence[str]
-) -> dict[str, Any]:
+def _given(parser: ArgumentParser, flags: Mapping[str, Action], argv: Words) -> dict[str, Any]:
     """What the command line itself sets, the file of settings included: dest -> value."""
     finder = _bare(parser, () if {"-h", "--help"} & set(argv) else flags.values())
-    finder.add_argument("--config", default=argparse.SUPPRESS)
+    finder.add_argument("--config", default=SUPPRESS)
     return vars(finder.parse_known_args(list(argv))[0])
 
 
-def _bare(parser: argparse.ArgumentParser, actions: Iterable[argparse.Action]) -> argparse.ArgumentParser:
+def _bare(parser: ArgumentParser, actions: Iterable[Action]) -> ArgumentParser:
     """A parser of the same kind with some of its flags, none of them required or with a default."""
     bare = type(parser)(prog=parser.prog, add_help=False)
     for action in map(copy.copy, actions):
-        action.default, action.required = argparse.SUPPRESS, False
+        action.default, action.required = SUPPRESS, False
         bare._add_action(action)
     return bare
 
@@ -177,7 +167,7 @@ def _nearest(name: str, known: Iterable[str], text: str) -> str:
     return text.format(near[0]) if near else ""
 
 
-def _flags(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+def _flags(parser: ArgumentParser) -> dict[str, Action]:
     """The settable flags by their long name without dashes."""
     flags = {}
     for action in parser._actions:
@@ -187,7 +177,7 @@ def _flags(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     return flags
 
 
-def _read(path: str, command: str, commands: Iterable[str], flags: Iterable[str]) -> Layer:
+def _read(path: str, command: str, commands: Words, flags: Iterable[str]) -> Layer:
     """What the file says for a command."""
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -195,11 +185,10 @@ def _read(path: str, command: str, commands: Iterable[str], flags: Iterable[str]
         raise UserError(f"--config {path}: cannot read it ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"--config {path}: not valid TOML: {error}") from error
-    names = sorted({command, *commands})
     tables = {key for key, value in content.items() if isinstance(value, dict) and _dashed(key) not in flags}
-    for name in sorted(tables.difference(names)):
-        hint = _nearest(name, names, "; did you mean [{}]?")
-        known = f"tables are named like the commands: {', '.join(names)}"
+    for name in sorted(tables.difference(commands)):
+        hint = _nearest(name, commands, "; did you mean [{}]?")
+        known = f"tables are named like the commands: {', '.join(sorted(commands))}"
         raise UserError(f"{path}: unknown table [{name}]{hint}; {known}")
     found: Layer = {}
     top = {name: value for name, value in content.items() if name not in tables}
@@ -219,14 +208,14 @@ def _dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _convert(parser: argparse.ArgumentParser, action: argparse.Action, value: Any, source: str) -> Any:
+def _convert(parser: ArgumentParser, action: Action, value: Any, source: str) -> Any:
     """`value` as `action` would have stored it, had it been given as a flag."""
     flag = action.option_strings[-1] if value is False else action.option_strings[0]
     if action.nargs == 0:
         switch = SWITCH.get(str(value).lower())
         if switch is None or not isinstance(value, (bool, str)):
             raise UserError(f"{source}: {action.option_strings[0]} is a switch: true or false, not {value!r}")
-        if not isinstance(action, argparse.BooleanOptionalAction):
+        if not isinstance(action, BooleanOptionalAction):
             return action.const if switch else not action.const
         words = [next(name for name in action.option_strings if name.startswith("--no-") != switch)]
     elif action.nargs is None or action.nargs == "?":

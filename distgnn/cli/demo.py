@@ -121,16 +121,10 @@ def difference(losses: list[float], others: list[float]) -> float:
 
 def cells(row: dict[str, Any], reference: dict[str, Any]) -> tuple[str, ...]:
     """One line of the table."""
-    end = row["end"]
-    return (
-        row["algorithm"],
-        "x".join(str(size) for size in row["grid"].values()),
-        f"{row['losses'][-1]:.7f}",
-        f"{difference(row['losses'], reference['losses']):.1e}",
-        f"{end['test_acc']:.4f}",
-        f"{max(end['words']):,}",
-        f"{end['epoch_seconds_median']:.3f}",
-    )
+    end, apart = row["end"], difference(row["losses"], reference["losses"])
+    what = row["algorithm"], "x".join(map(str, row["grid"].values())), f"{row['losses'][-1]:.7f}"
+    found = f"{apart:.1e}", f"{end['test_acc']:.4f}", f"{max(end['words']):,}"
+    return (*what, *found, f"{end['epoch_seconds_median']:.3f}")
 
 
 def _line(values: Sequence[str]) -> str:

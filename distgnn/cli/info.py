@@ -79,13 +79,11 @@ def text(path: str, facts: dict[str, Any]) -> str:
 def graph_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """What is the same in every order."""
     split, degrees = facts["split"], facts["degrees"]
-    kind = [
-        "directed" if facts["directed"] else "undirected",
-        "weighted" if facts["weighted"] else "unweighted",
-        "self-loops" if facts["self_loops"] else "no self-loops added",
-        f"normalised {facts['normalize']}" if facts["normalize"] != "none" else "not normalised",
-        facts["dtype"],
-    ]
+    kind = ["directed" if facts["directed"] else "undirected"]
+    kind.append("weighted" if facts["weighted"] else "unweighted")
+    kind.append("self-loops" if facts["self_loops"] else "no self-loops added")
+    scaled = facts["normalize"] != "none"
+    kind += [f"normalised {facts['normalize']}" if scaled else "not normalised", facts["dtype"]]
     labelled = f"{facts['classes']}, {facts['labelled']} labelled nodes"
     spread = f"{degrees['min']} to {degrees['max']}, mean {degrees['mean']:.2f}"
     return [
