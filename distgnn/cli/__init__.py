@@ -85,12 +85,10 @@ def command_parser(name: str) -> Parser:
 
 def overview() -> Parser:
     """The parser that knows all commands by name, for ``distgnn --help``."""
-    parser = Parser(
-        prog="distgnn",
-        description="Train graph neural networks over MPI with interchangeable distributed sparse products.",
-        epilog="Flags win over environment variables (DISTGNN_WEIGHT_DECAY for --weight-decay), those over "
-        "the --config file. Exit codes: 0 done, 2 bad usage or input, 1 failed.",
-    )
+    about = "Train graph neural networks over MPI with interchangeable distributed sparse products."
+    order = "Flags win over environment variables (DISTGNN_WEIGHT_DECAY for --weight-decay), those over the "
+    codes = "--config file. Exit codes: 0 done, 2 bad usage or input, 1 failed."
+    parser = Parser(prog="distgnn", description=about, epilog=order + codes)
     parser.add_argument("--version", action="version", version=f"distgnn {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in COMMANDS:

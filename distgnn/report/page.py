@@ -20,7 +20,6 @@ COLOURS = {
     "spmm": "#4269d0", "gemm": "#6cc5b0", "activation": "#3ca951", "loss": "#ff8ab7", "optimizer": "#9c6b4e",
     "comm": "#efb118", "sampling": "#a463f2", "other": "#9c9c9c",
 }  # fmt: skip
-PHASES = tuple(COLOURS)
 LOOKS = COLOURS | {"under way": "#f6dd9a"}
 #: What the end of a log says of every rank, and the unit to show it in.
 RANKS = {"words": ("million words", 1e6), "messages": ("messages", 1), "peak_bytes": ("peak MiB", 2**20)}
@@ -111,7 +110,7 @@ def _read(path: Path) -> str:
 def median_phases(log: Log) -> dict[str, float]:
     """Seconds of each phase that the log has, the median over epochs."""
     epochs = [epoch["phases"] for epoch in log["epochs"]]
-    told = [phase for phase in PHASES if any(phase in epoch for epoch in epochs)]
+    told = [phase for phase in COLOURS if any(phase in epoch for epoch in epochs)]
     return {phase: statistics.median(epoch.get(phase, 0.0) for epoch in epochs) for phase in told}
 
 
@@ -201,7 +200,7 @@ def draw_phases(logs: Sequence[Log]) -> Any:
     figure, (axes,) = _figure(height=0.8 + 0.4 * len(logs))
     left = [0.0] * len(logs)
     medians = [median_phases(log) for log in logs]
-    shown = [phase for phase in PHASES if any(phase in found for found in medians)]
+    shown = [phase for phase in COLOURS if any(phase in found for found in medians)]
     for phase in shown:
         widths = [found.get(phase, 0.0) for found in medians]
         axes.barh(range(len(logs)), widths, left=left, color=COLOURS[phase], label=phase)
