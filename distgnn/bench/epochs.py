@@ -20,7 +20,7 @@ from distgnn.train.full_graph import train
 def epochs(
     grid: Grid, A: sp.csr_array, algorithm: str, widths: Sequence[int], **options: Any
 ) -> Iterator[dict[str, Any]]:
-    """The records of `gcn.train`, without end. Collective.
+    """The records of `train`, without end. Collective.
 
     Args:
         A: the normalised adjacency matrix, equal on all ranks.

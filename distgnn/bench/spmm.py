@@ -1,9 +1,8 @@
-"""Sparse times dense on one rank: the host kernels beside SciPy, MKL, torch and an older kernel in a shared
-library.
-"""
+"""Sparse times dense on one rank: the host kernels beside SciPy, MKL, torch and a library's older kernel."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import statistics
@@ -22,6 +21,7 @@ from distgnn import gallery
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
 from distgnn.bench import timing
+from distgnn.bench.table import columns
 from distgnn.errors import ArgumentError
 from distgnn.local import host
 from distgnn.store import Store
@@ -55,10 +55,8 @@ GRAPHS: dict[str, Callable[[], sp.csr_array]] = {
 
 
 def graph(name: str) -> sp.csr_array:
-    """A graph of `GRAPHS` or of a store, as float32 CSR with int32 indices and random values.
-
-    Raises:
-        ArgumentError: neither.
+    """A graph of `GRAPHS` or of a store, as float32 CSR with int32 indices and random values; else
+    ArgumentError.
     """
     if name in GRAPHS:
         A = GRAPHS[name]()
@@ -79,12 +77,10 @@ class Point:
     """One graph at one width."""
 
     graph: str
-    nodes: int
     nnz: int
     width: int
     bytes: int  # that a product moves if no row of B is ever reused
     seconds: dict[str, float]  # candidate -> the best call
-    median: dict[str, float]
     roof: float  # seconds that the ceilings allow at best
 
     def gflops(self, name: str) -> float:
@@ -105,10 +101,9 @@ def measure(
     name: str, A: sp.csr_array, width: int, ceilings: tuple[float, float], prototype: Path | None = None,
     seconds: float = 1.0, clock: str = "wall", plain_memory: bool = False,
 ) -> Point:  # fmt: skip
-    """Time every candidate there is on `A` times a random float32 matrix, all on the same arrays.
+    """Time every candidate on `A` times a random float32 matrix, all on the same arrays.
 
-    A candidate whose first call takes over `LONG` seconds and `HOPELESS` times as long as ours is not called
-    again.
+    One whose first call takes over `LONG` seconds and `HOPELESS` times as long as ours is not called again.
 
     Args:
         ceilings: bytes per second of a copy through memory and of reading the last-level cache.
@@ -121,35 +116,31 @@ def measure(
     B, C = make((A.shape[1], width), np.float32), make((A.shape[0], width), np.float32)
     B[...] = np.random.default_rng(2).random(B.shape, dtype=np.float32)
     runs = candidates(A, B, C, prototype)
-    samples = _first_calls(runs, C, f"on {name} at width {width}", timing.CLOCKS[clock])
-    for other in [other for other in runs if samples[other][0] > max(LONG, HOPELESS * samples[OURS][0])]:
-        if other != OURS:
-            del runs[other]
-    samples |= timing.in_turns(runs, seconds, clock=clock)
-    best = {other: min(times) for other, times in samples.items()}
-    median = {other: float(np.median(times)) for other, times in samples.items()}
+    first = _first_calls(runs, C, f"on {name} at width {width}", timing.CLOCKS[clock])
+    longest = max(LONG, HOPELESS * first[OURS])
+    quick = {other: run for other, run in runs.items() if other == OURS or first[other] <= longest}
+    samples = timing.in_turns(quick, seconds, clock=clock)
+    best = {other: min(samples.get(other, [first[other]])) for other in runs}
     moved = A.nnz * (8 + 4 * width) + 4 * A.shape[0] * width + 8 * A.shape[0]
-    return Point(name, A.shape[0], A.nnz, width, moved, best, median, roof(A, width, *ceilings))
+    return Point(name, A.nnz, width, moved, best, roof(A, width, *ceilings))
 
 
 def _first_calls(
     runs: dict[str, Run], C: np.ndarray, where: str, read: Callable[[], float]
-) -> dict[str, list[float]]:
+) -> dict[str, float]:
     """Seconds of a call of each candidate; AssertionError where one differs from the first."""
-    want, samples = None, {}
+    want, seconds = None, {}
     for name, run in runs.items():
         C[...] = np.nan
-        before = read()
-        run()
-        samples[name] = [read() - before]
+        seconds[name] = timing.timed(run, read)
         want = C.copy() if want is None else want
         assert np.allclose(C, want, rtol=1e-4, atol=1e-4), f"{name} disagrees with {OURS} {where}"
-    return samples
+    return seconds
 
 
 def roof(A: sp.csr_array, width: int, copy: float, cache: float) -> float:
-    """Seconds no kernel is expected to beat without locality: every byte once through memory, and every
-    gathered row from the cache where B fits it, else from memory.
+    """Seconds that no kernel should beat without locality: all bytes once through memory, and gathered rows
+    from the cache if B fits it, else from memory.
     """
     gathered, held = A.nnz * (8 + 4 * width), 4 * A.shape[1] * width
     if held > timing.last_level_cache():
@@ -170,10 +161,8 @@ def candidates(
     if prototype is not None:
         runs["prototype"] = _prototype(prototype, A, B, C)
     for make in (_mkl, _torch):
-        try:
+        with contextlib.suppress(ImportError):
             runs |= make(A, B, C)
-        except ImportError:
-            continue
     return runs
 
 
@@ -196,17 +185,17 @@ def _mkl(A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> dict[str, Run]:
 def _torch(A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> dict[str, Run]:
     import torch  # type: ignore[import-not-found,unused-ignore]
 
+    def matrix(index: Any) -> Any:
+        indices = (array.astype(index, copy=False) for array in (A.indptr, A.indices))
+        arrays = map(torch.from_numpy, (*indices, A.data))
+        return torch.sparse_csr_tensor(*arrays, size=A.shape, check_invariants=False)
+
     warnings.filterwarnings("ignore", "Sparse CSR tensor support")
     torch.set_num_threads(host.threads())
-    arrays = (torch.from_numpy(x) for x in (A.indptr, A.indices, A.data))
-    matrix = torch.sparse_csr_tensor(*arrays, size=A.shape, check_invariants=False)
     dense, out = torch.from_numpy(B), torch.from_numpy(C)
-    wide = torch.sparse_csr_tensor(
-        torch.from_numpy(A.indptr.astype(np.int64)), torch.from_numpy(A.indices.astype(np.int64)),
-        torch.from_numpy(A.data), size=A.shape, check_invariants=False,
-    )  # fmt: skip
+    narrow, wide = matrix(np.int32), matrix(np.int64)
     return {
-        "torch": lambda: torch.mm(matrix, dense, out=out),
+        "torch": lambda: torch.mm(narrow, dense, out=out),
         # What PyTorch Geometric calls; it has no `out`, and its result counts as made where it stands.
         "torch-reduce": lambda: _made(torch.sparse.mm(wide, dense, "sum"), out),
     }
@@ -224,26 +213,20 @@ def _prototype(path: Path, A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> Run
     width, panel = B.shape[1], 16 * math.ceil(math.ceil(B.shape[1] / 16) / math.ceil(B.shape[1] / 256))
     ahead = min(max(16384 // (4 * panel), 8), 256)
     indices = np.concatenate([A.indices, np.zeros(ahead, np.int32)])  # it reads so far past the end
-    address, long = lambda x: ctypes.c_void_p(x.ctypes.data), ctypes.c_int64
+    address, long = lambda x: x.ctypes.data_as(ctypes.c_void_p), ctypes.c_int64  # which keeps the array
     arguments = (
         long(A.shape[0]), address(A.indptr), address(indices), address(A.data),
         address(B), long(width), address(C), long(width), long(width),
         ctypes.c_int(ahead), ctypes.c_int(16), ctypes.c_int(0), ctypes.c_int(host.threads()), long(16384),
     )  # fmt: skip
-    keep = indices
-
-    def run() -> None:
-        assert keep is not None
-        library.sp(*arguments)
-
-    return run
+    return partial(library.sp, *arguments)
 
 
 def table(points: Sequence[Point], ceilings: tuple[float, float]) -> str:
     """Markdown: one line per point."""
     names = [OURS, *dict.fromkeys(name for p in points for name in p.seconds if name != OURS)]
     head = ["graph", "f", *names, "GB/s", "of copy", "of roof", "/ best other", "/ mkl", "/ prototype"]
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    lines = columns(*head)
     for p in points:
         rate = p.bytes / p.seconds[OURS]
         cells = [p.graph, str(p.width), *(f"{p.gflops(n):.1f}" if n in p.seconds else "" for n in names)]
@@ -261,8 +244,6 @@ def summary(points: Sequence[Point]) -> str:
         ratios = [point.ratio(point.others if name == "best other" else [name]) for point in points]
         known = [ratio for ratio in ratios if math.isfinite(ratio)]
         if known:
-            found = (
-                f"geometric mean {statistics.geometric_mean(known):.2f}, {min(known):.2f} to {max(known):.2f}"
-            )
-            lines.append(f"- times faster than {name}: {found}")
+            mean = f"geometric mean {statistics.geometric_mean(known):.2f}"
+            lines.append(f"- times faster than {name}: {mean}, {min(known):.2f} to {max(known):.2f}")
     return "\n".join(lines)

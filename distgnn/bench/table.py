@@ -25,9 +25,8 @@ def command(ranks: int = 1) -> str:
     threads = os.environ.get("OMP_NUM_THREADS")
     setting = f"OMP_NUM_THREADS={threads} " if threads and ranks == 1 else ""
     launcher = f"mpiexec -n {ranks} " if ranks > 1 else ""
-    return (
-        f"{setting}{launcher}python benchmarks/{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}".rstrip()
-    )
+    program = f"python benchmarks/{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}"
+    return f"{setting}{launcher}{program}".rstrip()
 
 
 def heading(args: argparse.Namespace, ranks: int = 1) -> str:

@@ -19,34 +19,29 @@ def in_turns(
     candidates: Mapping[str, Callable[[], object]], seconds: float = 1.0, least: int = 3, clock: str = "wall",
     most: int = 8,
 ) -> dict[str, list[float]]:  # fmt: skip
-    """Call every candidate once to warm up, then all in turns for `seconds` and at least `least` turns.
+    """Seconds of each call by name: one to warm up, which is left out, then all in turns for `seconds` and at
+    least `least` turns.
 
     In a turn, a candidate is called as often as fits into one call of the slowest, up to `most` times: the
-    faster a call, the more of them it takes for one that nothing disturbs.
-
-    Args:
-        clock: "wall", or "cpu" for the time of all threads of this process, on a machine that others use.
-
-    Returns:
-        name -> seconds of each call.
+    faster a call, the more of them it takes for one that nothing disturbs. The clock "cpu" counts the time of
+    all threads of this process, for a machine that others use.
     """
-    read = CLOCKS[clock]
-    once = {}
-    for name, run in candidates.items():
-        before = time.perf_counter()
-        run()
-        once[name] = max(time.perf_counter() - before, 1e-9)
+    once = {name: max(timed(run, time.perf_counter), 1e-9) for name, run in candidates.items()}
     calls = {name: min(max(int(max(once.values()) / own), 1), most) for name, own in once.items()}
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     started, turns = time.perf_counter(), 0
     while turns < least or time.perf_counter() - started < seconds:
         for name, run in candidates.items():
-            for _ in range(calls[name]):
-                before = read()
-                run()
-                samples[name].append(read() - before)
+            samples[name] += [timed(run, CLOCKS[clock]) for _ in range(calls[name])]
         turns += 1
     return samples
+
+
+def timed(run: Callable[[], object], read: Callable[[], float]) -> float:
+    """Seconds of one call."""
+    before = read()
+    run()
+    return read() - before
 
 
 def copy_bandwidth(clock: str = "wall", size: int = 1 << 28) -> float:

@@ -1,6 +1,6 @@
 """The ``distgnn`` command: each command is a module with ``HELP``, ``add_arguments(parser)``, ``run(args)``.
 
-Commands import MPI, NumPy and the rest inside ``run``, so that ``--help`` answers at once and without MPI.
+Commands import MPI and NumPy inside ``run``, so that ``--help`` answers at once and without MPI.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command on every rank of the job.
 
     Returns:
-        0 done, 1 failed, 2 bad usage or input; rank 0 said in one line what. Everything else is a bug and
-        raises; the abort hook then ends all ranks with exit code 1.
+        0 done, 1 failed, 2 bad usage or input, of which rank 0 printed one line. Any other exception is a
+        bug; the abort hook then ends all ranks with exit code 1.
     """
     launch.limit_threads()
     launch.install_abort_hook()
@@ -55,10 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str], origins: config.Origins | None = None) -> argparse.Namespace:
     """The command line with environment and ``--config`` file filled in; ``.command`` is the command's name.
 
-    Prints on rank 0's stderr what of the two is not taken. Puts into `origins` where settings come from.
+    Warns on rank 0's stderr of what is not taken from them. Puts into `origins` where settings come from.
 
     Raises:
-        UserError: anything wrong with it. SystemExit(0) after ``--help`` and ``--version``.
+        UserError: bad usage. SystemExit(0): after ``--help`` and ``--version``.
     """
     if not argv or argv[0] not in COMMANDS:
         return overview().parse_args(argv)  # help, version, or a complaint
@@ -85,12 +85,10 @@ def command_parser(name: str) -> Parser:
 
 def overview() -> Parser:
     """The parser that knows all commands by name, for ``distgnn --help``."""
-    parser = Parser(
-        prog="distgnn",
-        description="Train graph neural networks over MPI with interchangeable distributed sparse products.",
-        epilog="Flags win over environment variables (DISTGNN_WEIGHT_DECAY for --weight-decay), those over "
-        "the --config file. Exit codes: 0 done, 2 bad usage or input, 1 failed.",
-    )
+    about = "Train graph neural networks over MPI with interchangeable distributed sparse products."
+    order = "Flags win over environment variables (DISTGNN_WEIGHT_DECAY for --weight-decay), those over the "
+    codes = "--config file. Exit codes: 0 done, 2 bad usage or input, 1 failed."
+    parser = Parser(prog="distgnn", description=about, epilog=order + codes)
     parser.add_argument("--version", action="version", version=f"distgnn {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in COMMANDS:
@@ -104,7 +102,7 @@ def command_module(name: str) -> ModuleType:
 
 
 class Formatter(argparse.HelpFormatter):
-    """Appends the default to a flag's help where there is one worth telling."""
+    """Appends a flag's default to its help."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         text, value = action.help, action.default
@@ -125,11 +123,10 @@ def _as_typed(action: argparse.Action, value: Any) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors are UserErrors like any other bad input; only the job's first rank prints help."""
+    """Raises UserErrors; prints help on the job's first rank only."""
 
     def __init__(self, **settings: Any) -> None:
-        fixed: dict[str, Any] = {"formatter_class": Formatter, "allow_abbrev": False}
-        super().__init__(**fixed | settings)
+        super().__init__(formatter_class=Formatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")

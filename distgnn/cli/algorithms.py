@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 HELP = "the table of what is implemented and where"
@@ -38,11 +38,10 @@ def plain(rows: list[dict[str, Any]]) -> str:
 def markdown(rows: list[dict[str, Any]]) -> str:
     """A Markdown table; names, files and commands as code."""
     cells = ([f"`{row[name]}`" if name in CODE else row[name] for name in COLUMNS] for row in rows)
-    return markdown_table(COLUMNS, cells, "---")
+    return markdown_table(COLUMNS, cells)
 
 
-def markdown_table(heads: Sequence[str], rows: Any, rule: str = " --- ") -> str:
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Rows of texts as a Markdown table."""
-    lines = ["| " + " | ".join(line) + " |" for line in (heads, *rows)]
-    lines.insert(1, "|" + f"{rule}|" * len(heads))
-    return "\n".join(lines)
+    head, *lines = (f"| {' | '.join(line)} |" for line in (heads, *rows))
+    return "\n".join([head, "|" + "---|" * len(heads), *lines])

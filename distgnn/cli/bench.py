@@ -8,9 +8,7 @@ from typing import Any
 
 from distgnn.errors import ArgumentError
 
-HELP = (
-    "time a kernel and print GFLOP/s, GB/s and the ratio to everything else installed that computes the same"
-)
+HELP = "time a kernel and print GFLOP/s, GB/s and the ratio to all else installed that computes the same"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,8 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--graph", nargs="+", default=["rmat-16"], help="rmat-15 ... road-18, or stores NAME.dg")
     add("--widths", nargs="+", type=int, default=[16, 64, 128], help="columns of the dense matrix")
     add("--seconds", type=float, default=1.0, help="to spend on each point, all candidates together")
-    add("--clock", choices=["wall", "cpu"], default="wall",
-        help="cpu: this process's time, on a busy machine")
+    add("--clock", choices=["wall", "cpu"], default="wall", help="cpu: of this process, on a busy machine")
     add("--plain-memory", action="store_true", help="NumPy's arrays, not ones that start at a cache line")
     add("--prototype", type=Path, metavar="SO", help="shared library with an older kernel `sp`")
     # fmt: on
@@ -41,8 +38,8 @@ def run(args: argparse.Namespace) -> None:
         A = spmm.graph(name)
         for width in args.widths:
             points.append(measure(args, name, A, width, ceilings))
-            row = spmm.table(points[-1:], ceilings).splitlines()
-            print("\n".join(row if len(points) == 1 else row[2:]), flush=True)
+            lines = spmm.table(points[-1:], ceilings).splitlines()
+            print(*(lines if len(points) == 1 else lines[2:]), sep="\n", flush=True)
     print(f"\n{spmm.summary(points)}")
 
 

@@ -1,18 +1,16 @@
-"""Settings of a command from four places: flag, over environment ``DISTGNN_FLAG_NAME``, over a TOML file,
-over the default.
+"""Settings of a command: a flag wins over ``DISTGNN_FLAG_NAME``, that over a TOML file, that over a default.
 
-Works for any parser: a value from the environment or the file goes through the flag's own type and choices
-and becomes its default. A name that nothing knows is refused in a file and warned about in the environment,
-which is not this program's own.
+A value from the environment or the file goes through the flag's own type and choices and becomes its default.
+An unknown name is an error in a file and a warning in the environment, which other programs use too.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import difflib
 import re
 import sys
+from argparse import SUPPRESS, Action, ArgumentParser, BooleanOptionalAction
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,41 +24,29 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: Variables that are read beside those of the flags: for kernels, MPI and tests.
-VARIABLES = tuple(
-    f"DISTGNN_{name}"
-    for name in ("BACKEND", "CONFIG", "CUDA_AWARE", "EMULATION_CACHE", "HOST_ISA", "SPMM", "SPMM_TUNE")
-)
+#: Variables DISTGNN_NAME that are read beside those of the flags: for kernels, MPI and tests.
+_NAMES = ("backend", "config", "cuda-aware", "emulation-cache", "host-isa", "spmm", "spmm-tune")
 
 #: Settings for some algorithms only: these, or (none) the one that was chosen where they are set.
-_ALGORITHMS_OF = {
-    "grid": (),
-    "replication": ("1.5d",),
-    "sparsity-aware": ("1d", "1.5d"),
-    "block-rows": ("1.5d", "3d"),
-}
+_HOME = {"grid": (), "replication": ("1.5d",), "sparsity-aware": ("1d", "1.5d"), "block-rows": ("1.5d", "3d")}
 
+Words = Sequence[str]
 Layer = dict[str, tuple[Any, str]]  # flag name -> value, file or variable that says it
 
 
-def add_option(parser: argparse.ArgumentParser) -> None:
+def add_option(parser: ArgumentParser) -> None:
     """Give a command its ``--config FILE``."""
     text = "TOML file with settings named like the flags, at top level or in a table named like the command"
     parser.add_argument("--config", metavar="FILE", help=text)
 
 
 def apply(
-    parser: argparse.ArgumentParser,
-    command: str,
-    argv: Sequence[str],
-    environ: Mapping[str, str],
-    commands: Iterable[str] = (),
+    parser: ArgumentParser, command: str, argv: Words, environ: Mapping[str, str], commands: Words
 ) -> Origins:
     """Make what the ``--config`` file and the environment say the defaults of `parser`.
 
     Args:
-        parser: the command's own parser, complete.
-        command: its name, and that of its table in the file; tables of other `commands` are left alone.
+        command: the parser's, one of `commands`; the file's tables for the others are left alone.
         argv: the words after the command.
 
     Raises:
@@ -71,10 +57,7 @@ def apply(
     path = given.pop("config", environ.get("DISTGNN_CONFIG"))
     from_file = _read(path, command, commands, flags) if path else {}
     variables = {name: _variable(name) for name in flags if _variable(name) in environ}
-    layers: list[Layer] = [
-        {name: (value, path) for name, value in from_file.items()},
-        {name: (environ[variable], variable) for name, variable in variables.items()},
-    ]
+    layers = [from_file, {name: (environ[variable], variable) for name, variable in variables.items()}]
     origins = Origins(left_out=_leave_out_other_algorithms(layers, given))
     for layer in layers:
         for name, (value, source) in layer.items():
@@ -98,11 +81,10 @@ class Origins:
     sources: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
-    def explain(self, error: UserError, parsers: Iterable[argparse.ArgumentParser] = ()) -> UserError:
-        """The same error in the words of the command line.
+    def explain(self, error: UserError, parsers: Iterable[ArgumentParser] = ()) -> UserError:
+        """The same error in the words of the command line, and with the source of a setting that is no flag.
 
-        Arguments become flags, also in advice such as ``force=True``, where they are flags of `parsers`. A
-        setting that was not made by a flag is told with its source.
+        Arguments become flags, also in advice such as ``force=True``, where they are flags of `parsers`.
         """
         names: dict[str, str] = {}
         for flags in map(_flags, parsers):
@@ -131,21 +113,17 @@ def _typed(name: str, value: Any) -> str:
     return f"--no-{name.removeprefix('no-')}" if str(value) == "False" else f"--{name} {_text(value)}"
 
 
-def unknown_variables(environ: Mapping[str, str], parsers: Iterable[argparse.ArgumentParser]) -> list[str]:
+def unknown_variables(environ: Mapping[str, str], parsers: Iterable[ArgumentParser]) -> list[str]:
     """A line about each DISTGNN_ variable that no flag of these (all) commands and nothing else reads."""
-    known = {*VARIABLES, *(_variable(name) for parser in parsers for name in _flags(parser))}
+    known = {*map(_variable, _NAMES), *(_variable(name) for parser in parsers for name in _flags(parser))}
     unknown = sorted(name for name in environ if name.startswith("DISTGNN_") and name not in known)
-    return [
-        f"{name}: no command has a flag of this name{_nearest(name, known, '; did you mean {}?')}"
-        for name in unknown
-    ]
+    hints = {name: _nearest(name, known, "; did you mean {}?") for name in unknown}
+    return [f"{name}: no command has a flag of this name{hint}" for name, hint in hints.items()]
 
 
 def _leave_out_other_algorithms(layers: list[Layer], given: Mapping[str, Any]) -> list[str]:
-    """Drop from file and environment what is for another algorithm than the one chosen in a place above them.
-
-    Returns:
-        a line about each.
+    """Drop from file and environment what is for another algorithm than the one chosen in a place above them;
+    returns a line about each.
     """
     samplers = [given.get("sampler"), *(layer["sampler"][0] for layer in layers if "sampler" in layer)]
     chosen = ["1.5d" if set(samplers) - {None, "none"} else "1d"]  # train's default
@@ -154,8 +132,8 @@ def _leave_out_other_algorithms(layers: list[Layer], given: Mapping[str, Any]) -
     final, lines = given.get("algorithm", chosen[-1]), []
     for index, layer in enumerate(layers):
         above = "algorithm" in given or any("algorithm" in other for other in layers[index + 1 :])
-        for name in [name for name in _ALGORITHMS_OF if above and name in layer]:
-            homes = _ALGORITHMS_OF[name] or (chosen[index + 1],)
+        for name in [name for name in _HOME if above and name in layer]:
+            homes = _HOME[name] or (chosen[index + 1],)
             if final not in homes:
                 _, source = layer.pop(name)
                 left_out = f"is for algorithm {' and '.join(homes)} and is left out, as {final} was chosen"
@@ -163,17 +141,20 @@ def _leave_out_other_algorithms(layers: list[Layer], given: Mapping[str, Any]) -
     return lines
 
 
-def _given(
-    parser: argparse.ArgumentParser, flags: Mapping[str, argparse.Action], argv: Sequence[str]
-) -> dict[str, Any]:
+def _given(parser: ArgumentParser, flags: Mapping[str, Action], argv: Words) -> dict[str, Any]:
     """What the command line itself sets, the file of settings included: dest -> value."""
-    finder = type(parser)(prog=parser.prog, add_help=False)
-    finder.add_argument("--config", default=argparse.SUPPRESS)
-    for action in () if {"-h", "--help"} & set(argv) else flags.values():
-        bare = copy.copy(action)
-        bare.default, bare.required = argparse.SUPPRESS, False
-        finder._add_action(bare)
+    finder = _bare(parser, () if {"-h", "--help"} & set(argv) else flags.values())
+    finder.add_argument("--config", default=SUPPRESS)
     return vars(finder.parse_known_args(list(argv))[0])
+
+
+def _bare(parser: ArgumentParser, actions: Iterable[Action]) -> ArgumentParser:
+    """A parser of the same kind with some of its flags, none of them required or with a default."""
+    bare = type(parser)(prog=parser.prog, add_help=False)
+    for action in map(copy.copy, actions):
+        action.default, action.required = SUPPRESS, False
+        bare._add_action(action)
+    return bare
 
 
 def _variable(name: str) -> str:
@@ -186,7 +167,7 @@ def _nearest(name: str, known: Iterable[str], text: str) -> str:
     return text.format(near[0]) if near else ""
 
 
-def _flags(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+def _flags(parser: ArgumentParser) -> dict[str, Action]:
     """The settable flags by their long name without dashes."""
     flags = {}
     for action in parser._actions:
@@ -196,23 +177,20 @@ def _flags(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     return flags
 
 
-def _read(path: str, command: str, commands: Iterable[str], flags: Iterable[str]) -> dict[str, Any]:
-    """The settings for a command, names with dashes."""
+def _read(path: str, command: str, commands: Words, flags: Iterable[str]) -> Layer:
+    """What the file says for a command."""
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"--config {path}: cannot read it ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"--config {path}: not valid TOML: {error}") from error
-    names = sorted({command, *commands})
-    tables = {
-        name for name, value in content.items() if isinstance(value, dict) and _dashed(name) not in flags
-    }
-    for name in sorted(tables.difference(names)):
-        hint = _nearest(name, names, "; did you mean [{}]?")
-        known = f"tables are named like the commands: {', '.join(names)}"
+    tables = {key for key, value in content.items() if isinstance(value, dict) and _dashed(key) not in flags}
+    for name in sorted(tables.difference(commands)):
+        hint = _nearest(name, commands, "; did you mean [{}]?")
+        known = f"tables are named like the commands: {', '.join(sorted(commands))}"
         raise UserError(f"{path}: unknown table [{name}]{hint}; {known}")
-    found: dict[str, Any] = {}
+    found: Layer = {}
     top = {name: value for name, value in content.items() if name not in tables}
     for table in (top, content[command] if command in tables else {}):
         for name, value in table.items():
@@ -222,7 +200,7 @@ def _read(path: str, command: str, commands: Iterable[str], flags: Iterable[str]
                 hint = _nearest(name, flags, "; did you mean {}?")
                 known = ", ".join(sorted(flags))
                 raise UserError(f"{path}: unknown key {name!r} for {command}{hint}; known keys: {known}")
-            found[_dashed(name)] = value
+            found[_dashed(name)] = value, path
     return found
 
 
@@ -230,24 +208,22 @@ def _dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _convert(parser: argparse.ArgumentParser, action: argparse.Action, value: Any, source: str) -> Any:
+def _convert(parser: ArgumentParser, action: Action, value: Any, source: str) -> Any:
     """`value` as `action` would have stored it, had it been given as a flag."""
     flag = action.option_strings[-1] if value is False else action.option_strings[0]
     if action.nargs == 0:
         switch = SWITCH.get(str(value).lower())
         if switch is None or not isinstance(value, (bool, str)):
             raise UserError(f"{source}: {action.option_strings[0]} is a switch: true or false, not {value!r}")
-        if not isinstance(action, argparse.BooleanOptionalAction):
+        if not isinstance(action, BooleanOptionalAction):
             return action.const if switch else not action.const
         words = [next(name for name in action.option_strings if name.startswith("--no-") != switch)]
     elif action.nargs is None or action.nargs == "?":
         words = [f"{flag}={_text(value)}"]
     else:
         words = [flag, *(value.split() if isinstance(value, str) else map(_text, value))]
-    probe = type(parser)(prog=parser.prog, add_help=False)
-    probe._add_action(copy.copy(action))
     try:
-        return getattr(probe.parse_args(words), action.dest)
+        return getattr(_bare(parser, [action]).parse_args(words), action.dest)
     except UserError as error:
         raise UserError(f"{source}: {error}") from error
 

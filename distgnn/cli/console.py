@@ -18,11 +18,7 @@ from distgnn.train.settings import Settings
 
 
 def train(store: str, settings: Settings, comm: MPI.Intracomm | None = None) -> int:
-    """A run with its progress on rank 0's terminal. Collective.
-
-    Returns:
-        the exit code: 1 where a loss is not that of the serial reference.
-    """
+    """A run with its progress on rank 0's terminal; returns the exit code, 1 if a check fails. Collective."""
     run = Run(store, settings, comm)
     speaks = run.grid.rank == 0 and not settings.quiet
     if speaks:
@@ -49,11 +45,10 @@ def describe(run: Run) -> str:
     aware = f" sparsity-aware{'' if s.sparsity_aware is True else '=auto'}" if s.sparsity_aware else ""
     trained = ", sage" if s.model == "sage" else ""
     if s.fanout is not None:
-        batches = (
-            f"minibatches of {s.batch_size}, {s.batches_per_update} per update, {s.bulk} sampled at a time"
-        )
+        sizes = f"{s.batch_size}, {s.batches_per_update} per update, {s.bulk} sampled at a time"
+        drawn = f"{s.sampler} {','.join(map(str, s.fanout))}"
         where = "partitioned" if s.partition_graph else "on every rank"
-        trained = f"; {s.model} on {batches} by {s.sampler} {','.join(map(str, s.fanout))}, graph {where}"
+        trained = f"; {s.model} on minibatches of {sizes} by {drawn}, graph {where}"
     return f"{s.algorithm}{aware} on {ranks}, {arranged}, order {run.order.name}: {graph}{trained}"
 
 
@@ -84,8 +79,11 @@ def progress(shown: bool, first_epoch: int, epochs: int) -> Iterator[Callable[[d
 
 
 def _numbers(record: dict[str, Any]) -> str:
-    accuracies = [f"{name[:-4]} {record[name]:.4f}" for name in PARTS if name in record]
-    return "  ".join([f"loss {record['loss']:.6f}", *accuracies])
+    return "  ".join([f"loss {record['loss']:.6f}", *_accuracies(record)])
+
+
+def _accuracies(record: dict[str, Any]) -> list[str]:
+    return [f"{name[:-4]} {record[name]:.4f}" for name in PARTS if name in record]
 
 
 def summary(run: Run) -> str:
@@ -94,9 +92,7 @@ def summary(run: Run) -> str:
     if run.trace_cut:
         kept = f"the latest {MOST_EVENTS} events of each rank, earlier ones are left out"
         lines.append(f"{run.settings.trace}: {kept}")
-    lines.append(
-        f"accuracy after the last update: {', '.join(f'{name[:-4]} {end[name]:.4f}' for name in PARTS)}"
-    )
+    lines.append(f"accuracy after the last update: {', '.join(_accuracies(end))}")
     if "steps_median" in end:
         spent = ", ".join(f"{name} {np.mean(values):.4f}" for name, values in end["steps_median"].items())
         lines.append(f"of an epoch, seconds (median, mean of ranks): {spent}")
@@ -104,6 +100,6 @@ def summary(run: Run) -> str:
     cost = f"words charged per rank {words} at most; peak memory per rank {peak:.0f} MiB at most"
     lines.append(f"epoch {end['epoch_seconds_median']:.4f} s (median); {cost}")
     if run.check is not None:
-        largest = f"largest relative difference {run.check.largest:.1e}"
-        lines.append(f"check: every loss equals the serial one; {largest}")
+        same = "check: every loss equals the serial one"
+        lines.append(f"{same}; largest relative difference {run.check.largest:.1e}")
     return "\n".join(lines)

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +16,20 @@ from distgnn.cli.algorithms import markdown_table
 from distgnn.cli.values import count
 from distgnn.errors import ArgumentError
 
-HELP = (
-    "make a graph, train it with every algorithm (on 4 ranks unless launched on others), check that they "
-    "agree, report"
-)
+HELP = "make a graph, train it with every algorithm (on 4 ranks by default), check that they agree, report"
 RANKS = 4
 TOLERANCE = 1e-4  # of relative differences between losses, as in train --check
 MARK = ".distgnn-demo"
-HEADER = (
-    "algorithm",
-    "grid",
-    "last loss",
-    "largest difference",
-    "test accuracy",
-    "words per rank",
-    "s/epoch",
-)
+HEADER = "algorithm,grid,last loss,largest difference,test accuracy,words per rank,s/epoch".split(",")
 WIDTHS = (9, 8, 11, 18, 13, 14, 7)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     # fmt: off
-    parser.add_argument("--out", default="distgnn-demo", metavar="DIR",
-                        help="where graph, store, logs and report go")
-    parser.add_argument("--nodes", type=count, default=20_000, metavar="N",
-                        help="nodes of the planted-partition graph")
-    parser.add_argument("--epochs", type=count, default=20, metavar="E", help="epochs per algorithm")
+    add = parser.add_argument
+    add("--out", default="distgnn-demo", metavar="DIR", help="where graph, store, logs and report go")
+    add("--nodes", type=count, default=20_000, metavar="N", help="nodes of the planted-partition graph")
+    add("--epochs", type=count, default=20, metavar="E", help="epochs per algorithm")
     # fmt: on
 
 
@@ -49,8 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from distgnn.comm.launch import launched
 
     if not launched()[2]:
-        _relaunch()  # returns only where there is no mpiexec: then one rank must do
-
+        _relaunch()  # returns only where there is no mpiexec
     from mpi4py import MPI
 
     from distgnn.operators import ALGORITHMS
@@ -100,9 +88,7 @@ def _make_store(out: Path, nodes: int) -> None:
 
 
 def _train(out: Path, algorithm: str, epochs: int, check: bool) -> int:
-    """``distgnn train`` with one algorithm; the first is checked against the serial reference, the others
-    against it.
-    """
+    """``distgnn train`` with one algorithm; returns its exit code."""
     from distgnn.cli import train
 
     words = f"train @/graph.dg --log @/{algorithm}.jsonl --algorithm {algorithm} --epochs {epochs} "
@@ -135,45 +121,31 @@ def difference(losses: list[float], others: list[float]) -> float:
 
 def cells(row: dict[str, Any], reference: dict[str, Any]) -> tuple[str, ...]:
     """One line of the table."""
-    end = row["end"]
-    return (
-        row["algorithm"],
-        "x".join(str(size) for size in row["grid"].values()),
-        f"{row['losses'][-1]:.7f}",
-        f"{difference(row['losses'], reference['losses']):.1e}",
-        f"{end['test_acc']:.4f}",
-        f"{max(end['words']):,}",
-        f"{end['epoch_seconds_median']:.3f}",
-    )
+    end, apart = row["end"], difference(row["losses"], reference["losses"])
+    what = row["algorithm"], "x".join(map(str, row["grid"].values())), f"{row['losses'][-1]:.7f}"
+    found = f"{apart:.1e}", f"{end['test_acc']:.4f}", f"{max(end['words']):,}"
+    return (*what, *found, f"{end['epoch_seconds_median']:.3f}")
 
 
-def _line(values: tuple[str, ...]) -> str:
-    aligned = [*map(str.ljust, values[:2], WIDTHS[:2]), *map(str.rjust, values[2:], WIDTHS[2:])]
-    return "  ".join(aligned)
+def _line(values: Sequence[str]) -> str:
+    return "  ".join([*map(str.ljust, values[:2], WIDTHS[:2]), *map(str.rjust, values[2:], WIDTHS[2:])])
 
 
 def conclude(rows: list[dict[str, Any]], out: Path) -> bool:
     """Say whether the algorithms agree and write the report. Returns whether they do not."""
+    first, epochs = rows[0]["algorithm"], len(rows[0]["losses"])
     worst = max(difference(row["losses"], rows[0]["losses"]) for row in rows)
-    epochs, agree = len(rows[0]["losses"]), worst <= TOLERANCE
-    verdict = (
-        f"{rows[0]['algorithm']} equals the serial reference, and all {len(rows)} algorithms have equal "
-        f"losses in all {epochs} epochs: largest relative difference {worst:.1e}"
-        if agree
-        else f"the algorithms DISAGREE: largest relative difference of a loss {worst:.1e}, "
-        f"allowed {TOLERANCE:.0e}"
-    )
+    agree, found = worst <= TOLERANCE, f"largest relative difference {worst:.1e}"
+    verdict = f"the algorithms DISAGREE: {found}, allowed {TOLERANCE:.0e}"
+    if agree:
+        equal = f"all {len(rows)} algorithms have equal losses in all {epochs} epochs"
+        verdict = f"{first} equals the serial reference, and {equal}: {found}"
     shown = sorted({1, epochs, *range(1, epochs + 1, max(1, epochs // 10))})
     losses = [[str(epoch), *(f"{row['losses'][epoch - 1]:.7f}" for row in rows)] for epoch in shown]
-    parts = [
-        "# distgnn demo",
-        verdict,
-        markdown_table(HEADER, [cells(row, rows[0]) for row in rows]),
-        "Losses:",
-        markdown_table(["epoch", *(row["algorithm"] for row in rows)], losses),
-        "Logs:",
-        "\n".join(f"- `{row['log']}`" for row in rows),
-    ]
-    (out / "report.md").write_text("\n\n".join(parts) + "\n")
+    compared = markdown_table(HEADER, [cells(row, rows[0]) for row in rows])
+    curves = markdown_table(["epoch", *(row["algorithm"] for row in rows)], losses)
+    logs = "\n".join(f"- `{row['log']}`" for row in rows)
+    text = f"# distgnn demo\n\n{verdict}\n\n{compared}\n\nLosses:\n\n{curves}\n\nLogs:\n\n{logs}\n"
+    (out / "report.md").write_text(text)
     print(f"\n{verdict}\nreport: {out / 'report.md'}, logs: {out}/*.jsonl", flush=True)
     return not agree

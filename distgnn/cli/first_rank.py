@@ -10,42 +10,36 @@ from distgnn.comm.launch import launched
 
 
 def on_first_rank(work: Callable[[], None]) -> None:
-    """Call `work` on rank 0 of the job. Collective: what it raises is raised on every rank.
+    """Call `work` on rank 0 of the job. Collective: what it raises is raised on every rank."""
+    from distgnn.store.write.ranks import of
 
-    SIGTERM, as from `scancel`, acts like Ctrl-C while `work` runs, so that it can tidy up.
-    """
-    if launched()[0] == 1:
-        _interruptible(work)
-        return
-    from mpi4py import MPI
-
-    from distgnn.arrays import backend
-    from distgnn.comm.group import Comm
-    from distgnn.store.write.ranks import arrive
-
-    comm = Comm(MPI.COMM_WORLD, backend.get("numpy"))
-    with comm.together():
-        try:
-            if comm.rank == 0:
-                _interruptible(work)
-        finally:
-            arrive(comm.mpi)
+    team = of(_world())
+    with team.together():
+        if team.rank == 0:
+            _interruptible(work)
 
 
 def on_all_ranks(work: Callable[[Any], None]) -> None:
-    """Call `work` on every rank with the communicator of all, or with None where there is but one.
+    """Call `work` on every rank with the communicator of all, or with None where there is only one.
 
-    Collective: `work` raises on all ranks what it raises on one. SIGTERM acts like Ctrl-C while it runs.
+    Collective: `work` raises on all ranks what it raises on one.
     """
-    world = None
-    if launched()[0] > 1:
-        from mpi4py import MPI
-
-        world = MPI.COMM_WORLD
+    world = _world()
     _interruptible(lambda: work(world))
 
 
+def _world() -> Any:
+    """The communicator of all ranks, None where there is only one."""
+    if launched()[0] == 1:
+        return None
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD
+
+
 def _interruptible(work: Callable[[], None]) -> None:
+    """SIGTERM, as from `scancel`, acts like Ctrl-C while `work` runs, so that it can tidy up."""
+
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 

@@ -14,16 +14,15 @@ HELP = "sizes, degrees, orders, load balance and communication volume of a store
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     # fmt: off
-    parser.add_argument("store", metavar="STORE", help="what prepare wrote")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--ranks", type=widths, metavar="P[,P...]",
-                        help="also balance and volume of every order cut into P block rows (not of double, "
-                        "which is for grids)")
-    parser.add_argument("--shards", metavar="RxC[,RxC...]",
-                        help="also how evenly every order fills an even cut into R x C blocks, as on grids")
-    parser.add_argument("--width", type=count, metavar="F",
-                        help="of the dense matrix, for volumes in MB (default: that of the features)")
-    parser.add_argument("--verify", action="store_true", help="read every file and compare checksums")
+    add = parser.add_argument
+    add("store", metavar="STORE", help="what prepare wrote")
+    add("--json", action="store_true", help="print one JSON object")
+    add("--ranks", type=widths, metavar="P[,P...]",
+        help="also balance and volume of every order but double (for grids), cut into P block rows")
+    add("--shards", metavar="RxC[,RxC...]",
+        help="also how evenly every order fills an even cut into R x C blocks, as on grids")
+    add("--width", type=count, metavar="F", help="of the dense matrix, for MB (default: of the features)")
+    add("--verify", action="store_true", help="read every file and compare checksums")
     # fmt: on
 
 
@@ -34,12 +33,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def answer(args: argparse.Namespace) -> str:
-    """The text to print.
-
-    Raises:
-        UserError: no such store, a cut that its matrix does not have, or with --verify, a file whose bytes
-            changed.
-    """
+    """The text to print; UserError for no store, a cut that its matrix does not have, or a damaged file."""
     import json
 
     from distgnn.errors import UserError
@@ -51,8 +45,7 @@ def answer(args: argparse.Namespace) -> str:
     store = Store(args.store)
     for cut in cuts:
         check_shards(*cut, store.n)
-    damaged = store.verify() if args.verify else []
-    if damaged:
+    if args.verify and (damaged := store.verify()):
         problem = f"the bytes of {', '.join(damaged)} changed since it was written; copy or prepare it again"
         raise UserError(f"{store.path}: {problem}")
     facts = describe(store, args.ranks or (), cuts)
@@ -67,12 +60,9 @@ def answer(args: argparse.Namespace) -> str:
 
 def megabytes(rows: list[int], width: int, itemsize: int) -> dict[str, Any]:
     """What ranks send in a product, on average and at most, if it is these rows of H: ICPP'24, Table 2."""
-    size = width * itemsize / 1e6
-    average = sum(rows) / len(rows)
-    return {
-        "width": width, "average": average * size, "max": max(rows) * size,
-        "imbalance_percent": 100 * (max(rows) / average - 1) if average else 0.0,
-    }  # fmt: skip
+    size, average, most = width * itemsize / 1e6, sum(rows) / len(rows), max(rows)
+    imbalance = 100 * (most / average - 1) if average else 0.0
+    return {"width": width, "average": average * size, "max": most * size, "imbalance_percent": imbalance}
 
 
 def text(path: str, facts: dict[str, Any]) -> str:
@@ -89,15 +79,13 @@ def text(path: str, facts: dict[str, Any]) -> str:
 def graph_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """What is the same in every order."""
     split, degrees = facts["split"], facts["degrees"]
-    kind = [
-        "directed" if facts["directed"] else "undirected",
-        "weighted" if facts["weighted"] else "unweighted",
-        "self-loops" if facts["self_loops"] else "no self-loops added",
-        f"normalised {facts['normalize']}" if facts["normalize"] != "none" else "not normalised",
-        facts["dtype"],
-    ]
-    spread = f"{degrees['min']} to {degrees['max']}, mean {degrees['mean']:.2f}"
+    kind = ["directed" if facts["directed"] else "undirected"]
+    kind.append("weighted" if facts["weighted"] else "unweighted")
+    kind.append("self-loops" if facts["self_loops"] else "no self-loops added")
+    scaled = facts["normalize"] != "none"
+    kind += [f"normalised {facts['normalize']}" if scaled else "not normalised", facts["dtype"]]
     labelled = f"{facts['classes']}, {facts['labelled']} labelled nodes"
+    spread = f"{degrees['min']} to {degrees['max']}, mean {degrees['mean']:.2f}"
     return [
         ("source", f"{facts['source']}, {facts['edges']} edges"),
         ("matrix", f"{facts['n']} x {facts['n']}, {facts['nnz']} non-zeros; {', '.join(kind)}"),
@@ -133,9 +121,7 @@ def balances(numbers: list[float], digits: int = 2) -> str:
 
 def volume_text(cut: dict[str, Any]) -> str:
     """What sparsity-aware products send between them, in one line."""
-    sent = cut["send_mb"]
-    return (
-        f"sparsity-aware 1D, width {sent['width']}: a rank sends {sent['average']:.3g} MB, at most "
-        f"{sent['max']:.3g} MB (imbalance {sent['imbalance_percent']:.1f} %), receives at most "
-        f"{max(cut['receives'])} rows; volume {cut['volume']} rows, edge cut {cut['edge_cut']}"
-    )
+    mb, rows = cut["send_mb"], max(cut["receives"])
+    sent = f"{mb['average']:.3g} MB, at most {mb['max']:.3g} MB (imbalance {mb['imbalance_percent']:.1f} %)"
+    got = f"receives at most {rows} rows; volume {cut['volume']} rows, edge cut {cut['edge_cut']}"
+    return f"sparsity-aware 1D, width {mb['width']}: a rank sends {sent}, {got}"

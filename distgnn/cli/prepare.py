@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,8 +15,7 @@ HELP = "import a graph, normalise and permute it, and write it as a sharded stor
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     # fmt: off
-    parser.add_argument(
-        "source", metavar="SRC",
+    parser.add_argument("source", metavar="SRC",
         help="what generate wrote, or a file or directory in one of the formats; a directory with "
         "NAME_edges.csv, NAME_target.csv and NAME.json is an edge list with its labels and features")
     parser.add_argument("out", metavar="OUT", help="directory to create, by custom NAME.dg")
@@ -31,8 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     reading("--weights", action="store_true", help="take edge weights from the source instead of ones")
     reading("--features", metavar="FILE", help=".npy, .npz, .csv, or .json with {node: [active features]}")
     reading("--labels", metavar="FILE", help=".npy, .npz or .csv with a label for every node")
-    reading("--split", metavar="A/B/C",
-            help="shares of training, validation and test nodes, such as 0.6/0.2/0.2")
+    reading("--split", metavar="A/B/C", help="shares of training, validation, test, such as 0.6/0.2/0.2")
     reading("--source-column", metavar="NAME", help="column of an edge list that has the edge's source")
     reading("--target-column", metavar="NAME", help="column of an edge list that has the edge's target")
     reading("--id-column", metavar="NAME", help="column of the label and feature files that has the node")
@@ -45,8 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     writing("--partition", metavar="METHOD:K[,...]",
             help="further orders METHOD-K, whose K parts become the block rows of products: random, metis, "
             "metis-volume, hypergraph, volume, or a FILE with every node's part; holds the graph in memory")
-    writing("--seed", type=int, default=0, metavar="S",
-            help="of the permutations, the partitions and the split")
+    writing("--seed", type=int, default=0, metavar="S", help="of permutations, partitions and split")
     writing("--normalize", default="gcn", choices=("gcn", "row", "none"),
             help="scale by degrees on both sides, by row, or not")
     writing("--no-self-loops", dest="self_loops", action="store_false", help="do not add missing self-loops")
@@ -76,26 +74,19 @@ def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
     from distgnn.store.write.ranks import of
 
     team = of(comm)
-    order = [name.strip() for name in args.order.split(",")]
+    written: dict[str, Any] = {"order": [name.strip() for name in args.order.split(",")]}
+    written |= {name: getattr(args, name) for name in ("normalize", "dtype", "force")}
     with team.together():
         shards = None if args.shards is None else parse_shards(args.shards)
-        partitions = [] if args.partition is None else partition.parse(args.partition)
-        written = {
-            "order": order, "normalize": args.normalize, "dtype": args.dtype, "force": args.force,
-            "partitions": partitions,
-        }  # fmt: skip
+        written["partitions"] = [] if args.partition is None else partition.parse(args.partition)
         check_arguments(args.out, **written)  # before a long import
-    names = (
-        *("features", "labels", "id_column", "label_column", "source_column", "target_column", "split"),
-        *("seed", "directed", "weights"),
-    )
-    options = ImportOptions(**{name: getattr(args, name) for name in names})
+    known = {field.name for field in dataclasses.fields(ImportOptions)}
+    options = ImportOptions(**{name: value for name, value in vars(args).items() if name in known})
     options.format = None if args.format == "auto" else args.format
     with team.together():
         source = open_source(args.source, options)
-    return write_store(
-        source, args.out, seed=args.seed, shards=shards, self_loops=args.self_loops, comm=comm, **written
-    )
+    written |= {"seed": args.seed, "shards": shards, "self_loops": args.self_loops}
+    return write_store(source, args.out, comm=comm, **written)
 
 
 def summary(done: Summary) -> str:
@@ -105,21 +96,20 @@ def summary(done: Summary) -> str:
     features = f"{done.width} features" if done.width else "no features"
     labels = f"{done.classes} classes, {done.labelled} nodes labelled" if done.classes else "no labels"
     split = ", ".join(f"{count} {part}" for part, count in (done.split or {}).items())
+    matrix = f"{done.n} nodes, {done.nnz} entries from {done.edges} {direction} edges"
     lines = [
-        f"{done.out}: {done.n} nodes, {done.nnz} entries from {done.edges} {direction} edges; "
-        f"shards: {grids}",
+        f"{done.out}: {matrix}; shards: {grids}",
         f"{features}; {labels}; {f'split {split}' if split else 'no split'}",
-        *map(partition_line, done.partitions.items()),
+        *(partition_line(name, quality) for name, quality in done.partitions.items()),
         f"{done.seconds:.1f} s, peak memory {done.peak_bytes / 2**20:.0f} MiB",
     ]
     return "\n".join(lines)
 
 
-def partition_line(made: tuple[str, Quality]) -> str:
+def partition_line(name: str, q: Quality) -> str:
     """An order by partition in a line."""
     from distgnn.partition import largest_over_mean
 
-    name, q = made
     parts = len(q.nodes)
     empty = f"; {q.empty} of the {parts} parts are empty" if q.empty else ""
     moved = f"moves {q.volume} rows, max/mean sent {largest_over_mean(q.sends):.2f}"

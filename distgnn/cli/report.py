@@ -9,12 +9,11 @@ HELP = "plots and an HTML page from logs"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     # fmt: off
-    parser.add_argument("logs", nargs="+", metavar="LOG", help="what train --log wrote")
-    parser.add_argument("--trace", nargs="+", default=[], metavar="FILE",
-                        help="draw timelines of what train --trace wrote")
-    parser.add_argument("--out", default="report.html", metavar="FILE",
-                        help="the page (default: report.html)")
-    parser.add_argument("--force", action="store_true", help="replace an existing page")
+    add = parser.add_argument
+    add("logs", nargs="+", metavar="LOG", help="what train --log wrote")
+    add("--trace", nargs="+", default=[], metavar="FILE", help="draw timelines of what train --trace wrote")
+    add("--out", default="report.html", metavar="FILE", help="the page")
+    add("--force", action="store_true", help="replace an existing page")
     # fmt: on
 
 

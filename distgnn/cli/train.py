@@ -20,27 +20,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE", help="what prepare made")
     where = parser.add_argument_group("algorithm").add_argument
     where("--algorithm", metavar="NAME", help="see distgnn algorithms (default: 1d; of minibatches 1.5d)")
-    where("--grid", metavar="SHAPE",
-          help="2x2 in the order of its axes, or rows=2,cols=2 (default: the best)")
+    where("--grid", metavar="SHAPE", help="2x2 in the order of its axes, or rows=2,cols=2 (default: best)")
     where("--replication", type=count, metavar="C", help="copies of 1.5d, as --grid reps=C (minibatches: 1)")
     where("--sparsity-aware", type=fetching, nargs="?", const=True, default=False, metavar="auto",
-          help="1d and 1.5d: send only the rows that are needed; =auto: or whole blocks where that is "
-          "estimated to be faster")
-    where("--overlap", **switch, default=True,
-          help="let blocks travel while others are multiplied (default: yes)")
+          help="1d and 1.5d: send only the rows needed; =auto: or whole blocks where estimated to be faster")
+    where("--overlap", **switch, default=True, help="let blocks travel while others are multiplied")
     where("--product-order", choices=("auto", "aggregate-first", "transform-first"), default="auto",
           help="(A H) W, A (H W), or in each layer the one that multiplies fewer columns by A (default)")
     where("--keep-aggregate", **switch, default=True,
-          help="multiply features that neither training nor dropout changes by A only once (default: yes)")
+          help="multiply features that neither training nor dropout changes by A only once")
     where("--block-rows", type=count, metavar="N",
-          help="3d and 1.5d: sum products over ranks in blocks of N rows, while the next is multiplied "
-          "(default: by size)")
-    where("--tune-gemm", **switch, default=True,
-          help="time the forms of dense products at the start and take the fastest (default: yes)")
+          help="3d and 1.5d: sum products in row blocks of N while the next is multiplied (default: by size)")
+    where("--tune-gemm", **switch, default=True, help="time the forms of dense products, take the fastest")
     where("--order", metavar="NAME", help="node order of the store (default: its first)")
     where("--dtype", choices=("float32", "float64"), default="float32", help="of all matrices")
-    where("--backend", choices=("auto", "numpy", "cupy"),
-          help="array library (default: a GPU if there is one)")
+    where("--backend", choices=("auto", "numpy", "cupy"), help="of arrays (default: a GPU if there is one)")
     batches = parser.add_argument_group("minibatches").add_argument
     batches("--sampler", choices=("sage", "ladies", "fastgcn", "saint", "none"),
             help="train on minibatches drawn like this (default: none, but on the whole graph)")
@@ -49,51 +43,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "ladies, fastgcn: nodes per layer (512); saint: one number, nodes of the subgraph (512)")
     batches("--batch-size", type=count, metavar="B", help="training nodes of a minibatch (default: 1024)")
     batches("--batches-per-update", type=count, metavar="N",
-            help="minibatches averaged in an update, shared out among the ranks (default: 8, or as many as "
-            "there are ranks)")
+            help="minibatches averaged in an update by all ranks (default: 8, or the number of ranks)")
     batches("--bulk", type=count, metavar="K", help="minibatches that a rank samples at a time (default: 4)")
     batches("--partition-graph", action="store_true", default=None,
             help="cut the graph to sample from over the ranks (default: all of it on each)")
     batches("--importance", choices=("zou", "counts"),
-            help="ladies: sums of squared weights as in Zou et al. (default), or squared numbers of "
-            "neighbours")
-    batches("--rescale", **switch,
-            help="gcn: divide by inclusion probabilities, which leaves no bias (default: yes)")
+            help="ladies: sums of squared weights (Zou et al., default) or squared numbers of neighbours")
+    batches("--rescale", **switch, help="gcn: divide by inclusion probabilities, for no bias (default: yes)")
     net = parser.add_argument_group("network").add_argument
-    net("--model", choices=("gcn", "sage"),
-        help="gcn, or sage: GraphSAGE with the mean of neighbours (default: as --sampler)")
-    net("--layers", type=count, metavar="L",
-        help="number of layers (default: one more than --hidden has widths)")
-    net("--hidden", type=widths, default=[16], metavar="F[,F...]",
-        help="hidden widths, one for all or one for each")
+    net("--model", choices=("gcn", "sage"), help="sage: GraphSAGE with means (default: as --sampler)")
+    net("--layers", type=count, metavar="L", help="how many (default: one more than --hidden has widths)")
+    net("--hidden", type=widths, default=[16], metavar="F[,F...]", help="widths, one for all or one for each")
     net("--bias", **switch, default=False, help="a bias in every layer (default: no)")
     net("--dropout", type=float, default=0.0, metavar="P", help="dropped share of every layer's input")
     net("--train-features", action="store_true", help="train the features too")
     net("--normalize-features", action="store_true", help="divide every row of the features by its sum")
     steps = parser.add_argument_group("training").add_argument
     steps("--epochs", type=count, default=200, metavar="N",
-          help="passes over the training nodes, counted from the start of training; on the full graph each "
-          "is an update")
+          help="passes over the training nodes since training began; on the full graph each is an update")
     steps("--optimizer", choices=("adam", "adamw", "sgd"), default="adam", help="what makes the updates")
     steps("--lr", type=float, default=0.01, metavar="X", help="step size")
     steps("--momentum", type=float, default=0.0, metavar="X", help="of sgd")
-    steps("--weight-decay", type=numbers, default=[0.0], metavar="X[,X...]",
-          help="one for all or one per layer")
+    steps("--weight-decay", type=numbers, default=[0.0], metavar="X[,X...]", help="one, or one per layer")
     steps("--seed", type=int, default=0, metavar="S", help="of weights, dropout, minibatches and samples")
-    steps("--eval-every", type=natural, default=1, metavar="N",
-          help="epochs between accuracies, 0: at the end only")
+    steps("--eval-every", type=natural, default=1, metavar="EPOCHS", help="between accuracies, 0: at the end")
     out = parser.add_argument_group("output").add_argument
     out("--log", metavar="FILE", help="write JSON lines")
     out("--trace", metavar="FILE", help="write what every rank did when, for ui.perfetto.dev and report")
     out("--checkpoint", metavar="DIR", help="keep weights and optimiser state here")
-    out("--checkpoint-every", type=natural, default=0, metavar="N",
-        help="epochs between saves, 0: at the end only")
+    out("--checkpoint-every", type=natural, default=0, metavar="EPOCHS", help="between saves, 0: at the end")
     out("--resume", action="store_true", help="go on from --checkpoint, on any grid, and in --log")
     out("--force", action="store_true", help="replace an existing --log, --trace or --checkpoint")
     out("--quiet", action="store_true", help="print nothing but errors")
-    out("--check", action="store_true",
-        help="train the serial reference beside, with the whole graph on rank 0, and fail if losses "
-        "differ by 1e-4")
+    out("--check", action="store_true", help="fail if losses differ by 1e-4 from a serial run on rank 0")
     # fmt: on
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 
 #: What a switch may be set to in a file or the environment.
-SWITCH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
-    ("0", "false", "no", "off", ""), False
-)
+SWITCH = dict.fromkeys(("0", "false", "no", "off", ""), False)
+SWITCH |= dict.fromkeys(("1", "true", "yes", "on"), True)
 
 
 def natural(text: str) -> int:

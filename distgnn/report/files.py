@@ -35,14 +35,10 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
+        mask = os.umask(0)  # the only way to read it
+        os.umask(mask)
+        os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask)
         os.replace(name, path)
     except BaseException:
         os.unlink(name)
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

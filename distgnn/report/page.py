@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import json
+import operator
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -19,14 +20,9 @@ COLOURS = {
     "spmm": "#4269d0", "gemm": "#6cc5b0", "activation": "#3ca951", "loss": "#ff8ab7", "optimizer": "#9c6b4e",
     "comm": "#efb118", "sampling": "#a463f2", "other": "#9c9c9c",
 }  # fmt: skip
-PHASES = tuple(COLOURS)
 LOOKS = COLOURS | {"under way": "#f6dd9a"}
 #: What the end of a log says of every rank, and the unit to show it in.
-RANKS = {
-    "words": ("million words received", 1e6),
-    "messages": ("messages", 1),
-    "peak_bytes": ("peak MiB", 2**20),
-}
+RANKS = {"words": ("million words", 1e6), "messages": ("messages", 1), "peak_bytes": ("peak MiB", 2**20)}
 #: Columns of the table of runs.
 HEADS = (
     *("run", "algorithm", "grid", "ranks", "widths", "epochs", "last loss", "test accuracy"),
@@ -38,21 +34,15 @@ Log = dict[str, Any]  # name, run, epochs, end
 
 
 def write(logs: Sequence[str], traces: Sequence[str], out: str, force: bool) -> None:
-    """Write the page.
-
-    Raises:
-        UserError: a file that is no log or no trace, a page that exists, or no matplotlib.
-    """
+    """Write the page; UserError for a file that is no log or trace, a page that exists, or no matplotlib."""
     path = Path(out)
     check_output("out", path, force)
     read = [read_log(Path(log)) for log in logs]
     timelines = [(trace, read_trace(Path(trace))) for trace in traces]
-    sections = [
-        "<h2>Runs</h2>" + _html_table(HEADS, [table_row(log) for log in read]),
-        drawn("Loss and accuracy", draw_curves, read),
-        drawn("Seconds of an epoch", draw_phases, read),
-        drawn("Communication and memory by rank", draw_ranks, read),
-    ]
+    sections = ["<h2>Runs</h2>" + _html_table(HEADS, [table_row(log) for log in read])]
+    sections.append(drawn("Loss and accuracy", draw_curves, read))
+    sections.append(drawn("Seconds of an epoch", draw_phases, read))
+    sections.append(drawn("Communication and memory by rank", draw_ranks, read))
     for name, events in timelines:
         epoch = steady(events)
         sections.append(drawn(f"Timeline of {epoch['name']} in {name}", draw_timeline, events, epoch))
@@ -64,11 +54,7 @@ def write(logs: Sequence[str], traces: Sequence[str], out: str, force: bool) -> 
 
 
 def read_log(path: Path) -> Log:
-    """The events of a log; one that ends early, or in the middle of a line, is as good as it goes.
-
-    Raises:
-        UserError: it can't be read, or holds no epoch of a run.
-    """
+    """The events of a log, which may end within a line; UserError for a log without an epoch of a run."""
     log: Log = {"name": path.stem, "run": None, "epochs": [], "end": None}
     lines = _read(path).splitlines()
     for number, line in enumerate(lines, 1):
@@ -91,7 +77,7 @@ def read_log(path: Path) -> Log:
 
 
 def check(kind: str, event: dict[str, Any]) -> None:
-    """Any exception where an event has not what the page shows."""
+    """Raises any exception where an event has not what the page shows."""
     if kind == "run":
         event["config"]["algorithm"], [*event["config"]["widths"]], event["grid"].values(), [*event["ranks"]]
     elif kind == "epoch":
@@ -101,11 +87,7 @@ def check(kind: str, event: dict[str, Any]) -> None:
 
 
 def read_trace(path: Path) -> list[dict[str, Any]]:
-    """The complete events of a trace.
-
-    Raises:
-        UserError: it can't be read, or is no trace.
-    """
+    """The complete events of a trace; UserError if it can't be read or is none."""
     try:
         events = [event for event in json.loads(_read(path))["traceEvents"] if event["ph"] == "X"]
         for event in events:
@@ -128,7 +110,7 @@ def _read(path: Path) -> str:
 def median_phases(log: Log) -> dict[str, float]:
     """Seconds of each phase that the log has, the median over epochs."""
     epochs = [epoch["phases"] for epoch in log["epochs"]]
-    told = [phase for phase in PHASES if any(phase in epoch for epoch in epochs)]
+    told = [phase for phase in COLOURS if any(phase in epoch for epoch in epochs)]
     return {phase: statistics.median(epoch.get(phase, 0.0) for epoch in epochs) for phase in told}
 
 
@@ -139,16 +121,13 @@ def table_row(log: Log) -> list[Any]:
     seconds = statistics.median(epoch["seconds"] for epoch in epochs)
     under_way = statistics.median(epoch.get("flight", 0.0) for epoch in epochs)
     exposed = f"{median_phases(log).get('comm', 0.0) / under_way:.0%}" if under_way else ""
-    grid, widths = ("x".join(map(str, run["grid"].values())), "-".join(map(str, config["widths"])))
-    most = [
-        f"{max(end[name]) / RANKS[name][1]:.2f}" if end else "run not ended"
-        for name in ("words", "peak_bytes")
-    ]
-    return [
-        *(log["name"], config["algorithm"], grid, len(run["ranks"]), widths, len(epochs)),
-        *(_number(last["loss"]), _number(end.get("test_acc")), f"{seconds:.4f}"),
-        *(f"{under_way:.4f}" if under_way else "", exposed, *most),
-    ]
+    grid, widths = "x".join(map(str, run["grid"].values())), "-".join(map(str, config["widths"]))
+    row = [log["name"], config["algorithm"], grid, len(run["ranks"]), widths, len(epochs)]
+    row += [_number(last["loss"]), _number(end.get("test_acc")), f"{seconds:.4f}"]
+    row += [f"{under_way:.4f}" if under_way else "", exposed]
+    for name in ("words", "peak_bytes"):
+        row.append(f"{max(end[name]) / RANKS[name][1]:.2f}" if end else "run not ended")
+    return row
 
 
 def details(log: Log) -> str:
@@ -189,9 +168,8 @@ def drawn(title: str, draw: Callable[..., Any], *arguments: Any) -> str:
         problem = "install the extra plot, as in pip install 'distgnn[plot]'"
         raise UserError(f"report needs matplotlib: {problem}") from None
     matplotlib.use("svg")
-    figure = draw(*arguments)
     text = io.StringIO()
-    figure.savefig(text, format="svg", bbox_inches="tight")
+    draw(*arguments).savefig(text, format="svg", bbox_inches="tight")
     svg = text.getvalue()
     return f"<h2>{html.escape(title)}</h2>{svg[svg.index('<svg') :]}"
 
@@ -208,7 +186,8 @@ def draw_curves(logs: Sequence[Log]) -> Any:
     for log in logs:
         for axes, name in ((left, "loss"), (right, "val_acc")):
             points = [(epoch["epoch"], epoch[name]) for epoch in log["epochs"] if epoch.get(name) is not None]
-            axes.plot(*zip(*points, strict=True), label=log["name"]) if points else None
+            if points:
+                axes.plot(*zip(*points, strict=True), label=log["name"])
     left.set(xlabel="epoch", ylabel="training loss")
     right.set(xlabel="epoch", ylabel="validation accuracy")
     if left.lines:
@@ -221,11 +200,11 @@ def draw_phases(logs: Sequence[Log]) -> Any:
     figure, (axes,) = _figure(height=0.8 + 0.4 * len(logs))
     left = [0.0] * len(logs)
     medians = [median_phases(log) for log in logs]
-    shown = [phase for phase in PHASES if any(phase in found for found in medians)]
+    shown = [phase for phase in COLOURS if any(phase in found for found in medians)]
     for phase in shown:
         widths = [found.get(phase, 0.0) for found in medians]
         axes.barh(range(len(logs)), widths, left=left, color=COLOURS[phase], label=phase)
-        left = [a + b for a, b in zip(left, widths, strict=True)]
+        left = [*map(operator.add, left, widths)]
     axes.set_yticks(range(len(logs)), [log["name"] for log in logs])
     axes.invert_yaxis()
     axes.set(xlabel="seconds (median over epochs)")

@@ -2,8 +2,8 @@
 
 One process per rank, with a track for the epochs, one for what it computed, one for the communication that it
 waited for or drove, and as many as are needed for messages under way at once. Clocks of different hosts are
-aligned at a barrier when the run ends; the file gives the error of that. Clocks whose speeds differ by one in
-a million are off by another millisecond a quarter of an hour before that.
+aligned at a barrier when the run ends; the file gives the error there. Speeds that differ by one in a million
+add a millisecond for each quarter of an hour before that.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def write(
         epochs: (number, start, stop), by this rank's ``time.perf_counter``, as the events are.
 
     Returns:
-        Whether earlier events of some rank were left out (on every rank).
+        whether earlier events of some rank were left out (on every rank).
 
     Raises:
         ArgumentError: the file can't be written (on every rank); what was there before stays.
@@ -128,10 +128,9 @@ def metadata(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The names of a rank's process and tracks."""
     named = []
     for rank in sorted({record["pid"] for record in found}):
-        named.append({"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank}"}})
+        whose = {"ph": "M", "pid": rank}
+        named.append(whose | {"name": "process_name", "args": {"name": f"rank {rank}"}})
         for track in sorted({record["tid"] for record in found if record["pid"] == rank}):
             name = TRACKS.get(track, f"messages under way {track - UNDER_WAY + 1}")
-            named.append(
-                {"name": "thread_name", "ph": "M", "pid": rank, "tid": track, "args": {"name": name}}
-            )
+            named.append(whose | {"name": "thread_name", "tid": track, "args": {"name": name}})
     return named

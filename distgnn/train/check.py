@@ -25,11 +25,8 @@ class SerialCheck:
 
     Args:
         comm: the ranks of the run.
-        reference: makes the reference and yields its record of every epoch; called on rank 0 only, so that
-            only rank 0 reads what that takes. Must not communicate.
-
-    Raises:
-        whatever `reference` raises, on every rank.
+        reference: yields the reference's record of every epoch. Called on rank 0 only; must not communicate.
+            What the call raises is raised on every rank.
     """
 
     def __init__(self, comm: Comm, reference: Callable[[], Iterator[dict[str, float]]]) -> None:
@@ -75,7 +72,6 @@ def reference(
         X *= (1 / np.where(sums == 0, 1, sums)).astype(X.dtype)
     ids = inputs.permutation(0, n)
     A = order.block((0, n), (0, n))[order.positions(ids)]  # rows in the order of the columns
-    return GCNReference(A, widths, s.seed, s.dropout, s.bias, s.dtype, ids).train(
-        X, store.labels(inputs), store.split(inputs), s.epochs, s.optimizer, s.lr, s.weight_decay, s.momentum,
-        s.train_features, evaluate=False,
-    )  # fmt: skip
+    network = GCNReference(A, widths, s.seed, s.dropout, s.bias, s.dtype, ids)
+    steps = s.epochs, s.optimizer, s.lr, s.weight_decay, s.momentum, s.train_features
+    return network.train(X, store.labels(inputs), store.split(inputs), *steps, evaluate=False)

@@ -27,8 +27,7 @@ def save(
 
     Args:
         run: what must be the same in a run that goes on from here, as JSON.
-        rates: what need not be: the step sizes and weight decays with which the updates so far were made, as
-            JSON.
+        rates: what need not be: step sizes and weight decays of the updates so far, as JSON.
 
     Raises:
         UserError: `path` cannot be written; the previous checkpoint is intact then (on every rank).
@@ -48,10 +47,7 @@ def restore(
     path: str | os.PathLike[str], comm: Comm, parameters: Sequence[Parameter], optimizer: Optimizer,
     run: Mapping[str, Any],
 ) -> tuple[int, list[dict[str, Any]]]:  # fmt: skip
-    """Take all of that from a checkpoint, in place, on any grid. Collective.
-
-    Returns:
-        the epoch after which it was written, and its `rates`.
+    """Take all of that from a checkpoint, in place, on any grid; returns its `epoch` and `rates`. Collective.
 
     Raises:
         UserError: no checkpoint there, a damaged one, or one of a run with other settings (on every rank).
@@ -62,9 +58,8 @@ def restore(
         theirs[name.removeprefix("--").replace("-", "_")] = value
     for name, value in run.items():
         if theirs.get(name) != value:
-            raise UserError(
-                f"{path}: was written by a run with {name} {theirs.get(name)}, this one has {value}"
-            )
+            problem = f"was written by a run with {name} {theirs.get(name)}, this one has {value}"
+            raise UserError(f"{path}: {problem}")
     optimizer.prepare(parameters)
     with comm.together():
         for p in parameters:
@@ -84,9 +79,8 @@ def check_path(path: Path, resume: bool, force: bool) -> None:
         raise ArgumentError("checkpoint", path, f"directory {parent} does not exist")
     if path.exists() and not resume:
         if not force:
-            raise ArgumentError(
-                "checkpoint", path, "exists; resume=True goes on from it, force=True replaces it"
-            )
+            problem = "exists; resume=True goes on from it, force=True replaces it"
+            raise ArgumentError("checkpoint", path, problem)
         checkpoint.next_generation(path)  # refuses what is no checkpoint
     folder = path if path.exists() else parent
     try:
@@ -97,8 +91,5 @@ def check_path(path: Path, resume: bool, force: bool) -> None:
 
 def _blocks(parameter: Parameter, optimizer: Optimizer) -> list[tuple[str, Array]]:
     """A parameter's block and its optimiser state by the names they have in a checkpoint."""
-    state = optimizer.state[parameter.name]
-    return [
-        (parameter.name, parameter.block),
-        *((f"{parameter.name}.{slot}", state[slot]) for slot in optimizer.slots),
-    ]
+    name, state = parameter.name, optimizer.state[parameter.name]
+    return [(name, parameter.block), *((f"{name}.{slot}", state[slot]) for slot in optimizer.slots)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from distgnn import ledger
@@ -31,21 +32,16 @@ def train(
 
     Args:
         X: features in `model.input_layout`; changed in place with `train_features`.
+        targets: with a labelled training node; UserError on every rank otherwise.
         first_epoch: the epoch to start with, after a resume.
         eval_every: epochs between evaluations, the first and the last included; 0 for none.
         timing: measure the phases, which makes a GPU wait for itself around every operation.
 
     Yields:
-        {"epoch", "loss", "train_acc", "val_acc", "test_acc", "seconds", "phases", "flight", "words",
-        "eval_seconds"}.
-        Loss (with the epoch's dropout) and accuracies (without) belong to the weights at the start of the
-        epoch; epochs without evaluation have no accuracies. `seconds` is this rank's time for forward, loss,
-        backward and update, of which `phases` gives the parts ("other" alone without `timing`), `words` what
-        it received, and `flight` the seconds in which communication was under way, of which phase "comm" was
-        not hidden.
-
-    Raises:
-        UserError: there is not a single labelled training node (on every rank).
+        "epoch"; "loss" (with dropout), "train_acc", "val_acc", "test_acc" (without; where evaluated), of the
+        weights before the update; "seconds" of this rank for forward, loss, backward, update; "phases", its
+        parts ("other" alone without `timing`); "words" received; "flight", the seconds in which communication
+        was under way, of which phase "comm" was not hidden; "eval_seconds".
     """
     if targets.counts[TRAIN] == 0:
         raise UserError("nothing to train on: no node is both labelled and in the training split")
@@ -61,9 +57,7 @@ def train(
             model.grid.workspace.give_back(dX.block)
         return {"loss": loss, **{name: found[name] for name in PARTS if name in found}}
 
-    def evaluate() -> Record:
-        return {} if with_the_step else model.evaluate(X, targets, train_features)
-
+    evaluate = dict if with_the_step else partial(model.evaluate, X, targets, train_features)
     yield from run_epochs(model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
 
 
@@ -78,9 +72,7 @@ def run_epochs(
     model: GCN, step: Callable[[int, bool], Record], evaluate: Callable[[], Record], epochs: range,
     eval_every: int, timing: bool,
 ) -> Iterator[Record]:  # fmt: skip
-    """The record of every epoch (see :func:`train`): what `evaluate` returns where one is due, then what
-    `step(epoch, due)` returns, and what the step cost. Collective.
-    """
+    """The record of every epoch, as `train` yields it: `evaluate()` if due, `step(epoch, due)`, its costs."""
     for epoch in epochs:
         due = eval_every > 0 and ((epoch - 1) % eval_every == 0 or epoch == epochs[-1])
         record: Record = {"epoch": epoch, "loss": None}
@@ -92,7 +84,7 @@ def run_epochs(
             record |= step(epoch, due)
             model.grid.backend.synchronize()
         seconds, phases = time.perf_counter() - evaluated, counted.seconds
-        record["seconds"] = seconds
-        record["phases"] = phases | {"other": max(seconds - sum(phases.values()), 0.0)}
+        other = max(seconds - sum(phases.values()), 0.0)
+        record |= {"seconds": seconds, "phases": phases | {"other": other}}
         record |= {"flight": counted.flight, "words": counted.words, "eval_seconds": evaluated - started}
         yield record

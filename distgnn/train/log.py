@@ -9,6 +9,7 @@ Numbers that are not finite are null, as JSON has none.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
@@ -33,7 +34,7 @@ PACKAGES = ("numpy", "scipy", "h5py", "mpi4py", "mpich", "cupy-cuda12x", "cupy-c
 
 
 class RunLog:
-    """A log file on rank 0, nothing on other ranks or without a path. A context manager. Collective to open.
+    """A log file on rank 0, nothing on other ranks or without a path. Collective to open.
 
     Args:
         after: go on in an existing file after this epoch; later epochs are cut off.
@@ -50,12 +51,6 @@ class RunLog:
         with grid.world.together():
             if path is not None and grid.rank == 0:
                 self._file = _open(Path(path), after, force)
-
-    def __enter__(self) -> RunLog:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def write(self, event: str, fields: Mapping[str, Any]) -> None:
         """One line, on disk before the next epoch begins."""
@@ -92,32 +87,19 @@ def run_record(grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def end_record(grid: Grid, ledger: Ledger, epoch_seconds: Sequence[float]) -> dict[str, Any]:
-    """What the run cost, by rank: words, bytes, messages, flops, peak memory of the process and of buffers by
-    purpose, and the ledger. Collective.
-    """
-    mine: dict[str, Any] = {
-        "words": ledger.words,
-        "bytes": ledger.bytes,
-        "messages": ledger.messages,
-        "flops": ledger.flops,
-        "peak_bytes": grid.backend.peak_bytes(),
-        "buffer_bytes": ledger.peak,
-        "ledger": [{"rank": grid.rank} | entry for entry in ledger.entries()],
-    }
-    everybody = grid.world.gather_objects(mine)
-    record: dict[str, Any] = {name: [rank[name] for rank in everybody] for name in mine if name != "ledger"}
-    record["ledger"] = [entry for rank in everybody for entry in rank["ledger"]]
+    """What the run cost, by rank: traffic, flops, peak memory, buffers by purpose, the ledger. Collective."""
+    mine = {name: getattr(ledger, name) for name in ("words", "bytes", "messages", "flops")}
+    mine |= {"peak_bytes": grid.backend.peak_bytes(), "buffer_bytes": ledger.peak}
+    entries = [{"rank": grid.rank} | entry for entry in ledger.entries()]
+    everybody = grid.world.gather_objects((mine, entries))
+    record: dict[str, Any] = {name: [costs[name] for costs, _ in everybody] for name in mine}
+    record["ledger"] = [entry for _, entries in everybody for entry in entries]
     record["epoch_seconds_median"] = float(np.median(epoch_seconds)) if epoch_seconds else None
     return record
 
 
-def check_log(path: Path, append: bool, force: bool) -> None:
-    """ArgumentError if a log can't go there."""
-    check_output("log", path, replace=append or force)
-
-
 def _open(path: Path, after: int | None, force: bool) -> IO[str]:
-    check_log(path, after is not None, force)
+    check_output("log", path, replace=force or after is not None)
     try:
         if after is not None and path.is_file():
             cut(path, after)
@@ -127,10 +109,7 @@ def _open(path: Path, after: int | None, force: bool) -> IO[str]:
 
 
 def cut(path: Path, epoch: int) -> None:
-    """Take from a log the epochs after `epoch`, the end of a longer run, and an unfinished last line.
-
-    The file is the old one or the new one, whatever happens.
-    """
+    """Take from a log the epochs after `epoch`, the end of a longer run, and an unfinished last line."""
     if not all(kept for _, kept in _judged(path, epoch)):
         with replaced(path) as shorter:
             shorter.writelines(line for line, kept in _judged(path, epoch) if kept)
@@ -143,7 +122,7 @@ def _judged(path: Path, epoch: int) -> Iterator[tuple[bytes, bool]]:
             try:
                 event = json.loads(line)
             except ValueError:
-                event = None
+                event = {}
             event = event if isinstance(event, dict) else {}
             reached = {"epoch": event.get("epoch"), "end": event.get("epochs")}.get(str(event.get("event")))
             beyond = isinstance(reached, int) and reached > epoch
@@ -154,10 +133,8 @@ def _judged(path: Path, epoch: int) -> Iterator[tuple[bytes, bool]]:
 def _versions() -> dict[str, str]:
     found = {}
     for package in PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 

@@ -1,9 +1,8 @@
-"""Training on minibatches, data-parallel: sampling, feature fetching, propagation (Tripathy et al., section 6
-and figure 3).
+"""Data-parallel training on minibatches (Tripathy et al., section 6 and figure 3).
 
-Every rank trains minibatches of its own with weights that all have, and the gradients of an update are summed
-by one all-reduce. An update takes the same minibatches whatever the number of ranks, so it is the same to
-rounding. Accuracies are those of the whole graph, by the distributed product that the network is made of.
+Every rank trains minibatches of its own with weights that all have. One all-reduce sums the gradients of an
+update, which takes the same minibatches whatever the number of ranks, so it is the same to rounding.
+Accuracies are those of the whole graph, by the distributed product that the network is made of.
 """
 
 from __future__ import annotations
@@ -41,20 +40,16 @@ class MinibatchTraining:
     """A network, its features and labels, and where its minibatches come from. Collective.
 
     Args:
-        model: a GCN, or a SageMean for minibatches in which every vertex's own features are among the first,
-            on 1.5D.
-        X: features in `model.input_layout`.
-        targets: of the network.
+        model: a GCN or a SageMean, on 1.5D.
+        X: features in `model.input_layout`; targets: those of `model`.
         sampler: on a graph in the same order, replicated or partitioned over `model.grid`.
-        batch_size: nodes of a minibatch.
-        per_update: minibatches that make an update, with the average gradient of their nodes; as many ranks
-            can work at a time.
+        per_update: minibatches whose average gradient makes an update; as many ranks can work at a time.
         bulk: minibatches that a rank samples at a time.
         seed: of the minibatches.
 
     Raises:
-        UserError: no training nodes, or a batch size that does not fit (on every rank).
-        ValueError: a sampler that does not keep a vertex's own features in their place, for a SageMean.
+        ArgumentError: no training nodes, or a batch size that does not fit (on every rank).
+        ValueError: a SageMean with a sampler that does not keep a vertex's own features first.
     """
 
     def __init__(
@@ -62,10 +57,8 @@ class MinibatchTraining:
         bulk: int = 1, seed: int = 0,
     ) -> None:  # fmt: skip
         if model.means and not sampler.rows_first:
-            kinds = type(model).__name__, type(sampler).__name__
-            raise ValueError(
-                f"{kinds[0]} needs every vertex's own features first, where {kinds[1]} has others"
-            )
+            problem = f"needs every vertex's own features first, where {type(sampler).__name__} has others"
+            raise ValueError(f"{type(model).__name__} {problem}")
         self.model, self.X, self.targets, self.sampler, self.bulk = model, X, targets, sampler, bulk
         self.grid: Grid = model.grid
         nodes, self.labels = training_nodes(targets)
@@ -81,9 +74,8 @@ class MinibatchTraining:
         self, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1, eval_every: int = 1,
         timing: bool = False,
     ) -> Iterator[Record]:  # fmt: skip
-        """As :func:`distgnn.train.train`; `steps` of a record are this rank's seconds of the epoch in
-        `STEPS`, waiting for other ranks included. The loss is the mean over the epoch's minibatches, each
-        with the weights that it was trained with.
+        """As :func:`distgnn.train.train`. The loss is the mean over the epoch's minibatches, each with the
+        weights that it was trained with; `steps` are this rank's seconds in `STEPS`, waiting included.
         """
         step = partial(self._epoch, optimizer)
         evaluate = partial(self.model.evaluate, self.X, self.targets, False)
@@ -98,8 +90,8 @@ class MinibatchTraining:
             for turn, sample in zip(bulk, samples, strict=True):
                 with self._step("fetching"):
                     H = self.features.borrow(np.empty(0, np.int64) if sample is None else sample.inputs)
+                number = turn.numbers[self.grid.rank]
                 with self._step("propagation"):
-                    number = turn.numbers[self.grid.rank]
                     if sample is not None and number is not None:
                         self._propagate(sample, H, (epoch - 1) * len(self.minibatches) + number + 1, sums)
                 if turn.updates:
@@ -108,12 +100,9 @@ class MinibatchTraining:
         return {"loss": float(losses[0] / losses[1]) if losses[1] else float("nan"), "steps": self.seconds}
 
     def _sample(self, epoch: int, bulk: list[Turn], batches: list[np.ndarray]) -> list[Sample | None]:
-        """This rank's minibatch of every turn. A process row that has a partitioned graph samples those of
-        its ranks together.
-        """
-        wanted = [
-            number for turn in bulk for rank in self.together if (number := turn.numbers[rank]) is not None
-        ]
+        """This rank's minibatch of every turn; a process row with a partitioned graph samples together."""
+        numbers = (turn.numbers[rank] for turn in bulk for rank in self.together)
+        wanted = [number for number in numbers if number is not None]
         drawn = self.sampler.sample([batches[number] for number in wanted], epoch=epoch, first=wanted)
         samples: dict[int | None, Sample] = dict(zip(wanted, drawn, strict=True))
         return [samples.get(turn.numbers[self.grid.rank]) for turn in bulk]
@@ -162,8 +151,7 @@ class MinibatchTraining:
 
 
 class Sums:
-    """Over the minibatches of an update: of losses, of the number of nodes, and of gradients, side by side
-    for one all-reduce.
+    """Sums over the minibatches of an update, side by side for one all-reduce.
 
     Attributes:
         values: 1-D, all of them, zeros at first. The others are views: loss and nodes, 0-D; gradients, in the
@@ -171,13 +159,11 @@ class Sums:
     """
 
     def __init__(self, model: GCN) -> None:
-        shapes = [parameter.block.shape for parameter in model.parameters]
-        ends = np.cumsum([0, *(rows * columns for rows, columns in shapes)]).tolist()
+        blocks = [parameter.block for parameter in model.parameters]
+        ends = np.cumsum([0, *(block.size for block in blocks)]).tolist()
         self.values = model.grid.backend.zeros((ends[-1] + 2,), model.A.dtype)
-        self.gradients = [
-            self.values[first:last].reshape(shape)
-            for shape, (first, last) in zip(shapes, pairwise(ends), strict=True)
-        ]
+        views = (self.values[first:last] for first, last in pairwise(ends))
+        self.gradients = [view.reshape(block.shape) for view, block in zip(views, blocks, strict=True)]
         self.loss, self.nodes = self.values[-2:-1].reshape(()), self.values[-1:].reshape(())
 
 
@@ -187,5 +173,5 @@ def training_nodes(targets: Targets) -> tuple[np.ndarray, np.ndarray]:
     to_host = grid.backend.to_host
     own = to_host(targets.train_rows).astype(np.int64) + first, to_host(targets.train_labels)
     everybody = grid.along(*targets.layout.row_axes).gather_objects(own)
-    nodes, labels = (np.concatenate(arrays) for arrays in zip(*everybody, strict=True))
-    return nodes, labels
+    nodes, labels = zip(*everybody, strict=True)
+    return np.concatenate(nodes), np.concatenate(labels)

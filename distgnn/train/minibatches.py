@@ -11,8 +11,7 @@ from distgnn.errors import ArgumentError
 
 
 class Minibatches:
-    """The minibatches of every epoch: training nodes in an order that is a function of (seed, epoch, node
-    id), cut into batches.
+    """The minibatches of every epoch: training nodes in an order by (seed, epoch, node id), cut into batches.
 
     Args:
         training: distinct global ids, in any order.
@@ -45,6 +44,5 @@ def check_batch_size(size: int, nodes: int) -> None:
     if size < 1:
         raise ArgumentError("batch_size", size, "expected a whole number of at least 1")
     if size > nodes:
-        raise ArgumentError(
-            "batch_size", size, f"there are only {nodes} training nodes; expected 1 to {nodes}"
-        )
+        problem = f"there are only {nodes} training nodes; expected 1 to {nodes}"
+        raise ArgumentError("batch_size", size, problem)

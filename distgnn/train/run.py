@@ -6,6 +6,8 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +31,15 @@ from distgnn.store.read.store import Store
 from distgnn.train import checkpoint, sampler
 from distgnn.train.check import SerialCheck, reference
 from distgnn.train.full_graph import parameters, train
-from distgnn.train.log import RunLog, check_log, end_record, run_record
-from distgnn.train.minibatch import MinibatchTraining
+from distgnn.train.log import RunLog, end_record, run_record
+from distgnn.train.minibatch import STEPS, MinibatchTraining
 from distgnn.train.minibatches import check_batch_size
 from distgnn.train.settings import BATCH_SIZE, Settings, parse_grid
 
 #: What a store's manifest says of the graph itself, and not of how it is cut into files.
-GRAPH = (
-    *("source", "seed", "n", "nnz", "edges", "directed", "weighted", "self_loops", "normalize"),
-    *("width", "classes", "labelled", "split"),
-)
+GRAPH = "source seed n nnz edges directed weighted self_loops normalize width classes labelled split".split()
 #: Settings that a run shares with the one whose checkpoint it goes on from, beside those of minibatches.
-SHARED = (
-    *("seed", "dropout", "bias", "optimizer", "momentum", "dtype", "train_features", "normalize_features"),
-    *("model", "sampler"),
-)
+SHARED = "seed dropout bias optimizer momentum dtype train_features normalize_features model sampler".split()
 SHARED_BATCHES = ("fanout", "batch_size", "batches_per_update", "importance", "rescale")
 
 
@@ -93,7 +89,8 @@ class Run:
             self._check_kernels()
         self._load()
         self.first_epoch = 1 + (self._resume() if s.resume else 0)
-        self.check = SerialCheck(self.grid.world, self._reference) if s.check else None
+        serial = partial(reference, self.store, self.order, self.widths, self.settings)
+        self.check = SerialCheck(self.grid.world, serial) if s.check else None
         self.record = run_record(self.grid, self._config(os.fspath(store)))
         if s.tune_gemm:
             self.record["gemm"] = self.model.tune()
@@ -109,18 +106,16 @@ class Run:
             CheckFailedError: a loss is not that of the serial reference (on every rank).
             UserError: a file can't be written (on every rank).
         """
-        s, marks, seconds, record = self.settings, [], [], {}
-        steps: dict[str, list[float]] = {}
+        s, marks, seconds, steps, record = self.settings, [], [], [], {}
         # Opening it empties or cuts an existing log, so all that can be refused was refused before.
-        with RunLog(self.grid, s.log, self.first_epoch - 1 if s.resume else None, s.force) as log:
+        with closing(RunLog(self.grid, s.log, self.first_epoch - 1 if s.resume else None, s.force)) as log:
             log.write("run", self.record)
             with Ledger(timing=True, trace=bool(s.trace)) as ledger:
                 for record in self._epochs():
                     stop = time.perf_counter()
                     marks.append((record["epoch"], stop - record["seconds"], stop))
                     seconds.append(record["seconds"])
-                    for name, value in record.get("steps", {}).items():
-                        steps.setdefault(name, []).append(value)
+                    steps.append(record.get("steps", {}))
                     log.write("epoch", record)
                     self._compare_and_save(record)
                     yield record
@@ -177,15 +172,11 @@ class Run:
         return MinibatchTraining(self.model, self.X, self.targets, drawn, size, per_update, bulk, s.seed)
 
     def _epochs(self) -> Iterator[dict[str, Any]]:
-        s, first = self.settings, self.first_epoch
+        s, until = self.settings, (self.optimizer, self.settings.epochs)
+        options: Any = {"first_epoch": self.first_epoch, "eval_every": s.eval_every, "timing": True}
         if self.minibatches is not None:
-            return self.minibatches.train(
-                self.optimizer, s.epochs, first_epoch=first, eval_every=s.eval_every, timing=True
-            )
-        return train(
-            self.model, self.X, self.targets, self.optimizer, s.epochs, first_epoch=first,
-            eval_every=s.eval_every, train_features=s.train_features, timing=True,
-        )  # fmt: skip
+            return self.minibatches.train(*until, **options)
+        return train(self.model, self.X, self.targets, *until, train_features=s.train_features, **options)
 
     def _compare_and_save(self, record: dict[str, Any]) -> None:
         s, epoch = self.settings, record["epoch"]
@@ -196,29 +187,26 @@ class Run:
             state = self.grid.world, self.parameters, self.optimizer, epoch
             checkpoint.save(s.checkpoint, *state, self._identity(), self.rates)
 
-    def _medians(self, steps: dict[str, list[float]]) -> dict[str, Any]:
+    def _medians(self, steps: list[dict[str, float]]) -> dict[str, Any]:
         """The median seconds of an epoch in each step of minibatch training, by rank. Collective."""
-        mine = {name: float(np.median(values)) for name, values in steps.items()}
-        ranks = self.grid.world.gather_objects(mine) if steps else []
-        return {"steps_median": {name: [rank[name] for rank in ranks] for name in steps}} if steps else {}
+        if self.minibatches is None:
+            return {}
+        mine = {name: float(np.median([epoch[name] for epoch in steps])) for name in STEPS}
+        ranks = self.grid.world.gather_objects(mine)
+        return {"steps_median": {name: [rank[name] for rank in ranks] for name in STEPS}}
 
     def _resume(self) -> int:
         """Take over the state of the checkpoint; returns the epoch after which it was written."""
         s, state = self.settings, (self.parameters, self.optimizer, self._identity())
         epoch, rates = checkpoint.restore(str(s.checkpoint), self.grid.world, *state)
         if epoch >= s.epochs:
-            raise ArgumentError(
-                "epochs", s.epochs, f"{s.checkpoint} has {epoch} epochs already; ask for more"
-            )
+            problem = f"{s.checkpoint} has {epoch} epochs already; ask for more"
+            raise ArgumentError("epochs", s.epochs, problem)
         if s.check and rates != self.rates:
-            *theirs, ours = (
-                " and ".join(f"{name} {value}" for name, value in rate.items())
-                for rate in (*rates, *self.rates)
-            )
-            problem = (
-                f"the serial reference trains from epoch 1 with {ours}, but {s.checkpoint} was trained with "
-            )
-            problem += f"{', and with '.join(theirs)}; give the same or leave it out"
+            told = (" and ".join(f"{name} {rate[name]}" for name in rate) for rate in (*rates, *self.rates))
+            *theirs, ours = told
+            problem = f"the serial reference trains from epoch 1 with {ours}, but {s.checkpoint} was "
+            problem += f"trained with {', and with '.join(theirs)}; give the same or leave it out"
             raise ArgumentError("check", True, problem)
         self.rates = [*(rate for rate in rates if rate not in self.rates), *self.rates]
         return epoch
@@ -229,12 +217,8 @@ class Run:
         shared = (*SHARED, *(SHARED_BATCHES if s.sampler else ()))
         identity: dict[str, Any] = {f"graph {name}": self.store.manifest[name] for name in GRAPH}
         identity |= {"widths": self.widths} | {name: getattr(s, name) for name in shared}
-        # Trained features are saved by position, and samples depend on it; everything else is the same in
-        # every order.
+        # Trained features are saved by position and samples depend on it; all else is equal in every order.
         return identity | ({"order": self.order.name} if s.train_features or s.sampler else {})
-
-    def _reference(self) -> Iterator[dict[str, float]]:
-        return reference(self.store, self.order, self.widths, self.settings)
 
     def _config(self, path: str) -> dict[str, Any]:
         """The settings with defaults resolved, for the log."""
@@ -246,15 +230,11 @@ class Run:
 def check_content(store: Store) -> None:
     """UserError unless the store has what training needs."""
     split = store.manifest["split"]
-    for what, there, value in (
-        ("features", store.width, "FILE"),
-        ("labels", store.classes, "FILE"),
-        ("split", split, "0.6/0.2/0.2"),
-    ):
+    needed = {"features=FILE": store.width, "labels=FILE": store.classes, "split=0.6/0.2/0.2": split}
+    for setting, there in needed.items():
         if not there:
-            raise UserError(
-                f"{store.path}: has no {what}, which training needs; prepare it with {what}={value}"
-            )
+            problem = f"has no {setting.split('=')[0]}, which training needs; prepare it with {setting}"
+            raise UserError(f"{store.path}: {problem}")
     if not split.get("train"):
         raise UserError(f"{store.path}: no node is in the training split; prepare it with split=0.6/0.2/0.2")
 
@@ -264,6 +244,6 @@ def check_outputs(settings: Settings) -> None:
     if settings.checkpoint:
         checkpoint.check_path(Path(settings.checkpoint), settings.resume, settings.force)
     if settings.log:
-        check_log(Path(settings.log), settings.resume, settings.force)
+        check_output("log", Path(settings.log), settings.resume or settings.force)
     if settings.trace:
         check_output("trace", Path(settings.trace), settings.force)

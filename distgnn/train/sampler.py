@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from distgnn.comm.grid import Grid
@@ -22,16 +24,15 @@ from distgnn.train.settings import Settings
 def make(settings: Settings, store: Store, order: str, grid: Grid, targets: Targets) -> Sampler:
     """A sampler for settings that are resolved. Collective."""
     graph, fanout = _graph(settings, store, order, grid), settings.fanout or ()
-    seed, rescale = settings.seed, bool(settings.rescale)
+    options: Any = {"seed": settings.seed, "rescale": bool(settings.rescale)}
     if settings.sampler == "sage":
-        return GraphSage(graph, fanout, seed=seed, rescale=rescale)
+        return GraphSage(graph, fanout, **options)
     if settings.sampler == "ladies":
-        importance = settings.importance or "zou"
-        return Ladies(graph, fanout, seed=seed, rescale=rescale, importance=importance)
+        return Ladies(graph, fanout, importance=settings.importance or "zou", **options)
     if settings.sampler == "fastgcn":
-        return FastGCN(graph, fanout, seed=seed, rescale=rescale)
+        return FastGCN(graph, fanout, **options)
     layers, nodes = len(settings.hidden_widths) + 1, training_nodes(targets)[0]
-    return Saint(graph, fanout[0], layers, seed=seed, rescale=rescale, training=nodes)
+    return Saint(graph, fanout[0], layers, training=nodes, **options)
 
 
 def _graph(settings: Settings, store: Store, name: str, grid: Grid) -> Graph:

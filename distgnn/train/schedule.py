@@ -7,15 +7,10 @@ from typing import NamedTuple
 
 
 class Turn(NamedTuple):
-    """What all ranks do at once: one minibatch each.
+    """What all ranks do at once: one minibatch each."""
 
-    Attributes:
-        numbers: by rank, the number of its minibatch in the epoch, or None.
-        updates: whether an update of the weights follows.
-    """
-
-    numbers: tuple[int | None, ...]
-    updates: bool
+    numbers: tuple[int | None, ...]  # by rank, that of its minibatch in the epoch
+    updates: bool  # whether an update of the weights follows
 
 
 def turns(minibatches: int, per_update: int, ranks: int) -> list[Turn]:

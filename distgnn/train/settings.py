@@ -16,9 +16,7 @@ BATCH_SIZE, BULK = 1024, 4
 FANOUT = {"sage": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
 
 #: Settings that mean something for minibatches only.
-FOR_MINIBATCHES = (
-    *("fanout", "batch_size", "bulk", "batches_per_update", "partition_graph", "importance", "rescale"),
-)
+FOR_MINIBATCHES = "fanout batch_size bulk batches_per_update partition_graph importance rescale".split()
 CHOICES = {
     "dtype": ("float32", "float64"),
     "sampler": (None, *FANOUT),
@@ -88,19 +86,14 @@ class Settings:
     def resolved(self, ranks: int) -> Settings:
         """The same with defaults filled in, except for `order` and `batch_size`, which the store decides.
 
-        Args:
-            ranks: of the run.
-
         Raises:
             ArgumentError: a value out of range, or settings that exclude each other.
         """
         self._check_numbers()
         model = self.model or ("sage" if self.sampler == "sage" else "gcn")
         if self.check and (self.sampler or model == "sage"):
-            problem = (
-                "the serial reference is a full-graph GCN; leave it out, or train model=gcn without a sampler"
-            )
-            raise ArgumentError("check", True, problem)
+            problem = "leave it out, or train model=gcn without a sampler"
+            raise ArgumentError("check", True, f"the serial reference is a full-graph GCN; {problem}")
         done = self._sampling(model, ranks) if self.sampler else self._full_graph(model)
         if done.block_rows is not None and done.algorithm not in ("1.5d", "3d"):
             problem = f"is for 1.5d and 3d, which all-reduce products; algorithm {done.algorithm} does not"
@@ -109,19 +102,12 @@ class Settings:
 
     @property
     def hidden_widths(self) -> list[int]:
-        """One width per hidden layer.
-
-        Raises:
-            ArgumentError: another number of widths than `layers` asks for.
-        """
-        if self.layers is None:
-            return list(self.hidden)
-        if len(self.hidden) == 1:
+        """One width per hidden layer; ArgumentError for another number of widths than `layers` asks for."""
+        given = len(self.hidden)
+        if self.layers is not None and given == 1:
             return [*self.hidden] * (self.layers - 1)
-        if len(self.hidden) != self.layers - 1:
-            problem = (
-                f"{len(self.hidden)} widths make {len(self.hidden) + 1} layers, not layers={self.layers}"
-            )
+        if self.layers not in (None, given + 1):
+            problem = f"{given} widths make {given + 1} layers, not layers={self.layers}"
             raise ArgumentError("hidden", self.hidden, problem)
         return list(self.hidden)
 
@@ -149,9 +135,8 @@ class Settings:
         if self.resume and not self.checkpoint:
             raise ArgumentError("resume", True, "say with checkpoint=DIR where to go on from")
         if self.checkpoint_every and not self.checkpoint:
-            raise ArgumentError(
-                "checkpoint_every", self.checkpoint_every, "say with checkpoint=DIR where to save"
-            )
+            problem = "say with checkpoint=DIR where to save"
+            raise ArgumentError("checkpoint_every", self.checkpoint_every, problem)
 
     def _full_graph(self, model: str) -> Settings:
         for name in FOR_MINIBATCHES:
@@ -162,18 +147,16 @@ class Settings:
 
     def _sampling(self, model: str, ranks: int) -> Settings:
         self._check_sampling(model)
-        ladies = self.sampler == "ladies"
-        return replace(
-            self,
-            model=model,
-            algorithm="1.5d",
-            replication=1 if self.grid is None and self.replication is None else self.replication,
-            fanout=self._fanout(),
-            bulk=self.bulk or BULK,
-            batches_per_update=self.batches_per_update or max(PER_UPDATE, ranks),
-            rescale=None if model == "sage" else self.rescale is not False,
-            importance=self.importance or ("zou" if ladies else None),
-        )
+        found: dict[str, Any] = {"model": model, "algorithm": "1.5d", "fanout": self._fanout()}
+        found["batches_per_update"] = self.batches_per_update or max(PER_UPDATE, ranks)
+        found["bulk"] = self.bulk or BULK
+        if model != "sage":
+            found["rescale"] = self.rescale is not False
+        if self.sampler == "ladies":
+            found["importance"] = self.importance or "zou"
+        if self.grid is None and self.replication is None:
+            found["replication"] = 1
+        return replace(self, **found)
 
     def _check_sampling(self, model: str) -> None:
         kind = self.sampler
@@ -203,11 +186,8 @@ class Settings:
 
 
 def parse_grid(grid: str | Mapping[str, int] | None, algorithm: str) -> dict[str, int] | None:
-    """The sizes of a grid's axes by name, from ``2x2`` in the order of the algorithm's axes or from
-    ``rows=2,reps=2``.
-
-    Raises:
-        ArgumentError: anything else.
+    """Sizes by axis from ``2x2``, in the order of the algorithm's axes, or ``rows=2,reps=2``; ArgumentError
+    for anything else.
     """
     if grid is None or isinstance(grid, Mapping):
         return None if grid is None else dict(grid)

@@ -126,7 +126,7 @@ def test_flags_reach_the_generator(
         ("rmat --nodes 8 --probabilities 0.5,0.5", "--probabilities 0.5,0.5: expected four numbers a,b,c,d"),
         (
             "rmat --nodes 8 --probabilities a,b,c,d",
-            "argument --probabilities: invalid list of numbers value: 'a,b,c,d'",
+            "argument --probabilities: expected numbers, as in 5e-4,0, not 'a,b,c,d'",
         ),
         ("rmat --nodes 8 --features -1", "--features -1: expected 0 (none) or"),
         ("rmat --nodes 8 --classes -1", "--classes -1: expected 0 (no labels) or"),

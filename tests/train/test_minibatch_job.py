@@ -168,7 +168,7 @@ def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_t
         (["--model", "sage", "--check"], "--check: the serial reference is a full-graph GCN"),
         (
             ["--model", "sage", "--product-order", "transform-first"],
-            "--product-order transform-first: model=sage aggregates",
+            "--product-order transform-first: --model sage aggregates first",
         ),
     ],
     ids=lambda value: "_".join(value) if isinstance(value, list) else None,
