@@ -1,8 +1,7 @@
 """GraphSAGE with mean aggregation, forward and backward side by side.
 
 Z_l = [H_{l-1} | D⁻¹ A H_{l-1}] W_l + b_l (Hamilton, Ying and Leskovec, NIPS 2017, Algorithm 1 without its
-normalisation of H), D the row sums of A: every vertex's own features beside the mean of its neighbours', and
-a weight matrix for both, one above the other. What is done to H_{l-1} is as in ``layers.py``.
+normalisation of H), D the row sums of A: every vertex's own features beside the mean of its neighbours'.
 """
 
 from __future__ import annotations
