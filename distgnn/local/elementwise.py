@@ -34,7 +34,7 @@ def relu(block: Array) -> None:
 
 
 def positive_bits(block: Array) -> Array:
-    """One bit per entry, 1 where the block is positive, as of ``numpy.packbits``: what ReLU's backward needs."""
+    """``numpy.packbits(block > 0)``: what ReLU remembers for its backward pass."""
     xp = backend.module(block)
     bits = xp.empty(-(-block.size // 8), np.uint8)
     if compiled(block):

@@ -42,7 +42,7 @@ def built() -> ModuleType:
 
 @functools.cache
 def isa() -> int:
-    """The instruction set to use, as a position in ``isas()``: what ``DISTGNN_HOST_ISA`` says, or the best."""
+    """The instruction set to use, a position in ``isas()``: what ``DISTGNN_HOST_ISA`` says, or the best."""
     from distgnn import _host
 
     wanted, there = os.environ.get("DISTGNN_HOST_ISA", "auto"), _host.isas()
@@ -59,7 +59,7 @@ def threads() -> int:
 
 
 def multiply(indptr: Any, indices: Any, values: Any, B: Any, out: Any, **options: Any) -> None:
-    """``_host.multiply`` for a CSR matrix whose pattern has been checked, with this module's threads and isa."""
+    """``_host.multiply``, of a CSR matrix whose pattern has been checked, with this module's options."""
     built().multiply(indptr, indices, values, B, out, **{"threads": threads(), "isa": isa(), **options})
 
 

@@ -21,8 +21,7 @@ Nodes = Callable[[int, int], np.ndarray]
 
 
 class GCN:
-    """Kipf and Welling's network, on the whole graph by any of the distributed algorithms, or on the blocks
-    of minibatches.
+    """Kipf and Welling's network, on the whole graph by any distributed algorithm, or on minibatches.
 
     Args:
         A: normalised adjacency matrix, n x n, of any algorithm.
@@ -70,11 +69,9 @@ class GCN:
         with self.grid.world.together():  # `nodes` may read a file, which may be damaged for one rank only
             ids = [np.asarray(sides[i % len(sides)](*rows), dtype=np.int64) for i, rows in enumerate(ranges)]
         self.graphs = list(map(LayerGraph, operators, map(self.grid.backend.asarray, ids)))
-        options = (seed, self.dropout, bias, product_order, keep_aggregate)
-        self.layers = [
-            self.convolution(operator, index, shape, *options)
-            for index, (operator, shape) in enumerate(zip(operators, pairwise(widths), strict=True))
-        ]
+        options: tuple[Any, ...] = (seed, self.dropout, bias, product_order, keep_aggregate)
+        places = zip(operators, enumerate(pairwise(widths)), strict=True)
+        self.layers = [self.convolution(operator, *place, *options) for operator, place in places]
         for index, (below, above) in enumerate(pairwise(operators)):
             if not below.weights.output_layout.same(above.input_layout, (A.shape[0], widths[index + 1])):
                 problem = f"the output of layer {index} is not cut as layer {index + 1} takes it; "
@@ -100,10 +97,8 @@ class GCN:
         Returns:
             for each layer product -> form. Rounding depends on it, so two runs may differ in it.
         """
-        return [
-            graph.A.weights.tune(self.A.shape[0], *layer.shape, self.A.dtype)
-            for graph, layer in zip(self.graphs, self.layers, strict=True)
-        ]
+        (n, _), dtype, pairs = self.A.shape, self.A.dtype, zip(self.graphs, self.layers, strict=True)
+        return [graph.A.weights.tune(n, *layer.shape, dtype) for graph, layer in pairs]
 
     def targets(self, labels: Array, split: Array) -> Targets:
         """Labels and splits of this rank's rows of `output_layout`, made ready for the loss. Collective."""
@@ -146,7 +141,7 @@ class GCN:
 
         Returns:
             one block per parameter, in the order of `parameters`; and the gradient of the features, or None,
-            in memory of the grid's workspace: give it back, or tell the workspace to forget it.
+            borrowed from the grid's workspace.
         """
         found: list[tuple[Array, Array]] = []
         dH: Any = G
@@ -175,7 +170,7 @@ class GCN:
 
         Args:
             graphs: the block of each layer.
-            X: the features of the first block's columns, borrowed from the workspace and given back there.
+            X: the features of the first block's columns, borrowed from the workspace and given back.
             targets: of the last block's rows.
             step: number of the minibatch in the whole run, on which dropout's masks depend.
         """

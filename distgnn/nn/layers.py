@@ -117,7 +117,7 @@ class GraphConvolution:
             epoch: whose dropout masks apply, or None for no dropout; of a minibatch the number of its step.
             keep: keep what `backward` needs: one n x fan-in matrix.
             need_input: whether `backward` will be asked for the gradient of the input. If not, features that
-                are not scratch must stay as they are while this layer lives: A H may have been kept.
+                are not scratch must stay as they are: A H may have been kept.
             scratch: the features may be overwritten and given back, too.
         """
         A, scratch = graph.A, scratch or self.index > 0
@@ -137,12 +137,9 @@ class GraphConvolution:
     def backward(
         self, graph: LayerGraph, G: DistDense, epoch: int | None, need_input: bool = True
     ) -> tuple[Array, Array | None, DistDense | None]:
-        """Gradients of this layer from that of its Z, which is given back to the workspace, like what
-        `forward` kept of the same graph in the same epoch. Collective over the grid of A.
-
-        Returns:
-            blocks of dW (like W) and db (like b), and the gradient of the layer's input: for layer 0 that of
-            the features, else that of the previous layer's Z; None with `need_input=False`.
+        """Blocks of dW and db, and the gradient of the features (layer 0) or of the previous layer's Z, None
+        with `need_input=False`. G and what `forward` kept of the same graph in the same epoch are given back
+        to the workspace. Collective over the grid of A.
         """
         if self.kept is None:
             raise RuntimeError("backward without a forward(..., keep=True) before it")

@@ -125,10 +125,8 @@ class Adam(Optimizer):
         first, second = self.betas
         shrink, decay = (1 - self.lr * decay, 0.0) if self.decoupled else (1.0, decay)
         rate, correction = self.lr / (1 - first**self.steps), 1 - second**self.steps
-        factors = {"first": first, "second": second, "epsilon": self.epsilon}
-        elementwise.adam(
-            w, g, *slots, rate=rate, correction=correction, shrink=shrink, decay=decay, **factors
-        )
+        factors = {"rate": rate, "correction": correction, "shrink": shrink, "decay": decay}
+        elementwise.adam(w, g, *slots, first=first, second=second, epsilon=self.epsilon, **factors)
 
 
 class AdamW(Adam):

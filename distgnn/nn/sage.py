@@ -89,9 +89,8 @@ class SageMean(GCN):
     but `3d`.
 
     Args:
-        A: adjacency matrix with weights that are not negative, n x n: means are weighted by them; a vertex
-            without neighbours has the mean 0. Put no loops in it: a vertex's own features have weights of
-            their own.
+        A: adjacency matrix, n x n, without loops, as own features have weights of their own. Its values, not
+            negative, weight the means; a vertex without neighbours has the mean 0.
         others: as those of a :class:`GCN`. W of a layer is (2 fan in, fan out). Products are aggregate-first.
 
     Raises:

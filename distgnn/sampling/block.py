@@ -91,10 +91,8 @@ class Layer(NamedTuple):
         for rows, cols, own in zip(
             *(starmap(slice, pairwise(each.tolist())) for each in bounds), strict=True
         ):
-            indptr = self.indptr[rows.start : rows.stop + 1] - own.start
-            made.append(
-                Block(self.rows.ids[rows], self.cols.ids[cols], indptr, self.indices[own], self.data[own])
-            )
+            A = self.indptr[rows.start : rows.stop + 1] - own.start, self.indices[own], self.data[own]
+            made.append(Block(self.rows.ids[rows], self.cols.ids[cols], *A))
         return made
 
 

@@ -47,10 +47,9 @@ class Graph(Protocol):
 
     def multiply(self, Q: sp.csr_array) -> sp.csr_array:
         """``Q A`` as a whole."""
-        blocks = [rows for _, rows in self.row_blocks(Q)] or [
-            sp.csr_array((0, self.shape[1]), dtype=self.dtype)
-        ]
-        return blocks[0] if len(blocks) == 1 else sp.vstack(blocks, format="csr")
+        blocks = [rows for _, rows in self.row_blocks(Q)]
+        none = sp.csr_array((0, self.shape[1]), dtype=self.dtype)
+        return blocks[0] if len(blocks) == 1 else sp.vstack([none, *blocks], format="csr")
 
     def draw(self, vertices: Array, fanout: int, keys: Array) -> Iterator[Drawn]:
         """``fanout`` distinct neighbours of every vertex, or all, some vertices at a time: SAMPLE(P, b, s) of

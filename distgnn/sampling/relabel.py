@@ -1,7 +1,7 @@
 """Extraction of columns (sections 4.1.3 and 4.2.4): global vertex ids to positions in a minibatch's own list.
 
-A product with the column extraction matrix of a minibatch only drops and renumbers columns. The paper
-multiplies by such matrices, of n rows each; here one table of n numbers stands for all of them in turn.
+The paper multiplies by column extraction matrices of n rows, which only drop and renumber columns. Here one
+table of n numbers stands for all of them in turn.
 """
 
 from __future__ import annotations

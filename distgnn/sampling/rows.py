@@ -95,14 +95,12 @@ def draw(indptr: Array, weights: Array | None, count: int, keys: Array, remainin
 
 
 def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Draws:
-    """What :func:`draw` gives for the rows ``A[selected]`` with all weights 1, as positions in A itself:
-    nothing is copied.
+    """:func:`draw` from the rows ``A[selected]`` with all weights 1, as positions in A: nothing is copied.
 
     Args:
         indptr: int64, of A; selected: int64 (m), rows of A; keys: uint64 (m).
 
-    Time: O(count) per row that is longer than twice `count`; on a GPU O(count² / 32) per row that is longer
-    than `count`.
+    Time: O(count) per row longer than twice `count`; on a GPU O(count² / 32) per row longer than `count`.
     """
     if _on_gpu(keys):
         return Draws(*cuda.sample_ones(indptr, selected, count, keys), None)

@@ -25,8 +25,8 @@ class Saint(FastGCN):
 
     Args:
         size: vertices of the subgraph.
-        training: int64 ids of the vertices whose loss counts, None for all. The batch of a sample is those of
-            them that were drawn, and may be empty.
+        training: int64 ids of the vertices whose loss counts, None for all. Those of them that were drawn,
+            maybe none, are the batch of a sample.
     """
 
     def __init__(self, graph: Graph, size: int, layers: int, *, training: Any = None, **options: Any) -> None:
