@@ -34,12 +34,12 @@ class Multiplied:
     """A replicated graph that is only multiplied, as a partitioned one: GraphSAGE draws from Q A."""
 
     def __init__(self, G: Replicated) -> None:
-        self.shape, self.dtype, self.n, self.multiply, self.pieces, self.map = (
+        self.shape, self.dtype, self.n, self.multiply, self.row_blocks, self.map = (
             G.shape,
             G.dtype,
             G.n,
             G.multiply,
-            G.pieces,
+            G.row_blocks,
             G.map,
         )
 

@@ -1,8 +1,7 @@
 // ReLU and dropout in one pass over a matrix, and their backward pass.
 //
-// Dropout masks are those of distgnn/rng.py to the bit: functions of a key and of the global row and column,
-// never of the launch. A row and a column are hashed once (dropout_keys); an entry costs five 32-bit
-// operations.
+// Dropout masks are those of distgnn/rng.py to the bit: functions of a key and of the global row and column.
+// A row and a column are hashed once (dropout_keys); an entry costs five 32-bit operations.
 
 #include "common.cuh"
 
@@ -13,8 +12,7 @@ __global__ void __launch_bounds__(THREADS)
   if (i < count) keys[i] = splitmix64(splitmix64(uint64(ids[i])) ^ key);
 }
 
-// Whether an entry is kept: rng.keep_blocks. `threshold` is the probability times 2^32, which may be 2^32
-// itself.
+// Whether an entry is kept: rng.keep_blocks. `threshold` is the probability times 2^32, at most 2^32.
 __device__ inline bool kept(uint64 row_key, uint64 column_key, uint64 threshold) {
   unsigned x = (unsigned(column_key >> 32) ^ unsigned(row_key)) * (unsigned(row_key >> 32) | 1u);
   x = (x ^ (x >> 16)) * 0x846CA68Bu;

@@ -3,8 +3,7 @@
 #include "common.cuh"
 
 // Reads `size` units of 16 bytes `rounds` times, with four loads in flight per thread. An array of gigabytes
-// measures the memory, one that fits the L2 cache measures the cache. The sum is kept so that no load can be
-// left out.
+// measures the memory, one that fits the L2 cache the cache. The sum is kept so that no load is left out.
 __global__ void __launch_bounds__(THREADS)
     read_repeatedly(const uint4* __restrict__ from, int64 size, int rounds, unsigned* __restrict__ sums) {
   const int64 threads = int64(gridDim.x) * THREADS, me = flat_index();

@@ -44,8 +44,7 @@ template <int N, class T> __device__ inline bool aligned(const T* at) {
   return reinterpret_cast<size_t>(at) % alignof(Pack<T, N>) == 0;
 }
 
-// base + j * bytes. For 32-bit j a single instruction, which the compiler does not find once `bytes` is
-// widened outside a loop.
+// base + j * bytes, for 32-bit j by one instruction, which the compiler misses once `bytes` is widened.
 template <class T> __device__ inline const T* advance(const T* base, int j, int bytes) {
 #ifdef __CUDA_ARCH__
   int64 at;
@@ -60,14 +59,12 @@ template <class T> __device__ inline const T* advance(const T* base, int64 j, in
   return reinterpret_cast<const T*>(reinterpret_cast<const char*>(base) + j * bytes);
 }
 
-// The element of a flat grid that this thread works on. 64 bits: blocks of features have more than 2^31
-// entries.
+// The element of a flat grid that this thread works on; features may have more than 2^31 entries.
 __device__ inline int64 flat_index() { return int64(blockIdx.x) * THREADS + threadIdx.x; }
 
 constexpr uint64 GOLDEN = 0x9E3779B97F4A7C15ull;  // from one state of SplitMix64 to the next
 
-// The output function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
-// OOPSLA 2014).
+// The output function of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 __device__ inline uint64 splitmix64(uint64 x) {
   x += GOLDEN;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;

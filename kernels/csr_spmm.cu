@@ -1,19 +1,15 @@
 // C = A B with A sparse (CSR), B and C dense and row-major.
 //
-// A warp is cut into groups of G x P lanes, and a group owns one row of A (32 / (G P) rows per warp). Within
-// a group, G lanes stand side by side on V neighbouring columns of B each, C times over, so that a row of B
-// is fetched by a few wide loads; P such teams take every P-th non-zero of the row, and their sums are folded
-// by shuffles. Wide features want G, short rows want many rows per warp, long rows want P. B wider than C G V
-// columns: panels, by blockIdx.y.
+// A group of G x P lanes owns one row of A (32 / (G P) rows per warp). G lanes stand side by side on V
+// columns of B each, C times over, so that a row of B is fetched by a few wide loads; P such teams take
+// every P-th non-zero of the row, and their sums are folded by shuffles. Wide features want G, short rows
+// many rows per warp, long rows P. B wider than C G V columns: panels, by blockIdx.y.
 //
-// Rows far longer than the average would keep one group busy after all others are done. They are left out of
-// the row list and cut into segments, whose sums go to a workspace (spmm_segments) and are added up from
-// there (spmm_combine). Every sum is made in an order that depends on the matrix and on P alone: no atomics,
-// and the same bits in every run.
+// Rows far longer than the average are cut into segments, whose sums go to a workspace (spmm_segments) and
+// are added up from there (spmm_combine). The order of a sum depends on the matrix and P alone: no atomics.
 //
 // The gathers of B are the cost: nnz f elements against nnz indices and m f results. So indices, weights and
-// results are streamed past the L2 cache, which is left to B, and U non-zeros per team are in flight at a
-// time.
+// results are streamed past the L2 cache, and U non-zeros per team are in flight at a time.
 
 #include "common.cuh"
 
@@ -107,8 +103,7 @@ SPMM_TEMPLATE __device__ inline void sum_entries(Pack<T, V> (&sum)[C], bool acti
       for (int v = 0; v < V; v++) sum[c].at[v] += __shfl_xor_sync(ALL_LANES, sum[c].at[v], step);
 }
 
-// Rows `rows[0..count)`, or 0..count without a list. Grid: ceil(count G P / THREADS) x panels of C G V
-// columns.
+// Rows `rows[0..count)`, or 0..count without a list. Grid: ceil(count G P / THREADS) x panels.
 SPMM_TEMPLATE __global__ void __launch_bounds__(THREADS)
     spmm(int count, const int* __restrict__ rows, const Index* __restrict__ indptr,
          const Index* __restrict__ indices, const T* __restrict__ weights, const T* __restrict__ B, int ldb,
@@ -134,8 +129,8 @@ SPMM_TEMPLATE __global__ void __launch_bounds__(THREADS)
   for (int c = 0; c < C; c++) finish(out, f, accumulate, row, column + c * G * V, sum[c]);
 }
 
-// Segments of long rows: segment s is entries begin[s] .. begin[s] + length[s]; its sum goes to workspace[s,
-// :]. The workspace is ldw wide, f rounded up to V. Grid: ceil(count G P / THREADS) x panels.
+// Segments of long rows: that of entries begin[s] .. begin[s] + length[s] has its sum in workspace[s, :], ldw
+// wide, f rounded up to V. Grid: ceil(count G P / THREADS) x panels.
 SPMM_TEMPLATE __global__ void __launch_bounds__(THREADS)
     spmm_segments(int count, const int64* __restrict__ begin, const int* __restrict__ length,
                   const Index* __restrict__ indices, const T* __restrict__ weights, const T* __restrict__ B,
@@ -155,9 +150,9 @@ SPMM_TEMPLATE __global__ void __launch_bounds__(THREADS)
       store(workspace + segment * ldw + column + c * G * V, sum[c]);
 }
 
-// Long row rows[blockIdx.x] = the sum of its segments first[blockIdx.x] .. first[blockIdx.x + 1]. G lanes
-// stand on V columns each, and TEAMS teams of them take every TEAMS-th segment: so many whatever G is, for
-// the same order of summation. Threads beyond have nothing to do. Grid: long rows x panels of G V columns.
+// Long row rows[blockIdx.x] = the sum of its segments first[blockIdx.x] .. first[blockIdx.x + 1]. TEAMS teams
+// of G lanes take every TEAMS-th segment, so many whatever G is, for the same order of summation; other
+// threads have nothing to do. Grid: long rows x panels of G V columns.
 template <class T, int V, int G>
 __global__ void __launch_bounds__(THREADS)
     spmm_combine(const int* __restrict__ rows, const int* __restrict__ first, const T* __restrict__ workspace,

@@ -1,15 +1,12 @@
-// One pass over a parameter, its gradient and its state; the formulas are those of
-// distgnn/local/elementwise.py, step by step. Factors that depend on the step alone (bias corrections) come
-// from the host.
+// One pass over a parameter, its gradient and its state, by the formulas of distgnn/local/elementwise.py.
 
 #include "common.cuh"
 
 __device__ inline float root(float x) { return sqrtf(x); }
 __device__ inline double root(double x) { return sqrt(x); }
 
-// Kingma and Ba, Algorithm 1. `decay` w joins the gradient (Adam with an L2 penalty); w shrinks by `shrink`
-// first (AdamW). rate = lr / (1 - first^t), correction = 1 - second^t, rest = 1 - first, rest2 = 1 - second:
-// in floats the last would be wrong by 1e-5 of itself.
+// Kingma and Ba, Algorithm 1. w shrinks by `shrink` first (AdamW); `decay` w joins the gradient (L2 penalty).
+// rate = lr / (1 - first^t), correction = 1 - second^t, rest = 1 - first, rest2 = 1 - second (in double).
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     adam(int64 size, T rate, T correction, T first, T second, T rest, T rest2, T epsilon, T decay, T shrink,

@@ -1,5 +1,4 @@
-// Rows picked out of, or added into, a dense row-major matrix: the packing of exchanges that send only the
-// rows needed.
+// Rows picked out of, or added into, a dense row-major matrix, where exchanges send only the rows needed.
 
 #include "common.cuh"
 

@@ -2,15 +2,13 @@
 // sum (Tripathy, Yelick and Buluç, MLSys 2024, section 4.1.2). The definition is in distgnn/sampling/rows.py;
 // these kernels and kernels/host/sample.c draw the same entries, to the bit.
 //
-// A warp has a row. Numbers are a function of (key, position), so each lane looks up a number of its own, and
-// the warp then takes what they found in the order of the numbers: a search, which is a chain of loads, costs
-// a row as much for 32 numbers as for one. Up to 31 searches are for nothing.
+// A warp has a row. Each lane looks up a number of its own, a function of (key, position), and the warp takes
+// what they found in the order of the numbers: a search costs a row as much for 32 numbers as for one.
 //
-// Sums are added up in the order of the entries, because the bits of a prefix sum depend on it: 32 entries
-// take a warp 32 additions one after the other, of which lane l takes part in l + 1; a scan would take five.
-// With many rows in flight the additions of one hide behind the loads of others; a single row of millions of
-// entries waits for its additions. Rows of ones have sums that are whole numbers, and need none of that. No
-// product is added to anything, so fused multiply-adds cannot change a bit.
+// The bits of a prefix sum depend on the order of its additions: 32 entries take a warp 32 additions one
+// after the other, of which lane l takes part in l + 1, where a scan would take five. With many rows in
+// flight they hide behind the loads of others; a single row of millions of entries waits for them. Sums of
+// ones are whole numbers. No product is added to anything, so fused multiply-adds cannot change a bit.
 
 #include "common.cuh"
 
@@ -20,8 +18,7 @@ __device__ inline int lane_index() { return threadIdx.x % WARP; }
 
 __device__ inline double uniform(uint64 state) { return double(splitmix64(state) >> 11) * 0x1p-53; }
 
-// The first of 0 .. length - 1 for which a condition holds that holds for all that follow; `length` where
-// none does.
+// The first of 0 .. length - 1 for which a condition holds, as for all that follow; else `length`.
 template <class Condition> __device__ inline int64 first_where(int64 length, Condition holds) {
   int64 low = 0;
   while (length > 0) {
@@ -81,9 +78,8 @@ struct Weighted {
   __device__ void take(int64 i, int64) { picked[first + i] = 1; }
 };
 
-// A row of ones. What was drawn is listed, and no pass over the row is made: the prefix sum rises by 1 at
-// each entry that is left, and how many of those come before an entry follows from the sorted list of the
-// others.
+// A row of ones. What was drawn is listed, and no pass over the row is made: how many entries are left before
+// another follows from the sorted list.
 struct Ones {
   int64 length;
   int64* order;   // the entries drawn
@@ -106,8 +102,7 @@ struct Ones {
     return double(length - drawn);
   }
 
-  // The entry that floor(x) entries that are left come before; sorted[k] - k of them come before the k-th in
-  // the list.
+  // The entry that floor(x) entries that are left come before; sorted[k] - k of them come before sorted[k].
   __device__ int64 find(double x) const {
     const int64 before = int64(x);
     return before + first_where(settled, [&](int64 k) { return sorted[k] - k > before; });

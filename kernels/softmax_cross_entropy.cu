@@ -1,8 +1,5 @@
 // Masked softmax cross-entropy and its gradient. One warp per row, which reads its logits three times, from
-// DRAM once.
-//
-// Of rows that are cut over ranks every rank needs sums of the others in between: those take array
-// operations.
+// DRAM once. Rows that are cut over ranks take array operations (distgnn/nn/loss.py).
 
 #include "common.cuh"
 
@@ -37,8 +34,7 @@ template <class T> __device__ inline T row_sum(const T* row, int f, T highest) {
 }
 
 // gradient = (softmax - onehot) scale; returns the logit of the label, less the highest, on the lane that has
-// it, else 0. `gradient` may be `row` itself: a lane writes an entry after it has read it, and reads no
-// others.
+// it, else 0. `gradient` may be `row`: a lane writes only entries that it has read.
 template <class T>
 __device__ inline T row_gradient(const T* row, T* gradient, int f, int64 own, T highest, T sum, T scale) {
   T logit = 0;

@@ -24,6 +24,11 @@ class Tuning:
     gemm_rows: int = 512
     """Rows of a tall matrix that a product on the host takes at a time: all stays in the L2 cache."""
 
+    product_entries: int = 1 << 18
+    """Non-zeros of a sampler's product that are made at a time: 2 to 4 MiB, which the step after reads from a
+    cache.
+    """
+
     # Messages under way.
     relay_segments: int = 16
     """Segments of a panel that travels around a ring, unless they would be smaller or larger than these."""

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from distgnn import ledger
+from distgnn import ledger, progress
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.flight import Flight
@@ -98,13 +98,24 @@ class Comm:
             self._call("bcast", matrix, (array, not away, away), lambda part: self.mpi.Bcast(part, root))
         return array
 
-    def allreduce(self, array: Any, op: str = "sum", matrix: str = "") -> Any:
-        """Element-wise ``sum``, ``max`` or ``min``, in place, bitwise equal on every rank. Returns it."""
+    def allreduce(self, array: Any, op: str = "sum", matrix: str = "", driving: bool = False) -> Any:
+        """Element-wise ``sum``, ``max`` or ``min``, in place, bitwise equal on every rank. Returns it.
+
+        ``driving``, the same on all ranks: other messages may be under way and are driven meanwhile; a rank
+        that waits here would else keep from others what they need to get here.
+        """
         self.charge_share("allreduce", matrix, array)
         if self.size > 1 and op == "sum" and self._sums_on_device(array):
             self._sum("allreduce", matrix, array, partition(array.size, self.size), self.add_and_share)
         elif self.size > 1:
-            call = lambda part: self.mpi.Allreduce(MPI.IN_PLACE, part, _OPERATIONS[op])  # noqa: E731
+
+            def call(part: Any) -> None:
+                if driving:
+                    request = self.mpi.Iallreduce(MPI.IN_PLACE, part, _OPERATIONS[op])
+                    progress.wait(request.Test, lambda: False)
+                else:
+                    self.mpi.Allreduce(MPI.IN_PLACE, part, _OPERATIONS[op])
+
             self._call("allreduce", matrix, (array, True, True), call, reduction=True)
         return array
 

@@ -84,6 +84,8 @@ class Relay:
                 panel.taken = True
             flight.until(lambda: all(panel.settled() for panel in self.active))
         finally:
+            for panel in self.active:  # after an error: ranks that did not fail wait for what is here
+                self._hand_on(panel, panel.count)
             flight.close()
 
     def _post(self) -> None:
@@ -115,13 +117,14 @@ class Relay:
             then = partial(self._received, panel, panel.asked)
             self.flight.receive(panel.segment(panel.asked), self.predecessor, panel.tag, then)
             panel.asked += 1
+        if self.overlap or panel.turn <= self.current:
+            self._hand_on(panel, TUNING.relay_window)
+
+    def _hand_on(self, panel: _Panel, window: int) -> None:
+        """Send the successor what has arrived, so many segments at a time."""
         if panel.last_stop:
             panel.handed_on = panel.in_order
-        while (
-            panel.handed_on < panel.in_order
-            and panel.sending < TUNING.relay_window
-            and (self.overlap or panel.turn <= self.current)
-        ):
+        while panel.handed_on < panel.in_order and panel.sending < window:
             then = partial(self._sent, panel)
             self.flight.send(panel.segment(panel.handed_on), self.successor, panel.tag, then)
             panel.handed_on += 1

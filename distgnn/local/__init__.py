@@ -2,7 +2,7 @@
 
 from distgnn.local.gemm import gemm
 from distgnn.local.rows import gather_rows, scatter_add
-from distgnn.local.spgemm import spgemm, spgemm_pieces
+from distgnn.local.spgemm import spgemm, spgemm_row_blocks
 from distgnn.local.spmm import spmm
 
-__all__ = ["gather_rows", "gemm", "scatter_add", "spgemm", "spgemm_pieces", "spmm"]
+__all__ = ["gather_rows", "gemm", "scatter_add", "spgemm", "spgemm_row_blocks", "spmm"]

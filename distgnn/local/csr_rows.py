@@ -31,8 +31,8 @@ def row_pointers(counts: Array) -> Array:
 
 
 def with_indices(A: Any, kind: Any) -> Any:
-    """The matrix with row pointers and column numbers of this integer type, where they fit; values are
-    shared. SciPy would otherwise convert all of a large B of int32 in every product with a small A of int64.
+    """The matrix with indices of this integer type, where they fit; values are shared. SciPy would otherwise
+    convert all of a large B of int32 in every product with a small A of int64.
     """
     if A.indices.dtype == kind == A.indptr.dtype or max(A.nnz, *A.shape) > np.iinfo(kind).max:
         return A
@@ -86,9 +86,7 @@ def at_most_one_per_row(A: Any) -> bool:
 
 
 def scaled_rows(A: Any, B: Any) -> Any:
-    """``A B`` for an ``A`` with at most one entry per row: each row of the product is one of ``B`` times a
-    number, and nothing is added up. Like SciPy's products, it has no stored zeros.
-    """
+    """``A B`` for an ``A`` with at most one entry per row. Like SciPy's products, it has no stored zeros."""
     xp = backend.module(B.data)
     taken, columns, values = gather(B, A.indices)
     dtype = np.result_type(A.dtype, B.dtype)
@@ -104,17 +102,15 @@ def scaled_rows(A: Any, B: Any) -> Any:
 
 
 def multiplications(A: Any, counts: Array) -> Array:
-    """int64 (rows of A): multiplications in each row of ``A B``, where ``counts`` says for each entry of A
-    how many entries the row of B has that it is multiplied with. No row of the product has more entries.
+    """int64 (rows of A): multiplications in each row of ``A B``, which has no more entries. ``counts``: of
+    each entry of A, how many entries the row of B has that it is multiplied with.
     """
     totals = row_pointers(counts)
     return totals[A.indptr[1:]] - totals[A.indptr[:-1]]
 
 
-def cut(estimates: np.ndarray, entries: int | None) -> list[Range]:
-    """Consecutive rows whose estimates add up to at most ``entries``, or single rows that have more; None:
-    all at once.
-    """
+def row_blocks(estimates: np.ndarray, entries: int | None) -> list[Range]:
+    """Row blocks whose estimates add up to at most ``entries``, or single rows that have more; None: one."""
     if entries is None:
         return [(0, estimates.size)] if estimates.size else []
     totals = np.cumsum(estimates)

@@ -1,11 +1,12 @@
 """Passes over the dense blocks of an epoch, each by the kernel for the block's device.
 
-Compiled kernels make one pass over memory where array operations take several. The array operations are what
-they are tested against: equal to the bit, but for the roundings of Adam.
+Kernels make one pass over memory where array operations take several. Both agree to the bit, but for Adam's
+roundings.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,7 @@ def relu(block: Array) -> None:
 
 
 def positive_bits(block: Array) -> Array:
-    """One bit per entry, 1 where the block is positive, as ``numpy.packbits`` has it: what ReLU remembers for
-    its backward pass, in 1/32 of the memory of a float32 block.
-    """
+    """``numpy.packbits(block > 0)``: what ReLU remembers for its backward pass."""
     xp = backend.module(block)
     bits = xp.empty(-(-block.size // 8), np.uint8)
     if compiled(block):
@@ -49,7 +48,7 @@ def positive_bits(block: Array) -> Array:
 
 def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> None:
     """Zero the entries of ``G`` whose bit is 0 and multiply the others by ``scale``, in place: the backward
-    of ReLU followed by dropout, since what dropout zeroed is not positive either.
+    of ReLU and dropout, since what dropout zeroed is not positive.
     """
     if compiled(G):
         host.built().keep_positive(G, bits, float(G.dtype.type(scale)), isa=host.isa())
@@ -67,10 +66,8 @@ def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> None:
 def dropout(
     block: Array, out: Array, k: int, rows: Array, cols: Array, keep: float, relu: bool = False
 ) -> Array:
-    """``out = block * rng.keep_mask(k, rows, cols, keep) / keep``, of the positive part of ``block`` with
-    ``relu``.
-
-    ``out`` may be ``block``. Memory: no array of the block's size. Returns ``out``.
+    """``out = block * rng.keep_mask(k, rows, cols, keep) / keep``, of the positive part with ``relu``;
+    ``out`` may be ``block``, and is returned. No array of the block's size is made.
     """
     scale = block.dtype.type(1 / keep if keep > 0 else 0)
     if compiled(block):
@@ -89,6 +86,27 @@ def dropout(
             xp.multiply(factors, block[part] > 0, out=factors)
         xp.multiply(block[part], factors, out=out[part])
     return out
+
+
+def cross_entropy(
+    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], count: int, overwrite: bool
+) -> tuple[Array, Array] | None:
+    """Softmax cross-entropy of these rows in one pass: float64 losses, and the gradient of their sum over
+    ``count``, 0 in other rows. None where no kernel does this block.
+
+    rows: int64, rising; labels: int64, the column of each. position: makes, of the number of all rows, int32
+    places of these in ``rows``, or -1. overwrite: put the gradient where the logits were.
+    """
+    if compiled(logits):
+        gradient = logits if overwrite else np.empty_like(logits)
+        sums, own = np.empty(len(rows), logits.dtype), np.empty(len(rows), logits.dtype)
+        host.built().cross_entropy(logits, rows, labels, gradient, sums, own, 1 / count, isa=host.isa())
+        return np.log(sums.astype(np.float64)) - own, gradient
+    if on_gpu(logits):
+        place = logits if overwrite else None
+        losses, gradient = cuda.softmax_cross_entropy(logits, position(len(logits)), labels, place, count)
+        return losses.astype(np.float64), gradient
+    return None
 
 
 def adam(w: Array, g: Array, m: Array, v: Array, **factors: float) -> None:

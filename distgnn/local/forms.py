@@ -1,9 +1,8 @@
 """Dense products in every form that BLAS knows (Plexus section 5.3).
 
 ``C = A B`` is *NN* where both operands lie in memory row by row, *TN* where A lies column by column, and so
-on; *reversed* is ``C = (Bᵀ Aᵀ)ᵀ``. The results differ by rounding only, the speed of a BLAS by more: Plexus
-found the gradient of the weights far slower as Hᵀ Q than as (Qᵀ H)ᵀ on one machine. An operand that lies the
-other way is copied first.
+on; *reversed* is ``C = (Bᵀ Aᵀ)ᵀ``. Results differ by rounding, the speed of a BLAS by more: Plexus found Hᵀ Q
+far slower than (Qᵀ H)ᵀ on one machine. An operand that lies the other way is copied first.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ def gemm(
 ) -> Any:  # fmt: skip
     """``out = op(A) op(B)``, or ``out += op(A) op(B)`` with ``accumulate``; op transposes where asked.
 
-    A, B and ``out`` are 2-D arrays of one dtype on one device; ``form`` is how BLAS is called, by default as
-    they come (see ``gemm.py``). Returns ``out``, made when missing.
+    A, B and ``out`` are 2-D arrays of one dtype on one device; ``form``: how BLAS is called, by default as
+    they come. Returns ``out``, made when missing.
     """
     A, B = A.T if trans_a else A, B.T if trans_b else B
     on = backend.of(B)

@@ -33,11 +33,7 @@ def module() -> ModuleType | None:
 
 
 def built() -> ModuleType:
-    """The extension module.
-
-    Raises:
-        UserError: it was not built.
-    """
+    """The extension module; UserError where it was not built."""
     kernels = module()
     if kernels is None:
         raise UserError("the host kernels are not built here: install distgnn with a C compiler at hand")
@@ -46,11 +42,7 @@ def built() -> ModuleType:
 
 @functools.cache
 def isa() -> int:
-    """The instruction set to use, as a position in ``isas()``: what ``DISTGNN_HOST_ISA`` says, or the best.
-
-    Raises:
-        UserError: it names none that this machine has.
-    """
+    """The instruction set to use, a position in ``isas()``: what ``DISTGNN_HOST_ISA`` says, or the best."""
     from distgnn import _host
 
     wanted, there = os.environ.get("DISTGNN_HOST_ISA", "auto"), _host.isas()
@@ -67,17 +59,7 @@ def threads() -> int:
 
 
 def multiply(indptr: Any, indices: Any, values: Any, B: Any, out: Any, **options: Any) -> None:
-    """``out = A B`` for a CSR matrix whose pattern has been checked, as that of a ``CSR`` has.
-
-    Args:
-        indptr, indices: int32 or int64, both the same. values, B (k, f), out (m, f): float32 or float64, all
-            the same. Rows of B and ``out`` are contiguous and may lie apart; ``out`` overlaps no other array.
-            options: ``accumulate``: add to ``out``. ``prefetch``: non-zeros to look ahead, 0 for none, -1 to
-            choose by width. ``threads``, ``isa``: not this module's.
-
-    Raises:
-        TypeError, ValueError: types or shapes that don't fit, or an array that C cannot walk.
-    """
+    """``_host.multiply``, of a CSR matrix whose pattern has been checked, with this module's options."""
     built().multiply(indptr, indices, values, B, out, **{"threads": threads(), "isa": isa(), **options})
 
 
@@ -89,10 +71,9 @@ TRIALS = 20  # products after which one of them is chosen
 def spmm(A: CSR, B: np.ndarray, out: np.ndarray, accumulate: bool) -> None:
     """``out = A B``, or ``out += A B``, for a block of float32 or float64; see ``local.spmm``.
 
-    The first products of a matrix with matrices of one width measure how far to prefetch. For rows of B that
-    fill up to three cache lines that depends on which cache B lies in, on how the lengths of rows vary and on
-    who else uses the last-level cache, by up to a half; for wider rows the choice of the C code is within a
-    few per cent. The clock is this thread's, which others cannot stretch.
+    The first products of a block with one width measure how far to prefetch. Where rows of B fill up to three
+    cache lines, time varies by up to a half with the cache that B lies in, the lengths of rows and who else
+    uses the last-level cache; for wider rows C's choice is within a few per cent. The clock is this thread's.
     """
     key = f"look ahead {B.shape[1]}"
     if key not in A.cached:
@@ -103,24 +84,3 @@ def spmm(A: CSR, B: np.ndarray, out: np.ndarray, accumulate: bool) -> None:
         A.cached[key] = Tuner(distances, label, *clock, gain=0.95)
     multiplied = functools.partial(multiply, A.indptr, A.indices, A.data, B, out, accumulate=accumulate)
     A.cached[key].run(lambda distance: multiplied(prefetch=distance))
-
-
-def cross_entropy(
-    logits: np.ndarray, rows: np.ndarray, labels: np.ndarray, out: np.ndarray, share: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """``out = share * (softmax(logits) - onehot(labels))`` in ``rows``, zero in the others, in one pass.
-
-    Args:
-        logits, out: (m, f) float32 or float64, rows contiguous; may be one array.
-        rows: int64, rising. labels: int64, the column of each of these rows.
-
-    Returns:
-        of each row, the sum of the exponentials of its logits less their largest, and the label's logit less
-        the largest: their loss is ``log(first) - second``.
-
-    Raises:
-        ValueError: rows that do not rise, a row or a label that the logits don't have.
-    """
-    sums, own = np.empty(len(rows), logits.dtype), np.empty(len(rows), logits.dtype)
-    built().cross_entropy(logits, rows, labels, out, sums, own, share, isa=isa())
-    return sums, own

@@ -6,9 +6,7 @@ from pathlib import Path
 
 
 def kernels_folder() -> Path:
-    """The kernel sources: ``distgnn/kernels`` where installed, ``kernels`` beside the package in a working
-    tree.
-    """
+    """The kernel sources: in the package where installed, beside it in a working tree."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "kernels"
     return installed if installed.is_dir() else package.parent / "kernels"

@@ -14,11 +14,8 @@ Array = Any
 
 
 def gather_rows(X: Array, rows: Array, out: Array = None) -> Array:
-    """``out[i] = X[rows[i]]``. Returns ``out``.
-
-    Args:
-        X: (m, f) C-contiguous; rows: int64 (k) in 0..m-1, in any order, on the same device.
-        out: (k, f) like X, made when missing.
+    """``out[i] = X[rows[i]]``: X (m, f) C-contiguous; rows int64 (k), in any order, on the same device;
+    ``out`` (k, f) like X, made when missing. Returns ``out``.
     """
     on = backend.of(X)
     out = on.empty((rows.size, X.shape[1]), X.dtype) if out is None else out
@@ -34,11 +31,8 @@ def gather_rows(X: Array, rows: Array, out: Array = None) -> Array:
 
 
 def scatter_add(X: Array, rows: Array, out: Array) -> Array:
-    """``out[rows[i]] += X[i]``, the adjoint of :func:`gather_rows`. Returns ``out``.
-
-    Args:
-        X: (k, f) C-contiguous; rows: int64 (k) in 0..m-1, distinct, in any order, on the same device.
-        out: (m, f) like X.
+    """``out[rows[i]] += X[i]``, the adjoint of :func:`gather_rows`: X (k, f) C-contiguous; rows int64 (k),
+    distinct, in any order, on the same device; ``out`` (m, f) like X. Returns ``out``.
     """
     on = backend.of(X)
     ledger.charge("spmm", "scatter rows")

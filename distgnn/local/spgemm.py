@@ -20,19 +20,15 @@ def spgemm(A: Any, B: Any) -> Any:
     (matrix-sampling paper, section 4.1.1): there, rows of ``B`` are copied and scaled, to the same bits.
 
     Args:
-        A: (m, k), B: (k, n): both SciPy's or both CuPy's CSR matrices, canonical (rows sorted, no
-            duplicates).
+        A: (m, k), B: (k, n): both SciPy's or both CuPy's CSR matrices, canonical. Shapes that don't fit raise
+            ValueError.
 
     Returns:
         (m, n) of the common dtype.
 
-    Raises:
-        ValueError: shapes that don't fit.
-
     Cost: 2 flops for every pair of an entry of A and an entry of B that it meets.
     """
-    if A.shape[1] != B.shape[0]:
-        raise ValueError(f"spgemm: shapes {A.shape} and {B.shape} don't multiply")
+    _check(A, B)
     on = backend.of(B.data)
     if not on.on_device:
         B = sp.csr_array(B)
@@ -48,16 +44,18 @@ def spgemm(A: Any, B: Any) -> Any:
         return product
 
 
-def spgemm_pieces(A: Any, B: Any, entries: int | None) -> Iterator[tuple[Range, Any]]:
+def spgemm_row_blocks(A: Any, B: Any, entries: int | None) -> Iterator[tuple[Range, Any]]:
     """``A B`` in row blocks of at most ``entries`` estimated non-zeros, or single rows; all at once for None.
 
-    The estimate is the number of multiplications, which is never too low.
-
-    Yields:
-        ((first, last + 1), those rows of the product), made by :func:`spgemm`, when asked for.
+    The estimate is the number of multiplications, which is never too low. Yields ((first, last + 1), those
+    rows of the product), each made when asked for.
     """
+    _check(A, B)
+    estimates = csr_rows.multiplications(A, csr_rows.lengths(B, A.indices))
+    for first, last in csr_rows.row_blocks(backend.of(estimates).to_host(estimates), entries):
+        yield (first, last), spgemm(A[first:last], B)
+
+
+def _check(A: Any, B: Any) -> None:
     if A.shape[1] != B.shape[0]:
         raise ValueError(f"spgemm: shapes {A.shape} and {B.shape} don't multiply")
-    estimates = csr_rows.multiplications(A, csr_rows.lengths(B, A.indices))
-    for first, last in csr_rows.cut(backend.of(estimates).to_host(estimates), entries):
-        yield (first, last), spgemm(A[first:last], B)

@@ -1,8 +1,4 @@
-"""Sparse times dense on one rank. The array type picks the kernel; ``DISTGNN_SPMM`` forces one.
-
-The kernels are on the host the compiled ones of ``kernels/host/``, or SciPy's where those are not built; on a
-GPU those of ``kernels/*.cu`` (``raw``) or cuSPARSE.
-"""
+"""Sparse times dense on one rank. The array type picks the kernel; ``DISTGNN_SPMM`` forces one."""
 
 from __future__ import annotations
 
@@ -30,11 +26,7 @@ def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
 
     Args:
         A: (m, k) CSR block; B: (k, f) C-contiguous dense block of the same dtype on the same device.
-        out: (m, f) C-contiguous, sharing no memory with B; made (and with ``accumulate`` started from zero)
-            when missing.
-
-    Returns:
-        ``out``.
+        out: (m, f) C-contiguous, sharing no memory with B; made when missing. Returned.
 
     Raises:
         ValueError: shapes or dtypes that don't fit, or an array that is not C-contiguous.
@@ -47,16 +39,16 @@ def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
         out, accumulate = on.empty(shape, B.dtype), False
     for name, array in (("B", B), ("out", out)):
         if array.dtype != A.dtype or not array.flags.c_contiguous:
-            raise ValueError(
-                f"spmm: {name} must be C-contiguous {A.dtype}, got {array.dtype} with strides {array.strides}"
-            )
+            got = f"{array.dtype} with strides {array.strides}"
+            raise ValueError(f"spmm: {name} must be C-contiguous {A.dtype}, got {got}")
     if out.shape != shape:
         raise ValueError(f"spmm: out has shape {out.shape}, the product {shape}")
     ledger.charge("spmm", "spmm", flops=2 * A.nnz * shape[1])
     with ledger.timed("spmm", "spmm", synchronize=on.synchronize):
         if A.nnz and shape[1]:
             kernel = _spmm_kernel(on.name, A.dtype)
-            for top, bottom, rows in _row_blocks(A, shape[1]) if _driving(on) else [(0, shape[0], A)]:
+            driving = progress.pending() and not on.on_device  # on a GPU it is queued, and the host is free
+            for top, bottom, rows in _row_blocks(A, shape[1]) if driving else [(0, shape[0], A)]:
                 kernel(rows, B, out[top:bottom], accumulate)
                 progress.poll()
         elif not accumulate:
@@ -64,13 +56,8 @@ def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
     return out
 
 
-def _driving(on: backend.Backend) -> bool:
-    """Must a product drive messages now and then? On a GPU it is queued, and the host is free."""
-    return progress.pending() and not on.on_device
-
-
 def _row_blocks(A: CSR, width: int) -> list[tuple[int, int, CSR]]:
-    """The row blocks between which messages are driven, kept with the block."""
+    """The row blocks between which messages are driven, kept with A."""
     nonzeros = max(TUNING.flops_between_polls // width, 1)
     key = f"row blocks {nonzeros}"
     if key not in A.cached:

@@ -14,8 +14,8 @@ T = TypeVar("T")
 class Tuner(Generic[T]):
     """Picks the fastest of some ways, which all give the same bits.
 
-    The first calls use the ways in turn; their times are read after the last of them, so that nothing waits
-    for a GPU before. Nothing is computed twice, and no scratch memory is needed.
+    The first calls use the ways in turn. Times are read after the last of them: nothing waits for a GPU
+    before.
 
     Args:
         ways: the expected best first.
@@ -34,7 +34,7 @@ class Tuner(Generic[T]):
         self.choice: T | None = self.ways[0] if len(self.ways) == 1 else None
         self.marks: list[tuple[Any, Any]] = []
 
-    def run(self, work: Callable[[T], None]) -> None:
+    def run(self, work: Callable[[T], Any]) -> None:
         """Do ``work`` in the chosen way, or in the one whose turn it is."""
         if self.choice is not None:
             work(self.choice)

@@ -11,7 +11,7 @@ Array = Any
 
 
 class Dropout:
-    """Dropout on the input of one layer, as this rank's block sees it.
+    """Dropout on this rank's block of the input of one layer.
 
     Args:
         rate: probability that an entry is dropped, in [0, 1); kept entries are scaled by 1 / (1 - rate).

@@ -21,14 +21,12 @@ Nodes = Callable[[int, int], np.ndarray]
 
 
 class GCN:
-    """Kipf and Welling's network, on the whole graph by any of the distributed algorithms, or on the blocks
-    of minibatches.
+    """Kipf and Welling's network, on the whole graph by any distributed algorithm, or on minibatches.
 
     Args:
-        A: normalised adjacency matrix, n x n, as an operator of one of the algorithms.
+        A: normalised adjacency matrix, n x n, of any algorithm.
         widths: feature width, hidden widths, classes: one more than there are layers.
-        seed: weights and dropout masks are functions of (seed, global index, epoch), so every algorithm at
-            every rank count trains the same network.
+        seed: weights and dropout masks are functions of (seed, global index, epoch), whatever the algorithm.
         dropout: probability with which entries of every layer's input, the features included, are dropped.
         bias: add a bias to every layer.
         product_order: "aggregate-first", (A H) W, "transform-first", A (H W), or "auto": in each layer the
@@ -67,22 +65,17 @@ class GCN:
             problem = f"algorithm {A.name} cuts the input of a product unlike its output, so it can only do "
             raise ArgumentError("product_order", TRANSFORM, problem + AGGREGATE)
         ranges = [operator.input_layout.row_range for operator in operators]
-        sides = [np.arange] if nodes is None else [nodes] if callable(nodes) else list(nodes)
+        sides = [nodes or np.arange] if nodes is None or callable(nodes) else list(nodes)
         with self.grid.world.together():  # `nodes` may read a file, which may be damaged for one rank only
             ids = [np.asarray(sides[i % len(sides)](*rows), dtype=np.int64) for i, rows in enumerate(ranges)]
-        on_device = map(self.grid.backend.asarray, ids)
-        self.graphs = [LayerGraph(*graph) for graph in zip(operators, on_device, strict=True)]
-        options = (seed, self.dropout, bias, product_order, keep_aggregate)
-        self.layers = [
-            self.convolution(operator, index, shape, *options)
-            for index, (operator, shape) in enumerate(zip(operators, pairwise(widths), strict=True))
-        ]
+        self.graphs = list(map(LayerGraph, operators, map(self.grid.backend.asarray, ids)))
+        options: tuple[Any, ...] = (seed, self.dropout, bias, product_order, keep_aggregate)
+        places = zip(operators, enumerate(pairwise(widths)), strict=True)
+        self.layers = [self.convolution(operator, *place, *options) for operator, place in places]
         for index, (below, above) in enumerate(pairwise(operators)):
             if not below.weights.output_layout.same(above.input_layout, (A.shape[0], widths[index + 1])):
-                raise ValueError(
-                    f"the output of layer {index} is not cut as layer {index + 1} takes it; "
-                    "A needs equal partitions of its rows and columns"
-                )
+                problem = f"the output of layer {index} is not cut as layer {index + 1} takes it; "
+                raise ValueError(problem + "A needs equal partitions of its rows and columns")
 
     @property
     def input_layout(self) -> Layout:
@@ -102,12 +95,10 @@ class GCN:
         Collective.
 
         Returns:
-            for each layer product -> form. Rounding depends on it, so that two runs may differ in it.
+            for each layer product -> form. Rounding depends on it, so two runs may differ in it.
         """
-        return [
-            graph.A.weights.tune(self.A.shape[0], *layer.shape, self.A.dtype)
-            for graph, layer in zip(self.graphs, self.layers, strict=True)
-        ]
+        (n, _), dtype, pairs = self.A.shape, self.A.dtype, zip(self.graphs, self.layers, strict=True)
+        return [graph.A.weights.tune(n, *layer.shape, dtype) for graph, layer in pairs]
 
     def targets(self, labels: Array, split: Array) -> Targets:
         """Labels and splits of this rank's rows of `output_layout`, made ready for the loss. Collective."""
@@ -133,10 +124,9 @@ class GCN:
         expected = graphs[0].A.shape[1], self.widths[0]
         if X.shape != expected:
             raise ValueError(f"features are {X.shape}, the network needs {expected}")
-        H = X
         for layer, graph in zip(self.layers, graphs, strict=True):
-            H = layer.forward(graph, H, epoch, keep, need_input or layer.index > 0, scratch)
-        return H
+            X = layer.forward(graph, X, epoch, keep, need_input or layer.index > 0, scratch)
+        return X
 
     def backward(
         self, G: DistDense, epoch: int | None = None, need_input: bool = False,
@@ -151,17 +141,14 @@ class GCN:
 
         Returns:
             one block per parameter, in the order of `parameters`; and the gradient of the features, or None,
-            in memory of the grid's workspace: give it back, or tell the workspace to forget it.
+            borrowed from the grid's workspace.
         """
-        dW: list[Array] = []
-        db: list[Array] = []
-        dH: DistDense | None = G
+        found: list[tuple[Array, Array]] = []
+        dH: Any = G
         for layer, graph in zip(reversed(self.layers), reversed(graphs or self.graphs), strict=True):
-            assert dH is not None  # every layer but the first gives one
-            weight, bias, dH = layer.backward(graph, dH, epoch, need_input or layer.index > 0)
-            dW.insert(0, weight)
-            db.insert(0, bias)
-        return dW + [bias for bias in db if bias is not None], dH
+            dW, db, dH = layer.backward(graph, dH, epoch, need_input or layer.index > 0)
+            found.insert(0, (dW, db))
+        return [dW for dW, _ in found] + [db for _, db in found if db is not None], dH
 
     def gradients(
         self, X: DistDense, targets: Targets, epoch: int | None = None, need_input: bool = False,
@@ -183,7 +170,7 @@ class GCN:
 
         Args:
             graphs: the block of each layer.
-            X: the features of the first block's columns, borrowed from the workspace and given back there.
+            X: the features of the first block's columns, borrowed from the workspace and given back.
             targets: of the last block's rows.
             step: number of the minibatch in the whole run, on which dropout's masks depend.
         """
@@ -204,27 +191,19 @@ class GCN:
     # -- global weights --------------------------------------------------------------------------------------
 
     def get_weights(self) -> list[np.ndarray]:
-        """The weight matrices, global, as NumPy arrays on every rank, one per layer. Collective."""
+        """The global weight matrices as NumPy arrays on every rank, one per layer. Collective."""
         return [collect(layer.W) for layer in self.layers]
 
     def set_weights(self, weights: Sequence[np.ndarray]) -> None:
-        """Set the weights from global arrays, given alike on every rank. Collective.
-
-        Raises:
-            ValueError: wrong number or shapes (on every rank).
-        """
+        """Set the weights from global arrays, alike on all ranks; ValueError for wrong shapes. Collective."""
         self._assign("weights", [layer.W for layer in self.layers], 2, weights)
 
     def get_biases(self) -> list[np.ndarray]:
-        """The biases, global, 1-D, on every rank, one per layer; empty without bias. Collective."""
+        """The global biases, 1-D, on every rank, one per layer; empty without bias. Collective."""
         return [collect(b)[0] for b in self._biases()]
 
     def set_biases(self, biases: Sequence[np.ndarray]) -> None:
-        """Set the biases from global arrays, given alike on every rank. Collective.
-
-        Raises:
-            ValueError: wrong number or shapes (on every rank).
-        """
+        """Set the biases as :meth:`set_weights` sets weights. Collective."""
         self._assign("biases", self._biases(), 1, biases)
 
     def _assign(self, what: str, ours: list[DistDense], ndim: int, given: Sequence[np.ndarray]) -> None:
@@ -241,7 +220,7 @@ class GCN:
 
 
 def collect(Y: DistDense) -> np.ndarray:
-    """A global matrix, small enough for every rank, as a NumPy array on all of them. Collective."""
+    """A global matrix as a NumPy array on every rank. Collective."""
     whole: Any = gather(Y)  # on rank 0
     return Y.grid.world.share(whole)
 

@@ -2,17 +2,15 @@
 
 Z_l = A H_{l-1} W_l + b_l (Plexus section 2.1, equations 1 and 2; CAGNET section III-C). The layer holds W and
 b; every call is given the operator A: the whole graph, or the sampled block of a minibatch. The layer also
-does what is done to its input, H_{l-1} = dropout(relu(Z_{l-1})), because that is the layout it happens in;
-layer 0 has dropout only.
+makes its input, H_{l-1} = dropout(relu(Z_{l-1})), in whose layout that happens; layer 0 has dropout only.
 
-The product is associative, and the sparse product costs time and words in proportion to the width it
-multiplies, so a layer chooses (MG-GCN section 4.4): *aggregate first*, (A H) W, multiplies A at the width
-that comes in, *transform first*, A (H W), at the width that goes out, forward and backward alike. Where the
-gradient of the layer's input is not wanted (layer 0, unless features are trained), aggregate first needs no
-sparse product in backward, since dW = (A H)ᵀ G; transform first does, dW = Hᵀ (Aᵀ G). If that input is the
-same in every epoch, too (no dropout), A H is computed once and kept, and the layer needs no sparse product at
-all. This is exact only so: MG-GCN skips the backward product of a layer that computed A (H W), taking Aᵀ for
-the identity there, which is not the gradient.
+A sparse product costs time and words in proportion to its width, so a layer chooses (MG-GCN section 4.4):
+*aggregate first*, (A H) W, multiplies A at the width that comes in, *transform first*, A (H W), at the width
+that goes out, forward and backward alike. Where the gradient of the layer's input is not wanted (layer 0,
+unless features are trained), aggregate first needs no sparse product in backward, since dW = (A H)ᵀ G;
+transform first does, dW = Hᵀ (Aᵀ G). If that input is the same in every epoch, too (no dropout), A H is
+computed once and kept, and the layer needs no sparse product at all. This is exact; MG-GCN skips the backward
+product of a layer that computed A (H W), taking Aᵀ for the identity, which does not give the gradient.
 """
 
 from __future__ import annotations
@@ -39,12 +37,8 @@ ORDERS = ("auto", AGGREGATE, TRANSFORM)
 
 
 class LayerGraph(NamedTuple):
-    """What a layer is applied to.
-
-    Attributes:
-        A: the operator: of this layer on the whole graph, or of a block of a minibatch on this rank alone,
-            which has as many columns as rows, or more.
-        nodes: original ids of the rows of the layer's input that this rank holds, int64.
+    """What a layer is applied to: A, of the whole graph, or a minibatch's block on this rank alone, with as
+    many columns as rows or more; and int64 original ids of this rank's rows of the input.
     """
 
     A: DistSparse
@@ -123,7 +117,7 @@ class GraphConvolution:
             epoch: whose dropout masks apply, or None for no dropout; of a minibatch the number of its step.
             keep: keep what `backward` needs: one n x fan-in matrix.
             need_input: whether `backward` will be asked for the gradient of the input. If not, features that
-                are not scratch must stay as they are while this layer lives: A H may have been kept.
+                are not scratch must stay as they are: A H may have been kept.
             scratch: the features may be overwritten and given back, too.
         """
         A, scratch = graph.A, scratch or self.index > 0
@@ -143,12 +137,9 @@ class GraphConvolution:
     def backward(
         self, graph: LayerGraph, G: DistDense, epoch: int | None, need_input: bool = True
     ) -> tuple[Array, Array | None, DistDense | None]:
-        """Gradients of this layer from that of its Z, which is given back to the workspace, like what
-        `forward` kept of the same graph in the same epoch. Collective over the grid of A.
-
-        Returns:
-            blocks of dW (like W) and db (like b), and the gradient of the layer's input: for layer 0 that of
-            the features, else that of the previous layer's Z; None with `need_input=False`.
+        """Blocks of dW and db, and the gradient of the features (layer 0) or of the previous layer's Z, None
+        with `need_input=False`. G and what `forward` kept of the same graph in the same epoch are given back
+        to the workspace. Collective over the grid of A.
         """
         if self.kept is None:
             raise RuntimeError("backward without a forward(..., keep=True) before it")
@@ -199,17 +190,17 @@ class GraphConvolution:
 
     def _times(self, A: DistSparse, T: DistDense, W: Array) -> DistDense:
         """T W; W is all weights or some rows of them, of which the products of A get the same memory."""
-        shape = T.shape[1], self.shape[1]
-        Z = self._borrow(A.weights.output_layout, (T.shape[0], shape[1]))
-        return A.weights.times(T, DistDense(W, A.weights.weight_layout, shape), Z)
+        Z = self._borrow(A.weights.output_layout, (T.shape[0], self.shape[1]))
+        return A.weights.times(T, self._weights(A, T, W), Z)
 
     def _times_back(self, A: DistSparse, T: DistDense, W: Array, G: DistDense, need_input: bool) -> Gradients:
         """Tᵀ G and, if wanted, G Wᵀ."""
         if not need_input:
             return A.weights.backward(T, G)
-        shape = T.shape[1], self.shape[1]
-        dT = self._borrow(T.layout, T.shape)
-        return A.weights.backward(T, G, DistDense(W, A.weights.weight_layout, shape), dT)
+        return A.weights.backward(T, G, self._weights(A, T, W), self._borrow(T.layout, T.shape))
+
+    def _weights(self, A: DistSparse, T: DistDense, W: Array) -> DistDense:
+        return DistDense(W, A.weights.weight_layout, (T.shape[1], self.shape[1]))
 
     def _adjoint(self, A: DistSparse, dT: DistDense | None) -> DistDense | None:
         """Aᵀ dT; dT is given back."""

@@ -1,8 +1,8 @@
 """Masked softmax cross-entropy and accuracy, with rows cut over some grid axes and classes over others.
 
 The logits are never gathered: of every training node two numbers travel over the axes that cut the classes,
-the largest logit and the sum of exponentials; the loss itself is summed over the axes that cut the rows, and
-not over replicas. Labels are never written; logits only where the caller gives them up.
+the largest logit and the sum of exponentials. The loss is summed over the axes that cut the rows, not over
+replicas. Logits are overwritten only where the caller gives them up.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import numpy as np
 from distgnn import ledger, rng
 from distgnn.arrays import backend
 from distgnn.layout import Layout
-from distgnn.local import cuda, host
-from distgnn.local.elementwise import compiled, on_gpu
+from distgnn.local import elementwise
 from distgnn.operators.dense import DistDense
 
 Array = Any
@@ -70,24 +69,22 @@ class Targets(LossRows):
         with grid.world.together():
             labels, split = np.asarray(on.to_host(labels)), np.asarray(on.to_host(split))
             first, last = layout.row_range
+            shapes = f"labels {labels.shape} and split {split.shape}"
             if labels.shape != (last - first,) or split.shape != labels.shape:
-                raise ValueError(
-                    f"labels {labels.shape} and split {split.shape} given for {last - first} rows"
-                )
+                raise ValueError(f"{shapes} given for {last - first} rows")
             if labels.size and (labels.max() >= classes or labels.min() < -1):
                 wrong = labels.max() if labels.max() >= classes else labels.min()
                 raise ValueError(f"label {wrong} where there are {classes} classes")
             if split.size and (split.max() > TEST or split.min() < 0):
                 raise ValueError("a split holds 0 (none), 1 (train), 2 (val) and 3 (test) only")
         rows = np.flatnonzero((split > 0) & (labels >= 0))
-        self.rows, self.labels, self.parts = map(
-            on.asarray, (rows, *(a[rows].astype(np.int64) for a in (labels, split)))
-        )
+        known = rows, labels[rows].astype(np.int64), split[rows].astype(np.int64)
+        self.rows, self.labels, self.parts = map(on.asarray, known)
         totals = on.asarray(np.bincount(split[rows], minlength=TEST + 1).astype(np.int64))
         grid.along(*layout.row_axes).allreduce(totals, matrix="loss")
         self.counts: list[int] = on.to_host(totals).tolist()
-        train = rows[split[rows] == TRAIN]
-        super().__init__(on.asarray(train), on.asarray(labels[train].astype(np.int64)), self.counts[TRAIN])
+        train = split[rows] == TRAIN
+        super().__init__(on.asarray(rows[train]), on.asarray(known[1][train]), self.counts[TRAIN])
 
 
 def softmax_cross_entropy(
@@ -107,12 +104,12 @@ def softmax_cross_entropy(
     Cost: two all-reduces of one word per local training node over the axes that cut the classes, one of one
     word.
     """
-    layout, xp = Z.layout, backend.module(Z.block)
+    layout = Z.layout
     with ledger.timed("loss", "softmax cross-entropy", synchronize=layout.grid.backend.synchronize):
-        sums, own, gradient = _softmax(Z, targets, overwrite)
-        losses = -own.astype(np.float64)
-        if layout.grid.index(*layout.col_axes) == 0:  # all ranks of a row have the sums, one counts them
-            losses += xp.log(sums.astype(np.float64))
+        known = targets.train_rows, targets.train_labels, targets.position, targets.count
+        whole = layout.grid.count(*layout.col_axes) == 1
+        fused = elementwise.cross_entropy(Z.block, *known, overwrite) if whole else None
+        losses, gradient = fused or _in_phases(Z, targets, overwrite)
         if targets.weights is not None:
             losses *= targets.weights
             gradient[targets.train_rows] *= targets.weights[:, None]
@@ -121,30 +118,13 @@ def softmax_cross_entropy(
         return float(loss[0]) / targets.count, Z.like(gradient)
 
 
-def _softmax(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array, Array, Array]:
-    """Of each training row the sum of the exponentials of its logits less their largest, over all classes,
-    and the logit of its own class less the largest, 0 where another rank holds that class; and the gradient
-    without weights.
+def _in_phases(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array, Array]:
+    """By array operations and all-reduces: the gradient without weights, and what adds up over the axes that
+    cut the classes to the losses of the training rows.
     """
-    logits, share = Z.block, 1 / targets.count
-    rows, labels = targets.train_rows, targets.train_labels
-    across, xp = Z.layout.grid.along(*Z.layout.col_axes), backend.module(logits)
-    if across.size == 1 and compiled(logits):
-        gradient = logits if overwrite else xp.empty_like(logits)
-        return *host.cross_entropy(logits, rows, labels, gradient, share), gradient
-    if across.size == 1 and on_gpu(logits):
-        losses, gradient = cuda.softmax_cross_entropy(
-            logits, targets.position(len(logits)), labels, logits if overwrite else None, targets.count
-        )
-        return xp.ones_like(losses), -losses, gradient
-    return _in_phases(Z, targets, logits if overwrite else xp.zeros_like(logits), share)
-
-
-def _in_phases(Z: DistDense, targets: LossRows, gradient: Array, share: float) -> tuple[Array, Array, Array]:
-    """The same by array operations, with all-reduces; `gradient` is zero, or the logits themselves."""
-    logits = Z.block
-    xp = backend.module(logits)
-    across = Z.layout.grid.along(*Z.layout.col_axes)
+    logits, layout, share = Z.block, Z.layout, 1 / targets.count
+    xp, across = backend.module(logits), layout.grid.along(*layout.col_axes)
+    gradient = logits if overwrite else xp.zeros_like(logits)
     rows, labels = targets.train_rows, targets.train_labels
     blocks = _row_blocks(len(rows), logits.shape[1], xp)
     highest = xp.full(len(rows), -np.inf, dtype=logits.dtype)
@@ -155,8 +135,8 @@ def _in_phases(Z: DistDense, targets: LossRows, gradient: Array, share: float) -
     first, last = Z.col_range
     here = xp.flatnonzero((labels >= first) & (labels < last))  # nodes whose own class is in this block
     place = rows[here], labels[here] - first
-    own = xp.zeros(len(rows), dtype=logits.dtype)
-    own[here] = logits[place] - highest[here]  # read before they may be overwritten
+    losses = xp.zeros(len(rows))
+    losses[here] -= logits[place] - highest[here]  # read before they may be overwritten
 
     sums = xp.zeros(len(rows), dtype=logits.dtype)
     for part in blocks:
@@ -166,15 +146,16 @@ def _in_phases(Z: DistDense, targets: LossRows, gradient: Array, share: float) -
         sums[part] = E.sum(axis=1)
         gradient[rows[part]] = E
     across.allreduce(sums, matrix="loss")
-    if gradient is logits:
+    if layout.grid.index(*layout.col_axes) == 0:  # all ranks of a row have the sums, one counts them
+        losses += xp.log(sums.astype(np.float64))
+    if overwrite:
         others = xp.ones(len(logits), dtype=bool)
         others[rows] = False
         logits[others] = 0
-
     for part in blocks:
         gradient[rows[part]] *= (share / sums[part])[:, None]
     gradient[place] -= logits.dtype.type(share)
-    return sums, own, gradient
+    return losses, gradient
 
 
 def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
@@ -211,7 +192,4 @@ def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
 
 def _row_blocks(count: int, width: int, xp: Any) -> list[slice]:
     """Row blocks that stay in cache; none where this rank has no classes."""
-    if width == 0:
-        return []
-    step = rng.block_rows(width, xp)
-    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+    return rng.slices(count, width, xp) if width else []

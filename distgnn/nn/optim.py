@@ -1,8 +1,7 @@
 """Optimisers on the blocks that a rank holds: element by element, so a cut weight needs no communication.
 
-Where a weight is replicated every replica makes the same step from the same gradient. Blocks are updated in
-place, as much at a time as stays in cache: trained features are as large as the graph, and temporaries of
-their size are not.
+Replicas of a weight make the same step from the same gradient. Blocks are updated in place, as much at a time
+as stays in cache: trained features are as large as the graph, and temporaries should not be.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ class Optimizer:
 
     Attributes:
         steps: updates made so far.
-        state: parameter name -> slot name -> block like the parameter's; what a checkpoint must hold besides
-            `steps`.
+        state: parameter name -> slot name -> block like the parameter's. A checkpoint holds it and `steps`.
     """
 
     slots: tuple[str, ...] = ()
@@ -111,9 +109,7 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Kingma and Ba: Adam, ICLR 2015, Algorithm 1; the weight decay is the gradient of an L2 penalty, decay/2
-    ||w||².
-    """
+    """Kingma and Ba: Adam, ICLR 2015, Algorithm 1; weight decay is the gradient of decay/2 ||w||²."""
 
     slots = ("m", "v")
     decoupled = False
@@ -129,17 +125,12 @@ class Adam(Optimizer):
         first, second = self.betas
         shrink, decay = (1 - self.lr * decay, 0.0) if self.decoupled else (1.0, decay)
         rate, correction = self.lr / (1 - first**self.steps), 1 - second**self.steps
-        elementwise.adam(
-            w, g, *slots, rate=rate, correction=correction, first=first, second=second, epsilon=self.epsilon,
-            shrink=shrink, decay=decay,
-        )  # fmt: skip
+        factors = {"rate": rate, "correction": correction, "shrink": shrink, "decay": decay}
+        elementwise.adam(w, g, *slots, first=first, second=second, epsilon=self.epsilon, **factors)
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay: w <- (1 - lr decay) w before the step.
-
-    Loshchilov and Hutter: Decoupled weight decay regularization, ICLR 2019, Algorithm 2.
-    """
+    """Adam after w <- (1 - lr decay) w (Loshchilov and Hutter, ICLR 2019, Algorithm 2)."""
 
     decoupled = True
 
@@ -148,11 +139,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": Ada
 
 
 def make(name: str, lr: float = 0.01, weight_decay: Decay = 0.0, momentum: float = 0.0) -> Optimizer:
-    """The optimiser called `name`.
-
-    Raises:
-        ArgumentError: no such optimiser, or a number out of range.
-    """
+    """The optimiser called `name`; ArgumentError where there is none, or a number is out of range."""
     if name not in OPTIMIZERS:
         raise ArgumentError("optimizer", name, f"no such optimiser; choose one of {', '.join(OPTIMIZERS)}")
     if not (math.isfinite(lr) and lr > 0):

@@ -1,11 +1,9 @@
 """Serial oracles: the same mathematics in plain NumPy and SciPy, independent of the distributed engine.
 
-Tests and `train --check` compare with these, so they are written to be read, not to be fast. They share only
-`rng` with the engine: the numbers that weights and dropout masks start from, not what is done with them.
-
-The model is Kipf and Welling's graph convolutional network as in CAGNET section III and Plexus section 2.1:
-Z_l = A H_{l-1} W_l + b_l and H_l = relu(Z_l), no activation after the last layer, dropout on every layer's
-input, softmax cross-entropy averaged over the training nodes.
+Tests and `train --check` compare with these, which share only `rng` with the engine. The model is Kipf and
+Welling's as in CAGNET section III and Plexus section 2.1: Z_l = A H_{l-1} W_l + b_l and H_l = relu(Z_l), no
+activation after the last layer, dropout on every layer's input, softmax cross-entropy averaged over the
+training nodes.
 """
 
 from __future__ import annotations
@@ -150,8 +148,7 @@ class GCNReference:
     ) -> Iterator[dict[str, float]]:  # fmt: skip
         """Train full-graph, yielding per epoch its number (from 1), loss, and accuracies before its update.
 
-        `self.features` holds the features, which change with `train_features`. A list of weight decays gives
-        one per layer (the last repeats); biases and features are not decayed.
+        `self.features` holds the features. A list of weight decays gives one per layer (the last repeats).
         """
         self.features = X.astype(self.dtype)
         self.state: dict[str, Any] = {}

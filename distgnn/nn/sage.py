@@ -1,8 +1,7 @@
 """GraphSAGE with mean aggregation, forward and backward side by side.
 
 Z_l = [H_{l-1} | D⁻¹ A H_{l-1}] W_l + b_l (Hamilton, Ying and Leskovec, NIPS 2017, Algorithm 1 without its
-normalisation of H), D the row sums of A: every vertex's own features beside the mean of its neighbours', and
-a weight matrix for both, one above the other. What is done to H_{l-1} is as in ``layers.py``.
+normalisation of H), D the row sums of A: every vertex's own features beside the mean of its neighbours'.
 """
 
 from __future__ import annotations
@@ -90,9 +89,8 @@ class SageMean(GCN):
     but `3d`.
 
     Args:
-        A: adjacency matrix with weights that are not negative, n x n: means are weighted by them; a vertex
-            without neighbours has the mean 0. Put no loops in it: a vertex's own features have weights of
-            their own.
+        A: adjacency matrix, n x n, without loops, as own features have weights of their own. Its values, not
+            negative, weight the means; a vertex without neighbours has the mean 0.
         others: as those of a :class:`GCN`. W of a layer is (2 fan in, fan out). Products are aggregate-first.
 
     Raises:

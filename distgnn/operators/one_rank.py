@@ -12,7 +12,7 @@ from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.grid import Grid
 from distgnn.layout import Axes, Cut, Layout
 from distgnn.operators.dense import DistDense
-from distgnn.operators.operator import DistSparse
+from distgnn.operators.operator import Adjoint, DistSparse
 from distgnn.operators.weights import ReplicatedWeights
 
 
@@ -58,6 +58,11 @@ class OneRank(DistSparse):
         self.A = CSR.empty(shape, len(data), self.dtype, alone.backend)
         for source, target in ((data, self.A.data), (indices, self.A.indices), (indptr, self.A.indptr)):
             alone.backend.copy_in(np.ascontiguousarray(source, target.dtype), target)
+
+    @property
+    def T(self) -> DistSparse:
+        """Not kept: a block and its adjoint, holding each other, would outlive the minibatch."""
+        return Adjoint(self)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

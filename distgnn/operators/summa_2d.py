@@ -142,13 +142,14 @@ class Summa:
     @cached_property
     def At(self) -> SparsePanels:
         """The panels of A, each transposed where it is."""
-        own = {k: panel.transposed(self.grid.backend) for k, panel in self.A.mine.items()}
+        with self.grid.world.together():
+            own = {k: panel.transposed(self.grid.backend) for k, panel in self.A.mine.items()}
         return SparsePanels(self.grid, self.row, self.A.roots, own)
 
     def multiply(self, H: Any, T: Any) -> None:
         """``T = A H``, all blocks of this rank."""
-        panels = zip(self.A.broadcast(), self._broadcast(H), strict=True)  # lines 9-10
-        for q, (A_q, H_q) in enumerate(panels):  # line 3
+        # line 3 with lines 9-10; nothing else may hold the relays, which end with this loop
+        for q, (A_q, H_q) in enumerate(zip(self.A.broadcast(), self._broadcast(H), strict=True)):
             local.spmm(A_q, H_q, out=T, accumulate=q > 0)  # line 11
         if not self.panels:
             T[...] = 0

@@ -50,7 +50,7 @@ def _in_blocks(
     if group.size == 1 or out.nbytes <= TUNING.small_sum:
         for rows in blocks:
             compute(rows)
-        return group.allreduce(out, matrix="sums")
+        return group.allreduce(out, matrix="sums", driving=grid.overlap)
     with Sums(grid, group) as sums:
         for rows in blocks:
             compute(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +20,7 @@ class Block:
 
     Attributes:
         rows, cols: int64 global ids of the output and the input vertices; each once.
-        indptr, indices, data: CSR of A, (len(rows), len(cols)); `indices` are positions in `cols`, not sorted
-            within a row.
+        indptr, indices, data: CSR of A; `indices` are positions in `cols`, not sorted within a row.
     """
 
     rows: Array
@@ -88,15 +87,13 @@ class Layer(NamedTuple):
     def blocks(self) -> list[Block]:
         """One per minibatch, views into the stacked arrays."""
         bounds = self.rows.bounds, self.cols.bounds, self.indptr[self.rows.bounds]
-        return [
-            Block(
-                self.rows.ids[top:bottom], self.cols.ids[left:right],
-                self.indptr[top : bottom + 1] - first, self.indices[first:last], self.data[first:last],
-            )
-            for (top, bottom), (left, right), (first, last) in zip(
-                *(pairwise(each.tolist()) for each in bounds), strict=True
-            )
-        ]  # fmt: skip
+        made = []
+        for rows, cols, own in zip(
+            *(starmap(slice, pairwise(each.tolist())) for each in bounds), strict=True
+        ):
+            A = self.indptr[rows.start : rows.stop + 1] - own.start, self.indices[own], self.data[own]
+            made.append(Block(self.rows.ids[rows], self.cols.ids[cols], *A))
+        return made
 
 
 def samples(layers: list[Layer]) -> list[Sample]:

@@ -1,6 +1,4 @@
-"""Feature fetching: the rows of a distributed matrix that a rank's minibatch reads (matrix-sampling paper,
-section 6).
-"""
+"""Feature fetching: the rows of a matrix that a rank's minibatch reads (matrix-sampling paper, section 6)."""
 
 from __future__ import annotations
 
@@ -18,10 +16,7 @@ class Features:
 
     Args:
         H: (n, f) in block rows over the axis ``rows`` of a grid, with copies along its other axes, as 1d and
-            1.5d hold it: every process column has all of it, and nothing is asked of any other.
-
-    Raises:
-        ValueError: it is cut otherwise.
+            1.5d hold it: every process column has all of it. Cut otherwise, it raises ValueError.
 
     Cost of :meth:`fetch`, in words received: D f + D', where D distinct ids are other ranks' and those of the
     process column ask this rank for D' rows; two all-to-allvs of at most P/c - 1 messages. With D₀ distinct
@@ -32,22 +27,18 @@ class Features:
         grid = H.grid
         if H.layout.row_axes != ("rows",) or grid.count(*H.layout.col_axes) != 1:
             cut = f"({', '.join(H.layout.row_axes)}) x ({', '.join(H.layout.col_axes)})"
-            raise ValueError(
-                f"features are fetched from block rows over the axis rows; these are cut over {cut}"
-            )
+            problem = "features are fetched from block rows over the axis rows"
+            raise ValueError(f"{problem}; these are cut over {cut}")
         self.grid, self.column, self.backend = grid, grid.along("rows"), grid.backend
         self.block, self.shape, self.dtype = H.block, H.shape, H.dtype
         self.parts = H.layout.rows.vector(grid, H.shape[0])
 
     def fetch(self, ids: Any) -> Any:
-        """Rows ``ids`` of the features: (len(ids), f), new, on the backend of the grid. Collective over the
-        process column.
+        """Rows ``ids``: (len(ids), f), new, on the grid's backend. Collective over the process column; ids
+        that are no integers in 0..n-1 raise ValueError on all of it.
 
         Args:
-            ids: integers in 0..n-1, in any order, with repeats, each rank its own, possibly none.
-
-        Raises:
-            ValueError: ids that are no list of integers, or out of range. On all ranks of the process column.
+            ids: in any order, with repeats, each rank its own, possibly none.
         """
         rows = self.borrow(ids)
         self.grid.workspace.forget(rows)

@@ -1,6 +1,4 @@
-"""What a sampler needs of a graph: products ``Q A`` and neighbours, from a replicated or a partitioned A (see
-``spgemm.py``).
-"""
+"""What a sampler needs of a graph: products ``Q A`` and neighbours (``spgemm.py`` makes them)."""
 
 from __future__ import annotations
 
@@ -43,33 +41,29 @@ class Graph(Protocol):
         """Rows of A."""
         return self.shape[0]
 
-    def pieces(self, Q: sp.csr_array) -> Iterator[tuple[Range, sp.csr_array]]:
-        """``Q A`` for a sparse Q (m, n) in row blocks ((first, last + 1), those rows), as large as memory
-        suggests: CSR, columns ascending within a row, no column twice, no stored zeros.
-        """
+    def row_blocks(self, Q: sp.csr_array) -> Iterator[tuple[Range, sp.csr_array]]:
+        """``Q A`` for a sparse Q (m, n) as ((first, last + 1), those rows): canonical, no stored zeros."""
         ...
 
     def multiply(self, Q: sp.csr_array) -> sp.csr_array:
         """``Q A`` as a whole."""
-        blocks = [rows for _, rows in self.pieces(Q)] or [sp.csr_array((0, self.shape[1]), dtype=self.dtype)]
-        return blocks[0] if len(blocks) == 1 else sp.vstack(blocks, format="csr")
+        blocks = [rows for _, rows in self.row_blocks(Q)]
+        none = sp.csr_array((0, self.shape[1]), dtype=self.dtype)
+        return blocks[0] if len(blocks) == 1 else sp.vstack([none, *blocks], format="csr")
 
     def draw(self, vertices: Array, fanout: int, keys: Array) -> Iterator[Drawn]:
-        """``fanout`` distinct neighbours of every vertex, all where it has no more, of consecutive vertices
-        at a time: SAMPLE(P, b, s) of P = Q A (matrix-sampling paper, Algorithm 1).
-
-        Args:
-            vertices: int64 (m); keys: uint64 (m), of :func:`rows.row_keys`.
+        """``fanout`` distinct neighbours of every vertex, or all, some vertices at a time: SAMPLE(P, b, s) of
+        P = Q A (Algorithm 1). vertices: int64 (m); keys: uint64 (m), of :func:`rows.row_keys`.
         """
         # weights up to a factor, so 1 stands for 1 / degree
-        for (first, last), P in timed_each("probability", self.pieces(selection(vertices, self.n))):
+        for (first, last), P in timed_each("probability", self.row_blocks(selection(vertices, self.n))):
             with ledger.timed("sampling", "draw"):
                 found = taken(P, draw(P.indptr, None, fanout, keys[first:last]), lengths(P))
             yield found
 
     def map(self, function: Callable[[Array], Array]) -> Any:
-        """The same non-zeros with ``function(values)``, floating-point numbers again, as values; the
-        structure is shared. Local to a rank; all must give the same function.
+        """The same non-zeros, their structure shared, with ``function(values)``, of floating-point numbers.
+        Local to a rank; all must give the same function.
         """
         other = copy.copy(self)
         other.A = sp.csr_array((function(self.A.data), self.A.indices, self.A.indptr), shape=self.A.shape)
@@ -96,15 +90,11 @@ def timed_each(step: str, items: Iterable[T]) -> Iterator[T]:
 
 
 def selection(vertices: np.ndarray, n: int) -> sp.csr_array:
-    """Q with one non-zero per row, 1 in column vertices[i] (sections 4.1.1 and 4.2.3): ``Q A`` are these rows
-    of A.
-    """
+    """Q with a 1 in column vertices[i] of row i (sections 4.1.1, 4.2.3): ``Q A`` are these rows of A."""
     rows = len(vertices)
     return sp.csr_array((np.ones(rows, np.float32), vertices, np.arange(rows + 1)), shape=(rows, n))
 
 
 def indicator(vertices: np.ndarray, bounds: np.ndarray, n: int) -> sp.csr_array:
-    """Q with one row per minibatch, 1 in the column of each of its vertices (section 4.2.1): ``Q A`` sums
-    these rows of A.
-    """
+    """Q with a row of ones in the vertices of each minibatch (section 4.2.1): ``Q A`` sums rows of A."""
     return sp.csr_array((np.ones(len(vertices)), vertices, bounds), shape=(len(bounds) - 1, n))

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.arrays.tuning import TUNING
 from distgnn.errors import ArgumentError
+from distgnn.local.csr_rows import owners, row_pointers
 from distgnn.sampling.block import Layer
 from distgnn.sampling.graph import Graph, indicator, selection, timed_each
-from distgnn.sampling.relabel import Stack, running
+from distgnn.sampling.relabel import Stack
 from distgnn.sampling.rows import draw, inclusion
 from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, joined, step
-from distgnn.sampling.spgemm import PIECE
 
 Array = np.ndarray
 SIGNIFICANT = 12
@@ -24,9 +25,9 @@ SIGNIFICANT = 12
 def squares(values: Array) -> Array:
     """float64 squares, rounded to 12 significant bits.
 
-    Their sums are then exact in any order, as long as the largest term times their number is below 2**41
-    times the smallest: a partitioned graph gives the distribution of a replicated one, to the bit. Importance
-    is off by at most 1 in 8000, and estimates stay unbiased, as they use the same probabilities.
+    Their sums are then exact in any order, while the largest term times their number is below 2**41 times the
+    smallest: a partitioned graph gives the distribution of a replicated one, to the bit. Importance is off by
+    at most 1 in 8000. Estimates stay unbiased, as they use the same probabilities.
     """
     mantissa, exponent = np.frexp(values.astype(np.float64) ** 2)
     return np.ldexp(np.rint(np.ldexp(mantissa, SIGNIFICANT)), exponent - SIGNIFICANT)
@@ -45,8 +46,7 @@ class LayerWise(Sampler):
     Args:
         fanout: vertices per layer, that of the layer next to the batch first.
         rescale: divide the columns by :func:`distgnn.sampling.rows.inclusion`, which makes ``A H`` of a block
-            an unbiased estimate of that of the graph. This is the 1 / (s p_v) of Zou et al. for draws without
-            replacement.
+            an unbiased estimate: the 1 / (s p_v) of Zou et al. for draws without replacement.
     """
 
     @abstractmethod
@@ -57,26 +57,23 @@ class LayerWise(Sampler):
         return self.extract(frontier, choose(self.distributions(frontier), size, keys, self.rescale))
 
     def extract(self, rows: Stack, chosen: Chosen) -> Layer:
-        """All edges from the chosen vertices to `rows`: Alg. 1, A^l = Q_R A Q_C.
-
-        Some rows of Q_R A at a time are multiplied by the block-diagonal Q_C: all of it may not fit.
-        """
+        """All edges from the chosen vertices to `rows`: Alg. 1, A^l = Q_R A Q_C, in row blocks."""
         cols, found, top = chosen.vertices, [], 0
-        pieces = self.graph.pieces(selection(rows.ids, self.graph.n))
+        row_blocks = self.graph.row_blocks(selection(rows.ids, self.graph.n))
         with step(EXTRACT):
-            for _, R in pieces:
+            for _, R in row_blocks:
                 bounds = R.indptr[np.clip(rows.bounds - top, 0, R.shape[0])].astype(np.int64)
                 edges = Stack(R.indices.astype(np.int64), bounds)
                 labels = self.labels.find(edges, cols)
                 kept = np.flatnonzero(labels >= 0)
                 values = R.data[kept]
                 if self.rescale:
-                    owners = np.repeat(np.arange(len(bounds) - 1), np.diff(np.searchsorted(kept, bounds)))
-                    values *= chosen.scale[cols.bounds[owners] + labels[kept]].astype(values.dtype)
+                    batch = owners(np.diff(np.searchsorted(kept, bounds)))
+                    values *= chosen.scale[cols.bounds[batch] + labels[kept]].astype(values.dtype)
                 found.append((np.diff(np.searchsorted(kept, R.indptr)), labels[kept], values))
                 top += R.shape[0]
             counts, labels, values = joined(found, self.graph.dtype)
-            return Layer(rows, cols, running(counts), labels, values)
+            return Layer(rows, cols, row_pointers(counts), labels, values)
 
 
 def choose(distributions: Iterator[sp.csr_array], size: int, keys: Array, rescale: bool) -> Chosen:
@@ -91,19 +88,16 @@ def choose(distributions: Iterator[sp.csr_array], size: int, keys: Array, rescal
             found.append((drawn.counts, columns, scale))
             top += P.shape[0]
     counts, columns, scales = joined(found, np.float64)
-    return Chosen(Stack(columns, running(counts)), scales)
+    return Chosen(Stack(columns, row_pointers(counts)), scales)
 
 
 class Ladies(LayerWise):
-    """LADIES (Zou et al., NeurIPS 2019): vertices are drawn among the neighbours of the layer above, by
-    importance.
+    """LADIES (Zou et al., NeurIPS 2019): vertices are drawn among the neighbours of the layer above.
 
     Args:
         importance: "zou": Σ_u A[u, v]² over the vertices u of the layer above (Zou et al., Algorithm 1).
             "counts": the square of the number of such u with an edge to v (Tripathy et al., equation 1).
-
-    Raises:
-        ArgumentError: another importance.
+            Others raise ArgumentError.
     """
 
     def __init__(
@@ -123,29 +117,23 @@ class Ladies(LayerWise):
 
 
 class FastGCN(LayerWise):
-    """FastGCN (Chen et al., ICLR 2018): vertices are drawn from one distribution for all layers, Σ_u A[u, v]²
-    over all u.
+    """FastGCN (Chen et al., ICLR 2018): vertices are drawn by Σ_u A[u, v]² over all u, for all layers.
 
-    A drawn vertex need not be a neighbour of the layer above; its column is empty then, and is kept.
+    A drawn vertex that is no neighbour of the layer above keeps its column, which is empty.
     """
 
     def __init__(self, graph: Graph, fanout: Sequence[int], **options: Any) -> None:
         super().__init__(graph, fanout, **options)
-        self.importance = column_norms(graph)
+        everything = indicator(np.arange(graph.n), np.array([0, graph.n]), graph.n)
+        self.importance = graph.map(squares).multiply(everything)  # (1, n), the column norms
 
     def distributions(self, frontier: Stack) -> Iterator[sp.csr_array]:
         return repeated(self.importance, len(frontier.bounds) - 1)
 
 
-def column_norms(graph: Graph) -> sp.csr_array:
-    """(1, n): Σ_u A[u, v]² over all u, the product of a row of ones with A∘A."""
-    everything = np.arange(graph.n)
-    return graph.map(squares).multiply(indicator(everything, np.array([0, graph.n]), graph.n))
-
-
 def repeated(row: sp.csr_array, times: int) -> Iterator[sp.csr_array]:
-    """The row so many times, as many at a time as have a bounded number of entries."""
-    most = max(PIECE // max(row.nnz, 1), 1)
+    """The row so many times, in row blocks of a bounded number of entries."""
+    most = max(TUNING.product_entries // max(row.nnz, 1), 1)
     for top in range(0, times, most):
         count = min(most, times - top)
         data, indices = np.tile(row.data, count), np.tile(row.indices, count)

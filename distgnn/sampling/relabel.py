@@ -1,7 +1,7 @@
 """Extraction of columns (sections 4.1.3 and 4.2.4): global vertex ids to positions in a minibatch's own list.
 
-A product with the column extraction matrix of a minibatch only drops and renumbers columns. The paper
-multiplies by such matrices, of n rows each; here one table of n numbers stands for all of them in turn.
+The paper multiplies by column extraction matrices of n rows, which only drop and renumber columns. Here one
+table of n numbers stands for all of them in turn.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from distgnn.local import host
+from distgnn.local.csr_rows import owners, row_pointers
 
 Array = np.ndarray
 
@@ -25,7 +26,11 @@ class Stack(NamedTuple):
     @classmethod
     def of(cls, lists: list[Array]) -> Stack:
         ids = np.concatenate([np.zeros(0, np.int64), *lists]).astype(np.int64, copy=False)
-        return cls(ids, running([len(one) for one in lists]))
+        return cls(ids, row_pointers(np.array([len(one) for one in lists], np.int64)))
+
+    @property
+    def arrays(self) -> tuple[Array, Array]:
+        return self.bounds, self.ids
 
     @property
     def sizes(self) -> Array:
@@ -34,7 +39,7 @@ class Stack(NamedTuple):
     @property
     def owners(self) -> Array:
         """Which minibatch each id belongs to."""
-        return np.repeat(np.arange(len(self.bounds) - 1), self.sizes)
+        return owners(self.sizes)
 
     def extended(self, added: Stack) -> Stack:
         """Every list followed by the one of `added`."""
@@ -42,14 +47,6 @@ class Stack(NamedTuple):
         ids[np.arange(len(self.ids)) + np.repeat(added.bounds[:-1], self.sizes)] = self.ids
         ids[np.arange(len(added.ids)) + np.repeat(self.bounds[1:], added.sizes)] = added.ids
         return Stack(ids, self.bounds + added.bounds)
-
-
-def running(counts: object) -> Array:
-    """int64 (k + 1): 0 and the running sums of k counts."""
-    counts = np.asarray(counts, np.int64)
-    bounds = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=bounds[1:])
-    return bounds
 
 
 class Relabelling:
@@ -66,9 +63,7 @@ class Relabelling:
         """int64: position of every id in its minibatch's list of `known` (distinct) ids, or -1."""
         if (kernels := host.module()) is not None:
             labels = np.empty(len(stack.ids), np.int64)
-            kernels.relabel_blocks(
-                stack.bounds, stack.ids, known.bounds, known.ids, self._table, labels, None, None
-            )
+            kernels.relabel_blocks(*stack.arrays, *known.arrays, self._table, labels, None, None)
             return labels
         keys, wanted = self._keys(known), self._keys(stack)
         if not len(keys):
@@ -78,17 +73,12 @@ class Relabelling:
         return np.where(keys[at] == wanted, at - known.bounds[stack.owners], -1)
 
     def extend(self, stack: Stack, known: Stack) -> tuple[Array, Stack]:
-        """Number all ids: those of `known` by their position, others after them in the order in which they
-        first occur.
-
-        Returns:
-            int64 numbers, and the lists of `known` with what was added.
+        """int64 numbers of all ids: those of `known` by their position, others after them in the order in
+        which they first occur; and the lists of `known` with those added.
         """
         if (kernels := host.module()) is not None:
             labels, added, bounds = map(np.empty_like, (stack.ids, stack.ids, stack.bounds))
-            kernels.relabel_blocks(
-                stack.bounds, stack.ids, known.bounds, known.ids, self._table, labels, added, bounds
-            )
+            kernels.relabel_blocks(*stack.arrays, *known.arrays, self._table, labels, added, bounds)
             return labels, known.extended(Stack(added[: bounds[-1]], bounds))
         return self._extend_numpy(stack, known)
 

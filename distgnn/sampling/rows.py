@@ -1,10 +1,10 @@
 """Distinct columns drawn from every row of a sparse matrix of weights: SAMPLE(P, b, s) (section 4.1.2).
 
-The scheme is *successive sampling*: one column after the other is drawn with probability proportional to its
-weight among the columns of the row not drawn yet. A draw is a binary search in the row's prefix sum (inverse
+The scheme is *successive sampling*: columns are drawn one by one, with probabilities proportional to weight
+among the columns of the row not drawn yet. A draw is a binary search in the row's prefix sum (inverse
 transform sampling). A column that was drawn already is rejected. Once the drawn weight is more than half of
-the prefix sum's total, the sum is made again without it, so that at most every second draw is rejected.
-Rows need no normalisation: the random number is multiplied by the row's total.
+the prefix sum's total, the sum is made again without it: at most every second draw is rejected. Rows need no
+normalisation: the random number is multiplied by the row's total.
 
 The k-th number of a row is the k-th output of a SplitMix64 generator whose state starts as the row's key.
 ``kernels/host/sample.c`` and ``kernels/sample.cu`` (for CuPy's arrays) find the same columns, to the bit.
@@ -61,15 +61,12 @@ def sample_rows(P: Any, count: int, keys: Array) -> Any:
         P = P.copy()
         P.sort_indices()
     drawn = draw(P.indptr, P.data.astype(np.float64), count, keys)
-    return type(P)(
-        (P.data[drawn.positions], P.indices[drawn.positions], row_pointers(drawn.counts)), shape=P.shape
-    )
+    entries = P.data[drawn.positions], P.indices[drawn.positions], row_pointers(drawn.counts)
+    return type(P)(entries, shape=P.shape)
 
 
 def row_keys(keys: Array, vertices: Array) -> Array:
-    """uint64 (m) keys of the rows of m vertices, under their keys (uint64, m) of (seed, epoch, minibatch,
-    layer).
-    """
+    """uint64 (m): keys of the rows of m vertices, from theirs of (seed, epoch, minibatch, layer)."""
     return rng.splitmix64(rng.splitmix64(vertices.astype(np.uint64)) ^ keys)
 
 
@@ -77,11 +74,8 @@ def draw(indptr: Array, weights: Array | None, count: int, keys: Array, remainin
     """Draw from the rows of a CSR matrix with these row pointers and weights (float64; None: all are 1).
 
     Time: one pass over the entries and O(count · log(length)) per row; where weights are None, O(count) per
-    row that is longer than twice `count`. Rows of very unequal weights take a pass for every prefix sum,
-    `count` at most.
-
-    Raises:
-        ValueError: as :func:`sample_rows`.
+    row that is longer than twice `count`. Rows of very unequal weights take up to `count` passes. Raises as
+    :func:`sample_rows`.
     """
     if count < 0:
         raise ValueError(f"cannot draw {count} columns from a row")
@@ -101,30 +95,26 @@ def draw(indptr: Array, weights: Array | None, count: int, keys: Array, remainin
 
 
 def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Draws:
-    """What :func:`draw` gives for the rows ``A[selected]`` with all weights 1, as positions in A itself:
-    nothing is copied.
+    """:func:`draw` from the rows ``A[selected]`` with all weights 1, as positions in A: nothing is copied.
 
     Args:
         indptr: int64, of A; selected: int64 (m), rows of A; keys: uint64 (m).
 
-    Time: O(count) per row that is longer than twice `count`; on a GPU O(count² / 32) per row that is longer
-    than `count`.
+    Time: O(count) per row longer than twice `count`; on a GPU O(count² / 32) per row longer than `count`.
     """
     if _on_gpu(keys):
         return Draws(*cuda.sample_ones(indptr, selected, count, keys), None)
     first, lengths = indptr[selected], indptr[selected + 1] - indptr[selected]
     if (kernels := host.module()) is None:
-        bounds = np.concatenate(([0], np.cumsum(lengths)))
+        bounds = row_pointers(lengths)
         drawn = draw(bounds, None, count, keys)
         return drawn._replace(positions=drawn.positions + np.repeat(first - bounds[:-1], drawn.counts))
     most = longest(lengths)
     count = min(count, most)
     positions = np.empty(int(np.minimum(lengths, count).sum()), np.int64)
     counts = np.empty(len(selected), np.int64)
-    scratch = np.zeros(most, np.uint8), np.empty(most)
-    total = kernels.sample_selected_rows(
-        indptr, int(indptr[-1]), selected, keys, *scratch, positions, counts, count=count
-    )
+    room = np.zeros(most, np.uint8), np.empty(most), positions, counts
+    total = kernels.sample_selected_rows(indptr, int(indptr[-1]), selected, keys, *room, count=count)
     return Draws(positions[:total], counts, None)
 
 
@@ -157,7 +147,7 @@ def _draw_ones(indptr: Array, count: int, keys: Array, remaining: bool) -> Draws
 def _draw_compiled(
     indptr: Array, weights: Array | None, count: int, keys: Array, picked: Array, left: Array | None
 ) -> int:
-    prefix = np.empty(int(np.diff(indptr).max(initial=0)))
+    prefix = np.empty(longest(np.diff(indptr)))
     return host.built().sample_rows(indptr, weights, keys, picked, left, prefix, count=count)
 
 
@@ -209,8 +199,7 @@ def _next_uniform(state: int) -> tuple[int, float]:
 
 
 def inclusion(weights: Array, drawn: Draws, keys: Array) -> Array:
-    """p (float64), one per drawn column, by which a sum over the columns is estimated without bias: Σ_drawn x
-    / p.
+    """p (float64), one per drawn column: Σ_drawn x / p estimates a sum over the columns without bias.
 
     Successive sampling has no closed form for this probability. But it is the order in which independent
     exponential clocks ring whose rates are the weights (Efraimidis and Spirakis, Inf. Process. Lett. 97,
@@ -218,9 +207,9 @@ def inclusion(weights: Array, drawn: Draws, keys: Array) -> Array:
     at which the first column *not* drawn rings can be added afterwards. Given all other clocks, a drawn
     column rings before the s-th other one with probability p = 1 - exp(-w τ), and where it is drawn that
     one's time is τ: so E[drawn / p] = 1 for every column (rank conditioning: Cohen and Kaplan, PODC 2007),
-    and E[drawn_u drawn_v / (p_u p_v)] = 1 for u ≠ v, s ≥ 2. Where s p_v is small, p is about s w / Σw, so 1 /
-    p is the 1 / (s p_v) of Zou et al. (NeurIPS 2019), who draw with replacement; where a row has no more than
-    s columns, p is 1 and the sum exact. The variance is finite for s ≥ 2.
+    and E[drawn_u drawn_v / (p_u p_v)] = 1 for u ≠ v, s ≥ 2. Where s p_v is small, 1 / p is about the
+    1 / (s p_v) of Zou et al. (NeurIPS 2019), who draw with replacement; where a row has no more than s
+    columns, p is 1 and the sum exact. The variance is finite for s ≥ 2.
 
     Args:
         weights: float64, of the drawn columns; `drawn` with what remained; keys as given to :func:`draw`.
@@ -229,8 +218,7 @@ def inclusion(weights: Array, drawn: Draws, keys: Array) -> Array:
         raise ValueError("inclusion: needs what remained; draw with remaining=True")
     xp = backend.module(keys)
     steps = xp.arange(drawn.remaining.shape[1], dtype=np.uint64) * _GOLDEN
-    # Another hash of the keys than the draws' states; half a step off zero, so that no clock rings at once or
-    # never.
+    # Another hash of the keys than the draws' states; half a step off zero: no clock rings at once or never.
     words = rng.splitmix64(rng.splitmix64(~keys)[:, None] + steps[None, :])
     uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     with np.errstate(divide="ignore"):

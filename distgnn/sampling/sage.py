@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.local.csr_rows import row_pointers
 from distgnn.sampling.block import Layer
 from distgnn.sampling.graph import Graph
-from distgnn.sampling.relabel import Stack, running
+from distgnn.sampling.relabel import Stack
 from distgnn.sampling.rows import row_keys
 from distgnn.sampling.sampler import EXTRACT, Sampler, joined, step
 
@@ -18,9 +19,8 @@ class GraphSage(Sampler):
     """Every vertex of a layer samples some of its neighbours, uniformly and without replacement; all where it
     has no more.
 
-    The columns of a block are its rows, in their order, and then the sampled vertices that are not among
-    them, in the order in which they first occur: a vertex's own features stand in ``H[:len(rows)]``, as the
-    self term of SAGE-mean wants them. All other columns are dropped. Values are those of A.
+    The columns of a block are its rows, in their order, and then the other sampled vertices in the order in
+    which they first occur: own features are ``H[:len(rows)]``, as SAGE-mean wants. Values are those of A.
 
     Args:
         fanout: neighbours per vertex, that of the batch first.
@@ -42,6 +42,6 @@ class GraphSage(Sampler):
             found.append((counts, columns, values))
         counts, columns, values = joined(found, self.graph.dtype)
         with step(EXTRACT):  # Alg. 1: drop the empty columns of Q^l
-            indptr = running(counts)
+            indptr = row_pointers(counts)
             labels, cols = self.labels.extend(Stack(columns, indptr[frontier.bounds]), frontier)
             return Layer(frontier, cols, indptr, labels, values)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.local.csr_rows import owners
 from distgnn.sampling.block import Block, Layer, Sample
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.layerwise import Chosen, FastGCN, choose, repeated
@@ -17,15 +18,15 @@ class Saint(FastGCN):
     """Draws vertices as FastGCN does, once for all layers; the subgraph is ``Q A Qᵀ`` with one extraction
     matrix Q.
 
-    Rescaling (GraphSAINT section 3.2): entry (u, v) is divided by the inclusion of v, but not the diagonal,
-    as u is there when its row is; the loss of u is divided by the inclusion of u. The expected value of
-    Σ_u loss weight_u (A H)_u over a sample is then that over the graph, for one layer and two or more
-    vertices. Vertices that no vertex gathers from are never drawn, so their loss is left out.
+    Rescaling (GraphSAINT section 3.2): entry (u, v) off the diagonal is divided by the inclusion of v, the
+    loss of u by that of u. The expected value of Σ_u loss weight_u (A H)_u over a sample is then that over
+    the graph, for one layer and two or more vertices. Vertices that no vertex gathers from are never drawn,
+    so their loss is left out.
 
     Args:
         size: vertices of the subgraph.
-        training: int64 ids of the vertices whose loss counts, None for all. The batch of a sample is those of
-            them that were drawn, and may be empty.
+        training: int64 ids of the vertices whose loss counts, None for all. Those of them that were drawn,
+            maybe none, are the batch of a sample.
     """
 
     def __init__(self, graph: Graph, size: int, layers: int, *, training: Any = None, **options: Any) -> None:
@@ -43,14 +44,11 @@ class Saint(FastGCN):
         with step(EXTRACT):
             if self.rescale:
                 self._undo_on_diagonal(layer, chosen)
-            starts = chosen.vertices.bounds.tolist()
-            return [
-                self._sample(block, chosen.scale[start:])
-                for block, start in zip(layer.blocks(), starts[:-1], strict=True)
-            ]
+            scales = np.split(chosen.scale, chosen.vertices.bounds[1:-1])
+            return list(map(self._sample, layer.blocks(), scales))
 
     def _undo_on_diagonal(self, layer: Layer, chosen: Chosen) -> None:
-        rows = np.repeat(np.arange(len(layer.rows.ids)), np.diff(layer.indptr))
+        rows = owners(np.diff(layer.indptr))
         columns = layer.indices + layer.cols.bounds[layer.rows.owners[rows]]
         diagonal = np.flatnonzero(rows == columns)
         layer.data[diagonal] /= chosen.scale[rows[diagonal]].astype(layer.data.dtype)

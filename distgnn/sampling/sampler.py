@@ -22,17 +22,14 @@ PROBABILITY, DRAW, EXTRACT = "probability", "draw", "extract"
 class Sampler(ABC):
     """Draws the minibatches of a bulk together.
 
-    Attributes:
-        rows_first: the rows of every block are the first of its columns.
-
     Args:
         graph: row i holds the weights with which vertex i gathers from its neighbours.
-        fanout: how many per layer, that of the layer next to the batch first.
+        fanout: how many per layer, that of the layer next to the batch first; see :func:`check_fanout`.
         seed: of everything that is drawn.
-        rescale: whether values are corrected so that estimates are unbiased; how is the sampler's affair.
+        rescale: whether values are corrected so that estimates are unbiased.
 
-    Raises:
-        ArgumentError: no number per layer, or one below 1.
+    Attributes:
+        rows_first: the rows of every block are the first of its columns.
     """
 
     rows_first = False
@@ -58,9 +55,8 @@ class Sampler(ABC):
 
         Args:
             batches: int64 global ids of each minibatch's vertices, distinct within a minibatch.
-            first: number of the first of these minibatches in the epoch, whom the others follow; or the
-                number of each. A minibatch with the same number and ids has the same sample, whatever else is
-                in the bulk.
+            first: number in the epoch of the first of these minibatches, whom the others follow; or of each.
+                Equal numbers and ids give equal samples, whatever else is in the bulk.
         """
         frontier, layers = Stack.of([np.asarray(batch, np.int64) for batch in batches]), []
         for hop, size in enumerate(self.fanout):  # Alg. 1: from the batch outwards
@@ -75,9 +71,8 @@ class Sampler(ABC):
         of: Sequence[int] = range(int(first), int(first) + count) if single else list(first)  # type: ignore
         if len(of) != count:
             raise ValueError(f"numbers of {len(of)} minibatches given for {count}")
-        return np.array(
-            [rng.key(self.seed, rng.SAMPLE, epoch, minibatch, layer) for minibatch in of], np.uint64
-        )
+        keys = [rng.key(self.seed, rng.SAMPLE, epoch, minibatch, layer) for minibatch in of]
+        return np.array(keys, np.uint64)
 
 
 def check_fanout(fanout: Sequence[int], layers: int) -> tuple[int, ...]:
@@ -91,10 +86,10 @@ def check_fanout(fanout: Sequence[int], layers: int) -> tuple[int, ...]:
     return tuple(int(one) for one in fanout)
 
 
-def joined(pieces: Sequence[tuple[np.ndarray, ...]], dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(entries per row, columns, values of this dtype) of consecutive rows, of which there may be none."""
+def joined(blocks: Sequence[tuple[np.ndarray, ...]], dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(entries per row, columns, values of this dtype) of row blocks, of which there may be none."""
     none = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, dtype)
-    counts, columns, values = (np.concatenate(parts) for parts in zip(*(pieces or [none]), strict=True))
+    counts, columns, values = map(np.concatenate, zip(*(blocks or [none]), strict=True))
     return counts, columns, values
 
 

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from distgnn import ledger, local
 from distgnn.arrays.csr import Shape
+from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.rows import Rows, by_owner
 from distgnn.errors import ArgumentError, UserError
@@ -23,27 +24,21 @@ from distgnn.operators.sources import BlockSource, MatrixSource
 from distgnn.sampling.graph import Drawn, Graph, taken
 from distgnn.sampling.rows import draw_selected
 
-#: Non-zeros of Q A that are made at a time: 2 to 4 MiB, which the step after reads from a cache.
-PIECE = 1 << 18
-
 
 class Replicated(Graph):
     """A matrix that this rank has all of; its products need no other rank (section 5.1).
 
     Args:
         A: SciPy sparse matrix or a block source, (n, m); stored zeros are dropped.
-        entries: non-zeros that a row block of a product may be estimated to have (see
-            :func:`local.spgemm_pieces`); None: any number.
+        entries: non-zeros that a row block of a product may be estimated to have; None: any number.
 
     Attributes:
         indptr: row pointers of A, int64.
     """
 
-    def __init__(self, A: Any, entries: int | None = PIECE) -> None:
+    def __init__(self, A: Any, entries: int | None = TUNING.product_entries) -> None:
         self.entries = _at_least_one(entries)
-        source: BlockSource = A if hasattr(A, "block") else MatrixSource(A)
-        self.shape: Shape = (int(source.shape[0]), int(source.shape[1]))
-        self.dtype = np.dtype(source.dtype)
+        source, self.shape, self.dtype = _source(A)
         self.A = _held(self, source, (0, self.shape[0]))
         self.indptr = self.A.indptr.astype(np.int64)
 
@@ -53,9 +48,9 @@ class Replicated(Graph):
         """
         return local.spgemm(_canonical(Q, self.shape[0], self.dtype), self.A)
 
-    def pieces(self, Q: Any) -> Iterator[tuple[Range, sp.csr_array]]:
+    def row_blocks(self, Q: Any) -> Iterator[tuple[Range, sp.csr_array]]:
         """The same in row blocks: ((first, last + 1), those rows)."""
-        return local.spgemm_pieces(_canonical(Q, self.shape[0], self.dtype), self.A, self.entries)
+        return local.spgemm_row_blocks(_canonical(Q, self.shape[0], self.dtype), self.A, self.entries)
 
     def draw(self, vertices: np.ndarray, fanout: int, keys: np.ndarray) -> Iterator[Drawn]:
         """From where the rows stand: ``Q A`` would copy them whole to take a few entries of each."""
@@ -76,8 +71,8 @@ class Partitioned(Graph):
     once in all.
 
     A row of the product to which a single row of A contributes, as in GraphSAGE, is the same to the bit on
-    every grid. Other sums are made within each process column first, in the order of A's rows, so that they
-    round differently for different c, and alike in a process row.
+    every grid. Other sums are made in each process column first, in the order of A's rows, so that their
+    rounding depends on c, and is alike in a process row.
 
     Args:
         grid: with the axes ``rows`` and ``reps``, as :func:`operators.make_grid` makes it for "1.5d".
@@ -95,9 +90,9 @@ class Partitioned(Graph):
 
         D' (row numbers) + D (lengths) + 2 N (columns and values) + Σ_{r≠j} (k + 2 nnz(Ĉ_r))
 
-    in at most 4 (P/c - 1) + 3 (c - 1) messages. ``entries`` costs an all-reduce of k estimates over the c
-    ranks in addition. Where there are several row blocks, each asks for its rows again: N and nnz are then
-    sums over them, and so is D', to which those of the first question are added.
+    in at most 4 (P/c - 1) + 3 (c - 1) messages. ``entries`` adds an all-reduce of k estimates over the c
+    ranks. Each of several row blocks asks for its rows again: N and nnz are then sums over them, and so is
+    D', to which those of the first question are added.
 
     Raises:
         UserError: a grid with other axes.
@@ -110,16 +105,13 @@ class Partitioned(Graph):
         self, grid: Grid, A: Any, parts: np.ndarray | None = None, entries: int | None = None
     ) -> None:
         if tuple(grid.shape) != Block15D.axes:
-            raise UserError(
-                f"a partitioned graph needs a grid with the axes {', '.join(Block15D.axes)}; got {grid}"
-            )
+            axes = ", ".join(Block15D.axes)
+            raise UserError(f"a partitioned graph needs a grid with the axes {axes}; got {grid}")
         self.grid, self.entries = grid, _at_least_one(entries)
         self.column, self.row = grid.along_on_host("rows"), grid.along_on_host("reps")
         self.stages = Block15D.share(grid, self.column.size)
         with grid.world.together():
-            source: BlockSource = A if hasattr(A, "block") else MatrixSource(A)
-            self.shape: Shape = (int(source.shape[0]), int(source.shape[1]))
-            self.dtype = np.dtype(source.dtype)
+            source, self.shape, self.dtype = _source(A)
             self.parts = as_partition(parts, self.shape[0], self.column.size)
             own = block(self.parts, self.column.rank) if self.column.rank in self.stages else (0, 0)
             self.A = _held(self, source, own)
@@ -127,16 +119,15 @@ class Partitioned(Graph):
         if any(kind != kinds[0] for kind in kinds):
             raise ValueError(f"the ranks were given different matrices, partitions or bounds: {kinds}")
 
-    def pieces(self, Q: Any) -> Iterator[tuple[Range, sp.csr_array]]:
-        """``Q_i A`` for this process row's (k, n) rows of Q, in row blocks ((first, last + 1), those rows),
-        each the same on its c ranks. Collective over the grid: all ranks must exhaust it, as one that has no
-        rows left still serves others. Raises on all ranks as :meth:`Replicated.multiply`, and ValueError
-        where Q differs within a process row.
+    def row_blocks(self, Q: Any) -> Iterator[tuple[Range, sp.csr_array]]:
+        """``Q_i A`` for this process row's (k, n) rows of Q, as ((first, last + 1), those rows), the same on
+        its c ranks. Collective over the grid: all must exhaust it, as one without rows left serves others.
+        Raises on all ranks as :meth:`Replicated.multiply`, and ValueError where Q differs in a process row.
         """
         Q_i = self._of_stages(self._agreed(Q))
         columns, rows = self._needed(Q_i)
         lengths = rows.lengths(self.A)
-        cuts = csr_rows.cut(self._estimates(Q_i, columns, lengths), self.entries)
+        cuts = csr_rows.row_blocks(self._estimates(Q_i, columns, lengths), self.entries)
         rounds = max(self.grid.world.gather_objects(len(cuts)))
         for turn in range(rounds):
             first, last = cuts[turn] if turn < len(cuts) else (Q_i.shape[0], Q_i.shape[0])
@@ -165,8 +156,7 @@ class Partitioned(Graph):
         columns = comm.allgather_rows(C_hat.indices.astype(kind, copy=False), entries, matrix="sums")
         values = comm.allgather_rows(C_hat.data, entries, matrix="sums")
         partial = csr_rows.unpack((counts, columns, values), self.shape[1], C_hat)
-        # Row r of the sum is that of rows r, k + r, 2 k + r, ... of what stands one above the other: a
-        # product again.
+        # Row r of the sum is that of rows r, k + r, 2 k + r, ... of the stacked matrices: a product again.
         filled = counts.reshape(comm.size, k).T > 0
         summands = np.arange(comm.size * k).reshape(comm.size, k).T[filled]
         ones, pointers = np.ones(summands.size, self.dtype), csr_rows.row_pointers(filled.sum(axis=1))
@@ -181,9 +171,8 @@ class Partitioned(Graph):
         told = set(self.grid.world.gather_objects((self.grid.coords["rows"], Q_i.shape, sums)))
         rows = [row for row, *_ in told]
         if wrong := sorted({row for row in rows if rows.count(row) > 1}):
-            raise ValueError(
-                f"Q must be the same on all ranks of a process row; it is not in process rows {wrong}"
-            )
+            problem = "Q must be the same on all ranks of a process row; it is not in process rows"
+            raise ValueError(f"{problem} {wrong}")
         return Q_i
 
     def _of_stages(self, Q_i: sp.csr_array) -> sp.csr_array:
@@ -217,6 +206,12 @@ def _canonical(Q: Any, n: int, dtype: np.dtype) -> sp.csr_array:
         Q = Q.copy()
         Q.sum_duplicates()
     return Q.astype(dtype, copy=False)
+
+
+def _source(A: Any) -> tuple[BlockSource, Shape, np.dtype]:
+    """Where blocks of A come from, its shape and its dtype."""
+    source: BlockSource = A if hasattr(A, "block") else MatrixSource(A)
+    return source, (int(source.shape[0]), int(source.shape[1])), np.dtype(source.dtype)
 
 
 def _held(graph: Graph, source: BlockSource, rows: Range) -> sp.csr_array:

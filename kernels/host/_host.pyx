@@ -1,8 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The compiled host kernels as Python functions: arrays are checked, the GIL is released, and C runs.
 
-Arrays come through the buffer protocol, so building this needs nothing of NumPy. The package calls it through
-`distgnn.local.host`.
+Arrays come through the buffer protocol, so building this needs nothing of NumPy. See `distgnn.local.host`.
 """
 
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -176,8 +175,7 @@ cdef class Array:
 
 
 cdef str kind_of(const char *format, Py_ssize_t itemsize):
-    cdef str code = format.decode() if format is not NULL else "B"
-    code = code.lstrip("@=<^")
+    cdef str code = (format.decode() if format is not NULL else "B").lstrip("@=<^")
     if code in ("f", "d"):
         return "float32" if itemsize == 4 else "float64"
     if code in ("i", "l", "q"):
@@ -194,10 +192,8 @@ cdef address pointer(Array array) noexcept:
 def isas():
     """Names of the instruction sets that this machine runs, best first."""
     names = []
-    cdef int at = 0
-    while spmm_sets()[at] is not NULL:
-        names.append(spmm_sets()[at].name.decode())
-        at += 1
+    while spmm_sets()[len(names)] is not NULL:
+        names.append(spmm_sets()[len(names)].name.decode())
     return names
 
 
@@ -219,8 +215,7 @@ def multiply(
         threads: of OpenMP. isa: position in `isas()`.
 
     Raises:
-        TypeError, ValueError: types or shapes that do not fit, an array that C cannot walk, or `out`
-            overlapping another array.
+        TypeError, ValueError: an array that does not fit, that C cannot walk, or that `out` overlaps.
     """
     cdef Array P = Array("indptr", indptr, "int32 int64", 1), J = Array("indices", indices, P.kind, 1)
     cdef Array X = Array("B", B, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
@@ -323,10 +318,8 @@ def adam(
 def cross_entropy(x, rows, labels, out, sums, own, double share, *, int isa=0):
     """`out[i] = share * (softmax(x[i]) - onehot(labels[.]))` for i in `rows`, zero in the other rows; of the
     rows, `sums`: the sum of exponentials of x less the row's largest, `own`: x at the label less the row's
-    largest. `out` may be `x`; rows and labels int64.
-
-    Raises:
-        ValueError: rows that do not rise, a row that x does not have or a label that is no column.
+    largest. `out` may be `x`; rows and labels int64. Raises ValueError for rows that do not rise, a row not
+    in x or a label that is no column.
     """
     cdef Array X = Array("x", x, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
     cdef Array R = Array("rows", rows, "int64", 1), L = Array("labels", labels, "int64", 1)
@@ -431,11 +424,8 @@ def sample_rows(pointers, weights, keys, picked, remaining, prefix, *, int64_t c
     (nnz) or None; keys uint64 (m); picked uint8 (nnz); remaining float64 (m, count + 1) or None; prefix
     float64, as many as the longest row has entries.
 
-    Returns:
-        -1, or the first row whose weights are not all finite and non-negative with a finite sum.
-
-    Raises:
-        ValueError: no row pointers, a shape that doesn't fit or a negative count.
+    Returns -1, or the first row whose weights are not all finite and non-negative with a finite sum. Raises
+    ValueError for pointers that are none, a shape that doesn't fit or a negative count.
     """
     cdef Array P = Array("pointers", pointers, "int64", 1), K = Array("keys", keys, "uint64", 1)
     cdef Array W = None if weights is None else Array("weights", weights, "float64", 1)
@@ -471,11 +461,8 @@ def sample_selected_rows(
     `nnz` entries; selected and counts int64 (m); keys uint64 (m); picked uint8, all 0, and prefix float64, as
     many as the longest of these rows has entries; positions int64, as many as there are entries to draw.
 
-    Returns:
-        How many positions there are.
-
-    Raises:
-        ValueError: a row not in the matrix, row pointers that fall or exceed `nnz`, a shape that doesn't fit.
+    Returns how many positions there are. Raises ValueError for a row not in the matrix, pointers that fall or
+    exceed `nnz`, a shape that doesn't fit.
     """
     cdef Array P = Array("pointers", pointers, "int64", 1), V = Array("selected", selected, "int64", 1)
     cdef Array K = Array("keys", keys, "uint64", 1), T = Array("picked", picked, "uint8", 1, True)
@@ -506,9 +493,7 @@ def sample_selected_rows(
 def relabel_blocks(bounds, ids, seed_bounds, seeds, table, labels, added, added_bounds):
     """Number the ids of every block by their position among the block's seeds, as sample.h says; `added` and
     `added_bounds` are None where unknown ids get -1. All int64, except for table, int32 and -1 throughout.
-
-    Raises:
-        ValueError: not row pointers, an id outside of the table, or a shape that doesn't fit.
+    Raises ValueError for pointers that are none, an id outside of the table or a shape that doesn't fit.
     """
     cdef Array B = Array("bounds", bounds, "int64", 1), D = Array("seed_bounds", seed_bounds, "int64", 1)
     cdef Array I = Array("ids", ids, "int64", 1), S = Array("seeds", seeds, "int64", 1)

@@ -1,6 +1,6 @@
-/* Passes over dense matrices that a full-graph epoch makes between its products, each fused into one reading
- * and one writing of memory. Arrays are flat or row-major, of any alignment; float or double by the suffix.
- * The NumPy code of distgnn/local/elementwise.py is the reference. */
+/* Passes over dense matrices that an epoch makes between its products, each fused into one reading and one
+ * writing of memory. Arrays are flat or row-major, of any alignment. The NumPy code of
+ * distgnn/local/elementwise.py is the reference. */
 
 #ifndef DISTGNN_ELEMENTWISE_H
 #define DISTGNN_ELEMENTWISE_H

@@ -1,6 +1,5 @@
 /* The kernels of elementwise.h for one type of number. Included by elementwise_isa.h, which defines REAL,
- * INTEGER and WORD (of its size) and NUMBER. Plain loops are left to the compiler's vectoriser; what it does
- * not see is written with its vectors of 8. */
+ * INTEGER and WORD (of its size) and NUMBER. What vectorisers do not see is written with vectors of 8. */
 
 /* The constants of exp, of either type. */
 #define PICK(of_float, of_double) (sizeof(REAL) == 4 ? of_float : of_double)
@@ -88,8 +87,7 @@ static void NAMED(keep_positive)(void *x, int64_t count, const uint8_t *bits, do
 
 typedef WORD NAMED(words) __attribute__((vector_size(8 * sizeof(REAL))));
 
-/* exp in place, of numbers that are at most 0, to a unit or two in the last place; 0 where it is less than a
- * normal number. */
+/* exp in place, of numbers at most 0, to two units in the last place; 0 where less than a normal number. */
 static INLINE void NAMED(exponential)(NAMED(vector) *inout)
 {
     const NAMED(vector) x = *inout;

@@ -52,15 +52,13 @@ static int64_t positives(int64_t length, const double *weights)
 static int draw(const struct sample *s, int64_t length, const double *weights, uint8_t *picked,
                 uint64_t state, double *remaining)
 {
-    /* Prefix sums of ones need no array until something is taken out of them: the first that exceeds x is
-     * entry floor(x). */
+    /* Until something is taken out of ones, the first prefix sum that exceeds x is that of entry floor(x). */
     int counting = !weights;
     double total = counting ? (double)length : prefix_sums(length, weights, picked, s->prefix), drawn = 0;
     if (isinf(total))
         return -1;
     for (int64_t j = 0;; j++) {
-        if (drawn > total / 2) {
-            /* So at most every second draw is a repeat, and what remains is known to the last bits. */
+        if (drawn > total / 2) { /* so that at most every second draw is a repeat, and `remaining` exact */
             total = prefix_sums(length, weights, picked, s->prefix);
             drawn = 0;
             counting = 0;

@@ -1,23 +1,20 @@
-/* Sampling of distinct columns from the rows of a sparse matrix of non-negative weights, and the renumbering
- * of the columns that were sampled. The steps and their order are those of distgnn/sampling/rows.py and
- * relabel.py, to the bit. */
+/* Sampling of distinct columns from the rows of a sparse matrix of non-negative weights, and renumbering: the
+ * steps of distgnn/sampling/rows.py and relabel.py, to the bit. */
 
 #ifndef DISTGNN_SAMPLE_H
 #define DISTGNN_SAMPLE_H
 
 #include <stdint.h>
 
-/* Row r has the entries pointers[r] ... pointers[r + 1] - 1. One after the other, `count` of its entries of
- * positive weight are drawn with probabilities proportional to weight among those not drawn yet; all of them
- * where there are no more than `count`. */
+/* Of each row, `count` entries of positive weight are drawn one by one, with probabilities proportional to
+ * weight among those not drawn yet; all of them where there are no more than `count`. */
 struct sample {
     int64_t rows, count;
     const int64_t *pointers; /* rows + 1 */
     const double *weights;   /* one per entry, or NULL: all are 1 */
     const uint64_t *keys;    /* one per row: the state of a SplitMix64 generator */
     uint8_t *picked;         /* out, one per entry: 1 where it was drawn, else 0 */
-    double *remaining;       /* out, rows x (count + 1), or NULL: the weight left before each draw and after
-                              * the last; 0 where all are taken */
+    double *remaining;       /* out, rows x (count + 1), or NULL: what is left before each draw and at last */
     double *prefix;          /* room for the longest row */
     int64_t *order;          /* out, `count`, or NULL: entries of the last row in the order of the draws */
 };

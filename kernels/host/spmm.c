@@ -53,9 +53,8 @@ static int64_t row_of(const struct spmm *s, int64_t target)
     return low;
 }
 
-/* Rows first..last-1 of a panel. The rows that end within the last `ahead` non-zeros of the matrix look ahead
- * at nothing, also the one that begins before them: added up in two parts it would have other bits, and bits
- * must not depend on `ahead`. */
+/* Rows first..last-1 of a panel. Rows that end within the last `ahead` non-zeros of the matrix look ahead at
+ * nothing, also the one that begins before: added up in two parts its bits would depend on `ahead`. */
 static void run_panel(const struct spmm_set *set, const struct spmm *s, int64_t first, int64_t last,
                       int64_t column, int64_t width)
 {

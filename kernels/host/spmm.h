@@ -1,9 +1,6 @@
-/* C = A B on one host: A is CSR, B and C are dense and row-major. What the dispatcher (spmm.c) and the
- * kernels share.
- *
- * The kernels (spmm_rows.h) are compiled once per instruction set (isa_*.c), and for each of them once per
- * type of number, type of index and number of vectors in a row of a panel. Pointers may have any
- * alignment. */
+/* C = A B on one host: A is CSR, B and C are dense and row-major, of any alignment. The kernels (spmm_rows.h)
+ * are compiled once per instruction set (isa_*.c), type of number, type of index and number of vectors in a
+ * row of a panel. */
 
 #ifndef DISTGNN_SPMM_H
 #define DISTGNN_SPMM_H

@@ -1,6 +1,5 @@
-/* All kernels for one type of number and one of index: a row of the panel holds either full vectors, or is
- * narrower than one full vector and is made of one or two (overlapping) shorter ones. Defines CONCAT3(find,
- * NUMBER, INDEX). */
+/* All kernels for one type of number and one of index: a row of the panel holds full vectors, or is narrower
+ * and made of one or two (overlapping) shorter ones. Defines CONCAT3(find, NUMBER, INDEX). */
 
 #define LANES LANES_FULL
 #define VECTORS FULL_VECTORS

@@ -7,13 +7,11 @@
  * overlaps the one before: both compute the same numbers for the columns that they share, so it takes no
  * mask, no remainder loop and no read beyond the row.
  *
- * What costs time is waiting for rows of B. Rows of A are short, so the kernel prefetches for the non-zero
- * that stands `ahead` places further in the whole index array, whichever row it belongs to. With `ahead` 0
- * that is the one it is about to load. Where rows of B are narrow and B is in cache, the instructions cost
- * more than the waiting, so there are kernels without prefetching ("blind").
- *
- * Narrow rows wait for something else as well: an addition to a vector for the addition before it. Rows of A
- * that are too long for the processor to begin the next one meanwhile are added up in several chains. */
+ * What costs time is waiting for rows of B. The kernel prefetches for the non-zero that stands `ahead` places
+ * further in the whole index array, whichever row it belongs to. Where rows of B are narrow and B is in
+ * cache, the instructions cost more than the waiting, so there are kernels without prefetching ("blind"). An
+ * addition to a vector also waits for the one before it: rows of A that are too long for the processor to
+ * begin the next one meanwhile are added up in several chains. */
 
 typedef REAL VECTOR __attribute__((vector_size(LANES * sizeof(REAL))));
 typedef REAL LOOSE __attribute__((vector_size(LANES * sizeof(REAL)), aligned(1), may_alias));
@@ -50,8 +48,7 @@ static INLINE void PREFETCH(const LOOSE_REAL *b, int64_t tail, const int vectors
 static INLINE void ROWS(const struct spmm *s, int64_t first, int64_t last, int64_t column, int64_t width,
                         int64_t ahead, const int vectors, const int blind)
 {
-    /* Copies of what *s says: a store to C may change it, as far as the compiler knows. Few, to stay in
-     * registers. */
+    /* Copies of what *s says: as far as the compiler knows, a store to C may change it. */
     const LOOSE_REAL *const B = (const LOOSE_REAL *)s->B + column, *const values = s->values;
     const INDEX *const indices = s->indices, *const later = indices + ahead;
     const INDEX *pointer = (const INDEX *)s->pointers + first, *const stop = pointer + (last - first);

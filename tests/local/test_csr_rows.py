@@ -60,7 +60,7 @@ def test_keep_columns():
 
 
 @pytest.mark.parametrize(
-    ("estimates", "entries", "pieces"),
+    ("estimates", "entries", "blocks"),
     [
         ([3, 3, 3], 6, [(0, 2), (2, 3)]),
         ([3, 3, 3], 9, [(0, 3)]),
@@ -72,8 +72,8 @@ def test_keep_columns():
         ([], None, []),
     ],
 )
-def test_cut(estimates, entries, pieces):
-    assert csr_rows.cut(np.array(estimates, np.int64), entries) == pieces
+def test_row_blocks(estimates, entries, blocks):
+    assert csr_rows.row_blocks(np.array(estimates, np.int64), entries) == blocks
 
 
 def test_index_type():

@@ -145,22 +145,22 @@ def test_gathered_rows_copy_what_a_plain_loop_copies():
     np.testing.assert_array_equal(local.spgemm(A, B).toarray(), rows)
 
 
-def test_spgemm_pieces_are_bounded_and_make_up_the_whole(backend):
+def test_spgemm_row_blocks_are_bounded_and_make_up_the_whole(backend):
     A, B = awkward()["hub_row"], awkward()["hub_column"]
     whole = on_host(local.spgemm(sparse(A, backend), sparse(B, backend)))
     multiplications = [sum(np.diff(B.indptr)[A[[row]].indices]) for row in range(37)]
     for entries in (1, 10, 40, 10_000, None):
-        pieces = list(local.spgemm_pieces(sparse(A, backend), sparse(B, backend), entries))
-        assert [row for (first, last), _ in pieces for row in range(first, last)] == list(range(37))
-        for (first, last), C in pieces:
+        blocks = list(local.spgemm_row_blocks(sparse(A, backend), sparse(B, backend), entries))
+        assert [row for (first, last), _ in blocks for row in range(first, last)] == list(range(37))
+        for (first, last), C in blocks:
             assert entries is None or last == first + 1 or sum(multiplications[first:last]) <= entries
-            piece = on_host(C)
-            np.testing.assert_array_equal(piece.toarray(), whole.toarray()[first:last])
-        assert (len(pieces) == 1) == (entries in (10_000, None))
+            block = on_host(C)
+            np.testing.assert_array_equal(block.toarray(), whole.toarray()[first:last])
+        assert (len(blocks) == 1) == (entries in (10_000, None))
         if entries == 40:  # no two neighbours would fit into one
-            bounds = [first for (first, _), _ in pieces] + [37]
+            bounds = [first for (first, _), _ in blocks] + [37]
             assert all(
-                sum(multiplications[bounds[p] : bounds[p + 1] + 1]) > 40 for p in range(len(pieces) - 1)
+                sum(multiplications[bounds[p] : bounds[p + 1] + 1]) > 40 for p in range(len(blocks) - 1)
             )
 
 
@@ -176,7 +176,7 @@ def test_spgemm_counts_flops_and_refuses_what_does_not_fit(backend):
     with pytest.raises(ValueError, match=r"\(17, 43\) and \(17, 43\) don't multiply"):
         local.spgemm(sparse(B, backend), sparse(B, backend))
     with pytest.raises(ValueError, match="don't multiply"):
-        list(local.spgemm_pieces(sparse(B, backend), sparse(B, backend), 5))
+        list(local.spgemm_row_blocks(sparse(B, backend), sparse(B, backend), 5))
 
 
 def test_an_unknown_kernel_is_named(backend, monkeypatch):

@@ -49,7 +49,7 @@ def test_samples_of_a_partitioned_graph_are_those_of_a_replicated_one(
     comm: MPI.Intracomm, directed: bool
 ) -> None:
     """On every 1.5D grid; process row i samples its own minibatches, of which the last may have none. Bounded
-    pieces, too.
+    row blocks, too.
     """
     A = sp.csr_array(matrix() if directed else np.maximum(matrix(), matrix().T))
     batches = Minibatches(np.arange(0, N, 2), 4).epoch(5)

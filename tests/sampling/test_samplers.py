@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 from distgnn import UserError
+from distgnn.arrays.tuning import TUNING
 from distgnn.gallery import awkward_shapes
 from distgnn.local import host
 from distgnn.sampling import (
@@ -158,7 +159,7 @@ def test_stored_zeros_are_no_edges() -> None:
     assert A.nnz == given.nnz == 4  # the caller's matrix is left alone
 
 
-# -- nothing depends on the bulk, the pieces, or who computes --
+# -- nothing depends on the bulk, the row blocks, or who computes --
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
@@ -188,14 +189,14 @@ def test_seed_epoch_minibatch_and_layer_each_change_the_sample(kind: str, direct
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
-def test_pieces_and_missing_kernels_change_nothing(
+def test_row_blocks_and_missing_kernels_change_nothing(
     kind: str, directed: sp.csr_array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches, sampler = batches_of(60, 7), SAMPLERS[kind](Replicated(directed), [5, 4])
     expected = sampler.sample(batches)
     for limit in (1, 50):
         sampler.graph.entries = limit
-        monkeypatch.setattr(layerwise, "PIECE", limit)
+        monkeypatch.setattr(TUNING, "product_entries", limit)
         assert all(same(a, b) for a, b in zip(sampler.sample(batches), expected, strict=True))
     monkeypatch.setattr(host, "module", lambda: None)
     assert all(same(a, b) for a, b in zip(sampler.sample(batches), expected, strict=True))
@@ -216,7 +217,7 @@ class Cut:
         product.sum_duplicates()
         return product
 
-    def pieces(self, Q: sp.csr_array) -> Iterator[tuple[tuple[int, int], sp.csr_array]]:
+    def row_blocks(self, Q: sp.csr_array) -> Iterator[tuple[tuple[int, int], sp.csr_array]]:
         yield (0, Q.shape[0]), self.multiply(Q)
 
     draw = Partitioned.draw

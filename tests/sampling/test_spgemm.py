@@ -1,4 +1,4 @@
-"""Q A against SciPy, replicated and partitioned; the words it costs; pieces; what is refused."""
+"""Q A against SciPy, replicated and partitioned; the words it costs; row blocks; what is refused."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def test_integer_values_are_the_same_to_the_bit_in_both_forms(comm, dtype):
         same(C, whole.multiply(Q))
 
 
-def expected_words(A, Qs, grid, parts, pieces=None):
-    """By counting what is asked and answered: ``pieces`` are the rounds' rows of each process row, default
+def expected_words(A, Qs, grid, parts, row_blocks=None):
+    """By counting what is asked and answered: ``row_blocks``: the rounds' rows of each process row, default
     one of all rows.
     """
     rows, c = grid.shape["rows"], grid.shape["reps"]
@@ -143,10 +143,10 @@ def expected_words(A, Qs, grid, parts, pieces=None):
 
     words = Fraction(0)
     rounds = [Qs]
-    if pieces is not None:
-        rounds = [[Q[slice(*cut)] for Q, cut in zip(Qs, cuts, strict=True)] for cuts in pieces]
+    if row_blocks is not None:
+        rounds = [[Q[slice(*cut)] for Q, cut in zip(Qs, cuts, strict=True)] for cuts in row_blocks]
     # row numbers that reach this rank
-    for needs in rounds if pieces is None else [Qs, *rounds]:
+    for needs in rounds if row_blocks is None else [Qs, *rounds]:
         if i in stages(j):
             words += sum(len(columns(needs[other], i)) for other in range(rows) if other != i)
     words += sum(len(columns(Qs[i], q)) for q in stages(j) if q != i)  # lengths
@@ -159,7 +159,7 @@ def expected_words(A, Qs, grid, parts, pieces=None):
                 for q in stages(r):
                     mine[parts[q] : parts[q + 1]] = 1
                 words += needs[i].shape[0] + 2 * (sp.csr_array(needs[i] @ sp.diags_array(mine)) @ A).nnz
-    if pieces is not None:
+    if row_blocks is not None:
         words += Fraction(2 * (c - 1), c) * Qs[i].shape[0]
     return words
 
@@ -182,7 +182,7 @@ def test_words_equal_the_formula_on_every_rank(comm, backend):
 
 @pytest.mark.ranks(1, 2, 3, 4, 8)
 @pytest.mark.parametrize("entries", [1, 12, 10_000])
-def test_pieces_together_are_the_whole(comm, entries):
+def test_row_blocks_together_are_the_whole(comm, entries):
     """Bounded as promised, of different number on different process rows, and their words by the formula."""
     A = integers(MATRICES["larger_prime"])
     for grid in grids_of(comm, "numpy"):
@@ -192,18 +192,18 @@ def test_pieces_together_are_the_whole(comm, entries):
             Qs = [integers(make(A.shape[0], seed)) for seed in range(rows)]
             graph, whole = Partitioned(grid, A, entries=entries), Replicated(A)
             with dg.Ledger() as counted:
-                pieces = list(graph.pieces(Qs[i]))
-            assert [row for (first, last), _ in pieces for row in range(first, last)] == list(
+                blocks = list(graph.row_blocks(Qs[i]))
+            assert [row for (first, last), _ in blocks for row in range(first, last)] == list(
                 range(Qs[i].shape[0])
             )
-            for (first, last), C in pieces:
+            for (first, last), C in blocks:
                 assert C.shape[0] == last - first >= 1 and (C.nnz <= entries or last == first + 1)
             same(graph.multiply(Qs[i]), whole.multiply(Qs[i]))
-            assert len(pieces) <= 1 or entries < 10_000
+            assert len(blocks) <= 1 or entries < 10_000
             degrees = np.diff(A.indptr)
             estimates = [[degrees[Q[[row]].indices].sum() for row in range(Q.shape[0])] for Q in Qs]
-            cuts = [csr_rows.cut(np.array(own, int), entries) for own in estimates]
-            assert [piece for piece, _ in pieces] == cuts[i]
+            cuts = [csr_rows.row_blocks(np.array(own, int), entries) for own in estimates]
+            assert [block for block, _ in blocks] == cuts[i]
             rounds = max(len(own) for own in cuts)
             turns = [[own[t] if t < len(own) else (0, 0) for own in cuts] for t in range(rounds)]
             expected = expected_words(A, Qs, grid, parts, turns)
@@ -215,12 +215,12 @@ def test_pieces_together_are_the_whole(comm, entries):
 
 
 @pytest.mark.parametrize("entries", [1, 12, None])
-def test_replicated_pieces(entries):
+def test_replicated_row_blocks(entries):
     A, Q = MATRICES["larger_prime"], several_per_row(67, 0)
     graph = Replicated(A, entries)
-    pieces = list(graph.pieces(Q))
-    assert (len(pieces) > 1) == (entries is not None)
-    same(sp.vstack([C for _, C in pieces], format="csr"), Replicated(A).multiply(Q))
+    blocks = list(graph.row_blocks(Q))
+    assert (len(blocks) > 1) == (entries is not None)
+    same(sp.vstack([C for _, C in blocks], format="csr"), Replicated(A).multiply(Q))
     np.testing.assert_allclose(graph.multiply(Q).toarray(), (Q @ A).toarray(), rtol=1e-14)
     assert graph.multiply(Q[:0]).shape == (0, 67)
 

@@ -1,8 +1,8 @@
 """CSR times dense on a GPU: which variant of ``kernels/csr_spmm.cu`` runs, on which rows.
 
 A variant is described in the kernel's source. The numbers of teams, P and L, decide in which order a row is
-summed, so they follow from the matrix, the width and B's alignment. All else changes no bit of the result and
-is tuned, unless ``DISTGNN_SPMM_TUNE=0``.
+summed, so they follow from the matrix, the width and B's alignment. All else changes no bit and is tuned,
+unless ``DISTGNN_SPMM_TUNE=0``.
 """
 
 from __future__ import annotations
@@ -15,18 +15,8 @@ import numpy as np
 
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
-from distgnn.local.cuda.launch import (
-    WARP,
-    Array,
-    address,
-    blocks_for,
-    c_type,
-    check,
-    clock,
-    launch,
-    library,
-    power_of_two,
-)
+from distgnn.local.cuda import launch as gpu
+from distgnn.local.cuda.launch import WARP, Array, address, blocks_for, c_type, check, lanes_for
 from distgnn.local.tuner import Tuner
 
 FILE = "csr_spmm.cu"
@@ -35,10 +25,8 @@ VECTOR_BYTES = 16  # what one load instruction of a lane fetches at most
 
 @dataclass(frozen=True)
 class Variant:
-    """V columns per load, C loads per lane and row of B, G lanes side by side, P teams of U non-zeros each.
-
-    ``L``: teams in place of P where long rows are cut. ``padded``: B is first copied to rows of whole 16-byte
-    vectors.
+    """V columns per load, C loads per lane and row of B, G lanes side by side, P teams of U non-zeros each, L
+    teams instead where long rows are cut. ``padded``: B is first copied to rows of whole 16-byte vectors.
     """
 
     V: int
@@ -65,11 +53,11 @@ class Variant:
 def variant_for(f: int, V: int, itemsize: int, average: float) -> Variant:
     """The variant expected to be best for width ``f``, vectors of V and an average of non-zeros per row."""
     vectors = -(-f // V)
-    G = min(WARP, power_of_two(2 * vectors - 1))  # the smallest power of two that is enough
+    G = lanes_for(vectors)
     # Registers: at most 32 bytes of sums per lane, beyond which fewer warps hide the latency of the gathers.
     most = max(1, 32 // (V * itemsize))
-    C = min(most, power_of_two(2 * -(-vectors // G) - 1), 4)
-    P = min(WARP // G, power_of_two(average / 8))
+    C = min(most, gpu.power_of_two(2 * -(-vectors // G) - 1), 4)
+    P = min(WARP // G, gpu.power_of_two(average / 8))
     return Variant(V, C, G, P, U=4 if V * C * itemsize >= VECTOR_BYTES else 8, L=WARP // G)
 
 
@@ -94,7 +82,7 @@ def candidates(f: int, itemsize: int, alignment: int, average: float) -> list[Va
 
 
 class Plan:
-    """What is known of a block's rows; made once per block and kept in ``block.cached``.
+    """What is known of a block's rows; kept in ``block.cached``.
 
     Attributes:
         indptr, indices: the block's, or copies where its packing left 64-bit numbers at odd addresses.
@@ -127,7 +115,7 @@ class Plan:
 
     @classmethod
     def of(cls, xp: Any, A: CSR) -> Plan:
-        """The plan of a block, made when first asked for."""
+        """The plan of a block, made once."""
         if "cuda" not in A.cached:
             A.cached["cuda"] = cls(xp, A)
         return A.cached["cuda"]
@@ -162,16 +150,13 @@ def spmm(A: CSR, B: Array, out: Array, accumulate: bool = False, variant: Varian
 
     Args:
         A: (m, k) CSR block of float32 or float64; B: (k, f), out: (m, f), C-contiguous of A's dtype, sharing
-        no memory. variant: instead of the tuned one.
-
-    Raises:
-        ValueError: shapes, dtypes or layouts that don't fit.
+        no memory; others raise ValueError. variant: instead of the tuned one.
     """
-    xp, (m, k), f = library(B), A.shape, B.shape[1]
+    xp, (m, k), f = gpu.library(B), A.shape, B.shape[1]
     if A.dtype.char not in "fd":
         raise ValueError(f"spmm: values must be float32 or float64, not {A.dtype}")
-    check("spmm: B", B, (k, f), A.dtype)
-    check("spmm: out", out, (m, f), A.dtype)
+    check("spmm", (k, f), A.dtype, B=B)
+    check("spmm", (m, f), A.dtype, out=out)
     if m and f:
         product = _Product(xp, A, B, out, accumulate)
         if variant is not None:
@@ -217,7 +202,7 @@ class _Product:
         return f"{c_type(self.plan.indices)},{variant.arguments}"
 
     def _launch(self, kernel: str, kinds: str, grid: tuple[int, int], *arguments: Any) -> None:
-        launch(self.xp, FILE, f"{kernel}<{c_type(self.B)},{kinds}>", grid, *arguments)
+        gpu.launch(self.xp, FILE, f"{kernel}<{c_type(self.B)},{kinds}>", grid, *arguments)
 
 
 def _tuner(xp: Any, A: CSR, B: Array, plan: Plan) -> Tuner[Variant]:
@@ -227,7 +212,7 @@ def _tuner(xp: Any, A: CSR, B: Array, plan: Plan) -> Tuner[Variant]:
         if os.environ.get("DISTGNN_SPMM_TUNE", "1") == "0":
             ways = ways[:1]
         label = f"spmm of {A.shape[0]} x {A.shape[1]}, {A.nnz} non-zeros, {f} columns of {B.dtype.name}"
-        plan.tuners[f, alignment] = Tuner(ways, label, *clock(xp))
+        plan.tuners[f, alignment] = Tuner(ways, label, *gpu.clock(xp))
     return plan.tuners[f, alignment]
 
 

@@ -1,8 +1,8 @@
 """CSR times dense by cuSPARSE with all cached that can be: what the hand-written kernels are compared with.
 
-Descriptors of a block and the workspace are made once, dense matrices are passed row-major as they are, and
-of the two algorithms that cuSPARSE recommends for that, the faster one is taken. CuPy's own ``csr @ dense``
-does none of this.
+Descriptors and workspace are made once per block, dense matrices are passed row-major as they are, and of the
+two algorithms that cuSPARSE recommends for that the faster is taken. CuPy's ``csr @ dense`` does none of
+this.
 """
 
 from __future__ import annotations

@@ -17,13 +17,9 @@ def dropout(
 ) -> Array:
     """See ``local.elementwise.dropout``; block (m, f), rows int64 (m), cols int64 (f). Returns ``out``."""
     xp, (m, f), number = library(block), block.shape, block.dtype.type
-    for name, array, shape, dtype in (
-        ("block", block, (m, f), block.dtype),
-        ("out", out, (m, f), block.dtype),
-        ("rows", rows, (m,), np.int64),
-        ("cols", cols, (f,), np.int64),
-    ):
-        check(f"dropout: {name}", array, shape, dtype)
+    check("dropout", (m, f), block.dtype, block=block, out=out)
+    check("dropout", (m,), np.int64, rows=rows)
+    check("dropout", (f,), np.int64, cols=cols)
     keys = []
     for ids, seed in ((rows, k), (cols, rng.key(k, 1))):
         keys.append(xp.empty(ids.shape, np.uint64))
@@ -37,8 +33,8 @@ def dropout(
 
 def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> Array:
     """See ``local.elementwise.keep_positive``; G (m, f), uint8 bits. Returns G."""
-    check("keep_positive: G", G, G.shape, G.dtype)
-    check("keep_positive: bits", bits, (-(-G.size // 8),), np.uint8)
+    check("keep_positive", G.shape, G.dtype, G=G)
+    check("keep_positive", (-(-G.size // 8),), np.uint8, bits=bits)
     arguments = np.int64(G.size), bits, G.dtype.type(scale), G
     launch(library(G), "activation.cu", f"keep_positive<{c_type(G)}>", blocks_for(G.size), *arguments)
     return G
@@ -50,23 +46,18 @@ def softmax_cross_entropy(
     """Losses of the training rows, and the gradient of their mean, where one rank holds all classes.
 
     Args:
-        logits: (m, classes) C-contiguous.
-        position: int32 (m), the place of a row among the training rows, or -1; labels: int64 (training rows),
-        their classes. gradient: (m, classes), may be ``logits`` itself; made when missing. count: training
-        rows of the whole graph, where there are more than these.
+        logits: (m, classes). gradient: the same, may be ``logits`` itself; made when missing.
+        position: int32 (m), the place of a row among the training rows, or -1.
+        labels: int64 (training rows). count: training rows of the whole graph; default these.
 
     Returns:
         losses (training rows) and gradient: (softmax - onehot) / count in training rows, 0 in others.
     """
     xp, (m, classes), number = library(logits), logits.shape, logits.dtype.type
     gradient = xp.empty(logits.shape, logits.dtype) if gradient is None else gradient
-    for name, array, shape, dtype in (
-        ("logits", logits, (m, classes), logits.dtype),
-        ("gradient", gradient, (m, classes), logits.dtype),
-        ("position", position, (m,), np.int32),
-        ("labels", labels, (labels.size,), np.int64),
-    ):
-        check(f"softmax_cross_entropy: {name}", array, shape, dtype)
+    check("softmax_cross_entropy", (m, classes), logits.dtype, logits=logits, gradient=gradient)
+    check("softmax_cross_entropy", (m,), np.int32, position=position)
+    check("softmax_cross_entropy", (labels.size,), np.int64, labels=labels)
     losses = xp.zeros(labels.size, logits.dtype)
     share = number(1 / max(labels.size if count is None else count, 1))
     name = f"softmax_cross_entropy<{c_type(logits)}>"
@@ -80,8 +71,7 @@ def adam(
     epsilon: float, shrink: float, decay: float,
 ) -> None:  # fmt: skip
     """See ``local.elementwise.adam``; flat arrays of one type, in place."""
-    for name, array in (("w", w), ("g", g), ("m", m), ("v", v)):
-        check(f"adam: {name}", array, w.shape, w.dtype)
+    check("adam", w.shape, w.dtype, w=w, g=g, m=m, v=v)
     # 1 - first and 1 - second in double: in float the last would be wrong by 1e-5 of itself.
     factors = rate, correction, first, second, 1 - first, 1 - second, epsilon, decay, shrink
     arguments = np.int64(w.size), *(w.dtype.type(x) for x in factors), g, w, m, v

@@ -48,12 +48,12 @@ def kernel(xp: Any, file: str, name: str) -> Any:
 def launch(xp: Any, file: str, name: str, blocks: int | tuple[int, int], *arguments: Any) -> None:
     """Queue a kernel on ``blocks`` blocks of `THREADS` threads.
 
-    Arguments are arrays, passed as pointers, NumPy scalars, passed by their bytes, so each must have the
-    width of its parameter, or None for a null pointer. A Python number is refused, because it has no width.
+    Arguments are arrays (pointers), None (a null pointer), or NumPy scalars as wide as their parameters. A
+    Python number is refused, because it has no width.
     """
     grid = blocks if isinstance(blocks, tuple) else (blocks, 1)
-    packed = tuple(_argument(a) for a in arguments)
-    if grid[0] and grid[1]:
+    packed = tuple(map(_argument, arguments))
+    if all(grid):
         kernel(xp, file, name)(grid, (THREADS,), packed)
 
 
@@ -74,24 +74,20 @@ def address(array: Array) -> int:
 
 
 def c_type(array: Array) -> str:
-    """The C++ name of the array's elements.
-
-    Raises:
-        ValueError: no kernel takes such elements.
-    """
+    """The C++ name of the array's elements; ValueError where no kernel takes them."""
     if array.dtype.name not in C_TYPES:
         raise ValueError(f"no kernel takes {array.dtype} arrays; there is {', '.join(C_TYPES)}")
     return C_TYPES[array.dtype.name]
 
 
-def check(name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:
-    """Raise ValueError unless ``array`` is C-contiguous with this shape and dtype; ``None`` passes."""
-    if array is None or (array.shape == shape and array.dtype == dtype and array.flags.c_contiguous):
-        return
-    raise ValueError(
-        f"{name} must be a C-contiguous {np.dtype(dtype).name} array of shape {shape}, "
-        f"got {array.dtype} {array.shape} with strides {array.strides}"
-    )
+def check(caller: str, shape: tuple[int, ...], dtype: Any, **arrays: Array) -> None:
+    """Raise ValueError unless all arrays are C-contiguous with this shape and dtype; ``None`` passes."""
+    for name, array in arrays.items():
+        if array is None or (array.shape == shape and array.dtype == dtype and array.flags.c_contiguous):
+            continue
+        need = f"a C-contiguous {np.dtype(dtype).name} array of shape {shape}"
+        got = f"{array.dtype} {array.shape} with strides {array.strides}"
+        raise ValueError(f"{caller}: {name} must be {need}, got {got}")
 
 
 def clock(xp: Any) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:
@@ -112,3 +108,8 @@ def clock(xp: Any) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:
 def power_of_two(x: float) -> int:
     """The largest power of two that is at most ``x``, at least 1."""
     return 1 << max(int(x).bit_length() - 1, 0)
+
+
+def lanes_for(units: int) -> int:
+    """Lanes of a warp that stand side by side on a row: the smallest power of two that is enough."""
+    return min(WARP, power_of_two(2 * units - 1))

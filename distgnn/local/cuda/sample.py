@@ -1,6 +1,4 @@
-"""Distinct entries drawn from the rows of a sparse matrix, a warp per row, as :mod:`distgnn.sampling.rows`
-defines them, to the bit. What is drawn depends on the rows and keys alone.
-"""
+"""Distinct entries drawn from rows of a sparse matrix: those of :mod:`distgnn.sampling.rows`, to the bit."""
 
 from __future__ import annotations
 
@@ -20,23 +18,19 @@ def sample_weighted(
     Args:
         indptr: int64 (m + 1), from 0 to nnz; weights: float64 (nnz); keys: uint64 (m).
         picked: uint8 (nnz), receives 1 where an entry was drawn, else 0.
-        remaining: float64 (m, count + 1), receives what :class:`distgnn.sampling.rows.Draws` says; None: not
-            asked for.
+        remaining: float64 (m, count + 1), receives what :class:`distgnn.sampling.rows.Draws` says, or None.
 
     Returns:
         -1, or the first row with a weight that is negative or not finite, or a sum that is not finite.
 
-    Memory: 8 bytes per entry besides. Waits for the kernel, whose answer is read.
+    Memory: 8 bytes per entry. Waits for the kernel.
     """
     xp, m = library(keys), keys.size
-    for name, array, shape, dtype in (
-        ("indptr", indptr, (m + 1,), np.int64),
-        ("weights", weights, weights.shape[:1], np.float64),
-        ("keys", keys, (m,), np.uint64),
-        ("picked", picked, weights.shape, np.uint8),
-        ("remaining", remaining, (m, count + 1), np.float64),
-    ):
-        check(f"sample_weighted: {name}", array, shape, dtype)
+    check("sample_weighted", (m + 1,), np.int64, indptr=indptr)
+    check("sample_weighted", weights.shape[:1], np.float64, weights=weights)
+    check("sample_weighted", (m,), np.uint64, keys=keys)
+    check("sample_weighted", weights.shape, np.uint8, picked=picked)
+    check("sample_weighted", (m, count + 1), np.float64, remaining=remaining)
     prefix, bad = xp.empty(weights.shape, np.float64), xp.empty(m, np.uint8)
     sizes = np.int64(m), np.int64(count)
     arrays = indptr, weights, keys, picked, remaining, prefix, bad
@@ -57,13 +51,9 @@ def sample_ones(indptr: Array, selected: Array, count: int, keys: Array) -> tupl
     """
     xp, m = library(keys), keys.size
     lengths = indptr[1:] - indptr[:-1] if selected is None else indptr[selected + 1] - indptr[selected]
-    for name, array, shape, dtype in (
-        ("indptr", indptr, indptr.shape[:1], np.int64),
-        ("rows", lengths, (m,), np.int64),
-        ("selected", selected, (m,), np.int64),
-        ("keys", keys, (m,), np.uint64),
-    ):
-        check(f"sample_ones: {name}", array, shape, dtype)
+    check("sample_ones", indptr.shape[:1], np.int64, indptr=indptr)
+    check("sample_ones", (m,), np.int64, rows=lengths, selected=selected)
+    check("sample_ones", (m,), np.uint64, keys=keys)
     counts = xp.minimum(lengths, count)
     offsets = row_pointers(counts)
     order, positions = (xp.empty(int(offsets[-1]), np.int64) for _ in range(2))
