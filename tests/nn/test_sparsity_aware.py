@@ -21,7 +21,7 @@ PROBLEM = Problem()
 names = pytest.mark.parametrize("name", SPARSITY_AWARE)
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6, 9)
+@pytest.mark.ranks(1, 4, 6)
 @names
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_losses_are_those_of_whole_blocks(comm, name, backend, dropout):

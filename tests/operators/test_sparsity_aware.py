@@ -98,7 +98,7 @@ def layouts(operator):
     return operator.input_layout, operator.output_layout
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6, 8, 9, 12)
+@pytest.mark.ranks(2, 3, 4, 6, 8)
 @names
 @pytest.mark.parametrize(("width", "group_nonzeros"), [(1, 0.01), (37, 16), (37, 0.5)])
 def test_neither_overlap_nor_whole_blocks_change_a_bit(

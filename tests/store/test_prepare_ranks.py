@@ -71,7 +71,7 @@ def both_ways(comm: Any, source: Any, folder: Path, **options: Any) -> None:
 
 
 @pytest.mark.usefixtures("little_limits")
-@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.ranks(3)
 @pytest.mark.parametrize(
     ("case", "options"),
     [

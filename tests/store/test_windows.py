@@ -186,7 +186,7 @@ def test_entries_that_cannot_be(window, dataset, position, value, message, tmp_p
 # -- many ranks ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.ranks(1, 2, 4, 6, 8)
+@pytest.mark.ranks(1, 4, 8)
 @pytest.mark.parametrize("name", list(operators.ALGORITHMS))
 def test_products_of_a_loaded_matrix(comm, name, backend, shared_tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(LIMITS, "window_entries", 9)
@@ -201,7 +201,7 @@ def test_products_of_a_loaded_matrix(comm, name, backend, shared_tmp_path, monke
     grid.free()
 
 
-@pytest.mark.ranks(2, 4, 6, 8)
+@pytest.mark.ranks(4, 8)
 @pytest.mark.parametrize(("shards", "nodes"), [((1, 1), 1), ((5, 7), 1), ((5, 7), 2), ((8, 8), 1)])
 def test_blocks_of_every_layer(comm, shards, nodes, backend, shared_tmp_path, monkeypatch) -> None:
     """3d, on the most cubic grids and the flattest: each block is the one that SciPy cuts out, to the bit."""

@@ -58,7 +58,7 @@ def make_sampler(grid: dg.Grid, name: str, partitioned: bool, sizes: list[int]) 
     return {"ladies": Ladies, "fastgcn": FastGCN}[name](graph, sizes)
 
 
-@pytest.mark.ranks(1, 2, 4, 8)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samples_of_everything_give_full_graph_training(
@@ -119,7 +119,7 @@ def losses(
     return [*found, *(float(np.abs(W).sum()) for W in weights)]
 
 
-@pytest.mark.ranks(2, 3, 4, 8)
+@pytest.mark.ranks(3, 8)
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_training_does_not_depend_on_ranks_bulks_or_where_the_graph_is(
     comm: MPI.Intracomm, name: str, backend: Any
