@@ -47,6 +47,7 @@ def serial_losses(dropout, train_features) -> list[float]:
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("train_features", [False, True])
+@pytest.mark.slow
 def test_every_order_of_products_trains_the_same_network(comm, name, backend, dropout, train_features):
     """Whether A X is kept matters only where neither dropout nor training changes X."""
     grid = make_grid(comm, name, backend=backend)

@@ -81,6 +81,7 @@ def check_words(name, A, operator, H, G, label):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.slow
 def test_awkward_matrices(comm, name, backend):
     grid = make_grid(comm, name, backend=backend)
     for matrix, A in awkward_matrices(comm.Get_size()).items():
@@ -182,6 +183,7 @@ def test_flops_are_shared(comm, name, backend):
 
 @pytest.mark.ranks(1, 2, 3, 4, 6, 8, 9)
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.slow
 def test_chain_of_layers(comm, name, backend):
     """Five layers H ← (A H) W: outputs are the next layer's inputs, and the backward pair equals the serial
     one.

@@ -32,6 +32,7 @@ names = pytest.mark.parametrize("name", SPARSITY_AWARE)
 
 
 @names
+@pytest.mark.slow
 def test_awkward_matrices(comm, name, backend):
     grid = make_grid(comm, name, backend=backend)
     for matrix, A in awkward_matrices(comm.Get_size()).items():
@@ -41,6 +42,7 @@ def test_awkward_matrices(comm, name, backend):
 
 @pytest.mark.ranks(1, 2, 3, 4, 6)
 @names
+@pytest.mark.slow
 def test_awkward_matrices_with_whole_blocks_among_them(comm, name, backend):
     grid = make_grid(comm, name, backend=backend)
     for matrix, A in MATRICES.items():

@@ -79,6 +79,7 @@ def grids_of(comm, backend=None):
 
 
 @pytest.mark.ranks(1, 3, 4, 8)
+@pytest.mark.slow
 def test_partitioned_equals_scipy_on_every_grid(comm, backend):
     for grid in grids_of(comm, backend):
         i = grid.coords["rows"]
@@ -182,6 +183,7 @@ def test_words_equal_the_formula_on_every_rank(comm, backend):
 
 @pytest.mark.ranks(1, 4, 8)
 @pytest.mark.parametrize("entries", [1, 12, 10_000])
+@pytest.mark.slow
 def test_pieces_together_are_the_whole(comm, entries):
     """Bounded as promised, of different number on different process rows, and their words by the formula."""
     A = integers(MATRICES["larger_prime"])
@@ -226,6 +228,7 @@ def test_replicated_pieces(entries):
 
 
 @pytest.mark.ranks(2, 4, 8)
+@pytest.mark.slow
 def test_everything_of_one_process_row_and_nothing_elsewhere(comm):
     """Ranks without rows of Q serve the others, also one that asks for every row."""
     A = MATRICES["prime"]

@@ -23,6 +23,7 @@ PROBLEM = Problem()
 
 @pytest.mark.ranks(1, 2, 4, 6, 9)
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.slow
 def test_loss_curve_is_the_serial_one(comm, name, backend):
     """Three layers of different widths, bias, dropout, momentum: SGD hides no factor in a gradient, as Adam
     would.
@@ -84,6 +85,7 @@ def test_node_order_changes_nothing(comm, name, backend):
 @pytest.mark.ranks(1, 4, 8)
 @pytest.mark.parametrize("layers", [1, 2, 7])
 @pytest.mark.parametrize("train_features", [False, True])
+@pytest.mark.slow
 def test_double_permutation_changes_nothing(comm, backend, layers, train_features):
     """Rows and columns in two different orders, that layers use in turns (Plexus section 5.1): any number of
     layers, any grid.

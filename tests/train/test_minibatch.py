@@ -61,6 +61,7 @@ def make_sampler(grid: dg.Grid, name: str, partitioned: bool, sizes: list[int]) 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.slow
 def test_samples_of_everything_give_full_graph_training(
     comm: MPI.Intracomm, name: str, partitioned: bool, backend: Any
 ) -> None:
@@ -121,6 +122,7 @@ def losses(
 
 @pytest.mark.ranks(3, 8)
 @pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.slow
 def test_training_does_not_depend_on_ranks_bulks_or_where_the_graph_is(
     comm: MPI.Intracomm, name: str, backend: Any
 ) -> None:
