@@ -408,6 +408,7 @@ def test_directory_holds_what_matrices_hold(
     assert expected.items() <= description.items()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_edges_or_features(small_chunks: int, tmp_path: Path) -> None:
     def peak(name: str, edges: int, features: int) -> int:
         tracemalloc.start()

@@ -26,6 +26,7 @@ def run_tests(folder: Path, ranks: int, source: str, *options: str) -> Finished:
     )
 
 
+@pytest.mark.slow
 def test_all_ranks_pass_and_one_reports(tmp_path: Path) -> None:
     result = run_tests(tmp_path, 3, "@pytest.mark.mpi\ndef test_sum():\n    assert WORLD.allreduce(1) == 3\n")
     assert result.code == 0
@@ -33,6 +34,7 @@ def test_all_ranks_pass_and_one_reports(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 2])
+@pytest.mark.slow
 def test_one_failing_rank_fails_all(tmp_path: Path, failing: int) -> None:
     result = run_tests(
         tmp_path,
@@ -59,6 +61,7 @@ def test_one_failing_rank_fails_all(tmp_path: Path, failing: int) -> None:
         assert "1 failed, 1 passed" in Path(folder, f"rank-{rank}.log").read_text()
 
 
+@pytest.mark.slow
 def test_failures_of_several_ranks_are_all_told(tmp_path: Path) -> None:
     result = run_tests(
         tmp_path, 3, "@pytest.mark.mpi\ndef test_broken():\n    assert WORLD.rank + 10 == 12\n"
@@ -69,6 +72,7 @@ def test_failures_of_several_ranks_are_all_told(tmp_path: Path) -> None:
     assert "assert (2 + 10) == 12" not in result.out
 
 
+@pytest.mark.slow
 def test_a_setup_that_fails_on_one_rank_keeps_the_others_out_of_the_test(tmp_path: Path) -> None:
     result = run_tests(
         tmp_path,
@@ -88,6 +92,7 @@ def test_a_setup_that_fails_on_one_rank_keeps_the_others_out_of_the_test(tmp_pat
     assert "1 error" in result.out
 
 
+@pytest.mark.slow
 def test_a_hang_is_ended_with_its_stacks(tmp_path: Path) -> None:
     result = run_tests(
         tmp_path,
@@ -109,6 +114,7 @@ def test_a_hang_is_ended_with_its_stacks(tmp_path: Path) -> None:
     assert "in agree" in result.err, "and that of the rank which waits at the end of the test"
 
 
+@pytest.mark.slow
 def test_ranks_that_wait_for_a_failed_one_are_ended_with_its_message(tmp_path: Path) -> None:
     result = run_tests(
         tmp_path,
@@ -126,6 +132,7 @@ def test_ranks_that_wait_for_a_failed_one_are_ended_with_its_message(tmp_path: P
     assert result.err.count("in test_broken") == 2
 
 
+@pytest.mark.slow
 def test_ranks_that_collect_different_tests_stop(tmp_path: Path) -> None:
     result = run_tests(
         tmp_path, 2, "if WORLD.rank == 0:\n    def test_only_here():\n        WORLD.Barrier()\n"
@@ -134,6 +141,7 @@ def test_ranks_that_collect_different_tests_stop(tmp_path: Path) -> None:
     assert "collected different tests" in result.out + result.err
 
 
+@pytest.mark.slow
 def test_comm_has_every_size_and_the_launches_share_them(tmp_path: Path) -> None:
     source = """
         def test_sizes(comm):
@@ -156,6 +164,7 @@ def test_comm_has_every_size_and_the_launches_share_them(tmp_path: Path) -> None
     assert "2 passed" in alone.out
 
 
+@pytest.mark.slow
 def test_communicators_that_tests_forget_are_freed(tmp_path: Path) -> None:
     result = run_tests(
         tmp_path,

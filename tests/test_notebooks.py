@@ -36,6 +36,7 @@ for number, source in enumerate({sources!r}):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.slow
 def test_notebook_runs(notebook, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", as_program(notebook)],

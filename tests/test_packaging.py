@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from distgnn.local.resources import kernels_folder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,6 +26,7 @@ def test_kernels_are_found() -> None:
     assert "README.md" in contents(kernels_folder())
 
 
+@pytest.mark.slow
 def test_a_build_contains_the_kernels_and_finds_them(tmp_path: Path) -> None:
     tree, built = tmp_path / "tree", tmp_path / "built"
     for name in ("distgnn", "kernels"):

@@ -18,6 +18,7 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_the_commands_and_the_operators_run_as_written(tmp_path):
     """The command-line example, then the minibatch commands and the Python examples on the store that it
     made, on four ranks.

@@ -123,6 +123,7 @@ CASES: dict[str, tuple[Callable[[Path, Path], list[str]], list[str]]] = {
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow
 def test_one_clear_line_on_all_ranks(case: str, store: Path, tmp_path: Path) -> None:
     command, expected = CASES[case]
     words = command(store, tmp_path)

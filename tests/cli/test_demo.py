@@ -14,6 +14,7 @@ from mpi_helpers import mpiexec
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_demo_trains_with_every_algorithm_and_reports(tmp_path):
     out = tmp_path / "out"
     for _ in range(2):  # again into the directory that it made
@@ -31,6 +32,7 @@ def test_demo_trains_with_every_algorithm_and_reports(tmp_path):
     assert all(f"| {name} |" in report for name in ALGORITHMS)
 
 
+@pytest.mark.slow
 def test_demo_does_not_touch_what_it_did_not_make(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     done = mpiexec(2, "-m", "distgnn", "demo", "--out", str(tmp_path), "--nodes", "50", "--epochs", "1")
@@ -56,6 +58,7 @@ def test_demo_refuses_before_it_works(tmp_path, flag):
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_demo_takes_the_ranks_it_is_given(tmp_path):
     done = mpiexec(
         1, "-m", "distgnn", "demo", "--out", str(tmp_path / "out"), "--nodes", "60", "--epochs", "1"

@@ -191,6 +191,7 @@ def test_settings_from_the_environment_and_a_file(tmp_path: Path, monkeypatch: p
     assert graph["parameters"]["scramble"] is False
 
 
+@pytest.mark.slow
 def test_under_mpiexec_one_rank_writes_and_all_fail_together(tmp_path: Path) -> None:
     words = ("-m", "distgnn", "generate", "road", str(tmp_path / "out"), "--nodes", "100")
     first, second = mpiexec(3, *words), mpiexec(3, *words)

@@ -106,6 +106,7 @@ def test_help_and_output_under_mpiexec_are_printed_once() -> None:
     assert result.out.count("usage:") == 1
 
 
+@pytest.mark.slow
 def test_module_and_function_are_the_same_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["algorithms"]) == 0
     assert mpiexec(0, "-m", "distgnn", "algorithms").out == capsys.readouterr().out

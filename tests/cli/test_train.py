@@ -225,6 +225,7 @@ def test_nothing_existing_is_overwritten(
 
 
 @pytest.mark.parametrize("setting", ["DISTGNN_CUDA_AWARE=maybe", "DISTGNN_SPMM=foo", "DISTGNN_HOST_ISA=foo"])
+@pytest.mark.slow
 def test_a_refused_environment_leaves_the_log(setting: str, store: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("precious\n")
@@ -262,6 +263,7 @@ def test_a_refused_run_writes_no_log(store: str, tmp_path: Path, capsys: pytest.
     assert not (tmp_path / "log").exists()
 
 
+@pytest.mark.slow
 def test_ranks_end_together(store: str, tmp_path: Path) -> None:
     """Under a launcher: a good run ends with 0, a bad grid with 2 and the possible ones, on all ranks."""
     good = mpiexec(

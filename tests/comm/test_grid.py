@@ -68,7 +68,8 @@ def test_a_grid_that_an_algorithm_cannot_use_is_refused_by_its_operator(comm):
         dg.distribute(np.eye(12), grid, "3d-split")
 
 
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(2)
+@pytest.mark.slow
 def test_grids_do_not_use_up_communicators(comm):
     """MPICH has room for about two thousand."""
     for _ in range(800):

@@ -50,6 +50,7 @@ def test_limit_threads_under_a_launcher_only_and_never_over_the_user() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.slow
 def test_singletons_of_a_foreign_launcher_are_refused(rank: int) -> None:
     environ = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": str(rank)}
     result = mpiexec(0, "-m", "distgnn", "algorithms", env=environ)
@@ -93,6 +94,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, ranks: int) -> No
     assert result.err.splitlines() == ["distgnn: error: no such file: nowhere.dg"]
 
 
+@pytest.mark.slow
 def test_bad_input_seen_by_one_rank_only_still_ends_the_job(tmp_path: Path) -> None:
     body = 'if world.rank == 1:\n    raise UserError("broken shard")\nworld.Barrier()\n'
     result = run_program(tmp_path, 3, body)

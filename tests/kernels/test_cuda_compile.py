@@ -103,6 +103,7 @@ def test_registers(file, architecture):
             assert not spills(report)
 
 
+@pytest.mark.slow
 def test_spills_are_seen():
     """A kernel with an array that no registers can hold."""
     if nvcc() is None:
@@ -129,6 +130,7 @@ def test_spills_are_seen():
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("file", KERNELS)
+@pytest.mark.slow
 def test_nvrtc(file, architecture):
     """As CuPy compiles them: from one string, without headers, instances by name. A few of each file, or all
     where nvcc can't.

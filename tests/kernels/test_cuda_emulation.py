@@ -135,6 +135,7 @@ def test_faults_are_reported(cupy, name, threads, report):
     run(cupy, "count", 32, np.zeros(1, np.int32))  # and the next launch works
 
 
+@pytest.mark.slow
 def test_accesses_out_of_bounds(cupy):
     memory = np.arange(65, dtype=np.int32)
     for start in range(4):  # at any alignment, to the byte
@@ -170,6 +171,7 @@ def test_arguments_are_compared_with_parameters(cupy):
         run(cupy, "overflow", 1, np.int32(4), np.zeros((4, 4), np.int32).T[:, ::2])
 
 
+@pytest.mark.slow
 def test_source_that_does_not_compile(cupy):
     with pytest.raises(emulator.EmulationError, match="don't compile"):
         emulator.Cupy().build("__global__ void broken() { nothing; }", ["broken"])

@@ -62,6 +62,7 @@ def output(sources: list[Path], program: Path, *flags: str) -> str:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_kernels_stay_within_their_arrays(folder: Path) -> None:
     sources = sorted((kernels_folder() / "host").glob("*.c"))
     assert "generic: " in output([*sources, DRIVER], folder / "driver", *FEW_VECTORS)

@@ -73,6 +73,7 @@ def finite_differences(values: list[np.ndarray], number: int) -> np.ndarray:
 
 @pytest.mark.ranks(1, 2, 4, 9)
 @pytest.mark.parametrize("name", ABLE)
+@pytest.mark.slow
 def test_logits_and_gradients(comm: Any, name: str, backend: Any) -> None:
     for grid in each_grid(comm, name, backend):
         model, X, targets = problem(grid, name)
@@ -98,7 +99,8 @@ def test_logits_and_gradients(comm: Any, name: str, backend: Any) -> None:
         grid.free()
 
 
-@pytest.mark.ranks(1, 2, 4, 9)
+@pytest.mark.ranks(1, 4, 9)
+@pytest.mark.slow
 def test_every_algorithm_trains_the_same_network(comm: Any, backend: Any) -> None:
     """With dropout and trained features; and with a mean of features that is kept."""
     for options, features in (({"dropout": 0.4}, True), ({}, False), ({"keep_aggregate": False}, False)):

@@ -21,9 +21,10 @@ PROBLEM = Problem()
 names = pytest.mark.parametrize("name", SPARSITY_AWARE)
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6, 9)
+@pytest.mark.ranks(1, 4, 6)
 @names
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.slow
 def test_losses_are_those_of_whole_blocks(comm, name, backend, dropout):
     """On a directed graph; without dropout, A H of the features is computed once."""
     for grid in each_grid(comm, name, backend):
@@ -44,6 +45,7 @@ def test_losses_are_those_of_whole_blocks(comm, name, backend, dropout):
 @pytest.mark.ranks(1, 2, 4)
 @names
 @pytest.mark.parametrize("flag", ["--sparsity-aware", "--sparsity-aware=auto"])
+@pytest.mark.slow
 def test_check_agrees(comm, name, flag, shared_tmp_path, capsys):
     log = shared_tmp_path / "run.jsonl"
     run(
@@ -68,6 +70,7 @@ def test_check_agrees(comm, name, flag, shared_tmp_path, capsys):
 
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("flags", [("1d",), ("1.5d", "--replication", 2)])
+@pytest.mark.slow
 def test_losses_in_an_order_by_partition_are_the_serial_ones(comm, flags, shared_tmp_path, capsys):
     """With dropout, whose masks belong to nodes; with unequal parts, one of four empty."""
     rows = comm.Get_size() // (2 if len(flags) > 1 else 1)

@@ -46,12 +46,9 @@ def representative(name, ranks):
 
 
 def awkward_matrices(ranks):
-    """All of them; on 8 ranks every other one, and those between on 9."""
-    return {
-        name: MATRICES[name]
-        for number, name in enumerate(MATRICES)
-        if ranks not in (8, 9) or number % 2 == ranks - 8
-    }
+    """All of them; on 8, 9 and 12 ranks a third each."""
+    names = list(MATRICES) if ranks < 8 else list(MATRICES)[{8: 0, 9: 1, 12: 2}[ranks] :: 3]
+    return {name: MATRICES[name] for name in names}
 
 
 def check_product(A, grid, name, f, dtype=np.float64, label="", **partitions):
@@ -94,6 +91,7 @@ def check_words(name, A, operator, H, G, label):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.slow
 def test_awkward_matrices(comm, name, backend):
     grid = make_grid(comm, name, backend=backend)
     for matrix, A in awkward_matrices(comm.Get_size()).items():
@@ -244,7 +242,9 @@ def test_flops_are_shared(comm, name, backend):
     assert sum(grid.world.gather_objects(ledger.flops)) == 2 * A.nnz * WIDTH
 
 
+@pytest.mark.ranks(1, 2, 3, 4, 6, 8, 9)
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.slow
 def test_chain_of_layers(comm, name, backend):
     """Five layers H ← (A H) W: outputs are the next layer's inputs, and the backward pair equals the serial
     one.

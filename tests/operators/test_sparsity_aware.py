@@ -32,6 +32,7 @@ names = pytest.mark.parametrize("name", SPARSITY_AWARE)
 
 
 @names
+@pytest.mark.slow
 def test_awkward_matrices(comm, name, backend):
     grid = make_grid(comm, name, backend=backend)
     for matrix, A in awkward_matrices(comm.Get_size()).items():
@@ -41,6 +42,7 @@ def test_awkward_matrices(comm, name, backend):
 
 @pytest.mark.ranks(1, 2, 3, 4, 6)
 @names
+@pytest.mark.slow
 def test_awkward_matrices_with_whole_blocks_among_them(comm, name, backend):
     grid = make_grid(comm, name, backend=backend)
     for matrix, A in MATRICES.items():
@@ -98,7 +100,7 @@ def layouts(operator):
     return operator.input_layout, operator.output_layout
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6, 8, 9, 12)
+@pytest.mark.ranks(2, 3, 4, 6, 8)
 @names
 @pytest.mark.parametrize(("width", "group_nonzeros"), [(1, 0.01), (37, 16), (37, 0.5)])
 def test_neither_overlap_nor_whole_blocks_change_a_bit(

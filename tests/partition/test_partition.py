@@ -96,6 +96,7 @@ def test_quality_is_what_counting_finds(graph: str, parts: int) -> None:
 @methods
 @graphs
 @pytest.mark.parametrize("parts", [1, 2, 7, 30])
+@pytest.mark.slow
 def test_parts_are_valid_and_repeatable(method: str, graph: str, parts: int) -> None:
     available(method)
     A = GRAPHS[graph]
@@ -219,6 +220,7 @@ def test_rows_leave_a_part_with_more_than_its_capacity() -> None:
 
 
 @pytest.mark.parametrize("graph", ["path", "ring", "tree", "tree on a grid"])
+@pytest.mark.slow
 def test_what_is_one_road_or_dead_end_is_cut_all_the_same(graph: str) -> None:
     """No crossing is left in these, or a dead end with most of the nodes: cells of more than a part."""
     available("volume")

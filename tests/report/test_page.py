@@ -68,6 +68,7 @@ def call(*words: Any) -> int:
     return cli.main([str(word) for word in words])
 
 
+@pytest.mark.slow
 def test_page_holds_the_numbers_and_the_drawings(tmp_path):
     out = tmp_path / "page.html"
     unfinished = log(tmp_path / "short.jsonl", 2, ended=False)

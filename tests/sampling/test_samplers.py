@@ -284,6 +284,7 @@ def test_sage_draws_every_set_of_neighbours_alike(fanout: int) -> None:
     assert_distributed(inside, A.toarray()[0] != 0, fanout)
 
 
+@pytest.mark.slow
 def test_sage_draws_for_vertices_and_layers_independently() -> None:
     """One neighbour each for two vertices with the same two neighbours: all four outcomes alike, also across
     layers.
@@ -309,6 +310,7 @@ def test_ladies_draws_by_importance(importance: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.slow
 def test_fastgcn_and_saint_draw_by_column_norms(count: int) -> None:
     A = small()
     weights = (A.toarray() ** 2).sum(axis=0)
@@ -335,6 +337,7 @@ def aggregated(found: list[Sample], H: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["sage rescaled", "ladies", "ladies counts", "fastgcn"])
+@pytest.mark.slow
 def test_sampled_aggregation_is_unbiased(kind: str) -> None:
     """The mean of two sampled layers against the full product, within 4.5 standard errors."""
     A, batch = small(), np.array([1, 3, 4])
@@ -351,6 +354,7 @@ def test_without_rescaling_it_is_not() -> None:
         assert_mean(draws, (A @ (A @ H))[batch])
 
 
+@pytest.mark.slow
 def test_the_sum_over_a_saint_subgraph_is_unbiased() -> None:
     A, training = small(), np.array([0, 2, 3, 7])
     H = np.random.default_rng(1).uniform(0.5, 1.5, (8, 2))

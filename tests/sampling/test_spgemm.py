@@ -78,7 +78,8 @@ def grids_of(comm, backend=None):
         grid.free()
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6, 8)
+@pytest.mark.ranks(1, 3, 4, 8)
+@pytest.mark.slow
 def test_partitioned_equals_scipy_on_every_grid(comm, backend):
     for grid in grids_of(comm, backend):
         i = grid.coords["rows"]
@@ -180,8 +181,9 @@ def test_words_equal_the_formula_on_every_rank(comm, backend):
                 assert counted.messages <= 4 * (rows - 1) + 3 * (grid.shape["reps"] - 1)
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 8)
+@pytest.mark.ranks(1, 4, 8)
 @pytest.mark.parametrize("entries", [1, 12, 10_000])
+@pytest.mark.slow
 def test_row_blocks_together_are_the_whole(comm, entries):
     """Bounded as promised, of different number on different process rows, and their words by the formula."""
     A = integers(MATRICES["larger_prime"])
@@ -226,6 +228,7 @@ def test_replicated_row_blocks(entries):
 
 
 @pytest.mark.ranks(2, 4, 8)
+@pytest.mark.slow
 def test_everything_of_one_process_row_and_nothing_elsewhere(comm):
     """Ranks without rows of Q serve the others, also one that asks for every row."""
     A = MATRICES["prime"]

@@ -87,6 +87,7 @@ def test_both_versions(case: str, orders: tuple[str, ...], tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "case", ["prime", "directed", "weighted directed", "isolated nodes", "hub", "two nodes"]
 )
+@pytest.mark.slow
 def test_in_many_pieces(case: str, orders: tuple[str, ...], tmp_path: Path) -> None:
     prepare(AWKWARD[case], tmp_path / "g.dg", order=orders)
     check_double(tmp_path / "g.dg", AWKWARD[case])
@@ -190,6 +191,7 @@ def test_non_zeros_of_the_second_version_are_counted_too(tmp_path: Path) -> None
         Store(tmp_path / "g.dg")
 
 
+@pytest.mark.slow
 def test_info_has_both_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(AWKWARD["prime"], tmp_path / "g.dg", order=("double", "original"), shards=(2, 3))
     store = Store(tmp_path / "g.dg")
@@ -233,6 +235,7 @@ def test_features_and_targets_on_a_grid(comm, shared_tmp_path: Path) -> None:
 
 @pytest.mark.ranks(1, 2, 4)
 @pytest.mark.parametrize("algorithm", ["1d", "1.5d", "2d", "3d-split"])
+@pytest.mark.slow
 def test_other_algorithms_refuse_it(algorithm: str, comm, shared_tmp_path: Path) -> None:
     if comm.Get_rank() == 0:
         prepare(AWKWARD["prime"], shared_tmp_path / "a.dg", order=("double", "random", "original"))

@@ -27,6 +27,7 @@ def undirected_edges(source: Source) -> int:
 
 
 @pytest.mark.skipif(not (DATA / "cora").exists(), reason=f"Cora is not in {DATA}")
+@pytest.mark.slow
 def test_cora():
     source = open_source(DATA / "cora")
     assert (source.name, source.n, source.width, source.classes, source.directed) == (
@@ -45,6 +46,7 @@ def test_cora():
 
 
 @pytest.mark.skipif(not (DATA / "facebook").exists(), reason=f"the page graph is not in {DATA}")
+@pytest.mark.slow
 def test_facebook():
     source = open_source(DATA / "facebook", ImportOptions(split="0.6/0.2/0.2"))
     assert (source.name, source.n, source.width) == ("facebook", 22470, 4714)

@@ -29,6 +29,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str
     return code, printed.out, printed.err
 
 
+@pytest.mark.slow
 def test_json_has_the_facts(info_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     graph = AWKWARD["prime"]
     code, out, _ = answer(capsys, info_store, "--json")
@@ -64,6 +65,7 @@ def test_json_has_the_facts(info_store: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("at_a_time", [1 << 22, 40])
 @pytest.mark.parametrize("ranks", [1, 3, 40])
+@pytest.mark.slow
 def test_balance_and_volume_of_block_rows(
     ranks: int,
     at_a_time: int,
@@ -104,6 +106,7 @@ def test_balance_and_volume_of_block_rows(
 
 @pytest.mark.parametrize("at_a_time", [1 << 22, 40])
 @pytest.mark.parametrize("grid", [(1, 1), (2, 3), (1, 3), (4, 6), (8, 8), (31, 31), (5, 1)], ids=str)
+@pytest.mark.slow
 def test_balance_of_grids(
     grid: tuple[int, int],
     at_a_time: int,

@@ -44,6 +44,7 @@ def store_copy(store_path: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("at_a_time", [2 << 20, 7])
 @pytest.mark.parametrize("order", ["random", "original"])
+@pytest.mark.slow
 def test_any_window(order: str, at_a_time: int, store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LIMITS, "window_entries", at_a_time)
     source = Store(store_path).order(order)
@@ -77,6 +78,7 @@ def test_dtype_can_be_chosen(store_path: Path) -> None:
 
 @pytest.mark.parametrize("piece", [8 << 20, 30])
 @pytest.mark.parametrize("order", ["random", "original", None])
+@pytest.mark.slow
 def test_windows_of_node_arrays(
     order: str | None, piece: int, store_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +150,7 @@ def test_overlaps_skip_empty_blocks() -> None:
     assert list(overlaps(vector, (4, 4))) == []
 
 
+@pytest.mark.slow
 def test_memory_of_a_block_is_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards are put together in place: no second copy."""
     monkeypatch.setattr(LIMITS, "window_entries", 10_000)
@@ -306,6 +309,7 @@ def test_truncated_and_missing_files_are_seen_at_once(store_copy: Path) -> None:
         Store(store_copy)
 
 
+@pytest.mark.slow
 def test_no_flipped_byte_goes_unnoticed(store_copy: Path) -> None:
     """Wherever a byte of a shard or a node file changes, reading says so or gives the right numbers."""
     store = Store(store_copy)

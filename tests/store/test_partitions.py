@@ -21,6 +21,7 @@ from .test_writer import check, store_small_limits  # noqa: F401
 
 @pytest.mark.parametrize("limits", ["store_small_limits", "tmp_path"])
 @pytest.mark.parametrize("case", ["prime", "directed", "weighted directed", "isolated nodes"])
+@pytest.mark.slow
 def test_the_store_holds_the_same_matrix(
     case: str, limits: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -138,6 +139,7 @@ def test_bad_input_is_one_line(
 
 @pytest.mark.ranks(1, 2, 4, 8)
 @pytest.mark.parametrize("aware", [False, True])
+@pytest.mark.slow
 def test_blocks_are_the_parts(comm, aware: bool, backend, shared_tmp_path) -> None:
     """With unequal parts, one of them empty, on 1d and on every replication of 1.5d."""
     graph, ranks = AWKWARD["directed"], comm.Get_size()

@@ -128,6 +128,7 @@ def test_arguments_are_checked_before_a_long_import(
         assert "nowhere" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_several_ranks_do_it_once(prepare_folder: Path) -> None:
     words = ["-m", "distgnn", "prepare", prepare_folder / "e.csv", prepare_folder / "g.dg"]
     done = mpiexec(3, *words)
@@ -140,6 +141,7 @@ def test_several_ranks_do_it_once(prepare_folder: Path) -> None:
     assert Store(prepare_folder / "g.dg").verify() == []
 
 
+@pytest.mark.slow
 def test_being_told_to_end_leaves_nothing(tmp_path: Path) -> None:
     """As `scancel` does: SIGTERM in the middle of the work."""
     program = (
@@ -167,6 +169,7 @@ def test_being_told_to_end_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["e.csv"]
 
 
+@pytest.mark.slow
 def test_others_wait_without_a_core(prepare_folder: Path) -> None:
     """While rank 0 works the other ranks use next to no processor time."""
     program = (

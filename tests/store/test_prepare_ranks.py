@@ -71,7 +71,7 @@ def both_ways(comm: Any, source: Any, folder: Path, **options: Any) -> None:
 
 
 @pytest.mark.usefixtures("little_limits")
-@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.ranks(3)
 @pytest.mark.parametrize(
     ("case", "options"),
     [
@@ -80,12 +80,14 @@ def both_ways(comm: Any, source: Any, folder: Path, **options: Any) -> None:
         ("weighted", "partition"), ("zero weights", "defaults"),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_the_same_bytes(case: str, options: str, comm: Any, shared_tmp_path: Path) -> None:
     both_ways(comm, AWKWARD[case], shared_tmp_path, seed=2, **OPTIONS[options])
 
 
 @pytest.mark.usefixtures("little_limits")
 @pytest.mark.ranks(2, 3, 4)
+@pytest.mark.slow
 def test_weights_that_round(comm: Any, shared_tmp_path: Path) -> None:
     """Sums of weights of many magnitudes depend on the order in which they are added, to the last bit of the
     values.
@@ -96,6 +98,7 @@ def test_weights_that_round(comm: Any, shared_tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.slow
 def test_as_it_is_without_little_limits(comm: Any, shared_tmp_path: Path) -> None:
     both_ways(
         comm, random_graph(997, 20_000, width=9, classes=4, weighted=True), shared_tmp_path, shards=(4, 3)
@@ -104,6 +107,7 @@ def test_as_it_is_without_little_limits(comm: Any, shared_tmp_path: Path) -> Non
 
 @pytest.mark.ranks(1, 2, 3, 4)
 @pytest.mark.parametrize("kind", ["generated", "csv", "npz"])
+@pytest.mark.slow
 def test_formats(kind: str, comm: Any, shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose edges are read from the middle of a file, text, and an archive."""
     import scipy.sparse as sp
@@ -266,6 +270,7 @@ def test_what_exists_is_kept_or_replaced(comm: Any, shared_tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.slow
 def test_command(ranks: int, tmp_path: Path) -> None:
     gallery.write(gallery.RMat(500, edges=3001, features=3, classes=3), tmp_path / "raw")
     words = ["-m", "distgnn", "prepare", tmp_path / "raw"]
@@ -281,6 +286,7 @@ def test_command(ranks: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("told", [[0, 1], [0], [1]], ids=str)
+@pytest.mark.slow
 def test_being_told_to_end_leaves_nothing(told: list[int], tmp_path: Path) -> None:
     """SIGTERM in the middle of the work: to all processes of the job, as `scancel` sends it, or to one."""
     program = (

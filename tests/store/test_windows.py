@@ -63,6 +63,7 @@ def assert_packed_alike(block: CSR, expected: CSR) -> None:
     [("float32", None), ("float64", None), ("float32", np.float64), ("float64", np.float32)],
 )
 @pytest.mark.parametrize("shards", GRIDS)
+@pytest.mark.slow
 def test_packed_as_from_scipy(
     shards, stored, dtype, backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +85,7 @@ def test_packed_as_from_scipy(
         assert_packed_alike(block, CSR.from_scipy(A[top:bottom, left:right], backend, order.dtype))
 
 
+@pytest.mark.slow
 def test_shards_without_rows_entries_or_columns(backend, tmp_path: Path) -> None:
     store_of(Graph(23, [[1, 2], [2, 21]]), tmp_path / "g.dg", shards=(16, 16), self_loops=False)
     order = Store(tmp_path / "g.dg").order()
@@ -111,6 +113,7 @@ class FarMemory(Backend):
     [((0, 2000), (0, 2000)), ((0, 1000), (1000, 2000)), ((100, 1900), (50, 1950))],
     ids=["all", "quarter", "cut"],
 )
+@pytest.mark.slow
 def test_no_block_is_held_twice(window, far: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And on a device, no block is held on the host."""
     monkeypatch.setattr(LIMITS, "window_entries", 5_000)
@@ -186,8 +189,9 @@ def test_entries_that_cannot_be(window, dataset, position, value, message, tmp_p
 # -- many ranks ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.ranks(1, 2, 4, 6, 8)
+@pytest.mark.ranks(1, 4, 8)
 @pytest.mark.parametrize("name", list(operators.ALGORITHMS))
+@pytest.mark.slow
 def test_products_of_a_loaded_matrix(comm, name, backend, shared_tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(LIMITS, "window_entries", 9)
     path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=(5, 7), dtype="float64")
@@ -201,8 +205,9 @@ def test_products_of_a_loaded_matrix(comm, name, backend, shared_tmp_path, monke
     grid.free()
 
 
-@pytest.mark.ranks(2, 4, 6, 8)
+@pytest.mark.ranks(4, 8)
 @pytest.mark.parametrize(("shards", "nodes"), [((1, 1), 1), ((5, 7), 1), ((5, 7), 2), ((8, 8), 1)])
+@pytest.mark.slow
 def test_blocks_of_every_layer(comm, shards, nodes, backend, shared_tmp_path, monkeypatch) -> None:
     """3d, on the most cubic grids and the flattest: each block is the one that SciPy cuts out, to the bit."""
     monkeypatch.setattr(LIMITS, "window_entries", 31)
@@ -257,6 +262,7 @@ def test_each_shard_is_read_once_per_node(comm, nodes, copies, backend, shared_t
 
 @pytest.mark.ranks(1, 2, 4, 8)
 @pytest.mark.parametrize("name", ["1d", "2d", "3d"])
+@pytest.mark.slow
 def test_a_damaged_file_fails_on_all_ranks(comm, name, backend, shared_tmp_path) -> None:
     """Only one rank reads this shard."""
     path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=(8, 8))

@@ -60,6 +60,7 @@ def check(path: Path, graph: Graph, tolerance: float, **options) -> None:
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 @pytest.mark.parametrize("case", AWKWARD)
+@pytest.mark.slow
 def test_matrix_and_node_arrays(case: str, grid: tuple[int, int] | None, tmp_path: Path) -> None:
     graph = AWKWARD[case]
     grid = grid and (min(grid[0], graph.n), min(grid[1], graph.n))
@@ -71,6 +72,7 @@ def test_matrix_and_node_arrays(case: str, grid: tuple[int, int] | None, tmp_pat
 
 
 @pytest.mark.parametrize("case", AWKWARD)
+@pytest.mark.slow
 def test_limits_far_below_the_graph(case: str, tmp_path: Path, store_small_limits: None) -> None:
     graph = AWKWARD[case]
     prepare(graph, tmp_path / "g.dg", order=("original", "random"), seed=4)
@@ -129,6 +131,7 @@ def test_listing_both_directions_changes_nothing(tmp_path: Path) -> None:
     assert_same(A, B, 0)
 
 
+@pytest.mark.slow
 def test_the_same_bytes_however_the_work_is_cut(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     graph = random_graph(53, 300, width=3, classes=2)
     prepare(graph, tmp_path / "whole", shards=(3, 3), order=("random", "original"))
@@ -298,6 +301,7 @@ def test_more_shards_than_files_can_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("grid", [(32, 1), (1, 32), (32, 32)], ids=str)
+@pytest.mark.slow
 def test_more_shards_than_rows(grid: tuple[int, int], tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=rf"shards={grid[0]}x{grid[1]}: the matrix is 31 x 31, so at most 31x31 is possible"
@@ -341,6 +345,7 @@ def test_a_hub_shard_is_sorted_in_ranges(
     check(tmp_path / "g.dg", graph, 1e-6)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times the edges at the same n: the same peak. The sizes that bound it are scaled down with the
     graph, and are reached by the smaller of the two."""

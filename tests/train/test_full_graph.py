@@ -21,7 +21,9 @@ PROBLEM = Problem()
 # -- equal answers -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ranks(1, 2, 4, 6, 9)
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.slow
 def test_loss_curve_is_the_serial_one(comm, name, backend):
     """Three layers of different widths, bias, dropout, momentum: SGD hides no factor in a gradient, as Adam
     would.
@@ -30,7 +32,7 @@ def test_loss_curve_is_the_serial_one(comm, name, backend):
         PROBLEM.compare(grid, name, optimizer="sgd", momentum=0.9, dropout=0.3, bias=True, seed=3)
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 8)
+@pytest.mark.ranks(1, 4, 8)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_trained_features(comm, name, backend):
     """The gradient of the features on a directed graph, with dropout on them, and their Adam state."""
@@ -80,9 +82,10 @@ def test_node_order_changes_nothing(comm, name, backend):
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-10)
 
 
-@pytest.mark.ranks(1, 2, 4, 6, 8)
-@pytest.mark.parametrize("layers", [1, 2, 3, 7])
+@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.parametrize("layers", [1, 2, 7])
 @pytest.mark.parametrize("train_features", [False, True])
+@pytest.mark.slow
 def test_double_permutation_changes_nothing(comm, backend, layers, train_features):
     """Rows and columns in two different orders, that layers use in turns (Plexus section 5.1): any number of
     layers, any grid.

@@ -58,9 +58,10 @@ def make_sampler(grid: dg.Grid, name: str, partitioned: bool, sizes: list[int]) 
     return {"ladies": Ladies, "fastgcn": FastGCN}[name](graph, sizes)
 
 
-@pytest.mark.ranks(1, 2, 4, 8)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.slow
 def test_samples_of_everything_give_full_graph_training(
     comm: MPI.Intracomm, name: str, partitioned: bool, backend: Any
 ) -> None:
@@ -119,8 +120,9 @@ def losses(
     return [*found, *(float(np.abs(W).sum()) for W in weights)]
 
 
-@pytest.mark.ranks(2, 3, 4, 8)
+@pytest.mark.ranks(3, 8)
 @pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.slow
 def test_training_does_not_depend_on_ranks_bulks_or_where_the_graph_is(
     comm: MPI.Intracomm, name: str, backend: Any
 ) -> None:

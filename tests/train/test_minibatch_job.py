@@ -31,8 +31,9 @@ def flags(kind: str) -> tuple[str, ...]:
     return ("--sampler", kind.partition("-")[0], *KINDS[kind])
 
 
-@pytest.mark.ranks(1, 2, 4, 8)
+@pytest.mark.ranks(2, 8)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_every_number_of_ranks_trains_the_same(comm: Any, kind: str, shared_tmp_path: Any) -> None:
     """Without being told how many minibatches make an update: replicated and partitioned, bulk 1 and many."""
     store = small_store(shared_tmp_path, comm)
@@ -90,6 +91,7 @@ def test_the_log_says_what_an_epoch_is_made_of(comm: Any, shared_tmp_path: Any) 
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("kind", ["sage", "ladies"])
+@pytest.mark.slow
 def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_tmp_path: Any) -> None:
     store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"
     whole, parts = shared_tmp_path / "whole.jsonl", shared_tmp_path / "parts.jsonl"

@@ -77,9 +77,10 @@ def test_check_agrees(comm, name, shared_tmp_path, capsys):
         assert "check: every loss equals the serial one" in capsys.readouterr().out
 
 
-@pytest.mark.ranks(1, 2, 4, 8)
+@pytest.mark.ranks(1, 8)
 @pytest.mark.parametrize("layers", [2, 3])
 @pytest.mark.parametrize("first", ["double", "random"])
+@pytest.mark.slow
 def test_double_permutation_from_a_store(comm, layers, first, shared_tmp_path, capsys, monkeypatch):
     """As the default order and as a further one; directed; an even and an odd number of layers. Blocks of few
     rows, too.
@@ -126,6 +127,7 @@ def test_double_permutation_is_for_3d(comm, shared_tmp_path):
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.slow
 def test_forms_of_dense_products_are_logged(comm, name, shared_tmp_path):
     store, log = small_store(shared_tmp_path, comm), shared_tmp_path / "run.jsonl"
     losses = []
@@ -198,6 +200,7 @@ def test_only_the_first_rank_reads_for_the_check(comm, shared_tmp_path, monkeypa
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("extra", [(), ("--train-features",)], ids=["weights", "features"])
+@pytest.mark.slow
 def test_resume_on_another_grid_continues_the_curve(comm, shared_tmp_path, optimizer, extra):
     """3 epochs on one grid, 3 on another's, the rest on one rank: the losses of one run of 8."""
     store, log, saved = (
@@ -277,6 +280,7 @@ def test_a_checkpoint_that_names_settings_by_flags_goes_on(comm, shared_tmp_path
 
 
 @pytest.mark.ranks(1, 2)
+@pytest.mark.slow
 def test_a_checkpoint_of_another_graph_is_refused(comm, shared_tmp_path):
     """Of as many nodes, features and classes."""
     saved = shared_tmp_path / "saved"
@@ -295,6 +299,7 @@ def test_a_checkpoint_of_another_graph_is_refused(comm, shared_tmp_path):
 
 
 @pytest.mark.ranks(1, 2)
+@pytest.mark.slow
 def test_check_after_other_rates_is_refused(comm, shared_tmp_path):
     """The reference starts at epoch 1 with this run's rates; a run without the check may change them as it
     likes.
