@@ -31,7 +31,7 @@ import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -210,22 +210,27 @@ def charge(
         entry = ledger._entries[phase, operation, group, matrix]
         entry.calls += 1
         entry.messages += messages
-        entry.words += words
-        entry.bytes += words * itemsize
+        if words:  # sums of fractions are slow
+            entry.words += words
+            entry.bytes += words * itemsize
         entry.flops += flops
 
 
-@contextmanager
 def timed(
     phase: str, operation: str, group: str = "", matrix: str = "", *, synchronize: Any = None
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Time a region for the open ledgers that asked for it; free when none did. Only then ``synchronize`` is
     called around it, for the clock's sake (GPU kernels).
     """
     timing = [ledger for ledger in _open if ledger.timing]
-    if not timing:
-        yield
-        return
+    return _timed(timing, (phase, operation, group, matrix), synchronize) if timing else _untimed
+
+
+_untimed = nullcontext()
+
+
+@contextmanager
+def _timed(timing: list[Ledger], key: Key, synchronize: Any) -> Iterator[None]:
     if synchronize is not None:
         synchronize()
     start = time.perf_counter()
@@ -240,7 +245,7 @@ def timed(
         if _nested:
             _nested[-1] += stop - start
         for ledger in timing:
-            ledger._measured((phase, operation, group, matrix), start, stop, inside)
+            ledger._measured(key, start, stop, inside)
 
 
 def flight(operation: str, group: str, start: float, stop: float, nbytes: int = 0, matrix: str = "") -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -123,7 +124,7 @@ class Comm:
         """Row blocks put together: rank ``i`` gives rows ``parts[i]:parts[i+1]``, every rank gets all
         ``parts[-1]`` rows, in ``out`` where that is given and there is more than one rank.
         """
-        row = int(np.prod(block.shape[1:], dtype=np.int64))
+        row = math.prod(block.shape[1:])
         expected = int(parts[self.rank + 1] - parts[self.rank])
         if block.shape[0] != expected:
             raise ValueError(f"allgather: {block.shape[0]} rows given where the partition says {expected}")
@@ -156,7 +157,7 @@ class Comm:
             return array
         rows = array[parts[self.rank] : parts[self.rank + 1]]
         mine = self.backend.empty(rows.shape, array.dtype) if out is None else out
-        bounds = parts * int(np.prod(array.shape[1:], dtype=np.int64))
+        bounds = parts * math.prod(array.shape[1:])
         if self.size > 1 and not self._sums_on_device(array):
             self._reduce_scatter(array, mine, bounds, matrix)
             return mine

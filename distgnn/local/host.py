@@ -75,12 +75,13 @@ def spmm(A: CSR, B: np.ndarray, out: np.ndarray, accumulate: bool) -> None:
     cache lines, time varies by up to a half with the cache that B lies in, the lengths of rows and who else
     uses the last-level cache; for wider rows C's choice is within a few per cent. The clock is this thread's.
     """
+    multiplied = functools.partial(multiply, A.indptr, A.indices, A.data, B, out, accumulate=accumulate)
+    if A.nnz < TUNING.look_ahead_nonzeros or B.shape[1] * B.itemsize > 3 * CACHE_LINE:
+        multiplied(prefetch=DISTANCES[0])
+        return
     key = f"look ahead {B.shape[1]}"
     if key not in A.cached:
-        close = A.nnz >= TUNING.look_ahead_nonzeros and B.shape[1] * B.itemsize <= 3 * CACHE_LINE
         label = f"product of {A.shape} with width {B.shape[1]}: non-zeros to prefetch ahead (-1: by width)"
-        distances = DISTANCES if close else DISTANCES[:1]
         clock = time.thread_time, lambda start, end: end - start
-        A.cached[key] = Tuner(distances, label, *clock, gain=0.95)
-    multiplied = functools.partial(multiply, A.indptr, A.indices, A.data, B, out, accumulate=accumulate)
+        A.cached[key] = Tuner(DISTANCES, label, *clock, gain=0.95)
     A.cached[key].run(lambda distance: multiplied(prefetch=distance))

@@ -23,7 +23,7 @@ class DistDense:
 
     def __init__(self, block: Any, layout: Layout[Grid], shape: Shape) -> None:
         expected = layout.local_shape(shape)
-        if tuple(block.shape) != expected:
+        if block.shape != expected:
             raise ValueError(f"rank {layout.grid.rank}: block {block.shape} where the layout says {expected}")
         if not block.flags.c_contiguous:
             raise ValueError("blocks of a DistDense must be C-contiguous")

@@ -132,12 +132,13 @@ class ReplicatedWeights(DenseProducts):
 
     def _backward(self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
         own, of_weights, of_input = slice(*T.col_range), self._form(WEIGHTS, T, G), self._form(INPUT, T, G)
-        dW = self.grid.backend.empty((T.block.shape[1], G.shape[1]), T.dtype)
+        panels = []  # of dW
         for c, actv, G_c in self._broadcast(G):
-            dW[:, actv] = local.gemm(T.block, G_c, trans_a=True, form=of_weights)
+            panels.append(local.gemm(T.block, G_c, trans_a=True, form=of_weights))
             if dT is not None and W is not None:
                 W_c = W.block[own, actv]
                 local.gemm(G_c, W_c, out=dT.block, accumulate=c > 0, trans_b=True, form=of_input)
+        dW = panels[0] if len(panels) == 1 else self.grid.backend.xp.concatenate(panels, axis=1)
         dW = self.along_rows.allreduce(dW, matrix="gradients")
         columns = T.layout.cols.vector(self.grid, T.shape[1])
         return self.along_row.allgather_rows(dW, columns, matrix="gradients")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from mpi4py import MPI
 
 import distgnn as dg
 from distgnn.operators.dense import DistDense
@@ -34,3 +37,18 @@ def test_products_and_adjoint(comm: Any, backend: Any, shape: tuple[int, int], d
     np.testing.assert_allclose(backend.to_host(Z.block), A @ H, **close)
     np.testing.assert_allclose(backend.to_host(back.block), A.T @ G, **close)
     assert operator.T.T is operator and ledger.words == 0
+
+
+def test_a_block_does_not_outlive_its_minibatch() -> None:
+    """Nor does its adjoint: no circle of references keeps them until Python collects."""
+    alone = Alone(dg.Grid(MPI.COMM_SELF, backend="numpy"))
+    A = sp.random_array((7, 9), density=0.4, format="csr", rng=np.random.default_rng(0))
+    operator = OneRank(alone, A.shape, A.data, A.indices, A.indptr, np.float64)
+    operator.T.multiply(DistDense(np.ones((7, 2)), alone.whole, (7, 2)))
+    block = weakref.ref(operator.A)
+    gc.disable()
+    try:
+        del operator
+        assert block() is None
+    finally:
+        gc.enable()

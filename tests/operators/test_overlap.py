@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import distgnn as dg
+from distgnn import local, progress
 from distgnn.arrays.tuning import TUNING
+from distgnn.comm import flight
 from distgnn.gallery import rmat
 from distgnn.operators import ALGORITHMS, grids, make_grid
 
@@ -46,3 +49,44 @@ def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, pa
         for with_overlap, without in zip(found[0][0], found[1][0], strict=True):
             np.testing.assert_array_equal(with_overlap, without)
         grid.free()
+
+
+@pytest.mark.ranks(4)
+def test_a_small_sum_does_not_hold_up_large_panels(comm, backend, monkeypatch):
+    """A rank that is through sums its few rows while others still wait for what it has to send."""
+    monkeypatch.setattr(TUNING, "relay_segment", 256)
+    monkeypatch.setattr(TUNING, "largest_segment", 256)
+    A = sp.random_array((8, 4000), density=0.05, format="csr", rng=np.random.default_rng(0))
+    grid = make_grid(comm, "1.5d", {"rows": 2, "reps": 2}, backend=backend)
+    operator = dg.distribute(A, grid, "1.5d")
+    X = np.random.default_rng(1).standard_normal((4000, 16))
+    Y = dg.gather(operator @ dg.scatter(X, operator.input_layout))
+    with grid.world.together():
+        if comm.Get_rank() == 0:
+            np.testing.assert_allclose(Y, A @ X, rtol=1e-12, atol=1e-12)
+    grid.free()
+
+
+@pytest.mark.ranks(4)
+def test_a_grid_multiplies_again_after_an_error(comm, backend, monkeypatch):
+    """All ranks fail in the first product, some of them before others have what they wait for."""
+    monkeypatch.setattr(TUNING, "relay_segment", 256)
+    monkeypatch.setattr(TUNING, "largest_segment", 256)
+    A = sp.random_array((4000, 4000), density=0.001, format="csr", rng=np.random.default_rng(0))
+    grid = make_grid(comm, "2d", backend=backend)
+    operator = dg.distribute(A, grid, "2d")
+    H = dg.scatter(np.ones((4000, 16)), operator.input_layout)
+    expected = (operator @ H).block.copy()
+
+    def fail(*args, **options):
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local, "spmm", fail)
+        with pytest.raises(ZeroDivisionError):
+            operator @ H
+    comm.Barrier()
+    assert not progress.pending()
+    np.testing.assert_array_equal(backend.to_host((operator @ H).block), backend.to_host(expected))
+    flight._abandoned.clear()
+    grid.free()
