@@ -52,16 +52,12 @@ class Entry:
     flops: int = 0
     seconds: float = 0.0
     flight: float = 0.0
-    told: tuple[Fraction, Fraction, int] = (
-        Fraction(),
-        Fraction(),
-        0,
-    )  # words, bytes and flops up to the latest event
+    told: tuple[Fraction | int, Fraction | int, int] = (0, 0, 0)  # words, bytes, flops up to the latest event
 
 
 class Event(NamedTuple):
-    """Something that took time on this rank, in seconds of ``time.perf_counter``, and what was charged to the
-    same key since the event before it.
+    """Something that took time, in seconds of ``time.perf_counter``, and what was charged to its key since
+    the event before.
     """
 
     phase: str
@@ -88,8 +84,7 @@ class Union:
         while apart and apart[-1][1] >= start:
             start = min(start, apart.pop()[0])
         apart.append((start, stop))
-        # so that long runs need no more memory; nothing reaches back over a thousand gaps
-        if len(apart) > 2000:
+        if len(apart) > 2000:  # a bound for long runs; nothing reaches back over a thousand gaps
             self._settled += sum(stop - start for start, stop in apart[:1000])
             del apart[:1000]
 

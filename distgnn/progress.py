@@ -1,5 +1,4 @@
-"""What has to be driven while the host computes: MPI moves non-blocking messages only while somebody calls
-it.
+"""What is driven while the host computes, as MPI moves non-blocking messages only while somebody calls it.
 
 Whoever has messages under way registers a function that drives them; whoever computes for long calls
 :func:`poll` now and then; whoever waits for messages does it in :func:`wait`.
@@ -19,15 +18,13 @@ _polls: list[Callable[[], None]] = []
 
 
 def register(poll: Callable[[], None]) -> None:
-    """Call ``poll`` from now on: it must be quick and must not raise, as others' products call it. Nothing
-    happens if it is registered already.
-    """
+    """Call ``poll`` from now on: it must be quick and must not raise, as others' products call it."""
     if poll not in _polls:
         _polls.append(poll)
 
 
 def unregister(poll: Callable[[], None]) -> None:
-    """No longer; nothing happens if it was not registered."""
+    """Call it no longer, if it was registered."""
     if poll in _polls:
         _polls.remove(poll)
 
@@ -44,9 +41,7 @@ def poll() -> None:
 
 
 def wait(done: Callable[[], bool], advance: Callable[[], bool]) -> None:
-    """Until ``done()``, drive one's own messages by ``advance()``, which says whether any has completed, and
-    everybody else's.
-    """
+    """Until ``done()``, drive own messages by ``advance()``, which says if any has completed, and others'."""
     since = time.perf_counter()
     while not done():
         if advance():
@@ -57,9 +52,7 @@ def wait(done: Callable[[], bool], advance: Callable[[], bool]) -> None:
 
 
 def _rest(waited: float) -> None:
-    """Leave the core to others for a moment, where ranks share cores. A nap is a fraction of the seconds that
-    have been waited, so that it adds little to them.
-    """
+    """Leave the core to others for a moment. A nap is a fraction of the seconds waited and adds little."""
     if waited < PATIENCE:
         _yield_core()
     else:

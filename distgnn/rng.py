@@ -4,10 +4,9 @@ A generator with a state gives different numbers to different block layouts. Her
 its own coordinates, so a rank computes exactly the entries that its block holds, in any order, and every
 layout, rank count and node order sees the same weights and the same dropout masks.
 
-Two hashes serve two purposes. `uniform` spends a full SplitMix64 (Steele, Lea, Flood: Fast splittable
-pseudorandom number generators, OOPSLA 2014) on every entry: for weights, which are few. `keep_blocks` spends
-one SplitMix64 on every row and every column and only six 32-bit passes on every entry: for dropout masks,
-which are as large as the features and are needed in every epoch.
+`uniform` spends a full SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA
+2014) on every entry: for weights, which are few. `keep_blocks` spends one on every row and column and six
+32-bit passes on every entry: for dropout masks, which are as large as the features.
 
 All arithmetic wraps modulo 2**32 or 2**64 on integers, so NumPy and CuPy agree to the bit.
 """
@@ -52,10 +51,7 @@ def splitmix64(x: Array) -> Array:
 
 
 def key(seed: int, stream: int, *counters: int) -> int:
-    """A 64-bit key for one use: `stream` says what for, `counters` say which time (epoch, layer, ...).
-
-    Order matters and so does the number of counters: key(s, t, 1, 2) is unrelated to key(s, t, 2, 1).
-    """
+    """A 64-bit key for one use: `stream` says what for, `counters` which time (epoch, layer), in order."""
     state = 0
     for word in (int(seed), int(stream), *(int(c) for c in counters)):
         state = _splitmix64_int((state ^ word) & _M64)

@@ -114,25 +114,21 @@ def test_every_grid_gives_the_product_for_the_words_of_the_formula(comm, name, b
 )
 def test_words_belong_to_the_matrices_of_the_formula(comm, name, aware, backend):
     """A and Aᵀ are told apart from what they multiply and from sums, so that a log shows CAGNET's figures."""
-    A, grid = (
-        MATRICES["wide"],
-        make_grid(comm, name, {"reps": 2} if name == "1.5d" else None, backend=backend),
-    )
+    A, X = MATRICES["wide"], right_sides(MATRICES["wide"], WIDTH)
     parts = (SPARSITY_AWARE_PARTS, SPARSITY_AWARE_ADJOINT_PARTS) if aware else (PARTS, ADJOINT_PARTS)
-    operator = dg.distribute(A, grid, name, aware)
-    H, G = (
-        dg.scatter(X, layout)
-        for X, layout in zip(
-            right_sides(A, WIDTH), (operator.input_layout, operator.output_layout), strict=True
-        )
-    )
-    operator.T @ G  # makes the transposed blocks
-    for product, formula in zip((lambda: operator @ H, lambda: operator.T @ G), parts, strict=True):
-        with dg.Ledger() as ledger:
-            product()
-        expected = {matrix: round(words) for matrix, words in formula[name](grid, A, WIDTH).items()}
-        found = by_matrix(ledger)
-        assert {matrix: found.pop(matrix, 0) for matrix in expected} == expected and not any(found.values())
+    for sizes in grids(name, comm.Get_size()):
+        grid = make_grid(comm, name, sizes, backend=backend)
+        operator = dg.distribute(A, grid, name, aware)
+        H, G = dg.scatter(X[0], operator.input_layout), dg.scatter(X[1], operator.output_layout)
+        operator.T @ G  # makes the transposed blocks
+        for (matrix, X_dist), formula in zip(((operator, H), (operator.T, G)), parts, strict=True):
+            with dg.Ledger() as ledger:
+                matrix @ X_dist
+            expected = {matrix: round(words) for matrix, words in formula[name](grid, A, WIDTH).items()}
+            found = by_matrix(ledger)
+            told = {matrix: found.pop(matrix, 0) for matrix in expected}
+            assert told == expected and not any(found.values()), sizes
+        grid.free()
 
 
 def by_matrix(ledger):
