@@ -112,6 +112,7 @@ def test_dry_run_prints_the_plan_and_leaves_nothing(machine: dict[str, str], tmp
     ] and "--rounds 5" in only
 
 
+@pytest.mark.slow
 def test_a_run_keeps_logs_and_counts_failures(machine: dict[str, str], tmp_path: Path) -> None:
     results = tmp_path / "results"
     done = run(results, env=machine)

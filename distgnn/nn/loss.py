@@ -119,9 +119,7 @@ def softmax_cross_entropy(
 
 
 def _in_phases(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array, Array]:
-    """By array operations and all-reduces: the gradient without weights, and what adds up over the axes that
-    cut the classes to the losses of the training rows.
-    """
+    """The gradient without weights, and shares of the rows' losses that add up where classes are cut."""
     logits, layout, share = Z.block, Z.layout, 1 / targets.count
     xp, across = backend.module(logits), layout.grid.along(*layout.col_axes)
     gradient = logits if overwrite else xp.zeros_like(logits)
@@ -137,7 +135,6 @@ def _in_phases(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array,
     place = rows[here], labels[here] - first
     losses = xp.zeros(len(rows))
     losses[here] -= logits[place] - highest[here]  # read before they may be overwritten
-
     sums = xp.zeros(len(rows), dtype=logits.dtype)
     for part in blocks:
         E = logits[rows[part]]

@@ -203,6 +203,7 @@ def test_under_mpiexec_one_rank_writes_and_all_fail_together(tmp_path: Path) -> 
     assert "exists; --force replaces it" in second.err
 
 
+@pytest.mark.slow
 def test_being_told_to_end_leaves_nothing(tmp_path: Path) -> None:
     """As `scancel` does: SIGTERM in the middle of the work."""
     program = (

@@ -154,19 +154,23 @@ class Collective:
 def quick(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """(taken, left out): every value of every parameter of a test once, none slow, P up to 4."""
     seen: dict[str, set[tuple[str, str]]] = {}
+    count: dict[str, int] = {}
     taken, left_out = [], []
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        known = seen.setdefault(item.nodeid.partition("[")[0], set())
-        values = {("", "")} | {(name, repr(value)) for name, value in parameters.items()}
+        name = item.nodeid.partition("[")[0]
+        known = seen.setdefault(name, set())
+        values = {("", "")} | {(key, repr(value)) for key, value in parameters.items()}
         small = not isinstance(parameters.get("comm"), int) or parameters["comm"] <= QUICK_RANKS
+        small = small and count.get(name, 0) < QUICK_CASES
         new = small and not item.get_closest_marker("slow") and not values <= known
         known |= values if new else set()
+        count[name] = count.get(name, 0) + new
         (taken if new else left_out).append(item)
     return taken, left_out
 
 
-QUICK_RANKS = 4
+QUICK_RANKS, QUICK_CASES = 4, 10  # at most, of each test
 SEVERAL_RANKS = re.compile(r"\bcomm\b|\bmark\.mpi\b")
 ELSEWHERE = "setup failed on another rank"
 

@@ -133,6 +133,7 @@ def uneven(directed: bool) -> Pattern:
 
 
 @pytest.mark.parametrize(("parts", "directed"), [(16, False), (8, True)])
+@pytest.mark.slow
 def test_volume_relieves_the_busiest_sender(parts: int, directed: bool) -> None:
     """Its busiest part sends less than theirs of METIS and Mt-KaHyPar, and all parts hardly more."""
     available("volume"), available("metis"), available("hypergraph")
@@ -148,6 +149,7 @@ def test_volume_relieves_the_busiest_sender(parts: int, directed: bool) -> None:
 
 
 @pytest.mark.parametrize("of_start", [1, 1.03])
+@pytest.mark.slow
 def test_volume_keeps_to_the_total(of_start: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """And its busiest sender is no worse than the start's, though on a road map few rows can move."""
     available("volume"), available("hypergraph")
@@ -160,6 +162,7 @@ def test_volume_keeps_to_the_total(of_start: float, monkeypatch: pytest.MonkeyPa
     assert largest_over_mean(ours.nonzeros) <= 1.101 and ours.empty == 0
 
 
+@pytest.mark.slow
 def test_volume_returns_its_start_if_the_busiest_would_send_more(monkeypatch: pytest.MonkeyPatch) -> None:
     available("hypergraph")
 
@@ -176,6 +179,7 @@ def test_volume_returns_its_start_if_the_busiest_would_send_more(monkeypatch: py
     np.testing.assert_array_equal(partition(GRAPHS["road"], 4, "volume"), start)
 
 
+@pytest.mark.slow
 def test_volume_needs_no_other_partitioner(monkeypatch: pytest.MonkeyPatch) -> None:
     available("volume")
     for package in set(packages.PACKAGES.values()):

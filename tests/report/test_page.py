@@ -96,11 +96,13 @@ def test_page_holds_the_numbers_and_the_drawings(tmp_path):
     assert page != out.read_text()
 
 
+@pytest.mark.slow
 def test_phases_are_medians_over_epochs(tmp_path):
     found = report.median_phases(report.read_log(log(tmp_path / "run.jsonl")))
     assert found == pytest.approx({"spmm": 0.2, "gemm": 0.2, "comm": 0.3, "other": 0.0})
 
 
+@pytest.mark.slow
 def test_the_timeline_is_of_an_epoch_of_median_length_but_not_the_first(tmp_path):
     def epochs(*seconds: float) -> list[dict[str, Any]]:
         ends = [sum(seconds[: i + 1]) for i in range(len(seconds))]
@@ -118,6 +120,7 @@ def test_the_timeline_is_of_an_epoch_of_median_length_but_not_the_first(tmp_path
     assert report.steady(epochs(20))["dur"] == 20
 
 
+@pytest.mark.slow
 def test_a_timeline_shows_what_overlaps_its_epoch(tmp_path):
     events = report.read_trace(traced(tmp_path / "trace.json"))
     (axes,) = report.draw_timeline(events, report.steady(events)).axes
@@ -127,6 +130,7 @@ def test_a_timeline_shows_what_overlaps_its_epoch(tmp_path):
     assert [round(limit, 6) for limit in axes.get_xlim()] == [0, 0.04]
 
 
+@pytest.mark.slow
 def test_losses_that_are_no_numbers_and_runs_without_evaluation_are_drawn(tmp_path):
     path = log(tmp_path / "run.jsonl")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -137,6 +141,7 @@ def test_losses_that_are_no_numbers_and_runs_without_evaluation_are_drawn(tmp_pa
     assert call("report", path, "--out", tmp_path / "page.html") == 0
 
 
+@pytest.mark.slow
 def test_a_log_that_breaks_off_is_read_up_to_there(tmp_path):
     path = log(tmp_path / "run.jsonl", ended=False)
     path.write_text(path.read_text() + '{"event": "epo')
@@ -159,6 +164,7 @@ EPOCH = '{"event": "epoch", "epoch": 1, "loss": 1.0, "seconds": 1.0, "phases": {
     (RUN + EPOCH + '{"event": "epoch", "loss": 1.0}\n' + EPOCH, "line 3: no event of a log"),
     (RUN + EPOCH + '{"event": "end", "words": 3}\n' + EPOCH, "line 3: no event of a log"),
 ])  # fmt: skip
+@pytest.mark.slow
 def test_what_is_no_log_is_refused(tmp_path, capsys, content, message):
     path = tmp_path / "run.jsonl"
     if content is not None:
@@ -179,6 +185,7 @@ def test_what_is_no_log_is_refused(tmp_path, capsys, content, message):
         '{"traceEvents": [{"ph": "X", "tid": 0}]}',
     ],
 )
+@pytest.mark.slow
 def test_what_is_no_trace_is_refused(tmp_path, capsys, content):
     (tmp_path / "trace.json").write_text(content)
     words = (
@@ -193,6 +200,7 @@ def test_what_is_no_trace_is_refused(tmp_path, capsys, content):
     assert "no trace of epochs" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_written(tmp_path, capsys):
     path = log(tmp_path / "run.jsonl")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "page.html")
@@ -203,6 +211,7 @@ def test_a_page_that_cannot_be_written(tmp_path, capsys):
     assert "is a directory" in first and "does not exist" in second and "cannot write it" in third
 
 
+@pytest.mark.slow
 def test_without_matplotlib_the_extra_is_named(tmp_path, capsys, monkeypatch):
     real = builtins.__import__
 
@@ -217,6 +226,7 @@ def test_without_matplotlib_the_extra_is_named(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("extra", [(), ("--force",)])
+@pytest.mark.slow
 def test_train_refuses_a_trace_that_cannot_go_there(tmp_path, capsys, extra):
     from distgnn.errors import UserError
     from distgnn.report.files import check_output

@@ -196,6 +196,7 @@ def test_remaining_weight_is_known_to_the_last_bits() -> None:
 
 @pytest.mark.parametrize("name", ["equal", "rising", "powers", "equal but one"])
 @pytest.mark.parametrize("count", [3, 5])
+@pytest.mark.slow
 def test_estimates_from_drawn_columns_are_unbiased(name: str, count: int) -> None:
     """Of every column; and of every product of two, whose variance is finite from four draws on."""
     weights, draws = np.array(WEIGHTS[name]), 200_000

@@ -274,6 +274,7 @@ def assert_distributed(inside: np.ndarray, weights: np.ndarray, count: int) -> N
 
 
 @pytest.mark.parametrize("fanout", [1, 3, 5])
+@pytest.mark.slow
 def test_sage_draws_every_set_of_neighbours_alike(fanout: int) -> None:
     A = small()
     inside = np.zeros((DRAWS, 8), bool)
@@ -301,6 +302,7 @@ def test_sage_draws_for_vertices_and_layers_independently() -> None:
 
 @pytest.mark.parametrize("importance", ["zou", "counts"])
 @pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.slow
 def test_ladies_draws_by_importance(importance: str, count: int) -> None:
     A, batch = small(), np.array([1, 3, 4])
     rows = A.toarray()[batch]

@@ -98,6 +98,7 @@ def test_in_many_pieces(case: str, orders: tuple[str, ...], tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "case", ["prime", "directed", "weighted", "weighted directed", "weighted loops", "isolated nodes"]
 )
+@pytest.mark.slow
 def test_normalisation(case: str, normalize: str, self_loops: bool, tmp_path: Path) -> None:
     options = {"normalize": normalize, "self_loops": self_loops}
     for orders in ORDERS[1:3]:

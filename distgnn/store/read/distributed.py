@@ -26,19 +26,16 @@ def load(
     """The adjacency matrix of a store as a distributed operator. Collective.
 
     Args:
-        store: an opened store or its path.
-        grid: with the axes the algorithm needs (see ``operators.make_grid``).
+        store: an opened store or its path; grid: as ``operators.make_grid`` makes it for the algorithm.
         order: node order; default: the store's first. The parts of one made by partition are the block rows
-            of ``1d`` and ``1.5d``; the others cut it evenly. ``double`` is for ``3d`` only, whose layers take
-            its two versions in turn.
+            of ``1d`` and ``1.5d``. ``double`` is for ``3d`` only, whose layers take its versions in turn.
         dtype: of the values; default: as stored.
         sparsity_aware: send only the rows that are needed, see ``operators.distribute``.
         neighbours: ones in place of all off-diagonal non-zeros, and nothing on the diagonal.
         partitions: other partition vectors, as the algorithm's class takes them.
 
     Raises:
-        UserError: no such store, order or algorithm, a damaged file, or an order that does not fit the grid
-            or the algorithm; on every rank.
+        UserError: no such store, order or algorithm, a damaged file, or an order that does not fit.
     """
     from distgnn import operators
 

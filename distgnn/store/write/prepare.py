@@ -1,4 +1,18 @@
-"""`prepare`: from a Source to a store."""
+"""`prepare`: from a Source to a store.
+
+A[i, j] is the weight of edge j -> i (1 without weights), and of i -> j too unless the source is directed;
+of repeated edges the largest weight counts. `self_loops` adds A[i, i] = 1 where there is no such entry.
+With d the row sums, and 0 in place of 0^-1/2 and 0^-1,
+
+    gcn     A[i, j] d_i^-1/2 d_j^-1/2, symmetric as A is (Kipf and Welling; CAGNET section III)
+    row     A[i, j] d_i^-1
+    none    A[i, j]
+
+Each rank sorts a share of the edges and features (see `Source.edge_share`) into buckets on disk, one for
+every file, and then writes a share of the files. Rank 0 makes partitions. Memory of each rank: a few
+arrays of n numbers and a few hundred MB for a shard; with partitions, on rank 0 also A's structure and
+what the partitioner takes. Disk, besides the store: 8 bytes per entry (16 with weights) and the features.
+"""
 
 from __future__ import annotations
 
@@ -21,32 +35,16 @@ def prepare(
     shards: tuple[int, int] | None = None, normalize: str = "gcn", self_loops: bool = True,
     dtype: str = "float32", force: bool = False, partitions: Sequence[Wanted] = (), comm: Any = None,
 ) -> Summary:  # fmt: skip
-    """Write the store `out` (a directory, by custom NAME.dg) from a Source, in this process or by all ranks
-    of `comm`: the same store to the byte.
-
-    A[i, j] is the weight of edge j -> i (1 without weights), and of i -> j too unless the source is directed;
-    of repeated edges the largest weight counts. `self_loops` adds A[i, i] = 1 where there is no such entry.
-    With d the row sums, and 0 in place of 0^-1/2 and 0^-1,
-
-        gcn     A[i, j] d_i^-1/2 d_j^-1/2, symmetric as A is (Kipf and Welling; CAGNET section III)
-        row     A[i, j] d_i^-1
-        none    A[i, j]
-
-    Each rank sorts a share of the edges and features (see `Source.edge_share`) into buckets on disk, one for
-    every file, and then writes a share of the files. Rank 0 makes partitions. Memory of each rank: a few
-    arrays of n numbers and a few hundred MB for a shard; with partitions, on rank 0 also A's structure and
-    what the partitioner takes. Disk, besides the store: 8 bytes per entry (16 with weights) and the features.
+    """Write the store `out` (a directory, by custom NAME.dg) from a Source; how, the module says.
 
     Args:
         order: the orders to write (`orders.KNOWN`); the first is the default, in which features and labels
             are stored (as its layer 0 takes them).
-        seed: of the random permutations.
-        shards: rows and columns of the grid of shards, each at most n; by default from the sizes.
+        seed: of random permutations; shards: rows and columns of their grid, each at most n.
         dtype: of A's values, float32 or float64 (features are always float32).
         force: replace an existing store once the new one is complete.
         partitions: further orders by partition (``distgnn.partition``), with the partition vectors of parts.
-        comm: mpi4py communicator of ranks that share a file system, the source and the arguments; collective
-            then. None: this process, without MPI.
+        comm: mpi4py communicator of ranks that share files and arguments; None: this process, without MPI.
 
     Raises:
         UserError: bad arguments or data, or `out` exists; on all ranks. After any exception nothing is left.
