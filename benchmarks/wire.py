@@ -4,14 +4,6 @@ algorithm.
 Run one rank per host, each host with its own network interface:
 
     mpiexec -n 4 -hosts h1,h2,h3,h4 python benchmarks/wire.py --interface eth0
-
-Once as the MPI chooses its collective algorithms, and, with MPICH, once with bandwidth-optimal ones forced by
-
-    MPIR_CVAR_DEVICE_COLLECTIVES=none MPIR_CVAR_BCAST_INTRA_ALGORITHM=binomial
-    MPIR_CVAR_REDUCE_INTRA_ALGORITHM=binomial MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=reduce_scatter_allgather
-    MPIR_CVAR_ALLGATHERV_INTRA_ALGORITHM=ring MPIR_CVAR_REDUCE_SCATTER_INTRA_ALGORITHM=pairwise
-
-where the ratio that remains is message headers, TCP/IP and Ethernet framing.
 """
 
 from __future__ import annotations
