@@ -2,10 +2,10 @@
 
     python benchmarks/against.py --other PATH --cases spmm minibatches epochs-1 products-4
 
-A process of each (``mpiexec`` for more ranks) keeps the same data and is asked for one measurement after another,
-in turns, so that whatever else the machine does hits both alike. Ratios are old over new, so over 1 is faster:
-of the least processor time of all ranks (of one rank only, as waiting ranks poll), and the median over the turns
-of the ratio of wall times.
+A process of each (``mpiexec`` for more ranks) keeps the same data and is asked for one measurement after
+another, in turns, so that whatever else the machine does hits both alike. Ratios are old over new, so over 1
+is faster: of the least processor time of all ranks (of one rank only, as waiting ranks poll), and the median
+over the turns of the ratio of wall times.
 """
 
 from __future__ import annotations
