@@ -47,6 +47,7 @@ def in_order(numbers):
     return total
 
 
+@pytest.mark.ranks(2, 3, 4, 6)
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("size", [0, 1, 5, 200])
 def test_each_root_gets_its_sums_and_others_keep_their_numbers(grid, overlap, size):

@@ -152,7 +152,8 @@ def test_words_of_weights_belong_to_them(comm, name, backend):
     )  # fmt: skip
     with dg.Ledger() as ledger:
         weights.backward(T, G, W)
-    assert ledger.words == sum(by_matrix(ledger)[matrix] for matrix in ("T", "weights", "gradients", "sums"))
+    moved = {matrix for matrix, words in by_matrix(ledger).items() if words}
+    assert moved <= {"T", "weights", "gradients", "sums"} and bool(moved) == bool(ledger.words)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -17,6 +17,7 @@ from .test_products import MATRICES, WIDTH, check_product, check_words, represen
 names = pytest.mark.parametrize("name", ["2d", "3d-split"])
 
 
+@pytest.mark.ranks(1, 2, 4, 6, 9)
 @names
 @pytest.mark.parametrize("block_size", [1, 5, 1000])
 def test_products_and_words_of_panels(comm, name, backend, block_size, monkeypatch):
@@ -37,6 +38,7 @@ def test_products_and_words_of_panels(comm, name, backend, block_size, monkeypat
         grid.free()
 
 
+@pytest.mark.ranks(2, 4, 6)
 @names
 def test_awkward_matrices_in_panels(comm, name, backend):
     grid = make_grid(comm, name, backend=backend)

@@ -205,7 +205,7 @@ def test_products_of_a_loaded_matrix(comm, name, backend, shared_tmp_path, monke
     grid.free()
 
 
-@pytest.mark.ranks(4, 8)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize(("shards", "nodes"), [((1, 1), 1), ((5, 7), 1), ((5, 7), 2), ((8, 8), 1)])
 @pytest.mark.slow
 def test_blocks_of_every_layer(comm, shards, nodes, backend, shared_tmp_path, monkeypatch) -> None:

@@ -308,6 +308,10 @@ def test_more_shards_than_rows(grid: tuple[int, int], tmp_path: Path) -> None:
     ):
         prepare(AWKWARD["prime"], tmp_path / "g.dg", shards=grid)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_as_many_shards_as_rows(tmp_path: Path) -> None:
     prepare(AWKWARD["prime"], tmp_path / "g.dg", shards=(31, 31))
     check(tmp_path / "g.dg", AWKWARD["prime"], 1e-6)
 

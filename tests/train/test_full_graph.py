@@ -21,7 +21,7 @@ PROBLEM = Problem()
 # -- equal answers -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.ranks(1, 2, 4, 6, 9)
+@pytest.mark.ranks(1, 4, 6, 9)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.slow
 def test_loss_curve_is_the_serial_one(comm, name, backend):

@@ -77,7 +77,7 @@ def test_check_agrees(comm, name, shared_tmp_path, capsys):
         assert "check: every loss equals the serial one" in capsys.readouterr().out
 
 
-@pytest.mark.ranks(1, 8)
+@pytest.mark.ranks(8)
 @pytest.mark.parametrize("layers", [2, 3])
 @pytest.mark.parametrize("first", ["double", "random"])
 @pytest.mark.slow
