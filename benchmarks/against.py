@@ -237,8 +237,12 @@ def of_relay() -> Runs:
     """Panels of 1 MiB from all ranks in turn."""
     try:
         from distgnn.comm.panels import broadcast
+
+        label: tuple[str, ...] = ("H",)
     except ImportError:
         from distgnn.algorithms.panels import broadcast  # type: ignore[no-redef]
+
+        label = ()
     grid = dg.algorithms.make_grid(MPI.COMM_WORLD, "1d")
     panel = grid.backend.zeros((2**18, 1), np.float32)
     runs = {}
@@ -248,7 +252,7 @@ def of_relay() -> Runs:
             roots = [k % grid.size for k in range(count)]
             for _ in range(16 // count):
                 for _got in broadcast(
-                    grid, grid.world, roots, lambda stage: panel, [panel.shape] * count, np.float32
+                    grid, grid.world, *label, roots, lambda stage: panel, [panel.shape] * count, np.float32
                 ):
                     pass
 
