@@ -21,7 +21,7 @@ from distgnn.store import prepare
 from distgnn.store.importers import open_source
 from mpi_helpers import mpiexec
 
-RANKS = 2
+RANKS = 4
 
 
 @pytest.fixture(scope="module")
