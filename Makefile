@@ -1,6 +1,6 @@
 # make demo   sets everything up and runs the main job
 # make test   sets everything up and runs all tests
-# make test-quick   the same for a selection that takes under a minute
+# make test-quick   the same for a selection that takes about a minute
 #
 # Needs Python >= 3.10 and a C compiler; MPI comes from the mpich wheel. To use a cluster's own MPI and launcher instead:
 #   make demo MPI= MPIEXEC="mpirun"     (with that MPI's mpi4py, or one built by: pip install --no-binary mpi4py mpi4py)
@@ -38,7 +38,7 @@ demo: $(VENV)/installed
 
 test: test-serial test-4 test-12
 
-# Under a minute: every value of every parameter of every test once, on up to 4 ranks, no slow tests.
+# About a minute: every value of every parameter of every test once, on up to 4 ranks, no slow tests.
 test-quick: $(VENV)/installed-test
 	$(PYTEST) --quick $(ARGS)
 	$(call launch,4) $(PYTEST) $(MPI_TESTS) --quick --ranks-above 1 $(ARGS)

@@ -129,7 +129,8 @@ def distribute(
         ArgumentError: no such algorithm, or none that sends rows.
     """
     cls = get(algorithm, sparsity_aware)
-    source = matrix if hasattr(matrix, "block") else MatrixSource(matrix)
+    with grid.world.together():  # one rank may have been given no matrix
+        source = matrix if hasattr(matrix, "block") else MatrixSource(matrix)
     if sparsity_aware:
         partitions["sparsity_aware"] = sparsity_aware
     return cls(grid, source, **partitions)

@@ -83,6 +83,11 @@ class Settings:
     quiet: bool = False  # of the command line; a Run never prints
     check: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("hidden", "weight_decay"):  # one number stands for a list of one
+            if isinstance(value := getattr(self, name), (int, float)):
+                object.__setattr__(self, name, [value])
+
     def resolved(self, ranks: int) -> Settings:
         """The same with defaults filled in, except for `order` and `batch_size`, which the store decides.
 
@@ -124,10 +129,12 @@ class Settings:
                 raise ArgumentError(name, getattr(self, name), f"expected one of {known}")
         for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < least:
+            if value is not None and (not isinstance(value, int) or value < least):
                 raise ArgumentError(name, value, f"expected a whole number, at least {least}")
         if not 0 <= self.dropout < 1:
             raise ArgumentError("dropout", self.dropout, "must be at least 0 and less than 1")
+        if not all(isinstance(width, int) and width > 0 for width in self.hidden):
+            raise ArgumentError("hidden", list(self.hidden), "expected whole numbers, at least 1")
         layers = len(self.hidden_widths) + 1
         if len(self.weight_decay) not in (1, layers):
             problem = f"give one for all {layers} layers or one for each"

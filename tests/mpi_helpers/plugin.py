@@ -170,7 +170,7 @@ def quick(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item
     return taken, left_out
 
 
-QUICK_RANKS, QUICK_CASES = 4, 10  # at most, of each test
+QUICK_RANKS, QUICK_CASES = 4, 6  # at most, of each test
 SEVERAL_RANKS = re.compile(r"\bcomm\b|\bmark\.mpi\b")
 ELSEWHERE = "setup failed on another rank"
 

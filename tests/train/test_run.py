@@ -10,11 +10,13 @@ from mpi4py import MPI
 
 import distgnn as dg
 from distgnn.arrays.tuning import TUNING
+from distgnn.errors import ArgumentError
 from distgnn.operators import make_grid
 from distgnn.store import Store, prepare
 from distgnn.store.format import manifest
 from distgnn.train.check import SerialCheck
 from distgnn.train.log import RunLog
+from distgnn.train.settings import Settings
 
 from ..nn.problem import ALGORITHMS
 from .stores import CLASSES, WIDTH, Communities, events, made, run, small_store
@@ -386,3 +388,21 @@ def test_a_store_of_directed_edges(comm, shared_tmp_path):
         prepare(Communities(directed=True), shared_tmp_path / "d.dg", normalize="row")
     comm.Barrier()
     run(comm, shared_tmp_path / "d.dg", "--epochs", 3, "--check", "--train-features", *NETWORK)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"hidden": [0]}, r"hidden=\[0\]: expected whole numbers, at least 1"),
+        ({"epochs": 1.5}, "epochs=1.5: expected a whole number, at least 1"),
+    ],
+    ids=str,
+)
+def test_settings_from_python_name_the_argument(setting, message):
+    with pytest.raises(ArgumentError, match=message):
+        Settings(**setting).resolved(1)
+
+
+def test_one_number_stands_for_a_list_of_one():
+    assert Settings(hidden=64, weight_decay=0.1).hidden_widths == [64]
+    assert Settings(hidden=64, weight_decay=0.1).decays == [0.1, 0.1]
