@@ -45,6 +45,8 @@ def main() -> None:
     parser.add_argument(
         "--launches", type=int, default=3, help="processes of each checkout, one after another"
     )
+    mpiexec = f"{Path(sys.executable).with_name('mpiexec')} -n"
+    parser.add_argument("--launcher", default=mpiexec, help="of several ranks, whose number follows it")
     args = parser.parse_args()
     lines = table.columns("", "seconds before", "after", "processor time, ratio", "wall time, ratio")
     for case in args.cases:
@@ -67,7 +69,7 @@ def compare(case: str, args: Any) -> Iterator[str]:
 def launch(case: str, args: Any) -> dict[str, tuple[float, ...]]:
     """Of one process of each checkout: least processor time of both, its ratio, and that of wall times."""
     ranks = CASES[case][0]
-    launcher = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks)] if ranks > 1 else []
+    launcher = [*args.launcher.split(), str(ranks)] if ranks > 1 else []
     workers = []
     for root in (args.other, Path(__file__).parents[1]):
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
