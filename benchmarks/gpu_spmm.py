@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+import table
 from distgnn import gallery
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
-from distgnn.bench import table
 from distgnn.local import cuda
 from distgnn.local.cuda import csr, launch
 
