@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from awkward_shapes import awkward
 from distgnn import gallery
 from distgnn.errors import UserError
 from distgnn.gallery import (
@@ -64,7 +65,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_awkward_matrices_are_canonical_and_depend_on_the_seed_only() -> None:
-    first, again, other = gallery.awkward(), gallery.awkward(), gallery.awkward(seed=1)
+    first, again, other = awkward(), awkward(), awkward(seed=1)
     assert first.keys() == again.keys() == other.keys()
     for name, A in first.items():
         assert A.dtype == np.float64, name
@@ -75,7 +76,7 @@ def test_awkward_matrices_are_canonical_and_depend_on_the_seed_only() -> None:
 
 
 def test_awkward_matrices_are_what_they_are_called() -> None:
-    cases = gallery.awkward()
+    cases = awkward()
     assert cases["one"].shape == (1, 1)
     assert cases["no_edges"].nnz == 0
     assert abs(cases["symmetric"] - cases["symmetric"].T).sum() == 0

@@ -11,12 +11,13 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from awkward_shapes import awkward
 from distgnn import local, operators
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm import fetch_costs
 from distgnn.comm.fetch_costs import Costs
 from distgnn.comm.group import Comm
-from distgnn.gallery import awkward, rmat
+from distgnn.gallery import rmat
 from distgnn.operators import SPARSITY_AWARE, grids, make_grid
 from distgnn.operators.block_rows import in_groups
 
