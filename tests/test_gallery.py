@@ -246,7 +246,7 @@ def test_rmat_labels_are_those_of_averaged_states(directed: bool) -> None:
     mean = sp.eye_array(200, format="csr") + (A if directed else A + A.T)
     mean = sp.diags_array(1 / mean.sum(axis=1)) @ mean
     directions = gallery.streams.unit_rows(stream(0, "classes"), 8, rmat_graph.DIMENSIONS)
-    signal = mean @ mean @ made._directions[made._states]
+    signal = mean @ mean @ made._directions[made._hidden]
     agree = (signal @ directions.T).argmax(axis=1) == made.labels()
     assert agree.mean() > 0.99  # but for rounding
 

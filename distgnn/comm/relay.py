@@ -46,14 +46,13 @@ class Relay:
         words: payload elements of each stage's panel, for the ledger; default: the array's.
         overlap: messages travel while the caller computes. Otherwise a panel is received and handed on before
             it is given out.
-        buffers: how many there are, at least 2.
+        buffers: how many there are, at least 2; by default ``TUNING.relay_buffers``.
         matrix: whose panels they are, for the ledger.
     """
 
     def __init__(
         self, comm: Comm, roots: Sequence[int], turns: Sequence[int], panel: Callable[[int, int], Array],
-        matrix: str, words: Sequence[int] | None = None, overlap: bool = True,
-        buffers: int = TUNING.relay_buffers,
+        matrix: str, words: Sequence[int] | None = None, overlap: bool = True, buffers: int | None = None,
     ) -> None:  # fmt: skip
         self.comm, self.overlap, self.matrix = comm, overlap, matrix
         self.successor, self.predecessor = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -63,7 +62,7 @@ class Relay:
         self.posted: deque[_Panel] = deque()  # in turn, until they are taken
         self.active: list[_Panel] = []  # that are not done with
         self.current, self.next = -1, 0  # the turn; the next to be posted
-        self.free = list(range(buffers))
+        self.free = list(range(buffers or TUNING.relay_buffers))
         self.flight = Flight(comm.mpi, "bcast", comm.name, matrix, self._post)
 
     def __iter__(self) -> Iterator[Array]:
