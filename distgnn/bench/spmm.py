@@ -26,7 +26,6 @@ from distgnn.store import Store
 
 Run = Callable[[], object]
 
-WIDTHS = (8, 16, 32, 41, 64, 100, 128, 256, 602)
 OURS = "host"
 LONG, HOPELESS = 0.5, 3.0
 
@@ -53,9 +52,7 @@ GRAPHS: dict[str, Callable[[], sp.csr_array]] = {
 
 
 def graph(name: str) -> sp.csr_array:
-    """A graph of `GRAPHS` or of a store, as float32 CSR with int32 indices and random values; else
-    ArgumentError.
-    """
+    """A graph of `GRAPHS` or a store, float32 CSR of random values with int32 indices; else ArgumentError."""
     if name in GRAPHS:
         A = GRAPHS[name]()
     elif name.rstrip("/").endswith(".dg"):

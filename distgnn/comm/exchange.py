@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from distgnn.arrays.tuning import TUNING
@@ -20,7 +20,7 @@ from distgnn.comm.group import Comm
 Array = Any
 
 
-class Exchange:
+class Exchange(AbstractContextManager["Exchange"]):
     """One exchange among all ranks of ``comm``; a context, at the end of which all is sent and received.
 
     Args:
@@ -42,9 +42,6 @@ class Exchange:
         comm.charge_alltoallv([array for _, array in receives], matrix)
         comm.backend.synchronize()  # kernels may still read what is received into
         self.parts = {source: self._receive(source, array) for source, array in receives}
-
-    def __enter__(self) -> Exchange:
-        return self
 
     def __exit__(self, kind: Any, *_: object) -> None:
         try:

@@ -109,9 +109,7 @@ class Relay:
             self._move(panel)
 
     def _move(self, panel: _Panel) -> None:
-        """Receive the next segments of a panel and send to the successor those that have arrived, a few at a
-        time; without overlap none is sent before the panel's turn.
-        """
+        """Receive the next segments and hand on what has arrived; without overlap not before its turn."""
         while panel.asked < panel.count and panel.asked - panel.received < TUNING.relay_window:
             then = partial(self._received, panel, panel.asked)
             self.flight.receive(panel.segment(panel.asked), self.predecessor, panel.tag, then)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from distgnn import progress
@@ -25,7 +26,7 @@ from distgnn.layout import partition
 Array = Any
 
 
-class Sums:
+class Sums(AbstractContextManager["Sums"]):
     """All-reduces, and reduces to one rank, of arrays handed over one after another, the same on all ranks of
     the group; a context, at the end of which all are complete. With the grid's ``overlap`` they go on while
     the caller computes, else each is complete on return.
@@ -34,9 +35,6 @@ class Sums:
     def __init__(self, grid: Grid, group: Comm) -> None:
         self.grid, self.group = grid, group
         self.streams: dict[int | None, _Stream] = {}  # by root: the sums of different roots pass each other
-
-    def __enter__(self) -> Sums:
-        return self
 
     def __exit__(self, kind: Any, *_: object) -> None:
         try:

@@ -15,9 +15,7 @@ from distgnn.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """CSR of an (n, n) matrix without values: `indptr` int64 (n + 1,), `indices` int32 (nnz,), sorted and
-    unique in every row.
-    """
+    """CSR of an (n, n) matrix without values: `indptr` int64, `indices` int32, sorted and unique by row."""
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -74,7 +72,7 @@ class Pattern:
 
     @cached_property
     def nets(self) -> sp.csr_array:
-        """int32 CSR (n, n): row j has the rows of A with an entry in column j, and j, the owner of row j of H."""
+        """int32 CSR (n, n): row j has the rows of A with an entry in column j, and j, its owner."""
         return sp.csr_array(self.matrix.T.tocsr() + sp.eye_array(self.n, dtype=np.int32, format="csr"))
 
     @cached_property

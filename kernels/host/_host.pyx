@@ -62,16 +62,10 @@ cdef extern from "spmm.h" nogil:
 
 cdef extern from "volume.h" nogil:
     struct volume:
-        int64_t nodes
+        int64_t nodes, capacity, work
         int32_t parts
-        const int64_t *pointers
-        const int32_t *columns
-        int32_t *part
-        int64_t *send
-        int64_t *receive
-        int64_t capacity
+        address pointers, columns, part, send, receive
         double send_bound, receive_bound, heat
-        int64_t work
         uint64_t seed
 
     int volume_run "volume_refine"(volume *v)
@@ -390,8 +384,8 @@ def volume_refine(
     P.must_have(v.nodes + 1)
     R.must_have(v.parts)
     check_bounds(P, C.extent(0))
-    v.pointers, v.columns, v.part = <const int64_t *>P.view.buf, <const int32_t *>C.view.buf, <int32_t *>Q.view.buf
-    v.send, v.receive = <int64_t *>S.view.buf, <int64_t *>R.view.buf
+    v.pointers, v.columns, v.part = pointer(P), pointer(C), pointer(Q)
+    v.send, v.receive = pointer(S), pointer(R)
     v.capacity, v.send_bound, v.receive_bound, v.heat = capacity, send_bound, receive_bound, heat
     v.work, v.seed = work, seed
     check_rows(Q, v.parts)
