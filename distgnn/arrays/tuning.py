@@ -24,7 +24,7 @@ class Tuning:
     gemm_rows: int = 512
     """Rows of a tall matrix that a product on the host takes at a time: all stays in the L2 cache."""
     gemm_trial: float = 3e8
-    """Multiplications and additions of a trial of a product in one form: milliseconds. Longer ones are cut."""
+    """Multiplications and additions of a trial of a product in a form: milliseconds. Longer ones are cut."""
     gemm_trial_on_device: float = 3e11
     gemm_gain: float = 0.9
     """Share of the seconds of the form in which operands come that another must take at most, or noise would
