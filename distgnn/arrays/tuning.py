@@ -40,7 +40,7 @@ class Tuning:
     """Segments of a panel that travels around a ring, unless they would be smaller or larger than these."""
     relay_segment: int = 1 << 18
     largest_segment: int = 4 << 20
-    relay_window: int = 8
+    relay_at_a_time: int = 8
     """Segments of a panel that a rank receives, and sends, at a time."""
     relay_buffers: int = 2
     """Panels that a rank receives at a time."""

@@ -110,18 +110,18 @@ class Relay:
 
     def _move(self, panel: _Panel) -> None:
         """Receive the next segments and hand on what has arrived; without overlap not before its turn."""
-        while panel.asked < panel.count and panel.asked - panel.received < TUNING.relay_window:
+        while panel.asked < panel.count and panel.asked - panel.received < TUNING.relay_at_a_time:
             then = partial(self._received, panel, panel.asked)
             self.flight.receive(panel.segment(panel.asked), self.predecessor, panel.tag, then)
             panel.asked += 1
         if self.overlap or panel.turn <= self.current:
-            self._hand_on(panel, TUNING.relay_window)
+            self._hand_on(panel, TUNING.relay_at_a_time)
 
-    def _hand_on(self, panel: _Panel, window: int) -> None:
+    def _hand_on(self, panel: _Panel, most: int) -> None:
         """Send the successor what has arrived, so many segments at a time."""
         if panel.last_stop:
             panel.handed_on = panel.in_order
-        while panel.handed_on < panel.in_order and panel.sending < window:
+        while panel.handed_on < panel.in_order and panel.sending < most:
             then = partial(self._sent, panel)
             self.flight.send(panel.segment(panel.handed_on), self.successor, panel.tag, then)
             panel.handed_on += 1

@@ -1,11 +1,9 @@
-"""Sums over a group of ranks of what a product makes, begun for its first rows while the next are multiplied.
+"""Sums over a group of ranks, which travel while the caller computes (see ``operators/summed.py``).
 
-Plexus section 5.2 ("blocked aggregation") cuts the product into row blocks and all-reduces each when it is
-there; here the sum of a block travels while the host multiplies the next one. A sum is a reduce-scatter and
-an all-gather by messages straight from rank to rank, or a message from every other rank to the root. A number
-is added up in the order of the ranks wherever it stands, so that results depend neither on the blocks nor on
-the MPI, and are bitwise equal on all ranks. On a GPU, whose one stream runs a sum after the products queued
-before, little is hidden yet.
+A sum is a reduce-scatter and an all-gather by messages straight from rank to rank, or a message from every
+other rank to the root. A number is added up in the order of the ranks wherever it stands, so that results
+depend neither on the blocks nor on the MPI, and are bitwise equal on all ranks. On a GPU, whose one stream
+runs a sum after the products queued before, little is hidden yet.
 """
 
 from __future__ import annotations

@@ -249,9 +249,7 @@ cdef int check_rows(Array rows, int64_t limit) except -1:
 
 
 def dropout(x, out, low, odd, columns, uint64_t threshold, double scale, *, bint relu=False, int isa=0):
-    """`out[i, j] = x[i, j] * scale` (of its positive part with `relu`) where the hash of (low[i], odd[i],
-    columns[j]) lies below `threshold`, else 0; `out` may be `x`. Float32 or float64 (m, f); keys uint32 (m),
-    (m), (f)."""
+    """Dropout as elementwise.h says; `out` may be `x`. x (m, f); low and odd uint32 (m), columns (f)."""
     cdef Array X = Array("x", x, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
     cdef Array L = Array("low", low, "uint32", 1), O = Array("odd", odd, "uint32", 1)
     cdef Array J = Array("columns", columns, "uint32", 1)
@@ -295,8 +293,7 @@ def adam(
     w, g, m, v, *, double rate, double correction, double first, double second, double epsilon, double shrink,
     double decay, int isa=0,
 ):
-    """A step of Adam on flat arrays of one type: `w *= shrink; g' = g + decay w; m = first m + (1-first) g';
-    v = second v + (1 - second) g'^2; w -= rate m / (sqrt(v / correction) + epsilon)`."""
+    """A step of Adam on flat arrays of one type, as elementwise.h says."""
     cdef Array W = Array("w", w, "float32 float64", 1, True), G = Array("g", g, W.kind, 1)
     cdef Array M = Array("m", m, W.kind, 1, True), V = Array("v", v, W.kind, 1, True), other
     cdef adam_arguments a
@@ -312,10 +309,8 @@ def adam(
 
 
 def cross_entropy(x, rows, labels, out, sums, own, double share, *, int isa=0):
-    """`out[i] = share * (softmax(x[i]) - onehot(labels[.]))` for i in `rows`, zero in the other rows; of the
-    rows, `sums`: the sum of exponentials of x less the row's largest, `own`: x at the label less the row's
-    largest. `out` may be `x`; rows and labels int64. Raises ValueError for rows that do not rise, a row not
-    in x or a label that is no column.
+    """Softmax cross-entropy of int64 rows of x and its gradient, as elementwise.h says; `out` may be `x`.
+    Raises ValueError for rows that do not rise, a row not in x or a label that is no column.
     """
     cdef Array X = Array("x", x, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
     cdef Array R = Array("rows", rows, "int64", 1), L = Array("labels", labels, "int64", 1)

@@ -144,12 +144,7 @@ class Segments:
 
 
 def spmm(A: CSR, B: Array, out: Array, accumulate: bool = False, variant: Variant | None = None) -> Array:
-    """``out = A B``, or ``out += A B``. Returns ``out``.
-
-    Args:
-        A: (m, k) CSR block of float32 or float64; B: (k, f), out: (m, f), C-contiguous of A's dtype, sharing
-        no memory; others raise ValueError. variant: instead of the tuned one.
-    """
+    """See ``local.spmm``; ValueError for other types than float32 and float64. variant: for the tuned one."""
     xp, (m, k), f = gpu.library(B), A.shape, B.shape[1]
     if A.dtype.char not in "fd":
         raise ValueError(f"spmm: values must be float32 or float64, not {A.dtype}")
