@@ -6,7 +6,7 @@ import contextlib
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -81,15 +81,11 @@ class Point:
     def gflops(self, name: str) -> float:
         return 2 * self.nnz * self.width / self.seconds[name] / 1e9
 
-    @property
-    def others(self) -> list[str]:
-        """The installed alternatives."""
-        return [name for name in self.seconds if name != OURS]
-
-    def ratio(self, names: Iterable[str]) -> float:
-        """How many times faster than the fastest of `names` the host kernel is; NaN where there is none."""
-        fastest = min((self.seconds[name] for name in names if name in self.seconds), default=math.nan)
-        return fastest / self.seconds[OURS]
+    def ratio(self, *names: str) -> float:
+        """How many times faster than the fastest of these, or of all others, ours is; NaN without any."""
+        seconds = self.seconds
+        others = [seconds[name] for name in names or seconds if name in seconds and name != OURS]
+        return min(others, default=math.nan) / seconds[OURS]
 
 
 def measure(
@@ -207,7 +203,7 @@ def table(points: Sequence[Point], ceilings: tuple[float, float]) -> str:
         rate = p.bytes / p.seconds[OURS]
         cells = [p.graph, str(p.width), *(f"{p.gflops(n):.1f}" if n in p.seconds else "" for n in names)]
         cells += [f"{rate / 1e9:.1f}", f"{rate / ceilings[0]:.2f}", f"{p.roof / p.seconds[OURS]:.2f}"]
-        ratios = p.ratio(p.others), p.ratio(["mkl"])
+        ratios = p.ratio(), p.ratio("mkl")
         cells += [f"{ratio:.2f}" if math.isfinite(ratio) else "" for ratio in ratios]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -217,7 +213,7 @@ def summary(points: Sequence[Point]) -> str:
     """Geometric means and worst cases of the ratios, in Markdown."""
     lines = []
     for name in ("best other", "mkl", "scipy", "torch", "torch-reduce"):
-        ratios = [point.ratio(point.others if name == "best other" else [name]) for point in points]
+        ratios = [point.ratio(*([] if name == "best other" else [name])) for point in points]
         known = [ratio for ratio in ratios if math.isfinite(ratio)]
         if known:
             mean = f"geometric mean {statistics.geometric_mean(known):.2f}"
