@@ -124,7 +124,7 @@ class Plan:
 
 
 class Segments:
-    """Long rows, cut: segment s is ``length[s]`` entries from ``begin[s]``; row i has first[i] and on."""
+    """Long rows, cut: segment s is ``length[s]`` entries from ``begin[s]``; row i has those from first[i]."""
 
     def __init__(self, xp: Any, indptr: Array, rows: Array, length: int) -> None:
         # A handful of rows, so on the host.

@@ -13,9 +13,10 @@ FILE = "sample.cu"
 def sample_weighted(
     indptr: Array, weights: Array, count: int, keys: Array, picked: Array, remaining: Array = None
 ) -> int:
-    """Draw by weight, as ``kernels/sample.cu`` says, into `picked` and `remaining` (or None). Waits for it.
+    """Draw by weight, as ``kernels/sample.cu`` says, into `picked` and `remaining` (or None).
 
     Returns -1, or the first row with a weight that is negative or not finite, or a sum that is not finite.
+    Takes 8 bytes per entry, and waits for the kernel.
     """
     xp, m = library(keys), keys.size
     check("sample_weighted", (m + 1,), np.int64, indptr=indptr)
