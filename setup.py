@@ -1,7 +1,7 @@
 """Metadata is in pyproject.toml; this file installs the kernel sources as package data of distgnn.
 
 The sources lie in ``kernels/`` beside the package, where C and CUDA people look for them, and are installed
-as ``distgnn/kernels``; ``distgnn.local.resources.kernels_folder()`` finds them in both places. The host
+as ``distgnn/kernels``; ``distgnn.local.cuda.launch.kernels_folder()`` finds them in both places. The host
 kernels are also compiled, to the extension module ``distgnn._host``. Without a C compiler or Cython the
 package is installed without it and uses SciPy.
 """

@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
+import table
 from distgnn import cli
-from distgnn.bench import table
 from distgnn.comm.launch import install_abort_hook
 from distgnn.store import Store
 

@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import table
 from distgnn import gallery
-from distgnn.bench import table
 from distgnn.store import Store, prepare
 from distgnn.store.importers import open_source
 from distgnn.store.read.inspect import describe

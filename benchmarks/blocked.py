@@ -22,15 +22,16 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from overlap import GRAPHS
 
 import distgnn as dg
+import table
 from distgnn.arrays.tuning import TUNING
-from distgnn.bench import table, timing
-from distgnn.bench.epochs import epochs
+from distgnn.bench import timing
 from distgnn.comm.launch import install_abort_hook
 from distgnn.operators import make_grid
 from distgnn.train.settings import parse_grid
+from overlap import GRAPHS
+from training import epochs
 
 WHOLE = 1 << 40  # rows
 

@@ -28,7 +28,7 @@ import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.bench import table
+import table
 from distgnn.nn.features import normalize_rows
 from distgnn.nn.optim import Adam
 from distgnn.nn.reference import GCNReference

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
+import table
 from distgnn import cli
-from distgnn.bench import table
 from distgnn.cli import train
 from distgnn.comm.launch import install_abort_hook
 from distgnn.store import Store

@@ -14,10 +14,10 @@ import numpy as np
 import scipy.sparse as sp
 from mpi4py import MPI
 
-from distgnn.bench import table
-from distgnn.bench.epochs import epochs
+import table
 from distgnn.nn.reference import normalize
 from distgnn.operators import make_grid
+from training import epochs
 
 EXPONENT, LEAST_DEGREE = 2.6, 5.0
 

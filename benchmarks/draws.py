@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from distgnn.bench import table
+import table
 from distgnn.gallery import rmat
 from distgnn.nn.reference import normalize
 from distgnn.sampling import FastGCN, GraphSage, Ladies, Replicated, Saint, Sample

@@ -18,8 +18,9 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
+import table
 from distgnn import gallery
-from distgnn.bench import table, timing
+from distgnn.bench import timing
 from distgnn.local import host
 from distgnn.nn.optim import Adam
 from distgnn.nn.reference import normalize

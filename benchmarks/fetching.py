@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.bench import table
+import table
 from distgnn.comm.launch import install_abort_hook
 from distgnn.gallery import rmat
 from distgnn.layout import Cut, Layout, partition

@@ -17,8 +17,9 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
+import table
 from distgnn.arrays import backend
-from distgnn.bench import spmm, table, timing
+from distgnn.bench import spmm, timing
 from distgnn.layout import Cut, Layout, partition
 from distgnn.local import elementwise, host
 from distgnn.nn import dropout, loss, optim

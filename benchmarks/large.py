@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from distgnn.bench import table
+import table
 
 MIB = 2**20
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.bench import table
+import table
 from distgnn.comm.launch import install_abort_hook
 from distgnn.operators.sources import LocalBlocks
 

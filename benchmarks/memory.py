@@ -27,8 +27,8 @@ import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
+import table
 from distgnn import local
-from distgnn.bench import table
 from distgnn.bench.spmm import uniform
 from distgnn.comm.launch import install_abort_hook
 from distgnn.nn.loss import Targets, softmax_cross_entropy

@@ -34,12 +34,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from memory import rise, status
 from mpi4py import MPI
 
+import table
 from distgnn import gallery
 from distgnn.arrays.tuning import TUNING
-from distgnn.bench import table
 from distgnn.comm.launch import install_abort_hook
 from distgnn.nn.gcn import GCN
 from distgnn.nn.optim import AdamW
@@ -49,6 +48,7 @@ from distgnn.operators.plexus_3d import ROLES
 from distgnn.store import Store, load, load_features, load_targets
 from distgnn.train.full_graph import train
 from distgnn.train.settings import parse_grid
+from memory import rise, status
 
 HIDDEN = 128
 MIB = 2**20

@@ -22,7 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.bench import table
+import table
 from distgnn.comm.launch import install_abort_hook
 from distgnn.nn import GCN, Adam, SageMean
 from distgnn.operators import grids, make_grid

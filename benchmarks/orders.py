@@ -16,12 +16,12 @@ import numpy as np
 import scipy.sparse as sp
 from mpi4py import MPI
 
+import table
 from distgnn import gallery
-from distgnn.bench import table
-from distgnn.bench.epochs import epochs
 from distgnn.layout import partition
 from distgnn.nn.reference import normalize
 from distgnn.operators import make_grid
+from training import epochs
 
 BARE = {"features": 0, "classes": 0}
 GRAPHS = {

@@ -25,12 +25,13 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
+import table
 from distgnn import gallery
-from distgnn.bench import table, timing
-from distgnn.bench.epochs import epochs
+from distgnn.bench import timing
 from distgnn.nn.reference import normalize
 from distgnn.operators import make_grid
 from distgnn.operators.sources import MatrixSource
+from training import epochs
 
 TILE = 1 << 12
 

@@ -25,8 +25,9 @@ import numpy as np
 import scipy.io
 import scipy.sparse as sp
 
+import table
 from distgnn import gallery
-from distgnn.bench import table, timing
+from distgnn.bench import timing
 from distgnn.partition import METHODS, Pattern, Quality, largest_over_mean, measure, partition
 
 UNEVEN = {"size_exponent": 2.0, "degree_exponent": 2.5, "degree": 16, "features": 0, "seed": 1}

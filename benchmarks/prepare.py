@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import table
 from distgnn import gallery
-from distgnn.bench import table
 from distgnn.store import Store
 
 # Stages of the table: what their names in `Summary.stages` begin with.

@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.bench import table
+import table
 from distgnn.comm.launch import install_abort_hook
 from distgnn.comm.panels import broadcast
 

@@ -17,7 +17,8 @@ from collections.abc import Callable
 import numpy as np
 import scipy.sparse as sp
 
-from distgnn.bench import table, timing
+import table
+from distgnn.bench import timing
 from distgnn.gallery import RMat
 from distgnn.ledger import Ledger
 from distgnn.nn.reference import normalize

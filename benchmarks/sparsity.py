@@ -27,7 +27,8 @@ import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.bench import table, timing
+import table
+from distgnn.bench import timing
 from distgnn.comm.launch import install_abort_hook
 from distgnn.ledger import Ledger
 from distgnn.nn.gcn import GCN

@@ -1,6 +1,6 @@
 """Host SpMM on every graph and width of the comparison; appends a Markdown section to a results file.
 
-python benchmarks/spmm.py --prototype k6x.so --out benchmarks/results/spmm-host.md
+python benchmarks/spmm.py --out benchmarks/results/spmm-host.md
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import shlex
 import sys
 from datetime import date
 
-from distgnn.bench import spmm, table, timing
+import table
+from distgnn.bench import spmm, timing
 from distgnn.cli import bench
 
 GRAPHS = [
@@ -24,13 +25,14 @@ GRAPHS = [
     "planted-17",
     "road-18",
 ]
+WIDTHS = [8, 16, 32, 41, 64, 100, 128, 256, 602]
 MEMORY = 6 << 30  # of B and C together; wider points are left out
 
 
 def main() -> None:
     parser = table.arguments(__doc__)
     bench.add_arguments(parser)
-    parser.set_defaults(graph=GRAPHS, widths=list(spmm.WIDTHS))
+    parser.set_defaults(graph=GRAPHS, widths=WIDTHS)
     args = parser.parse_args(["spmm", *sys.argv[1:]])
     ceilings = timing.copy_bandwidth(args.clock), timing.cache_bandwidth(args.clock)
     points = []
@@ -39,7 +41,8 @@ def main() -> None:
         for width in args.widths:
             if 8 * A.shape[0] * width > MEMORY:
                 continue
-            points.append(bench.measure(args, name, A, width, ceilings))
+            options = args.seconds, args.clock, args.plain_memory
+            points.append(spmm.measure(name, A, width, ceilings, *options))
             print(spmm.table(points[-1:], ceilings).splitlines()[-1], flush=True)
     command = f"python benchmarks/spmm.py {shlex.join(sys.argv[1:])}"
     parts = [

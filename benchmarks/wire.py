@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.bench import table
+import table
 from distgnn.gallery import rmat
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 

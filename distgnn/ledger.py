@@ -56,9 +56,7 @@ class Entry:
 
 
 class Event(NamedTuple):
-    """Something that took time, in seconds of ``time.perf_counter``, and what was charged to its key since
-    the event before.
-    """
+    """What took time, by ``time.perf_counter``, and what its key was charged since the event before."""
 
     phase: str
     operation: str

@@ -126,8 +126,8 @@ template <class Row> __device__ inline bool draw(Row row, int64 count, uint64 st
   unsigned open = 0;            // the lanes whose entries can be drawn next, in the order of the lanes
   int next = WARP - 1;          // the lane whose entry was drawn last
   for (int64 j = 0;; j++) {
-    if (drawn >
-        total / 2) {  // so at most every second draw is a repeat, and what remains is known to the last bits
+    // So at most every second draw is a repeat, and what remains is known to the last bits.
+    if (drawn > total / 2) {
       total = row.renew(j);
       drawn = 0;
       open = 0;

@@ -16,9 +16,9 @@ from train.stores import small_store
 @pytest.fixture
 def cora(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """benchmarks/cora.py with three epochs."""
-    spec = importlib.util.spec_from_file_location(
-        "cora", Path(__file__).resolve().parents[1] / "benchmarks" / "cora.py"
-    )
+    folder = Path(__file__).resolve().parents[1] / "benchmarks"
+    spec = importlib.util.spec_from_file_location("cora", folder / "cora.py")
+    monkeypatch.syspath_prepend(folder)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "EPOCHS", 3)

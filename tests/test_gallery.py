@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from awkward_shapes import awkward
 from distgnn import gallery
 from distgnn.errors import UserError
 from distgnn.gallery import (
@@ -64,7 +65,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_awkward_matrices_are_canonical_and_depend_on_the_seed_only() -> None:
-    first, again, other = gallery.awkward(), gallery.awkward(), gallery.awkward(seed=1)
+    first, again, other = awkward(), awkward(), awkward(seed=1)
     assert first.keys() == again.keys() == other.keys()
     for name, A in first.items():
         assert A.dtype == np.float64, name
@@ -75,7 +76,7 @@ def test_awkward_matrices_are_canonical_and_depend_on_the_seed_only() -> None:
 
 
 def test_awkward_matrices_are_what_they_are_called() -> None:
-    cases = gallery.awkward()
+    cases = awkward()
     assert cases["one"].shape == (1, 1)
     assert cases["no_edges"].nnz == 0
     assert abs(cases["symmetric"] - cases["symmetric"].T).sum() == 0
@@ -245,7 +246,7 @@ def test_rmat_labels_are_those_of_averaged_states(directed: bool) -> None:
     mean = sp.eye_array(200, format="csr") + (A if directed else A + A.T)
     mean = sp.diags_array(1 / mean.sum(axis=1)) @ mean
     directions = gallery.streams.unit_rows(stream(0, "classes"), 8, rmat_graph.DIMENSIONS)
-    signal = mean @ mean @ made._directions[made._states]
+    signal = mean @ mean @ made._directions[made._hidden]
     agree = (signal @ directions.T).argmax(axis=1) == made.labels()
     assert agree.mean() > 0.99  # but for rounding
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distgnn.local.resources import kernels_folder
+from distgnn.local.cuda.launch import kernels_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -35,7 +35,7 @@ def test_a_build_contains_the_kernels_and_finds_them(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tree)
     build = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(built)]
     subprocess.run(build, cwd=tree, check=True, capture_output=True, timeout=120)
-    program = "from distgnn.local.resources import kernels_folder; print(kernels_folder())"
+    program = "from distgnn.local.cuda.launch import kernels_folder; print(kernels_folder())"
     found = subprocess.run(
         [sys.executable, "-c", program], cwd=built, check=True, capture_output=True, text=True
     ).stdout.strip()

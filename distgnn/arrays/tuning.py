@@ -23,7 +23,13 @@ class Tuning:
     """
     gemm_rows: int = 512
     """Rows of a tall matrix that a product on the host takes at a time: all stays in the L2 cache."""
-
+    gemm_trial: float = 3e8
+    """Multiplications and additions of a trial of a product in a form: milliseconds. Longer ones are cut."""
+    gemm_trial_on_device: float = 3e11
+    gemm_gain: float = 0.9
+    """Share of the seconds of the form in which operands come that another must take at most, or noise would
+    choose.
+    """
     product_entries: int = 1 << 18
     """Non-zeros of a sampler's product that are made at a time: 2 to 4 MiB, which the step after reads from a
     cache.
@@ -34,10 +40,14 @@ class Tuning:
     """Segments of a panel that travels around a ring, unless they would be smaller or larger than these."""
     relay_segment: int = 1 << 18
     largest_segment: int = 4 << 20
-    relay_window: int = 8
+    relay_at_a_time: int = 8
     """Segments of a panel that a rank receives, and sends, at a time."""
     relay_buffers: int = 2
     """Panels that a rank receives at a time."""
+    probe_rows: int = 256
+    """Rows that are packed and sent to measure what a fetch costs, of ``fetched_row_bytes`` each: 128 KiB."""
+    fetched_row_bytes: int = 512
+    """What a row of H is taken to have where needed rows and whole blocks are compared: 128 float32."""
     exchange_sends: int = 8
     """Messages of an exchange that a rank sends at a time."""
     sum_chunk: int = 4 << 20

@@ -1,13 +1,12 @@
-"""Sparse times dense on one rank: the host kernels beside SciPy, MKL, torch and a library's older kernel."""
+"""Sparse times dense on one rank: the host kernels beside SciPy, MKL and torch."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,14 +20,12 @@ from distgnn import gallery
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
 from distgnn.bench import timing
-from distgnn.bench.table import columns
 from distgnn.errors import ArgumentError
 from distgnn.local import host
 from distgnn.store import Store
 
 Run = Callable[[], object]
 
-WIDTHS = (8, 16, 32, 41, 64, 100, 128, 256, 602)
 OURS = "host"
 LONG, HOPELESS = 0.5, 3.0
 
@@ -55,9 +52,7 @@ GRAPHS: dict[str, Callable[[], sp.csr_array]] = {
 
 
 def graph(name: str) -> sp.csr_array:
-    """A graph of `GRAPHS` or of a store, as float32 CSR with int32 indices and random values; else
-    ArgumentError.
-    """
+    """A graph of `GRAPHS` or a store, float32 CSR of random values with int32 indices; else ArgumentError."""
     if name in GRAPHS:
         A = GRAPHS[name]()
     elif name.rstrip("/").endswith(".dg"):
@@ -86,20 +81,16 @@ class Point:
     def gflops(self, name: str) -> float:
         return 2 * self.nnz * self.width / self.seconds[name] / 1e9
 
-    @property
-    def others(self) -> list[str]:
-        """The installed alternatives: everything that is neither ours nor the prototype."""
-        return [name for name in self.seconds if name not in (OURS, "prototype")]
-
-    def ratio(self, names: Iterable[str]) -> float:
-        """How many times faster than the fastest of `names` the host kernel is; NaN where there is none."""
-        fastest = min((self.seconds[name] for name in names if name in self.seconds), default=math.nan)
-        return fastest / self.seconds[OURS]
+    def ratio(self, *names: str) -> float:
+        """How many times faster than the fastest of these, or of all others, ours is; NaN without any."""
+        seconds = self.seconds
+        others = [seconds[name] for name in names or seconds if name in seconds and name != OURS]
+        return min(others, default=math.nan) / seconds[OURS]
 
 
 def measure(
-    name: str, A: sp.csr_array, width: int, ceilings: tuple[float, float], prototype: Path | None = None,
-    seconds: float = 1.0, clock: str = "wall", plain_memory: bool = False,
+    name: str, A: sp.csr_array, width: int, ceilings: tuple[float, float], seconds: float = 1.0,
+    clock: str = "wall", plain_memory: bool = False,
 ) -> Point:  # fmt: skip
     """Time every candidate on `A` times a random float32 matrix, all on the same arrays.
 
@@ -115,7 +106,7 @@ def measure(
     make = np.empty if plain_memory else backend.get("numpy").empty
     B, C = make((A.shape[1], width), np.float32), make((A.shape[0], width), np.float32)
     B[...] = np.random.default_rng(2).random(B.shape, dtype=np.float32)
-    runs = candidates(A, B, C, prototype)
+    runs = candidates(A, B, C)
     first = _first_calls(runs, C, f"on {name} at width {width}", timing.CLOCKS[clock])
     longest = max(LONG, HOPELESS * first[OURS])
     quick = {other: run for other, run in runs.items() if other == OURS or first[other] <= longest}
@@ -150,16 +141,12 @@ def roof(A: sp.csr_array, width: int, copy: float, cache: float) -> float:
     return max(gathered / cache, streamed / copy)
 
 
-def candidates(
-    A: sp.csr_array, B: np.ndarray, C: np.ndarray, prototype: Path | None = None
-) -> dict[str, Run]:
+def candidates(A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> dict[str, Run]:
     """Name -> a call that computes C = A B into the existing C. Handles and conversions are made before."""
     block = CSR.from_scipy(A, backend.get("numpy"))
     runs: dict[str, Run] = {OURS: lambda: host.spmm(block, B, C, False), "scipy": _scipy(A, B, C)}
     for _ in range(host.TRIALS):  # until the distance is chosen
         runs[OURS]()
-    if prototype is not None:
-        runs["prototype"] = _prototype(prototype, A, B, C)
     for make in (_mkl, _torch):
         with contextlib.suppress(ImportError):
             runs |= make(A, B, C)
@@ -207,31 +194,16 @@ def _made(result: Any, out: Any) -> None:
         out.copy_(result)
 
 
-def _prototype(path: Path, A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> Run:
-    """`sp(m, indptr, indices, values, B, ldb, C, ldc, f, D, W, mode, threads, chunk)` at its best."""
-    library = ctypes.CDLL(str(path))
-    width, panel = B.shape[1], 16 * math.ceil(math.ceil(B.shape[1] / 16) / math.ceil(B.shape[1] / 256))
-    ahead = min(max(16384 // (4 * panel), 8), 256)
-    indices = np.concatenate([A.indices, np.zeros(ahead, np.int32)])  # it reads so far past the end
-    address, long = lambda x: x.ctypes.data_as(ctypes.c_void_p), ctypes.c_int64  # which keeps the array
-    arguments = (
-        long(A.shape[0]), address(A.indptr), address(indices), address(A.data),
-        address(B), long(width), address(C), long(width), long(width),
-        ctypes.c_int(ahead), ctypes.c_int(16), ctypes.c_int(0), ctypes.c_int(host.threads()), long(16384),
-    )  # fmt: skip
-    return partial(library.sp, *arguments)
-
-
 def table(points: Sequence[Point], ceilings: tuple[float, float]) -> str:
     """Markdown: one line per point."""
     names = [OURS, *dict.fromkeys(name for p in points for name in p.seconds if name != OURS)]
-    head = ["graph", "f", *names, "GB/s", "of copy", "of roof", "/ best other", "/ mkl", "/ prototype"]
-    lines = columns(*head)
+    head = ["graph", "f", *names, "GB/s", "of copy", "of roof", "/ best other", "/ mkl"]
+    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
     for p in points:
         rate = p.bytes / p.seconds[OURS]
         cells = [p.graph, str(p.width), *(f"{p.gflops(n):.1f}" if n in p.seconds else "" for n in names)]
         cells += [f"{rate / 1e9:.1f}", f"{rate / ceilings[0]:.2f}", f"{p.roof / p.seconds[OURS]:.2f}"]
-        ratios = p.ratio(p.others), p.ratio(["mkl"]), p.ratio(["prototype"])
+        ratios = p.ratio(), p.ratio("mkl")
         cells += [f"{ratio:.2f}" if math.isfinite(ratio) else "" for ratio in ratios]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -240,8 +212,8 @@ def table(points: Sequence[Point], ceilings: tuple[float, float]) -> str:
 def summary(points: Sequence[Point]) -> str:
     """Geometric means and worst cases of the ratios, in Markdown."""
     lines = []
-    for name in ("best other", "mkl", "scipy", "torch", "torch-reduce", "prototype"):
-        ratios = [point.ratio(point.others if name == "best other" else [name]) for point in points]
+    for name in ("best other", "mkl", "scipy", "torch", "torch-reduce"):
+        ratios = [point.ratio(*([] if name == "best other" else [name])) for point in points]
         known = [ratio for ratio in ratios if math.isfinite(ratio)]
         if known:
             mean = f"geometric mean {statistics.geometric_mean(known):.2f}"

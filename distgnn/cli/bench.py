@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import Any
 
 from distgnn.errors import ArgumentError
 
@@ -20,7 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, default=1.0, help="to spend on each point, all candidates together")
     add("--clock", choices=["wall", "cpu"], default="wall", help="cpu: of this process, on a busy machine")
     add("--plain-memory", action="store_true", help="NumPy's arrays, not ones that start at a cache line")
-    add("--prototype", type=Path, metavar="SO", help="shared library with an older kernel `sp`")
     # fmt: on
 
 
@@ -29,26 +26,17 @@ def run(args: argparse.Namespace) -> None:
 
     if min(args.widths) < 1:
         raise ArgumentError("widths", min(args.widths), "a width is at least 1")
-    if args.prototype is not None and not args.prototype.is_file():
-        raise ArgumentError("prototype", args.prototype, "no such file")
     ceilings = timing.copy_bandwidth(args.clock), timing.cache_bandwidth(args.clock)
     print(describe(ceilings), flush=True)
     points = []
     for name in args.graph:
         A = spmm.graph(name)
         for width in args.widths:
-            points.append(measure(args, name, A, width, ceilings))
+            options = args.seconds, args.clock, args.plain_memory
+            points.append(spmm.measure(name, A, width, ceilings, *options))
             lines = spmm.table(points[-1:], ceilings).splitlines()
             print(*(lines if len(points) == 1 else lines[2:]), sep="\n", flush=True)
     print(f"\n{spmm.summary(points)}")
-
-
-def measure(args: argparse.Namespace, name: str, A: Any, width: int, ceilings: tuple[float, float]) -> Any:
-    """One point with the options of the command line."""
-    from distgnn.bench import spmm
-
-    options = args.prototype, args.seconds, args.clock, args.plain_memory
-    return spmm.measure(name, A, width, ceilings, *options)
 
 
 def describe(ceilings: tuple[float, float]) -> str:
@@ -65,5 +53,5 @@ Columns: GFLOP/s of each candidate (best call, all in turns on the same arrays; 
 over {spmm.LONG:g} s and {spmm.HOPELESS:g} times as long as ours); of ours, GB/s as if no gathered row were
 reused, its share of the copy ceiling (above 1: rows are reused in cache), and the share of the roof: the
 least seconds that the ceilings allow without reuse, with gathers from cache where B fits it and from memory
-otherwise; times faster than the fastest of SciPy, MKL and torch, than MKL, and than the prototype.
+otherwise; times faster than the fastest of SciPy, MKL and torch, and than MKL.
 """

@@ -1,4 +1,4 @@
-"""An all-to-allv of which every part can be used as soon as it is there, while something else is computed.
+"""An all-to-allv: what each rank sends can be used as soon as it is there, while something else is computed.
 
 All receives are posted at once. Sends are started in the order in which they are given, a few at a time: with
 every rank sending to the one before it first, then to the one before that, and so on, what a rank receives
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from distgnn.arrays.tuning import TUNING
@@ -20,7 +20,7 @@ from distgnn.comm.group import Comm
 Array = Any
 
 
-class Exchange:
+class Exchange(AbstractContextManager["Exchange"]):
     """One exchange among all ranks of ``comm``; a context, at the end of which all is sent and received.
 
     Args:
@@ -41,10 +41,7 @@ class Exchange:
         receives = [(source, array) for source, array in receives if array.size]
         comm.charge_alltoallv([array for _, array in receives], matrix)
         comm.backend.synchronize()  # kernels may still read what is received into
-        self.parts = {source: self._receive(source, array) for source, array in receives}
-
-    def __enter__(self) -> Exchange:
-        return self
+        self.deliveries = {source: self._receive(source, array) for source, array in receives}
 
     def __exit__(self, kind: Any, *_: object) -> None:
         try:
@@ -63,10 +60,10 @@ class Exchange:
 
     def wait(self, sources: Iterable[int]) -> None:
         """Until what these ranks send is there, where products read it."""
-        parts = [self.parts[source] for source in sources if source in self.parts]
-        self.flight.until(lambda: not any(part.missing for part in parts))
-        for part in parts:
-            self.comm.unwire(part.wire, part.array)
+        wanted = [self.deliveries[source] for source in sources if source in self.deliveries]
+        self.flight.until(lambda: not any(delivery.missing for delivery in wanted))
+        for delivery in wanted:
+            self.comm.unwire(delivery.wire, delivery.array)
 
     def finish(self) -> None:
         """Until everything is sent and received."""
@@ -80,17 +77,17 @@ class Exchange:
         with self.flight.driven(bool(self.flight.requests or self.queue)):
             yield
 
-    def _receive(self, source: int, array: Array) -> _Part:
-        part = _Part(array, self.comm.wire(array, send=False))
-        for message in self.comm.countable(part.wire):
-            part.missing += 1
-            self.flight.receive(message, source, self.tag, lambda: self._received(part))
-        return part
+    def _receive(self, source: int, array: Array) -> _Delivery:
+        delivery = _Delivery(array, self.comm.wire(array, send=False))
+        for message in self.comm.countable(delivery.wire):
+            delivery.missing += 1
+            self.flight.receive(message, source, self.tag, lambda: self._received(delivery))
+        return delivery
 
-    def _received(self, part: _Part) -> None:
-        part.missing -= 1
-        if not part.missing:
-            self.flight.landed(part.posted, part.wire.nbytes)
+    def _received(self, delivery: _Delivery) -> None:
+        delivery.missing -= 1
+        if not delivery.missing:
+            self.flight.landed(delivery.posted, delivery.wire.nbytes)
 
     def _send_next(self) -> None:
         while self.queue and self.sending < TUNING.exchange_sends:
@@ -101,7 +98,7 @@ class Exchange:
         self.sending -= 1
 
 
-class _Part:
+class _Delivery:
     """What one rank sends: the array it ends up in, what MPI receives into, and messages that are missing."""
 
     def __init__(self, array: Array, wire: Array) -> None:

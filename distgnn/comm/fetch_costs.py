@@ -15,12 +15,11 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 from distgnn import local
+from distgnn.arrays.tuning import TUNING
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 
-ROW_BYTES = 512  # b: 128 features of float32
-PROBE_ROWS = 256  # that are packed and sent to measure: 128 KiB
 TIMES = 3
 
 
@@ -36,18 +35,19 @@ class Costs:
         """These (rising) rows of a block of this height, or all of them where that is cheaper."""
         if rows.size == 0 or rows[-1] - rows[0] + 1 == rows.size:
             return rows  # nothing has to be packed
-        alone = self.call + rows.size * ROW_BYTES * (self.sent + self.packed)
-        return np.arange(height) if height * ROW_BYTES * self.sent < alone else rows
+        b = TUNING.fetched_row_bytes
+        alone = self.call + rows.size * b * (self.sent + self.packed)
+        return np.arange(height) if height * b * self.sent < alone else rows
 
 
 def measure(grid: Grid, comm: Comm) -> Costs:
     """The costs between the ranks of ``comm``: medians over all ranks of ``grid``. Collective.
 
-    Cost: TIMES messages of PROBE_ROWS rows to a neighbour and as many of one, about 20 ms at 200 Mbit/s.
+    Cost: TIMES messages of TUNING.probe_rows rows to a neighbour and of one, about 20 ms at 200 Mbit/s.
     """
-    on = grid.backend
-    X, rows, back = (on.zeros((n * PROBE_ROWS, ROW_BYTES // 4), np.float32) for n in (16, 1, 1))
-    scattered = on.asarray(np.arange(PROBE_ROWS) * 16)
+    on, height, width = grid.backend, TUNING.probe_rows, TUNING.fetched_row_bytes // 4
+    X, rows, back = (on.zeros((n * height, width), np.float32) for n in (16, 1, 1))
+    scattered = on.asarray(np.arange(height) * 16)
 
     def send(count: int) -> None:
         with Exchange(comm, [((comm.rank + 1) % comm.size, back[:count])], "probe") as exchange:
@@ -57,9 +57,9 @@ def measure(grid: Grid, comm: Comm) -> Costs:
         local.gather_rows(X, scattered[:count], rows[:count])
         on.synchronize()
 
-    latency, sending = (best(send, count) if comm.size > 1 else 0.0 for count in (1, PROBE_ROWS))
-    call, packing = (best(pack, count) for count in (1, PROBE_ROWS))
-    nbytes = (PROBE_ROWS - 1) * ROW_BYTES
+    latency, sending = (best(send, count) if comm.size > 1 else 0.0 for count in (1, height))
+    call, packing = (best(pack, count) for count in (1, height))
+    nbytes = (height - 1) * width * 4
     mine = Costs(max(sending - latency, 0) / nbytes, max(packing - call, 0) / nbytes, call)
     return Costs(*np.median([astuple(costs) for costs in grid.world.gather_objects(mine)], axis=0).tolist())
 

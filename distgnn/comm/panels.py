@@ -70,9 +70,8 @@ class SparsePanels:
             panels[stage] = self.mine[stage] if stage in self.mine else self._into(stage, buffer)
             return panels[stage].buffer
 
-        relay = Relay(
-            self.comm, self.roots, range(len(self.roots)), panel, "A", self.words, self.grid.overlap
-        )
+        turns = range(len(self.roots))
+        relay = Relay(self.comm, self.roots, turns, panel, "A", self.words, self.grid.overlap)
         for stage, _ in enumerate(relay):
             yield panels.pop(stage)
 

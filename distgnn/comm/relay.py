@@ -46,14 +46,13 @@ class Relay:
         words: payload elements of each stage's panel, for the ledger; default: the array's.
         overlap: messages travel while the caller computes. Otherwise a panel is received and handed on before
             it is given out.
-        buffers: how many there are, at least 2.
+        buffers: how many there are, at least 2; by default ``TUNING.relay_buffers``.
         matrix: whose panels they are, for the ledger.
     """
 
     def __init__(
         self, comm: Comm, roots: Sequence[int], turns: Sequence[int], panel: Callable[[int, int], Array],
-        matrix: str, words: Sequence[int] | None = None, overlap: bool = True,
-        buffers: int = TUNING.relay_buffers,
+        matrix: str, words: Sequence[int] | None = None, overlap: bool = True, buffers: int | None = None,
     ) -> None:  # fmt: skip
         self.comm, self.overlap, self.matrix = comm, overlap, matrix
         self.successor, self.predecessor = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -63,7 +62,7 @@ class Relay:
         self.posted: deque[_Panel] = deque()  # in turn, until they are taken
         self.active: list[_Panel] = []  # that are not done with
         self.current, self.next = -1, 0  # the turn; the next to be posted
-        self.free = list(range(buffers))
+        self.free = list(range(buffers or TUNING.relay_buffers))
         self.flight = Flight(comm.mpi, "bcast", comm.name, matrix, self._post)
 
     def __iter__(self) -> Iterator[Array]:
@@ -110,21 +109,19 @@ class Relay:
             self._move(panel)
 
     def _move(self, panel: _Panel) -> None:
-        """Receive the next segments of a panel and send to the successor those that have arrived, a few at a
-        time; without overlap none is sent before the panel's turn.
-        """
-        while panel.asked < panel.count and panel.asked - panel.received < TUNING.relay_window:
+        """Receive the next segments and hand on what has arrived; without overlap not before its turn."""
+        while panel.asked < panel.count and panel.asked - panel.received < TUNING.relay_at_a_time:
             then = partial(self._received, panel, panel.asked)
             self.flight.receive(panel.segment(panel.asked), self.predecessor, panel.tag, then)
             panel.asked += 1
         if self.overlap or panel.turn <= self.current:
-            self._hand_on(panel, TUNING.relay_window)
+            self._hand_on(panel, TUNING.relay_at_a_time)
 
-    def _hand_on(self, panel: _Panel, window: int) -> None:
+    def _hand_on(self, panel: _Panel, most: int) -> None:
         """Send the successor what has arrived, so many segments at a time."""
         if panel.last_stop:
             panel.handed_on = panel.in_order
-        while panel.handed_on < panel.in_order and panel.sending < window:
+        while panel.handed_on < panel.in_order and panel.sending < most:
             then = partial(self._sent, panel)
             self.flight.send(panel.segment(panel.handed_on), self.successor, panel.tag, then)
             panel.handed_on += 1

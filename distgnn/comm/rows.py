@@ -102,18 +102,18 @@ class Rows:
                         exchange.send(Y[self.places[q]], q)
             for r, rows in reversed(self.asked.items()):
                 exchange.wait([r])
-                part = came[r] if r in came else Y[self.places[r]]
+                sums = came[r] if r in came else Y[self.places[r]]
                 if isinstance(rows, slice):
-                    into[rows] += part
+                    into[rows] += sums
                 else:
-                    local.scatter_add(part, rows, into)
+                    local.scatter_add(sums, rows, into)
 
     def lengths(self, A: Any) -> Array:
         """Entries of each of the needed rows of the ranks' CSR matrices. Collective; one all-to-allv."""
         kind = csr_rows.index_type(*A.shape)
         found = self.comm.backend.empty((self.received,), kind)
-        parts = {r: csr_rows.lengths(A, rows).astype(kind, copy=False) for r, rows in self.asked.items()}
-        all_to_all(self.comm, parts, {q: found[place] for q, place in self.places.items()}, "rows")
+        sent = {r: csr_rows.lengths(A, rows).astype(kind, copy=False) for r, rows in self.asked.items()}
+        all_to_all(self.comm, sent, {q: found[place] for q, place in self.places.items()}, "rows")
         return found
 
     def fetch_ragged(self, A: Any, lengths: Array) -> Packed:
@@ -125,9 +125,9 @@ class Rows:
         packed = {r: csr_rows.gather(A, rows) for r, rows in self.asked.items()}
         found = []
         for number, kind in ((1, csr_rows.index_type(*A.shape)), (2, A.dtype)):  # columns, values
-            parts = {r: rows[number].astype(kind, copy=False) for r, rows in packed.items()}
+            sent = {r: rows[number].astype(kind, copy=False) for r, rows in packed.items()}
             found.append(self.comm.backend.empty((int(ends[-1]),), kind))
-            all_to_all(self.comm, parts, {q: found[-1][span] for q, span in spans.items()}, "adjacency")
+            all_to_all(self.comm, sent, {q: found[-1][span] for q, span in spans.items()}, "adjacency")
         return lengths, *found
 
     def _others(self, places: Mapping[int, slice], whole: Array) -> list[tuple[int, Array]]:
@@ -140,15 +140,15 @@ class Rows:
         return dict(self._others(consecutive(sizes), whole))
 
 
-def all_to_all(comm: Comm, parts: Mapping[int, Array], into: Mapping[int, Array], matrix: str) -> None:
-    """One all-to-allv: ``parts[r]`` goes to rank r, what rank q sends comes to ``into[q]``. Collective."""
+def all_to_all(comm: Comm, sent: Mapping[int, Array], into: Mapping[int, Array], matrix: str) -> None:
+    """One all-to-allv: ``sent[r]`` goes to rank r, what rank q sends comes to ``into[q]``. Collective."""
     me = comm.rank
     with Exchange(comm, [(q, array) for q, array in into.items() if q != me], matrix) as exchange:
         for r in reversed(comm.others()):
-            if r in parts:
-                exchange.send(parts[r], r)
+            if r in sent:
+                exchange.send(sent[r], r)
         if me in into:
-            into[me][...] = parts[me]
+            into[me][...] = sent[me]
         exchange.wait(into)
 
 

@@ -1,11 +1,9 @@
-"""Sums over a group of ranks of what a product makes, begun for its first rows while the next are multiplied.
+"""Sums over a group of ranks, which travel while the caller computes (see ``operators/summed.py``).
 
-Plexus section 5.2 ("blocked aggregation") cuts the product into row blocks and all-reduces each when it is
-there; here the sum of a block travels while the host multiplies the next one. A sum is a reduce-scatter and
-an all-gather by messages straight from rank to rank, or a message from every other rank to the root. A number
-is added up in the order of the ranks wherever it stands, so that results depend neither on the blocks nor on
-the MPI, and are bitwise equal on all ranks. On a GPU, whose one stream runs a sum after the products queued
-before, little is hidden yet.
+A sum is a reduce-scatter and an all-gather by messages straight from rank to rank, or a message from every
+other rank to the root. A number is added up in the order of the ranks wherever it stands, so that results
+depend neither on the blocks nor on the MPI, and are bitwise equal on all ranks. On a GPU, whose one stream
+runs a sum after the products queued before, little is hidden yet.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from distgnn import progress
@@ -25,7 +24,7 @@ from distgnn.layout import partition
 Array = Any
 
 
-class Sums:
+class Sums(AbstractContextManager["Sums"]):
     """All-reduces, and reduces to one rank, of arrays handed over one after another, the same on all ranks of
     the group; a context, at the end of which all are complete. With the grid's ``overlap`` they go on while
     the caller computes, else each is complete on return.
@@ -34,9 +33,6 @@ class Sums:
     def __init__(self, grid: Grid, group: Comm) -> None:
         self.grid, self.group = grid, group
         self.streams: dict[int | None, _Stream] = {}  # by root: the sums of different roots pass each other
-
-    def __enter__(self) -> Sums:
-        return self
 
     def __exit__(self, kind: Any, *_: object) -> None:
         try:

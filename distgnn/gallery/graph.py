@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.errors import ArgumentError
-from distgnn.gallery.streams import stream
+from distgnn.gallery.streams import stream, unit_rows
 from distgnn.store.source import parse_split, random_split
 
 MOST_NODES = 1 << 40
@@ -29,13 +29,14 @@ class GeneratedGraph:
     Features are `table[hidden[v]] + noise * N(0, 1)` for every node v, where the rows of `table` have length
     1: at noise 1 a single node says little, its neighbourhood a lot.
 
-    A subclass gives `kind`, `m`, `edge_chunks`, `edge_chunk`, `_hidden_states` and `_labels`, and adds to
-    `parameters` what it was made with.
+    A subclass gives `kind`, `m`, `edge_chunks`, `edge_chunk` and `_hidden`, integers (n,), which are the
+    labels unless it says otherwise, and adds to `parameters` what it was made with.
     """
 
     kind: str
     m: int | None  # listed edges, None where only drawing them tells
     edge_chunks: int
+    _hidden: Any
 
     def __init__(
         self, n: int, *, directed: bool = False, features: int = 64, classes: int = 16, noise: float = 1.0,
@@ -75,7 +76,7 @@ class GeneratedGraph:
         if not self.width:
             return
         rows = max(1, FEATURE_CHUNK // self.width)
-        hidden, table = self._hidden_states()
+        hidden, table = self._hidden, self._signals().astype(np.float32)
         for chunk, lo in enumerate(range(0, self.n, rows)):
             size = min(rows, self.n - lo)
             block = stream(self.seed, "features", chunk).standard_normal((size, self.width), np.float32)
@@ -83,12 +84,12 @@ class GeneratedGraph:
             block += table[hidden[lo : lo + size]]
             yield block
 
-    def _hidden_states(self) -> tuple[np.ndarray, np.ndarray]:
-        """(integer (n,) state of every node, float32 (states, width) signal of every state)."""
-        raise NotImplementedError
+    def _signals(self) -> np.ndarray:
+        """(states, width): the signal of every hidden state."""
+        return unit_rows(stream(self.seed, "table"), max(self.classes, 1), self.width)
 
     def _labels(self, edges: Callable[[], Iterable[Edges]]) -> np.ndarray:
-        raise NotImplementedError
+        return self._hidden
 
 
 class DrawnGraph(GeneratedGraph):

@@ -81,7 +81,7 @@ class RMat(DrawnGraph):
         return {levels: _joint_quadrants(self.quadrants, levels) for levels in range(1, LEVELS_AT_ONCE + 1)}
 
     @cached_property
-    def _states(self) -> np.ndarray:
+    def _hidden(self) -> np.ndarray:
         return stream(self.seed, "states").integers(0, STATES, self.n, dtype=np.uint8)
 
     @cached_property
@@ -89,15 +89,14 @@ class RMat(DrawnGraph):
         """int32 (STATES, DIMENSIONS): UNIT times a unit vector."""
         return np.rint(unit_rows(stream(self.seed, "code"), STATES, DIMENSIONS) * UNIT).astype(np.int32)
 
-    def _hidden_states(self) -> tuple[np.ndarray, np.ndarray]:
-        embedding = unit_rows(stream(self.seed, "embed"), DIMENSIONS, self.width)
-        return self._states, (self._directions / UNIT @ embedding).astype(np.float32)
+    def _signals(self) -> np.ndarray:
+        return self._directions / UNIT @ unit_rows(stream(self.seed, "embed"), DIMENSIONS, self.width)
 
     def _labels(self, edges: Callable[[], Iterable[Edges]]) -> np.ndarray:
         """Integers throughout, so that no order of summation changes a label."""
         directions = unit_rows(stream(self.seed, "classes"), self.classes, DIMENSIONS)
         classes = np.rint(directions * 1000).astype(np.int64)
-        signal = self._directions[self._states]
+        signal = self._directions[self._hidden]
         for _ in range(AVERAGES):
             signal = self._neighbourhood_means(signal, edges())
         labels = np.empty(self.n, np.int32)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from distgnn.gallery.graph import Edges, GeneratedGraph, check
-from distgnn.gallery.streams import stream, unit_rows
+from distgnn.gallery.streams import stream
 
 
 class RoadMap(GeneratedGraph):
@@ -95,7 +94,7 @@ class RoadMap(GeneratedGraph):
         return first
 
     @cached_property
-    def _regions(self) -> np.ndarray:
+    def _hidden(self) -> np.ndarray:
         """int32 (n,): the nearest centre."""
         shape = (self.tile * self.edge_chunks, self.tile * self.tiles)
         centres = stream(self.seed, "regions").random((max(self.classes, 1), 2)) * shape
@@ -105,13 +104,6 @@ class RoadMap(GeneratedGraph):
             rows, columns = np.nonzero(ids >= 0)
             regions[ids[rows, columns]] = _nearest(rows + strip * self.tile, columns, centres)
         return regions
-
-    def _hidden_states(self) -> tuple[np.ndarray, np.ndarray]:
-        table = unit_rows(stream(self.seed, "table"), max(self.classes, 1), self.width)
-        return self._regions, table.astype(np.float32)
-
-    def _labels(self, edges: Callable[[], Iterable[Edges]]) -> np.ndarray:
-        return self._regions
 
 
 def _nearest(rows: np.ndarray, columns: np.ndarray, centres: np.ndarray) -> np.ndarray:

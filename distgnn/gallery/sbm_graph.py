@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from distgnn.gallery.graph import DrawnGraph, Edges, check
-from distgnn.gallery.streams import power_law, stream, unit_rows
+from distgnn.gallery.streams import power_law, stream
 
 
 class PlantedPartition(DrawnGraph):
@@ -57,9 +56,8 @@ class PlantedPartition(DrawnGraph):
     def _draw(self, rng: np.random.Generator, size: int) -> Edges:
         """Nodes are numbered community by community, and lie on a line, each as long as its weight."""
         line, starts = self._line, self._starts
-        src = self._at(
-            np.sort(rng.random(size)) * line[-1]
-        )  # sorted: the search goes through memory in order
+        # Sorted: the search goes through memory in order.
+        src = self._at(np.sort(rng.random(size)) * line[-1])
         own = self._community[src]
         left, right = line[starts[own]], line[starts[own + 1]]
         leaves = rng.random(size) < self.mixing
@@ -101,18 +99,12 @@ class PlantedPartition(DrawnGraph):
             np.cumsum(weights, out=line[1:])
         return line
 
-    def _hidden_states(self) -> tuple[np.ndarray, np.ndarray]:
-        states = max(self.classes, 1)
-        table = unit_rows(stream(self.seed, "table"), states, self.width)
-        return self._classes(states), table.astype(np.float32)
-
-    def _labels(self, edges: Callable[[], Iterable[Edges]]) -> np.ndarray:
-        return self._classes(self.classes)
-
-    def _classes(self, count: int) -> np.ndarray:
-        labels = np.empty(self.n, np.int32)
-        labels[self._permutation if self.scramble else slice(None)] = self._community % count
-        return labels
+    @property
+    def _hidden(self) -> np.ndarray:
+        """int32 (n,): the class of every node."""
+        classes = np.empty(self.n, np.int32)
+        classes[self._permutation if self.scramble else slice(None)] = self._community % max(self.classes, 1)
+        return classes
 
 
 def _beside(place: np.ndarray, left: Any, right: Any, hole_left: Any, hole_right: Any) -> np.ndarray:

@@ -26,21 +26,17 @@ class Form:
 
     def multiply(self, xp: Any, A: Array, B: Array, out: Array) -> None:
         """``out = A B``; A (m, k) and B (k, n) lie in memory as they like, ``out`` row by row."""
-        A, B = _laid(xp, A, self.a), self.lay(xp, B)
+        A, B = laid(xp, A, self.a), laid(xp, B, self.b)
         if self.reversed:
             out[...] = xp.matmul(B.T, A.T).T
         else:
             xp.matmul(A, B, out=out)
 
-    def lay(self, xp: Any, B: Array) -> Array:
-        """The second operand as :meth:`multiply` uses it; done once where it is multiplied several times."""
-        return _laid(xp, B, self.b)
-
 
 FORMS = [Form(a, b, backwards) for backwards in (False, True) for a in "NT" for b in "NT"]
 
 
-def _laid(xp: Any, X: Array, letter: str) -> Array:
+def laid(xp: Any, X: Array, letter: str) -> Array:
     """X row by row (N) or column by column (T); itself where it lies so."""
     return xp.ascontiguousarray(X) if letter == "N" else xp.asfortranarray(X)
 

@@ -7,7 +7,7 @@ from typing import Any
 from distgnn import ledger, progress
 from distgnn.arrays import backend
 from distgnn.arrays.tuning import TUNING
-from distgnn.local.forms import Form
+from distgnn.local.forms import Form, laid
 
 
 def gemm(
@@ -26,7 +26,7 @@ def gemm(
     out = on.empty((A.shape[0], B.shape[1]), B.dtype) if out is None else out
     with ledger.timed("gemm", "gemm", synchronize=on.synchronize):
         step = max(A.shape[0], 1) if on.on_device or trans_a else TUNING.gemm_rows
-        B = B if form is None else form.lay(on.xp, B)
+        B = B if form is None else laid(on.xp, B, form.b)  # once for all rows
         for top in range(0, A.shape[0], step):
             rows = slice(top, top + step)
             product = on.empty((len(out[rows]), B.shape[1]), B.dtype) if accumulate else out[rows]

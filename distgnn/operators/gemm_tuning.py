@@ -9,13 +9,11 @@ import numpy as np
 
 from distgnn import local
 from distgnn.arrays.backend import Backend
+from distgnn.arrays.tuning import TUNING
 from distgnn.comm.group import Comm
 from distgnn.local.forms import FORMS, Array, Form, as_given
 
-#: Multiplications and additions of a trial on the host and on a GPU: milliseconds. Taller operands are cut.
-TRIAL = {False: 3e8, True: 3e11}
 ROUNDS = 3
-GAIN = 0.9  # of the seconds of the form in which operands come: others must do better, or noise would choose
 
 
 def fastest(
@@ -26,7 +24,8 @@ def fastest(
     It is the same on all ranks, so that copies are rounded alike. The slowest rank's seconds count.
     """
     usual = as_given(trans_a, trans_b)
-    most = max(int(TRIAL[backend.on_device] / max(2 * m * k * n / max(m, k), 1)), 1)
+    trial = TUNING.gemm_trial_on_device if backend.on_device else TUNING.gemm_trial
+    most = max(int(trial / max(2 * m * k * n / max(m, k), 1)), 1)
     m, k = (min(m, most), k) if m >= k else (m, min(k, most))  # the longer one is along nodes
     A, B = (_operand(backend, shape, trans, dtype) for shape, trans in (((m, k), trans_a), ((k, n), trans_b)))
     out = backend.empty((m, n), dtype)
@@ -40,7 +39,7 @@ def fastest(
                 break  # it won't win
             seconds[index] = min(seconds[index], took)
     seconds = np.max(world.gather_objects(seconds), axis=0)
-    seconds[0] *= GAIN
+    seconds[0] *= TUNING.gemm_gain
     return forms[int(np.argmin(seconds))]
 
 

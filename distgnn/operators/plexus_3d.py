@@ -123,9 +123,9 @@ class Plexus3D(DistSparse):
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         with self._plane_block(H) as room:
-            F = (
-                self.out.allgather_rows(H.block, self.shares, room, "H") if self.sharded else H.block
-            )  # line 2
+            F = H.block
+            if self.sharded:
+                F = self.out.allgather_rows(H.block, self.shares, room, "H")  # line 2
             summed.multiply(self.grid, self.contract, self.A, F, T.block)  # lines 3-4
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:

@@ -132,9 +132,7 @@ class Summa:
         for stage in reversed(mine):
             bounds = [0, *(panel.columns[1] - stage.columns[0] for panel in cut[stage])]
             held |= zip(cut[stage], cut_columns(blocks.pop(), bounds, grid.backend), strict=True)
-        turns = zip_longest(
-            *cut.values()
-        )  # the first panel of each stage, then the second: several owners send
+        turns = zip_longest(*cut.values())  # first panels of all stages, then second: several owners send
         self.panels = [panel for turn in turns for panel in turn if panel is not None]
         own = {k: held[panel] for k, panel in enumerate(self.panels) if panel in held}
         self.A = SparsePanels(grid, self.row, [panel.c for panel in self.panels], own)

@@ -4,17 +4,7 @@ A *part vector* is int32 (n,): the part of every node. `partition` makes one, `m
 without running a product, `read_part_vector` takes one that another program wrote. Sparsity-aware products
 (``sparsity-aware.txt`` section 4) move exactly what `measure` counts.
 
-============ ==========================================================================================
-method       minimises
-============ ==========================================================================================
-random       nothing: an even cut of the random order, the baseline
-metis        edges between parts (METIS)
-metis-volume total volume, as METIS estimates it
-hypergraph   total volume exactly, as connectivity - 1 (Mt-KaHyPar)
-volume       what the busiest part sends, at most 1.03 of the hypergraph partitioner's total (own, in C)
-============ ==========================================================================================
-
-METIS and Mt-KaHyPar come with ``pip install distgnn[partition]``.
+Every method is a file that says what it minimises. METIS and Mt-KaHyPar come with the extra `partition`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def _started() -> Any:
 
 
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
-    """Small total volume."""
+    """Small total volume, the same for all seeds: the preset has one of its own, which cannot be set."""
     mtkahypar = need("hypergraph")
     nets = _nets(pattern)
     if parts == 1 or not nets:
@@ -34,10 +34,8 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
     context = library.context_from_preset(mtkahypar.PresetType.DETERMINISTIC)
     context.set_partitioning_parameters(parts, imbalance - 1, mtkahypar.Objective.KM1)
     context.logging = False
-    mtkahypar.set_seed(seed % 2**31)
-    graph = library.create_hypergraph(
-        context, pattern.n, len(nets), nets, pattern.weights.tolist(), [1] * len(nets)
-    )
+    sizes, weights = (pattern.n, len(nets)), (pattern.weights.tolist(), [1] * len(nets))
+    graph = library.create_hypergraph(context, *sizes, nets, *weights)
     return np.asarray(graph.partition(context).get_partition(), np.int32)
 
 

@@ -20,7 +20,6 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float, volume:
     options.objtype, options.seed = int(volume), seed % 2**31  # METIS_OBJTYPE_CUT is 0, _VOL is 1
     options.ufactor = max(1, round(1000 * (imbalance - 1)))
     adjacency = pymetis.CSRAdjacency(graph.indptr.astype(np.int64), graph.indices.astype(np.int64))
-    found = pymetis.part_graph(
-        parts, adjacency=adjacency, vweights=pattern.weights, options=options, recursive=False
-    )
+    how = {"vweights": pattern.weights, "options": options, "recursive": False}
+    found = pymetis.part_graph(parts, adjacency=adjacency, **how)
     return np.asarray(found.vertex_part, np.int32)

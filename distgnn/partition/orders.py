@@ -21,6 +21,7 @@ import numpy as np
 
 from distgnn import rng
 from distgnn.errors import ArgumentError
+from distgnn.local.csr_rows import index_type
 
 KNOWN = ("original", "random", "double")
 LEVELS = 16  # of halving at which `double` is even: up to 65,536 rows and columns of shards
@@ -134,8 +135,3 @@ def _sorted(keys: np.ndarray) -> NodeOrder:
     inverse = np.empty_like(permutation)
     inverse[permutation] = np.arange(len(keys), dtype=inverse.dtype)
     return NodeOrder(permutation, inverse)
-
-
-def index_type(n: int) -> np.dtype:
-    """The smallest of int32 and int64 that counts to n."""
-    return np.dtype(np.int32 if n < 2**31 else np.int64)

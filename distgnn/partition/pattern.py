@@ -15,9 +15,7 @@ from distgnn.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """CSR of an (n, n) matrix without values: `indptr` int64 (n + 1,), `indices` int32 (nnz,), sorted and
-    unique in every row.
-    """
+    """CSR of an (n, n) matrix without values: `indptr` int64, `indices` int32, sorted and unique by row."""
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -67,17 +65,14 @@ class Pattern:
     @cached_property
     def matrix(self) -> sp.csr_array:
         """int32 CSR (n, n) of ones."""
-        matrix = sp.csr_array(
-            (np.ones(self.nnz, np.int32), self.indices, self.indptr), shape=(self.n, self.n)
-        )
+        ones = np.ones(self.nnz, np.int32)
+        matrix = sp.csr_array((ones, self.indices, self.indptr), shape=(self.n, self.n))
         matrix.has_sorted_indices = matrix.has_canonical_format = True
         return matrix
 
     @cached_property
     def nets(self) -> sp.csr_array:
-        """int32 CSR (n, n): row j has the rows of A with an entry in column j, and j itself, which owns row j
-        of H.
-        """
+        """int32 CSR (n, n): row j has the rows of A with an entry in column j, and j, its owner."""
         return sp.csr_array(self.matrix.T.tocsr() + sp.eye_array(self.n, dtype=np.int32, format="csr"))
 
     @cached_property

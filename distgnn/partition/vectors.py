@@ -20,9 +20,8 @@ def read_part_vector(path: str | os.PathLike[str], n: int, parts: int) -> np.nda
     """
     part = _numbers(Path(path))
     if part.shape != (n,):
-        raise UserError(
-            f"{path}: has {part.size} numbers for the {n} nodes of this graph; expected one per node"
-        )
+        problem = f"has {part.size} numbers for the {n} nodes of this graph; expected one per node"
+        raise UserError(f"{path}: {problem}")
     wrong = np.flatnonzero((part < 0) | (part >= parts))
     if len(wrong):
         raise UserError(f"{path}: node {wrong[0]} is in part {part[wrong[0]]}; expected 0..{parts - 1}")

@@ -12,6 +12,39 @@ ANY = "float32 float64 int32 int64 uint8 uint16 uint32 uint64"
 ctypedef void *address  # C takes it for a pointer to anything
 
 
+cdef extern from "elementwise.h" nogil:
+    struct dropout_arguments "dropout":
+        int64_t rows, width, ldx, ldy
+        address x, y, low, odd, columns
+        uint64_t threshold
+        double scale
+        bint relu
+
+    struct adam_arguments "adam":
+        int64_t count
+        address w, m, v, g
+        double shrink, decay, first, second, rate, correction, epsilon
+
+    struct cross_entropy_arguments "cross_entropy":
+        int64_t height, width, ldx, ldy, count
+        address x, y, rows, labels, sums, own
+        double share
+
+    struct elementwise_set:
+        void (*dropout)(const dropout_arguments *) noexcept nogil
+        void (*adam)(const adam_arguments *) noexcept nogil
+        void (*pack_positive)(address x, int64_t count, address bits) noexcept nogil
+        void (*keep_positive)(address x, int64_t count, address bits, double scale) noexcept nogil
+        void (*cross_entropy)(const cross_entropy_arguments *) noexcept nogil
+        void (*scatter_add)(
+            address x, int64_t ldx, address rows, int64_t count, int64_t width, address y, int64_t ldy
+        ) noexcept nogil
+
+    void gather_rows(
+        address x, int64_t ldx, address rows, int64_t count, int64_t bytes, address out, int64_t ldout
+    )
+
+
 cdef extern from "spmm.h" nogil:
     struct spmm:
         int64_t rows, nonzeros, width, ldb, ldc, ahead
@@ -21,6 +54,7 @@ cdef extern from "spmm.h" nogil:
 
     struct spmm_set:
         const char *name
+        const elementwise_set *passes
 
     const spmm_set *const *spmm_sets()
     void spmm_run(const spmm_set *set, const spmm *s)
@@ -28,16 +62,10 @@ cdef extern from "spmm.h" nogil:
 
 cdef extern from "volume.h" nogil:
     struct volume:
-        int64_t nodes
+        int64_t nodes, capacity, work
         int32_t parts
-        const int64_t *pointers
-        const int32_t *columns
-        int32_t *part
-        int64_t *send
-        int64_t *receive
-        int64_t capacity
+        address pointers, columns, part, send, receive
         double send_bound, receive_bound, heat
-        int64_t work
         uint64_t seed
 
     int volume_run "volume_refine"(volume *v)
@@ -63,40 +91,6 @@ cdef extern from "sample.h" nogil:
     int64_t sample_run(const sample *s)
     int64_t sample_selected_run(const sample_selected *s)
     void relabel_run(const relabel *r)
-
-
-cdef extern from "elementwise.h" nogil:
-    struct dropout_arguments "dropout":
-        int64_t rows, width, ldx, ldy
-        address x, y, low, odd, columns
-        uint64_t threshold
-        double scale
-        bint relu
-
-    struct adam_arguments "adam":
-        int64_t count
-        address w, m, v, g
-        double shrink, decay, first, second, rate, correction, epsilon
-
-    struct cross_entropy_arguments "cross_entropy":
-        int64_t height, width, ldx, ldy, count
-        address x, y, rows, labels, sums, own
-        double share
-
-    struct elementwise_set:
-        void (*dropout[2])(const dropout_arguments *) noexcept nogil
-        void (*adam[2])(const adam_arguments *) noexcept nogil
-        void (*pack_positive[2])(address x, int64_t count, address bits) noexcept nogil
-        void (*keep_positive[2])(address x, int64_t count, address bits, double scale) noexcept nogil
-        void (*cross_entropy[2])(const cross_entropy_arguments *) noexcept nogil
-        void (*scatter_add[2])(
-            address x, int64_t ldx, address rows, int64_t count, int64_t width, address y, int64_t ldy
-        ) noexcept nogil
-
-    const elementwise_set *elementwise_of(int set)
-    void gather_rows(
-        address x, int64_t ldx, address rows, int64_t count, int64_t bytes, address out, int64_t ldout
-    )
 
 
 cdef class Array:
@@ -203,6 +197,10 @@ cdef int check_isa(int isa) except -1:
     return isa
 
 
+cdef const elementwise_set *passes_over(Array array, int isa) except NULL:
+    return &spmm_sets()[check_isa(isa)].passes[array.kind == "float64"]
+
+
 def multiply(
     indptr, indices, values, B, out, *, bint accumulate=False, int64_t prefetch=-1, int threads=1, int isa=0
 ):
@@ -240,18 +238,18 @@ def multiply(
 
 
 cdef int check_rows(Array rows, int64_t limit) except -1:
-    cdef const int64_t *numbers = <const int64_t *>rows.view.buf
-    cdef int64_t i
+    """Numbers, int64 or int32, below the limit."""
+    cdef bint wide = rows.kind == "int64"
+    cdef int64_t i, number
     for i in range(rows.extent(0)):
-        if numbers[i] < 0 or numbers[i] >= limit:
-            raise ValueError(f"{rows.name}: must lie in 0..{limit - 1}, got {numbers[i]} at position {i}")
+        number = (<const int64_t *>rows.view.buf)[i] if wide else (<const int32_t *>rows.view.buf)[i]
+        if number < 0 or number >= limit:
+            raise ValueError(f"{rows.name}: must lie in 0..{limit - 1}, got {number} at position {i}")
     return 0
 
 
 def dropout(x, out, low, odd, columns, uint64_t threshold, double scale, *, bint relu=False, int isa=0):
-    """`out[i, j] = x[i, j] * scale` (of its positive part with `relu`) where the hash of (low[i], odd[i],
-    columns[j]) lies below `threshold`, else 0; `out` may be `x`. Float32 or float64 (m, f); keys uint32 (m),
-    (m), (f)."""
+    """Dropout as elementwise.h says; `out` may be `x`. x (m, f); low and odd uint32 (m), columns (f)."""
     cdef Array X = Array("x", x, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
     cdef Array L = Array("low", low, "uint32", 1), O = Array("odd", odd, "uint32", 1)
     cdef Array J = Array("columns", columns, "uint32", 1)
@@ -264,10 +262,9 @@ def dropout(x, out, low, odd, columns, uint64_t threshold, double scale, *, bint
     Y.must_be_or_be_apart(X)
     d.x, d.y, d.low, d.odd, d.columns = pointer(X), pointer(Y), pointer(L), pointer(O), pointer(J)
     d.threshold, d.scale, d.relu = threshold, scale, relu
-    cdef int wide = X.kind == "float64"
-    cdef const elementwise_set *chosen = elementwise_of(check_isa(isa))
+    cdef const elementwise_set *passes = passes_over(X, isa)
     with nogil:
-        chosen.dropout[wide](&d)
+        passes.dropout(&d)
 
 
 def pack_positive(x, bits, *, int isa=0):
@@ -276,10 +273,9 @@ def pack_positive(x, bits, *, int isa=0):
     cdef int64_t count = X.extent(0) * X.extent(1)
     X.must_be_whole()
     P.must_have((count + 7) // 8)
-    cdef int wide = X.kind == "float64"
-    cdef const elementwise_set *chosen = elementwise_of(check_isa(isa))
+    cdef const elementwise_set *passes = passes_over(X, isa)
     with nogil:
-        chosen.pack_positive[wide](X.view.buf, count, P.view.buf)
+        passes.pack_positive(X.view.buf, count, P.view.buf)
 
 
 def keep_positive(x, bits, double scale=1.0, *, int isa=0):
@@ -288,18 +284,16 @@ def keep_positive(x, bits, double scale=1.0, *, int isa=0):
     cdef int64_t count = X.extent(0) * X.extent(1)
     X.must_be_whole()
     P.must_have((count + 7) // 8)
-    cdef int wide = X.kind == "float64"
-    cdef const elementwise_set *chosen = elementwise_of(check_isa(isa))
+    cdef const elementwise_set *passes = passes_over(X, isa)
     with nogil:
-        chosen.keep_positive[wide](X.view.buf, count, P.view.buf, scale)
+        passes.keep_positive(X.view.buf, count, P.view.buf, scale)
 
 
 def adam(
     w, g, m, v, *, double rate, double correction, double first, double second, double epsilon, double shrink,
     double decay, int isa=0,
 ):
-    """A step of Adam on flat arrays of one type: `w *= shrink; g' = g + decay w; m = first m + (1-first) g';
-    v = second v + (1 - second) g'^2; w -= rate m / (sqrt(v / correction) + epsilon)`."""
+    """A step of Adam on flat arrays of one type, as elementwise.h says."""
     cdef Array W = Array("w", w, "float32 float64", 1, True), G = Array("g", g, W.kind, 1)
     cdef Array M = Array("m", m, W.kind, 1, True), V = Array("v", v, W.kind, 1, True), other
     cdef adam_arguments a
@@ -309,17 +303,14 @@ def adam(
     a.w, a.g, a.m, a.v = pointer(W), pointer(G), pointer(M), pointer(V)
     a.shrink, a.decay, a.first, a.second = shrink, decay, first, second
     a.rate, a.correction, a.epsilon = rate, correction, epsilon
-    cdef int wide = W.kind == "float64"
-    cdef const elementwise_set *chosen = elementwise_of(check_isa(isa))
+    cdef const elementwise_set *passes = passes_over(W, isa)
     with nogil:
-        chosen.adam[wide](&a)
+        passes.adam(&a)
 
 
 def cross_entropy(x, rows, labels, out, sums, own, double share, *, int isa=0):
-    """`out[i] = share * (softmax(x[i]) - onehot(labels[.]))` for i in `rows`, zero in the other rows; of the
-    rows, `sums`: the sum of exponentials of x less the row's largest, `own`: x at the label less the row's
-    largest. `out` may be `x`; rows and labels int64. Raises ValueError for rows that do not rise, a row not
-    in x or a label that is no column.
+    """Softmax cross-entropy of int64 rows of x and its gradient, as elementwise.h says; `out` may be `x`.
+    Raises ValueError for rows that do not rise, a row not in x or a label that is no column.
     """
     cdef Array X = Array("x", x, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
     cdef Array R = Array("rows", rows, "int64", 1), L = Array("labels", labels, "int64", 1)
@@ -339,10 +330,9 @@ def cross_entropy(x, rows, labels, out, sums, own, double share, *, int isa=0):
     Y.must_be_or_be_apart(X)
     e.x, e.y, e.rows, e.labels = pointer(X), pointer(Y), pointer(R), pointer(L)
     e.sums, e.own, e.share = pointer(S), pointer(T), share
-    cdef int wide = X.kind == "float64"
-    cdef const elementwise_set *chosen = elementwise_of(check_isa(isa))
+    cdef const elementwise_set *passes = passes_over(X, isa)
     with nogil:
-        chosen.cross_entropy[wide](&e)
+        passes.cross_entropy(&e)
 
 
 def gather(x, rows, out):
@@ -365,10 +355,9 @@ def scatter_add(x, rows, out, *, int isa=0):
     X.must_have(count, width)
     check_rows(R, Y.extent(0))
     Y.must_be_apart(X)
-    cdef int wide = X.kind == "float64"
-    cdef const elementwise_set *chosen = elementwise_of(check_isa(isa))
+    cdef const elementwise_set *passes = passes_over(X, isa)
     with nogil:
-        chosen.scatter_add[wide](X.view.buf, X.lead(), R.view.buf, count, width, Y.view.buf, Y.lead())
+        passes.scatter_add(X.view.buf, X.lead(), R.view.buf, count, width, Y.view.buf, Y.lead())
 
 
 def volume_refine(
@@ -385,22 +374,17 @@ def volume_refine(
     cdef Array Q = Array("part", part, "int32", 1, True)
     cdef Array S = Array("send", send, "int64", 1, True), R = Array("receive", receive, "int64", 1, True)
     cdef volume v
-    cdef int64_t i
     cdef int status
     v.nodes, v.parts = Q.extent(0), <int32_t>S.extent(0)
     P.must_have(v.nodes + 1)
     R.must_have(v.parts)
     check_bounds(P, C.extent(0))
-    v.pointers, v.columns, v.part = <const int64_t *>P.view.buf, <const int32_t *>C.view.buf, <int32_t *>Q.view.buf
-    v.send, v.receive = <int64_t *>S.view.buf, <int64_t *>R.view.buf
+    v.pointers, v.columns, v.part = pointer(P), pointer(C), pointer(Q)
+    v.send, v.receive = pointer(S), pointer(R)
     v.capacity, v.send_bound, v.receive_bound, v.heat = capacity, send_bound, receive_bound, heat
     v.work, v.seed = work, seed
-    for i in range(v.nodes):
-        if v.part[i] < 0 or v.part[i] >= v.parts:
-            raise ValueError(f"part: must lie in 0..{v.parts - 1}, got {v.part[i]} at position {i}")
-    for i in range(C.extent(0)):
-        if v.columns[i] < 0 or v.columns[i] >= v.nodes:
-            raise ValueError(f"columns: must lie in 0..{v.nodes - 1}, got {v.columns[i]} at position {i}")
+    check_rows(Q, v.parts)
+    check_rows(C, v.nodes)
     with nogil:
         status = volume_run(&v)
     if status:

@@ -4,20 +4,6 @@
 
 #include <string.h>
 
-#include "spmm.h"
-
-const struct elementwise_set *elementwise_of(int set)
-{
-#if defined(__x86_64__)
-    if (spmm_sets()[set] == &spmm_avx512)
-        return &elementwise_avx512;
-    if (spmm_sets()[set] == &spmm_avx2)
-        return &elementwise_avx2;
-#endif
-    (void)set;
-    return &elementwise_generic;
-}
-
 void gather_rows(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t bytes, void *out,
                  int64_t ldout)
 {

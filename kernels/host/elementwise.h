@@ -43,19 +43,16 @@ struct cross_entropy {
     double share;
 };
 
+/* The passes of one instruction set over one type of number. */
 struct elementwise_set {
-    void (*dropout[2])(const struct dropout *); /* [0] float, [1] double, in all of these */
-    void (*adam[2])(const struct adam *);
-    void (*pack_positive[2])(const void *x, int64_t count, uint8_t *bits); /* as numpy.packbits(x > 0) */
-    void (*keep_positive[2])(void *x, int64_t count, const uint8_t *bits, double scale);
-    void (*cross_entropy[2])(const struct cross_entropy *);
-    void (*scatter_add[2])(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width,
-                           void *y, int64_t ldy);
+    void (*dropout)(const struct dropout *);
+    void (*adam)(const struct adam *);
+    void (*pack_positive)(const void *x, int64_t count, uint8_t *bits); /* as numpy.packbits(x > 0) */
+    void (*keep_positive)(void *x, int64_t count, const uint8_t *bits, double scale);
+    void (*cross_entropy)(const struct cross_entropy *);
+    void (*scatter_add)(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width,
+                        void *y, int64_t ldy);
 };
-
-extern const struct elementwise_set elementwise_avx512, elementwise_avx2, elementwise_generic;
-
-const struct elementwise_set *elementwise_of(int set); /* a position in spmm_sets() */
 
 /* out[i, :] = x[rows[i], :], rows of `bytes` bytes that lie ldx and ldout bytes apart. */
 void gather_rows(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t bytes, void *out,

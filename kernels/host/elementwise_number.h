@@ -1,5 +1,5 @@
-/* The kernels of elementwise.h for one type of number. Included by elementwise_isa.h, which defines REAL,
- * INTEGER and WORD (of its size) and NUMBER. What vectorisers do not see is written with vectors of 8. */
+/* The kernels of elementwise.h for one type of number. Included by isa.h, which says NUMBER and REAL. What
+ * vectorisers do not see is written with vectors of 8. */
 
 /* The constants of exp, of either type. */
 #define PICK(of_float, of_double) (sizeof(REAL) == 4 ? of_float : of_double)
@@ -11,12 +11,11 @@
 #define LN2_LOW (REAL)PICK(-2.12194440e-4, 1.42860682030941723212e-6)
 #define ROOT(x) PICK(__builtin_sqrtf(x), __builtin_sqrt(x))
 
-typedef REAL LOOSE __attribute__((aligned(1), may_alias));
-typedef REAL NAMED(vector) __attribute__((vector_size(8 * sizeof(REAL))));
-typedef REAL NAMED(loose_vector) __attribute__((vector_size(8 * sizeof(REAL)), aligned(1), may_alias));
-typedef INTEGER NAMED(integers) __attribute__((vector_size(8 * sizeof(REAL))));
+typedef REAL TYPED(vector) __attribute__((vector_size(8 * sizeof(REAL))));
+typedef REAL TYPED(loose_vector) __attribute__((vector_size(8 * sizeof(REAL)), aligned(1), may_alias));
+typedef TYPED(integer) TYPED(integers) __attribute__((vector_size(8 * sizeof(REAL))));
 
-static void NAMED(dropout)(const struct dropout *d)
+static void TYPED(dropout)(const struct dropout *d)
 {
     const REAL scale = (REAL)d->scale;
     const uint32_t threshold = (uint32_t)d->threshold;
@@ -37,7 +36,7 @@ static void NAMED(dropout)(const struct dropout *d)
     }
 }
 
-static void NAMED(adam)(const struct adam *a)
+static void TYPED(adam)(const struct adam *a)
 {
     LOOSE *const w = (LOOSE *)a->w, *const m = (LOOSE *)a->m, *const v = (LOOSE *)a->v;
     const LOOSE *const g = (const LOOSE *)a->g;
@@ -54,12 +53,12 @@ static void NAMED(adam)(const struct adam *a)
     })
 }
 
-static void NAMED(pack_positive)(const void *x, int64_t count, uint8_t *bits)
+static void TYPED(pack_positive)(const void *x, int64_t count, uint8_t *bits)
 {
     const LOOSE *const flat = (const LOOSE *)x;
     int64_t i = 0;
     for (; i + 8 <= count; i += 8) {
-        const NAMED(integers) positive = *(const NAMED(loose_vector) *)(flat + i) > 0;
+        const TYPED(integers) positive = *(const TYPED(loose_vector) *)(flat + i) > 0;
         union {
             bytes8 bytes;
             uint64_t word;
@@ -71,61 +70,61 @@ static void NAMED(pack_positive)(const void *x, int64_t count, uint8_t *bits)
         bits[i / 8] = (uint8_t)((k ? bits[i / 8] : 0) | (flat[i + k] > 0) << (7 - k));
 }
 
-static void NAMED(keep_positive)(void *x, int64_t count, const uint8_t *bits, double scale)
+static void TYPED(keep_positive)(void *x, int64_t count, const uint8_t *bits, double scale)
 {
     LOOSE *const flat = (LOOSE *)x;
-    const NAMED(integers) place = {128, 64, 32, 16, 8, 4, 2, 1};
-    const NAMED(vector) factor = (NAMED(vector)){0} + (REAL)scale;
+    const TYPED(integers) place = {128, 64, 32, 16, 8, 4, 2, 1};
+    const TYPED(vector) factor = (TYPED(vector)){0} + (REAL)scale;
     int64_t i = 0;
     for (; i + 8 <= count; i += 8) {
-        const NAMED(integers) kept = (((NAMED(integers)){0} + bits[i / 8]) & place) != 0;
-        *(NAMED(loose_vector) *)(flat + i) *= (NAMED(vector))(kept & (NAMED(integers))factor);
+        const TYPED(integers) kept = (((TYPED(integers)){0} + bits[i / 8]) & place) != 0;
+        *(TYPED(loose_vector) *)(flat + i) *= (TYPED(vector))(kept & (TYPED(integers))factor);
     }
     for (int k = 0; i + k < count; k++)
         flat[i + k] *= bits[i / 8] >> (7 - k) & 1 ? (REAL)scale : 0;
 }
 
-typedef WORD NAMED(words) __attribute__((vector_size(8 * sizeof(REAL))));
+typedef TYPED(word) TYPED(words) __attribute__((vector_size(8 * sizeof(REAL))));
 
 /* exp in place, of numbers at most 0, to two units in the last place; 0 where less than a normal number. */
-static INLINE void NAMED(exponential)(NAMED(vector) *inout)
+static INLINE void TYPED(exponential)(TYPED(vector) *inout)
 {
-    const NAMED(vector) x = *inout;
+    const TYPED(vector) x = *inout;
     static const REAL coefficients[] = {/* 1 / k! */
         1, 1, 1. / 2, 1. / 6, 1. / 24, 1. / 120, 1. / 720, 1. / 5040, 1. / 40320, 1. / 362880, 1. / 3628800,
         1. / 39916800, 1. / 479001600, 1. / 6227020800};
     /* Adding it rounds to an integer, which the last bits then hold. */
-    const REAL shift = (REAL)((WORD)3 << (MANTISSA - 1));
-    const NAMED(vector) shifted = x * (REAL)1.44269504088896340736 + shift, n = shifted - shift;
-    const NAMED(vector) rest = x - n * LN2_HIGH - n * LN2_LOW;
-    NAMED(vector) power = (NAMED(vector)){0} + coefficients[EXP_DEGREE];
+    const REAL shift = (REAL)((TYPED(word))3 << (MANTISSA - 1));
+    const TYPED(vector) shifted = x * (REAL)1.44269504088896340736 + shift, n = shifted - shift;
+    const TYPED(vector) rest = x - n * LN2_HIGH - n * LN2_LOW;
+    TYPED(vector) power = (TYPED(vector)){0} + coefficients[EXP_DEGREE];
     UNROLL
     for (int k = EXP_DEGREE - 1; k >= 0; k--)
         power = power * rest + coefficients[k];
-    const NAMED(words) two_to_n = ((NAMED(words))shifted + EXPONENT_BIAS) << MANTISSA;
-    *inout = (NAMED(vector))((NAMED(integers))(power * (NAMED(vector))two_to_n) & ~(x < EXP_LEAST));
+    const TYPED(words) two_to_n = ((TYPED(words))shifted + EXPONENT_BIAS) << MANTISSA;
+    *inout = (TYPED(vector))((TYPED(integers))(power * (TYPED(vector))two_to_n) & ~(x < EXP_LEAST));
 }
 
 /* Up to 8 numbers; what is missing is minus infinity, whose exponential is 0. */
-static INLINE void NAMED(load_some)(NAMED(vector) *v, const LOOSE *x, int64_t count)
+static INLINE void TYPED(load_some)(TYPED(vector) *v, const LOOSE *x, int64_t count)
 {
     if (count >= 8)
-        *v = *(const NAMED(loose_vector) *)x;
+        *v = *(const TYPED(loose_vector) *)x;
     else
         for (int k = 0; k < 8; k++)
             (*v)[k] = k < count ? x[k] : -(REAL)__builtin_inf();
 }
 
-static INLINE void NAMED(store_some)(LOOSE *y, const NAMED(vector) *v, int64_t count)
+static INLINE void TYPED(store_some)(LOOSE *y, const TYPED(vector) *v, int64_t count)
 {
     if (count >= 8)
-        *(NAMED(loose_vector) *)y = *v;
+        *(TYPED(loose_vector) *)y = *v;
     else
         for (int k = 0; k < count; k++)
             y[k] = (*v)[k];
 }
 
-static void NAMED(cross_entropy)(const struct cross_entropy *e)
+static void TYPED(cross_entropy)(const struct cross_entropy *e)
 {
     const int64_t width = e->width;
     const REAL share = (REAL)e->share;
@@ -140,22 +139,22 @@ static void NAMED(cross_entropy)(const struct cross_entropy *e)
             break;
         const LOOSE *const x = (const LOOSE *)e->x + row * e->ldx;
         LOOSE *const y = (LOOSE *)e->y + row++ * e->ldy;
-        NAMED(vector) most, some, sum = {0};
-        NAMED(load_some)(&most, x, width);
+        TYPED(vector) most, some, sum = {0};
+        TYPED(load_some)(&most, x, width);
         for (int64_t j = 8; j < width; j += 8) {
-            NAMED(load_some)(&some, x + j, width - j);
-            const NAMED(integers) more = some > most;
-            most = (NAMED(vector))((more & (NAMED(integers))some) | (~more & (NAMED(integers))most));
+            TYPED(load_some)(&some, x + j, width - j);
+            const TYPED(integers) more = some > most;
+            most = (TYPED(vector))((more & (TYPED(integers))some) | (~more & (TYPED(integers))most));
         }
         REAL highest = most[0], total = 0;
         for (int k = 1; k < 8; k++)
             highest = most[k] > highest ? most[k] : highest;
         own[i] = x[e->labels[i]] - highest;
         for (int64_t j = 0; j < width; j += 8) {
-            NAMED(load_some)(&some, x + j, width - j);
+            TYPED(load_some)(&some, x + j, width - j);
             some -= highest;
-            NAMED(exponential)(&some);
-            NAMED(store_some)(y + j, &some, width - j);
+            TYPED(exponential)(&some);
+            TYPED(store_some)(y + j, &some, width - j);
             sum += some;
         }
         for (int k = 0; k < 8; k++)
@@ -168,7 +167,7 @@ static void NAMED(cross_entropy)(const struct cross_entropy *e)
     }
 }
 
-static void NAMED(scatter_add)(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width,
+static void TYPED(scatter_add)(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width,
                                void *y, int64_t ldy)
 {
     for (int64_t i = 0; i < count; i++) {

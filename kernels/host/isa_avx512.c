@@ -1,7 +1,7 @@
 /* The kernels for AVX-512, compiled for it whatever the compiler's target is. */
 #if defined(__x86_64__)
 
-#include "spmm.h" /* system headers before the target changes */
+#include "elementwise.h" /* system headers before the target changes */
 #include "target.h"
 TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 
@@ -13,9 +13,7 @@ TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 #define FULL_VECTORS(X) \
     X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)
 #endif
-#include "spmm_isa.h"
-
-#include "elementwise_isa.h"
+#include "isa.h"
 
 TARGET_END
 #endif

@@ -1,7 +1,5 @@
-/* The loop over rows, for vectors of LANES numbers. Included by spmm_lanes.h, with
- *   REAL, INDEX    types of numbers and of column numbers, which may have any alignment
- *   NAMED(x)       x with a suffix for these two and LANES
- *   VECTORS(X)     X(v) for each number of vectors v to make kernels for
+/* The loop over rows, for vectors of LANES numbers, and what finds its instance for a width. Included by
+ * spmm_lanes.h, from few LANES to many, with the names of isa.h; undefines LANES.
  *
  * All columns of a panel stay in vector accumulators. If its width is no multiple of LANES, the last vector
  * overlaps the one before: both compute the same numbers for the columns that they share, so it takes no
@@ -13,22 +11,23 @@
  * addition to a vector also waits for the one before it: rows of A that are too long for the processor to
  * begin the next one meanwhile are added up in several chains. */
 
+#define VECTOR NAMED(vector)
+#define LOOSE_VECTOR NAMED(loose_vector)
 typedef REAL VECTOR __attribute__((vector_size(LANES * sizeof(REAL))));
-typedef REAL LOOSE __attribute__((vector_size(LANES * sizeof(REAL)), aligned(1), may_alias));
-typedef REAL LOOSE_REAL __attribute__((aligned(1), may_alias));
+typedef REAL LOOSE_VECTOR __attribute__((vector_size(LANES * sizeof(REAL)), aligned(1), may_alias));
 
 /* Where vector k of a row starts; the last one is the one that overlaps. */
 #define AT(k) ((k) < vectors - 1 ? (k) * LANES : tail)
 
 /* sums += weight * (a row of B) */
-static INLINE void MULTIPLY(VECTOR *sums, REAL weight, const LOOSE_REAL *b, int64_t tail, const int vectors)
+static INLINE void NAMED(multiply)(VECTOR *sums, REAL weight, const LOOSE *b, int64_t tail, const int vectors)
 {
     UNROLL
     for (int k = 0; k < vectors; k++)
-        sums[k] += weight * *(const LOOSE *)(b + AT(k));
+        sums[k] += weight * *(const LOOSE_VECTOR *)(b + AT(k));
 }
 
-static INLINE void PREFETCH(const LOOSE_REAL *b, int64_t tail, const int vectors)
+static INLINE void NAMED(prefetch)(const LOOSE *b, int64_t tail, const int vectors)
 {
     UNROLL
     for (int k = 0; k < vectors * LANES; k += CACHE_LINE / (int)sizeof(REAL))
@@ -36,28 +35,35 @@ static INLINE void PREFETCH(const LOOSE_REAL *b, int64_t tail, const int vectors
     __builtin_prefetch(b + tail + LANES - 1); /* a row that starts within a line ends one line later */
 }
 
+/* Number p of an array of row pointers or columns. */
+#define INDEX(array, p) (wide_indices ? ((const wide_int *)(array))[p] : ((const narrow_int *)(array))[p])
+
 /* sums += (non-zero p of A) * (its row of B) */
-#define TERM(sums, p)                                                                 \
-    do {                                                                              \
-        const int64_t j_ = indices[p];                                                \
-        if (!blind)                                                                   \
-            PREFETCH(B + later[p] * ldb, tail, vectors);                              \
-        MULTIPLY(sums, values[p], B + j_ * ldb, tail, vectors);                       \
+#define TERM(sums, p)                                                                                       \
+    do {                                                                                                    \
+        const int64_t j_ = INDEX(indices, p);                                                               \
+        if (!blind)                                                                                         \
+            NAMED(prefetch)(B + INDEX(later, p) * ldb, tail, vectors);                          \
+        NAMED(multiply)(sums, values[p], B + j_ * ldb, tail, vectors);                                      \
     } while (0)
 
-static INLINE void ROWS(const struct spmm *s, int64_t first, int64_t last, int64_t column, int64_t width,
-                        int64_t ahead, const int vectors, const int blind)
+static INLINE void NAMED(rows)(const struct spmm *s, int64_t first, int64_t last, int64_t column,
+                               int64_t width, int64_t ahead, const int vectors, const int wide_indices,
+                               const int blind)
 {
     /* Copies of what *s says: as far as the compiler knows, a store to C may change it. */
-    const LOOSE_REAL *const B = (const LOOSE_REAL *)s->B + column, *const values = s->values;
-    const INDEX *const indices = s->indices, *const later = indices + ahead;
-    const INDEX *pointer = (const INDEX *)s->pointers + first, *const stop = pointer + (last - first);
-    LOOSE_REAL *c = (LOOSE_REAL *)s->C + first * s->ldc + column;
+    const LOOSE *const B = (const LOOSE *)s->B + column, *const values = s->values;
+    const int64_t index_bytes = wide_indices ? 8 : 4;
+    const char *const indices = s->indices, *const later = indices + ahead * index_bytes;
+    const char *pointer = (const char *)s->pointers + first * index_bytes;
+    const char *const stop = pointer + (last - first) * index_bytes;
+    LOOSE *c = (LOOSE *)s->C + first * s->ldc + column;
     const int64_t ldb = s->ldb, ldc = s->ldc, tail = vectors == 1 ? 0 : width - LANES;
     const int chains = vectors > 2 ? 1 : MOST_CHAINS / vectors, accumulate = s->accumulate;
 
-    for (int64_t p = *pointer; pointer < stop; c += ldc) {
-        const int64_t end = *++pointer;
+    for (int64_t p = INDEX(pointer, 0); pointer < stop; c += ldc) {
+        pointer += index_bytes;
+        const int64_t end = INDEX(pointer, 0);
         VECTOR sums[MOST_VECTORS];
         UNROLL
         for (int k = 0; k < vectors; k++)
@@ -81,23 +87,41 @@ static INLINE void ROWS(const struct spmm *s, int64_t first, int64_t last, int64
         if (accumulate) { /* all loads before the stores, because the last two vectors overlap */
             UNROLL
             for (int k = 0; k < vectors; k++)
-                sums[k] += *(const LOOSE *)(c + AT(k));
+                sums[k] += *(const LOOSE_VECTOR *)(c + AT(k));
         }
         UNROLL
         for (int k = 0; k < vectors; k++)
-            *(LOOSE *)(c + AT(k)) = sums[k];
+            *(LOOSE_VECTOR *)(c + AT(k)) = sums[k];
     }
 }
 
-/* The kernels themselves: `vectors` and `blind` become constants. */
-#define KERNEL(name, vectors, blind)                                                            \
-    static void name(const struct spmm *s, int64_t first, int64_t last, int64_t column, int64_t w, \
-                     int64_t ahead)                                                             \
-    {                                                                                           \
-        ROWS(s, first, last, column, w, ahead, vectors, blind);                                 \
+/* The kernels themselves: `vectors`, `wide_indices` and `blind` become constants. */
+#define KERNEL(v, wide_indices, blind)                                                                      \
+    static void NAMED(kernel_##v##_##wide_indices##blind)(const struct spmm *s, int64_t first, int64_t last, \
+                                                          int64_t column, int64_t w, int64_t ahead)         \
+    {                                                                                                       \
+        NAMED(rows)(s, first, last, column, w, ahead, v, wide_indices, blind && v <= MOST_BLIND);           \
     }
-#define KERNELS(v) KERNEL(NAMED(seeing_##v), v, 0) KERNEL(NAMED(blind_##v), v, v <= MOST_BLIND)
-#define ENTRY(v) {NAMED(seeing_##v), NAMED(blind_##v)},
+#define KERNELS(v) KERNEL(v, 0, 0) KERNEL(v, 0, 1) KERNEL(v, 1, 0) KERNEL(v, 1, 1)
+#define PAIR(v, wide_indices) {NAMED(kernel_##v##_##wide_indices##0), NAMED(kernel_##v##_##wide_indices##1)}
+#define ENTRY(v) {PAIR(v, 0), PAIR(v, 1)},
+#if LANES == LANES_FULL
+#define VECTORS FULL_VECTORS
+#else
+#define VECTORS(X) X(1) X(2)
+#endif
 VECTORS(KERNELS)
-static spmm_rows *const NAMED(kernels)[][2] = {VECTORS(ENTRY)};
-#undef ENTRY
+static spmm_rows *const NAMED(kernels)[][2][2] = {VECTORS(ENTRY)};
+
+/* The kernel for a panel of this width; blind: `ahead` is 0. */
+static spmm_rows *NAMED(find)(int wide_indices, int blind, int64_t width)
+{
+#if LANES > 1
+    if (width < LANES)
+        return CONCAT3(find, NUMBER, CONCAT(HALF_OF_, LANES))(wide_indices, blind, width);
+#endif
+    return NAMED(kernels)[(width + LANES - 1) / LANES - 1][wide_indices][blind];
+}
+
+#undef VECTORS
+#undef LANES

@@ -395,7 +395,6 @@ static double largest(const struct state *s, const int64_t *of_parts)
     return (double)found;
 }
 
-
 /* Keep the partition in hand if the fewest rows are sent on average and at most, and received too many. */
 static void keep_if_best(struct state *s)
 {

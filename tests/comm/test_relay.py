@@ -53,6 +53,13 @@ def run(comm, roots, sizes, order, overlap, delay=0.0) -> list[tuple[int, np.nda
     return taken
 
 
+@pytest.mark.ranks(1)
+def test_the_number_of_buffers_is_read_when_a_relay_is_made(comm, backend, monkeypatch):
+    monkeypatch.setattr(TUNING, "relay_buffers", 3)
+    group = dg.Grid(comm, backend=backend).along("rows")
+    assert Relay(group, [], [], lambda stage, buffer: None, "H").free == [0, 1, 2]
+
+
 @pytest.mark.ranks(1, 2, 3, 4, 6, 9)
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("order", ORDERS)
@@ -60,7 +67,7 @@ def test_every_rank_takes_every_panel(comm, backend, overlap, order, monkeypatch
     """Roots with several panels, with none, panels of no elements and of many segments."""
     monkeypatch.setattr(TUNING, "relay_segment", 256)
     monkeypatch.setattr(TUNING, "largest_segment", 256)
-    monkeypatch.setattr(TUNING, "relay_window", 3)
+    monkeypatch.setattr(TUNING, "relay_at_a_time", 3)
     grid = dg.Grid(comm, backend=backend, rows=comm.Get_size())
     group = grid.along("rows")
     for seed in range(4):
@@ -124,7 +131,7 @@ def test_few_segments_are_under_way_however_large_the_panel(comm, backend, monke
     with dg.Ledger() as ledger:
         for panel in relay:
             np.testing.assert_array_equal(backend.to_host(panel), content(7, 2000))
-    assert 0 < most <= 2 * TUNING.relay_window
+    assert 0 < most <= 2 * TUNING.relay_at_a_time
     assert [(e["matrix"], e["words"]) for e in ledger.entries()] == [("H", 2000 * (group.rank > 0))]
     grid.free()
 

@@ -142,7 +142,7 @@ static void passes(const struct elementwise_set *set, int wide, int64_t rows, in
     for (int64_t j = 0; j < width; j++)
         columns[j] = (uint32_t)j * 1234567;
     for (int relu = 0; relu < 2; relu++) {
-        set->dropout[wide](
+        set->dropout(
             &(struct dropout){rows, width, width, width, x, y, low, odd, columns, 1u << 31, 2.0, relu});
         for (int64_t i = 0; i < count; i++) {
             uint32_t hash = (columns[i % width] ^ low[i / width]) * odd[i / width];
@@ -151,25 +151,25 @@ static void passes(const struct elementwise_set *set, int wide, int64_t rows, in
             expect(get(y, wide, i) == want, "dropout", count);
         }
     }
-    set->pack_positive[wide](x, count, bits);
-    set->keep_positive[wide](y, count, bits, 3.0);
+    set->pack_positive(x, count, bits);
+    set->keep_positive(y, count, bits, 3.0);
     for (int64_t i = 0; i < count; i++)
         expect((bits[i / 8] >> (7 - i % 8) & 1) == (get(x, wide, i) > 0) &&
                    (get(x, wide, i) > 0 || get(y, wide, i) == 0),
                "bits", count);
     for (int64_t i = 0; i < count; i++)
         put(v, wide, i, fabs(get(v, wide, i)));
-    set->adam[wide](&(struct adam){count, y, m, v, x, 1, 0, 0.9, 0.999, 0.01, 0.5, 1e-8});
+    set->adam(&(struct adam){count, y, m, v, x, 1, 0, 0.9, 0.999, 0.01, 0.5, 1e-8});
     gather_rows(x, width * (wide ? 8 : 4), order, rows, width * (wide ? 8 : 4), m, width * (wide ? 8 : 4));
     for (int64_t i = 0; i < count; i++)
         put(v, wide, i, 0);
-    set->scatter_add[wide](m, width, order, rows, width, v, width);
+    set->scatter_add(m, width, order, rows, width, v, width);
     int64_t *labels = malloc((size_t)rows * 8), *some = malloc((size_t)rows * 8), listed = 0;
     for (int64_t i = 0; i < rows; i++)
         if (i % 3 != 1)
             some[listed] = i, labels[listed++] = (i * 7) % width;
     void *sums = numbers(wide, listed), *own = numbers(wide, listed);
-    set->cross_entropy[wide](
+    set->cross_entropy(
         &(struct cross_entropy){rows, width, width, width, listed, x, y, some, labels, sums, own, 1.0});
     for (int64_t i = 0, l = 0; i < rows; i++) {
         double largest = -1, sum = 0;
@@ -367,7 +367,7 @@ int main(void)
                     product(spmm_sets()[set], wide, widths[w], options);
         for (int wide = 0; wide < 2; wide++)
             for (int64_t width = 1; width < 40; width++)
-                passes(elementwise_of(set), wide, width % 12 + 1, width);
+                passes(spmm_sets()[set]->passes + wide, wide, width % 12 + 1, width);
         printf("%s: %ld numbers checked\n", spmm_sets()[set]->name, checks);
     }
     return 0;

@@ -23,6 +23,7 @@ def gpu_spmm(monkeypatch):
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(__import__("sys").modules, "gpu_spmm", module)
+    monkeypatch.syspath_prepend(PROGRAM.parent)
     spec.loader.exec_module(module)
     return module
 

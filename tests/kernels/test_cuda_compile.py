@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from distgnn.local.cuda import csr, launch
-from distgnn.local.resources import kernels_folder
+from distgnn.local.cuda.launch import kernels_folder
 from kernels import nvrtc
 from kernels.conftest import OTHER_KERNELS, emulator, spmm_names
 

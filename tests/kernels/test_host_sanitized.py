@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from distgnn.local.resources import kernels_folder
+from distgnn.local.cuda.launch import kernels_folder
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]

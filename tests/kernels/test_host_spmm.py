@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from awkward_shapes import awkward
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
-from distgnn.gallery import awkward
 from distgnn.local import host
 
 pytestmark = pytest.mark.skipif(host.module() is None, reason="host kernels not built")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from distgnn.gallery import awkward
+from awkward_shapes import awkward
 from distgnn.local import csr_rows
 
 MATRICES = awkward()

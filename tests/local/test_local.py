@@ -9,9 +9,9 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from awkward_shapes import awkward
 from distgnn import local
 from distgnn.arrays.csr import CSR
-from distgnn.gallery import awkward
 from distgnn.local import csr_rows, host
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from distgnn import Grid, local
+from distgnn.arrays.tuning import TUNING
 from distgnn.layout import Cut, Layout
 from distgnn.local import forms
 from distgnn.operators import gemm_tuning
@@ -79,7 +80,7 @@ def test_trials_are_short(backend, monkeypatch):
     from mpi4py import MPI
 
     grid, flops = Grid(MPI.COMM_SELF, backend=backend), []
-    monkeypatch.setitem(gemm_tuning.TRIAL, backend.on_device, 1e5)
+    monkeypatch.setattr(TUNING, "gemm_trial_on_device" if backend.on_device else "gemm_trial", 1e5)
     monkeypatch.setattr(
         gemm_tuning, "_seconds", lambda on, form, A, B, out: flops.append(2 * A.size * B.shape[1]) or 1.0
     )

@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from awkward_shapes import awkward
 from distgnn.arrays.csr import CSR
-from distgnn.gallery import awkward
 from distgnn.layout import Cut, Layout
 from distgnn.operators import make_grid
 

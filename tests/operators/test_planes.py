@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import distgnn as dg
-from distgnn.gallery import awkward
+from awkward_shapes import awkward
 from distgnn.operators import make_grid
 
 from .test_products import Recorder

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import distgnn as dg
-from distgnn.gallery import awkward
+from awkward_shapes import awkward
 from distgnn.operators import ALGORITHMS, grids, make_grid
 
 from . import formulas

@@ -11,12 +11,13 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from awkward_shapes import awkward
 from distgnn import local, operators
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm import fetch_costs
 from distgnn.comm.fetch_costs import Costs
 from distgnn.comm.group import Comm
-from distgnn.gallery import awkward, rmat
+from distgnn.gallery import rmat
 from distgnn.operators import SPARSITY_AWARE, grids, make_grid
 from distgnn.operators.block_rows import in_groups
 
@@ -173,7 +174,7 @@ def test_whole_blocks_are_sent_where_packing_costs_more():
     rows, run = np.arange(0, 100, 2), np.arange(20, 70)
     assert Costs(1.0, 0.9, 0.0).choose(rows, 100) is rows
     assert Costs(1.0, 1.1, 0.0).choose(rows, 100).tolist() == list(range(100))
-    assert Costs(1.0, 0.0, 51 * fetch_costs.ROW_BYTES).choose(rows, 100).size == 100
+    assert Costs(1.0, 0.0, 51 * TUNING.fetched_row_bytes).choose(rows, 100).size == 100
     assert ALWAYS_WHOLE.choose(run, 100) is run  # what is not packed costs nothing to pack
     assert ALWAYS_WHOLE.choose(rows[:0], 100).size == 0
 

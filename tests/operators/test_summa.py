@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from awkward_shapes import awkward
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
-from distgnn.gallery import awkward, rmat
+from distgnn.gallery import rmat
 from distgnn.operators import make_grid
 
 from . import formulas

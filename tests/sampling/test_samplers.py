@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from awkward_shapes import awkward
 from distgnn import UserError
 from distgnn.arrays.tuning import TUNING
-from distgnn.gallery import awkward_shapes
 from distgnn.local import host
 from distgnn.sampling import (
     FastGCN,
@@ -40,7 +40,7 @@ SAMPLERS: dict[str, Make] = {
     "fastgcn": lambda G, fanout: FastGCN(G, fanout),
     "saint": lambda G, fanout: Saint(G, fanout[0], len(fanout), training=np.arange(0, G.n, 2)),
 }
-SQUARE = {name: A for name, A in awkward_shapes.awkward().items() if A.shape[0] == A.shape[1]}
+SQUARE = {name: A for name, A in awkward().items() if A.shape[0] == A.shape[1]}
 
 
 def batches_of(n: int, count: int = 5) -> list[np.ndarray]:

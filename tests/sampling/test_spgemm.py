@@ -9,7 +9,8 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
-from distgnn.gallery import awkward, rmat
+from awkward_shapes import awkward
+from distgnn.gallery import rmat
 from distgnn.layout import partition
 from distgnn.local import csr_rows
 from distgnn.operators import grids, make_grid

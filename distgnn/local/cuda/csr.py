@@ -98,20 +98,16 @@ class Plan:
             raise ValueError(f"the kernels number rows with 32 bits; a block of {m} rows must be cut")
         self.average = A.nnz / max(m, 1)
         self.threshold = max(256, int(8 * self.average))
-        self.long_rows: Array = None
-        self.short_rows: Array = None
-        self.filled_rows: Array = None
         self.tuners: dict[Any, Tuner[Variant]] = {}
         self._segments: dict[int, Segments] = {}
         self.indptr, self.indices = _aligned(A.indptr), _aligned(A.indices)
         lengths = xp.diff(self.indptr)
         self.longest, filled = (int(x) for x in (lengths.max(), xp.count_nonzero(lengths))) if m else (0, 0)
-        short = lengths <= self.threshold
-        if self.longest > self.threshold:
-            self.long_rows = xp.flatnonzero(~short).astype(np.int32)
-            self.short_rows = xp.flatnonzero(short).astype(np.int32)
-        if filled < 0.9 * m:
-            self.filled_rows = xp.flatnonzero(short & (lengths > 0)).astype(np.int32)
+        short, cut = lengths <= self.threshold, self.longest > self.threshold
+        numbers = lambda chosen: xp.flatnonzero(chosen).astype(np.int32)  # noqa: E731
+        self.long_rows: Array = numbers(~short) if cut else None
+        self.short_rows: Array = numbers(short) if cut else None
+        self.filled_rows: Array = numbers(short & (lengths > 0)) if filled < 0.9 * m else None
 
     @classmethod
     def of(cls, xp: Any, A: CSR) -> Plan:
@@ -128,9 +124,7 @@ class Plan:
 
 
 class Segments:
-    """Long rows, cut: segment s is ``length[s]`` entries from ``begin[s]``; row i has those of
-    ``first[i]:first[i + 1]``.
-    """
+    """Long rows, cut: segment s is ``length[s]`` entries from ``begin[s]``; row i has those from first[i]."""
 
     def __init__(self, xp: Any, indptr: Array, rows: Array, length: int) -> None:
         # A handful of rows, so on the host.
@@ -146,12 +140,7 @@ class Segments:
 
 
 def spmm(A: CSR, B: Array, out: Array, accumulate: bool = False, variant: Variant | None = None) -> Array:
-    """``out = A B``, or ``out += A B``. Returns ``out``.
-
-    Args:
-        A: (m, k) CSR block of float32 or float64; B: (k, f), out: (m, f), C-contiguous of A's dtype, sharing
-        no memory; others raise ValueError. variant: instead of the tuned one.
-    """
+    """See ``local.spmm``; ValueError for other types than float32 and float64. variant: for the tuned one."""
     xp, (m, k), f = gpu.library(B), A.shape, B.shape[1]
     if A.dtype.char not in "fd":
         raise ValueError(f"spmm: values must be float32 or float64, not {A.dtype}")

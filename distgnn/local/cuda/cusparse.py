@@ -25,10 +25,7 @@ _NO_TRANSPOSE = 0
 def spmm_cusparse(
     A: CSR, B: Array, out: Array, accumulate: bool = False, algorithm: str | None = None
 ) -> Array:
-    """``out = A B`` or ``out += A B``; all arrays C-contiguous and of A's dtype. Returns ``out``.
-
-    ``algorithm``: a name in `ALGORITHMS` instead of the faster one.
-    """
+    """See ``local.spmm``. ``algorithm``: a name in `ALGORITHMS` instead of the faster one."""
     xp = library(B)
     if "cusparse" not in A.cached:
         A.cached["cusparse"] = _Cached(xp, A)

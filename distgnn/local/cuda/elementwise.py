@@ -43,15 +43,8 @@ def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> Array:
 def softmax_cross_entropy(
     logits: Array, position: Array, labels: Array, gradient: Array = None, count: int | None = None
 ) -> tuple[Array, Array]:
-    """Losses of the training rows, and the gradient of their mean, where one rank holds all classes.
-
-    Args:
-        logits: (m, classes). gradient: the same, may be ``logits`` itself; made when missing.
-        position: int32 (m), the place of a row among the training rows, or -1.
-        labels: int64 (training rows). count: training rows of the whole graph; default these.
-
-    Returns:
-        losses (training rows) and gradient: (softmax - onehot) / count in training rows, 0 in others.
+    """See ``local.elementwise.cross_entropy``. position: int32 (m), the place of a row among the training
+    rows, or -1; gradient: made when missing, may be ``logits``; count: by default of these training rows.
     """
     xp, (m, classes), number = library(logits), logits.shape, logits.dtype.type
     gradient = xp.empty(logits.shape, logits.dtype) if gradient is None else gradient

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distgnn.arrays import backend
-from distgnn.local.resources import kernels_folder
 
 Array = Any  # of CuPy
 
@@ -27,6 +27,13 @@ _library = backend.module  # tests without a GPU put an emulation here
 def library(array: Array) -> Any:
     """The module that made ``array`` and launches kernels on it."""
     return _library(array)
+
+
+def kernels_folder() -> Path:
+    """The kernel sources: in the package where installed, beside it in a working tree."""
+    package = Path(__file__).resolve().parents[2]
+    installed = package / "kernels"
+    return installed if installed.is_dir() else package.parent / "kernels"
 
 
 @functools.cache

@@ -13,17 +13,10 @@ FILE = "sample.cu"
 def sample_weighted(
     indptr: Array, weights: Array, count: int, keys: Array, picked: Array, remaining: Array = None
 ) -> int:
-    """Draw `count` entries of every row by weight, or all of positive weight where there are no more.
+    """Draw by weight, as ``kernels/sample.cu`` says, into `picked` and `remaining` (or None).
 
-    Args:
-        indptr: int64 (m + 1), from 0 to nnz; weights: float64 (nnz); keys: uint64 (m).
-        picked: uint8 (nnz), receives 1 where an entry was drawn, else 0.
-        remaining: float64 (m, count + 1), receives what :class:`distgnn.sampling.rows.Draws` says, or None.
-
-    Returns:
-        -1, or the first row with a weight that is negative or not finite, or a sum that is not finite.
-
-    Memory: 8 bytes per entry. Waits for the kernel.
+    Returns -1, or the first row with a weight that is negative or not finite, or a sum that is not finite.
+    Takes 8 bytes per entry, and waits for the kernel.
     """
     xp, m = library(keys), keys.size
     check("sample_weighted", (m + 1,), np.int64, indptr=indptr)
@@ -39,13 +32,11 @@ def sample_weighted(
 
 
 def sample_ones(indptr: Array, selected: Array, count: int, keys: Array) -> tuple[Array, Array]:
-    """Draw `count` entries of rows of ones, or all where there are no more, without a pass over the rows.
+    """Draw from rows of ones, without a pass over them, as ``kernels/sample.cu`` says: int64 positions of the
+    entries drawn, ascending in every row, and int64 (m), how many of every row.
 
     Args:
-        indptr: int64, of a matrix; selected: int64 (m), its rows, not checked; None: all. keys: uint64 (m).
-
-    Returns:
-        positions: int64, the entries drawn, ascending in every row; counts: int64 (m), how many of every row.
+        selected: int64 (m), rows of the matrix, not checked; None: all. keys: uint64 (m).
 
     Time: O(count² / 32) per row that is longer than `count`. Waits for the sum of the counts.
     """
