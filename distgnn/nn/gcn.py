@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays.canonical import check_real
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
 from distgnn.nn.layers import AGGREGATE, ORDERS, TRANSFORM, GraphConvolution, LayerGraph, associative
@@ -209,6 +210,8 @@ class GCN:
     def _assign(self, what: str, ours: list[DistDense], ndim: int, given: Sequence[np.ndarray]) -> None:
         with self.grid.world.together():
             given = [np.asarray(one) for one in given]
+            for one in given:
+                check_real(what, one.dtype)
             if (shapes := [one.shape for one in given]) != (wanted := [one.shape[-ndim:] for one in ours]):
                 raise ValueError(f"{what} of shapes {shapes} for layers {wanted}")
         for Y, whole in zip(ours, given, strict=True):

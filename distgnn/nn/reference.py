@@ -1,6 +1,7 @@
 """Serial oracles: the same mathematics in plain NumPy and SciPy, independent of the distributed engine.
 
-Tests and `train --check` compare with these, which share only `rng` with the engine. The model is Kipf and
+Tests and `train --check` compare with these, which share with the engine `rng` and how a caller's matrix is
+made canonical, and nothing else. The model is Kipf and
 Welling's as in CAGNET section III and Plexus section 2.1: Z_l = A H_{l-1} W_l + b_l and H_l = relu(Z_l), no
 activation after the last layer, dropout on every layer's input, softmax cross-entropy averaged over the
 training nodes.
@@ -16,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import rng
+from distgnn.arrays.canonical import canonical
 
 TRAIN, VAL, TEST = 1, 2, 3
 
@@ -27,7 +29,7 @@ def spmm(A: sp.csr_array, H: np.ndarray) -> np.ndarray:
 
 def normalize(A: sp.csr_array, self_loops: bool = True, dtype: Any = np.float32) -> sp.csr_array:
     """D^-1/2 (A + I) D^-1/2 with D the row sums (Kipf and Welling); loops that are there are not doubled."""
-    A = sp.csr_array(A, dtype=np.float64)
+    A = canonical(A, np.float64)
     if self_loops:
         A = A + sp.diags_array((A.diagonal() == 0).astype(np.float64))
     degrees = np.asarray(A.sum(axis=1)).ravel()
@@ -79,7 +81,7 @@ class GCNReference:
         self, A: sp.csr_array, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
         dtype: Any = np.float32, nodes: np.ndarray | None = None,
     ) -> None:  # fmt: skip
-        self.A = sp.csr_array(A, dtype=dtype)
+        self.A = canonical(A, dtype)
         self.widths = list(widths)
         self.layers, self.seed, self.dropout, self.dtype = len(widths) - 1, seed, dropout, np.dtype(dtype)
         self.nodes = np.arange(A.shape[0]) if nodes is None else np.asarray(nodes)
