@@ -18,6 +18,7 @@ import scipy.sparse as sp
 
 from distgnn import rng
 from distgnn.arrays.canonical import canonical
+from distgnn.nn.finite import NotFiniteError
 
 TRAIN, VAL, TEST = 1, 2, 3
 
@@ -151,25 +152,43 @@ class GCNReference:
         """Train full-graph, yielding per epoch its number (from 1), loss, and accuracies before its update.
 
         `self.features` holds the features. A list of weight decays gives one per layer (the last repeats).
+        NotFiniteError: a loss or an updated parameter is not finite; it names epoch and layer.
         """
         self.features = X.astype(self.dtype)
         self.state: dict[str, Any] = {}
         rows = labelled(labels, split, TRAIN)
         decays = [weight_decay] if isinstance(weight_decay, (int, float)) else list(weight_decay)
-        update = {"sgd": self._sgd, "adam": self._adam, "adamw": self._adamw}[optimizer]
+        rule = {"sgd": self._sgd, "adam": self._adam, "adamw": self._adamw}[optimizer]
+
+        def update(name: str, w: np.ndarray, g: Any, decay: float, layer: int) -> None:
+            with np.errstate(all="ignore"):
+                rule(name, w, g, epoch, lr, decay, momentum)
+            if not np.isfinite(w).all():
+                raise NotFiniteError(f"{name} is not finite after the update", layer, epoch)
+
         for epoch in range(1, epochs + 1):
             record: dict[str, float] = {"epoch": epoch}
-            if evaluate:
-                record |= self.accuracies(self.features, labels, split)
-            record["loss"], dW, db, dX = self.gradients(self.features, labels, rows, epoch, train_features)
-            yield record
+            with np.errstate(all="ignore"):
+                if evaluate:
+                    record |= self.accuracies(self.features, labels, split)
+                loss, dW, db, dX = self.gradients(self.features, labels, rows, epoch, train_features)
+            if not np.isfinite(loss):
+                raise self._not_finite(loss, epoch)
+            yield record | {"loss": loss}
             for layer in range(self.layers):
                 decay = decays[min(layer, len(decays) - 1)]
-                update(f"W{layer}", self.weights[layer], dW[layer], epoch, lr, decay, momentum)
+                update(f"W{layer}", self.weights[layer], dW[layer], decay, layer)
                 if self.biases:
-                    update(f"b{layer}", self.biases[layer], db[layer], epoch, lr, 0.0, momentum)
+                    update(f"b{layer}", self.biases[layer], db[layer], 0.0, layer)
             if train_features:
-                update("X", self.features, dX, epoch, lr, 0.0, momentum)
+                update("X", self.features, dX, 0.0, 0)
+
+    def _not_finite(self, loss: float, epoch: int) -> NotFiniteError:
+        """The error that names the first layer with such an output, or the last one."""
+        with np.errstate(all="ignore"):
+            outputs = self._forward(self.features, epoch)[1::2]
+        bad = [layer for layer, Z in enumerate(outputs) if not np.isfinite(Z).all()]
+        return NotFiniteError(f"the loss is {loss}", (bad or [self.layers - 1])[0], epoch)
 
     # Updates of one array w, in place, in step t from its gradient g.
 
