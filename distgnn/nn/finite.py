@@ -14,6 +14,7 @@ import numpy as np
 
 from distgnn import rng
 from distgnn.arrays import backend
+from distgnn.arrays.canonical import check_real
 from distgnn.errors import ArgumentError, TrainingError
 from distgnn.operators.dense import DistDense
 
@@ -104,6 +105,7 @@ def all_finite(block: Array) -> bool:
 def check_features(X: DistDense) -> None:
     """ArgumentError, on every rank, where a feature is not finite. Collective; one pass over this rank's."""
     with X.grid.world.together():
+        check_real("X", X.dtype)
         if (place := _first_bad(X.block)) is not None:
             row, column = place
             value = float(X.block[row, column])

@@ -13,6 +13,7 @@ import numpy as np
 
 from distgnn import ledger, rng
 from distgnn.arrays import backend
+from distgnn.arrays.canonical import check_real
 from distgnn.layout import Layout
 from distgnn.local import elementwise
 from distgnn.operators.dense import DistDense
@@ -68,6 +69,7 @@ class Targets(LossRows):
         grid, on = layout.grid, layout.grid.backend
         with grid.world.together():
             labels, split = np.asarray(on.to_host(labels)), np.asarray(on.to_host(split))
+            check_real("labels", labels.dtype)
             first, last = layout.row_range
             shapes = f"labels {labels.shape} and split {split.shape}"
             if labels.shape != (last - first,) or split.shape != labels.shape:

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import rng
-from distgnn.arrays.canonical import canonical
+from distgnn.arrays.canonical import canonical, check_real
 from distgnn.nn.finite import NotFiniteError
 
 TRAIN, VAL, TEST = 1, 2, 3
@@ -101,7 +101,11 @@ class GCNReference:
 
     def forward(self, X: np.ndarray, epoch: int | None = None) -> np.ndarray:
         """The logits; with `epoch`, those of training in that epoch (with dropout)."""
-        return self._forward(X.astype(self.dtype), epoch)[-1]
+        return self._forward(self._real(X), epoch)[-1]
+
+    def _real(self, X: np.ndarray) -> np.ndarray:
+        check_real("X", X.dtype)
+        return X.astype(self.dtype)
 
     def _forward(self, X: np.ndarray, epoch: int | None) -> list[np.ndarray]:
         """T_1, Z_1, T_2, Z_2, ... with T_l = A H_{l-1}."""
@@ -122,7 +126,7 @@ class GCNReference:
         features: bool = True,
     ) -> tuple[float, list[np.ndarray], list[np.ndarray], np.ndarray | None]:  # fmt: skip
         """Loss over the nodes `rows` and its gradients: by weights, biases and, if asked, features."""
-        stages = self._forward(X.astype(self.dtype), epoch)
+        stages = self._forward(self._real(X), epoch)
         loss, G = softmax_cross_entropy(stages[-1], labels, rows)
         weights: list[np.ndarray] = []
         biases: list[np.ndarray] = []
@@ -154,7 +158,7 @@ class GCNReference:
         `self.features` holds the features. A list of weight decays gives one per layer (the last repeats).
         NotFiniteError: a loss or an updated parameter is not finite; it names epoch and layer.
         """
-        self.features = X.astype(self.dtype)
+        self.features = self._real(X)
         self.state: dict[str, Any] = {}
         rows = labelled(labels, split, TRAIN)
         decays = [weight_decay] if isinstance(weight_decay, (int, float)) else list(weight_decay)

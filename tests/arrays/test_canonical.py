@@ -115,7 +115,7 @@ def test_callers_arrays_stay_as_they_are(comm):
         for product, dense in ((operator, expected), (operator.T, expected.T)):
             got = dg.gather(product @ dg.scatter(H, product.input_layout))
             np.testing.assert_array_equal(got, dense @ H, what)
-        Q = Replicated(matrix)
+        Q = Replicated(source)
         product = Q.multiply(A if format == "dense" else matrix).toarray()
         np.testing.assert_array_equal(product, expected @ expected, what)
         assert dg.partition.Pattern.of(matrix).nnz >= np.count_nonzero(expected), what
@@ -203,6 +203,10 @@ def test_complex_features_and_weights_are_refused(comm):
             dg.scatter(np.eye(3) * 1j, A.input_layout, np.float64)
         with pytest.raises(dg.UserError, match=r"weights=complex128: .* complex"):
             dg.nn.GCN(A, [3, 2]).set_weights([np.ones((3, 2)) * 1j])
+        with pytest.raises(dg.UserError, match=r"labels=complex128: .* complex"):
+            dg.nn.GCN(A, [3, 2]).targets(np.zeros(3) * 1j, np.ones(3, np.uint8))
+        with pytest.raises(dg.UserError, match=r"X=complex128: .* complex"):
+            GCNReference(np.eye(3), [3, 2]).forward(np.eye(3) * 1j)
     for dtype in (np.complex64, np.float16, np.int32):
         with pytest.raises(dg.UserError, match="dtype="):
             dg.MatrixSource(np.eye(3), dtype)
