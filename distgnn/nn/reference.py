@@ -1,10 +1,9 @@
 """Serial oracles: the same mathematics in plain NumPy and SciPy, independent of the distributed engine.
 
-Tests and `train --check` compare with these, which share with the engine `rng` and how a caller's matrix is
-made canonical, and nothing else. The model is Kipf and
-Welling's as in CAGNET section III and Plexus section 2.1: Z_l = A H_{l-1} W_l + b_l and H_l = relu(Z_l), no
-activation after the last layer, dropout on every layer's input, softmax cross-entropy averaged over the
-training nodes.
+Tests and `train --check` compare with these, which share with the engine `rng`, how a caller's matrix is made
+canonical, and an error. The model is Kipf and Welling's as in CAGNET section III and Plexus section 2.1:
+Z_l = A H_{l-1} W_l + b_l and H_l = relu(Z_l), no activation after the last layer, dropout on every layer's
+input, softmax cross-entropy averaged over the training nodes.
 """
 
 from __future__ import annotations

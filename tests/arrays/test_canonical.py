@@ -194,6 +194,30 @@ def test_what_is_no_matrix_is_refused_in_one_line(comm, name):
         assert str(refused.value).startswith("matrix=") and "\n" not in str(refused.value), taker
 
 
+class Raw:
+    """A block source of the caller's: duplicates, unsorted columns, and perhaps one that is not there."""
+
+    shape, dtype, symmetric, far = (8, 8), np.dtype(np.float64), False, 0
+
+    def block(self, rows: Any, cols: Any) -> sp.csr_array:
+        height, width = rows[1] - rows[0], cols[1] - cols[0]
+        columns = np.tile([width - 1, 0, 0], height)
+        columns[-1] += self.far
+        return hand_made("csr", (height, width), np.ones(3 * height), columns, np.arange(height + 1) * 3)
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize(("name", "aware"), WAYS)
+def test_blocks_of_another_source_are_made_canonical(comm, name, aware):
+    grid, source = make_grid(comm, name, backend="numpy"), Raw()
+    A = dg.distribute(source, grid, name, aware)
+    product = dg.gather(A @ dg.scatter(np.ones((8, 1)), A.input_layout))
+    assert product is None or (product.min() > 0 and (product % 3 == 0).all())  # 3 for each block in a row
+    source.far = -1 if comm.Get_rank() == comm.Get_size() - 1 else 0
+    with pytest.raises(dg.UserError, match="column numbers must lie in"):
+        dg.distribute(source, grid, name, aware)
+
+
 @pytest.mark.ranks(1)
 def test_complex_features_and_weights_are_refused(comm):
     A = dg.distribute(sp.csr_array(np.eye(3)), make_grid(comm, "1d", backend="numpy"), "1d")
