@@ -35,6 +35,7 @@ _HOMES = {
     "load": "store",
     "load_features": "store",
     "UserError": "errors",
+    "TrainingError": "errors",
 }
 _MODULES = {
     "algorithms": "operators",

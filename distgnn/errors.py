@@ -1,4 +1,4 @@
-"""The exceptions that mean "the input is wrong", as opposed to "the program is wrong"."""
+"""The exceptions that mean "the input is wrong", or what came of it, as opposed to "the program is wrong"."""
 
 from __future__ import annotations
 
@@ -23,3 +23,16 @@ class ArgumentError(UserError):
 
     def __reduce__(self) -> tuple[type[ArgumentError], tuple[str, str, str]]:
         return type(self), (self.argument, str(self.value), self.problem)
+
+
+class TrainingError(Exception):
+    """What training gives is wrong; raised on every rank. The command line prints one line on rank 0, and
+    every rank exits with code 1.
+
+    Attributes:
+        epoch: from 1, or None where none is known.
+    """
+
+    def __init__(self, message: str, epoch: int | None = None) -> None:
+        super().__init__(message)
+        self.epoch = epoch

@@ -13,6 +13,7 @@ from scipy.sparse import _sparsetools
 from distgnn import ledger
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
+from distgnn.arrays.canonical import canonical, value_type
 from distgnn.arrays.tuning import TUNING
 
 Shape = tuple[int, int]
@@ -59,13 +60,12 @@ class CSR:
 
     @classmethod
     def from_scipy(cls, matrix: Any, backend: Backend, dtype: Any = None) -> CSR:
-        """A SciPy sparse matrix, sorted, as a block on ``backend``'s device. ValueError: row pointers not
-        monotone or column numbers out of range (checked here once, never per product).
+        """A SciPy sparse matrix as a block on ``backend``'s device: a copy, sorted, duplicates summed.
+        ArgumentError: what :func:`canonical` refuses (checked here once, never per product).
         """
-        matrix = sp.csr_array(matrix)
-        _validate(matrix)
-        matrix.sort_indices()
-        block = cls.empty(matrix.shape, matrix.nnz, np.dtype(dtype or matrix.dtype), backend)
+        dtype = value_type(matrix.dtype, dtype)
+        matrix = canonical(matrix, dtype)
+        block = cls.empty(matrix.shape, matrix.nnz, dtype, backend)
         for name in ("data", "indices", "indptr"):
             source, target = getattr(matrix, name), getattr(block, name)
             for first in range(0, target.size, TUNING.copied_elements):
@@ -131,11 +131,3 @@ class CSR:
             array = getattr(self, name)
             setattr(matrix, name, backends.of(array).to_host(array))
         return matrix
-
-
-def _validate(matrix: sp.csr_array) -> None:
-    rows, columns = matrix.shape
-    if matrix.indptr.size != rows + 1 or matrix.indptr[0] != 0 or np.any(np.diff(matrix.indptr) < 0):
-        raise ValueError("CSR row pointers must rise from 0, one more than there are rows")
-    if matrix.nnz and not (0 <= matrix.indices.min() and matrix.indices.max() < columns):
-        raise ValueError(f"CSR column numbers must lie in 0..{columns - 1}")

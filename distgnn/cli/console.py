@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from distgnn.errors import TrainingError
 from distgnn.ledger import MOST_EVENTS
 from distgnn.nn.loss import PARTS
 from distgnn.train.check import CheckFailedError
@@ -18,7 +19,7 @@ from distgnn.train.settings import Settings
 
 
 def train(store: str, settings: Settings, comm: MPI.Intracomm | None = None) -> int:
-    """A run with its progress on rank 0's terminal; returns the exit code, 1 if a check fails. Collective."""
+    """A run with its progress on rank 0's terminal; returns the exit code, 1 if it fails. Collective."""
     run = Run(store, settings, comm)
     speaks = run.grid.rank == 0 and not settings.quiet
     if speaks:
@@ -27,9 +28,10 @@ def train(store: str, settings: Settings, comm: MPI.Intracomm | None = None) -> 
         with progress(speaks, run.first_epoch, settings.epochs) as show:
             for record in run.train():
                 show(record)
-    except CheckFailedError as failure:
+    except TrainingError as failure:
         if run.grid.rank == 0:
-            print(f"distgnn: error: --check: {failure}", file=sys.stderr, flush=True)
+            prefix = "--check: " if isinstance(failure, CheckFailedError) else ""
+            print(f"distgnn: error: {prefix}{failure}", file=sys.stderr, flush=True)
         return 1
     if speaks:
         print(summary(run))

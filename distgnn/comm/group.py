@@ -277,6 +277,13 @@ class Comm:
         """Everybody's small Python object, by rank, on every rank."""
         return self.mpi.allgather(thing)
 
+    def lowest(self, number: int) -> int:
+        """The lowest of everybody's numbers, on every rank."""
+        lowest = np.array(number, np.int64)
+        if self.size > 1:
+            self.mpi.Allreduce(MPI.IN_PLACE, lowest, MPI.MIN)
+        return int(lowest)
+
     def swap_objects(self, things: Sequence[T]) -> list[T]:
         """``things[r]`` goes to rank ``r``; returns what every rank had for this one, by rank."""
         return self.mpi.alltoall(things)

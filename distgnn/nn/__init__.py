@@ -1,11 +1,12 @@
 """Networks on top of the distributed operators: layers, loss and optimisers."""
 
+from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import Targets, accuracies, softmax_cross_entropy
 from distgnn.nn.optim import SGD, Adam, AdamW, Optimizer
 from distgnn.nn.sage import SageMean
 
 __all__ = [
-    "GCN", "SGD", "Adam", "AdamW", "Optimizer", "SageMean", "Targets",
+    "GCN", "SGD", "Adam", "AdamW", "NotFiniteError", "Optimizer", "SageMean", "Targets",
     "accuracies", "softmax_cross_entropy",
 ]  # fmt: skip

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from distgnn.arrays.canonical import check_real
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
+from distgnn.nn.finite import QUIETLY, NotFiniteError, all_finite
 from distgnn.nn.layers import AGGREGATE, ORDERS, TRANSFORM, GraphConvolution, LayerGraph, associative
 from distgnn.nn.loss import LossRows, Targets, accuracies, softmax_cross_entropy
 from distgnn.nn.optim import Parameter
@@ -150,19 +153,51 @@ class GCN:
             found.insert(0, (dW, db))
         return [dW for dW, _ in found] + [db for _, db in found if db is not None], dH
 
+    @QUIETLY
     def gradients(
         self, X: DistDense, targets: Targets, epoch: int | None = None, need_input: bool = False,
         evaluate: bool = False,
     ) -> tuple[float, dict[str, float], list[Array], DistDense | None]:  # fmt: skip
         """Loss, accuracies of the same logits if `evaluate` says so, and what `backward` returns. Collective.
 
-        Without `need_input`, X must stay as it is from the first call on (see `keep_aggregate`).
+        Without `need_input`, X must stay as it is from the first call on, or from a :meth:`forget` (see
+        `keep_aggregate`).
+
+        Raises:
+            NotFiniteError: the loss or a logit to evaluate is not finite (on every rank).
         """
         Z = self._forward(self.graphs, X, epoch, True, need_input)
-        found = accuracies(Z, targets) if evaluate else {}
-        loss, G = softmax_cross_entropy(Z, targets, overwrite=True)
+        try:
+            found = accuracies(Z, targets) if evaluate else {}
+            loss, G = softmax_cross_entropy(Z, targets, overwrite=True)
+            if not math.isfinite(loss):
+                raise FloatingPointError(f"the loss is {loss}")
+        except FloatingPointError as error:
+            self.grid.workspace.give_back(Z.block)
+            raise self.not_finite(X, str(error), epoch) from None
         return loss, found, *self.backward(G, epoch, need_input)
 
+    @QUIETLY
+    def not_finite(self, X: DistDense, problem: str, epoch: int | None = None) -> NotFiniteError:
+        """The error that names the first layer whose output is not finite on the whole graph, or else the
+        last layer. Collective.
+        """
+        for layer in self.layers:
+            layer.drop()
+        H = X
+        for layer, graph in zip(self.layers, self.graphs, strict=True):
+            H = layer.forward(graph, H, epoch, keep=False)
+            if self.grid.world.lowest(int(all_finite(H.block))) == 0:
+                break
+        self.grid.workspace.give_back(H.block)
+        return NotFiniteError(f"{problem}, and this layer is where it begins", layer.index, epoch)
+
+    def forget(self) -> None:
+        """Keep nothing of the features any longer (see `keep_aggregate`), as they may have changed."""
+        for layer in self.layers:
+            layer.aggregate = None
+
+    @QUIETLY
     def minibatch_gradients(
         self, graphs: Sequence[LayerGraph], X: DistDense, targets: LossRows, step: int
     ) -> tuple[float, list[Array]]:
@@ -178,15 +213,20 @@ class GCN:
         loss, G = softmax_cross_entropy(Z, targets, overwrite=True)
         return loss, self.backward(G, step, graphs=graphs)[0]
 
+    @QUIETLY
     def evaluate(self, X: DistDense, targets: Targets, need_input: bool = True) -> dict[str, float]:
         """train_acc, val_acc and test_acc of the present weights, without dropout. Collective.
 
-        `need_input=False` promises that X stays as it is, as in `gradients`.
+        `need_input=False` promises that X stays as it is, as in `gradients`. Raises as that does.
         """
         Z = self._forward(self.graphs, X, None, False, need_input)
-        found = accuracies(Z, targets)
-        self.grid.workspace.give_back(Z.block)
-        return found
+        try:
+            return accuracies(Z, targets)
+        except FloatingPointError as error:
+            problem = str(error)
+        finally:
+            self.grid.workspace.give_back(Z.block)
+        raise self.not_finite(X, problem)
 
     # -- global weights --------------------------------------------------------------------------------------
 
@@ -209,6 +249,8 @@ class GCN:
     def _assign(self, what: str, ours: list[DistDense], ndim: int, given: Sequence[np.ndarray]) -> None:
         with self.grid.world.together():
             given = [np.asarray(one) for one in given]
+            for one in given:
+                check_real(what, one.dtype)
             if (shapes := [one.shape for one in given]) != (wanted := [one.shape[-ndim:] for one in ours]):
                 raise ValueError(f"{what} of shapes {shapes} for layers {wanted}")
         for Y, whole in zip(ours, given, strict=True):

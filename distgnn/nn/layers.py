@@ -91,7 +91,7 @@ class GraphConvolution:
         self.keep_aggregate = keep_aggregate and index == 0
         self.kept: tuple[str, Kept] | None = None  # the order of the last forward, and what backward needs
         self.bits: Array = None
-        self.aggregate: tuple[DistSparse, DistDense, DistDense] | None = None  # A, the features, A times them
+        self.aggregate: tuple[DistSparse, Array, DistDense] | None = None  # A, the features, A times them
 
     @property
     def weight_shape(self) -> tuple[int, int]:
@@ -153,6 +153,12 @@ class GraphConvolution:
             self._activate_back(graph, dH, epoch)
         return dW.block, db, dH
 
+    def drop(self) -> None:
+        """Give back what `forward` kept for a `backward` that won't come."""
+        if self.kept is not None:
+            self._give_back(*self.kept[1])
+        self.kept = self.bits = None
+
     def _transform_first(self, A: DistSparse, H: DistDense, keep: bool) -> Forward:
         """Z = A (H W), and what of the input backward needs; the rest is given back."""
         Y = self._times(A, H, self.W.block)
@@ -213,8 +219,8 @@ class GraphConvolution:
     def _aggregate(self, A: DistSparse, H: DistDense, fixed: bool, scratch: bool) -> DistDense:
         """A H, of fixed features computed once, into memory of its own."""
         if fixed:
-            if self.aggregate is None or self.aggregate[:2] != (A, H):
-                self.aggregate = (A, H, A.multiply(H))
+            if self.aggregate is None or self.aggregate[0] is not A or self.aggregate[1] is not H.block:
+                self.aggregate = (A, H.block, A.multiply(H))
             return self.aggregate[2]
         if not scratch:
             self.aggregate = None  # the features may have changed since

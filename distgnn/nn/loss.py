@@ -13,6 +13,7 @@ import numpy as np
 
 from distgnn import ledger, rng
 from distgnn.arrays import backend
+from distgnn.arrays.canonical import check_real
 from distgnn.layout import Layout
 from distgnn.local import elementwise
 from distgnn.operators.dense import DistDense
@@ -68,6 +69,7 @@ class Targets(LossRows):
         grid, on = layout.grid, layout.grid.backend
         with grid.world.together():
             labels, split = np.asarray(on.to_host(labels)), np.asarray(on.to_host(split))
+            check_real("labels", labels.dtype)
             first, last = layout.row_range
             shapes = f"labels {labels.shape} and split {split.shape}"
             if labels.shape != (last - first,) or split.shape != labels.shape:
@@ -161,6 +163,8 @@ def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
     The prediction is the class of the largest logit, the smallest class where several are equal. NaN for a
     part that has no labelled nodes. Equal on every rank.
 
+    FloatingPointError: a labelled node has a logit that is NaN or infinite (on every rank).
+
     Cost: two all-reduces of one word per local labelled node over the axes that cut the classes, one of four
     words.
     """
@@ -174,13 +178,18 @@ def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
         block = logits[rows[part]]
         choice[part] = block.argmax(axis=1) + Z.col_range[0]
         best[part] = block.max(axis=1)
+    wrong = ~(best < np.inf)
     if across.size > 1:
         overall = across.allreduce(best.copy(), "max", "loss")
         choice[best != overall] = targets.classes
+        choice[wrong] = -1  # the lowest, so that all ranks of the row learn of it
         across.allreduce(choice, "min", "loss")
     hits = xp.bincount(targets.parts[choice == targets.labels], minlength=TEST + 1).astype(np.int64)
+    hits[0] = xp.count_nonzero(wrong if across.size == 1 else choice < 0)  # no node has part 0
     layout.grid.along(*layout.row_axes).allreduce(hits, matrix="loss")
     hits = hits.tolist()
+    if hits[0]:
+        raise FloatingPointError(f"the logits of {hits[0]} labelled nodes are not finite")
     return {
         name: hits[part] / targets.counts[part] if targets.counts[part] else float("nan")
         for name, part in PARTS.items()

@@ -15,6 +15,7 @@ from distgnn import rng
 from distgnn.arrays import backend
 from distgnn.errors import ArgumentError
 from distgnn.local import elementwise
+from distgnn.nn.finite import QUIETLY, Watch
 from distgnn.operators.dense import DistDense
 
 Array = Any
@@ -75,15 +76,27 @@ class Optimizer:
                 xp = backend.module(p.block)
                 self.state[p.name] = {slot: xp.zeros_like(p.block) for slot in self.slots}
 
+    @QUIETLY
     def step(self, parameters: Sequence[Parameter], gradients: Sequence[Array]) -> None:
-        """Update every parameter's block in place from its gradient, which may be used as scratch."""
+        """Update every parameter's block in place from its gradient, which may be used as scratch.
+        Collective.
+
+        Raises:
+            NotFiniteError: a gradient or an updated parameter is not finite (on every rank). The parameters
+                are of no use then.
+        """
         self.prepare(parameters)
         self.steps += 1
-        for p, gradient in zip(parameters, gradients, strict=True):
+        watch = Watch(parameters)
+        for index, (p, gradient) in enumerate(zip(parameters, gradients, strict=True)):
             state = self.state[p.name]
             flat = [a.reshape(-1) for a in (p.block, gradient, *(state[slot] for slot in self.slots))]
-            for part in rng.slices(flat[0].size, 1, backend.module(p.block)):
-                self._update(*(array[part] for array in flat), decay=self.decay(p))
+            for part in rng.slices(flat[0].size, 1, backend.module(p.block)):  # looked at while in cache
+                w, g, *slots = (array[part] for array in flat)
+                watch.gradient(index, g)
+                self._update(w, g, *slots, decay=self.decay(p))
+                watch.parameter(index, w)
+        watch.check()
 
     def _update(self, w: Array, g: Array, *slots: Array, decay: float) -> None:
         raise NotImplementedError

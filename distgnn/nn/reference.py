@@ -1,9 +1,9 @@
 """Serial oracles: the same mathematics in plain NumPy and SciPy, independent of the distributed engine.
 
-Tests and `train --check` compare with these, which share only `rng` with the engine. The model is Kipf and
-Welling's as in CAGNET section III and Plexus section 2.1: Z_l = A H_{l-1} W_l + b_l and H_l = relu(Z_l), no
-activation after the last layer, dropout on every layer's input, softmax cross-entropy averaged over the
-training nodes.
+Tests and `train --check` compare with these, which share with the engine `rng`, how a caller's matrix is made
+canonical, and an error. The model is Kipf and Welling's as in CAGNET section III and Plexus section 2.1:
+Z_l = A H_{l-1} W_l + b_l and H_l = relu(Z_l), no activation after the last layer, dropout on every layer's
+input, softmax cross-entropy averaged over the training nodes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import rng
+from distgnn.arrays.canonical import canonical, check_real
+from distgnn.nn.finite import NotFiniteError
 
 TRAIN, VAL, TEST = 1, 2, 3
 
@@ -27,7 +29,7 @@ def spmm(A: sp.csr_array, H: np.ndarray) -> np.ndarray:
 
 def normalize(A: sp.csr_array, self_loops: bool = True, dtype: Any = np.float32) -> sp.csr_array:
     """D^-1/2 (A + I) D^-1/2 with D the row sums (Kipf and Welling); loops that are there are not doubled."""
-    A = sp.csr_array(A, dtype=np.float64)
+    A = canonical(A, np.float64)
     if self_loops:
         A = A + sp.diags_array((A.diagonal() == 0).astype(np.float64))
     degrees = np.asarray(A.sum(axis=1)).ravel()
@@ -79,7 +81,7 @@ class GCNReference:
         self, A: sp.csr_array, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
         dtype: Any = np.float32, nodes: np.ndarray | None = None,
     ) -> None:  # fmt: skip
-        self.A = sp.csr_array(A, dtype=dtype)
+        self.A = canonical(A, dtype)
         self.widths = list(widths)
         self.layers, self.seed, self.dropout, self.dtype = len(widths) - 1, seed, dropout, np.dtype(dtype)
         self.nodes = np.arange(A.shape[0]) if nodes is None else np.asarray(nodes)
@@ -98,7 +100,11 @@ class GCNReference:
 
     def forward(self, X: np.ndarray, epoch: int | None = None) -> np.ndarray:
         """The logits; with `epoch`, those of training in that epoch (with dropout)."""
-        return self._forward(X.astype(self.dtype), epoch)[-1]
+        return self._forward(self._real(X), epoch)[-1]
+
+    def _real(self, X: np.ndarray) -> np.ndarray:
+        check_real("X", X.dtype)
+        return X.astype(self.dtype)
 
     def _forward(self, X: np.ndarray, epoch: int | None) -> list[np.ndarray]:
         """T_1, Z_1, T_2, Z_2, ... with T_l = A H_{l-1}."""
@@ -119,7 +125,7 @@ class GCNReference:
         features: bool = True,
     ) -> tuple[float, list[np.ndarray], list[np.ndarray], np.ndarray | None]:  # fmt: skip
         """Loss over the nodes `rows` and its gradients: by weights, biases and, if asked, features."""
-        stages = self._forward(X.astype(self.dtype), epoch)
+        stages = self._forward(self._real(X), epoch)
         loss, G = softmax_cross_entropy(stages[-1], labels, rows)
         weights: list[np.ndarray] = []
         biases: list[np.ndarray] = []
@@ -149,25 +155,43 @@ class GCNReference:
         """Train full-graph, yielding per epoch its number (from 1), loss, and accuracies before its update.
 
         `self.features` holds the features. A list of weight decays gives one per layer (the last repeats).
+        NotFiniteError: a loss or an updated parameter is not finite; it names epoch and layer.
         """
-        self.features = X.astype(self.dtype)
+        self.features = self._real(X)
         self.state: dict[str, Any] = {}
         rows = labelled(labels, split, TRAIN)
         decays = [weight_decay] if isinstance(weight_decay, (int, float)) else list(weight_decay)
-        update = {"sgd": self._sgd, "adam": self._adam, "adamw": self._adamw}[optimizer]
+        rule = {"sgd": self._sgd, "adam": self._adam, "adamw": self._adamw}[optimizer]
+
+        def update(name: str, w: np.ndarray, g: Any, decay: float, layer: int) -> None:
+            with np.errstate(all="ignore"):
+                rule(name, w, g, epoch, lr, decay, momentum)
+            if not np.isfinite(w).all():
+                raise NotFiniteError(f"{name} is not finite after the update", layer, epoch)
+
         for epoch in range(1, epochs + 1):
             record: dict[str, float] = {"epoch": epoch}
-            if evaluate:
-                record |= self.accuracies(self.features, labels, split)
-            record["loss"], dW, db, dX = self.gradients(self.features, labels, rows, epoch, train_features)
-            yield record
+            with np.errstate(all="ignore"):
+                if evaluate:
+                    record |= self.accuracies(self.features, labels, split)
+                loss, dW, db, dX = self.gradients(self.features, labels, rows, epoch, train_features)
+            if not np.isfinite(loss):
+                raise self._not_finite(loss, epoch)
+            yield record | {"loss": loss}
             for layer in range(self.layers):
                 decay = decays[min(layer, len(decays) - 1)]
-                update(f"W{layer}", self.weights[layer], dW[layer], epoch, lr, decay, momentum)
+                update(f"W{layer}", self.weights[layer], dW[layer], decay, layer)
                 if self.biases:
-                    update(f"b{layer}", self.biases[layer], db[layer], epoch, lr, 0.0, momentum)
+                    update(f"b{layer}", self.biases[layer], db[layer], 0.0, layer)
             if train_features:
-                update("X", self.features, dX, epoch, lr, 0.0, momentum)
+                update("X", self.features, dX, 0.0, 0)
+
+    def _not_finite(self, loss: float, epoch: int) -> NotFiniteError:
+        """The error that names the first layer with such an output, or the last one."""
+        with np.errstate(all="ignore"):
+            outputs = self._forward(self.features, epoch)[1::2]
+        bad = [layer for layer, Z in enumerate(outputs) if not np.isfinite(Z).all()]
+        return NotFiniteError(f"the loss is {loss}", (bad or [self.layers - 1])[0], epoch)
 
     # Updates of one array w, in place, in step t from its gradient g.
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.arrays.canonical import canonical
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm import fetch_costs
@@ -100,7 +101,7 @@ class BlockRows(DistSparse):
     def _needed_rows(self) -> NeededRows:
         costs = fetch_costs.measure(self.grid, self.column) if self.sparsity_aware == "auto" else None
         with self.grid.world.together():
-            read = (sp.csr_array(self.source.block(*window)) for window in self._windows())
+            read = (canonical(self.source.block(*window), self.dtype) for window in self._windows())
             blocks = dict(zip(self.stages, read, strict=True))
         return NeededRows(self.grid, self.column, blocks, np.diff(self.col_parts), self.dtype, costs)
 

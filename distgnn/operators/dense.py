@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays.canonical import check_real
 from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
 from distgnn.layout import Layout, Range
@@ -59,6 +60,7 @@ def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
     on, world, rows = layout.grid.backend, layout.grid.world, layout.rows.parts
     with world.together():
         if world.rank == 0:
+            check_real("X", np.asarray(X).dtype)
             X = np.ascontiguousarray(X, dtype=dtype)
             if X.ndim != 2:
                 raise ValueError(f"scatter takes a matrix; got an array of shape {X.shape}")

@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn.arrays.backend import Backend
+from distgnn.arrays.canonical import canonical, identical, value_type
 from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.group import Comm
 from distgnn.layout import Range
@@ -49,17 +50,21 @@ class SharedSource(BlockSource, Protocol):
 class MatrixSource:
     """A whole SciPy matrix, held by every rank: for tests, small graphs and research code.
 
-    ``matrix`` is anything SciPy turns into CSR; duplicates are summed. ``dtype`` is float32 or float64, by
-    default the matrix's own, or float32 for integers.
+    ``matrix`` is anything SciPy turns into CSR; duplicates are summed. Its arrays stay as they are, and are
+    shared where they are canonical already: who changes them changes what is distributed next. ``dtype`` is
+    float32 or float64, by default the matrix's own, or float32 for integers.
+
+    ArgumentError: what :func:`canonical` refuses, such as complex values and indices out of range.
     """
 
     def __init__(self, matrix: Any, dtype: Any = None) -> None:
-        matrix = sp.csr_array(matrix)
-        matrix.sum_duplicates()
-        self.matrix = matrix.astype(dtype or (matrix.dtype if matrix.dtype.kind == "f" else np.float32))
+        matrix = matrix if sp.issparse(matrix) else np.asarray(matrix)
+        self.dtype = value_type(matrix.dtype, dtype)
+        self.matrix = canonical(matrix, self.dtype)
         self.shape: Shape = (int(matrix.shape[0]), int(matrix.shape[1]))
-        self.dtype = np.dtype(self.matrix.dtype)
-        self.symmetric = self.shape[0] == self.shape[1] and (self.matrix != self.matrix.T).nnz == 0
+        square = self.shape[0] == self.shape[1]
+        # A zero stored on one side only is a gathered row there: by values alone, A would pass for Aᵀ.
+        self.symmetric = square and identical(self.matrix, canonical(self.matrix.T))
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
         return self.matrix[rows[0] : rows[1], cols[0] : cols[1]]
@@ -70,9 +75,13 @@ class LocalBlocks:
 
     Args:
         shape: of the global matrix.
-        pieces: ``(rows, cols, csr)`` triples: global ranges and the SciPy matrix that stands there.
+        pieces: ``(rows, cols, csr)`` triples: global ranges and the SciPy matrix that stands there, taken as
+            a :class:`MatrixSource` takes its own.
         symmetric: promise that the global matrix equals its transpose exactly, so that no Aᵀ is needed.
         dtype: of the values, the same on every rank; a rank that holds nothing must give it.
+
+    Raises:
+        ArgumentError: as a :class:`MatrixSource`. ValueError: a block that does not fill its ranges.
     """
 
     def __init__(
@@ -82,11 +91,11 @@ class LocalBlocks:
         if dtype is None and not pieces:
             raise ValueError("a rank that holds no block of the matrix must be told its dtype")
         self.shape, self.symmetric = shape, symmetric
-        self.blocks = [(rows, cols, sp.csr_array(csr)) for rows, cols, csr in pieces]
-        for rows, cols, csr in self.blocks:
+        for rows, cols, csr in pieces:
             if csr.shape != (rows[1] - rows[0], cols[1] - cols[0]):
                 raise ValueError(f"block of shape {csr.shape} does not fill rows {rows} and columns {cols}")
-        self.dtype = np.dtype(self.blocks[0][2].dtype if dtype is None else dtype)
+        self.dtype = value_type(pieces[0][2].dtype if dtype is None else dtype, dtype)
+        self.blocks = [(rows, cols, canonical(csr, self.dtype)) for rows, cols, csr in pieces]
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
         if rows[0] >= rows[1] or cols[0] >= cols[1]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.arrays.canonical import canonical
 from distgnn.errors import UserError
 
 
@@ -25,16 +26,13 @@ class Pattern:
         """The pattern of anything SciPy turns into CSR; stored zeros count as entries, repeated ones as one.
 
         Raises:
-            ValueError: not square. UserError: 2**31 nodes or more.
+            ValueError: not square. UserError: 2**31 nodes or more, and what :func:`canonical` refuses.
         """
-        A = sp.csr_array(A)
+        A = canonical(A)
         if A.shape[0] != A.shape[1]:
             raise ValueError(f"partitions are of square matrices; got shape {A.shape}")
         if A.shape[0] >= 2**31:
             raise UserError(f"partitions are of fewer than 2**31 nodes; got {A.shape[0]}")
-        if not A.has_canonical_format:
-            A = A.copy()
-            A.sum_duplicates()
         return cls(A.indptr.astype(np.int64), A.indices.astype(np.int32))
 
     @classmethod

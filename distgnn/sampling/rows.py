@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from distgnn import rng
 from distgnn.arrays import backend
+from distgnn.arrays.canonical import canonical
 from distgnn.local import cuda, host
 from distgnn.local.csr_rows import owners, row_pointers
 
@@ -56,8 +56,8 @@ def sample_rows(P: Any, count: int, keys: Array) -> Any:
     Raises:
         ValueError: a weight that is negative, infinite or not a number, or a negative `count`.
     """
-    P = P.tocsr() if _on_gpu(keys) else sp.csr_array(P)
-    if not P.has_sorted_indices:
+    P = P.tocsr() if _on_gpu(keys) else canonical(P)
+    if _on_gpu(keys) and not P.has_sorted_indices:
         P = P.copy()
         P.sort_indices()
     drawn = draw(P.indptr, P.data.astype(np.float64), count, keys)

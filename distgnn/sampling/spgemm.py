@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import ledger, local
+from distgnn.arrays.canonical import canonical
 from distgnn.arrays.csr import Shape
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
@@ -196,16 +197,12 @@ class Partitioned(Graph):
 
 
 def _canonical(Q: Any, n: int, dtype: np.dtype) -> sp.csr_array:
-    """Q with sorted rows and without duplicates, of this dtype; the caller's own is left as it is."""
+    """Q as :func:`canonical` makes it, of this dtype."""
     if not sp.issparse(Q):
         raise TypeError(f"Q must be a SciPy sparse matrix, got {type(Q).__name__}")
     if Q.ndim != 2 or Q.shape[1] != n:
         raise ValueError(f"Q must have a column for each of the {n} rows of A; its shape is {Q.shape}")
-    Q = sp.csr_array(Q)
-    if not Q.has_canonical_format:
-        Q = Q.copy()
-        Q.sum_duplicates()
-    return Q.astype(dtype, copy=False)
+    return canonical(Q, dtype)
 
 
 def _source(A: Any) -> tuple[BlockSource, Shape, np.dtype]:
@@ -216,7 +213,7 @@ def _source(A: Any) -> tuple[BlockSource, Shape, np.dtype]:
 
 def _held(graph: Graph, source: BlockSource, rows: Range) -> sp.csr_array:
     """These rows of A, without stored zeros, which are no edges."""
-    A = sp.csr_array(source.block(rows, (0, graph.shape[1])))
+    A = canonical(source.block(rows, (0, graph.shape[1])), graph.dtype)
     if not A.data.all():
         A = A.copy()
         A.eliminate_zeros()

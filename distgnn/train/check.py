@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from distgnn.comm.group import Comm
+from distgnn.errors import TrainingError
+from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.reference import GCNReference
 from distgnn.store.read.order import Order
 from distgnn.store.read.store import Store
@@ -16,7 +18,7 @@ from distgnn.train.settings import Settings
 TOLERANCE = 1e-4
 
 
-class CheckFailedError(Exception):
+class CheckFailedError(TrainingError):
     """The distributed loss is not the serial one; raised on every rank."""
 
 
@@ -49,10 +51,13 @@ class SerialCheck:
                 message = self._differs(record["epoch"], record["loss"])
         message = self.comm.share(message)
         if message is not None:
-            raise CheckFailedError(message)
+            raise CheckFailedError(message, record["epoch"])
 
     def _differs(self, epoch: int, loss: float) -> str | None:
-        serial = next(r["loss"] for r in self._records if r["epoch"] == epoch)
+        try:
+            serial = next(r["loss"] for r in self._records if r["epoch"] == epoch)
+        except NotFiniteError as error:
+            return f"loss {loss:.9g}, serially {error}"
         difference = abs(loss - serial) / max(abs(serial), np.finfo(np.float32).tiny)
         self.largest = max(self.largest, difference)
         if difference <= TOLERANCE:  # and not its negation, so that NaN fails

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from distgnn import ledger
 from distgnn.errors import UserError
+from distgnn.nn.finite import NotFiniteError, check_features
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import PARTS, TRAIN, Targets
 from distgnn.nn.optim import Optimizer, Parameter
@@ -31,7 +33,7 @@ def train(
     """Train until epoch `epochs`, counted from 1; yields a record after every epoch's update. Collective.
 
     Args:
-        X: features in `model.input_layout`; changed in place with `train_features`.
+        X: features in `model.input_layout`, finite; changed in place with `train_features`.
         targets: with a labelled training node; UserError on every rank otherwise.
         first_epoch: the epoch to start with, after a resume.
         eval_every: epochs between evaluations, the first and the last included; 0 for none.
@@ -42,7 +44,13 @@ def train(
         weights before the update; "seconds" of this rank for forward, loss, backward, update; "phases", its
         parts ("other" alone without `timing`); "words" received; "flight", the seconds in which communication
         was under way, of which phase "comm" was not hidden; "eval_seconds".
+
+    Raises:
+        NotFiniteError: the loss, a gradient or an update is not finite; it names epoch and layer (on every
+            rank).
+        ArgumentError: features that are not finite (on every rank).
     """
+    check_features(X)
     if targets.counts[TRAIN] == 0:
         raise UserError("nothing to train on: no node is both labelled and in the training split")
     trained = parameters(model, X, train_features)
@@ -52,9 +60,11 @@ def train(
         loss, found, gradients, dX = model.gradients(X, targets, epoch, train_features, due and with_the_step)
         if dX is not None:
             gradients.append(dX.block)
-        update(optimizer, trained, gradients)
-        if dX is not None:
-            model.grid.workspace.give_back(dX.block)
+        try:
+            update(optimizer, trained, gradients)
+        finally:
+            if dX is not None:
+                model.grid.workspace.give_back(dX.block)
         return {"loss": loss, **{name: found[name] for name in PARTS if name in found}}
 
     evaluate = dict if with_the_step else partial(model.evaluate, X, targets, train_features)
@@ -73,14 +83,15 @@ def run_epochs(
     eval_every: int, timing: bool,
 ) -> Iterator[Record]:  # fmt: skip
     """The record of every epoch, as `train` yields it: `evaluate()` if due, `step(epoch, due)`, its costs."""
+    model.forget()
     for epoch in epochs:
         due = eval_every > 0 and ((epoch - 1) % eval_every == 0 or epoch == epochs[-1])
         record: Record = {"epoch": epoch, "loss": None}
         started = time.perf_counter()
-        if due:
-            record |= evaluate()
+        with _of_epoch(epoch):
+            record |= evaluate() if due else {}
         evaluated = time.perf_counter()
-        with ledger.Ledger(timing) as counted:
+        with _of_epoch(epoch), ledger.Ledger(timing) as counted:
             record |= step(epoch, due)
             model.grid.backend.synchronize()
         seconds, phases = time.perf_counter() - evaluated, counted.seconds
@@ -88,3 +99,12 @@ def run_epochs(
         record |= {"seconds": seconds, "phases": phases | {"other": other}}
         record |= {"flight": counted.flight, "words": counted.words, "eval_seconds": evaluated - started}
         yield record
+
+
+@contextmanager
+def _of_epoch(epoch: int) -> Iterator[None]:
+    """Numbers that are not finite are an error of this epoch."""
+    try:
+        yield
+    except NotFiniteError as error:
+        raise error.in_epoch(epoch) from None

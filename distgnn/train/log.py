@@ -4,6 +4,10 @@
     {"event": "epoch", "epoch": 1, "loss": ..., "train_acc": ..., "seconds": ..., "phases": {...}, ...}
     {"event": "end", "epoch_seconds_median": ..., "words": [per rank], "bytes": [...], "messages": [...], ...}
 
+In place of the end, where training gave something wrong:
+
+    {"event": "failed", "epoch": 3, "problem": "epoch 3, layer 0: the loss is nan, ..."}
+
 Numbers that are not finite are null, as JSON has none.
 """
 
@@ -26,7 +30,7 @@ import numpy as np
 import distgnn
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import cuda_aware
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, TrainingError
 from distgnn.ledger import Ledger
 from distgnn.report.files import check_output, replaced
 
@@ -34,7 +38,8 @@ PACKAGES = ("numpy", "scipy", "h5py", "mpi4py", "mpich", "cupy-cuda12x", "cupy-c
 
 
 class RunLog:
-    """A log file on rank 0, nothing on other ranks or without a path. Collective to open.
+    """A log file on rank 0, nothing on other ranks or without a path; a context that closes it and writes a
+    TrainingError that ends it. Collective to open.
 
     Args:
         after: go on in an existing file after this epoch; later epochs are cut off.
@@ -55,12 +60,21 @@ class RunLog:
     def write(self, event: str, fields: Mapping[str, Any]) -> None:
         """One line, on disk before the next epoch begins."""
         if self._file is not None:
-            self._file.write(json.dumps({"event": event} | _finite(dict(fields)), default=_plain) + "\n")
+            record = {"event": event} | _finite(dict(fields))
+            self._file.write(json.dumps(record, default=_plain, allow_nan=False) + "\n")
             self._file.flush()
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        if isinstance(error, TrainingError):
+            self.write("failed", {"epoch": error.epoch, "problem": str(error)})
+        self.close()
 
 
 def run_record(grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +138,8 @@ def _judged(path: Path, epoch: int) -> Iterator[tuple[bytes, bool]]:
             except ValueError:
                 event = {}
             event = event if isinstance(event, dict) else {}
-            reached = {"epoch": event.get("epoch"), "end": event.get("epochs")}.get(str(event.get("event")))
+            kind = str(event.get("event"))
+            reached = event.get({"epoch": "epoch", "failed": "epoch", "end": "epochs"}.get(kind, ""))
             beyond = isinstance(reached, int) and reached > epoch
             torn = line.startswith(b'{"event"') and not line.endswith(b"\n")
             yield line, not beyond and not torn
@@ -150,4 +165,4 @@ def _finite(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     """NumPy numbers and paths as JSON."""
-    return value.item() if hasattr(value, "item") else str(value)
+    return _finite(value.item()) if hasattr(value, "item") else str(value)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.comm.grid import Grid
+from distgnn.nn.finite import check_features
 from distgnn.nn.gcn import GCN
 from distgnn.nn.layers import LayerGraph
 from distgnn.nn.loss import LossRows, Targets
@@ -77,6 +78,7 @@ class MinibatchTraining:
         """As :func:`distgnn.train.train`. The loss is the mean over the epoch's minibatches, each with the
         weights that it was trained with; `steps` are this rank's seconds in `STEPS`, waiting included.
         """
+        check_features(self.X)
         step = partial(self._epoch, optimizer)
         evaluate = partial(self.model.evaluate, self.X, self.targets, False)
         return run_epochs(self.model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
@@ -136,6 +138,8 @@ class MinibatchTraining:
         """A step with the average gradient; returns (sum of losses, nodes that it is over). Collective."""
         self.grid.world.allreduce(sums.values, matrix="gradients")
         total = self.grid.backend.to_host(sums.values[-2:]).astype(np.float64)
+        if not np.isfinite(total).all():  # on every rank: all have the same sums
+            raise self.model.not_finite(self.X, f"the loss is {total[0]}")
         if total[1]:
             sums.values[:-2] /= sums.nodes
             update(optimizer, self.model.parameters, sums.gradients)

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,12 +102,13 @@ class Run:
         Writes log, trace and checkpoints on the way. Collective: all ranks take all records, once.
 
         Raises:
-            CheckFailedError: a loss is not that of the serial reference (on every rank).
+            TrainingError: a loss is not that of the serial reference, or a loss, gradient or update is not
+                finite (on every rank). The last checkpoint stays.
             UserError: a file can't be written (on every rank).
         """
         s, marks, seconds, steps, record = self.settings, [], [], [], {}
         # Opening it empties or cuts an existing log, so all that can be refused was refused before.
-        with closing(RunLog(self.grid, s.log, self.first_epoch - 1 if s.resume else None, s.force)) as log:
+        with RunLog(self.grid, s.log, self.first_epoch - 1 if s.resume else None, s.force) as log:
             log.write("run", self.record)
             with Ledger(timing=True, trace=bool(s.trace)) as ledger:
                 for record in self._epochs():

@@ -65,7 +65,7 @@ def broken(indptr, indices, shape):
     ],
 )
 def test_broken_csr_is_refused(backend, indptr, indices, complaint):
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(dg.UserError, match=complaint):
         CSR.from_scipy(broken(indptr, indices, (2, 3)), backend)
 
 

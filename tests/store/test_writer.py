@@ -268,6 +268,22 @@ def test_bad_node_arrays(bad: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_complex_values_are_refused(tmp_path: Path) -> None:
+    features, weights = random_graph(10, 20, width=2), Graph(3, [[0, 1], [1, 2]], [1, 2])
+    features.X, weights.weights = features.X * 1j, weights.weights * 1j
+    for graph, what in ((features, "features=complex64"), (weights, "weights=complex128")):
+        with pytest.raises(UserError, match=f"{what}: holds complex values"):
+            prepare(graph, tmp_path / "g.dg")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arrays_of_a_source_are_only_read(tmp_path: Path) -> None:
+    graph = Graph(6, [[4, 1], [0, 2], [0, 2], [5, 3], [3, 3]], [1, 2, 3, 4, 5], width=2, classes=3)
+    for array in (graph.pairs, graph.weights, graph.X, graph.labels, graph.split):
+        array.flags.writeable = False
+    prepare(graph, tmp_path / "g.dg", order=["random", "double"])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -180,7 +180,7 @@ def test_minibatches_leave_the_kept_aggregate_alone(comm: MPI.Intracomm, backend
     epochs = MinibatchTraining(model, features, targets, sampler, 4, 2).train(Adam(0.05), 3)
     next(epochs)
     kept = model.layers[0].aggregate
-    assert kept is not None and kept[1] is features
+    assert kept is not None and kept[1] is features.block
     list(epochs)
     assert model.layers[0].aggregate is kept
     grid.free()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from distgnn.arrays.canonical import check_real
 from distgnn.errors import ArgumentError, UserError
 from distgnn.partition import Wanted, check_names, orders
 from distgnn.store.format import manifest
@@ -91,6 +92,8 @@ def check_edges(source: Source, before: int, edges: Edges) -> None:
             at = int(np.flatnonzero((ids < 0) | (ids >= source.n))[0])
             what = f"names node {ids[at]}; node ids must be 0..{source.n - 1}"
             raise UserError(f"{source.name}: edge {before + at + 1} {what}")
+    if weights is not None:
+        check_real("weights", np.asarray(weights).dtype)
     if weights is not None and not np.isfinite(weights).all():
         at = int(np.flatnonzero(~np.isfinite(weights))[0])
         what = f"has weight {weights[at]}; weights must be finite"

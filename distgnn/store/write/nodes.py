@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from distgnn.arrays.canonical import check_real
 from distgnn.errors import UserError
 from distgnn.layout import block, partition
 from distgnn.partition.orders import NodeOrder
@@ -73,7 +74,9 @@ def _feature_blocks(source: Source, lo: int, hi: int) -> Iterator[tuple[int, np.
     step = max(1, LIMITS.row_bytes // (4 * source.width))
     for start in range(lo, hi, step):
         ids = np.arange(start, min(start + step, hi))
-        rows = np.asarray(source.features(ids), np.float32)
+        rows = np.asarray(source.features(ids))
+        check_real("features", rows.dtype)
+        rows = rows.astype(np.float32, copy=False)
         bad = ~np.isfinite(rows).all(axis=1)
         if bad.any():
             raise UserError(f"{source.name}: node {ids[bad][0]} has a feature that is not a finite number")

@@ -1,0 +1,112 @@
+"""The caller's matrix as CSR to rely on: the one place where foreign indices and values are checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse import _sparsetools
+
+from distgnn.errors import ArgumentError
+
+_WRAPPERS = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array, "coo": sp.coo_array}
+
+
+def canonical(matrix: Any, dtype: Any = None) -> sp.csr_array:
+    """A matrix as CSR with sorted rows, without duplicates, with indices in range; stored zeros stay.
+
+    The caller's object is left as it is, its flags included. Its arrays are shared where they are canonical
+    already, whatever its flags say, and copied where they are not: nobody may write into the result.
+
+    Args:
+        matrix: a SciPy sparse matrix of any format, or anything that NumPy makes a 2-D array of.
+        dtype: of the values, in which duplicates are summed; default: the matrix's own, float32 for float16.
+
+    Raises:
+        ArgumentError: complex values or none that are numbers, not two dimensions, row pointers that do not
+            rise, indices out of range. Compiled code has seen none of it.
+    """
+    matrix = matrix if sp.issparse(matrix) else np.asarray(matrix)
+    check_real("matrix", matrix.dtype)
+    if matrix.ndim != 2:
+        raise _refused(matrix, f"expected two dimensions, got the shape {matrix.shape}")
+    if dtype is None and matrix.dtype == np.float16:
+        dtype = np.float32  # SciPy computes with no shorter numbers
+    try:
+        csr = _converted(matrix, dtype)
+    except (IndexError, TypeError, ValueError) as error:
+        raise _refused(matrix, f"is no sparse matrix ({error})") from None
+    csr.indptr, csr.indices = _native(csr.indptr), _native(csr.indices)
+    if not _sparsetools.csr_has_canonical_format(csr.shape[0], csr.indptr, csr.indices):
+        csr = sp.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape, copy=True)
+        csr.sum_duplicates()
+    csr.has_sorted_indices = csr.has_canonical_format = True
+    return csr
+
+
+def value_type(own: Any, asked: Any = None) -> np.dtype:
+    """The type of an operator's values: float32 or float64 as asked, else the matrix's own; float32 for
+    integers, truth values and shorter numbers, float64 for longer ones. ArgumentError: anything else.
+    """
+    if asked is not None:
+        if np.dtype(asked) not in (np.float32, np.float64):
+            raise ArgumentError("dtype", np.dtype(asked), "expected float32 or float64")
+        return np.dtype(asked)
+    own = check_real("matrix", own)
+    return np.dtype(np.float64 if own.kind == "f" and own.itemsize >= 8 else np.float32)
+
+
+def check_real(argument: str, dtype: Any) -> np.dtype:
+    """The dtype; ArgumentError unless it is of real numbers or truth values."""
+    dtype = np.dtype(dtype)
+    if dtype.kind not in "biuf":
+        what = "complex values" if dtype.kind == "c" else "values that are no numbers"
+        raise ArgumentError(argument, dtype, f"holds {what}; expected real numbers, such as float32")
+    return dtype
+
+
+def identical(A: sp.csr_array, B: sp.csr_array) -> bool:
+    """Have two canonical matrices the same entries, stored zeros included, with equal values?"""
+    arrays = ((A.indptr, B.indptr), (A.indices, B.indices), (A.data, B.data))
+    return A.shape == B.shape and all(np.array_equal(*pair) for pair in arrays)
+
+
+def _converted(matrix: Any, dtype: Any) -> sp.csr_array:
+    """CSR of the same entries, an object of our own. Arrays are checked before SciPy follows them."""
+    for name in ("indptr", "indices", "offsets"):
+        if getattr(matrix, name, np.empty(0, int)).dtype.kind != "i":
+            raise TypeError(f"{name} are not signed integers")
+    matrix = matrix if sp.issparse(matrix) else _native(matrix, dtype)
+    wrapper = _WRAPPERS.get(getattr(matrix, "format", ""), sp.csr_array)
+    own = wrapper(matrix)  # an object of our own; lengths agree now, and coordinates are in range
+    own.data = _native(own.data, dtype)  # before anything is summed
+    if own.format != "coo":
+        _check_compressed(own)
+    return own.tocsr()
+
+
+def _check_compressed(matrix: Any) -> None:
+    """ValueError unless row (column) pointers rise, and column (row) numbers are in range."""
+    height, width = matrix.shape
+    if matrix.format == "bsr":
+        height, width = height // matrix.blocksize[0], width // matrix.blocksize[1]
+    line, across, count, limit = "row", "column", height, width
+    if matrix.format == "csc":
+        line, across, count, limit = "column", "row", width, height
+    indptr, indices = matrix.indptr, matrix.indices
+    if indptr.size != count + 1 or indptr[0] != 0 or np.any(indptr[1:] < indptr[:-1]):
+        raise ValueError(f"{line} pointers must rise from 0, one more than there are {line}s")
+    if indptr[-1] > len(indices):
+        raise ValueError(f"{line} pointers end behind the {len(indices)} entries")
+    if indices.size and not (0 <= indices.min() and indices.max() < limit):
+        raise ValueError(f"{across} numbers must lie in 0..{limit - 1}")
+
+
+def _native(array: np.ndarray, dtype: Any = None) -> np.ndarray:
+    """C-contiguous, in this machine's byte order; the same array where it is so already."""
+    return np.ascontiguousarray(array, dtype=dtype or array.dtype.newbyteorder("="))
+
+
+def _refused(matrix: Any, problem: str) -> ArgumentError:
+    return ArgumentError("matrix", type(matrix).__name__, problem)

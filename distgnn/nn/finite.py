@@ -1,0 +1,127 @@
+"""Numbers that are not finite end training, on all ranks at once, before they are kept.
+
+Every update is looked at through squared norms: a dot product for each gradient and each parameter, taken
+where the numbers are and read at once. It is not finite where a number is not, nor where squares overflow,
+which Adam and the next products would make of it. Then optimiser state is finite, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from distgnn import rng
+from distgnn.arrays import backend
+from distgnn.arrays.canonical import check_real
+from distgnn.errors import ArgumentError, TrainingError
+from distgnn.operators.dense import DistDense
+
+Array = Any
+
+#: Decorates what ends with an error of ours where numbers overflow: NumPy need not warn as well.
+QUIETLY = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+HINT = "a smaller lr may help, or normalized features"
+_TOO_LARGE = "not finite, or so large that its square is not"
+_KINDS = {"weight": "weights", "bias": "bias", "features": "trained features"}
+
+
+class NotFiniteError(TrainingError):
+    """The loss, a gradient or a parameter is not finite; raised on every rank.
+
+    Attributes:
+        problem: what is wrong, in a few words. layer: from 0. epoch: from 1, or None where none is known.
+    """
+
+    def __init__(self, problem: str, layer: int, epoch: int | None = None) -> None:
+        place = f"layer {layer}" if epoch is None else f"epoch {epoch}, layer {layer}"
+        super().__init__(f"{place}: {problem}; {HINT}", epoch)
+        self.problem, self.layer = problem, layer
+
+    def in_epoch(self, epoch: int) -> NotFiniteError:
+        return NotFiniteError(self.problem, self.layer, epoch)
+
+    def __reduce__(self) -> tuple[type[NotFiniteError], tuple[str, int, int | None]]:
+        return type(self), (self.problem, self.layer, self.epoch)
+
+
+class Watch:
+    """What an update reads and writes, as far as this rank holds it.
+
+    Args:
+        parameters: those of :meth:`Optimizer.step`, the same on every rank.
+    """
+
+    def __init__(self, parameters: Sequence[Any]) -> None:
+        self.parameters = parameters
+        #: as backward makes gradients: what is not finite spreads from the first of them to the others
+        self.order = sorted(range(len(parameters)), key=self._backward)
+        self.suspects: list[int] = []
+        self.squares: list[Array] = []
+
+    def gradient(self, index: int, numbers: Array) -> None:
+        """Look at a part of the gradient of parameter `index`."""
+        self._look(self.order.index(index), numbers)
+
+    def parameter(self, index: int, numbers: Array) -> None:
+        """Look at a part of the updated parameter."""
+        self._look(len(self.order) + self.order.index(index), numbers)
+
+    def check(self) -> None:
+        """NotFiniteError, on every rank the same, where any rank saw a number that is not finite. Collective.
+
+        Cost: on a GPU one wait for it; one number from every rank, not charged.
+        """
+        if not self.parameters:
+            return
+        seen = [2 * len(self.order)]  # more than any suspect
+        if self.squares:
+            on = backend.of(self.squares[0])
+            finite = np.isfinite(on.to_host(on.xp.stack(self.squares)))
+            seen += [suspect for suspect, good in zip(self.suspects, finite, strict=True) if not good]
+        first = self.parameters[0].matrix.grid.world.lowest(min(seen))
+        if first == seen[0]:
+            return
+        updated, place = divmod(first, len(self.order))
+        p = self.parameters[self.order[place]]
+        what = _KINDS[p.kind] if updated else f"the gradient of the {_KINDS[p.kind]}"
+        raise NotFiniteError(f"{'the update leaves ' if updated else ''}{what} {_TOO_LARGE}", p.layer)
+
+    def _look(self, suspect: int, numbers: Array) -> None:
+        self.suspects.append(suspect)
+        self.squares.append(backend.module(numbers).vdot(numbers, numbers))
+
+    def _backward(self, index: int) -> tuple[bool, int]:
+        p = self.parameters[index]
+        return p.kind == "features", -p.layer
+
+
+def all_finite(block: Array) -> bool:
+    """Whether all numbers of a block are finite."""
+    return _first_bad(block) is None
+
+
+def check_features(X: DistDense) -> None:
+    """ArgumentError, on every rank, where a feature is not finite. Collective; one pass over this rank's."""
+    with X.grid.world.together():
+        check_real("X", X.dtype)
+        if (place := _first_bad(X.block)) is not None:
+            row, column = place
+            value = float(X.block[row, column])
+            where = f"row {row + X.row_range[0]}, column {column + X.col_range[0]}"
+            raise ArgumentError("X", value, f"stands in {where}; features must be finite")
+
+
+def _first_bad(block: Array) -> tuple[int, int] | None:
+    """Row and column of a number that is not finite. Nothing of the block's size is made."""
+    xp = backend.module(block)
+    parts = rng.slices(block.shape[0], block.shape[1], xp) if block.size else []
+    with np.errstate(all="ignore"):
+        for part in parts:
+            flat = block[part].reshape(-1)
+            if not bool(xp.isfinite(xp.vdot(flat, flat))):
+                bad = xp.argwhere(~xp.isfinite(block[part]))
+                if len(bad):
+                    return int(bad[0, 0]) + part.start, int(bad[0, 1])
+    return None
