@@ -53,7 +53,7 @@ def run(comm, roots, sizes, order, overlap, delay=0.0) -> list[tuple[int, np.nda
     return taken
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6, 9)
+@pytest.mark.ranks(1, 2, 3, 4, 9)
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_rank_takes_every_panel(comm, backend, overlap, order, monkeypatch):

@@ -99,7 +99,7 @@ def test_logits_and_gradients(comm: Any, name: str, backend: Any) -> None:
         grid.free()
 
 
-@pytest.mark.ranks(1, 4, 6)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.slow
 def test_every_algorithm_trains_the_same_network(comm: Any, backend: Any) -> None:
     """With dropout and trained features; and with a mean of features that is kept."""

@@ -86,7 +86,7 @@ def test_the_same_bytes(case: str, options: str, comm: Any, shared_tmp_path: Pat
 
 
 @pytest.mark.usefixtures("little_limits")
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(3)
 @pytest.mark.slow
 def test_weights_that_round(comm: Any, shared_tmp_path: Path) -> None:
     """Sums of weights of many magnitudes depend on the order in which they are added, to the last bit of the
@@ -97,7 +97,7 @@ def test_weights_that_round(comm: Any, shared_tmp_path: Path) -> None:
     both_ways(comm, graph, shared_tmp_path, dtype="float64", shards=(2, 5))
 
 
-@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.ranks(1, 3)
 @pytest.mark.slow
 def test_as_it_is_without_little_limits(comm: Any, shared_tmp_path: Path) -> None:
     both_ways(
@@ -105,7 +105,7 @@ def test_as_it_is_without_little_limits(comm: Any, shared_tmp_path: Path) -> Non
     )
 
 
-@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("kind", ["generated", "csv", "npz"])
 @pytest.mark.slow
 def test_formats(kind: str, comm: Any, shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ class Failing(Graph):
         return super().features(ids)
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("where", ["edges", "features"])
 @pytest.mark.parametrize("error", [UserError("bad"), ValueError("bad")], ids=repr)
 def test_a_failure_of_one_rank_is_raised_on_all(
