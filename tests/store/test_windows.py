@@ -27,7 +27,6 @@ from distgnn.store.team import Team
 from .graphs import Graph, random_graph
 
 PRIME = random_graph(47, 400, weighted=True)
-GRIDS = [(1, 1), (5, 7), (16, 16)]  # of shards
 ALONE = Team()
 
 
@@ -59,10 +58,16 @@ def assert_packed_alike(block: CSR, expected: CSR) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "dtype"),
-    [("float32", None), ("float64", None), ("float32", np.float64), ("float64", np.float32)],
+    ("shards", "stored", "dtype"),
+    [
+        ((1, 1), "float32", None),
+        ((5, 7), "float32", None),
+        ((5, 7), "float64", None),
+        ((5, 7), "float32", np.float64),
+        ((5, 7), "float64", np.float32),
+        ((16, 16), "float64", np.float32),
+    ],
 )
-@pytest.mark.parametrize("shards", GRIDS)
 @pytest.mark.slow
 def test_packed_as_from_scipy(
     shards, stored, dtype, backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
