@@ -60,6 +60,9 @@ class Collective:
         self.control = MPI.COMM_WORLD.Dup()
         self.groups = {SIZE: self.control}  # by number of ranks: in which a test agrees on its outcome
         self.present = 1  # ranks that run tests by now
+        self.missed: tuple[int, Any] | None = (
+            (0, False) if RANK == 0 else None
+        )  # failures until this one does
         folder = tempfile.mkdtemp(prefix="distgnn-ranks-") if RANK == 0 else None
         self.folder = Path(self.control.bcast(folder))
         self.watchdog = Watchdog(self.folder)
@@ -129,17 +132,27 @@ class Collective:
             report.outcome, report.longrepr = "failed", ELSEWHERE
         return report
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Any:
+        """Ranks that begin later wait here, where no test's time runs."""
+        if session.items:
+            self.await_turn()
+        return (yield)
+
+    def await_turn(self) -> None:
+        """Sleep until rank 0 comes to this rank's first test, or to the end."""
+        if self.missed is None:
+            while not self.control.Iprobe(0):
+                time.sleep(0.02)  # a blocking receive would poll while the others' tests run
+            self.missed = self.control.recv(source=0)
+
     def meet(self, session: pytest.Session, size: int) -> bool:
         """Ranks that begin with this test learn what failed before it. Is it to be run?"""
         if RANK == 0:
             for rank in range(self.present, size):
                 self.control.send((session.testsfailed, session.shouldfail or session.shouldstop), rank)
         elif self.present == 1:
-            while not self.control.Iprobe(0):
-                time.sleep(
-                    0.005
-                )  # a blocking call would keep a core busy for as long as the others' tests take
-            failed, session.shouldfail = self.control.recv(source=0)
+            failed, session.shouldfail = self.missed
             session.testsfailed += failed
         self.present = max(self.present, size)
         if size not in self.groups and not session.shouldfail:
@@ -174,6 +187,7 @@ class Collective:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        self.await_turn()
         self.meet(session, SIZE)
         session.exitstatus = self.control.bcast(exitstatus)  # a rank may have had no tests of its own
         if RANK == 0 and (SIZE == 1 or exitstatus in (0, pytest.ExitCode.NO_TESTS_COLLECTED)):
