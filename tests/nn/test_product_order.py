@@ -23,7 +23,7 @@ REPLICATED = [name for name in ALGORITHMS if name != "3d"]
 
 def losses(model, X, targets, **options) -> list[float]:
     return [
-        record["loss"] for record in train(model, X, targets, make("adam", 0.05), 4, eval_every=0, **options)
+        record["loss"] for record in train(model, X, targets, make("adam", 0.05), 3, eval_every=0, **options)
     ]
 
 
@@ -34,7 +34,7 @@ def serial_losses(dropout, train_features) -> list[float]:
         PROBLEM.X,
         PROBLEM.labels,
         PROBLEM.split,
-        4,
+        3,
         "adam",
         0.05,
         train_features=train_features,
