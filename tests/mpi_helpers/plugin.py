@@ -60,9 +60,8 @@ class Collective:
         self.control = MPI.COMM_WORLD.Dup()
         self.groups = {SIZE: self.control}  # by number of ranks: in which a test agrees on its outcome
         self.present = 1  # ranks that run tests by now
-        self.missed: tuple[int, Any] | None = (
-            (0, False) if RANK == 0 else None
-        )  # failures until this one does
+        # failures before this rank's first test, and whether they ended the run; unknown until rank 0 tells
+        self.missed: tuple[int, Any] | None = (0, False) if RANK == 0 else None
         folder = tempfile.mkdtemp(prefix="distgnn-ranks-") if RANK == 0 else None
         self.folder = Path(self.control.bcast(folder))
         self.watchdog = Watchdog(self.folder)
@@ -151,7 +150,7 @@ class Collective:
         if RANK == 0:
             for rank in range(self.present, size):
                 self.control.send((session.testsfailed, session.shouldfail or session.shouldstop), rank)
-        elif self.present == 1:
+        elif self.present == 1 and self.missed is not None:
             failed, session.shouldfail = self.missed
             session.testsfailed += failed
         self.present = max(self.present, size)
@@ -253,6 +252,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "comm" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("ranks")
         sizes = mark.args if mark else communicators.SIZES
+        above = metafunc.config.getoption("ranks_above")  # what is not made need not be left out
+        sizes = [size for size in sizes if above < size <= SIZE] or sizes[:1]
         metafunc.parametrize("comm", sizes, indirect=True, ids=[f"P{size}" for size in sizes])
     if "backend" in metafunc.fixturenames:
         from distgnn.arrays import backend
