@@ -236,7 +236,7 @@ def test_each_shard_is_read_once_per_node(comm, backend, shared_tmp_path, monkey
     have x = 0.
     """
     monkeypatch.setattr(LIMITS, "chunk_bytes", 64)
-    path = store_of(random_graph(48, 500), shared_tmp_path / "g.dg", comm, shards=(4, 4))
+    path = store_of(random_graph(48, 500), shared_tmp_path / "g.dg", comm, shards=(8, 8))
     with dg.Ledger() as once:
         Store(path).order().block((0, 48), (0, 48))
     grid = dg.Grid(comm, backend=backend, x=2, y=2, z=2)
