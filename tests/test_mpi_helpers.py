@@ -26,58 +26,20 @@ def run_tests(folder: Path, ranks: int, source: str, *options: str) -> Finished:
     )
 
 
-@pytest.mark.slow
-def test_all_ranks_pass_and_one_reports(tmp_path: Path) -> None:
-    result = run_tests(tmp_path, 3, "@pytest.mark.mpi\ndef test_sum():\n    assert WORLD.allreduce(1) == 3\n")
-    assert result.code == 0
-    assert result.out.count("1 passed") == 1
-
-
-@pytest.mark.parametrize("failing", [0, 2])
-@pytest.mark.slow
-def test_one_failing_rank_fails_all(tmp_path: Path, failing: int) -> None:
-    result = run_tests(
-        tmp_path,
-        3,
-        f"""
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """One launch of 3 ranks in which tests fail on some ranks, on all, and before they begin."""
+    source = """
         @pytest.mark.mpi
-        def test_broken():
+        @pytest.mark.parametrize("failing", [0, 2])
+        def test_broken(failing):
             answer = 41 + WORLD.rank
-            assert WORLD.rank != {failing}, f"the answer is {{answer}}"
+            assert WORLD.rank != failing, f"the answer is {answer}"
 
         @pytest.mark.mpi
-        def test_next():
-            assert WORLD.allreduce(1) == 3
-        """,
-    )
-    assert result.code == 1
-    assert f"the answer is {41 + failing}" in result.out
-    assert f"rank {failing} of 3: AssertionError: the answer is {41 + failing}" in result.out or failing == 0
-    assert result.out.count("1 failed, 1 passed") == 1, (
-        "every rank must go on to the next test, rank 0 alone must print"
-    )
-    for rank in (1, 2):
-        folder = result.out.split("what the other ranks printed: ")[1].split()[0]
-        assert "1 failed, 1 passed" in Path(folder, f"rank-{rank}.log").read_text()
+        def test_broken_on_all():
+            assert WORLD.rank + 10 == 9
 
-
-@pytest.mark.slow
-def test_failures_of_several_ranks_are_all_told(tmp_path: Path) -> None:
-    result = run_tests(
-        tmp_path, 3, "@pytest.mark.mpi\ndef test_broken():\n    assert WORLD.rank + 10 == 12\n"
-    )
-    assert result.code == 1
-    assert "assert (0 + 10) == 12" in result.out
-    assert "assert (1 + 10) == 12" in result.out
-    assert "assert (2 + 10) == 12" not in result.out
-
-
-@pytest.mark.slow
-def test_a_setup_that_fails_on_one_rank_keeps_the_others_out_of_the_test(tmp_path: Path) -> None:
-    result = run_tests(
-        tmp_path,
-        3,
-        """
         @pytest.fixture
         def resource():
             assert WORLD.rank != 1, "no resource"
@@ -85,11 +47,57 @@ def test_a_setup_that_fails_on_one_rank_keeps_the_others_out_of_the_test(tmp_pat
         @pytest.mark.mpi
         def test_uses_it(resource):
             WORLD.Barrier()
-        """,
-    )
+
+        @pytest.mark.mpi
+        def test_next():
+            assert WORLD.allreduce(1) == 3
+        """
+    return run_tests(tmp_path_factory.mktemp("outcomes"), 3, source)
+
+
+@pytest.mark.slow
+def test_all_ranks_go_on_to_the_next_test_and_one_reports(outcomes: Finished) -> None:
+    assert outcomes.code == 1
+    assert outcomes.out.count("3 failed, 1 passed, 1 error") == 1
+    folder = outcomes.out.split("what the other ranks printed: ")[1].split()[0]
+    for rank in (1, 2):
+        assert "3 failed, 1 passed, 1 error" in Path(folder, f"rank-{rank}.log").read_text()
+
+
+@pytest.mark.slow
+def test_one_failing_rank_fails_all(outcomes: Finished) -> None:
+    assert "AssertionError: the answer is 41" in outcomes.out
+    assert "rank 2 of 3: AssertionError: the answer is 43" in outcomes.out
+
+
+@pytest.mark.slow
+def test_failures_of_several_ranks_are_all_told(outcomes: Finished) -> None:
+    for rank in range(3):
+        assert f"assert ({rank} + 10) == 9" in outcomes.out
+    assert "rank 1 of 3 failed as well" in outcomes.out and "rank 2 of 3 failed as well" in outcomes.out
+
+
+@pytest.mark.slow
+def test_a_setup_that_fails_on_one_rank_keeps_the_others_out_of_the_test(outcomes: Finished) -> None:
+    assert "no resource" in outcomes.out
+
+
+@pytest.mark.parametrize(("option", "told"), [("-q", "2 failed, 2 passed"), ("-x", "1 failed")])
+@pytest.mark.slow
+def test_ranks_that_begin_later_learn_what_failed(tmp_path: Path, option: str, told: str) -> None:
+    """However long they have waited: longer than a test may take."""
+    source = """
+        @pytest.mark.ranks(2, 3)
+        @pytest.mark.parametrize("turn", range(2))
+        def test_sizes(comm, turn):
+            time.sleep(1.2 if comm.size == 2 else 0)
+            assert comm.size == 3 or comm.rank == 0
+        """
+    result = run_tests(tmp_path, 3, source, option, "--timeout=2")
     assert result.code == 1
-    assert "no resource" in result.out
-    assert "1 error" in result.out
+    assert result.out.count(f" {told} in " if option == "-x" else f"{told} in ") == 1
+    folder = result.out.split("what the other ranks printed: ")[1].split()[0]
+    assert ("2 passed" in Path(folder, "rank-2.log").read_text()) == (option == "-q")
 
 
 @pytest.mark.slow

@@ -114,25 +114,56 @@ CASES: dict[str, tuple[Callable[[Path, Path], list[str]], list[str]]] = {
     "grid": (lambda s, f: ["train", str(s), "--algorithm", "2d", "--grid", "3x2"], ["1x4", "2x2", "4x1"]),
     "replication": (
         lambda s, f: ["train", str(s), "--algorithm", "1.5d", "--replication", "3"],
-        ["4x1", "2x2", "1x4"],
+        ["possible (rows x reps): 2x2; 4x1; 1x4"],
     ),
     "pickle": (lambda s, f: planetoid(f), ["system"]),
     "existing output": (lambda s, f: existing(f), ["out.dg", "--force"]),
 }
 
 
-@pytest.mark.timeout(150)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.slow
-def test_one_clear_line_on_all_ranks(case: str, store: Path, tmp_path: Path) -> None:
-    command, expected = CASES[case]
-    words = command(store, tmp_path)
-    before = sorted(tmp_path.rglob("*"))
-    done = mpiexec(RANKS, "-m", "distgnn", *words)
-    assert done.code == 2, done.err
-    lines = [line for line in done.err.splitlines() if line.strip()]
-    assert len(lines) == 1 and lines[0].startswith("distgnn: error: "), done.err
-    assert all(part in lines[0] for part in expected), lines[0]
-    assert sorted(tmp_path.rglob("*")) == before  # nothing new: no output, no log, nothing temporary
+#: Runs the commands of a file one after the other; rank 0 says after each what codes the ranks had.
+PROGRAM = """
+import json, sys
+from mpi4py import MPI
+from distgnn import cli
+for words in json.load(open(sys.argv[1])):
+    codes = MPI.COMM_WORLD.gather(cli.main(words))
+    if codes:
+        print("CODES", *codes, file=sys.stderr, flush=True)
+"""
+
+
+def check(case: str, folder: Path, before: list[Path], err: str) -> None:
+    """One line with what it must say, and nothing new: no output, no log, nothing temporary."""
+    lines = [line for line in err.splitlines() if line.strip()]
+    assert len(lines) == 1 and lines[0].startswith("distgnn: error: "), err
+    assert all(part in lines[0] for part in CASES[case][1]), lines[0]
+    assert sorted(folder.rglob("*")) == before
     if case == "existing output":
-        assert (tmp_path / "out.dg" / "thesis").read_text() == "years"
+        assert (folder / "out.dg" / "thesis").read_text() == "years"
+
+
+@pytest.mark.slow
+def test_one_clear_line_on_all_ranks(store: Path, tmp_path: Path) -> None:
+    """All cases in one launch: most of a launch is the start of four Pythons."""
+    folders = {case: tmp_path / case.replace(" ", "-") for case in CASES}
+    for folder in folders.values():
+        folder.mkdir()
+    commands = [command(store, folders[case]) for case, (command, _) in CASES.items()]
+    before = {case: sorted(folder.rglob("*")) for case, folder in folders.items()}
+    (tmp_path / "commands.json").write_text(json.dumps(commands))
+    done = mpiexec(RANKS, "-c", PROGRAM, tmp_path / "commands.json")
+    *told, rest = done.err.split(f"CODES{' 2' * RANKS}\n")
+    assert len(told) == len(CASES) and not rest, done.err
+    for case, err in zip(CASES, told, strict=True):
+        check(case, folders[case], before[case], err)
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_code_2(store: Path, tmp_path: Path) -> None:
+    case = "corrupt shard"
+    words = CASES[case][0](store, tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    done = mpiexec(2, "-m", "distgnn", *words)
+    assert done.code == 2, done.err
+    check(case, tmp_path, before, done.err)

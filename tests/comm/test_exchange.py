@@ -59,6 +59,7 @@ def group(request, comm, backend, monkeypatch):
     return made
 
 
+@pytest.mark.ranks(1, 2, 3, 4, 9)
 @pytest.mark.parametrize("overlap", [True, False])
 def test_every_rank_receives_every_part(group, overlap):
     for seed in range(3):

@@ -12,6 +12,7 @@ import distgnn as dg
 from distgnn.operators import grids, make_grid
 
 
+@pytest.mark.ranks(1, 4, 6, 12)
 def test_coordinates_count_the_last_axis_fastest(comm, backend):
     for shape in grids("3d", comm.Get_size()):
         grid = dg.Grid(comm, backend=backend, **shape)
@@ -78,6 +79,7 @@ def test_grids_do_not_use_up_communicators(comm):
         grid.free()
 
 
+@pytest.mark.ranks(1, 2, 4)
 def test_a_grid_has_a_communicator_of_its_own(comm):
     """A message of the caller's with any tag is not taken for one of ours."""
     if comm.Get_size() > 1 and comm.Get_rank() == 0:

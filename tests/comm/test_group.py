@@ -49,24 +49,24 @@ def mine(group, shape, dtype=np.float64):
     return group.backend.asarray(values.astype(dtype))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64, np.uint8])
-def test_bcast(group, dtype):
-    for root in {0, group.size - 1}:
-        for shape in ((0,), (1,), (7, 3)):
-            array = group.backend.asarray(np.full(shape, group.rank + 1, dtype))
-            assert group.bcast(array, root) is array
-            np.testing.assert_array_equal(group.backend.to_host(array), np.full(shape, root + 1, dtype))
+def test_bcast(group):
+    for dtype in (np.float32, np.float64, np.int32, np.int64, np.uint8):
+        for root in {0, group.size - 1}:
+            for shape in ((0,), (1,), (7, 3)):
+                array = group.backend.asarray(np.full(shape, group.rank + 1, dtype))
+                assert group.bcast(array, root) is array
+                np.testing.assert_array_equal(group.backend.to_host(array), np.full(shape, root + 1, dtype))
 
 
-@pytest.mark.parametrize("op", ["sum", "max", "min"])
-def test_allreduce(group, op):
-    for shape in ((0, 4), (1,), (5, 3)):
-        array = mine(group, shape)
-        everyone = np.stack(
-            [np.arange(int(np.prod(shape))).reshape(shape) % 11 + 100 * r for r in range(group.size)]
-        )
-        assert group.allreduce(array, op) is array
-        np.testing.assert_array_equal(group.backend.to_host(array), getattr(everyone, op)(axis=0))
+def test_allreduce(group):
+    for op in ("sum", "max", "min"):
+        for shape in ((0, 4), (1,), (5, 3)):
+            array = mine(group, shape)
+            everyone = np.stack(
+                [np.arange(int(np.prod(shape))).reshape(shape) % 11 + 100 * r for r in range(group.size)]
+            )
+            assert group.allreduce(array, op) is array
+            np.testing.assert_array_equal(group.backend.to_host(array), getattr(everyone, op)(axis=0))
 
 
 def test_allreduce_is_bitwise_equal_everywhere(group):
@@ -81,24 +81,26 @@ def uneven(size):
     return np.concatenate([[0], np.cumsum(np.arange(size))]).astype(np.int64)
 
 
-@pytest.mark.parametrize("width", [0, 1, 3])
-def test_allgather_rows(group, width):
-    for parts in (uneven(group.size), partition(7, group.size)):
-        height = int(parts[group.rank + 1] - parts[group.rank])
-        whole = group.backend.to_host(group.allgather_rows(mine(group, (height, width)), parts))
-        for rank in range(group.size):
-            rows = whole[parts[rank] : parts[rank + 1]]
-            np.testing.assert_array_equal(rows, np.arange(rows.size).reshape(rows.shape) % 11 + 100 * rank)
+def test_allgather_rows(group):
+    for width in (0, 1, 3):
+        for parts in (uneven(group.size), partition(7, group.size)):
+            height = int(parts[group.rank + 1] - parts[group.rank])
+            whole = group.backend.to_host(group.allgather_rows(mine(group, (height, width)), parts))
+            for rank in range(group.size):
+                rows = whole[parts[rank] : parts[rank + 1]]
+                np.testing.assert_array_equal(
+                    rows, np.arange(rows.size).reshape(rows.shape) % 11 + 100 * rank
+                )
 
 
-@pytest.mark.parametrize("width", [0, 1, 3])
-def test_reduce_scatter_rows(group, width):
-    for parts in (uneven(group.size), partition(7, group.size)):
-        height = int(parts[-1])
-        kept = group.backend.to_host(group.reduce_scatter_rows(mine(group, (height, width)), parts))
-        base = np.arange(height * width).reshape(height, width) % 11
-        expected = sum(base + 100 * r for r in range(group.size)) if height else base
-        np.testing.assert_array_equal(kept, expected[parts[group.rank] : parts[group.rank + 1]])
+def test_reduce_scatter_rows(group):
+    for width in (0, 1, 3):
+        for parts in (uneven(group.size), partition(7, group.size)):
+            height = int(parts[-1])
+            kept = group.backend.to_host(group.reduce_scatter_rows(mine(group, (height, width)), parts))
+            base = np.arange(height * width).reshape(height, width) % 11
+            expected = sum(base + 100 * r for r in range(group.size)) if height else base
+            np.testing.assert_array_equal(kept, expected[parts[group.rank] : parts[group.rank + 1]])
 
 
 def test_send_and_receive(group):

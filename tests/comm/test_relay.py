@@ -60,7 +60,7 @@ def test_the_number_of_buffers_is_read_when_a_relay_is_made(comm, backend, monke
     assert Relay(group, [], [], lambda stage, buffer: None, "H").free == [0, 1, 2]
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6, 9)
+@pytest.mark.ranks(1, 2, 3, 4, 9)
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_rank_takes_every_panel(comm, backend, overlap, order, monkeypatch):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from mpi4py import MPI
 
 #: The numbers of ranks that tests of distributed code run on.
@@ -46,19 +45,15 @@ class TrackedComm(MPI.Intracomm):
         return _track(MPI.Intracomm(self).Create_cart(*args, **kwargs))
 
 
-def subcomm(size: int) -> MPI.Intracomm:
-    """The first ``size`` ranks of the launch; the others skip the test. Collective over all ranks of the
-    launch.
+def first_ranks(size: int) -> MPI.Intracomm:
+    """A new communicator of the first ``size`` ranks of the launch; collective over these alone."""
+    return WORLD.Create_group(WORLD.Get_group().Incl(range(size)), tag=size)
 
-    Every rank must call it, in the same order, before it communicates: the ranks that skip meet the others
-    again when the test ends. Skips everywhere where the launch has fewer ranks.
-    """
-    if size > WORLD.Get_size():
-        pytest.skip(f"needs {size} ranks, this launch has {WORLD.Get_size()}")
+
+def subcomm(size: int) -> MPI.Intracomm:
+    """The first ``size`` ranks of the launch, for a test that only they run; collective over these alone."""
     if size not in _groups:
-        _groups[size] = WORLD.Split(color=0 if WORLD.Get_rank() < size else 1, key=WORLD.Get_rank())
-    if WORLD.Get_rank() >= size:
-        pytest.skip(f"runs on the first {size} ranks")
+        _groups[size] = first_ranks(size)
     return TrackedComm(_groups[size])
 
 
@@ -70,12 +65,12 @@ def free_children() -> None:
     _children.clear()
 
 
-def abandon() -> None:
-    """After a failure: messages may be under way in these communicators, so make new ones for the tests that
-    follow.
+def abandon(size: int) -> None:
+    """After a failure of a test on ``size`` ranks: messages may be under way in its communicators, so make
+    new ones for the tests that follow. Other sizes keep theirs, as the ranks beyond know nothing of this.
     """
     _children.clear()
-    _groups.clear()
+    _groups.pop(size, None)
 
 
 def _track(child: MPI.Comm) -> MPI.Comm:

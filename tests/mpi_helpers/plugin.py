@@ -1,7 +1,8 @@
 """pytest plugin for MPI: a test has one outcome for all ranks, one rank prints it, and no run hangs.
 
 - ``comm`` is a communicator of 1, 2, 3, 4, 6, 8, 9 and 12 ranks in turn (or of those in
-  ``@pytest.mark.ranks(2, 4)``), as far as the launch has them; ranks beyond skip the test.
+  ``@pytest.mark.ranks(2, 4)``), as far as the launch has them. Tests on few ranks come first; ranks beyond
+  do not run them, and sleep until their own tests begin.
 - A failure on one rank fails the test on every rank, with the failing rank's message.
 - Rank 0 prints the report; what the other ranks would print goes to files, whose folder is named after a
   failure.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,10 @@ class Collective:
     def __init__(self, config: pytest.Config) -> None:
         # whatever a failing test leaves in its communicators, ours stays in order
         self.control = MPI.COMM_WORLD.Dup()
+        self.groups = {SIZE: self.control}  # by number of ranks: in which a test agrees on its outcome
+        self.present = 1  # ranks that run tests by now
+        # failures before this rank's first test, and whether they ended the run; unknown until rank 0 tells
+        self.missed: tuple[int, Any] | None = (0, False) if RANK == 0 else None
         folder = tempfile.mkdtemp(prefix="distgnn-ranks-") if RANK == 0 else None
         self.folder = Path(self.control.bcast(folder))
         self.watchdog = Watchdog(self.folder)
@@ -76,11 +82,11 @@ class Collective:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out sizes that this launch does not have or another covers, and with --only-mpi the serial
-        tests.
+        tests. The rest in the order of their sizes; each rank keeps those that it takes part in.
         """
         kept, left_out = [], []
         for item in items:
-            size = item.callspec.params.get("comm") if hasattr(item, "callspec") else None
+            size = _comm_size(item)
             if size is not None:
                 item.add_marker(pytest.mark.mpi)
             fits = size is None or config.getoption("ranks_above") < size <= SIZE
@@ -89,21 +95,25 @@ class Collective:
         if config.getoption("quick"):
             kept, rest = quick(kept)
             left_out += rest
-        items[:] = kept
+        items[:] = [item for item in sorted(kept, key=_ranks) if _ranks(item) > RANK]
         config.hook.pytest_deselected(items=left_out)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """All ranks must be about to run the same tests, or they would wait for each other."""
-        mine = (session.testsfailed, [item.nodeid for item in session.items])
-        if any(other != mine for other in self.control.allgather(mine)):
+        mine = (session.testsfailed, [(item.nodeid, _ranks(item)) for item in session.items])
+        failed, tests = self.control.bcast(mine)  # rank 0 takes part in all
+        expected = (failed, [test for test in tests if test[1] > RANK])
+        if self.control.allreduce(mine != expected, MPI.LOR):
             pytest.exit(f"rank {RANK}: the ranks collected different tests", returncode=1)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-        """One test on all ranks: run it, agree on the outcome, then report."""
+        """One test on all its ranks: run it, agree on the outcome, then report."""
+        if not self.meet(item.session, _ranks(item)):
+            return True
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         self.watchdog.watch(item.nodeid, _limit(item))
-        reports = self.agree(runtestprotocol(item, log=False, nextitem=nextitem))
+        reports = self.agree(runtestprotocol(item, log=False, nextitem=nextitem), _ranks(item))
         self.watchdog.rest()
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
@@ -116,18 +126,47 @@ class Collective:
         report = yield
         if report.failed:
             self.watchdog.hurry(self.config.getoption("grace"), _text(report))
-        if call.when == "setup" and self.control.allreduce(report.failed, MPI.LOR) and not report.failed:
+        together = self.groups[_ranks(item)]
+        if call.when == "setup" and together.allreduce(report.failed, MPI.LOR) and not report.failed:
             report.outcome, report.longrepr = "failed", ELSEWHERE
         return report
 
-    def agree(self, reports: list[pytest.TestReport]) -> list[pytest.TestReport]:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Any:
+        """Ranks that begin later wait here, where no test's time runs."""
+        if session.items:
+            self.await_turn()
+        return (yield)
+
+    def await_turn(self) -> None:
+        """Sleep until rank 0 comes to this rank's first test, or to the end."""
+        if self.missed is None:
+            while not self.control.Iprobe(0):
+                time.sleep(0.02)  # a blocking receive would poll while the others' tests run
+            self.missed = self.control.recv(source=0)
+
+    def meet(self, session: pytest.Session, size: int) -> bool:
+        """Ranks that begin with this test learn what failed before it. Is it to be run?"""
+        if RANK == 0:
+            for rank in range(self.present, size):
+                self.control.send((session.testsfailed, session.shouldfail or session.shouldstop), rank)
+        elif self.present == 1 and self.missed is not None:
+            failed, session.shouldfail = self.missed
+            session.testsfailed += failed
+        self.present = max(self.present, size)
+        if size not in self.groups and not session.shouldfail:
+            self.groups[size] = communicators.first_ranks(size)
+        return not session.shouldfail
+
+    def agree(self, reports: list[pytest.TestReport], size: int) -> list[pytest.TestReport]:
         """Make a failure anywhere a failure here; one of the reports returned tells what the others saw."""
+        together = self.groups[size]
         own = [_text(report) for report in reports if report.failed and report.longrepr != ELSEWHERE]
-        if not self.control.allreduce(bool(own), MPI.LOR):
+        if not together.allreduce(bool(own), MPI.LOR):
             communicators.free_children()
             return reports
-        communicators.abandon()
-        failures = {rank: "\n".join(texts) for rank, texts in enumerate(self.control.allgather(own)) if texts}
+        communicators.abandon(size)
+        failures = {rank: "\n".join(texts) for rank, texts in enumerate(together.allgather(own)) if texts}
         carrier = next((report for report in reports if report.failed), None)
         if carrier is None:
             carrier = next((report for report in reports if report.when == "call"), reports[0])
@@ -147,6 +186,9 @@ class Collective:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        self.await_turn()
+        self.meet(session, SIZE)
+        session.exitstatus = self.control.bcast(exitstatus)  # a rank may have had no tests of its own
         if RANK == 0 and (SIZE == 1 or exitstatus in (0, pytest.ExitCode.NO_TESTS_COLLECTED)):
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -168,6 +210,16 @@ def quick(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item
         count[name] = count.get(name, 0) + new
         (taken if new else left_out).append(item)
     return taken, left_out
+
+
+def _comm_size(item: pytest.Item) -> int | None:
+    """The size of its ``comm``, if it has one."""
+    return item.callspec.params.get("comm") if hasattr(item, "callspec") else None
+
+
+def _ranks(item: pytest.Item) -> int:
+    """How many ranks of this launch take part: those of its ``comm``, all in other tests."""
+    return _comm_size(item) or SIZE
 
 
 QUICK_RANKS, QUICK_CASES = 4, 6  # at most, of each test
@@ -200,6 +252,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "comm" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("ranks")
         sizes = mark.args if mark else communicators.SIZES
+        above = metafunc.config.getoption("ranks_above")  # what is not made need not be left out
+        sizes = [size for size in sizes if above < size <= SIZE] or sizes[:1]
         metafunc.parametrize("comm", sizes, indirect=True, ids=[f"P{size}" for size in sizes])
     if "backend" in metafunc.fixturenames:
         from distgnn.arrays import backend
@@ -209,9 +263,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def comm(request: pytest.FixtureRequest) -> MPI.Intracomm:
-    """A communicator of the first ranks of the launch, of every size in turn; ranks that are not in it skip
-    the test.
-    """
+    """A communicator of the first ranks of the launch, of every size in turn; others do not run the test."""
     return communicators.subcomm(request.param)
 
 

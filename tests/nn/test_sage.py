@@ -99,7 +99,7 @@ def test_logits_and_gradients(comm: Any, name: str, backend: Any) -> None:
         grid.free()
 
 
-@pytest.mark.ranks(1, 4, 6)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.slow
 def test_every_algorithm_trains_the_same_network(comm: Any, backend: Any) -> None:
     """With dropout and trained features; and with a mean of features that is kept."""
@@ -108,13 +108,13 @@ def test_every_algorithm_trains_the_same_network(comm: Any, backend: Any) -> Non
         for name in ABLE:
             for grid in each_grid(comm, name, backend):
                 records = train(
-                    *problem(grid, name, seed=2, **options), Adam(0.05), 4, train_features=features
+                    *problem(grid, name, seed=2, **options), Adam(0.05), 3, train_features=features
                 )
                 curves.append([record["loss"] for record in records])
                 grid.free()
         for curve in curves[1:]:
             np.testing.assert_allclose(curve, curves[0], rtol=1e-9)
-        assert curves[0][3] < curves[0][0]
+        assert curves[0][-1] < curves[0][0]
 
 
 @pytest.mark.ranks(1, 2)

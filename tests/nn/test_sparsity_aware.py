@@ -21,7 +21,7 @@ PROBLEM = Problem()
 names = pytest.mark.parametrize("name", SPARSITY_AWARE)
 
 
-@pytest.mark.ranks(1, 4, 6)
+@pytest.mark.ranks(1, 4)
 @names
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.slow
@@ -42,7 +42,7 @@ def test_losses_are_those_of_whole_blocks(comm, name, backend, dropout):
         grid.free()
 
 
-@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.ranks(1, 4)
 @names
 @pytest.mark.parametrize("flag", ["--sparsity-aware", "--sparsity-aware=auto"])
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from distgnn.operators import make_grid
 from .test_products import Recorder
 
 
+@pytest.mark.ranks(1, 4, 6)
 @pytest.mark.parametrize("double", [False, True])
 def test_layers_share_shards(comm, double, backend):
     """min(3, L) shards are loaded, and of two permutations that take turns min(6, L)."""
@@ -36,6 +37,7 @@ def test_layers_share_shards(comm, double, backend):
     np.testing.assert_array_equal(block.toarray(), expected[top:bottom, left:right].toarray())
 
 
+@pytest.mark.ranks(1, 2)
 def test_planes_stay_as_they_are(comm, backend):
     operator = dg.distribute(awkward()["prime"], make_grid(comm, "3d", backend=backend), "3d")
     with pytest.raises(FrozenInstanceError):

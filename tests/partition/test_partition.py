@@ -95,7 +95,7 @@ def test_quality_is_what_counting_finds(graph: str, parts: int) -> None:
 
 @methods
 @graphs
-@pytest.mark.parametrize("parts", [1, 2, 7, 30])
+@pytest.mark.parametrize("parts", [1, 7, 30])
 @pytest.mark.slow
 def test_parts_are_valid_and_repeatable(method: str, graph: str, parts: int) -> None:
     available(method)
@@ -115,13 +115,13 @@ def test_communities_are_found(method: str) -> None:
     assert moved > 0.9 * baseline if method == "random" else moved < 0.2 * baseline
 
 
-def uneven(directed: bool) -> Pattern:
+def uneven(nodes: int, directed: bool) -> Pattern:
     """A graph with hubs and communities of very different size, whose parts send very different volumes if
     nobody minds.
     """
     A = gallery.sbm(
-        4000,
-        communities=60,
+        nodes,
+        communities=nodes // 50,
         size_exponent=2.0,
         degree_exponent=2.5,
         degree=12,
@@ -129,15 +129,15 @@ def uneven(directed: bool) -> Pattern:
         features=0,
         seed=1,
     ).A
-    return Pattern.of(sp.csr_array(sp.triu(A) + sp.tril(A, -2000)) if directed else A)
+    return Pattern.of(sp.csr_array(sp.triu(A) + sp.tril(A, -nodes // 2)) if directed else A)
 
 
-@pytest.mark.parametrize(("parts", "directed"), [(16, False), (8, True)])
+@pytest.mark.parametrize(("nodes", "directed"), [(1500, False), (2000, True)])
 @pytest.mark.slow
-def test_volume_relieves_the_busiest_sender(parts: int, directed: bool) -> None:
+def test_volume_relieves_the_busiest_sender(nodes: int, directed: bool) -> None:
     """Its busiest part sends less than theirs of METIS and Mt-KaHyPar, and all parts hardly more."""
     available("volume"), available("metis"), available("hypergraph")
-    pattern = uneven(directed)
+    pattern, parts = uneven(nodes, directed), 8
     ours, few_edges, best = (
         measure(pattern, partition(pattern, parts, method), parts)
         for method in ("volume", "metis", "hypergraph")

@@ -43,7 +43,7 @@ def grids_of(comm, backend):
         grid.free()
 
 
-@pytest.mark.ranks(1, 3, 4, 8)
+@pytest.mark.ranks(1, 3, 6)
 @pytest.mark.parametrize("how", ["plain", "pieces", "staged"])
 @pytest.mark.slow
 def test_rows_come_as_asked(comm, backend, how, monkeypatch):

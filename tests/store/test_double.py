@@ -95,16 +95,13 @@ def test_in_many_pieces(case: str, orders: tuple[str, ...], tmp_path: Path) -> N
 
 @pytest.mark.parametrize("self_loops", [True, False])
 @pytest.mark.parametrize("normalize", ["gcn", "row", "none"])
-@pytest.mark.parametrize(
-    "case", ["prime", "directed", "weighted", "weighted directed", "weighted loops", "isolated nodes"]
-)
+@pytest.mark.parametrize("case", ["prime", "directed", "weighted directed", "weighted loops"])
 @pytest.mark.slow
 def test_normalisation(case: str, normalize: str, self_loops: bool, tmp_path: Path) -> None:
     options = {"normalize": normalize, "self_loops": self_loops}
-    for orders in ORDERS[1:3]:
-        out = tmp_path / "-".join(orders)
-        prepare(AWKWARD[case], out, order=orders, dtype="float64", shards=(3, 2), **options)
-        check_double(out, AWKWARD[case], 1e-14, **options)
+    orders = ORDERS[1 + self_loops]
+    prepare(AWKWARD[case], tmp_path / "g.dg", order=orders, dtype="float64", shards=(3, 2), **options)
+    check_double(tmp_path / "g.dg", AWKWARD[case], 1e-14, **options)
 
 
 @pytest.mark.parametrize("self_loops", [True, False])

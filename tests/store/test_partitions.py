@@ -137,7 +137,7 @@ def test_bad_input_is_one_line(
     assert not (tmp_path / "g.dg").exists()
 
 
-@pytest.mark.ranks(1, 2, 4, 8)
+@pytest.mark.ranks(1, 2, 4)
 @pytest.mark.parametrize("aware", [False, True])
 @pytest.mark.slow
 def test_blocks_are_the_parts(comm, aware: bool, backend, shared_tmp_path) -> None:

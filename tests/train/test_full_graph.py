@@ -21,7 +21,7 @@ PROBLEM = Problem()
 # -- equal answers -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.ranks(1, 4, 6, 9)
+@pytest.mark.ranks(1, 4, 6)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.slow
 def test_loss_curve_is_the_serial_one(comm, name, backend):
@@ -83,8 +83,7 @@ def test_node_order_changes_nothing(comm, name, backend):
 
 
 @pytest.mark.ranks(1, 4, 8)
-@pytest.mark.parametrize("layers", [1, 2, 7])
-@pytest.mark.parametrize("train_features", [False, True])
+@pytest.mark.parametrize(("layers", "train_features"), [(1, False), (2, True), (7, True)])
 @pytest.mark.slow
 def test_double_permutation_changes_nothing(comm, backend, layers, train_features):
     """Rows and columns in two different orders, that layers use in turns (Plexus section 5.1): any number of

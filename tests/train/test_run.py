@@ -70,7 +70,7 @@ def test_words_of_the_epochs_and_the_last_evaluation_are_the_words_of_the_run(co
     assert words[1][0] - words[0][0] == pytest.approx(3 * words[0][1], abs=3)
 
 
-@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_check_agrees(comm, name, shared_tmp_path, capsys):
     run(comm, small_store(shared_tmp_path, comm), "--algorithm", name, "--epochs", 5, "--check", *NETWORK,
@@ -80,8 +80,7 @@ def test_check_agrees(comm, name, shared_tmp_path, capsys):
 
 
 @pytest.mark.ranks(8)
-@pytest.mark.parametrize("layers", [2, 3])
-@pytest.mark.parametrize("first", ["double", "random"])
+@pytest.mark.parametrize(("layers", "first"), [(2, "double"), (3, "random")])
 @pytest.mark.slow
 def test_double_permutation_from_a_store(comm, layers, first, shared_tmp_path, capsys, monkeypatch):
     """As the default order and as a further one; directed; an even and an odd number of layers. Blocks of few
@@ -200,8 +199,11 @@ def test_only_the_first_rank_reads_for_the_check(comm, shared_tmp_path, monkeypa
 
 
 @pytest.mark.ranks(1, 4)
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-@pytest.mark.parametrize("extra", [(), ("--train-features",)], ids=["weights", "features"])
+@pytest.mark.parametrize(
+    ("optimizer", "extra"),
+    [("adam", ("--train-features",)), ("sgd", ())],
+    ids=["adam-features", "sgd-weights"],
+)
 @pytest.mark.slow
 def test_resume_on_another_grid_continues_the_curve(comm, shared_tmp_path, optimizer, extra):
     """3 epochs on one grid, 3 on another's, the rest on one rank: the losses of one run of 8."""
