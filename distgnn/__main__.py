@@ -7,10 +7,12 @@ import traceback
 
 try:
     from distgnn.comm import launch
-except Exception:  # a damaged installation on one node
+except Exception as error:  # a damaged installation on one node
     if "PMI_RANK" not in os.environ:
         raise
     traceback.print_exc()
+    where = f"rank {os.environ['PMI_RANK']} on host {os.uname().nodename}"
+    print(f"distgnn: {where} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)  # mpiexec lets the others wait for a process that only exits
 
 

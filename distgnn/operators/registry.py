@@ -16,7 +16,7 @@ from distgnn.operators.block_15d import Block15D
 from distgnn.operators.block_rows import BlockRows
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.plexus_3d import Plexus3D
-from distgnn.operators.sources import MatrixSource, identity
+from distgnn.operators.sources import MatrixSource
 from distgnn.operators.split_3d import Split3D
 from distgnn.operators.summa_2d import Summa2D
 
@@ -137,8 +137,6 @@ def distribute(
     cls = get(algorithm, sparsity_aware)
     with grid.world.together():  # one rank may have been given no matrix
         source = matrix if hasattr(matrix, "block") else MatrixSource(matrix)
-        facts = identity(source)
-    grid.world.agree(facts)
     if sparsity_aware:
         partitions["sparsity_aware"] = sparsity_aware
     return cls(grid, source, **partitions)
