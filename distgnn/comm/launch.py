@@ -151,10 +151,12 @@ def install_abort_hook() -> None:
 def _abort(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     world, lines = _connected_world(), traceback.format_exception(kind, error, trace)
     interrupted = issubclass(kind, KeyboardInterrupt)
-    text = "interrupted\n" if interrupted else "".join(lines)
-    if world is not None:
-        what = "interrupted" if interrupted else " ".join(lines[-1].split())
-        text = f"{'' if interrupted else text}distgnn: {_where()} failed: {what}\n"
+    text = "" if interrupted else "".join(lines)
+    if world is not None or launched()[0] > 1:
+        how = "was interrupted" if interrupted else f"failed: {' '.join(lines[-1].split())}"
+        text += f"distgnn: {_where()} {how}\n"
+    elif interrupted:
+        text = "interrupted\n"
     print(text, end="", file=sys.stderr, flush=True)
     sys.stdout.flush()
     if world is not None:

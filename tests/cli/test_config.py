@@ -218,3 +218,14 @@ def test_variables_that_the_program_reads_are_known() -> None:
     }
     assert "DISTGNN_HOST_ISA" in read
     assert not config.unknown_variables(dict.fromkeys(read, ""), map(cli.command_parser, cli.COMMANDS))
+
+
+def test_settings_that_ranks_may_differ_in_are_not_compared() -> None:
+    parser, words = cli.command_parser("train"), ["train", "x.dg"]
+    usual = config.facts(parser, cli.parse(words))
+    assert config.facts(parser, cli.parse(["train", "y.dg", "--quiet"])) == usual
+    assert config.facts(parser, cli.parse([*words, "--lr", "1"])) == usual | {"--lr": "1.0"}
+    assert (usual["--bias"], usual["--grid"], usual["--hidden"]) == ("no", "not given", "16")
+    settable = {action.dest for name in cli.COMMANDS for action in cli.command_parser(name)._actions}
+    assert config.MAY_DIFFER.keys() <= settable
+    assert {f"--{name}" for name in config._flags(parser)} - {"--quiet"} == usual.keys()
