@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 import sys
 import threading
 import time
@@ -186,11 +187,14 @@ def _tell_launcher(code: int) -> None:
     launchers end the job when a process exits with a code like this one.
     """
     channel = os.environ.get("PMI_FD", "")
-    if channel.isdecimal() and "mpi4py.MPI" not in sys.modules:  # else the channel is MPI's, or closed
-        with suppress(OSError):
-            os.write(int(channel), b"cmd=init pmi_version=1 pmi_subversion=1\n")
-            os.read(int(channel), 1024)
-            os.write(int(channel), f"cmd=abort exitcode={code}\n".encode())
+    if not channel.isdecimal() or "mpi4py.MPI" in sys.modules:  # then the channel is MPI's, or closed
+        return
+    manager = int(channel)
+    with suppress(OSError):
+        if stat.S_ISSOCK(os.fstat(manager).st_mode):  # a child of a rank may have another file there
+            os.write(manager, b"cmd=init pmi_version=1 pmi_subversion=1\n")
+            select.select([manager], [], [], 1)
+            os.write(manager, f"cmd=abort exitcode={code}\n".encode())
 
 
 def _seconds() -> float | None:

@@ -45,9 +45,10 @@ class DistSparse(ABC):
         self.grid, self.source = grid, source
         self.shape: Shape = (int(source.shape[0]), int(source.shape[1]))
         self.dtype, self.symmetric = np.dtype(source.dtype), bool(source.symmetric)
-        with grid.world.together():  # a source may be the caller's own
-            facts = identity(source)
-        grid.world.agree(facts)
+        if grid.size > 1:
+            with grid.world.together():  # a source may be the caller's own
+                facts = identity(source)
+            grid.world.agree(facts)
 
     @staticmethod
     @abstractmethod
