@@ -32,7 +32,8 @@ def train(
 
     Args:
         X: features in `model.input_layout`; changed in place with `train_features`.
-        targets: with a labelled training node; UserError on every rank otherwise.
+        targets: with a labelled training node; UserError on every rank otherwise, or where ranks disagree in
+            the optimiser's or these numbers.
         first_epoch: the epoch to start with, after a resume.
         eval_every: epochs between evaluations, the first and the last included; 0 for none.
         timing: measure the phases, which makes a GPU wait for itself around every operation.
@@ -43,6 +44,8 @@ def train(
         parts ("other" alone without `timing`); "words" received; "flight", the seconds in which communication
         was under way, of which phase "comm" was not hidden; "eval_seconds".
     """
+    told = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
+    model.grid.world.agree(optimizer.facts() | told | {"train_features": train_features})
     if targets.counts[TRAIN] == 0:
         raise UserError("nothing to train on: no node is both labelled and in the training split")
     trained = parameters(model, X, train_features)

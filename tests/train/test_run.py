@@ -11,10 +11,11 @@ from mpi4py import MPI
 import distgnn as dg
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import ArgumentError, DisagreementError
+from distgnn.nn import optim
 from distgnn.operators import make_grid
 from distgnn.store import Store, prepare
 from distgnn.store.format import manifest
-from distgnn.train import Run
+from distgnn.train import Run, train
 from distgnn.train.check import SerialCheck
 from distgnn.train.log import RunLog
 from distgnn.train.settings import Settings
@@ -428,3 +429,9 @@ def test_a_run_on_ranks_that_disagree_is_refused_on_all(comm, shared_tmp_path):
         dg.load(path, make_grid(comm, "1d"), dtype=np.float64 if odd else np.float32)
     run = Run(path, Settings(epochs=1, quiet=odd), comm)
     assert len(list(run.train())) == 1
+    for name, options in {"lr": ("adam", 0.1), "optimizer": ("sgd",), "epochs": ("adam",)}.items():
+        run = Run(path, Settings(epochs=3), comm)
+        if odd:
+            run.optimizer = optim.make(*options)
+        with pytest.raises(DisagreementError, match=f"ranks disagree: {name} is .* on rank 1"):
+            next(train(run.model, run.X, run.targets, run.optimizer, 3 + (odd and name == "epochs")))
