@@ -36,3 +36,15 @@ class TrainingError(Exception):
     def __init__(self, message: str, epoch: int | None = None) -> None:
         super().__init__(message)
         self.epoch = epoch
+
+
+class DisagreementError(ArgumentError):
+    """Ranks were told different things; raised on all of them, with the same message.
+
+    The message is ``ranks disagree: lr is 0.01 on ranks 0, 2-3 and 0.1 on rank 1 (host b)``; ``argument`` is
+    the first of the settings that it names, ``value`` that of rank 0.
+    """
+
+    def __init__(self, argument: str, value: object, problem: str) -> None:
+        super().__init__(argument, value, problem)
+        self.args = (f"ranks disagree: {problem}",)

@@ -28,7 +28,7 @@ launch() {
   if [[ -n ${SLURM_JOB_ID:-} ]] && command -v srun >/dev/null; then
     for kind in ${SRUN_MPI:-pmi2 pmix}; do  # pmi2 is spoken by every MPICH, pmix by Open MPI and newer MPICH
       if [[ -n ${SRUN_MPI:-} ]] || srun --mpi=list 2>&1 | grep -qw "$kind"; then
-        exec srun --mpi="$kind" --ntasks="$ranks" "$@"
+        exec srun --mpi="$kind" --kill-on-bad-exit=1 --ntasks="$ranks" "$@"  # a rank may die before MPI is up
       fi
     done
   fi

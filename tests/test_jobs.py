@@ -91,10 +91,14 @@ SLURM = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_SUBMIT_DIR": str(ROOT)
 
 def test_slurm(machine: dict[str, str]) -> None:
     environ = machine | SLURM
-    assert run("demo.sbatch", env=environ) == "srun --mpi=pmi2 --ntasks=4 DISTGNN demo"
-    assert run("demo.sbatch", env=environ | {"SRUN_MPI": "pmix"}) == "srun --mpi=pmix --ntasks=4 DISTGNN demo"
+    assert run("demo.sbatch", env=environ) == "srun --mpi=pmi2 --kill-on-bad-exit=1 --ntasks=4 DISTGNN demo"
+    assert (
+        run("demo.sbatch", env=environ | {"SRUN_MPI": "pmix"})
+        == "srun --mpi=pmix --kill-on-bad-exit=1 --ntasks=4 DISTGNN demo"
+    )
     trained = run("train.sbatch", "graph.dg", "--epochs", "3", env=environ)
-    assert trained == "srun --mpi=pmi2 --ntasks=4 DISTGNN train graph.dg --log train-7.jsonl --epochs 3"
+    started = "srun --mpi=pmi2 --kill-on-bad-exit=1 --ntasks=4"
+    assert trained == f"{started} DISTGNN train graph.dg --log train-7.jsonl --epochs 3"
 
 
 def test_a_slurm_job_says_how_it_is_started(machine: dict[str, str], tmp_path: Path) -> None:

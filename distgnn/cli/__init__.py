@@ -1,6 +1,6 @@
 """The ``distgnn`` command: each command is a module with ``HELP``, ``add_arguments(parser)``, ``run(args)``.
 
-Commands import MPI and NumPy inside ``run``, so that ``--help`` answers at once and without MPI.
+Commands import MPI and NumPy inside ``run``, so that ``--help`` answers at once and, alone, without MPI.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ COMMANDS = ("demo", "generate", "prepare", "info", "train", "bench", "report", "
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command on every rank of the job.
+    """Run one command on every rank of the job, once all ranks agree on what that is.
 
     Returns:
         0 done, 1 failed, 2 bad usage or input, of which rank 0 printed one line. Any other exception is a
         bug; the abort hook then ends all ranks with exit code 1.
+
+    Raises:
+        SystemExit(0): after ``--help`` and ``--version``.
     """
-    launch.limit_threads()
-    launch.install_abort_hook()
+    launch.begin()
     origins = config.Origins()
     try:
-        args = parse(sys.argv[1:] if argv is None else argv, origins)
-        launch.start()
+        launch.check_start()
+        args = agreed(sys.argv[1:] if argv is None else argv, origins)
         code = command_module(args.command).run(args)
         sys.stdout.flush()
         return code or 0
@@ -46,32 +48,66 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         return launch.leave(origins.explain(error, map(command_parser, COMMANDS)))
     except RuntimeError as error:
-        if "cannot load MPI library" not in str(error):  # mpi4py's words
+        if not launch.no_library(error):
             raise
-        problem = "no MPI library found; install the mpich wheel (extra mpi) or load this site's MPI module"
-        return launch.leave(UserError(problem))
+        return launch.leave(UserError(launch.NO_LIBRARY))
+
+
+def agreed(argv: Sequence[str], origins: config.Origins) -> argparse.Namespace:
+    """:func:`parse`, of which all ranks of the job have the same outcome: settings, help, or an error.
+
+    Collective. Raises on every rank: DisagreementError where ranks differ in what is compared here, in their
+    code or in their environment. Else prints help, warns, and raises as `parse` does.
+    """
+    outcome: argparse.Namespace | Help | UserError
+    try:
+        outcome = parse(argv, origins)
+    except (Help, UserError) as error:
+        outcome = error
+    world = launch.ranks()
+    if world is not None:
+        from distgnn.comm.agree import agree
+        from distgnn.comm.facts import process
+
+        agree(world, process() | facts(outcome), {f"--{name}": by for name, by in origins.sources.items()})
+    if launch.is_first():
+        print(outcome.text if isinstance(outcome, Help) else "", end="", flush=True)
+        for line in origins.warnings:
+            print(f"distgnn: warning: {line}", file=sys.stderr, flush=True)
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def facts(outcome: argparse.Namespace | Help | UserError) -> dict[str, Any]:
+    """What ranks compare of what a command line came to."""
+    if isinstance(outcome, Help):
+        return {"the command": f"{outcome}"}
+    if isinstance(outcome, UserError):
+        return {"the command": f"refused ({outcome})"}
+    told, module = {"the command": outcome.command}, command_module(outcome.command)
+    inputs = module.inputs(outcome) if hasattr(module, "inputs") else {}
+    return told | config.facts(command_parser(outcome.command), outcome) | inputs
 
 
 def parse(argv: Sequence[str], origins: config.Origins | None = None) -> argparse.Namespace:
     """The command line with environment and ``--config`` file filled in; ``.command`` is the command's name.
 
-    Warns on rank 0's stderr of what is not taken from them. Puts into `origins` where settings come from.
+    Puts into `origins` where settings come from, and warnings of what is not taken from there.
 
     Raises:
-        UserError: bad usage. SystemExit(0): after ``--help`` and ``--version``.
+        UserError: bad usage. Help: the text that ``--help`` or ``--version`` asks for.
     """
     if not argv or argv[0] not in COMMANDS:
         return overview().parse_args(argv)  # help, version, or a complaint
     name, words = argv[0], argv[1:]
     parser = command_parser(name)
     applied = config.apply(parser, name, words, os.environ, COMMANDS)
+    args = parser.parse_args(words, argparse.Namespace(command=name))
     if origins is not None:
         origins.sources = applied.sources
-    args = parser.parse_args(words, argparse.Namespace(command=name))
-    if launch.is_first():
-        ignored = config.unknown_variables(os.environ, map(command_parser, COMMANDS))
-        for line in (*ignored, *applied.left_out):
-            print(f"distgnn: warning: {line}", file=sys.stderr, flush=True)
+        unknown = config.unknown_variables(os.environ, map(command_parser, COMMANDS))
+        origins.warnings = [*unknown, *applied.warnings]
     return args
 
 
@@ -122,8 +158,19 @@ def _as_typed(action: argparse.Action, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+class Help(SystemExit):
+    """The text that a command line asks for with ``--help`` or ``--version``; exit code 0."""
+
+    def __init__(self, prog: str, text: str) -> None:
+        super().__init__(0)
+        self.prog, self.text = prog, text
+
+    def __str__(self) -> str:
+        return f"help on {self.prog}"
+
+
 class Parser(argparse.ArgumentParser):
-    """Raises UserErrors; prints help on the job's first rank only."""
+    """Raises UserErrors, and Help where it would print that."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=Formatter, allow_abbrev=False, **settings)
@@ -132,5 +179,4 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
     def _print_message(self, message: str, file: IO[str] | None = None) -> None:  # type: ignore[override]
-        if launch.is_first():
-            super()._print_message(message, file)
+        raise Help(self.prog, message)

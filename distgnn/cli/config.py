@@ -10,14 +10,14 @@ import copy
 import difflib
 import re
 import sys
-from argparse import SUPPRESS, Action, ArgumentParser, BooleanOptionalAction
+from argparse import SUPPRESS, Action, ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from distgnn.cli.values import SWITCH
-from distgnn.errors import ArgumentError, UserError
+from distgnn.errors import ArgumentError, DisagreementError, UserError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,13 +25,39 @@ else:
     import tomli as tomllib
 
 #: Variables DISTGNN_NAME that are read beside those of the flags: for kernels, MPI and tests.
-_NAMES = ("backend", "config", "cuda-aware", "emulation-cache", "host-isa", "spmm", "spmm-tune")
+_NAMES = ("backend", "config", "cuda-aware", "emulation-cache", "host-isa", "init-timeout", "spmm",
+          "spmm-tune")  # fmt: skip
 
 #: Settings for some algorithms only: these, or (none) the one that was chosen where they are set.
 _HOME = {"grid": (), "replication": ("1.5d",), "sparsity-aware": ("1d", "1.5d"), "block-rows": ("1.5d", "3d")}
 
 Words = Sequence[str]
 Layer = dict[str, tuple[Any, str]]  # flag name -> value, file or variable that says it
+
+
+#: Settings in which ranks may differ. All others must be the same everywhere, or ranks wait for each other,
+#: or compute something that was not asked for.
+MAY_DIFFER = {
+    "config": "what the files say is compared, and a node may have its own",
+    "store": "a node may have its own copy; training compares what the manifests say, info asks one rank",
+    "quiet": "one rank prints",
+}
+
+
+def facts(parser: ArgumentParser, args: Namespace) -> dict[str, str]:
+    """The settings that all ranks must share, by flag."""
+    named: dict[str, str] = {}
+    for action in parser._actions:
+        if action.dest not in ("help", *MAY_DIFFER) and action.dest not in named:
+            flag = next((option for option in action.option_strings if option.startswith("--")), None)
+            named[action.dest] = flag or str(action.metavar or action.dest)
+    return {name: _shown(getattr(args, dest)) for dest, name in named.items()}
+
+
+def _shown(value: Any) -> str:
+    """A setting in an error: the word for a switch, what was typed for others."""
+    words = {None: "not given", True: "yes", False: "no"}
+    return words[value] if value is None or isinstance(value, bool) else _text(value)
 
 
 def add_option(parser: ArgumentParser) -> None:
@@ -58,7 +84,7 @@ def apply(
     from_file = _read(path, command, commands, flags) if path else {}
     variables = {name: _variable(name) for name in flags if _variable(name) in environ}
     layers = [from_file, {name: (environ[variable], variable) for name, variable in variables.items()}]
-    origins = Origins(left_out=_leave_out_other_algorithms(layers, given))
+    origins = Origins(warnings=_leave_out_other_algorithms(layers, given))
     for layer in layers:
         for name, (value, source) in layer.items():
             action = flags[name]
@@ -75,11 +101,11 @@ class Origins:
 
     Attributes:
         sources: flag name -> file or variable that set it.
-        left_out: a line about each setting that was not taken.
+        warnings: a line about each setting that was not taken.
     """
 
     sources: dict[str, str] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def explain(self, error: UserError, parsers: Iterable[ArgumentParser] = ()) -> UserError:
         """The same error in the words of the command line, and with the source of a setting that is no flag.
@@ -94,7 +120,7 @@ class Origins:
             name, value = found[1], found[2]
             return _typed(names[name], value) if name in names else found[0]
 
-        if not isinstance(error, ArgumentError):
+        if not isinstance(error, ArgumentError) or isinstance(error, DisagreementError):
             return UserError(_ADVICE.sub(flag, str(error)))
         name = names.get(error.argument, error.argument.replace("_", "-"))
         text = f"{_typed(name, error.value)}:{_ADVICE.sub(flag, f' {error.problem}')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -62,6 +63,23 @@ def run(args: argparse.Namespace) -> None:
             print(summary(done), flush=True)
 
     on_all_ranks(work)
+
+
+def inputs(args: argparse.Namespace) -> dict[str, str]:
+    """The sizes of the files that every rank reads, which ranks compare."""
+    parts = [part.strip() for part in (args.partition or "").split(",")]
+    named = [name for name in (args.source, args.features, args.labels, *parts) if name]
+    return {f"the size of {name}": size(Path(name)) for name in named if Path(name).parts}
+
+
+def size(path: Path) -> str:
+    """Of a file, or of the files in a directory."""
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        total = sum(file.stat().st_size for file in files if file.is_file() or file == path)
+    except OSError as error:
+        return f"not to be read: {error.strerror}"
+    return f"{total} bytes{f' in {len(files)} files' if path.is_dir() else ''}"
 
 
 def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:

@@ -12,8 +12,10 @@ from mpi4py import MPI
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.workspace import Workspace
+from distgnn.comm.agree import agree, together
+from distgnn.comm.facts import process
 from distgnn.comm.group import Comm
-from distgnn.errors import ArgumentError, UserError
+from distgnn.errors import UserError
 from distgnn.layout import Axes
 
 
@@ -37,7 +39,8 @@ class Grid(Axes):
         workspace: the buffers that products and networks on this grid use again.
 
     Raises:
-        UserError: the sizes do not multiply to the number of ranks, or ranks move arrays in different ways.
+        UserError: the sizes do not multiply to the number of ranks, or ranks differ in them, in how they move
+            arrays, or in their code or environment (see ``facts.py``). On every rank.
     """
 
     def __init__(
@@ -46,12 +49,14 @@ class Grid(Axes):
         comm = MPI.COMM_WORLD if comm is None else comm
         size, rank = comm.Get_size(), comm.Get_rank()
         axes = axes or {"rows": size}
+        agree(comm, process() | {"grid": axes})
         if math.prod(axes.values()) != size or min(axes.values()) < 1:
             sizes = " x ".join(f"{name}={count}" for name, count in axes.items())
             problem = f"axes must be positive and multiply to the {size} ranks of this run"
             raise UserError(f"grid {sizes}: {problem}")
         comm = comm.Dup()  # messages of ours never meet messages of the caller's
-        self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
+        with together(comm):  # one rank may have no GPU
+            self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
         super().__init__(axes, rank)
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.device = self.backend.bind(node.Get_rank())
@@ -62,15 +67,7 @@ class Grid(Axes):
         self.workspace = Workspace(self.backend)
         self.world = Comm(comm, self.backend, "world")
         self._along: dict[tuple[str, ...], Comm] = {(): Comm(MPI.COMM_SELF, self.backend, "self")}
-        self._check_ways()
-
-    def _check_ways(self) -> None:
-        """Raise UserError unless all ranks move arrays in the same way."""
-        ways = self.world.gather_objects(self.backend.name + ("" if self.world.direct else ", staged"))
-        if len(set(ways)) > 1:
-            told = "; ".join(f"rank {rank}: {way}" for rank, way in enumerate(ways))
-            problem = f"all ranks must move arrays the same way; set it and DISTGNN_CUDA_AWARE alike ({told})"
-            raise ArgumentError("backend", self.backend.name, problem)
+        self.world.agree({"backend": self.backend.name + ("" if self.world.direct else ", staged")})
 
     def __repr__(self) -> str:
         return f"Grid({', '.join(f'{name}={count}' for name, count in self.shape.items())})"

@@ -18,7 +18,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from mpi4py import MPI
 from distgnn import ledger, progress
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.tuning import TUNING
+from distgnn.comm.agree import Facts, agree, together
 from distgnn.comm.flight import Flight
 from distgnn.errors import UserError
 from distgnn.layout import partition
@@ -288,28 +289,15 @@ class Comm:
         """``things[r]`` goes to rank ``r``; returns what every rank had for this one, by rank."""
         return self.mpi.alltoall(things)
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Errors inside are raised on every rank, so that nobody waits for a rank that has left.
-
-        A rank that failed raises its own exception; the others raise that of the lowest failing rank: a
-        :class:`UserError` as such, anything else as a RuntimeError that says which rank failed and how. The
-        region must not communicate.
+    def together(self) -> AbstractContextManager[None]:
+        """Errors inside are raised on every rank, see :func:`agree.together`. The region must not
+        communicate.
         """
-        failure: Exception | None = None
-        try:
-            yield
-        except Exception as error:
-            failure = error
-        told = failure
-        if failure is not None and not isinstance(failure, UserError):
-            told = RuntimeError(f"rank {self.rank} failed with {type(failure).__name__}: {failure}")
-        everybody = self.mpi.allgather(told)
-        if failure is not None:
-            raise failure
-        for other in everybody:
-            if other is not None:
-                raise other
+        return together(self.mpi)
+
+    def agree(self, facts: Facts) -> None:
+        """DisagreementError on every rank unless all give equal facts, see :func:`agree.agree`."""
+        agree(self.mpi, facts)
 
     # -- inside ----------------------------------------------------------------------------------------------
 

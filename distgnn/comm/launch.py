@@ -1,19 +1,24 @@
 """How a job of many ranks starts and ends: what the launcher says, and how every rank leaves together.
 
-Nothing here imports MPI before it is needed, so that ``--help`` works without it.
+Where a launcher announces several ranks, MPI comes up before anything else that can fail, as ranks in
+``MPI_Init`` wait for all. Alone, nothing here imports MPI, so that ``--help`` works without it.
 """
 
 from __future__ import annotations
 
 import os
+import select
+import signal
+import stat
 import sys
 import threading
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from distgnn.errors import UserError
 
@@ -30,6 +35,12 @@ LAUNCHERS = (
 
 #: Seconds that a rank which leaves with an error waits for the others to do the same.
 PATIENCE = 5.0
+
+#: Seconds that MPI may take to start, that is, between the first and the last rank to get there: a rank that
+#: died before would else keep the others waiting for ever. The variable says another number, 0 no limit.
+START_LIMIT, START_VARIABLE = 300.0, "DISTGNN_INIT_TIMEOUT"
+
+NO_LIBRARY = "no MPI library found; install the mpich wheel (extra mpi) or load this site's MPI module"
 
 _meeting: Any = None  # a communicator of our own, so that leaving never meets a collective of the program
 
@@ -68,14 +79,41 @@ def check_launcher(comm_size: int, environ: Mapping[str, str] = os.environ) -> N
         )
 
 
-def start() -> None:
-    """Start MPI where a launcher announced more than one rank, and :func:`check_launcher`. Collective."""
+def begin() -> None:
+    """Before all else in a program that may be a job of many ranks: their threads, the abort hook, and MPI.
+    Collective. What fails afterwards is raised on all ranks or ends the job; nothing is left waiting.
+    """
     global _meeting
-    if launched()[0] > 1:
-        world = _mpi().COMM_WORLD
-        check_launcher(world.Get_size())
-        if _meeting is None:
+    limit_threads()
+    install_abort_hook()
+    if launched()[0] > 1 and _meeting is None:
+        try:
+            seconds = _seconds()
+            with _limited(START_LIMIT if seconds is None else seconds):
+                world = _mpi().COMM_WORLD
+        except (ImportError, RuntimeError) as error:
+            _end_early(NO_LIBRARY if no_library(error) else f"can't start MPI: {error}")
+        if world.Get_size() > 1:
             _meeting = world.Dup()
+
+
+def no_library(error: BaseException) -> bool:
+    """Whether this is mpi4py's way to say that it finds no MPI."""
+    return isinstance(error, RuntimeError) and "cannot load MPI library" in str(error)
+
+
+def check_start() -> None:
+    """UserError where :func:`begin` found many unconnected processes, or a limit that is no number."""
+    if launched()[0] > 1:
+        check_launcher(_mpi().COMM_WORLD.Get_size())
+        if _seconds() is None:
+            given = f"{START_VARIABLE}={os.environ[START_VARIABLE]}"
+            raise UserError(f"{given}: expected a number of seconds, 0 for no limit")
+
+
+def ranks() -> Any:
+    """The communicator of all ranks where there are several, else None; after :func:`begin`."""
+    return _connected_world()
 
 
 def leave(error: UserError) -> int:
@@ -95,7 +133,7 @@ def leave(error: UserError) -> int:
         print(line, file=sys.stderr, flush=True)
     if not _all_arrive(world):
         if world.Get_rank() != 0:
-            print(f"{line} (on rank {world.Get_rank()} only)", file=sys.stderr, flush=True)
+            print(f"{line} (only on {_where()})", file=sys.stderr, flush=True)
         world.Abort(2)
     return 2
 
@@ -112,14 +150,94 @@ def install_abort_hook() -> None:
 
 
 def _abort(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    world = _connected_world(begin=False)
-    prefix = f"distgnn: rank {world.Get_rank()} failed\n" if world is not None else ""
-    lines = traceback.format_exception(kind, error, trace)
-    text = "interrupted\n" if issubclass(kind, KeyboardInterrupt) else "".join(lines)
-    print(prefix + text, end="", file=sys.stderr, flush=True)
+    world, lines = _connected_world(), traceback.format_exception(kind, error, trace)
+    interrupted = issubclass(kind, KeyboardInterrupt)
+    text = "" if interrupted else "".join(lines)
+    if world is not None or launched()[0] > 1:
+        how = "was interrupted" if interrupted else f"failed: {' '.join(lines[-1].split())}"
+        text += f"distgnn: {_where()} {how}\n"
+    elif interrupted:
+        text = "interrupted\n"
+    print(text, end="", file=sys.stderr, flush=True)
     sys.stdout.flush()
     if world is not None:
         world.Abort(1)
+    _tell_launcher(1)
+
+
+def _where() -> str:
+    """This rank and its host, for errors."""
+    world = _connected_world()
+    rank = launched()[1] if world is None else world.Get_rank()
+    return f"rank {rank} on host {os.uname().nodename}"
+
+
+def _end_early(problem: str) -> NoReturn:
+    """MPI does not start on this rank. The others may be in it already, where they would wait for ever."""
+    if not is_first():
+        time.sleep(1)  # what is wrong everywhere is told by rank 0
+    print(f"distgnn: error: {problem} ({_where()})", file=sys.stderr, flush=True)
+    _tell_launcher(2)
+    sys.exit(2)
+
+
+def _tell_launcher(code: int) -> None:
+    """End the job from a rank on which MPI never started, where a process manager listens (PMI-1, which
+    MPICH's mpiexec and Slurm's pmi2 speak): it takes a process that exits before for one without MPI. Other
+    launchers end the job when a process exits with a code like this one.
+    """
+    channel = os.environ.get("PMI_FD", "")
+    if not channel.isdecimal() or "mpi4py.MPI" in sys.modules:  # then the channel is MPI's, or closed
+        return
+    manager = int(channel)
+    with suppress(OSError):
+        if stat.S_ISSOCK(os.fstat(manager).st_mode):  # a child of a rank may have another file there
+            os.write(manager, b"cmd=init pmi_version=1 pmi_subversion=1\n")
+            select.select([manager], [], [], 1)
+            os.write(manager, f"cmd=abort exitcode={code}\n".encode())
+
+
+def _seconds() -> float | None:
+    """The limit that the environment sets, or the usual one; None where it is no number."""
+    try:
+        seconds = float(os.environ.get(START_VARIABLE, START_LIMIT))
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < threading.TIMEOUT_MAX else None
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """What takes longer ends this process, by a child, as no thread runs while MPI starts: mpi4py holds
+    Python's lock. The launcher then ends the job.
+    """
+    if not seconds:
+        yield
+        return
+    parent, (reads, writes) = os.getpid(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writes)
+        _watch(parent, reads, seconds)
+    os.close(reads)
+    try:
+        yield
+    finally:
+        os.close(writes)
+        os.waitpid(child, 0)
+
+
+def _watch(parent: int, reads: int, seconds: float) -> NoReturn:
+    """Wait until the parent closes the pipe, by going on or by ending, or until its time is over."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    rank = launched()[1]
+    # one rank is enough: the others give it the time to end them
+    if not select.select([reads], [], [], seconds + min(rank, 20) / 10)[0] and os.getppid() == parent:
+        problem = f"MPI did not start in {seconds:g} s: some rank has ended before, or comes late"
+        advice = f"{START_VARIABLE} is the limit in seconds, 0 for none"
+        os.write(2, f"distgnn: error: {problem}; {advice} ({_where()})\n".encode())
+        os.kill(parent, signal.SIGKILL)
+    os._exit(0)
 
 
 def _mpi() -> Any:
@@ -130,14 +248,11 @@ def _mpi() -> Any:
     return MPI
 
 
-def _connected_world(begin: bool = True) -> Any:
-    """All ranks if MPI connected several, else None; ``begin``: start MPI where a launcher announced them."""
-    if "mpi4py.MPI" not in sys.modules and not (begin and launched()[0] > 1):
+def _connected_world() -> Any:
+    """All ranks if MPI is up and connected several, else None."""
+    if "mpi4py.MPI" not in sys.modules:
         return None
-    try:
-        mpi = _mpi()
-    except (ImportError, RuntimeError):
-        return None
+    mpi = _mpi()
     if not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.Get_size() == 1:
         return None
     return _meeting or mpi.COMM_WORLD

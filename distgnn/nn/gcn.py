@@ -47,7 +47,8 @@ class GCN:
 
     Raises:
         ValueError: A is not square, or widths, dropout or product_order make no sense (on every rank).
-        UserError: transform first with an operator that can't (on every rank).
+        UserError: transform first with an operator that can't, or ranks disagree in an argument (on every
+            rank).
         whatever `nodes` raises on some rank (on every rank).
     """
 
@@ -60,6 +61,8 @@ class GCN:
         keep_aggregate: bool = True,
     ) -> None:  # fmt: skip
         widths = [int(width) for width in widths]
+        told = {"widths": widths, "seed": seed, "dropout": dropout, "bias": bias}
+        A.grid.world.agree(told | {"product_order": product_order, "keep_aggregate": keep_aggregate})
         _check(A, widths, dropout, product_order)
         self.A, self.widths, self.grid = A, widths, A.grid
         self.seed, self.dropout = int(seed), float(dropout)

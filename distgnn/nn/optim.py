@@ -63,6 +63,11 @@ class Optimizer:
         self.steps = 0
         self.state: dict[str, dict[str, Array]] = {}
 
+    def facts(self) -> dict[str, Any]:
+        """What ranks must have set alike, by name: its kind and all of its numbers."""
+        numbers = {name: value for name, value in vars(self).items() if name != "state"}
+        return {"optimizer": type(self).__name__, **numbers}
+
     def decay(self, parameter: Parameter) -> float:
         """The weight decay of one parameter."""
         if parameter.kind != "weight":

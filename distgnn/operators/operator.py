@@ -12,7 +12,7 @@ from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
 from distgnn.operators.dense import DistDense
-from distgnn.operators.sources import BlockSource
+from distgnn.operators.sources import BlockSource, identity
 from distgnn.operators.weights import DenseProducts
 
 
@@ -28,8 +28,8 @@ class DistSparse(ABC):
         weights: the products of ``A H`` with the weights of a layer, cut as this algorithm cuts them.
 
     Raises:
-        ArgumentError: a grid that the algorithm can't use.
-        ValueError: ranks with different matrices.
+        ArgumentError: a grid that the algorithm can't use; ranks with different matrices, as far as
+            :func:`~distgnn.operators.sources.identity` says.
     """
 
     name: str
@@ -45,9 +45,10 @@ class DistSparse(ABC):
         self.grid, self.source = grid, source
         self.shape: Shape = (int(source.shape[0]), int(source.shape[1]))
         self.dtype, self.symmetric = np.dtype(source.dtype), bool(source.symmetric)
-        kinds = grid.world.gather_objects((self.shape, str(self.dtype), self.symmetric))
-        if len(set(kinds)) > 1:
-            raise ValueError(f"ranks hold different matrices (shape, dtype, symmetric): {kinds}")
+        if grid.size > 1:
+            with grid.world.together():  # a source may be the caller's own
+                facts = identity(source)
+            grid.world.agree(facts)
 
     @staticmethod
     @abstractmethod

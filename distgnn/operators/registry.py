@@ -8,6 +8,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from distgnn.comm.agree import agree
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
 from distgnn.operators.block_1d import Block1D
@@ -100,8 +101,10 @@ def make_grid(
         replication: c of 1.5D; the same as ``sizes={"reps": c}``.
 
     Raises:
-        ArgumentError: no grid of this many ranks has these sizes; the message lists those that exist.
+        ArgumentError: no grid of this many ranks has these sizes; the message lists those that exist. Or
+            ranks disagree in an argument.
     """
+    agree(comm, {"algorithm": name, "grid": sizes, "replication": replication})
     cls, wanted = get(name), dict(sizes or {})
     if replication is not None:
         if "reps" not in cls.axes:
@@ -126,8 +129,11 @@ def distribute(
         partitions: ``row_parts``, ``col_parts`` and whatever else the algorithm's class takes.
 
     Raises:
-        ArgumentError: no such algorithm, or none that sends rows.
+        ArgumentError: no such algorithm, or none that sends rows; or ranks disagree in an argument, or in the
+            matrix where all hold it.
     """
+    vectors = {name: part for name, part in partitions.items() if not hasattr(part, "block")}
+    grid.world.agree({"algorithm": algorithm, "sparsity_aware": sparsity_aware, **vectors})
     cls = get(algorithm, sparsity_aware)
     with grid.world.together():  # one rank may have been given no matrix
         source = matrix if hasattr(matrix, "block") else MatrixSource(matrix)

@@ -104,3 +104,14 @@ class LocalBlocks:
             if top <= rows[0] and rows[1] <= bottom and left <= cols[0] and cols[1] <= right:
                 return csr[rows[0] - top : rows[1] - top, cols[0] - left : cols[1] - left]
         raise ValueError(f"this rank was given no block that covers rows {rows} and columns {cols}")
+
+
+def identity(source: BlockSource) -> dict[str, Any]:
+    """What ranks compare of a matrix: its kind, and the content of one that all of them hold whole."""
+    facts = {"the matrix's shape": source.shape, "the matrix's dtype": source.dtype}
+    facts["the matrix's symmetry"] = source.symmetric
+    if isinstance(source, MatrixSource):
+        A = source.matrix  # its indices may be of 32 or 64 bits
+        facts |= {"the matrix's row lengths": np.diff(A.indptr).astype(np.int64)}
+        facts |= {"the matrix's columns": A.indices.astype(np.int64), "the matrix's values": A.data}
+    return facts

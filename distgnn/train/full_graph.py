@@ -34,7 +34,8 @@ def train(
 
     Args:
         X: features in `model.input_layout`, finite; changed in place with `train_features`.
-        targets: with a labelled training node; UserError on every rank otherwise.
+        targets: with a labelled training node; UserError on every rank otherwise, or where ranks disagree in
+            the optimiser's or these numbers.
         first_epoch: the epoch to start with, after a resume.
         eval_every: epochs between evaluations, the first and the last included; 0 for none.
         timing: measure the phases, which makes a GPU wait for itself around every operation.
@@ -50,6 +51,8 @@ def train(
             rank).
         ArgumentError: features that are not finite (on every rank).
     """
+    told = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
+    model.grid.world.agree(optimizer.facts() | told | {"train_features": train_features})
     check_features(X)
     if targets.counts[TRAIN] == 0:
         raise UserError("nothing to train on: no node is both labelled and in the training split")

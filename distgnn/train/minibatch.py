@@ -78,6 +78,8 @@ class MinibatchTraining:
         """As :func:`distgnn.train.train`. The loss is the mean over the epoch's minibatches, each with the
         weights that it was trained with; `steps` are this rank's seconds in `STEPS`, waiting included.
         """
+        told = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
+        self.grid.world.agree(optimizer.facts() | told)
         check_features(self.X)
         step = partial(self._epoch, optimizer)
         evaluate = partial(self.model.evaluate, self.X, self.targets, False)

@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from distgnn import local, operators
 from distgnn.arrays.csr import CSR
+from distgnn.comm.agree import agree
 from distgnn.errors import ArgumentError, UserError
 from distgnn.ledger import Ledger, holds
 from distgnn.nn import optim
@@ -25,7 +26,7 @@ from distgnn.nn.loss import TRAIN
 from distgnn.nn.sage import SageMean
 from distgnn.report import trace
 from distgnn.report.files import check_output
-from distgnn.store.read.distributed import load, load_features, load_targets
+from distgnn.store.read.distributed import identity, load, load_features, load_targets
 from distgnn.store.read.store import Store
 from distgnn.train import checkpoint, sampler
 from distgnn.train.check import SerialCheck, reference
@@ -62,8 +63,8 @@ class Run:
         trace_cut: whether earlier events did not fit into the trace.
 
     Raises:
-        UserError: settings that do not fit together, the store, the ranks, or a file that exists (on every
-            rank). Nothing was written then.
+        UserError: settings that do not fit together, the store, the ranks, or a file that exists; or ranks
+            disagree in settings or in the store's manifest (on every rank). Nothing was written then.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class Run:
         comm: MPI.Intracomm | None = None,
     ) -> None:
         comm = MPI.COMM_WORLD if comm is None else comm
-        s = self.settings = (settings or Settings()).resolved(comm.Get_size())
+        settings = settings or Settings()
+        agree(comm, identity(store) | settings.shared())
+        s = self.settings = settings.resolved(comm.Get_size())
         name = str(s.algorithm)
         operators.get(name, s.sparsity_aware)  # refuses what does not go together
         sizes = parse_grid(s.grid, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from distgnn import operators
@@ -87,6 +87,10 @@ class Settings:
         for name in ("hidden", "weight_decay"):  # one number stands for a list of one
             if isinstance(value := getattr(self, name), (int, float)):
                 object.__setattr__(self, name, [value])
+
+    def shared(self) -> dict[str, Any]:
+        """What must be the same on all ranks of a run: all but `quiet`, as one rank prints."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "quiet"}
 
     def resolved(self, ranks: int) -> Settings:
         """The same with defaults filled in, except for `order` and `batch_size`, which the store decides.

@@ -133,7 +133,7 @@ def algorithm(
     parser.set_defaults(algorithm="1d")
     config.add_option(parser)
     words = [*words, f"--config={written(folder, text)}"]
-    left_out = config.apply(parser, "train", words, environ, COMMANDS).left_out
+    left_out = config.apply(parser, "train", words, environ, COMMANDS).warnings
     return parser.parse_args(words), left_out
 
 
@@ -160,7 +160,8 @@ def test_a_grid_of_another_algorithm_does_not_block(
 
 
 def test_what_is_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.parse(["train", "x.dg", "--algorithm=2d", f"--config={written(tmp_path, 'replication = 2')}"])
+    words = ["train", "x.dg", "--algorithm=2d", f"--config={written(tmp_path, 'replication = 2')}"]
+    cli.agreed(words, config.Origins())
     told = "run.toml: replication is for algorithm 1.5d and is left out, as 2d was chosen\n"
     assert capsys.readouterr().err == f"distgnn: warning: {tmp_path}/{told}"
 
@@ -204,7 +205,7 @@ def test_unknown_variables_are_told(monkeypatch: pytest.MonkeyPatch, capsys) -> 
     monkeypatch.setenv("DISTGNN_EPOCH", "3")
     monkeypatch.setenv("DISTGNN_NODES", "3")  # of another command
     monkeypatch.setenv("DISTGNN_SPMM", "scipy")
-    cli.parse(["train", "x.dg"])
+    cli.agreed(["train", "x.dg"], config.Origins())
     assert capsys.readouterr().err == (
         "distgnn: warning: DISTGNN_EPOCH: no command has a flag of this name; did you mean DISTGNN_EPOCHS?\n"
     )
@@ -217,3 +218,14 @@ def test_variables_that_the_program_reads_are_known() -> None:
     }
     assert "DISTGNN_HOST_ISA" in read
     assert not config.unknown_variables(dict.fromkeys(read, ""), map(cli.command_parser, cli.COMMANDS))
+
+
+def test_settings_that_ranks_may_differ_in_are_not_compared() -> None:
+    parser, words = cli.command_parser("train"), ["train", "x.dg"]
+    usual = config.facts(parser, cli.parse(words))
+    assert config.facts(parser, cli.parse(["train", "y.dg", "--quiet"])) == usual
+    assert config.facts(parser, cli.parse([*words, "--lr", "1"])) == usual | {"--lr": "1.0"}
+    assert (usual["--bias"], usual["--grid"], usual["--hidden"]) == ("no", "not given", "16")
+    settable = {action.dest for name in cli.COMMANDS for action in cli.command_parser(name)._actions}
+    assert config.MAY_DIFFER.keys() <= settable
+    assert {f"--{name}" for name in config._flags(parser)} - {"--quiet"} == usual.keys()

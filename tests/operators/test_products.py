@@ -11,6 +11,7 @@ import pytest
 
 import distgnn as dg
 from awkward_shapes import awkward
+from distgnn.errors import DisagreementError
 from distgnn.operators import ALGORITHMS, grids, make_grid
 
 from . import formulas
@@ -343,8 +344,20 @@ def test_ranks_with_pieces_of_different_matrices_are_refused_together(comm):
     last = comm.Get_rank() == comm.Get_size() - 1
     for dtype, symmetric in ((np.float32 if last else np.float64, False), (np.float64, last)):
         whole = [((0, A.shape[0]), (0, A.shape[1]), A.astype(dtype))]
-        with pytest.raises(ValueError, match="different matrices"):
+        with pytest.raises(DisagreementError, match="disagree: the matrix's (dtype|symmetry) is"):
             dg.distribute(dg.LocalBlocks(A.shape, whole, symmetric), grid, "1d")
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("what", ["row lengths", "columns", "values"])
+def test_ranks_with_different_whole_matrices_are_refused_together(comm, what):
+    A, grid = MATRICES["directed"].copy(), make_grid(comm, "1d")
+    if comm.Get_rank() == 0:
+        A = A[::-1] if what == "row lengths" else A[:, ::-1] if what == "columns" else 2 * A
+    with pytest.raises(DisagreementError, match=f"ranks disagree: .*the matrix's {what} is "):
+        dg.distribute(A, grid, "1d")
+    with pytest.raises(DisagreementError, match="ranks disagree: algorithm is "):
+        dg.distribute(MATRICES["directed"], grid, "1d" if comm.Get_rank() else "4d")
 
 
 @pytest.mark.ranks(1, 4, 8)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import distgnn as dg
-from awkward_shapes import awkward
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.gallery import rmat

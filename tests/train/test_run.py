@@ -10,10 +10,12 @@ from mpi4py import MPI
 
 import distgnn as dg
 from distgnn.arrays.tuning import TUNING
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, DisagreementError
+from distgnn.nn import optim
 from distgnn.operators import make_grid
 from distgnn.store import Store, prepare
 from distgnn.store.format import manifest
+from distgnn.train import Run, train
 from distgnn.train.check import SerialCheck
 from distgnn.train.log import RunLog
 from distgnn.train.settings import Settings
@@ -408,3 +410,30 @@ def test_settings_from_python_name_the_argument(setting, message):
 def test_one_number_stands_for_a_list_of_one():
     assert Settings(hidden=64, weight_decay=0.1).hidden_widths == [64]
     assert Settings(hidden=64, weight_decay=0.1).decays == [0.1, 0.1]
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_run_on_ranks_that_disagree_is_refused_on_all(comm, shared_tmp_path):
+    odd, path = comm.Get_rank() == 1, small_store(shared_tmp_path, comm)
+    other = shared_tmp_path / "other.dg"
+    if odd:
+        prepare(Communities(), other, order=("random", "original"), seed=1)  # of equal sizes
+    comm.Barrier()
+    for name, values in {"lr": (0.01, 0.1), "epochs": (2, 3), "seed": (0, 1), "log": (None, "x")}.items():
+        with pytest.raises(DisagreementError, match=f"ranks disagree: {name} is .* on rank 1"):
+            Run(path, Settings(**{name: values[odd]}), comm)
+    for there in (other, shared_tmp_path / "nowhere.dg"):
+        with pytest.raises(DisagreementError, match="ranks disagree: the store's manifest is .* on rank 1"):
+            Run(there if odd else path, Settings(epochs=1), comm)
+        with pytest.raises(DisagreementError, match="ranks disagree: the store's manifest is .* on rank 1"):
+            dg.load(there if odd else path, make_grid(comm, "1d"))
+    with pytest.raises(DisagreementError, match="ranks disagree: dtype is float32 on rank.* on rank 1"):
+        dg.load(path, make_grid(comm, "1d"), dtype=np.float64 if odd else np.float32)
+    run = Run(path, Settings(epochs=1, quiet=odd), comm)
+    assert len(list(run.train())) == 1
+    for name, options in {"lr": ("adam", 0.1), "optimizer": ("sgd",), "epochs": ("adam",)}.items():
+        run = Run(path, Settings(epochs=3), comm)
+        if odd:
+            run.optimizer = optim.make(*options)
+        with pytest.raises(DisagreementError, match=f"ranks disagree: {name} is .* on rank 1"):
+            next(train(run.model, run.X, run.targets, run.optimizer, 3 + (odd and name == "epochs")))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from distgnn.comm.agree import short
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
+from distgnn.store.format import manifest
 from distgnn.store.read.neighbours import Neighbours
 from distgnn.store.read.store import AnyOrder, Store
 
@@ -35,10 +39,13 @@ def load(
         partitions: other partition vectors, as the algorithm's class takes them.
 
     Raises:
-        UserError: no such store, order or algorithm, a damaged file, or an order that does not fit.
+        UserError: no such store, order or algorithm, a damaged file, or an order that does not fit; or ranks
+            disagree in an argument or in the store's manifest.
     """
     from distgnn import operators
 
+    asked = {"algorithm": algorithm, "order": order, "dtype": dtype, "neighbours": neighbours}
+    grid.world.agree(identity(store) | asked | {"sparsity_aware": sparsity_aware})
     operators.get(algorithm, sparsity_aware)  # refused before anything is read
     with grid.world.together():
         opened = open_store(store)
@@ -103,3 +110,13 @@ def load_targets(store: StoreOrPath, layout: Layout, order: AnyOrder = None) -> 
 def open_store(store: StoreOrPath) -> Store:
     """The store itself, opened if it is a path."""
     return store if isinstance(store, Store) else Store(store)
+
+
+def identity(store: StoreOrPath) -> dict[str, str]:
+    """What ranks compare of a store, which may lie elsewhere on each of them: the bytes of its manifest."""
+    path = store.path if isinstance(store, Store) else Path(store)
+    try:
+        found = f"sha256 {short(hashlib.sha256((path / manifest.NAME).read_bytes()))}"
+    except OSError as error:
+        found = f"not to be read: {error.strerror}"
+    return {"the store's manifest": found}

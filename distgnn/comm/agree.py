@@ -1,0 +1,156 @@
+"""What all ranks of a group must have been told alike: compared in one small message, and named where not.
+
+Imports neither NumPy nor anything of the package but its errors, so that a job can compare its ranks first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mpi4py import MPI
+
+from distgnn.errors import DisagreementError, UserError
+
+MOST_NAMED = 3  # settings, values of one, and hosts of a value, in an error
+
+Facts = Mapping[str, Any]
+
+
+def agree(mpi: MPI.Intracomm, facts: Facts, sources: Mapping[str, str] | None = None) -> None:
+    """DisagreementError on every rank unless all ranks of `mpi` give equal facts. Collective.
+
+    Numbers, texts, paths, dtypes, arrays, lists and mappings of them can be compared. Costs an all-reduce of
+    64 bytes; the facts themselves travel only if they differ. Not charged to the ledger, like `together`.
+
+    Args:
+        facts: values by name.
+        sources: where this rank has some of them from, for the error; not compared.
+    """
+    if mpi.Get_size() == 1:
+        return
+    told = {name: text(value) for name, value in facts.items()}
+    digest = hashlib.sha256(repr(list(told.items())).encode("utf-8", "backslashreplace")).digest()
+    # The maximum of the complements is the complement of the minimum.
+    extremes = bytearray(digest + bytes(255 - byte for byte in digest))
+    mpi.Allreduce(MPI.IN_PLACE, [extremes, MPI.UNSIGNED_CHAR], MPI.MAX)
+    largest, complement = extremes[: len(digest)], extremes[len(digest) :]
+    if any(most + rest != 255 for most, rest in zip(largest, complement, strict=True)):
+        raise disagreement(mpi.allgather(Told(told, MPI.Get_processor_name(), dict(sources or {}))))
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a rank was told, on which host, and by what."""
+
+    facts: Mapping[str, str]
+    host: str
+    sources: Mapping[str, str]
+
+
+@contextmanager
+def together(mpi: MPI.Intracomm) -> Iterator[None]:
+    """Errors inside are raised on every rank of `mpi`, so that nobody waits for a rank that has left.
+
+    A rank that failed raises its own exception; the others raise that of the lowest failing rank: a
+    :class:`UserError` as such, anything else as a RuntimeError that says which rank failed and how. The
+    region must not communicate.
+    """
+    rank, size = mpi.Get_rank(), mpi.Get_size()
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    first = memoryview(bytearray(8)).cast("q")
+    first[0] = size if failure is None else rank
+    mpi.Allreduce(MPI.IN_PLACE, [first, MPI.INT64_T], MPI.MIN)
+    if first[0] == size:
+        return
+    told = failure
+    if failure is not None and not isinstance(failure, UserError):
+        host = MPI.Get_processor_name()
+        told = RuntimeError(f"rank {rank} on host {host} failed with {type(failure).__name__}: {failure}")
+    told = mpi.bcast(told, first[0])
+    raise told if failure is None else failure
+
+
+def text(value: Any) -> str:
+    """A value as it is compared and shown: equal for equal settings, whatever type they were given in."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={text(part)}" for name, part in value.items())
+    if isinstance(value, (list, tuple, range)):
+        return ",".join(map(text, value)) if len(value) else "nothing"
+    if isinstance(value, type):
+        return value.__name__
+    if hasattr(value, "tobytes"):
+        return text(value.item()) if value.shape == () else _array(value)
+    said = str(value)
+    return type(value).__name__ if f"{id(value):x}" in said else said  # not where in memory an object is
+
+
+def _array(value: Any) -> str:
+    try:
+        digest = hashlib.sha256(value)
+    except (TypeError, ValueError):  # not in one piece, or on a device
+        digest = hashlib.sha256(value.tobytes())
+    return f"{value.dtype}{list(value.shape)} (sha256 {short(digest)})"
+
+
+def short(digest: Any) -> str:
+    """The first digits of a hash, for people."""
+    return str(digest.hexdigest()[:12])
+
+
+def disagreement(everybody: Sequence[Told]) -> DisagreementError:
+    """The error that names what differs between ranks, from what each of them was told.
+
+    Of what only some ranks have (the flags of another command), nothing is said where all have what differs.
+    """
+    names = dict.fromkeys(name for told in everybody for name in told.facts)
+    differing = [name for name in names if len({told.facts.get(name) for told in everybody}) > 1]
+    named = [name for name in differing if all(name in told.facts for told in everybody)] or differing
+    sentences = [_sentence(name, everybody) for name in named[:MOST_NAMED]]
+    if len(named) > MOST_NAMED:
+        sentences.append(f"{len(named) - MOST_NAMED} more differ")
+    return DisagreementError(named[0], everybody[0].facts.get(named[0]), "; ".join(sentences))
+
+
+def _sentence(name: str, everybody: Sequence[Told]) -> str:
+    """``lr is 0.01 on ranks 0, 2-3 and 0.1 on rank 1 (host b)``: what most ranks were told comes first."""
+    groups: dict[str, list[int]] = {}
+    for rank, told in enumerate(everybody):
+        groups.setdefault(told.facts.get(name, "not there"), []).append(rank)
+    parts: list[str] = []
+    for value, ranks in sorted(groups.items(), key=lambda group: (-len(group[1]), group[1]))[:MOST_NAMED]:
+        group = [everybody[rank] for rank in ranks]
+        notes = [_some("host", [told.host for told in group])] if parts else []
+        notes += [_some("set by", [told.sources[name] for told in group if name in told.sources])]
+        note = ", ".join(filter(None, notes))
+        parts.append(f"{value or 'empty'} on {ranges(ranks)}{f' ({note})' if note else ''}")
+    if len(groups) > MOST_NAMED:
+        parts.append(f"{len(groups) - MOST_NAMED} more values elsewhere")
+    return f"{name} is {', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _some(what: str, words: Sequence[str]) -> str:
+    """``host b, c and 2 more``; nothing of nothing."""
+    different = list(dict.fromkeys(words))
+    more = f" and {len(different) - MOST_NAMED} more" if len(different) > MOST_NAMED else ""
+    return f"{what} {', '.join(different[:MOST_NAMED])}{more}" if different else ""
+
+
+def ranges(ranks: Sequence[int]) -> str:
+    """``rank 1`` or ``ranks 0, 2-3``, of sorted ranks; of many ranges, the first."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    words = [f"{first}-{last}" if last > first else f"{first}" for first, last in runs[: 2 * MOST_NAMED]]
+    more = f" and more, {len(ranks)} in all" if len(runs) > len(words) else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(words)}{more}"
