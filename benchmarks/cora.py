@@ -81,12 +81,11 @@ def serial(store: dg.Store, seeds: int, path: Path) -> dict[str, np.ndarray]:
 
 def distributed(store: dg.Store, grid: dg.Grid, algorithm: str, seeds: int) -> dict[str, np.ndarray]:
     """The same of one algorithm on one grid, and the median seconds of an epoch."""
-    order = store.order()
     A = dg.load(store, grid, algorithm)
     losses, found, seconds = [], [], []
     X = targets = None
     for seed in range(seeds):
-        model = dg.nn.GCN(A, [store.width, HIDDEN, store.classes], seed, DROPOUT, nodes=order.permutation)
+        model = dg.nn.GCN(A, [store.width, HIDDEN, store.classes], seed, DROPOUT)
         if X is None:
             X = dg.load_features(store, model.input_layout)
             normalize_rows(X)

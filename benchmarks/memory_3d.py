@@ -81,26 +81,24 @@ def warm_up(comm: MPI.Intracomm, store: Store, sizes: Any) -> None:
     """Load and drop a shard and features, and train a small network: libraries and kernels then have what
     they need.
     """
-    load_features(store, load(store, make_grid(comm, "3d", sizes), "3d", "double").input_layout, "double")
+    load_features(store, load(store, make_grid(comm, "3d", sizes), "3d", "double").input_layout)
     A = gallery.sbm(2000, features=0, seed=0).A.astype("float32")
     model = GCN(distribute(A, make_grid(comm, "3d", sizes), "3d"), [8, 16, 4])
-    first, last = model.output_layout.row_range
-    targets = model.targets(np.arange(first, last) % 4, np.ones(last - first, np.uint8))
+    targets = model.targets(np.arange(2000) % 4, np.ones(2000, np.uint8))
     X = scatter(np.ones((2000, 8), np.float32), model.input_layout)
     list(train(model, X, targets, AdamW(0.01), 2, train_features=True))
 
 
 def training(comm: MPI.Intracomm, store: Store, sizes: Any, layers: int) -> Iterator[str]:
     """The steps of a run, one after another."""
-    order = store.order("double")
     A = load(store, make_grid(comm, "3d", sizes), "3d", "double")
     operators = [A.layer(number) for number in range(layers)]
     yield "adjacency loaded"
-    X = load_features(store, A.input_layout, "double")
+    X = load_features(store, A.input_layout)
     yield "features loaded"
     widths = [store.width, *[HIDDEN] * (layers - 1), store.classes]
-    model = GCN(A, widths, nodes=[order.layer(number - 1).permutation for number in range(layers)])
-    targets = model.targets(*load_targets(store, model.output_layout, order.layer(layers - 1)))
+    model = GCN(A, widths)
+    targets = model.targets(*load_targets(store, model.output_layout))
     epochs = train(model, X, targets, AdamW(0.01, 0.01), 3, train_features=True)
     next(epochs)
     yield "first epoch"

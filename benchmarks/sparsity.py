@@ -94,9 +94,9 @@ def epochs(
 ) -> Iterator[tuple[float, list[float]]]:
     """Train without end; yields the loss and what `measure` returns of an epoch, over all ranks."""
     A = load(store, grid, algorithm, order, sparsity_aware=aware)
-    model = GCN(A, [store.width, *args.hidden, store.classes], nodes=store.order(order).permutation)
-    X = load_features(store, model.input_layout, order)
-    targets = model.targets(*load_targets(store, model.output_layout, order))
+    model = GCN(A, [store.width, *args.hidden, store.classes])
+    X = load_features(store, model.input_layout)
+    targets = model.targets(*load_targets(store, model.output_layout))
     comm = grid.world
     records = train(model, X, targets, Adam(0.01), 1 << 62, eval_every=0, timing=True)
     while True:

@@ -1,10 +1,11 @@
-"""How matrices are cut: axes, blocks, layouts. Integers only."""
+"""How matrices are cut: axes, blocks, layouts, orders of nodes. Integers only."""
 
 from distgnn.layout.axes import Axes
 from distgnn.layout.blocks import Range, as_partition, block, nested, owner, partition, refine, within
 from distgnn.layout.layout import Cut, Layout
+from distgnn.layout.order import NodeOrder
 
 __all__ = [
-    "Axes", "Cut", "Layout", "Range", "as_partition", "block", "nested", "owner", "partition", "refine",
-    "within",
+    "Axes", "Cut", "Layout", "NodeOrder", "Range", "as_partition", "block", "nested", "owner", "partition",
+    "refine", "within",
 ]  # fmt: skip

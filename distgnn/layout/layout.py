@@ -9,6 +9,7 @@ import numpy as np
 
 from distgnn.layout.axes import Axes
 from distgnn.layout.blocks import Range, as_partition, block
+from distgnn.layout.order import NodeOrder
 
 G = TypeVar("G", bound=Axes)
 
@@ -18,10 +19,12 @@ class Cut:
     """One dimension of a matrix, cut over the grid axes ``axes`` (outermost first); ``()`` leaves it whole.
 
     ``parts`` is the partition vector, or None for the even partition of any length (as of feature widths).
+    ``order`` says which node stands where; None: node i at position i.
     """
 
     axes: tuple[str, ...] = ()
     parts: np.ndarray | None = None
+    order: NodeOrder | None = None
 
     def vector(self, grid: Axes, n: int) -> np.ndarray:
         """The partition vector of a dimension of length ``n``."""
@@ -33,8 +36,18 @@ class Cut:
             return 0, n
         return block(self.vector(grid, n), grid.index(*self.axes))
 
+    def ids(self, first: int, last: int) -> np.ndarray:
+        """int64: the nodes at these positions. Local to a rank; of a store's order it reads a file."""
+        return np.arange(first, last) if self.order is None else self.order.permutation(first, last)
+
     def same(self, other: Cut, grid: Axes, n: int) -> bool:
-        return self.axes == other.axes and np.array_equal(self.vector(grid, n), other.vector(grid, n))
+        alike = self.axes == other.axes and self.order == other.order
+        return alike and np.array_equal(self.vector(grid, n), other.vector(grid, n))
+
+    def words(self) -> str:
+        """For messages."""
+        order = "" if self.order is None else f" in order {self.order.name}"
+        return f"over ({', '.join(self.axes)}){order}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +82,11 @@ class Layout(Generic[G]):
         return bottom - top, right - left
 
     @property
+    def row_ids(self) -> np.ndarray:
+        """int64: the nodes whose rows this rank holds, from top to bottom. Of a store it reads a file."""
+        return self.rows.ids(*self.row_range)
+
+    @property
     def primary(self) -> bool:
         """True on the one rank of each set of replicas that answers for the block."""
         cut = {*self.rows.axes, *self.cols.axes}
@@ -83,5 +101,5 @@ class Layout(Generic[G]):
         )
 
     def words(self) -> str:
-        """For messages: the axes that cut rows and columns."""
-        return f"rows over ({', '.join(self.row_axes)}), columns over ({', '.join(self.col_axes)})"
+        """For messages: the axes that cut rows and columns, and the order of rows."""
+        return f"rows {self.rows.words()}, columns {self.cols.words()}"

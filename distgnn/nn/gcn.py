@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +20,6 @@ from distgnn.operators.dense import DistDense, gather
 from distgnn.operators.operator import DistSparse
 
 Array = Any
-Nodes = Callable[[int, int], np.ndarray]
 
 
 class GCN:
@@ -29,15 +28,14 @@ class GCN:
     Args:
         A: normalised adjacency matrix, n x n, of any algorithm.
         widths: feature width, hidden widths, classes: one more than there are layers.
-        seed: weights and dropout masks are functions of (seed, global index, epoch), whatever the algorithm.
+        seed: weights and dropout masks are functions of (seed, global index, epoch), whatever the algorithm
+            and the order of A.
         dropout: probability with which entries of every layer's input, the features included, are dropped.
         bias: add a bias to every layer.
         product_order: "aggregate-first", (A H) W, "transform-first", A (H W), or "auto": in each layer the
             one that multiplies fewer columns by A per epoch. `3d` can only aggregate first.
         keep_aggregate: keep A X of features that are neither trained nor dropped, so that the first layer
             multiplies by A once and never again.
-        nodes: function (first, last) -> int64 original ids of these rows of a layer's input, where they are
-            permuted; of several functions (double permutation) layer l takes number l modulo their number.
 
     Attributes:
         layers: the weights; graphs: what they are applied to on the whole graph.
@@ -49,7 +47,7 @@ class GCN:
         ValueError: A is not square, or widths, dropout or product_order make no sense (on every rank).
         UserError: transform first with an operator that can't, or ranks disagree in an argument (on every
             rank).
-        whatever `nodes` raises on some rank (on every rank).
+        whatever reading A's order raises on some rank (on every rank).
     """
 
     convolution = GraphConvolution
@@ -57,8 +55,7 @@ class GCN:
 
     def __init__(
         self, A: DistSparse, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
-        nodes: Nodes | Sequence[Nodes] | None = None, product_order: str = "auto",
-        keep_aggregate: bool = True,
+        product_order: str = "auto", keep_aggregate: bool = True,
     ) -> None:  # fmt: skip
         widths = [int(width) for width in widths]
         told = {"widths": widths, "seed": seed, "dropout": dropout, "bias": bias}
@@ -70,10 +67,8 @@ class GCN:
         if product_order == TRANSFORM and not all(associative(operator) for operator in operators):
             problem = f"algorithm {A.name} cuts the input of a product unlike its output, so it can only do "
             raise ArgumentError("product_order", TRANSFORM, problem + AGGREGATE)
-        ranges = [operator.input_layout.row_range for operator in operators]
-        sides = [nodes or np.arange] if nodes is None or callable(nodes) else list(nodes)
-        with self.grid.world.together():  # `nodes` may read a file, which may be damaged for one rank only
-            ids = [np.asarray(sides[i % len(sides)](*rows), dtype=np.int64) for i, rows in enumerate(ranges)]
+        with self.grid.world.together():  # this may read a file, which may be damaged for one rank only
+            ids = [operator.input_layout.row_ids for operator in operators]
         self.graphs = list(map(LayerGraph, operators, map(self.grid.backend.asarray, ids)))
         options: tuple[Any, ...] = (seed, self.dropout, bias, product_order, keep_aggregate)
         places = zip(operators, enumerate(pairwise(widths)), strict=True)
@@ -107,7 +102,8 @@ class GCN:
         return [graph.A.weights.tune(n, *layer.shape, dtype) for graph, layer in pairs]
 
     def targets(self, labels: Array, split: Array) -> Targets:
-        """Labels and splits of this rank's rows of `output_layout`, made ready for the loss. Collective."""
+        """Labels and splits of all nodes, int (n), made ready for the loss: as arrays by node that rank 0 has
+        (others pass anything), or as `load_targets` reads them for `output_layout`. Collective."""
         return Targets(self.output_layout, self.widths[-1], labels, split)
 
     def forward(self, X: DistDense, epoch: int | None = None, keep: bool = False) -> DistDense:
@@ -130,6 +126,10 @@ class GCN:
         expected = graphs[0].A.shape[1], self.widths[0]
         if X.shape != expected:
             raise ValueError(f"features are {X.shape}, the network needs {expected}")
+        needed = graphs[0].A.input_layout
+        if not X.layout.same(needed, X.shape):
+            cut = f"features are cut over {X.layout.words()}"
+            raise ValueError(f"{cut}, the network needs {needed.words()}")
         for layer, graph in zip(self.layers, graphs, strict=True):
             X = layer.forward(graph, X, epoch, keep, need_input or layer.index > 0, scratch)
         return X

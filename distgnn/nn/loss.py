@@ -13,10 +13,9 @@ import numpy as np
 
 from distgnn import ledger, rng
 from distgnn.arrays import backend
-from distgnn.arrays.canonical import check_real
-from distgnn.layout import Layout
+from distgnn.layout import Cut, Layout
 from distgnn.local import elementwise
-from distgnn.operators.dense import DistDense
+from distgnn.operators.dense import DistDense, scatter
 
 Array = Any
 
@@ -45,35 +44,35 @@ class LossRows:
             self._position[self.train_rows] = xp.arange(len(self.train_rows), dtype=np.int32)
         return self._position
 
+    def check(self, Z: DistDense) -> None:
+        """ValueError unless these are rows of logits that are cut like Z."""
+
 
 class Targets(LossRows):
     """Labels and splits of the nodes whose logits this rank holds; the loss is the mean over training nodes.
     Collective.
 
     Args:
-        layout: of the logits; every rank gives the labels of its own `layout.row_range`.
+        layout: of the logits.
         classes: number of classes, the global width of the logits.
-        labels: int[rows], -1 for unlabelled nodes, which belong to no part of the split; copied.
-        split: uint8[rows], 0 none, 1 train, 2 val, 3 test; copied.
+        labels: int[n], that of node i in place i, -1 for unlabelled nodes, which belong to no part of the
+            split. Rank 0 has them, others pass anything; or all pass n x 1 in rows like the logits.
+        split: uint8[n], 0 none, 1 train, 2 val, 3 test, given likewise.
 
     Attributes:
         counts: labelled nodes of the whole graph per part of the split, by its number.
         rows, labels, parts: the labelled nodes of this rank that are in some part: local row, class, part.
 
     Raises:
-        ValueError: wrong lengths, a label that is no class, a part that is none (on every rank).
+        ValueError: wrong lengths or rows, no whole numbers, a label that is no class, a part that is none (on
+            every rank).
     """
 
     def __init__(self, layout: Layout, classes: int, labels: Array, split: Array) -> None:
         self.layout, self.classes = layout, classes
         grid, on = layout.grid, layout.grid.backend
+        labels, split = _own_rows("labels", labels, layout), _own_rows("split", split, layout)
         with grid.world.together():
-            labels, split = np.asarray(on.to_host(labels)), np.asarray(on.to_host(split))
-            check_real("labels", labels.dtype)
-            first, last = layout.row_range
-            shapes = f"labels {labels.shape} and split {split.shape}"
-            if labels.shape != (last - first,) or split.shape != labels.shape:
-                raise ValueError(f"{shapes} given for {last - first} rows")
             if labels.size and (labels.max() >= classes or labels.min() < -1):
                 wrong = labels.max() if labels.max() >= classes else labels.min()
                 raise ValueError(f"label {wrong} where there are {classes} classes")
@@ -87,6 +86,31 @@ class Targets(LossRows):
         self.counts: list[int] = on.to_host(totals).tolist()
         train = split[rows] == TRAIN
         super().__init__(on.asarray(rows[train]), on.asarray(known[1][train]), self.counts[TRAIN])
+
+    def check(self, Z: DistDense) -> None:
+        if not Z.layout.same(self.layout, Z.shape):
+            told = f"logits are cut over {Z.layout.words()}"
+            raise ValueError(f"{told}, their targets over {self.layout.words()}")
+
+
+def _own_rows(name: str, values: Any, layout: Layout) -> Array:
+    """What belongs to the rows of this rank, on the host. Collective."""
+    rows, world, on = Layout(layout.grid, layout.rows, Cut()), layout.grid.world, layout.grid.backend
+    cut = world.share(isinstance(values, DistDense))
+    with world.together():
+        if cut:
+            fits = isinstance(values, DistDense) and values.shape[1] == 1
+            if not (fits and values.layout.same(rows, values.shape)):
+                raise ValueError(f"{name} must be cut like the logits on all ranks, or an array on rank 0")
+        elif world.rank == 0:
+            values, parts = np.asarray(on.to_host(values)), layout.rows.parts
+            if values.ndim != 1 or parts is None or len(values) != parts[-1]:
+                nodes = "rows of any number" if parts is None else f"{parts[-1]} nodes"
+                raise ValueError(f"{name} of shape {values.shape} given for {nodes}")
+            values = values[:, None]
+        if (cut or world.rank == 0) and values.dtype.kind not in "iub":
+            raise ValueError(f"{name} must be whole numbers, got {values.dtype}")
+    return on.to_host((values if cut else scatter(values, rows)).block)[:, 0]
 
 
 def softmax_cross_entropy(
@@ -107,6 +131,7 @@ def softmax_cross_entropy(
     word.
     """
     layout = Z.layout
+    targets.check(Z)
     with ledger.timed("loss", "softmax cross-entropy", synchronize=layout.grid.backend.synchronize):
         known = targets.train_rows, targets.train_labels, targets.position, targets.count
         whole = layout.grid.count(*layout.col_axes) == 1
@@ -169,6 +194,7 @@ def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
     words.
     """
     logits, layout = Z.block, Z.layout
+    targets.check(Z)
     xp = backend.module(logits)
     across = layout.grid.along(*layout.col_axes)
     rows = targets.rows

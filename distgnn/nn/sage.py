@@ -102,7 +102,7 @@ class SageMean(GCN):
 
     def __init__(
         self, A: DistSparse, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
-        nodes: Any = None, product_order: str = "auto", keep_aggregate: bool = True,
+        product_order: str = "auto", keep_aggregate: bool = True,
     ) -> None:  # fmt: skip
         square = A.shape[0] == A.shape[1]
         if square and not associative(A):
@@ -111,7 +111,7 @@ class SageMean(GCN):
         if product_order == TRANSFORM:
             raise ArgumentError("product_order", TRANSFORM, "model=sage aggregates first")
         A = NeighbourMean(A) if square else A
-        super().__init__(A, widths, seed, dropout, bias, nodes, product_order, keep_aggregate)
+        super().__init__(A, widths, seed, dropout, bias, product_order, keep_aggregate)
 
 
 def inverse_row_sums(A: DistSparse) -> Array:

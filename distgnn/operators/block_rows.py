@@ -60,8 +60,8 @@ class BlockRows(DistSparse):
         parts = grid.shape["rows"]
         self.row_parts = as_partition(row_parts, self.shape[0], parts)
         self.col_parts = as_partition(col_parts, self.shape[1], parts)
-        self.output_layout = Layout(grid, Cut(("rows",), self.row_parts), Cut())
-        self.input_layout = Layout(grid, Cut(("rows",), self.col_parts), Cut())
+        self.output_layout = Layout(grid, Cut(("rows",), self.row_parts, self.row_order), Cut())
+        self.input_layout = Layout(grid, Cut(("rows",), self.col_parts, self.col_order), Cut())
         self.weights = ReplicatedWeights(self.output_layout)
         self.column, self.stages = grid.along("rows"), self.share(grid, parts)
         self.sparsity_aware = sparsity_aware

@@ -16,7 +16,8 @@ class DistDense:
     """A dense matrix cut over the grid.
 
     Attributes:
-        block: this rank's rows and columns (see ``layout``), 2-D and C-contiguous, on the grid's backend.
+        block: this rank's rows and columns (see ``layout``), 2-D and C-contiguous, on the grid's backend. Its
+            rows are in the order of the layout: those of the nodes ``layout.row_ids``.
         shape: the global shape.
     """
 
@@ -56,8 +57,12 @@ class DistDense:
 
 
 def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
-    """Cut a global matrix that rank 0 has (others pass anything) over the grid. Collective."""
+    """Cut a global matrix that rank 0 has (others pass anything) over the grid. Collective.
+
+    Row i belongs to node i, whatever the order of the layout; rank 0 puts rows into that order.
+    """
     on, world, rows = layout.grid.backend, layout.grid.world, layout.rows.parts
+    ids = None
     with world.together():
         if world.rank == 0:
             check_real("X", np.asarray(X).dtype)
@@ -66,19 +71,26 @@ def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
                 raise ValueError(f"scatter takes a matrix; got an array of shape {X.shape}")
             if rows is not None and X.shape[0] != rows[-1]:
                 raise ValueError(f"scatter: the layout cuts {rows[-1]} rows, the matrix has {X.shape[0]}")
+            ids = _ids(layout, X.shape[0])
     shape, kind = world.share((X.shape, X.dtype) if world.rank == 0 else ((0, 0), np.dtype(float)))
     ranges = world.gather_objects(layout.ranges(shape))
     if world.rank != 0:
         return DistDense(world.receive(on.empty(layout.local_shape(shape), kind), 0, "H"), layout, shape)
-    own, *others = (X[slice(*rows), slice(*cols)] for rows, cols in ranges)  # views
-    for rank, block in enumerate(others, 1):
-        world.send(on.asarray(block), rank, "H")
-    return DistDense(on.asarray(own).copy(), layout, shape)
+    blocks = (on.asarray(X[_rows(ids, rows), slice(*cols)]) for rows, cols in ranges)
+    own = next(blocks).copy()
+    for rank, block in enumerate(blocks, 1):
+        world.send(block, rank, "H")
+    return DistDense(own, layout, shape)
 
 
 def gather(Y: DistDense) -> np.ndarray | None:
-    """The global matrix as a NumPy array on rank 0, None elsewhere. Collective; for small results."""
+    """The global matrix as a NumPy array on rank 0, None elsewhere. Collective; for small results.
+
+    Row i belongs to node i, whatever the order of the layout.
+    """
     on, world, primary = Y.grid.backend, Y.grid.world, Y.layout.primary
+    with world.together():
+        ids = _ids(Y.layout, Y.shape[0]) if world.rank == 0 else None
     ranges = world.gather_objects(Y.layout.ranges(Y.shape) if primary else None)
     if world.rank != 0:
         if primary:
@@ -89,5 +101,16 @@ def gather(Y: DistDense) -> np.ndarray | None:
         if held is not None:
             (top, bottom), (left, right) = held
             room = Y.block if rank == 0 else on.empty((bottom - top, right - left), Y.dtype)
-            whole[top:bottom, left:right] = on.to_host(world.receive(room, rank, "H") if rank else room)
+            block = on.to_host(world.receive(room, rank, "H") if rank else room)
+            whole[_rows(ids, (top, bottom)), left:right] = block
     return whole
+
+
+def _ids(layout: Layout[Grid], n: int) -> np.ndarray | None:
+    """The nodes of all rows, in the order of the layout; None where node i has row i."""
+    return None if layout.rows.order is None else layout.rows.ids(0, n)
+
+
+def _rows(ids: np.ndarray | None, rows: Range) -> Any:
+    """What picks these rows of a layout from a matrix by node."""
+    return slice(*rows) if ids is None else ids[slice(*rows)]

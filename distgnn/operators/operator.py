@@ -10,7 +10,7 @@ import numpy as np
 from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
-from distgnn.layout import Layout
+from distgnn.layout import Layout, NodeOrder
 from distgnn.operators.dense import DistDense
 from distgnn.operators.sources import BlockSource, identity
 from distgnn.operators.weights import DenseProducts
@@ -20,7 +20,8 @@ class DistSparse(ABC):
     """A sparse matrix cut over the grid by one of the algorithms.
 
     Args:
-        grid: has the axes of the algorithm. source: gives the blocks of A, the same matrix on all ranks.
+        grid: has the axes of the algorithm. source: gives the blocks of A, the same matrix on all ranks. One
+            whose nodes were permuted has a ``row_order`` and a ``col_order``, which layouts carry.
 
     Attributes:
         shape: the global shape; dtype: of the values; symmetric: A == Aᵀ to the last bit.
@@ -28,7 +29,7 @@ class DistSparse(ABC):
         weights: the products of ``A H`` with the weights of a layer, cut as this algorithm cuts them.
 
     Raises:
-        ArgumentError: a grid that the algorithm can't use; ranks with different matrices, as far as
+        ArgumentError: a grid that the algorithm can't use; ranks with different matrices or orders, as far as
             :func:`~distgnn.operators.sources.identity` says.
     """
 
@@ -45,6 +46,8 @@ class DistSparse(ABC):
         self.grid, self.source = grid, source
         self.shape: Shape = (int(source.shape[0]), int(source.shape[1]))
         self.dtype, self.symmetric = np.dtype(source.dtype), bool(source.symmetric)
+        self.row_order: NodeOrder | None = getattr(source, "row_order", None)
+        self.col_order: NodeOrder | None = getattr(source, "col_order", None)
         if grid.size > 1:
             with grid.world.together():  # a source may be the caller's own
                 facts = identity(source)

@@ -93,11 +93,12 @@ class Plexus3D(DistSparse):
             self.parts = {axis: as_partition(*given, grid.shape[axis]) for axis, given in parts.items()}
         out, contract, feature = ROLES[number % 3]
         self.out, self.contract = grid.along(out), grid.along(contract)
-        rows, cols = (Cut((axis,), self.first.parts[axis]) for axis in (out, contract))
+        rows = Cut((out,), self.first.parts[out], self.row_order)
+        cols = Cut((contract,), self.first.parts[contract], self.col_order)
         self.plane = self._plane(number, (rows.range(grid, n), cols.range(grid, m)))
         self.A = self.plane.A
         if self.sharded:  # the third axis cuts the rows of H, too
-            cols = Cut((contract, out), nested(cols.vector(grid, m), self.out.size))
+            cols = Cut((contract, out), nested(cols.vector(grid, m), self.out.size), self.col_order)
             self.shares = within(cols.vector(grid, m), self.contract.rank, self.out.size)
         self.input_layout = Layout(grid, cols, Cut((feature,)))
         self.output_layout = Layout(grid, rows, Cut((feature,)))

@@ -110,6 +110,8 @@ def identity(source: BlockSource) -> dict[str, Any]:
     """What ranks compare of a matrix: its kind, and the content of one that all of them hold whole."""
     facts = {"the matrix's shape": source.shape, "the matrix's dtype": source.dtype}
     facts["the matrix's symmetry"] = source.symmetric
+    orders = [getattr(source, side, None) for side in ("row_order", "col_order")]
+    facts["the matrix's orders"] = " and ".join(order.name if order else "none" for order in orders)
     if isinstance(source, MatrixSource):
         A = source.matrix  # its indices may be of 32 or 64 bits
         facts |= {"the matrix's row lengths": np.diff(A.indptr).astype(np.int64)}

@@ -50,8 +50,8 @@ class Split3D(DistSparse):
         q, layers = grid.shape["rows"], grid.shape["fibers"]
         row_parts = as_partition(row_parts, self.shape[0], q * layers)
         col_parts = as_partition(col_parts, self.shape[1], q * layers)
-        self.output_layout = Layout(grid, Cut(("rows", "fibers"), row_parts), Cut(("cols",)))
-        self.input_layout = Layout(grid, Cut(("rows", "fibers"), col_parts), Cut(("cols",)))
+        self.output_layout = Layout(grid, Cut(("rows", "fibers"), row_parts, self.row_order), Cut(("cols",)))
+        self.input_layout = Layout(grid, Cut(("rows", "fibers"), col_parts, self.col_order), Cut(("cols",)))
         self.weights = ReplicatedWeights(self.output_layout)
         i, k = grid.coords["rows"], grid.coords["fibers"]
         self.fiber, self.shares = grid.along("fibers"), within(row_parts, i, layers)

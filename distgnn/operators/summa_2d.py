@@ -65,8 +65,8 @@ class Summa2D(DistSparse):
         col_parts = as_partition(col_parts, self.shape[1], pr)
         inner_parts = col_parts if inner_parts is None and pr == pc else inner_parts
         inner_parts = as_partition(inner_parts, self.shape[1], pc)
-        self.output_layout = Layout(grid, Cut(("rows",), row_parts), Cut(("cols",)))
-        self.input_layout = Layout(grid, Cut(("rows",), col_parts), Cut(("cols",)))
+        self.output_layout = Layout(grid, Cut(("rows",), row_parts, self.row_order), Cut(("cols",)))
+        self.input_layout = Layout(grid, Cut(("rows",), col_parts, self.col_order), Cut(("cols",)))
         self.weights = ReplicatedWeights(self.output_layout)
         stages = []
         for columns in refine(inner_parts, col_parts):

@@ -2,8 +2,9 @@
 extract.
 
 A sampler takes k minibatches at once, stacks their Q (section 4.1.4), and multiplies by any :class:`Graph`,
-replicated or partitioned. Every random number is a function of (seed, epoch, minibatch, layer, vertex or
-draw), so a sample depends neither on the bulk in which it was drawn, nor on ranks.
+replicated or partitioned. Nodes go in and come out by id, whatever the order of a stored graph. Every random
+number is a function of (seed, epoch, minibatch, layer, vertex or draw), so a sample depends neither on the
+bulk in which it was drawn, nor on ranks.
 """
 
 from distgnn.sampling.block import Block, Sample

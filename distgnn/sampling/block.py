@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import pairwise, starmap
 from typing import Any, NamedTuple
 
@@ -19,7 +20,8 @@ class Block:
     """The sampled adjacency matrix of one layer of one minibatch: ``Z = A H[cols]`` are rows of ``rows``.
 
     Attributes:
-        rows, cols: int64 global ids of the output and the input vertices; each once.
+        rows, cols: int64 ids of the output and the input vertices; each once. Positions in the graph's order
+            where a sampler was asked for positions.
         indptr, indices, data: CSR of A; `indices` are positions in `cols`, not sorted within a row.
     """
 
@@ -53,9 +55,9 @@ class Sample:
     """One minibatch, ready for the forward pass.
 
     Attributes:
-        batch: int64 global ids of the vertices whose loss counts, ``blocks[-1].rows``.
+        batch: int64 ids of the vertices whose loss counts, ``blocks[-1].rows``.
         blocks: in the order in which the network applies them: ``blocks[l].rows`` are ``blocks[l + 1].cols``.
-        inputs: int64 global ids of the vertices whose features are needed, ``blocks[0].cols``.
+        inputs: int64 ids of the vertices whose features are needed, ``blocks[0].cols``.
         loss_weights: float64 (len(batch)) by which each vertex's loss counts; None where all count alike.
         population: over how many vertices the weighted sum of losses is an estimate; None without weights.
     """
@@ -73,6 +75,11 @@ class Sample:
     def edges(self) -> int:
         """Non-zeros of all blocks."""
         return sum(block.nnz for block in self.blocks)
+
+    def renamed(self, name: Callable[[Array], Array]) -> Sample:
+        """The same with other numbers for its vertices."""
+        blocks = tuple(replace(block, rows=name(block.rows), cols=name(block.cols)) for block in self.blocks)
+        return replace(self, batch=name(self.batch), blocks=blocks)
 
 
 class Layer(NamedTuple):

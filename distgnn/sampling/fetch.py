@@ -9,10 +9,11 @@ import numpy as np
 from distgnn import local
 from distgnn.comm.rows import Rows, by_owner
 from distgnn.operators.dense import DistDense
+from distgnn.sampling.ids import Ids, checked
 
 
 class Features:
-    """Rows of features by node number, wherever they are held.
+    """Rows of features by node id, wherever they are held.
 
     Args:
         H: (n, f) in block rows over the axis ``rows`` of a grid, with copies along its other axes, as 1d and
@@ -32,25 +33,32 @@ class Features:
         self.grid, self.column, self.backend = grid, grid.along("rows"), grid.backend
         self.block, self.shape, self.dtype = H.block, H.shape, H.dtype
         self.parts = H.layout.rows.vector(grid, H.shape[0])
+        self.ids = Ids(H.shape[0], H.layout.rows.order)
 
     def fetch(self, ids: Any) -> Any:
-        """Rows ``ids``: (len(ids), f), new, on the grid's backend. Collective over the process column; ids
-        that are no integers in 0..n-1 raise ValueError on all of it.
+        """The rows of these nodes: (len(ids), f), new, on the grid's backend. Collective over the process
+        column; ids that are no integers in 0..n-1 raise ValueError on all of it.
 
         Args:
             ids: in any order, with repeats, each rank its own, possibly none.
         """
-        rows = self.borrow(ids)
+        with self.column.together():
+            positions = self.ids.positions(self.backend.to_host(ids) if hasattr(ids, "get") else ids)
+        rows = self._fetch(positions)
         self.grid.workspace.forget(rows)
         return rows
 
-    def borrow(self, ids: Any) -> Any:
-        """:meth:`fetch` into memory of the grid's workspace, to be given back there."""
+    def borrow(self, positions: np.ndarray) -> Any:
+        """The rows at these positions of the features' order, in memory of the grid's workspace, to be given
+        back there. Collective as :meth:`fetch`."""
         with self.column.together():
-            ids = self._checked(ids)
+            positions = checked(positions, self.shape[0])
+        return self._fetch(positions)
+
+    def _fetch(self, positions: np.ndarray) -> Any:
         if self.column.size == 1:
-            return self._picked(self.block, ids)
-        distinct, places = np.unique(ids, return_inverse=True)
+            return self._picked(self.block, positions)
+        distinct, places = np.unique(positions, return_inverse=True)
         needed = Rows(self.grid, self.column, by_owner(distinct, self.parts))
         rows = self._room(distinct)
         with needed.fetch(self.block, rows, "features") as arriving:
@@ -66,13 +74,3 @@ class Features:
 
     def _room(self, ids: np.ndarray) -> Any:
         return self.grid.workspace.borrow((ids.size, self.shape[1]), self.dtype)
-
-    def _checked(self, ids: Any) -> np.ndarray:
-        """int64 on the host."""
-        ids = self.backend.to_host(ids) if hasattr(ids, "get") else np.asarray(ids)
-        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise ValueError(f"ids to fetch must be a list of integers, got {ids.dtype} of shape {ids.shape}")
-        if ids.size and not (0 <= ids.min() and ids.max() < self.shape[0]):
-            wrong = ids[(ids < 0) | (ids >= self.shape[0])][0]
-            raise ValueError(f"cannot fetch row {wrong}: there are {self.shape[0]}")
-        return ids.astype(np.int64, copy=False)

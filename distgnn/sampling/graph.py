@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import ledger
-from distgnn.layout import Range
+from distgnn.layout import NodeOrder, Range
 from distgnn.local.csr_rows import lengths
 from distgnn.sampling.rows import Draws, draw
 
@@ -22,19 +22,22 @@ Drawn = tuple[Array, Array, Array, Array]
 
 
 class Graph(Protocol):
-    """An (n, n) sparse matrix A that can be multiplied from the left. Stored zeros are no edges.
+    """An (n, n) sparse matrix A that can be multiplied from the left. Stored zeros are no edges. Rows and
+    columns, here and in products, are positions in its order; samplers take and give node ids.
 
     Methods of a partitioned graph are collective: samplers call them in the same order on every rank.
 
     Attributes:
         shape, dtype: of A; A: what this rank holds of it.
         collective: the ranks of a process row sample together.
+        order: of rows and columns; None: node i in row i.
     """
 
     shape: tuple[int, int]
     dtype: np.dtype
     A: sp.csr_array
     collective: bool = False
+    order: NodeOrder | None = None
 
     @property
     def n(self) -> int:

@@ -25,17 +25,22 @@ class Saint(FastGCN):
 
     Args:
         size: vertices of the subgraph.
-        training: int64 ids of the vertices whose loss counts, None for all. Those of them that were drawn,
-            maybe none, are the batch of a sample.
+        training: ids of the vertices whose loss counts, None for all. Those of them that were drawn, maybe
+            none, are the batch of a sample.
     """
 
     def __init__(self, graph: Graph, size: int, layers: int, *, training: Any = None, **options: Any) -> None:
         super().__init__(graph, [size] * layers, layers=layers, **options)
-        self.counts = np.ones(graph.n, bool) if training is None else np.isin(np.arange(graph.n), training)
+        self.count(slice(None) if training is None else self.positions(training)[0])
+
+    def count(self, positions: Any) -> None:
+        """From now on the loss of the vertices at these positions counts, and of no others."""
+        self.counts = np.zeros(self.graph.n, bool)
+        self.counts[positions] = True
         self.population = int(self.counts[self.importance.indices].sum())
 
-    def sample(
-        self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
+    def sample_at(
+        self, batches: Sequence[np.ndarray], *, epoch: int = 0, first: int | Sequence[int] = 0
     ) -> list[Sample]:
         """One sample per batch, of which only the number counts: a sample has a batch of its own."""
         rows = repeated(self.importance, len(batches))

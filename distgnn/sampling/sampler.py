@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from distgnn.errors import ArgumentError
 from distgnn.ledger import timed
 from distgnn.sampling.block import Layer, Sample, samples
 from distgnn.sampling.graph import Graph
+from distgnn.sampling.ids import Ids
 from distgnn.sampling.relabel import Relabelling, Stack
 
 PROBABILITY, DRAW, EXTRACT = "probability", "draw", "extract"
@@ -30,6 +31,7 @@ class Sampler(ABC):
 
     Attributes:
         rows_first: the rows of every block are the first of its columns.
+        ids: the nodes of the graph and their positions in its order.
     """
 
     rows_first = False
@@ -42,7 +44,7 @@ class Sampler(ABC):
             raise ValueError(f"a graph has as many rows as columns, got {graph.shape}")
         self.graph, self.seed, self.rescale = graph, seed, rescale
         self.fanout = check_fanout(fanout, len(fanout) if layers is None else layers)
-        self.labels = Relabelling(graph.n)
+        self.labels, self.ids = Relabelling(graph.n), Ids(graph.n, getattr(graph, "order", None))
 
     @abstractmethod
     def layer(self, frontier: Stack, size: int, keys: np.ndarray) -> Layer:
@@ -51,14 +53,31 @@ class Sampler(ABC):
     def sample(
         self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
     ) -> list[Sample]:
-        """One sample per batch.
+        """One sample per batch, all in node ids.
 
         Args:
-            batches: int64 global ids of each minibatch's vertices, distinct within a minibatch.
+            batches: ids of each minibatch's vertices, distinct within a minibatch.
             first: number in the epoch of the first of these minibatches, whom the others follow; or of each.
                 Equal numbers and ids give equal samples, whatever else is in the bulk.
+
+        Raises:
+            ValueError: ids that are no integers in 0..n-1 (of a partitioned graph on every rank).
         """
-        frontier, layers = Stack.of([np.asarray(batch, np.int64) for batch in batches]), []
+        found = self.sample_at(self.positions(*batches), epoch=epoch, first=first)
+        return found if self.ids.order is None else [sample.renamed(self.ids.at) for sample in found]
+
+    def positions(self, *lists: Any) -> list[np.ndarray]:
+        """Where the nodes of these lists stand in the graph's order; collective where the graph is."""
+        graph: Any = self.graph
+        with graph.grid.world.together() if getattr(graph, "collective", False) else nullcontext():
+            return [self.ids.positions(ids) for ids in lists]
+        raise AssertionError("unreachable: together() raises")
+
+    def sample_at(
+        self, batches: Sequence[np.ndarray], *, epoch: int = 0, first: int | Sequence[int] = 0
+    ) -> list[Sample]:
+        """:meth:`sample` with positions in the graph's order (int64) in place of ids."""
+        frontier, layers = Stack.of(list(batches)), []
         for hop, size in enumerate(self.fanout):  # Alg. 1: from the batch outwards
             layers.append(self.layer(frontier, size, self.keys(epoch, first, len(batches), hop)))
             frontier = layers[-1].cols

@@ -18,7 +18,7 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.rows import Rows, by_owner
 from distgnn.errors import ArgumentError, UserError
-from distgnn.layout import Range, as_partition, block
+from distgnn.layout import NodeOrder, Range, as_partition, block
 from distgnn.local import csr_rows
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.sources import BlockSource, MatrixSource
@@ -39,7 +39,7 @@ class Replicated(Graph):
 
     def __init__(self, A: Any, entries: int | None = TUNING.product_entries) -> None:
         self.entries = _at_least_one(entries)
-        source, self.shape, self.dtype = _source(A)
+        source, self.shape, self.dtype, self.order = _source(A)
         self.A = _held(self, source, (0, self.shape[0]))
         self.indptr = self.A.indptr.astype(np.int64)
 
@@ -112,11 +112,12 @@ class Partitioned(Graph):
         self.column, self.row = grid.along_on_host("rows"), grid.along_on_host("reps")
         self.stages = Block15D.share(grid, self.column.size)
         with grid.world.together():
-            source, self.shape, self.dtype = _source(A)
+            source, self.shape, self.dtype, self.order = _source(A)
             self.parts = as_partition(parts, self.shape[0], self.column.size)
             own = block(self.parts, self.column.rank) if self.column.rank in self.stages else (0, 0)
             self.A = _held(self, source, own)
-        kinds = grid.world.gather_objects((self.shape, str(self.dtype), self.parts.tolist(), entries))
+        name = self.order and self.order.name
+        kinds = grid.world.gather_objects((self.shape, str(self.dtype), name, self.parts.tolist(), entries))
         if any(kind != kinds[0] for kind in kinds):
             raise ValueError(f"the ranks were given different matrices, partitions or bounds: {kinds}")
 
@@ -205,10 +206,13 @@ def _canonical(Q: Any, n: int, dtype: np.dtype) -> sp.csr_array:
     return canonical(Q, dtype)
 
 
-def _source(A: Any) -> tuple[BlockSource, Shape, np.dtype]:
-    """Where blocks of A come from, its shape and its dtype."""
+def _source(A: Any) -> tuple[BlockSource, Shape, np.dtype, NodeOrder | None]:
+    """Where blocks of A come from, its shape, its dtype, and the order of its nodes."""
     source: BlockSource = A if hasattr(A, "block") else MatrixSource(A)
-    return source, (int(source.shape[0]), int(source.shape[1])), np.dtype(source.dtype)
+    order: NodeOrder | None = getattr(source, "row_order", None)
+    if order != getattr(source, "col_order", None):
+        raise ValueError("rows and columns of a graph to sample from must be in the same order")
+    return source, (int(source.shape[0]), int(source.shape[1])), np.dtype(source.dtype), order
 
 
 def _held(graph: Graph, source: BlockSource, rows: Range) -> sp.csr_array:

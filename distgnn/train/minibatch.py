@@ -50,7 +50,8 @@ class MinibatchTraining:
 
     Raises:
         ArgumentError: no training nodes, or a batch size that does not fit (on every rank).
-        ValueError: a SageMean with a sampler that does not keep a vertex's own features first.
+        ValueError: a SageMean with a sampler that does not keep a vertex's own features first; features,
+            targets or a sampler whose nodes are in another order than the network's.
     """
 
     def __init__(
@@ -60,6 +61,10 @@ class MinibatchTraining:
         if model.means and not sampler.rows_first:
             problem = f"needs every vertex's own features first, where {type(sampler).__name__} has others"
             raise ValueError(f"{type(model).__name__} {problem}")
+        given = {"features": X.layout.rows.order, "targets": targets.layout.rows.order}
+        for what, order in (given | {"the sampler's graph": sampler.ids.order}).items():
+            if order != model.input_layout.rows.order:
+                raise ValueError(f"the nodes of {what} are in another order than the network's")
         self.model, self.X, self.targets, self.sampler, self.bulk = model, X, targets, sampler, bulk
         self.grid: Grid = model.grid
         nodes, self.labels = training_nodes(targets)
@@ -107,7 +112,7 @@ class MinibatchTraining:
         """This rank's minibatch of every turn; a process row with a partitioned graph samples together."""
         numbers = (turn.numbers[rank] for turn in bulk for rank in self.together)
         wanted = [number for number in numbers if number is not None]
-        drawn = self.sampler.sample([batches[number] for number in wanted], epoch=epoch, first=wanted)
+        drawn = self.sampler.sample_at([batches[number] for number in wanted], epoch=epoch, first=wanted)
         samples: dict[int | None, Sample] = dict(zip(wanted, drawn, strict=True))
         return [samples.get(turn.numbers[self.grid.rank]) for turn in bulk]
 

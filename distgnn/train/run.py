@@ -150,17 +150,14 @@ class Run:
         """Operator, model, features, targets and minibatches."""
         s, order, sage = self.settings, self.order.name, self.settings.model == "sage"
         A = load(self.store, self.grid, str(s.algorithm), order, s.dtype, s.sparsity_aware, neighbours=sage)
-        layers = len(self.widths) - 1
-        inputs = [self.order.layer(number - 1).permutation for number in range(layers)]
         network = SageMean if sage else GCN
-        options = s.seed, s.dropout, s.bias, inputs, s.product_order, s.keep_aggregate
+        options = s.seed, s.dropout, s.bias, s.product_order, s.keep_aggregate
         self.model = network(A, self.widths, *options)
-        self.X = load_features(self.store, self.model.input_layout, order, s.dtype)
+        self.X = load_features(self.store, self.model.input_layout, dtype=s.dtype)
         holds(self.X, "features", self.X.block.nbytes)
         if s.normalize_features:
             normalize_rows(self.X)
-        output = self.order.layer(layers - 1)
-        self.targets = self.model.targets(*load_targets(self.store, self.model.output_layout, output))
+        self.targets = self.model.targets(*load_targets(self.store, self.model.output_layout))
         if self.targets.counts[TRAIN] == 0:
             problem = "no node of the training split has a label, so there is nothing to train on"
             raise UserError(f"{self.store.path}: {problem}")

@@ -31,8 +31,9 @@ def make(settings: Settings, store: Store, order: str, grid: Grid, targets: Targ
         return Ladies(graph, fanout, importance=settings.importance or "zou", **options)
     if settings.sampler == "fastgcn":
         return FastGCN(graph, fanout, **options)
-    layers, nodes = len(settings.hidden_widths) + 1, training_nodes(targets)[0]
-    return Saint(graph, fanout[0], layers, training=nodes, **options)
+    saint = Saint(graph, fanout[0], len(settings.hidden_widths) + 1, **options)
+    saint.count(training_nodes(targets)[0])
+    return saint
 
 
 def _graph(settings: Settings, store: Store, name: str, grid: Grid) -> Graph:

@@ -37,21 +37,14 @@ class Problem:
         self.split = r.integers(0, 4, self.n).astype(np.uint8)
         self.labels[np.flatnonzero(self.split == 1)[2]] = -1
 
-    def permuted(self, p: np.ndarray) -> Problem:
-        """The same graph with node p[i] at position i."""
-        other = Problem(self.n, self.width, self.classes, self.seed)
-        other.A = sp.csr_array(self.A[p][:, p])
-        other.X, other.labels, other.split = self.X[p], self.labels[p], self.split[p]
-        return other
-
     def model(
-        self, grid: dg.Grid, algorithm: str, hidden: Any = (8, 7), dtype: Any = np.float64, **options: Any
-    ) -> Any:
-        """A network on this graph, its features and its targets."""
-        A = dg.distribute(self.A.astype(dtype), grid, algorithm)
+        self, grid: dg.Grid, algorithm: str, hidden: Any = (8, 7), dtype: Any = np.float64,
+        matrix: Any = None, **options: Any,
+    ) -> Any:  # fmt: skip
+        """A network on this graph, its features and its targets; `matrix` is the graph's, maybe permuted."""
+        A = dg.distribute(self.A.astype(dtype) if matrix is None else matrix, grid, algorithm)
         model = dg.nn.GCN(A, [self.width, *hidden, self.classes], **options)
-        first, last = model.output_layout.row_range
-        targets = model.targets(self.labels[first:last], self.split[first:last])
+        targets = model.targets(self.labels, self.split)
         return model, dg.scatter(self.X.astype(dtype), model.input_layout), targets
 
     def reference(self, hidden: Any = (8, 7), dtype: Any = np.float64, **options: Any) -> GCNReference:

@@ -11,6 +11,8 @@ from distgnn.nn.loss import LossRows, Targets, accuracies, softmax_cross_entropy
 from distgnn.nn.reference import accuracy, labelled
 from distgnn.nn.reference import softmax_cross_entropy as serial_loss
 
+from ..operators.orders import node_order
+
 N, CLASSES = 23, 7
 PARTS = {"train_acc": 1, "val_acc": 2, "test_acc": 3}
 
@@ -35,8 +37,7 @@ def layouts(comm, backend):
 
 
 def place(layout, Z, labels, split):
-    first, last = layout.row_range
-    return dg.scatter(Z, layout), Targets(layout, Z.shape[1], labels[first:last], split[first:last])
+    return dg.scatter(Z, layout), Targets(layout, Z.shape[1], labels, split)
 
 
 @pytest.mark.ranks(1, 2, 4, 8)
@@ -73,9 +74,8 @@ def test_targets_are_copies(comm, backend):
     _, labels, split = problem()
     layout = Layout(dg.Grid(comm, backend=backend, rows=comm.Get_size()), Cut(("rows",), None), Cut())
     layout = Layout(layout.grid, Cut(("rows",), dg.layout.partition(N, comm.Get_size())), Cut())
-    first, last = layout.row_range
-    mine = labels[first:last].copy()
-    targets = Targets(layout, CLASSES, mine, split[first:last])
+    mine = labels.copy()
+    targets = Targets(layout, CLASSES, mine, split)
     kept = backend.to_host(targets.labels).copy()
     mine[:] = 0
     np.testing.assert_array_equal(backend.to_host(targets.labels), kept)
@@ -137,21 +137,49 @@ def test_logits_never_travel(comm, backend):
 
 @pytest.mark.ranks(1, 3)
 def test_wrong_targets_raise_on_every_rank(comm, backend):
-    """Only the last rank's labels are wrong; the others must not wait for it."""
+    """Only rank 0 has them, and only the last rank's are wrong; the others must not wait for it."""
     P, rank = comm.Get_size(), comm.Get_rank()
     grid = dg.Grid(comm, backend=backend, rows=P)
     layout = Layout(grid, Cut(("rows",), dg.layout.partition(N, P)), Cut())
-    first, last = layout.row_range
-    labels, split = problem()[1][first:last], problem()[2][first:last]
-    for wrong, what in ((CLASSES, "label 7"), (-2, "label -2")):
-        bad = labels.copy()
-        bad[-1] = wrong if rank == P - 1 else 0
+    labels, split = problem()[1:]
+    last = np.arange(N) == N - 1
+    for what, *given in (
+        ("label 7", np.where(last, CLASSES, labels), split),
+        ("label -2", np.where(last, -2, labels), split),
+        ("split", labels, np.where(last, 4, split)),
+        (r"labels of shape \(22,\) given for 23 nodes", labels[1:], split),
+        (r"split of shape \(23, 1\) given for 23 nodes", labels, split[:, None]),
+        ("split must be whole numbers, got float64", labels, split / 2),
+    ):
         with pytest.raises((ValueError, RuntimeError), match=what):
-            Targets(layout, CLASSES, bad, split)
-    with pytest.raises((ValueError, RuntimeError), match="split"):
-        Targets(layout, CLASSES, labels, split + np.uint8(3 * (rank == P - 1)) + 1)
-    with pytest.raises((ValueError, RuntimeError), match="given for"):
-        Targets(layout, CLASSES, labels[: len(labels) - (rank == P - 1)], split)
+            Targets(layout, CLASSES, *(given if rank == 0 else (None, None)))
+
+
+@pytest.mark.ranks(1, 3)
+def test_targets_that_are_cut_already(comm, backend):
+    """Cut like the logits, with the nodes in the same order, on all ranks; or refused."""
+    P, p = comm.Get_size(), np.random.default_rng(2).permutation(N)
+    grid = dg.Grid(comm, backend=backend, rows=P)
+    plain, ordered = (Cut(("rows",), dg.layout.partition(N, P), order) for order in (None, node_order(p)))
+    Z, labels, split = problem()
+    layout = Layout(grid, ordered, Cut())
+    columns = [dg.scatter(values[:, None], layout) for values in (labels, split)]
+    assert softmax_cross_entropy(dg.scatter(Z, layout), Targets(layout, CLASSES, *columns))[
+        0
+    ] == pytest.approx(serial_loss(Z, labels, labelled(labels, split, 1))[0], rel=1e-12)
+    with pytest.raises(ValueError, match="labels must be cut like the logits"):
+        Targets(Layout(grid, plain, Cut()), CLASSES, *columns)
+    with pytest.raises(ValueError, match="labels must be cut like the logits"):
+        Targets(layout, CLASSES, dg.scatter(np.stack((labels, labels), axis=1), layout), columns[1])
+    if P > 1:
+        with pytest.raises(
+            (ValueError, RuntimeError), match="split must be cut like the logits on all ranks"
+        ):
+            Targets(layout, CLASSES, columns[0], columns[1] if comm.Get_rank() == 0 else split)
+    targets = Targets(Layout(grid, plain, Cut()), CLASSES, labels, split)
+    for judge in (softmax_cross_entropy, accuracies):
+        with pytest.raises(ValueError, match="logits are cut over .* in order of the test, .* their targets"):
+            judge(dg.scatter(Z, layout), targets)
 
 
 @pytest.mark.ranks(1, 4)

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from distgnn.layout import NodeOrder
 from distgnn.operators import make_grid
+from distgnn.operators.sources import MatrixSource
 
 from .problem import ALGORITHMS, Problem
 
@@ -40,15 +42,18 @@ def test_weights_are_global_and_come_back(comm, name, backend):
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("name", ["1d", "3d"])
 def test_ids_that_one_rank_cannot_read_are_every_ranks_error(comm, name, backend):
-    """`nodes` reads a file; where only one rank's part of it is damaged the others must not go on alone."""
+    """Orders are read from files; where only one rank's part is damaged the others must not go on alone."""
 
-    def nodes(first, last):
+    def permutation(first, last):
         if comm.Get_rank() == comm.Get_size() - 1:
             raise dg.UserError("permutation-0001.h5: truncated")
         return np.arange(first, last)
 
+    source = MatrixSource(PROBLEM.A)
+    source.row_order = source.col_order = NodeOrder("damaged", 0, permutation)
+    A = dg.distribute(source, make_grid(comm, name, backend=backend), name)
     with pytest.raises(dg.UserError, match=r"permutation-0001.h5: truncated"):
-        PROBLEM.model(make_grid(comm, name, backend=backend), name, nodes=nodes)
+        dg.nn.GCN(A, [PROBLEM.width, PROBLEM.classes])
 
 
 @pytest.mark.ranks(1, 2)

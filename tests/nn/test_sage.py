@@ -40,8 +40,7 @@ MEAN = A.toarray() / np.where(SUMS == 0, 1, SUMS)[:, None]
 
 def problem(grid: dg.Grid, name: str, **options: Any) -> tuple[SageMean, Any, Any]:
     model = SageMean(dg.distribute(A, grid, name), WIDTHS, bias=True, **options)
-    first, last = model.output_layout.row_range
-    targets = model.targets(PROBLEM.labels[first:last], PROBLEM.split[first:last])
+    targets = model.targets(PROBLEM.labels, PROBLEM.split)
     return model, dg.scatter(PROBLEM.X, model.input_layout), targets
 
 

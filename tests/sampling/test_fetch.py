@@ -117,8 +117,8 @@ def test_what_falls_as_one_over_c(comm):
 @pytest.mark.parametrize(
     ("ids", "complaint"),
     [
-        ([3, 31], "cannot fetch row 31: there are 31"),
-        ([-1], "cannot fetch row -1"),
+        ([3, 31], "no node 31: there are 31"),
+        ([-1], "no node -1"),
         ([0.5], "list of integers, got float64"),
         ([[1, 2]], "of shape \\(1, 2\\)"),
     ],

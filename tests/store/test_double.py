@@ -146,8 +146,9 @@ def test_features_of_the_first_layer_are_read_as_they_lie(
     expected = graph.X[store.order().permutation(0, 47)]
     # the other side has to be gathered
     np.testing.assert_array_equal(store.features(store.order()), expected)
+    np.testing.assert_array_equal(store.features(None, (9, 31)), graph.X[9:31])
     monkeypatch.setattr(NodeFiles, "gather", None)
-    for order in (None, "double", store.order().layer(-1)):
+    for order in ("double", store.order().layer(-1), store.order().col_order):
         np.testing.assert_array_equal(store.features(order, (9, 31), (1, 4)), graph.X[q[9:31], 1:4])
     np.testing.assert_array_equal(store.labels(store.order().layer(-1)), graph.labels[q])
 
@@ -156,11 +157,10 @@ def test_the_output_side_must_be_said(tmp_path: Path) -> None:
     prepare(AWKWARD["prime"], tmp_path / "g.dg", order=("double", "random"))
     store = Store(tmp_path / "g.dg")
     for call in (store.labels, store.split):
-        for order in (None, "double"):
-            with pytest.raises(
-                ValueError, match=r'pass store.order\("double"\).layer\(L - 1\) for a network of L layers'
-            ):
-                call(order)
+        with pytest.raises(
+            ValueError, match=r'pass store.order\("double"\).layer\(L - 1\) for a network of L layers'
+        ):
+            call("double")
         assert len(call("random")) == 31
 
 
@@ -215,19 +215,18 @@ def test_features_and_targets_on_a_grid(comm, shared_tmp_path: Path) -> None:
     if comm.Get_rank() == 0:
         prepare(graph, shared_tmp_path / "g.dg", order=("random", "double"))
     comm.Barrier()
-    grid = make_grid(comm, "1d")
-    layout, store = (
-        Layout(grid, Cut(("rows",), partition(31, comm.Get_size())), Cut()),
-        Store(shared_tmp_path / "g.dg"),
-    )
-    (lo, hi), order = layout.row_range, store.order("double")
-    p, q = (version.permutation(lo, hi) for version in order.versions)
-    np.testing.assert_array_equal(load_features(store, layout, "double").block, graph.X[q])
-    for version, ids in zip(order.versions, (p, q), strict=True):
-        np.testing.assert_array_equal(load_features(store, layout, version).block, graph.X[ids])
-        labels, split = load_targets(store, layout, version)
-        np.testing.assert_array_equal(labels, graph.labels[ids])
-        np.testing.assert_array_equal(split, graph.split[ids])
+    grid, store = make_grid(comm, "1d"), Store(shared_tmp_path / "g.dg")
+    orders = [version.row_order for version in store.order("double").versions]
+    for order in (None, *orders, store.order("random").row_order):
+        layout = Layout(grid, Cut(("rows",), partition(31, comm.Get_size()), order), Cut())
+        ids = np.arange(*layout.row_range) if order is None else order.permutation(*layout.row_range)
+        np.testing.assert_array_equal(layout.row_ids, ids)
+        labels, split = load_targets(store, layout)
+        X = load_features(store, layout)
+        for values, known in ((X, graph.X), (labels, graph.labels[:, None]), (split, graph.split[:, None])):
+            np.testing.assert_array_equal(values.block, known[ids])
+            whole = dg.gather(values)
+            assert grid.rank or np.array_equal(whole, known)
     grid.free()
 
 

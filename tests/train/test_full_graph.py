@@ -14,6 +14,7 @@ from distgnn.operators.sources import MatrixSource
 from distgnn.train.full_graph import parameters, train
 
 from ..nn.problem import ALGORITHMS, Problem, each_grid
+from ..operators.orders import Permuted
 
 PROBLEM = Problem()
 
@@ -74,10 +75,9 @@ def test_node_order_changes_nothing(comm, name, backend):
     """In another order of the nodes, dropout masks follow the original ids and the loss stays the same."""
     p = np.random.default_rng(4).permutation(PROBLEM.n)
     losses = []
-    for problem, nodes in ((PROBLEM, None), (PROBLEM.permuted(p), lambda first, last: p[first:last])):
-        model, X, targets = problem.model(
-            make_grid(comm, name, backend=backend), name, dropout=0.5, nodes=nodes
-        )
+    for matrix in (PROBLEM.A, Permuted(PROBLEM.A, p)):
+        grid = make_grid(comm, name, backend=backend)
+        model, X, targets = PROBLEM.model(grid, name, matrix=matrix, dropout=0.5)
         losses.append([r["loss"] for r in train(model, X, targets, make("adam", 0.05), 3)])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-10)
 
@@ -92,9 +92,7 @@ def test_double_permutation_changes_nothing(comm, backend, layers, train_feature
     rng = np.random.default_rng(4)
     P_r, P_c = rng.permutation(PROBLEM.n), rng.permutation(PROBLEM.n)
     A, hidden = PROBLEM.A, [6] * (layers - 1)
-    even, odd = A[P_r][:, P_c], A[P_c][:, P_r]
-    sides = [lambda first, last: P_c[first:last], lambda first, last: P_r[first:last]]
-    out = P_r if layers % 2 else P_c
+    even, odd = Permuted(A, P_r, P_c), Permuted(A, P_c, P_r)
     how = {"bias": True, "dropout": 0.3, "product_order": "aggregate-first"}
     reference = PROBLEM.reference(hidden, **{name: how[name] for name in ("bias", "dropout")})
     expected = reference.train(
@@ -104,12 +102,11 @@ def test_double_permutation_changes_nothing(comm, backend, layers, train_feature
     possible = grids("3d", comm.Get_size())
     for sizes in possible[:: max(1, len(possible) // (3 if comm.Get_size() <= 6 else 2))]:
         grid = make_grid(comm, "3d", sizes, backend=backend)
-        operator = dg.distribute(even, grid, "3d", odd=MatrixSource(odd))
-        model = dg.nn.GCN(operator, [PROBLEM.width, *hidden, PROBLEM.classes], nodes=sides, **how)
+        operator = dg.distribute(even, grid, "3d", odd=odd)
+        model = dg.nn.GCN(operator, [PROBLEM.width, *hidden, PROBLEM.classes], **how)
         assert len({id(graph.A.A) for graph in model.graphs}) == min(6, layers)
-        first, last = model.output_layout.row_range
-        targets = model.targets(PROBLEM.labels[out][first:last], PROBLEM.split[out][first:last])
-        X = dg.scatter(PROBLEM.X[P_c], model.input_layout)
+        targets = model.targets(PROBLEM.labels, PROBLEM.split)
+        X = dg.scatter(PROBLEM.X, model.input_layout)
         records = list(train(model, X, targets, make("adamw", 0.05, 0.01), 3, train_features=train_features))
         np.testing.assert_allclose([record["loss"] for record in records], losses, rtol=1e-9)
         grid.free()
@@ -270,12 +267,9 @@ def test_training_leaves_features_and_labels_alone(comm, name, backend):
 def test_large_node_ids_are_told_apart(comm, backend):
     """Ids that pass through float32 are exact only to 2**24: neighbours beyond would share a dropout mask."""
     offset = 2**40 + 1
-
-    def nodes(first, last):
-        return np.arange(first, last) + offset
-
     grid = make_grid(comm, "1d", backend=backend)
-    model, X, targets = PROBLEM.model(grid, "1d", dropout=0.5, nodes=nodes)
+    model, X, targets = PROBLEM.model(grid, "1d", dropout=0.5)
+    model.graphs = [graph._replace(nodes=graph.nodes + offset) for graph in model.graphs]
     (record,) = train(model, X, targets, make("adam"), 1)
     reference = PROBLEM.reference(dropout=0.5, nodes=np.arange(PROBLEM.n) + offset)
     expected = next(reference.train(PROBLEM.X, PROBLEM.labels, PROBLEM.split, 1))

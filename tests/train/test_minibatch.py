@@ -43,8 +43,7 @@ def network(grid: dg.Grid, sampler: str, **options: Any) -> tuple[GCN, Any, Any]
     mean = sampler == "sage-mean"
     operator = dg.distribute(PATTERN if mean else A, grid, "1.5d")
     model = (SageMean if mean else GCN)(operator, [WIDTH, 5, CLASSES], **options)
-    first, last = model.output_layout.row_range
-    targets = model.targets(LABELS[first:last], SPLIT[first:last])
+    targets = model.targets(LABELS, SPLIT)
     return model, dg.scatter(X, model.input_layout), targets
 
 

@@ -12,13 +12,13 @@ import numpy as np
 from distgnn.comm.agree import short
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
-from distgnn.layout import Layout
+from distgnn.layout import Cut, Layout
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.store.format import manifest
 from distgnn.store.read.neighbours import Neighbours
-from distgnn.store.read.store import AnyOrder, Store
+from distgnn.store.read.store import Store
 
 StoreOrPath = Store | str | os.PathLike[str]
 
@@ -31,8 +31,8 @@ def load(
 
     Args:
         store: an opened store or its path; grid: as ``operators.make_grid`` makes it for the algorithm.
-        order: node order; default: the store's first. The parts of one made by partition are the block rows
-            of ``1d`` and ``1.5d``. ``double`` is for ``3d`` only, whose layers take its versions in turn.
+        order: node order, which layouts carry; default: the store's first. Parts of one made by partition are
+            the block rows of ``1d`` and ``1.5d``. Only ``3d`` takes ``double``, its two versions in turn.
         dtype: of the values; default: as stored.
         sparsity_aware: send only the rows that are needed, see ``operators.distribute``.
         neighbours: ones in place of all off-diagonal non-zeros, and nothing on the diagonal.
@@ -80,31 +80,29 @@ def _check_parts(order: str, parts: int, grid: Grid, algorithm: str) -> None:
         raise ArgumentError("order", order, f"{has}; use {ranks}, or prepare with partition={method}:{rows}")
 
 
-def load_features(
-    store: StoreOrPath, layout: Layout, order: AnyOrder = None, dtype: Any = np.float32
-) -> DistDense:
-    """The features of a store, n x width, cut by ``layout``: each rank reads its own rows and columns.
-    Collective. An order's name means its input side: of ``double``, the columns of layer 0's matrix."""
+def load_features(store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32) -> DistDense:
+    """The features of a store, n x width, cut by ``layout`` and in its order: each rank reads its own rows
+    and columns. Collective."""
     grid = layout.grid
     with grid.world.together():
         opened = open_store(store)
         shape = (opened.n, opened.width)
         rows, cols = layout.ranges(shape)
-        block = opened.features(order, rows, cols)
+        block = opened.features(layout.rows.order, rows, cols)
     return DistDense(grid.backend.asarray(block, dtype), layout, shape)
 
 
-def load_targets(store: StoreOrPath, layout: Layout, order: AnyOrder = None) -> tuple[np.ndarray, np.ndarray]:
-    """``(labels, split)`` of this rank's rows under ``layout``, int32 and uint8 on the host. Collective.
-
-    Of ``double``, pass the side of the output, ``store.order("double").layer(L - 1)`` for L layers:
-    ValueError for its name.
-    """
-    rows = layout.row_range
-    with layout.grid.world.together():
+def load_targets(store: StoreOrPath, layout: Layout) -> tuple[DistDense, DistDense]:
+    """``(labels, split)``, each n x 1, int32 and uint8, rows cut by ``layout`` and in its order: each rank
+    reads its own. Collective."""
+    grid, whole = layout.grid, Layout(layout.grid, layout.rows, Cut())
+    with grid.world.together():
         opened = open_store(store)
-        labels, split = opened.labels(order, rows), opened.split(order, rows)
-    return labels, split
+        shape = (opened.n, 1)
+        (rows, _), order = whole.ranges(shape), layout.rows.order
+        labels, split = (read(order, rows)[:, None] for read in (opened.labels, opened.split))
+    on = grid.backend
+    return DistDense(on.asarray(labels), whole, shape), DistDense(on.asarray(split), whole, shape)
 
 
 def open_store(store: StoreOrPath) -> Store:

@@ -18,6 +18,8 @@ class Neighbours(BlockSource):
     def __init__(self, source: BlockSource, symmetric: bool) -> None:
         self.source, self.symmetric = source, symmetric
         self.shape, self.dtype = source.shape, np.dtype(source.dtype)
+        self.row_order = getattr(source, "row_order", None)
+        self.col_order = getattr(source, "col_order", None)
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
         block = self.source.block(rows, cols)

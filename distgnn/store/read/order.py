@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import scipy.sparse as sp
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
-from distgnn.layout import Range, block
+from distgnn.layout import NodeOrder, Range, block
 from distgnn.store.format.shards import bounded, overlaps
 from distgnn.store.read.node_files import NodeFiles, check_partition, check_window
 from distgnn.store.read.windows import Tile, assemble
@@ -116,6 +117,19 @@ class Order:
         if self._permutation is None:
             return np.asarray(ids, np.int64)
         return self._permutation.gather("inverse", np.asarray(ids))
+
+    @cached_property
+    def row_order(self) -> NodeOrder | None:
+        """For layouts: which node each row belongs to; None for node i in row i."""
+        if self._permutation is None:
+            return None
+        side = f" ({('rows', 'columns')[self.version]})" if len(self.versions) > 1 else ""
+        return NodeOrder(self.name + side, self.key, self.permutation)
+
+    @property
+    def col_order(self) -> NodeOrder | None:
+        """The same of the columns."""
+        return self.layer(self.version - 1).row_order
 
     @property
     def files(self) -> list[str]:

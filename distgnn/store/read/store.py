@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.layout import Range
+from distgnn.layout import NodeOrder, Range
 from distgnn.partition.orders import KNOWN
 from distgnn.store.format import manifest
 from distgnn.store.read.node_files import NodeFiles, check_partition, check_window
 from distgnn.store.read.order import Order
 
-AnyOrder = str | Order | None
+AnyOrder = str | Order | NodeOrder | None
 
 
 class Store:
@@ -72,10 +72,10 @@ class Store:
     def features(
         self, order: AnyOrder = None, rows: Range | None = None, cols: Range | None = None
     ) -> np.ndarray:
-        """float32[rows, cols] of the nodes at these positions of an order; everything by default.
+        """float32[rows, cols] of the nodes with these ids, or at these positions of an order; by default all.
 
         A name means the input side of layer 0, `order(name).layer(-1)`; an Order its own rows. In the default
-        order this reads just the window, in others these columns of all nodes.
+        order this reads just the window, in others, and by id, these columns of all nodes.
         """
         rows, cols = rows or (0, self.n), cols or (0, self.width)
         check_window("features", rows, self.n)
@@ -85,8 +85,9 @@ class Store:
         return self._read("features", order, rows, cols)
 
     def labels(self, order: AnyOrder = None, rows: Range | None = None) -> np.ndarray:
-        """int32[rows]: the class of the nodes at these positions, -1 where unlabelled. Labels belong to the
-        output of the last layer: ValueError for the name of an order with two versions."""
+        """int32[rows]: the class of the nodes with these ids, or at these positions of an order, -1 where
+        unlabelled. Labels belong to the output of the last layer: ValueError for the name of an order with
+        two versions."""
         order, rows = self._output_side(order), rows or (0, self.n)
         check_window("labels", rows, self.n)
         if not self.classes:
@@ -100,7 +101,7 @@ class Store:
         return labels
 
     def split(self, order: AnyOrder = None, rows: Range | None = None) -> np.ndarray:
-        """uint8[rows]: 0 none, 1 train, 2 validation, 3 test; of an order with two versions as `labels`."""
+        """uint8[rows]: 0 none, 1 train, 2 validation, 3 test, of the nodes that `labels` takes."""
         order, rows = self._output_side(order), rows or (0, self.n)
         check_window("split", rows, self.n)
         if self.manifest["split"] is None:
@@ -116,13 +117,15 @@ class Store:
             raise manifest.denied(error.filename) from None
 
     def _read(self, name: str, order: AnyOrder, rows: Range, cols: Range | None) -> np.ndarray:
-        wanted = order if isinstance(order, Order) else self.order(order).layer(-1)
-        if (wanted.name, wanted.version) == (self._stored.name, self._stored.version):
+        wanted = self.order(order).layer(-1) if isinstance(order, str) else order
+        wanted = wanted.row_order if isinstance(wanted, Order) else wanted
+        if wanted == self._stored.row_order:
             return self._nodes.rows(name, rows, cols)
-        return self._nodes.gather(name, self._stored.positions(wanted.permutation(*rows)), cols)
+        ids = np.arange(*rows) if wanted is None else wanted.permutation(*rows)
+        return self._nodes.gather(name, self._stored.positions(ids), cols)
 
-    def _output_side(self, order: AnyOrder) -> Order:
-        if isinstance(order, Order):
+    def _output_side(self, order: AnyOrder) -> AnyOrder:
+        if not isinstance(order, str):
             return order
         named = self.order(order)
         if len(named.versions) > 1:
