@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,12 @@ from distgnn.store.read.neighbours import Neighbours
 from distgnn.store.read.store import AnyOrder, Store
 
 StoreOrPath = Store | str | os.PathLike[str]
+_OPENED: weakref.WeakKeyDictionary[Grid, dict[str, Store]] = weakref.WeakKeyDictionary()
 
 
 def load(
     store: StoreOrPath, grid: Grid, algorithm: str = "1d", order: str | None = None, dtype: Any = None,
-    sparsity_aware: bool | str = False, neighbours: bool = False, **partitions: Any,
+    sparsity_aware: bool | str = False, neighbours: bool = False, verify: bool = False, **partitions: Any,
 ) -> DistSparse:  # fmt: skip
     """The adjacency matrix of a store as a distributed operator. Collective.
 
@@ -31,7 +33,7 @@ def load(
             of ``1d`` and ``1.5d``. ``double`` is for ``3d`` only, whose layers take its versions in turn.
         dtype: of the values; default: as stored.
         sparsity_aware: send only the rows that are needed, see ``operators.distribute``.
-        neighbours: ones in place of all off-diagonal non-zeros, and nothing on the diagonal.
+        neighbours: ones in place of all off-diagonal non-zeros, nothing on the diagonal; verify: see `Store`.
         partitions: other partition vectors, as the algorithm's class takes them.
 
     Raises:
@@ -40,8 +42,8 @@ def load(
     from distgnn import operators
 
     operators.get(algorithm, sparsity_aware)  # refused before anything is read
+    opened = open_store(store, grid, verify, anew=True)
     with grid.world.together():
-        opened = open_store(store)
         source = opened.order(order)
     if dtype is not None:
         for version in source.versions:
@@ -79,8 +81,8 @@ def load_features(
     """The features of a store, n x width, cut by ``layout``: each rank reads its own rows and columns.
     Collective. An order's name means its input side: of ``double``, the columns of layer 0's matrix."""
     grid = layout.grid
+    opened = open_store(store, grid)
     with grid.world.together():
-        opened = open_store(store)
         shape = (opened.n, opened.width)
         rows, cols = layout.ranges(shape)
         block = opened.features(order, rows, cols)
@@ -94,12 +96,20 @@ def load_targets(store: StoreOrPath, layout: Layout, order: AnyOrder = None) -> 
     ValueError for its name.
     """
     rows = layout.row_range
+    opened = open_store(store, layout.grid)
     with layout.grid.world.together():
-        opened = open_store(store)
         labels, split = opened.labels(order, rows), opened.split(order, rows)
     return labels, split
 
 
-def open_store(store: StoreOrPath) -> Store:
-    """The store itself, opened if it is a path."""
-    return store if isinstance(store, Store) else Store(store)
+def open_store(store: StoreOrPath, grid: Grid, verify: bool = False, anew: bool = False) -> Store:
+    """The store itself; of a path the one that a matrix on this grid was loaded from, unless `anew`, so that
+    features are refused if another has taken its place. Collective."""
+    if isinstance(store, Store):
+        if verify:
+            store.members.refuse(store.verify(grid.world))
+        return store
+    opened, path = _OPENED.setdefault(grid, {}), os.path.abspath(store)
+    if anew or path not in opened:
+        opened[path] = Store(store, grid.world, verify)
+    return opened[path]
