@@ -29,6 +29,7 @@ SPLIT = 4  # nodes into training, validation and test
 COLUMN_PERMUTATION = 5  # the second permutation of a store's double order
 SAMPLE = 6  # draws of the samplers
 MINIBATCH = 7  # training nodes into minibatches
+CONTENT = 8  # hashes of what a store holds
 
 _M64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

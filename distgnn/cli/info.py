@@ -36,18 +36,14 @@ def answer(args: argparse.Namespace) -> str:
     """The text to print; UserError for no store, a cut that its matrix does not have, or a damaged file."""
     import json
 
-    from distgnn.errors import UserError
     from distgnn.store.read.inspect import describe
     from distgnn.store.read.store import Store
     from distgnn.store.write.arguments import check_shards, parse_shards
 
     cuts = [] if args.shards is None else [parse_shards(cut.strip()) for cut in args.shards.split(",")]
-    store = Store(args.store)
+    store = Store(args.store, verify=args.verify)
     for cut in cuts:
         check_shards(*cut, store.n)
-    if args.verify and (damaged := store.verify()):
-        problem = f"the bytes of {', '.join(damaged)} changed since it was written; copy or prepare it again"
-        raise UserError(f"{store.path}: {problem}")
     facts = describe(store, args.ranks or (), cuts)
     if args.verify:
         facts["verified"] = len(store.manifest["files"])
@@ -87,6 +83,7 @@ def graph_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     labelled = f"{facts['classes']}, {facts['labelled']} labelled nodes"
     spread = f"{degrees['min']} to {degrees['max']}, mean {degrees['mean']:.2f}"
     return [
+        ("id", f"{facts['id'][:16]}, the same for the same graph prepared in the same way"),
         ("source", f"{facts['source']}, {facts['edges']} edges"),
         ("matrix", f"{facts['n']} x {facts['n']}, {facts['nnz']} non-zeros; {', '.join(kind)}"),
         ("degrees", f"{spread}; {degrees['isolated']} isolated nodes"),

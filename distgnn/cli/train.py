@@ -76,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out("--force", action="store_true", help="replace an existing --log, --trace or --checkpoint")
     out("--quiet", action="store_true", help="print nothing but errors")
     out("--check", action="store_true", help="fail if losses differ by 1e-4 from a serial run on rank 0")
+    out("--verify", action="store_true", help="compare every byte of the store with its checksums first")
     # fmt: on
 
 

@@ -3,12 +3,14 @@
 Every rank writes its own file under a new name; when all are on disk rank 0 renames a manifest
 that names them over the old one. Until then the old checkpoint is valid; then its files are removed. Matrices
 are written as the blocks that ranks hold (one that all hold alike by one of them), from which any window can
-be put together. Counters and settings go into the manifest.
+be put together. Counters and settings go into the manifest, whose id, as of a store, is a hash of them that
+every file carries.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,18 +20,21 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.layout import Range
-from distgnn.store.format import hdf5, manifest
-from distgnn.store.format.manifest import AnyPath
+from distgnn.store.format import hdf5, leftovers, manifest
+from distgnn.store.format.leftovers import AnyPath
+from distgnn.store.format.manifest import Kind
+from distgnn.store.format.members import Members, stamp
 from distgnn.store.format.publish import writing
 from distgnn.store.read.node_files import check_window
+from distgnn.store.team import shared_out
 
 if TYPE_CHECKING:
     from distgnn.comm.group import Comm
 
-FORMAT, VERSION = "distgnn-checkpoint", 1
+CHECKPOINT = Kind("distgnn-checkpoint", 2, "checkpoint", "train again")
 
 # All that an interrupted save can leave.
-_RANK_FILE = re.compile(r"\d{6,}-\d{5,}\.h5(\.reserve)?")
+_RANK_FILE = re.compile(r"(\d{6,})-\d{5,}\.h5(\.reserve)?")
 _LEFTOVER = re.compile(_RANK_FILE.pattern + "|" + re.escape(manifest.NAME) + r"\.tmp")
 
 Piece = tuple[int, int, np.ndarray, tuple[int, int]]
@@ -39,6 +44,8 @@ def save(
     path: AnyPath, comm: Comm, pieces: Mapping[str, Piece], meta: Mapping[str, Any] | None = None
 ) -> None:
     """Write a checkpoint, replacing the one at `path` (a directory) if there is one. Collective.
+
+    The caller sees to it that nobody else writes there (`format.lock`).
 
     Args:
         pieces: this rank's blocks: name -> (first row, first column, host block, global shape). Of ranks with
@@ -58,28 +65,35 @@ def save(
                     root.mkdir()
     generation = comm.share(generation)
     own = root / f"{generation:06d}-{comm.rank:05d}.h5"
+    content = _begin(comm, generation, own.name, pieces, meta or {})
     try:
         with comm.together(), writing(root):
-            described = _write(own, pieces)
+            found = _write(own, content["id"], pieces)
     except BaseException:
         own.unlink(missing_ok=True)
         raise
-    everybody = comm.gather_objects(described)
+    prints = comm.gather_objects((own.name, found))
     with comm.together(), writing(root):
         if comm.rank == 0:
-            _commit(root, generation, everybody, {**(meta or {})})
+            _commit(root, content | {"files": dict(prints)})
 
 
 def load(path: AnyPath, comm: Comm) -> CheckpointReader:
-    """Open a checkpoint. Collective; the reader that each rank gets is not. UserError on every rank: no
-    checkpoint, another schema version, a file missing or truncated."""
+    """Open a checkpoint and read it once, each rank a share. Collective; the reader that each rank gets is
+    not. UserError on every rank: no checkpoint, another schema version, one that was changed, a file missing,
+    changed or of another checkpoint."""
     root = Path(path)
     content: dict[str, Any] = {}
     with comm.together():
         if comm.rank == 0:
-            content = manifest.read(root, FORMAT, VERSION, "checkpoint")
-            manifest.check_sizes(root, content["files"])
-    return CheckpointReader(root, comm.share(content))
+            content = manifest.read(root, CHECKPOINT)
+    content = comm.share(content)
+    with comm.together():
+        reader = CheckpointReader(root, content)
+        if comm.rank == 0:
+            reader.members.touch()
+    reader.members.refuse(shared_out(comm, reader.members.sizes, reader.members.changed))
+    return reader
 
 
 class CheckpointReader:
@@ -87,8 +101,14 @@ class CheckpointReader:
 
     def __init__(self, root: Path, content: dict[str, Any]) -> None:
         self.root, self._content = root, content
-        self.meta: dict[str, Any] = content["meta"]
-        self.shapes = {name: tuple(piece["shape"]) for name, piece in content["pieces"].items()}
+        try:
+            self.meta: dict[str, Any] = dict(content["meta"])
+            self.shapes = {name: tuple(piece["shape"]) for name, piece in content["pieces"].items()}
+            self.members = Members(root, CHECKPOINT, content["id"], content["files"])
+            parts = [part for piece in content["pieces"].values() for part in piece["parts"]]
+            self.members.check({part["file"] for part in parts} | set(content["files"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise manifest.damaged(root, CHECKPOINT, error) from None
 
     def piece(self, name: str, rows: Range, cols: Range) -> np.ndarray:
         """A C-contiguous window of a matrix; UserError: no such matrix, or no rank wrote some of it."""
@@ -106,7 +126,7 @@ class CheckpointReader:
                 continue
             here = np.s_[top - rows[0] : bottom - rows[0], left - cols[0] : right - cols[0]]
             there = np.s_[top - part["row"] : bottom - part["row"], left - part["col"] : right - part["col"]]
-            with hdf5.reading(self.root / part["file"]) as file:
+            with self.members.open(part["file"]) as file:
                 window[here] = file["pieces"][name][there]
             missing[here] = False
         if missing.any():
@@ -116,50 +136,95 @@ class CheckpointReader:
 
 
 def next_generation(path: AnyPath) -> int:
-    """The number of the next `save` at `path`: 0 where there is nothing, or only leftovers of an interrupted
-    first one. UserError where `save` would refuse this path."""
+    """The number of the next `save` at `path`: later than those of all files there. UserError where `save`
+    would refuse this path."""
     root = Path(path)
     if not root.exists():
         if not root.absolute().parent.is_dir():
             raise UserError(f"{root}: directory {root.parent} does not exist")
-    elif (root / manifest.NAME).exists():
-        return int(manifest.read(root, FORMAT, VERSION, "checkpoint")["generation"]) + 1
-    elif not root.is_dir() or any(not _LEFTOVER.fullmatch(entry.name) for entry in root.iterdir()):
+        return 0
+    if not manifest.claims(root, CHECKPOINT) and not unfinished(root):
         raise UserError(f"{root} exists and is not a distgnn checkpoint; give another name")
-    return 0
+    found = (_RANK_FILE.fullmatch(entry.name) for entry in root.iterdir())
+    return 1 + max((int(match[1]) for match in found if match), default=-1)
 
 
-def _write(path: Path, pieces: Mapping[str, Piece]) -> dict[str, Any]:
-    """Write this rank's file durably; returns its part of the manifest."""
-    described: dict[str, Any] = {"file": path.name, "pieces": {}}
-    with hdf5.writing(path, sum(piece[2].nbytes for piece in pieces.values())) as file:
-        for name, (row, col, block, shape) in pieces.items():
-            fits = block.ndim == 2 and 0 <= row <= shape[0] - block.shape[0]
-            if not (fits and 0 <= col <= shape[1] - block.shape[1]):
-                found = f"a block of shape {block.shape} at ({row}, {col})"
-                raise ValueError(f"{name}: {found} is not in a matrix of shape {shape}")
-            hdf5.store_array(file.require_group("pieces"), name, block)
-            part = {"file": path.name, "row": row, "col": col, "shape": block.shape}
-            described["pieces"][name] = {"shape": shape, "dtype": block.dtype.name, "part": part}
-    described["fingerprint"] = manifest.fingerprint(path, sync=True)
+def unfinished(root: Path) -> bool:
+    """Is this a directory with nothing in it but what a first `save` that was killed has left?"""
+    try:
+        return all(_LEFTOVER.fullmatch(name) for name in os.listdir(root))
+    except OSError:  # a file, or nothing that may be looked at
+        return False
+
+
+def clean(root: Path) -> None:
+    """Remove what killed runs have left in a checkpoint, or of a first one, and say so."""
+    kept: Mapping[str, Any] = {}
+    if not unfinished(root):
+        try:
+            kept = manifest.read(root, CHECKPOINT)["files"]
+        except UserError:  # who reads or replaces it says what is wrong
+            return
+    stale = (path for path in root.iterdir() if _LEFTOVER.fullmatch(path.name) and path.name not in kept)
+    leftovers.remove(root, sorted(stale))
+
+
+def _begin(
+    comm: Comm, generation: int, file: str, pieces: Mapping[str, Piece], meta: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The manifest but for its files, on rank 0; of it the id on all ranks. Collective."""
+    content: dict[str, Any] = {}
+    with comm.together():
+        described = _describe(file, pieces)
+    everybody = comm.gather_objects(described)
+    with comm.together():
+        if comm.rank == 0:
+            content = _manifest(generation, everybody, meta)
+    return content | {"id": comm.share(content.get("id"))}
+
+
+def _describe(file: str, pieces: Mapping[str, Piece]) -> dict[str, Any]:
+    """This rank's part of the manifest."""
+    described: dict[str, Any] = {}
+    for name, (row, col, block, shape) in pieces.items():
+        fits = block.ndim == 2 and 0 <= row <= shape[0] - block.shape[0]
+        if not (fits and 0 <= col <= shape[1] - block.shape[1]):
+            found = f"a block of shape {block.shape} at ({row}, {col})"
+            raise ValueError(f"{name}: {found} is not in a matrix of shape {shape}")
+        part = {"file": file, "row": row, "col": col, "shape": block.shape}
+        described[name] = {"shape": shape, "dtype": block.dtype.name, "part": part}
     return described
 
 
-def _commit(root: Path, generation: int, everybody: list[dict[str, Any]], meta: dict[str, Any]) -> None:
-    """Name the new files in the manifest; from here on they are the checkpoint."""
+def _manifest(generation: int, everybody: list[dict[str, Any]], meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest but for its files."""
     pieces: dict[str, Any] = {}
     for rank in everybody:
-        for name, piece in rank["pieces"].items():
+        for name, piece in rank.items():
             entry = pieces.setdefault(name, {"shape": piece["shape"], "dtype": piece["dtype"], "parts": []})
             if entry["shape"] != piece["shape"] or entry["dtype"] != piece["dtype"]:
                 found = f"{entry['shape']} and {piece['shape']}"
                 raise ValueError(f"{name}: ranks disagree on its shape or dtype: {found}")
             entry["parts"].append(piece["part"])
+    content = {"format": CHECKPOINT.format, "version": CHECKPOINT.version, "generation": generation}
+    content |= {"meta": dict(meta), "pieces": pieces}
+    return content | {"id": manifest.identity(content)}
+
+
+def _write(path: Path, id: str, pieces: Mapping[str, Piece]) -> dict[str, Any]:
+    """Write this rank's file durably; returns its fingerprint."""
+    with hdf5.writing(path, sum(piece[2].nbytes for piece in pieces.values())) as file:
+        stamp(file, id, path.name)
+        for name, (_, _, block, _) in pieces.items():
+            hdf5.store_array(file.require_group("pieces"), name, block)
+    return manifest.fingerprint(path, sync=True)
+
+
+def _commit(root: Path, content: Mapping[str, Any]) -> None:
+    """Name the new files in the manifest; from here on they are the checkpoint."""
     manifest.sync_folder(root)
-    files = {rank["file"]: rank["fingerprint"] for rank in everybody}
-    kind = {"format": FORMAT, "version": VERSION, "generation": generation}
-    manifest.write(root, {**kind, "meta": meta, "pieces": pieces, "files": files})
+    manifest.write(root, content)
     for stale in root.iterdir():
-        if _RANK_FILE.fullmatch(stale.name) and stale.name not in files:
+        if _RANK_FILE.fullmatch(stale.name) and stale.name not in content["files"]:
             with contextlib.suppress(OSError):  # it costs room, nothing else
                 stale.unlink()

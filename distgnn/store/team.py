@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from distgnn.comm.group import Comm
 
 T = TypeVar("T")
 
@@ -35,12 +39,27 @@ class Team:
         return array
 
     def deal(self, sizes: Sequence[int] | np.ndarray) -> list[int]:
-        """This rank's indices of things of these sizes: the largest first, each to who has least so far."""
-        loads = [(0, rank) for rank in range(self.size)]
-        mine = []
-        for index in np.argsort(-np.asarray(sizes, np.int64), kind="stable").tolist():
-            load, rank = loads[0]
-            heapq.heapreplace(loads, (load + int(sizes[index]) + 1, rank))  # 1, as an empty file is work too
-            if rank == self.rank:
-                mine.append(index)
-        return sorted(mine)
+        """This rank's indices of things of these sizes."""
+        return deal(sizes, self.rank, self.size)
+
+
+def deal(sizes: Sequence[int] | np.ndarray, rank: int, ranks: int) -> list[int]:
+    """A rank's indices of things of these sizes: the largest first, each to who has least so far."""
+    loads = [(0, one) for one in range(ranks)]
+    mine = []
+    for index in np.argsort(-np.asarray(sizes, np.int64), kind="stable").tolist():
+        load, one = loads[0]
+        heapq.heapreplace(loads, (load + int(sizes[index]) + 1, one))  # 1, as an empty file is work too
+        if one == rank:
+            mine.append(index)
+    return sorted(mine)
+
+
+def shared_out(
+    team: Comm | Team, sizes: Mapping[str, int], work: Callable[[list[str]], list[T]]
+) -> list[T]:  # fmt: skip
+    """What `work` makes of the names of all files of these sizes, each rank doing a share. Collective."""
+    names, done = list(sizes), []
+    with team.together():
+        done = work([names[index] for index in deal([*sizes.values()], team.rank, team.size)])
+    return list(itertools.chain.from_iterable(team.gather_objects(done)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.nn.optim import Optimizer, Parameter
 from distgnn.store import checkpoint
 from distgnn.store.checkpoint import Piece
+from distgnn.store.format import manifest
+from distgnn.store.format.lock import check_unlocked, locked
 
 Array = Any
 
@@ -46,16 +49,15 @@ def save(
 def restore(
     path: str | os.PathLike[str], comm: Comm, parameters: Sequence[Parameter], optimizer: Optimizer,
     run: Mapping[str, Any],
-) -> tuple[int, list[dict[str, Any]]]:  # fmt: skip
-    """Take all of that from a checkpoint, in place, on any grid; returns its `epoch` and `rates`. Collective.
+) -> tuple[str, int, list[dict[str, Any]]]:  # fmt: skip
+    """Take all of that from a checkpoint, in place, on any grid; returns its id, `epoch` and `rates`.
+    Collective.
 
     Raises:
         UserError: no checkpoint there, a damaged one, or one of a run with other settings (on every rank).
     """
     reader = checkpoint.load(path, comm)
-    theirs = {"model": "gcn"}  # older ones had no other, and named settings by flags
-    for name, value in reader.meta.get("run", {}).items():
-        theirs[name.removeprefix("--").replace("-", "_")] = value
+    theirs = reader.meta.get("run", {})
     for name, value in run.items():
         if theirs.get(name) != value:
             problem = f"was written by a run with {name} {theirs.get(name)}, this one has {value}"
@@ -69,7 +71,25 @@ def restore(
                 window = reader.piece(name, p.matrix.row_range, p.matrix.col_range)
                 block[...] = p.matrix.grid.backend.asarray(window, dtype=np.dtype(block.dtype))
     optimizer.steps = int(reader.meta["steps"])
-    return int(reader.meta["epoch"]), list(reader.meta["rates"])
+    return reader.members.id, int(reader.meta["epoch"]), list(reader.meta["rates"])
+
+
+@contextmanager
+def writer(path: str | None, comm: Comm, resumed: str | None) -> Iterator[None]:
+    """Be the only run that writes a checkpoint; what killed ones have left in it is removed. Collective to
+    enter. `resumed`: the id of what was restored, if anything.
+
+    Raises:
+        UserError: another run writes it, or has since it was restored (on every rank).
+    """
+    with ExitStack() as stack:
+        with comm.together():
+            if path is not None and comm.rank == 0:
+                stack.enter_context(locked(path))
+                checkpoint.clean(Path(path))
+                if resumed is not None and manifest.read(path, checkpoint.CHECKPOINT)["id"] != resumed:
+                    raise UserError(f"{path}: another run has written it in between; resume again")
+        yield
 
 
 def check_path(path: Path, resume: bool, force: bool) -> None:
@@ -77,11 +97,16 @@ def check_path(path: Path, resume: bool, force: bool) -> None:
     parent = path.absolute().parent
     if not parent.is_dir():
         raise ArgumentError("checkpoint", path, f"directory {parent} does not exist")
-    if path.exists() and not resume:
+    if path.exists() and checkpoint.unfinished(path):
+        if resume:
+            problem = f"{path} holds no checkpoint, its first save did not come to an end; start anew"
+            raise ArgumentError("resume", True, problem)
+    elif path.exists() and not resume:
         if not force:
             problem = "exists; resume=True goes on from it, force=True replaces it"
             raise ArgumentError("checkpoint", path, problem)
         checkpoint.next_generation(path)  # refuses what is no checkpoint
+    check_unlocked(path)
     folder = path if path.exists() else parent
     try:
         tempfile.TemporaryFile(dir=folder).close()

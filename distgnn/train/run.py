@@ -84,12 +84,14 @@ class Run:
         self.grid.overlap, self.grid.block_rows = s.overlap, s.block_rows
         self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay, s.momentum)
         self.rates = [{"lr": s.lr, "weight decay": s.decays}]
+        self.store = Store(store, self.grid.world, s.verify)
         with self.grid.world.together():
-            self._open(store)
+            self._open()
             if self.grid.rank == 0:
                 check_outputs(s)
             self._check_kernels()
         self._load()
+        self.resumed: str | None = None  # the id of the checkpoint
         self.first_epoch = 1 + (self._resume() if s.resume else 0)
         serial = partial(reference, self.store, self.order, self.widths, self.settings)
         self.check = SerialCheck(self.grid.world, serial) if s.check else None
@@ -110,8 +112,10 @@ class Run:
             UserError: a file can't be written (on every rank).
         """
         s, marks, seconds, steps, record = self.settings, [], [], [], {}
+        kept = self.first_epoch - 1 if s.resume else None
+        alone = checkpoint.writer(s.checkpoint, self.grid.world, self.resumed)
         # Opening it empties or cuts an existing log, so all that can be refused was refused before.
-        with RunLog(self.grid, s.log, self.first_epoch - 1 if s.resume else None, s.force) as log:
+        with alone, RunLog(self.grid, s.log, kept, s.force) as log:
             log.write("run", self.record)
             with Ledger(timing=True, trace=bool(s.trace)) as ledger:
                 for record in self._epochs():
@@ -129,8 +133,8 @@ class Run:
         if s.trace:
             self.trace_cut = trace.write(s.trace, self.grid.world, ledger.events or [], marks)
 
-    def _open(self, path: str | os.PathLike[str]) -> None:
-        s, self.store = self.settings, Store(path)
+    def _open(self) -> None:
+        s = self.settings
         self.order = self.store.order(s.order)
         if len(self.order.versions) > 1 and (s.sampler or s.model == "sage"):
             what = "minibatches" if s.sampler else "model=sage"
@@ -198,7 +202,7 @@ class Run:
     def _resume(self) -> int:
         """Take over the state of the checkpoint; returns the epoch after which it was written."""
         s, state = self.settings, (self.parameters, self.optimizer, self._identity())
-        epoch, rates = checkpoint.restore(str(s.checkpoint), self.grid.world, *state)
+        self.resumed, epoch, rates = checkpoint.restore(str(s.checkpoint), self.grid.world, *state)
         if epoch >= s.epochs:
             problem = f"{s.checkpoint} has {epoch} epochs already; ask for more"
             raise ArgumentError("epochs", s.epochs, problem)
@@ -216,6 +220,7 @@ class Run:
         s = self.settings
         shared = (*SHARED, *(SHARED_BATCHES if s.sampler else ()))
         identity: dict[str, Any] = {f"graph {name}": self.store.manifest[name] for name in GRAPH}
+        identity |= {f"content of {name}": hash for name, hash in self.store.manifest["content"].items()}
         identity |= {"widths": self.widths} | {name: getattr(s, name) for name in shared}
         # Trained features are saved by position and samples depend on it; all else is equal in every order.
         return identity | ({"order": self.order.name} if s.train_features or s.sampler else {})

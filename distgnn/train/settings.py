@@ -82,6 +82,7 @@ class Settings:
     force: bool = False
     quiet: bool = False  # of the command line; a Run never prints
     check: bool = False
+    verify: bool = False
 
     def __post_init__(self) -> None:
         for name in ("hidden", "weight_decay"):  # one number stands for a list of one

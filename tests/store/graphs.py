@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.store.format import hdf5, manifest
+from distgnn.store.format.members import stamp
 from distgnn.store.source import Edges, Source
 
 
@@ -46,6 +49,17 @@ class Graph(Source):
 
     def features(self, ids: np.ndarray) -> np.ndarray:
         return self.X[ids]
+
+
+def reseal(folder: Path, content: dict[str, Any], stamped: bool = False) -> None:
+    """Write an edited manifest as a forger would, with its id and checksum; with `stamped` into all files."""
+    content["id"] = manifest.identity(content)
+    if stamped:
+        for name in content["files"]:
+            with hdf5.writing(folder / name, 0, "r+") as file:
+                stamp(file, content["id"], name)
+            content["files"][name] = manifest.fingerprint(folder / name)
+    manifest.write(folder, content)
 
 
 def random_graph(n: int, m: int, *, seed: int = 0, weighted: bool = False, **options: Any) -> Graph:

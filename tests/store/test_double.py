@@ -20,7 +20,7 @@ from distgnn.store import Store, load, load_features, load_targets, prepare
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.read.node_files import NodeFiles
 
-from .graphs import AWKWARD, Graph, adjacency, assert_same, permuted, random_graph
+from .graphs import AWKWARD, Graph, adjacency, assert_same, permuted, random_graph, reseal
 from .test_writer import store_small_limits  # noqa: F401
 
 # the first ids of the double order of AWKWARD["prime"] with seed 1
@@ -172,7 +172,7 @@ def test_a_manifest_with_too_many_versions(tmp_path: Path) -> None:
     # so that a reader that knows but one version finds none, and not the wrong one
     assert set(entry) == {"versions"}
     entry["versions"].append(entry["versions"][0])
-    path.write_text(json.dumps(content))
+    reseal(path.parent, content)
     with pytest.raises(UserError, match=r"manifest.json: damaged .order double has 3 versions"):
         Store(tmp_path / "g.dg")
 
@@ -182,7 +182,7 @@ def test_non_zeros_of_the_second_version_are_counted_too(tmp_path: Path) -> None
     path = tmp_path / "g.dg" / "manifest.json"
     content = json.loads(path.read_text())
     content["orders"]["double"]["versions"][1]["nnz"][0][0] += 1
-    path.write_text(json.dumps(content))
+    reseal(path.parent, content)
     with pytest.raises(
         UserError, match=r"manifest.json: damaged .\d+ non-zeros, but \d+ in the shards of order double"
     ):

@@ -188,7 +188,10 @@ def test_text_without_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "not normalised" in out
 
 
-def test_verify_finds_a_changed_byte(info_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_finds_a_changed_byte(
+    info_store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LIMITS, "verified_bytes", 0)
     shard = info_store / "orders/original/shard-0001-0002.h5"
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1

@@ -17,10 +17,12 @@ import pytest
 
 from distgnn import UserError
 from distgnn.store import Store, prepare
+from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
+from distgnn.store.format.members import stamp
 from distgnn.store.format.shards import overlaps
 
-from .graphs import Graph, assert_same, random_graph, window
+from .graphs import Graph, assert_same, random_graph, reseal, window
 
 GRAPH = random_graph(47, 400, width=7, classes=4, weighted=True)
 
@@ -195,10 +197,12 @@ def test_a_file_is_not_a_store(tmp_path: Path) -> None:
             'not a distgnn store; its manifest.json does not say "format": "distgnn-store"',
         ),
         (
-            '{"format": "distgnn-store", "version": 2}',
-            "store schema version 2, this distgnn reads version 1; make it again",
+            '{"format": "distgnn-store", "version": 1}',
+            "store schema version 1, this distgnn reads version 2; prepare it again from its source",
         ),
-        ('{"format": "distgnn-store", "version": 1}', "manifest.json: damaged"),
+        ('{"format": "distgnn-store", "version": true}', "store schema version True, this distgnn reads"),
+        ('{"format": "distgnn-store", "version": 2}', "manifest.json: damaged"),
+        ("[" * 10_000, "manifest.json: damaged .it is nested too deeply"),
         ('{"format": "distgnn-store"}', "manifest.json: damaged .it does not say its schema version"),
     ],
 )
@@ -214,6 +218,9 @@ def test_manifest_with_something_missing(key: str, store_copy: Path) -> None:
     content = json.loads((store_copy / "manifest.json").read_text())
     del content[key]
     (store_copy / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"manifest.json: damaged .it was changed after it was written"):
+        Store(store_copy)
+    reseal(store_copy, content)
     with pytest.raises(UserError, match=r"manifest.json: damaged"):
         Store(store_copy)
 
@@ -232,7 +239,10 @@ def test_manifest_with_something_missing(key: str, store_copy: Path) -> None:
 def test_a_manifest_that_contradicts_the_files(key: str, change: int, message: str, store_copy: Path) -> None:
     content = json.loads((store_copy / "manifest.json").read_text())
     content[key] += change
-    (store_copy / "manifest.json").write_text(json.dumps(content))
+    reseal(store_copy, content)
+    with pytest.raises(UserError, match=r"manifest.json: damaged|is not the file that was written here"):
+        Store(store_copy)
+    reseal(store_copy, content, stamped=True)
     with pytest.raises(UserError, match=message):
         _contents(Store(store_copy))
 
@@ -241,7 +251,7 @@ def test_a_manifest_that_contradicts_the_files(key: str, change: int, message: s
 def test_a_width_that_no_file_has(other: bool, store_copy: Path) -> None:
     content = json.loads((store_copy / "manifest.json").read_text())
     content["width"] = 3
-    (store_copy / "manifest.json").write_text(json.dumps(content))
+    reseal(store_copy, content, stamped=True)
     with pytest.raises(UserError, match=r"manifest.json means"):
         Store(store_copy).features("original" if other else "random", (0, 9))
 
@@ -250,7 +260,7 @@ def test_entries_of_a_shard_that_are_not_in_its_file(store_copy: Path) -> None:
     content = json.loads((store_copy / "manifest.json").read_text())
     nnz = content["orders"]["random"]["nnz"]
     nnz[0][0], nnz[0][1] = nnz[0][0] + 1, nnz[0][1] - 1
-    (store_copy / "manifest.json").write_text(json.dumps(content))
+    reseal(store_copy, content, stamped=True)
     with pytest.raises(UserError, match=r"shard-0000-0000.h5: indices has shape"):
         Store(store_copy).order("random").block((0, 2), (0, 2))
 
@@ -345,8 +355,9 @@ def _contents(store: Store) -> list[np.ndarray]:
     ]
 
 
-def test_a_file_of_something_else(store_copy: Path) -> None:
+def test_a_file_of_something_else(store_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the right length, and even HDF5, but not with these datasets."""
+    monkeypatch.setattr(LIMITS, "verified_bytes", 0)
     shard = store_copy / "orders/random/shard-0000-0000.h5"
     size = shard.stat().st_size
     shard.write_bytes(b"x" * size)
@@ -356,6 +367,11 @@ def test_a_file_of_something_else(store_copy: Path) -> None:
         file["other"] = 1
     with open(shard, "ab") as file:
         file.truncate(size)
+    with pytest.raises(UserError, match=r"shard-0000-0000.h5: is not the file that was written here"):
+        Store(store_copy).order().block((0, 2), (0, 2))
+    with hdf5.writing(shard, 0, "r+") as file:
+        stamp(file, Store(store_copy).members.id, shard.relative_to(store_copy).as_posix())
+    os.truncate(shard, size)
     with pytest.raises(UserError, match=r"shard-0000-0000.h5: truncated or corrupt HDF5 file"):
         Store(store_copy).order().block((0, 2), (0, 2))
 

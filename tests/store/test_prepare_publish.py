@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat
@@ -96,10 +97,33 @@ def test_the_old_store_survives_a_failed_replacement(tmp_path: Path, monkeypatch
             raise OSError(errno.EIO, "input/output error")
         original(source, target)
 
-    monkeypatch.setattr(publish.os, "rename", rename)
-    with pytest.raises(OSError, match="input/output error"):
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="input/output error"):
+        patch.setattr(publish, "_exchange", lambda *_: False)
+        patch.setattr(publish.os, "rename", rename)
         prepare(AWKWARD["hub"], tmp_path / "g.dg", force=True)
     assert Store(tmp_path / "g.dg").manifest == before
+    assert names(tmp_path) == {"g.dg"}
+
+
+@pytest.mark.parametrize("answer", ["old library", "old system", "broken disk"])
+def test_systems_without_an_exchange(answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        def __init__(self, *args: Any, **options: Any) -> None:
+            if answer != "old library":
+                self.renameat2 = self.refuse
+
+        def refuse(self, *args: Any) -> int:
+            ctypes.set_errno(errno.EIO if answer == "broken disk" else errno.ENOSYS)
+            return -1
+
+    prepare(GRAPH, tmp_path / "g.dg")
+    monkeypatch.setattr(publish.ctypes, "CDLL", Library)
+    if answer == "broken disk":
+        with pytest.raises(OSError, match="g.dg"):
+            prepare(AWKWARD["hub"], tmp_path / "g.dg", force=True)
+    else:
+        prepare(AWKWARD["hub"], tmp_path / "g.dg", force=True)
+    assert Store(tmp_path / "g.dg").n == (31 if answer == "broken disk" else 37)
     assert names(tmp_path) == {"g.dg"}
 
 

@@ -190,7 +190,7 @@ def test_manifest_facts(tmp_path: Path) -> None:
     assert facts["labelled"] == np.count_nonzero(graph.labels >= 0)
     assert facts["class_names"] == ["a", "b", "c"]
     assert (facts["version"], facts["source"], facts["seed"], facts["weighted"]) == (
-        1,
+        2,
         "test graph",
         3,
         False,

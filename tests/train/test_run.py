@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -14,7 +12,7 @@ from distgnn.errors import ArgumentError, DisagreementError
 from distgnn.nn import optim
 from distgnn.operators import make_grid
 from distgnn.store import Store, prepare
-from distgnn.store.format import manifest
+from distgnn.store.format.limits import LIMITS
 from distgnn.train import Run, train
 from distgnn.train.check import SerialCheck
 from distgnn.train.log import RunLog
@@ -258,31 +256,53 @@ def test_a_checkpoint_of_another_run_is_refused(comm, shared_tmp_path):
     run(comm, *words, "--force", "--seed", 1)
 
 
-@pytest.mark.ranks(1)
-def test_a_checkpoint_from_before_there_were_other_models_goes_on(comm, shared_tmp_path):
-    store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"
-    words = [store, "--epochs", 2, "--checkpoint", saved]
+@pytest.mark.ranks(1, 2)
+def test_one_run_at_a_time_writes_a_checkpoint(comm, shared_tmp_path):
+    saved = shared_tmp_path / "saved"
+    words = [small_store(shared_tmp_path, comm), "--checkpoint", saved, "--epochs"]
+    records = made(comm, *words, 2).train()
+    next(records)
+    with pytest.raises(dg.UserError, match="saved: process .* writes it now; wait for that"):
+        run(comm, *words, 2)
+    assert [record["epoch"] for record in records] == [2]
+    late = made(comm, *words, 4, "--resume").train()
+    run(comm, *words, 3, "--resume")
+    with pytest.raises(dg.UserError, match="saved: another run has written it in between; resume again"):
+        next(late)
+    run(comm, *words, 4, "--resume")
+    comm.Barrier()
+    assert {path.name for path in shared_tmp_path.iterdir()} == {"saved", "small.dg"}
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_first_save_that_was_killed_is_no_obstacle(comm, shared_tmp_path):
+    saved = shared_tmp_path / "saved"
+    words = [small_store(shared_tmp_path, comm), "--checkpoint", saved, "--epochs", 1]
+    if comm.Get_rank() == 0:
+        saved.mkdir()
+        (saved / "000000-00001.h5").write_bytes(b"half")
+    comm.Barrier()
+    with pytest.raises(dg.UserError, match="--resume: .*saved holds no checkpoint"):
+        run(comm, *words, "--resume")
     run(comm, *words)
-    content = json.loads((saved / manifest.NAME).read_text())
-    del content["meta"]["run"]["model"], content["meta"]["run"]["sampler"]
-    manifest.write(saved, content)
-    run(comm, *words, "--resume", "--epochs", 3)
-    with pytest.raises(dg.UserError, match="with model gcn, this one has sage"):
-        run(comm, *words, "--resume", "--epochs", 4, "--model", "sage")
+    comm.Barrier()
+    assert {path.name[:6] for path in saved.iterdir()} == {"manife", "000000"}
+    assert not (saved / "000000-00001.h5").exists() or comm.Get_size() > 1
 
 
-@pytest.mark.ranks(1)
-def test_a_checkpoint_that_names_settings_by_flags_goes_on(comm, shared_tmp_path):
-    """As those of minibatches were written before."""
-    store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"
-    words = [store, "--sampler", "sage", "--batch-size", 4, "--checkpoint", saved]
-    run(comm, *words, "--epochs", 1)
-    content = json.loads((saved / manifest.NAME).read_text())
-    shared = content["meta"]["run"]
-    for name in ("sampler", "fanout", "batch_size", "batches_per_update", "importance", "rescale"):
-        shared["--" + name.replace("_", "-")] = shared.pop(name)
-    manifest.write(saved, content)
-    run(comm, *words, "--epochs", 2, "--resume")
+@pytest.mark.ranks(1, 2)
+def test_verify_reads_all_of_a_large_store(comm, shared_tmp_path, monkeypatch):
+    monkeypatch.setattr(LIMITS, "verified_bytes", 0)
+    store = small_store(shared_tmp_path, comm)
+    if comm.Get_rank() == 0:
+        unused = shared_tmp_path / "small.dg/orders/original/shard-0000-0000.h5"
+        content = bytearray(unused.read_bytes())
+        content[len(content) // 2] ^= 1
+        unused.write_bytes(content)
+    comm.Barrier()
+    run(comm, store, "--epochs", 1)
+    with pytest.raises(dg.UserError, match="the bytes of orders/original/shard-0000-0000.h5 changed since"):
+        run(comm, store, "--epochs", 1, "--verify")
 
 
 @pytest.mark.ranks(1, 2)
@@ -298,6 +318,16 @@ def test_a_checkpoint_of_another_graph_is_refused(comm, shared_tmp_path):
             folder.mkdir()
         with pytest.raises(dg.UserError, match=f"saved: was written by a run with graph {name}"):
             run(comm, small_store(folder, comm, **options), "--epochs", 2, "--checkpoint", saved, "--resume")
+    for name in ("features", "labels", "split"):
+        graph, folder = Communities(), shared_tmp_path / name
+        array = graph._features if name == "features" else getattr(graph, name)
+        array[[0, 4]] = array[[4, 0]] if name == "features" else array[[1, 2]]
+        array[[1, 2]] = array[[2, 1]]
+        if comm.Get_rank() == 0:
+            prepare(graph, folder, order=("random", "original"))
+        comm.Barrier()
+        with pytest.raises(dg.UserError, match=f"saved: was written by a run with (graph|content of) {name}"):
+            run(comm, folder, "--epochs", 2, "--checkpoint", saved, "--resume")
     same = shared_tmp_path / "copied"
     if comm.Get_rank() == 0:
         same.mkdir()

@@ -15,6 +15,8 @@ class Limits:
     # several calls is checked once.
     chunk_bytes: int = 1 << 19
 
+    verified_bytes: int = 256 << 20  # of a store whose files are compared with their hashes on opening
+
     # What is in memory at a time.
     entries: int = 1 << 20  # edges or entries that are read, moved or scaled
     sorted_entries: int = 6 << 20  # a shard that got more is sorted in ranges of rows

@@ -1,6 +1,6 @@
-"""`manifest.json`, schema version 1: what a store holds, in which files, their lengths and hashes.
+"""`manifest.json`, schema version 2: what a store holds, in which files, their lengths and hashes.
 
-format, version     "distgnn-store", 1
+format, version     "distgnn-store", 2
 source, seed        name of the data; seed of the orders
 n, nnz, edges       nodes; entries of A; edges read from the source (before reversing and merging)
 dtype               of A's values; features are always float32
@@ -8,15 +8,22 @@ width, classes      feature width, number of classes, 0 where there are none
 class_names         list or null
 labelled, split     labelled nodes; {"train", "validation", "test"} node counts or null
 directed, weighted, self_loops, normalize, symmetric
+content             hashes of "edges", "features", "labels", "split" by original id, however they are cut
 degrees             {"min", "mean", "max", "isolated"}: neighbours per node (per row), not itself
 nodes               {"order", "partition", "files"}: row shards of features, labels, split, in this order
                     (of its last version's rows, the input of layer 0)
 orders              name -> {"rows", "cols": partition vectors of shards, "files", "nnz": 2D lists,
-                    "permutation": {"partition", "files"} or null for the identity, "symmetric",
+                    "permutation": {"partition", "files", "sha256"} or null for the identity, "symmetric",
                     "partition": null or the partition vector of its parts}; the first is the default.
                     An order of two matrices has {"versions": [even, odd]}, where `permutation` is that
                     of the rows, and the columns are in the order of the other's rows
+id                  see `identity`; every file carries it (see `members`)
 files               path -> {"bytes", "sha256"}, all files but the manifest
+checksum            of all of the above
+
+The id is a hash of the facts and of the graph's content, so the same graph prepared twice in the same way
+makes the same bytes, and no fact can be edited without parting from the files that carry the id. It can't be
+a hash of the files, which it is in.
 """
 
 from __future__ import annotations
@@ -25,52 +32,114 @@ import hashlib
 import json
 import os
 import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 from distgnn.errors import UserError
+from distgnn.store.format.leftovers import AnyPath, moved_aside
 
 NAME = "manifest.json"
-FORMAT = "distgnn-store"
-VERSION = 1
-AnyPath = str | os.PathLike[str]
 
 
-def read(folder: AnyPath, format: str = FORMAT, version: int = VERSION, what: str = "store") -> Any:
-    """The manifest of a directory; UserError where it has none of this `format` and schema version."""
+@dataclass(frozen=True)
+class Kind:
+    """What a manifest may be of; `again`: how a user makes another."""
+
+    format: str
+    version: int
+    what: str
+    again: str
+
+
+STORE = Kind("distgnn-store", 2, "store", "prepare it again from its source")
+
+
+def read(folder: AnyPath, kind: Kind = STORE) -> Any:
+    """The manifest of a directory; UserError where it has none of this kind, or one that was changed."""
     root = Path(folder)
-    try:
-        if not root.exists():
-            raise UserError(f"{root}: no such {what}")
-        if not root.is_dir():
-            raise UserError(f"{root}: is a file; a distgnn {what} is a directory with a {NAME}")
-        if not stat.S_ISREG((root / NAME).stat().st_mode):  # reading a pipe would wait for ever
-            raise UserError(f"{root / NAME}: is not a regular file; copy the {what} or make it again")
-        content = json.loads((root / NAME).read_text(encoding="utf-8"))
-    except PermissionError as error:
-        raise denied(error.filename or root / NAME) from None
-    except FileNotFoundError:
-        raise UserError(f"{root}: not a distgnn {what}, it has no {NAME}") from None
-    except (ValueError, OSError) as error:
-        raise UserError(f"{root / NAME}: not readable as JSON ({error})") from None
-    if not isinstance(content, dict) or content.get("format") != format:
-        raise UserError(f'{root}: not a distgnn {what}; its {NAME} does not say "format": "{format}"')
+    content = _parsed(root, kind)
+    if not isinstance(content, dict) or content.get("format") != kind.format:
+        raise UserError(
+            f'{root}: not a distgnn {kind.what}; its {NAME} does not say "format": "{kind.format}"'
+        )
     found = content.get("version")
     if found is None:
-        missing = "damaged (it does not say its schema version)"
-        raise UserError(f"{root / NAME}: {missing}; copy the {what} or make it again")
-    if found != version:
-        reads = f"this distgnn reads version {version}"
-        raise UserError(f"{root}: {what} schema version {found}, {reads}; make it again")
+        raise damaged(root, kind, "it does not say its schema version")
+    if found != kind.version or type(found) is not int:
+        reads = f"this distgnn reads version {kind.version}"
+        raise UserError(f"{root}: {kind.what} schema version {found!r}, {reads}; {kind.again}")
+    if content.get("checksum") != checksum(content) or content.get("id") != identity(content):
+        raise damaged(root, kind, "it was changed after it was written")
     return content
 
 
-def write(folder: Path, content: dict[str, Any]) -> None:
+def _parsed(root: Path, kind: Kind) -> Any:
+    try:
+        if not root.exists():
+            raise UserError(f"{root}: no such {kind.what}{_hint(root)}")
+        if not root.is_dir():
+            raise UserError(f"{root}: is a file; a distgnn {kind.what} is a directory with a {NAME}")
+        if not stat.S_ISREG((root / NAME).stat().st_mode):  # reading a pipe would wait for ever
+            raise UserError(f"{root / NAME}: is not a regular file; copy the {kind.what} or make it again")
+        return json.loads((root / NAME).read_text(encoding="utf-8"))
+    except PermissionError as error:
+        raise denied(error.filename or root / NAME) from None
+    except FileNotFoundError:
+        raise UserError(f"{root}: not a distgnn {kind.what}, it has no {NAME}") from None
+    except RecursionError:
+        raise damaged(root, kind, "it is nested too deeply") from None
+    except (ValueError, OSError) as error:
+        raise UserError(f"{root / NAME}: not readable as JSON ({error})") from None
+
+
+def _hint(root: Path) -> str:
+    old = moved_aside(root)
+    if old is None:
+        return ""
+    return (
+        f"; a run that was killed left it as {old.name} beside: rename that to {root.name}, or prepare again"
+    )
+
+
+def damaged(root: Path, kind: Kind, reason: object) -> UserError:
+    """The error for a manifest that contradicts itself."""
+    return UserError(f"{root / NAME}: damaged ({reason}); copy the {kind.what} or {kind.again}")
+
+
+def claims(folder: Path, kind: Kind) -> bool | None:
+    """Does a directory say that it is of this kind, of any schema version? None: it says nothing readable."""
+    try:
+        content = json.loads((folder / NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return isinstance(content, dict) and content.get("format") == kind.format
+
+
+def identity(content: Mapping[str, Any]) -> str:
+    """Of a store or checkpoint: a hash of its manifest without what follows from the id."""
+    return _hash({name: content[name] for name in content if name not in ("id", "files", "checksum")})
+
+
+def checksum(content: Mapping[str, Any]) -> str:
+    """Of a manifest: a hash of all the rest."""
+    return _hash({name: content[name] for name in content if name != "checksum"})
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    """SHA-256 of compact JSON. The order of names counts: the first order of a store is its default."""
+    text = json.dumps(content, separators=(",", ":"), default=methodcaller("tolist"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write(folder: Path, content: Mapping[str, Any]) -> None:
     """Replace the manifest of `folder` in one step, durably. NumPy scalars and arrays become JSON."""
     temporary = folder / (NAME + ".tmp")
     with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1, default=methodcaller("tolist"))
+        sealed = {**content, "checksum": checksum(content)}
+        json.dump(sealed, file, indent=1, default=methodcaller("tolist"))
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
@@ -97,20 +166,6 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def check_sizes(root: Path, files: dict[str, Any]) -> None:
-    """UserError for the first file that is missing or of another length than the manifest says."""
-    for name, expected in files.items():
-        try:
-            size = (root / name).stat().st_size
-        except PermissionError:
-            raise denied(root / name) from None
-        except OSError:
-            raise UserError(f"{root / name}: file is missing; copy it or make it again") from None
-        if size != expected["bytes"]:
-            raise UserError(f"{root / name}: {size} bytes where the manifest says {expected['bytes']}; "
-                            "the file is truncated or was changed, copy it or make it again")  # fmt: skip
 
 
 def denied(path: str | os.PathLike[str]) -> UserError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import logging
 import os
 import shutil
 import tempfile
@@ -11,10 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from distgnn.errors import UserError
-from distgnn.store.format.manifest import AnyPath, sync_folder
+from distgnn.store.format import leftovers
+from distgnn.store.format.leftovers import AnyPath
+from distgnn.store.format.lock import locked
+from distgnn.store.format.manifest import sync_folder
+
+log = logging.getLogger(__name__)
 
 # What a full or forbidden disk says: the user's to mend, not a bug.
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+
+# Of renameat2(2): relative to the working directory; both names keep a file.
+_AT_FDCWD, _EXCHANGE = -100, 2
 
 
 @contextmanager
@@ -24,11 +34,17 @@ def new_directory(
     """Yield an empty sibling of `out`, which takes its name when the block ends and vanishes on an exception.
 
     With `force` it replaces a directory that `replaceable` recognises. The caller makes the files durable.
-    UserError: `out` exists (without `force`, or as something else), its parent does not, or no room.
+    What killed runs have left of `out` is put back or removed first.
+    UserError: `out` exists (without `force`, or as something else), its parent does not, somebody else writes
+    it, or no room.
     """
     target = Path(os.path.realpath(out))
-    check_target(out, force=force, replaceable=replaceable, what=what)
-    with writing(out):
+    checks = {"force": force, "replaceable": replaceable, "what": what}
+    check_target(out, **checks)  # type: ignore[arg-type]
+    with writing(out), locked(target) as alone:
+        if alone:
+            _heal(target)
+        check_target(out, **checks)  # type: ignore[arg-type]
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
         try:
             yield folder
@@ -36,10 +52,10 @@ def new_directory(
             os.umask(mask)
             folder.chmod(0o777 & ~mask)  # mkdtemp makes it private
             sync_folder(folder)
-            check_target(out, force=force, replaceable=replaceable, what=what)
-            _rename(folder, target)
+            check_target(out, **checks)  # type: ignore[arg-type]
+            _replace(folder, target)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)  # gone already if it was renamed
+            shutil.rmtree(folder, ignore_errors=True)  # what was replaced, or what failed
 
 
 @contextmanager
@@ -75,18 +91,44 @@ def _is_empty(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
 
 
-def _rename(folder: Path, target: Path) -> None:
-    """Put `folder` in the place of `target`; the old directory is kept until the new one is there."""
-    old = None
-    if target.exists() and not _is_empty(target):  # rename(2) replaces an empty directory
+def _heal(target: Path) -> None:
+    """Put back what a killed run has moved aside, and remove what else such runs have left."""
+    old = leftovers.moved_aside(target)
+    if old is not None:
+        os.rename(old, target)
+        log.warning("%s: put back, a run was killed while it replaced it", target)
+    leftovers.remove(target, [*leftovers.beside(target, "tmp"), *leftovers.beside(target, "old")])
+
+
+def _replace(folder: Path, target: Path) -> None:
+    """Put `folder` in the place of `target`. Where the system can't exchange them in one step, there is none
+    for a moment; `_heal` puts the old one back if that moment is the last."""
+    if not os.path.lexists(target) or _is_empty(target):
+        os.rename(folder, target)  # rename(2) replaces an empty directory
+    elif not _exchange(folder, target):
         old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
         os.rename(target, old)
-    try:
-        os.rename(folder, target)
-    except BaseException:
-        if old is not None:
+        try:
+            os.rename(folder, target)
+        except BaseException:
             os.rename(old, target)
-        raise
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
+            raise
+        sync_folder(target.parent)
+        gone = old.with_suffix(".tmp")  # half removed, it is nothing to be put back
+        os.rename(old, gone)
+        shutil.rmtree(gone, ignore_errors=True)
     sync_folder(target.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two directories change names in one step; False where the system or the file system can't."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):  # no Linux, or an old C library
+        return False
+    if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(other))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from distgnn.store.read.neighbours import Neighbours
 from distgnn.store.read.store import Store
 
 StoreOrPath = Store | str | os.PathLike[str]
+_OPENED: weakref.WeakKeyDictionary[Grid, dict[str, Store]] = weakref.WeakKeyDictionary()
 
 
 def load(
     store: StoreOrPath, grid: Grid, algorithm: str = "1d", order: str | None = None, dtype: Any = None,
-    sparsity_aware: bool | str = False, neighbours: bool = False, **partitions: Any,
+    sparsity_aware: bool | str = False, neighbours: bool = False, verify: bool = False, **partitions: Any,
 ) -> DistSparse:  # fmt: skip
     """The adjacency matrix of a store as a distributed operator. Collective.
 
@@ -35,7 +37,7 @@ def load(
             the block rows of ``1d`` and ``1.5d``. Only ``3d`` takes ``double``, its two versions in turn.
         dtype: of the values; default: as stored.
         sparsity_aware: send only the rows that are needed, see ``operators.distribute``.
-        neighbours: ones in place of all off-diagonal non-zeros, and nothing on the diagonal.
+        neighbours: ones in place of all off-diagonal non-zeros, nothing on the diagonal; verify: see `Store`.
         partitions: other partition vectors, as the algorithm's class takes them.
 
     Raises:
@@ -47,8 +49,8 @@ def load(
     asked = {"algorithm": algorithm, "order": order, "dtype": dtype, "neighbours": neighbours}
     grid.world.agree(identity(store) | asked | {"sparsity_aware": sparsity_aware})
     operators.get(algorithm, sparsity_aware)  # refused before anything is read
+    opened = open_store(store, grid, verify, anew=True)
     with grid.world.together():
-        opened = open_store(store)
         source = opened.order(order)
     if dtype is not None:
         for version in source.versions:
@@ -84,8 +86,8 @@ def load_features(store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32
     """The features of a store, n x width, cut by ``layout`` and in its order: each rank reads its own rows
     and columns. Collective."""
     grid = layout.grid
+    opened = open_store(store, grid)
     with grid.world.together():
-        opened = open_store(store)
         shape = (opened.n, opened.width)
         rows, cols = layout.ranges(shape)
         block = opened.features(layout.rows.order, rows, cols)
@@ -96,8 +98,8 @@ def load_targets(store: StoreOrPath, layout: Layout) -> tuple[DistDense, DistDen
     """``(labels, split)``, each n x 1, int32 and uint8, rows cut by ``layout`` and in its order: each rank
     reads its own. Collective."""
     grid, whole = layout.grid, Layout(layout.grid, layout.rows, Cut())
+    opened = open_store(store, grid)
     with grid.world.together():
-        opened = open_store(store)
         shape = (opened.n, 1)
         (rows, _), order = whole.ranges(shape), layout.rows.order
         labels, split = (read(order, rows)[:, None] for read in (opened.labels, opened.split))
@@ -105,9 +107,17 @@ def load_targets(store: StoreOrPath, layout: Layout) -> tuple[DistDense, DistDen
     return DistDense(on.asarray(labels), whole, shape), DistDense(on.asarray(split), whole, shape)
 
 
-def open_store(store: StoreOrPath) -> Store:
-    """The store itself, opened if it is a path."""
-    return store if isinstance(store, Store) else Store(store)
+def open_store(store: StoreOrPath, grid: Grid, verify: bool = False, anew: bool = False) -> Store:
+    """The store itself; of a path the one that a matrix on this grid was loaded from, unless `anew`, so that
+    features are refused if another has taken its place. Collective."""
+    if isinstance(store, Store):
+        if verify:
+            store.members.refuse(store.verify(grid.world))
+        return store
+    opened, path = _OPENED.setdefault(grid, {}), os.path.abspath(store)
+    if anew or path not in opened:
+        opened[path] = Store(store, grid.world, verify)
+    return opened[path]
 
 
 def identity(store: StoreOrPath) -> dict[str, str]:

@@ -13,8 +13,8 @@ from distgnn.store.read.order import Order
 from distgnn.store.read.store import Store
 
 _FACTS = (
-    "source", "n", "nnz", "edges", "directed", "weighted", "symmetric", "self_loops", "normalize", "dtype",
-    "seed", "degrees", "width", "classes", "class_names", "labelled", "split",
+    "id", "content", "source", "n", "nnz", "edges", "directed", "weighted", "symmetric", "self_loops",
+    "normalize", "dtype", "seed", "degrees", "width", "classes", "class_names", "labelled", "split",
 )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -12,6 +11,7 @@ from distgnn.errors import UserError
 from distgnn.layout import Range
 from distgnn.store.format import hdf5, manifest
 from distgnn.store.format.limits import LIMITS
+from distgnn.store.format.members import Members
 from distgnn.store.format.shards import overlaps
 
 _TYPES = {"features": np.float32, "labels": np.int32, "split": np.uint8}  # the others are int64
@@ -20,8 +20,10 @@ _TYPES = {"features": np.float32, "labels": np.int32, "split": np.uint8}  # the 
 class NodeFiles:
     """Arrays cut into files by a partition vector; those of two dimensions have `width` columns."""
 
-    def __init__(self, root: Path, partition: Sequence[int], files: Sequence[str], width: int = 0) -> None:
-        self.root, self.files, self.width = root, files, width
+    def __init__(
+        self, members: Members, partition: Sequence[int], files: Sequence[str], width: int = 0
+    ) -> None:
+        self.members, self.files, self.width = members, files, width
         self.partition = np.asarray(partition, np.int64)
 
     def rows(self, name: str, rows: Range, cols: Range | None = None) -> np.ndarray:
@@ -29,7 +31,7 @@ class NodeFiles:
         result = _empty(name, rows[1] - rows[0], cols)
         for k, (lo, hi) in overlaps(self.partition, rows):
             window = _window(lo - self.partition[k], hi - self.partition[k], cols)
-            with hdf5.reading(self.root / self.files[k]) as file:
+            with self.members.open(self.files[k]) as file:
                 dataset = self._dataset(file, name, k, cols)
                 hdf5.read_into(result[lo - rows[0] : hi - rows[0]], dataset, *window)
         return result
@@ -41,7 +43,7 @@ class NodeFiles:
         arrangement = np.argsort(positions, kind="stable")
         ascending = positions[arrangement]
         for k, (first, last) in overlaps(self.partition, (0, int(self.partition[-1]))):
-            with hdf5.reading(self.root / self.files[k]) as file:
+            with self.members.open(self.files[k]) as file:
                 dataset = self._dataset(file, name, k, cols)
                 for lo in range(first, last, step):
                     a, b = np.searchsorted(ascending, [lo, min(lo + step, last)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.layout import NodeOrder, Range, block
+from distgnn.store.format.members import Members
 from distgnn.store.format.shards import bounded, overlaps
 from distgnn.store.read.node_files import NodeFiles, check_partition, check_window
 from distgnn.store.read.windows import Tile, assemble
@@ -38,8 +38,8 @@ class Order:
         rows, cols: partition vectors of the shard grid; `shard_nnz` its entries.
     """
 
-    def __init__(self, root: Path, name: str, entry: Any, n: int, dtype: Any, version: int = 0) -> None:
-        self.root, self.name, self._files, self.version = root, name, entry["files"], version
+    def __init__(self, members: Members, name: str, entry: Any, n: int, dtype: Any, version: int = 0) -> None:
+        self.members, self.name, self._files, self.version = members, name, entry["files"], version
         self.versions: tuple[Order, ...] = (self,)
         self.shape, self.dtype, self.symmetric = (n, n), np.dtype(dtype), bool(entry["symmetric"])
         self.partition = None if entry["partition"] is None else np.asarray(entry["partition"], np.int64)
@@ -47,19 +47,21 @@ class Order:
         self.shard_nnz = np.asarray(entry["nnz"], np.int64).reshape(len(self.rows) - 1, len(self.cols) - 1)
         self.nnz = int(self.shard_nnz.sum())
         stored = entry["permutation"]
-        self._permutation = None if stored is None else NodeFiles(root, stored["partition"], stored["files"])
+        self._permutation = None
+        if stored is not None:
+            self._permutation = NodeFiles(members, stored["partition"], stored["files"])
         inner = None if self._permutation is None else self._permutation.partition
         for vector in (self.rows, self.cols, self.partition, inner):
             if vector is not None:
                 check_partition(f"order {name}", vector, n)
 
     @classmethod
-    def opened(cls, root: Path, name: str, entry: dict[str, Any], n: int, dtype: Any) -> Order:
+    def opened(cls, members: Members, name: str, entry: dict[str, Any], n: int, dtype: Any) -> Order:
         """The first version of an order, from its entry in the manifest."""
         entries = entry.get("versions", [entry])
         if not 1 <= len(entries) <= 2:
             raise ValueError(f"order {name} has {len(entries)} versions")
-        versions = tuple(cls(root, name, one, n, dtype, number) for number, one in enumerate(entries))
+        versions = tuple(cls(members, name, one, n, dtype, number) for number, one in enumerate(entries))
         for one in versions:
             one.versions = versions
         return versions[0]
@@ -90,7 +92,7 @@ class Order:
     @property
     def key(self) -> tuple[str, str, int]:
         """Equal on ranks that read the same matrix."""
-        return str(self.root.resolve()), self.name, self.version
+        return self.members.id or str(self.members.root.resolve()), self.name, self.version
 
     def entries(self, limit: int, shards: Container[int] | None = None) -> Iterator[tuple[np.ndarray, ...]]:
         """(rows, columns, values), int64 positions, of all or these `shards` (numbered row by row), shard by
@@ -136,9 +138,14 @@ class Order:
         """The shard files, as the manifest names them."""
         return [name for row in self._files for name in row]
 
+    @property
+    def permutation_files(self) -> list[str]:
+        """Those of the permutation."""
+        return [] if self._permutation is None else list(self._permutation.files)
+
     def _tile(self, i: int, j: int, rows: Range, cols: Range, left: int) -> Tile:
         """The part of shard (i, j) in a window whose first column is ``left``."""
         (top, bottom), (first, last) = block(self.rows, i), block(self.cols, j)
         own = (rows[0] - top, rows[1] - top), (cols[0] - first, cols[1] - first)
-        path, nnz = self.root / self._files[i][j], int(self.shard_nnz[i, j])
-        return Tile(path, (bottom - top, last - first), nnz, *own, first - left)
+        name, nnz = self._files[i][j], int(self.shard_nnz[i, j])
+        return Tile(self.members, name, (bottom - top, last - first), nnz, *own, first - left)

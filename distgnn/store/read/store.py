@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,14 +12,25 @@ from distgnn.errors import UserError
 from distgnn.layout import NodeOrder, Range
 from distgnn.partition.orders import KNOWN
 from distgnn.store.format import manifest
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.format.members import Members
 from distgnn.store.read.node_files import NodeFiles, check_partition, check_window
 from distgnn.store.read.order import Order
+from distgnn.store.team import Team, shared_out
+
+if TYPE_CHECKING:
+    from distgnn.comm.group import Comm
 
 AnyOrder = str | Order | NodeOrder | None
 
 
 class Store:
-    """An opened store. Any rank may open it; that reads the manifest and looks at the length of every file.
+    """An opened store. Any rank may open it; that reads the manifest and looks at the length of every file,
+    and of a store of at most LIMITS.verified_bytes at every byte.
+
+    Args:
+        team: ranks that open it together and share this work, such as a grid's `world`; collective then.
+        verify: read every byte of a large store, too.
 
     Attributes:
         path, manifest: where it is and what it says of itself (see ``format/manifest.py``).
@@ -28,27 +39,45 @@ class Store:
         orders: names of the orders, the default first.
 
     Raises:
-        UserError: no store of this schema version, a file missing or of the wrong length, or numbers that
-            contradict each other. What contradicts a file's contents is found when that is read.
+        UserError: no store of this schema version, one that was changed, a file missing, changed or of
+            another store, on all ranks of the team. A file that is not read here is looked at when it is.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], team: Comm | Team | None = None, verify: bool = False
+    ) -> None:
+        team = team or Team()
         self.path = Path(path)
-        self.manifest: dict[str, Any] = manifest.read(self.path)
+        with team.together():
+            self.manifest: dict[str, Any] = manifest.read(self.path)
+            self._understand()
+            if team.rank == 0:
+                self.members.touch()
+        if len(set(team.gather_objects(self.members.id))) > 1:
+            raise UserError(f"{self.path}: was replaced while it was opened, or ranks see different files")
+        if verify or sum(self.members.sizes.values()) <= LIMITS.verified_bytes:
+            self.members.refuse(self.verify(team))
+
+    def _understand(self) -> None:
         try:
-            manifest.check_sizes(self.path, self.manifest["files"])
+            self.members = Members(self.path, manifest.STORE, self.manifest["id"], self.manifest["files"])
             self.n, self.nnz = int(self.manifest["n"]), int(self.manifest["nnz"])
             self.width, self.classes = int(self.manifest["width"]), int(self.manifest["classes"])
             self.dtype = np.dtype(self.manifest["dtype"])
             self.symmetric = bool(self.manifest["symmetric"])
             self.orders: tuple[str, ...] = tuple(self.manifest["orders"])
             nodes = self.manifest["nodes"]
-            self._nodes = NodeFiles(self.path, nodes["partition"], nodes["files"], self.width)
+            self._nodes = NodeFiles(self.members, nodes["partition"], nodes["files"], self.width)
             check_partition("nodes", self._nodes.partition, self.n)
             self._stored = {name: self.order(name) for name in self.orders}[nodes["order"]].layer(-1)
-        except (KeyError, TypeError, ValueError) as error:
-            damaged = f"damaged ({error}); copy or prepare the store again"
-            raise UserError(f"{self.path / manifest.NAME}: {damaged}") from None
+            self.members.check(self._named())
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+            raise manifest.damaged(self.path, manifest.STORE, error) from None
+
+    def _named(self) -> list[str]:
+        """The files that the facts speak of."""
+        versions = [version for name in self.orders for version in self.order(name).versions]
+        return [*self._nodes.files, *(name for v in versions for name in (*v.files, *v.permutation_files))]
 
     def __repr__(self) -> str:
         sizes = f"{self.n} nodes, {self.nnz} entries, {self.width} features, {self.classes} classes"
@@ -63,7 +92,7 @@ class Store:
             known = name in KNOWN or parts.isdecimal()
             hint = f"; prepare with {made_by} makes one that has it" if known else ""
             raise UserError(f"{self.path}: no order {name!r}; it has {', '.join(self.orders)}{hint}")
-        order = Order.opened(self.path, name, self.manifest["orders"][name], self.n, self.dtype)
+        order = Order.opened(self.members, name, self.manifest["orders"][name], self.n, self.dtype)
         for version in order.versions:
             if version.nnz != self.nnz:
                 raise ValueError(f"{self.nnz} non-zeros, but {version.nnz} in the shards of order {name}")
@@ -108,13 +137,10 @@ class Store:
             return np.zeros(rows[1] - rows[0], np.uint8)
         return self._read("split", order, rows, None)
 
-    def verify(self) -> list[str]:
-        """The names of files that are not what was written; reads every byte."""
-        files = self.manifest["files"].items()
-        try:
-            return [name for name, expected in files if manifest.fingerprint(self.path / name) != expected]
-        except PermissionError as error:
-            raise manifest.denied(error.filename) from None
+    def verify(self, team: Comm | Team | None = None) -> list[str]:
+        """The names of files that are not what was written; reads every byte, of each on one rank. Collective
+        over the team; by default this rank alone."""
+        return sorted(shared_out(team or Team(), self.members.sizes, self.members.changed))
 
     def _read(self, name: str, order: AnyOrder, rows: Range, cols: Range | None) -> np.ndarray:
         wanted = self.order(order).layer(-1) if isinstance(order, str) else order

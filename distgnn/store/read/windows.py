@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -22,6 +21,7 @@ from distgnn.errors import UserError
 from distgnn.layout import Range
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
+from distgnn.store.format.members import Members
 from distgnn.store.format.shards import Ranges, bounded
 from distgnn.store.read.node_files import check_shape
 from distgnn.store.team import Team
@@ -37,7 +37,8 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 class Tile:
     """A window's share of one shard file."""
 
-    path: Path
+    members: Members
+    name: str  # of the file
     shape: tuple[int, int]  # of the shard, according to the manifest; so is nnz
     nnz: int
     rows: Range  # what is wanted, local to the shard; so is cols
@@ -58,7 +59,7 @@ class Tile:
     def count(self) -> np.ndarray:
         """Entries per row, read once. Where columns are left out, all column numbers of the rows are read."""
         if self.counts is None:
-            with hdf5.reading(self.path) as file:
+            with self.members.open(self.name) as file:
                 check_shape(file["indptr"], (self.shape[0] + 1,))
                 check_shape(file["indices"], (self.nnz,))
                 check_shape(file["values"], (self.nnz,))
@@ -73,7 +74,7 @@ class Tile:
         The datasets stay open in between: HDF5 keeps the chunk in which two ranges meet."""
         counts, pointers = self.count(), self.pointers
         assert pointers is not None
-        with hdf5.reading(self.path) as file:
+        with self.members.open(self.name) as file:
             datasets = file["indices"], file["values"]
             for dataset in datasets:
                 hdf5.charge(dataset, (int(pointers[0]), int(pointers[-1])))
@@ -121,7 +122,7 @@ class Tile:
             raise self._damaged(f"its row pointers do not rise from 0 to {self.nnz}")
 
     def _damaged(self, reason: str) -> UserError:
-        return UserError(f"{self.path}: {reason}; copy it or make it again")
+        return UserError(f"{self.members.root / self.name}: {reason}; copy it or make it again")
 
 
 def _spans(pointers: np.ndarray) -> list[slice]:

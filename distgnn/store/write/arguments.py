@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Sequence
@@ -62,11 +61,8 @@ def check_shards(rows: int, cols: int, n: int | None = None) -> None:
 
 def is_store(path: Path) -> bool:
     """May this be replaced? A store, readable or damaged, of this or another schema version."""
-    try:
-        content = json.loads((path / manifest.NAME).read_text())
-    except (OSError, ValueError):
-        return path.suffix == ".dg" and (path / manifest.NAME).exists()
-    return isinstance(content, dict) and content.get("format") == manifest.FORMAT
+    claim = manifest.claims(path, manifest.STORE)
+    return path.suffix == ".dg" and (path / manifest.NAME).exists() if claim is None else claim
 
 
 def check_source(source: Source) -> None:

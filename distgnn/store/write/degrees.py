@@ -12,19 +12,22 @@ from distgnn.errors import ArgumentError
 from distgnn.partition.orders import Version
 from distgnn.store.format.shards import ShardGrid
 from distgnn.store.team import Team
+from distgnn.store.write.content import Content
 
 Scale = Callable[[np.ndarray, np.ndarray], np.ndarray]  # factors for entries at these rows and columns
 
 
 class Degrees:
-    """Row sums, and neighbours without the node itself, by row of a version of the matrix.
+    """Row sums, and neighbours without the node itself, by row of a version of the matrix; and its `content`.
 
     Sums of weights are rounded, so the shards of a row are added from left to right; a team, whose ranks
     write them at the same time, does this through files in `scratch` (None without weights).
     """
 
-    def __init__(self, n: int, version: Version, team: Team, scratch: Path | None) -> None:
-        self.version, self.team = version, team
+    def __init__(
+        self, n: int, version: Version, team: Team, scratch: Path | None, content: Content
+    ) -> None:  # fmt: skip
+        self.version, self.team, self.content = version, team, content
         self.scratch = scratch if team.size > 1 else None
         self.sums = np.zeros(n)
         self.neighbours = np.zeros(n, np.int64)
@@ -38,6 +41,7 @@ class Degrees:
         """Entries at these positions, the rows ascending."""
         lo, hi = rows[0], rows[-1] + 1
         self.partial[lo - self.rows[0] : hi - self.rows[0]] += np.bincount(rows - lo, weights)
+        self.content.add_entries(self.version.rows.ids(rows), self.version.cols.ids(cols), weights)
         others = rows != self._rows_of(cols)
         self.neighbours[lo:hi] += np.bincount(rows - lo, others).astype(np.int64)
 

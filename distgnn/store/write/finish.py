@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from distgnn.partition import Quality
-from distgnn.store.format import manifest
+from distgnn.store.format import hdf5, manifest
+from distgnn.store.format.members import stamp
 from distgnn.store.source import Source
-from distgnn.store.team import Team
+from distgnn.store.team import Team, shared_out
 
 
 @dataclass
@@ -47,7 +48,8 @@ def describe(source: Source, seed: int, dtype: np.dtype, self_loops: bool, norma
         sizes = np.bincount(source.split, minlength=4).tolist()
         split = {"train": sizes[1], "validation": sizes[2], "test": sizes[3]}
     return {
-        "format": manifest.FORMAT, "version": manifest.VERSION, "source": source.name, "seed": seed,
+        "format": manifest.STORE.format, "version": manifest.STORE.version,
+        "source": source.name, "seed": seed,
         "n": source.n, "nnz": 0, "edges": 0, "dtype": dtype.name, "width": int(source.width),
         "classes": int(source.classes), "class_names": source.class_names,
         "labelled": 0 if labels is None else int(np.count_nonzero(labels >= 0)), "split": split,
@@ -57,21 +59,26 @@ def describe(source: Source, seed: int, dtype: np.dtype, self_loops: bool, norma
 
 
 def finish(folder: Path, content: dict[str, Any], team: Team) -> None:
-    """Fingerprint every file, and write the manifest with this content. Collective."""
+    """Write into every file which store it is of, fingerprint it, and write the manifest with this content.
+    Collective."""
     sizes: dict[str, int] = {}
     with team.together():
         if team.rank == 0:
             paths = sorted(filter(Path.is_file, folder.rglob("*")))
             sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
     sizes = team.gather_objects(sizes)[0]  # network file systems may show other ranks something older
-    names, found = list(sizes), {}
-    with team.together():
-        for index in team.deal(list(sizes.values())):
-            found[names[index]] = manifest.fingerprint(folder / names[index], sync=True)
-    prints = {name: one for some in team.gather_objects(found) for name, one in some.items()}
-    content["files"] = {name: prints[name] for name in names}
+    content["id"] = id = team.gather_objects(manifest.identity(content))[0]
+    prints = dict(shared_out(team, sizes, lambda names: [(name, _seal(folder, name, id)) for name in names]))
+    content["files"] = {name: prints[name] for name in sizes}
     with team.together():
         if team.rank == 0:
             for path in filter(Path.is_dir, folder.rglob("*")):
                 manifest.sync_folder(path)
             manifest.write(folder, content)
+
+
+def _seal(folder: Path, name: str, id: str) -> dict[str, Any]:
+    """Stamp a file that is otherwise complete; returns its fingerprint, when all of it is on disk."""
+    with hdf5.writing(folder / name, 0, "r+") as file:
+        stamp(file, id, name)
+    return manifest.fingerprint(folder / name, sync=True)

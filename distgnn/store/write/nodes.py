@@ -15,6 +15,7 @@ from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.source import Source
 from distgnn.store.team import Team
+from distgnn.store.write.content import Content
 from distgnn.store.write.spill import Spill
 
 
@@ -35,31 +36,33 @@ def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder, team: T
 
 
 def write_nodes(
-    folder: Path, scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder, team: Team
-) -> list[Path]:
+    folder: Path, scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder, team: Team,
+    content: Content,
+) -> list[Path]:  # fmt: skip
     """Write the features, labels and split that a source has, in this order; returns all paths. Collective:
-    each rank reads a share of the features and writes a share of the files."""
+    each rank reads a share of the features, which is added to the `content`, and writes some of the files."""
     paths = [folder / f"rows-{index:04d}.h5" for index in range(len(parts) - 1)]
     shuffled = source.width and order.permutation is not None
-    spilled = _spilled(scratch, parts, source, order, team) if shuffled else None
+    spilled = _spilled(scratch, parts, source, order, team, content) if shuffled else None
     with team.together():
         for index in team.deal(np.diff(parts)):
-            _write_rows(paths[index], index, parts, source, order, spilled)
+            _write_rows(paths[index], index, parts, source, order, spilled, content)
     if spilled is not None:
         spilled.close()
     return paths
 
 
 def _write_rows(
-    path: Path, index: int, parts: np.ndarray, source: Source, order: NodeOrder, spilled: Spill | None
-) -> None:
+    path: Path, index: int, parts: np.ndarray, source: Source, order: NodeOrder, spilled: Spill | None,
+    content: Content,
+) -> None:  # fmt: skip
     lo, hi = block(parts, index)
     ids = order.ids(np.arange(lo, hi))
     with hdf5.writing(path, len(ids) * (4 * source.width + 5)) as file:
         if source.width:
             features = hdf5.create(file, "features", (hi - lo, source.width), np.float32)
             if spilled is None:
-                for start, rows in _feature_blocks(source, lo, hi):
+                for start, rows in _feature_blocks(source, lo, hi, content):
                     features[start - lo : start - lo + len(rows)] = rows
             else:
                 features[...] = _assembled(spilled, index, features.shape)
@@ -69,7 +72,7 @@ def _write_rows(
             hdf5.store_array(file, "split", np.asarray(source.split[ids], np.uint8))
 
 
-def _feature_blocks(source: Source, lo: int, hi: int) -> Iterator[tuple[int, np.ndarray]]:
+def _feature_blocks(source: Source, lo: int, hi: int, content: Content) -> Iterator[tuple[int, np.ndarray]]:
     """(first id, rows) of the features of ids lo..hi: consecutive ids, which every format reads fastest."""
     step = max(1, LIMITS.row_bytes // (4 * source.width))
     for start in range(lo, hi, step):
@@ -80,16 +83,20 @@ def _feature_blocks(source: Source, lo: int, hi: int) -> Iterator[tuple[int, np.
         bad = ~np.isfinite(rows).all(axis=1)
         if bad.any():
             raise UserError(f"{source.name}: node {ids[bad][0]} has a feature that is not a finite number")
+        content.add_features(start, rows)
         yield start, rows
 
 
-def _spilled(scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder, team: Team) -> Spill:
+def _spilled(
+    scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder, team: Team, content: Content
+) -> Spill:
     """All features, read once from front to back (by each rank a share), in one bucket per row file: reading
     file by file would be at random, of more than fits in memory. Collective."""
     record = np.dtype([("row", np.int64), ("features", np.float32, (source.width,))])
     spill = Spill(scratch / "features", len(parts) - 1, record, team)
     with team.together():
-        for start, features in _feature_blocks(source, *block(partition(source.n, team.size), team.rank)):
+        mine = block(partition(source.n, team.size), team.rank)
+        for start, features in _feature_blocks(source, *mine, content):
             positions = order.positions(np.arange(start, start + len(features)))
             buckets = np.searchsorted(parts, positions, side="right") - 1
             rows = np.empty(len(features), record)

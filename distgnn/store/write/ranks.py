@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from distgnn.comm.launch import PATIENCE
+from distgnn.store.format.lock import lock_file
 from distgnn.store.format.publish import new_directory, writing
 from distgnn.store.team import Team
 
@@ -82,6 +83,7 @@ def shared_directory(
             if team.rank > 0:
                 time.sleep(PATIENCE)
                 shutil.rmtree(folder, ignore_errors=True)
+                lock_file(out).unlink(missing_ok=True)
             raise
         with team.together():
             stack.close()

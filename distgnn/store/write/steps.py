@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import logging
 import shutil
@@ -19,6 +20,7 @@ from distgnn.partition import Wanted, measure, orders
 from distgnn.partition.orders import MatrixOrder, Version
 from distgnn.partition.pattern import Pattern
 from distgnn.store.format.limits import LIMITS
+from distgnn.store.format.members import Members
 from distgnn.store.format.shards import ShardGrid
 from distgnn.store.read.order import Order
 from distgnn.store.source import Edges, Source
@@ -26,6 +28,7 @@ from distgnn.store.team import Team
 from distgnn.store.write import nodes
 from distgnn.store.write.adjacency import AdjacencyWriter
 from distgnn.store.write.arguments import check_edges
+from distgnn.store.write.content import Content
 from distgnn.store.write.degrees import Degrees
 from distgnn.store.write.finish import Summary, describe, finish
 
@@ -52,6 +55,7 @@ class Preparation:
         self.parts = nodes.row_partition(self.n, self.source.width)
         self.first: tuple[Version, Order] | None = None  # what the other versions are made from
         self.started = time.perf_counter()
+        self.held = Content(self.source)
         self.content = describe(self.source, self.seed, self.dtype, self.self_loops, self.normalize)
         self.symmetric = self.content["symmetric"]
         for name in ("n", "directed", "width", "classes", "labelled", "split"):
@@ -109,7 +113,9 @@ class Preparation:
         folder = self.folder / "nodes"
         with self.team.together():
             folder.mkdir(exist_ok=True)
-        paths = nodes.write_nodes(folder, self.scratch, self.parts, self.source, order.input, self.team)
+        paths = nodes.write_nodes(
+            folder, self.scratch, self.parts, self.source, order.input, self.team, self.held
+        )
         self.stage("features")
         files = self._relative(paths)
         self.content["nodes"] = {"order": order.name, "partition": self.parts.tolist(), "files": files}
@@ -132,7 +138,7 @@ class Preparation:
             entries.append(entry := self._write_permutation(path, version, order.partition))
             if self.first is None:
                 self._write_first(path, version, entry, grid)
-                self.first = version, Order(self.folder, order.name, entry, self.n, self.dtype)
+                self.first = version, Order(Members(self.folder), order.name, entry, self.n, self.dtype)
             else:
                 self._write_other(path, version, entry, order.partition)
         self.summary.shards[order.name] = len(entry["rows"]) - 1, len(entry["cols"]) - 1
@@ -146,6 +152,7 @@ class Preparation:
             if version.rows.permutation is not None:
                 paths = nodes.write_permutation(folder, self.parts, version.rows, self.team)
                 stored = {"partition": self.parts.tolist(), "files": self._relative(paths)}
+                stored["sha256"] = hashlib.sha256(version.rows.permutation.data).hexdigest()
         cut = None if vector is None else vector.tolist()
         return {"permutation": stored, "partition": cut, "symmetric": self.symmetric and version.alike}
 
@@ -161,11 +168,11 @@ class Preparation:
         with self.team.together():
             count = self._bucket(writer, version, itertools.chain([] if head is None else [head], edges))
         self.summary.edges = sum(self.team.gather_objects(count))
-        degrees = Degrees(self.n, version, self.team, self.scratch if weighted else None)
+        degrees = Degrees(self.n, version, self.team, self.scratch if weighted else None, self.held)
         self._write_shards(writer, entry, path, degrees)
         self.summary.nnz = int(writer.nnz.sum())
         facts = {"edges": self.summary.edges, "nnz": self.summary.nnz, "weighted": weighted}
-        self.content.update(facts, degrees=degrees.statistics())
+        self.content.update(facts, degrees=degrees.statistics(), content=self.held.hashes(self.team))
 
     def _bucket(self, writer: AdjacencyWriter, version: Version, edges: Iterable[Edges]) -> int:
         """Bucket this rank's share of edges, their reverses and self-loops; returns how many edges."""

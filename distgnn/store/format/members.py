@@ -1,0 +1,138 @@
+"""The files that belong to a manifest: where they are, what they are, and that they are its own.
+
+Every HDF5 file carries the id of its store or checkpoint and its own name there, so no file can stand in for
+another of the same shape: of another store, of another order, of other rows.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import h5py
+import numpy as np
+
+from distgnn.errors import UserError
+from distgnn.store.format import hdf5, manifest
+from distgnn.store.format.manifest import STORE, Kind
+
+
+class Members:
+    """The files of a directory with a manifest.
+
+    Args:
+        files: name -> {"bytes", "sha256"}, as in the manifest.
+        id: of the manifest; "" while it is being written, when nothing is compared.
+    """
+
+    def __init__(
+        self, root: Path, kind: Kind = STORE, id: str = "", files: Mapping[str, Any] | None = None
+    ) -> None:  # fmt: skip
+        self.root, self.kind, self.id, self.files = root, kind, id, files or {}
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[h5py.File]:
+        """The file of this name. UserError: it is missing, damaged, or not the one that was written here."""
+        with self._explained(), hdf5.reading(self.root / name) as file:
+            if self.id and not _carries(file, self.id, name):
+                reason = f"is not the file that was written here with the {self.kind.what}"
+                raise UserError(f"{self.root / name}: {reason}; copy it or make it again")
+            yield file
+
+    def touch(self) -> None:
+        """Open one file, so that facts of which the files do not know are refused."""
+        for name in list(self.files)[:1]:
+            with self.open(name):
+                pass
+
+    def check(self, named: Iterable[str]) -> None:
+        """UserError unless these files, each named once, are those of the manifest, lie in the directory and
+        have the lengths that it says."""
+        names = list(named)
+        if sorted(names) != sorted(self.files):
+            raise manifest.damaged(self.root, self.kind, "it does not name every file once")
+        with self._explained():
+            inside: dict[Path, bool] = {}
+            for name, expected in self.files.items():
+                self._check(name, expected["bytes"], inside)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The length of every file."""
+        return {name: file["bytes"] for name, file in self.files.items()}
+
+    def changed(self, names: Iterable[str]) -> list[str]:
+        """Those of these files whose bytes are not those of the manifest; reads them."""
+        with self._explained():
+            try:
+                prints = ((name, manifest.fingerprint(self.root / name)) for name in names)
+                return [name for name, found in prints if found != self.files[name]]
+            except PermissionError as error:
+                raise manifest.denied(error.filename) from None
+            except FileNotFoundError as error:
+                raise UserError(f"{error.filename}: file is missing; copy it or make it again") from None
+            except OSError as error:
+                raise UserError(f"{self.root}: cannot be read ({error.strerror})") from None
+
+    def refuse(self, changed: list[str]) -> None:
+        """UserError for files whose bytes have changed, if there are any."""
+        if changed:
+            with self._explained():
+                problem = f"the bytes of {', '.join(changed[:5])} changed since it was written"
+                raise UserError(f"{self.root}: {problem}; copy the {self.kind.what} or {self.kind.again}")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """If another has taken the place of this one, that is what is wrong inside."""
+        try:
+            yield
+        except UserError:
+            if self.id and self._replaced():
+                raise UserError(f"{self.root}: was replaced while it was read; open it again") from None
+            raise
+
+    def _replaced(self) -> bool:
+        try:
+            return bool(manifest.read(self.root, self.kind)["id"] != self.id)
+        except UserError:
+            return False
+
+    def _check(self, name: str, expected: int, inside: dict[Path, bool]) -> None:
+        """UserError for a name that leads out of the directory, by itself or by a link, and for another
+        length; `inside`: which folders lie in it, as far as it is known."""
+        pure, path = PurePosixPath(name), self.root / name
+        if pure.is_absolute() or ".." in pure.parts or str(pure) != name or "\0" in name:
+            raise manifest.damaged(self.root, self.kind, f"{name!r} is no path of a file in it")
+        try:
+            for one in (path.parent, path) if path.is_symlink() else (path.parent,):
+                if one not in inside:
+                    inside[one] = Path(os.path.realpath(one)).is_relative_to(os.path.realpath(self.root))
+                if not inside[one]:
+                    raise UserError(
+                        f"{path}: is a link out of the {self.kind.what}; put the file in its place"
+                    )
+            found = path.stat()
+        except PermissionError:
+            raise manifest.denied(path) from None
+        except OSError:
+            raise UserError(f"{path}: file is missing; copy it or make it again") from None
+        if not stat.S_ISREG(found.st_mode):
+            raise UserError(f"{path}: is not a regular file; copy it or make it again")
+        if found.st_size != expected:
+            raise UserError(f"{path}: {found.st_size} bytes where the manifest says {expected}; "
+                            "the file is truncated or was changed, copy it or make it again")  # fmt: skip
+
+
+def stamp(file: h5py.File, id: str, name: str) -> None:
+    """Write into an open file where it belongs. Fixed lengths, as HDF5's others are not checked."""
+    for key, value in (("id", id), ("name", name)):
+        file.attrs.create(key, np.bytes_(value.encode()))
+
+
+def _carries(file: h5py.File, id: str, name: str) -> bool:
+    found = file.attrs.get("id"), file.attrs.get("name")
+    return all(isinstance(one, bytes) for one in found) and found == (id.encode(), name.encode())

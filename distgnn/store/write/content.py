@@ -1,0 +1,53 @@
+"""What a graph holds, in a few hashes that do not depend on how a store is cut, ordered, or made."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from distgnn import rng
+from distgnn.store.source import Source
+from distgnn.store.team import Team
+
+_EDGES, _FEATURES = rng.key(0, rng.CONTENT, 0), rng.key(0, rng.CONTENT, 1)
+
+
+class Content:
+    """Sums of a 64-bit hash of every entry of the matrix and of every row of the features, which ranks add
+    up in any order: against mistakes, not against forgers. Labels and split, which all hold, as SHA-256."""
+
+    def __init__(self, source: Source) -> None:
+        self._n, self._source = source.n, source
+        self._sums = np.zeros(2, np.uint64)  # of entries, of features
+        columns = rng.hashes(_FEATURES, np.arange(source.width))
+        self._factors = columns | np.uint64(1)  # odd, so that no bit of a feature is lost
+
+    def add_entries(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
+        """Entries of A before they are scaled, by the ids of their rows and columns; each once in all."""
+        keys = rng.hashes(_EDGES, rows.astype(np.int64) * self._n + cols)
+        if weights is not None:
+            keys = rng.splitmix64(keys ^ np.asarray(weights, np.float64).view(np.uint64))
+        self._add(0, keys)
+
+    def add_features(self, first: int, rows: np.ndarray) -> None:
+        """float32 features of consecutive ids; each once in all."""
+        words = np.ascontiguousarray(rows).view(np.uint32).astype(np.uint64) @ self._factors
+        ids = rng.hashes(_FEATURES, np.arange(first, first + len(rows)))
+        self._add(1, rng.splitmix64(words ^ ids))
+
+    def _add(self, index: int, hashes: np.ndarray) -> None:
+        self._sums[index : index + 1] += hashes.sum(dtype=np.uint64)  # of scalars, NumPy warns that it wraps
+
+    def hashes(self, team: Team) -> dict[str, str | None]:
+        """The entry `content` of the manifest. Collective."""
+        entries, features = (f"{int(one):016x}" for one in team.total(self._sums.copy()))
+        source = self._source
+        return {
+            "edges": entries, "features": features if source.width else None,
+            "labels": _sha256(source.labels, np.int32), "split": _sha256(source.split, np.uint8),
+        }  # fmt: skip
+
+
+def _sha256(array: np.ndarray | None, dtype: type) -> str | None:
+    return None if array is None else hashlib.sha256(np.ascontiguousarray(array, dtype).data).hexdigest()

@@ -1,0 +1,22 @@
+"""Mixed stores and edited manifests: see the program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from . import mixed_stores
+
+
+def test_mixed_stores_are_refused(tmp_path: Path) -> None:
+    table = mixed_stores.mixed(tmp_path)
+    total = sum(table.values(), Counter())
+    assert total["silent"] == total["traceback"] == 0, table
+    assert total["refused"] > 38 and total["harmless"] == 0, table
+
+
+def test_edited_manifests_are_refused_or_harmless(tmp_path: Path) -> None:
+    table = mixed_stores.edited(tmp_path, 300)
+    total = sum(table.values(), Counter())
+    assert total["silent"] == total["traceback"] == 0, table
+    assert total["refused"] + total["harmless"] == 300 and total["refused"] > 270, table
