@@ -141,7 +141,7 @@ def test_matrix_and_features_are_of_one_store(comm: Any, shared_tmp_path: Path) 
     for call in (load_features, load_targets):
         with pytest.raises(UserError, match=r"g.dg: was replaced while it was read; open it again"):
             call(path, A.input_layout)
-    load(path, grid)
+    A = load(path, grid)
     load_features(path, A.input_layout)
     grid.free()
 
