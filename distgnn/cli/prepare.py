@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -85,6 +86,9 @@ def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
     options.format = None if args.format == "auto" else args.format
     with team.together():
         source = open_source(args.source, options)
+    if team.rank == 0:
+        for note in source.notes:
+            print(f"distgnn: warning: {note}", file=sys.stderr, flush=True)
     written |= {"seed": args.seed, "shards": shards, "self_loops": args.self_loops}
     return write_store(source, args.out, comm=comm, **written)
 

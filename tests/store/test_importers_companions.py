@@ -133,7 +133,7 @@ def test_bad_feature_files(edges, tmp_path):
     )
     refused(edges, "twice.csv", "two rows", features=str(write(tmp_path / "twice.csv", "id,x\n0,1\n0,2\n")))
     refused(
-        edges, "half.csv, line 2", "no node id", features=str(write(tmp_path / "half.csv", "id,x\n0.5,1\n"))
+        edges, "half.csv, line 2", "a node id", features=str(write(tmp_path / "half.csv", "id,x\n0.5,1\n"))
     )
     refused(edges, "gone.npy", "no such file", features=str(tmp_path / "gone.npy"))
     refused(edges, "x.bin", "unknown format", features=str(tmp_path / "x.bin"))
