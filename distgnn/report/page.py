@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distgnn.errors import ArgumentError, UserError
-from distgnn.report.files import check_output
+from distgnn.report.files import check_output, replaced
 from distgnn.report.trace import COMPUTE, EPOCHS, UNDER_WAY, WAITED
 
 COLOURS = {
@@ -48,7 +48,8 @@ def write(logs: Sequence[str], traces: Sequence[str], out: str, force: bool) -> 
         sections.append(drawn(f"Timeline of {epoch['name']} in {name}", draw_timeline, events, epoch))
     sections += [details(log) for log in read]
     try:
-        path.write_text(PAGE.format(body="\n".join(sections)), encoding="utf-8")
+        with replaced(path) as file:
+            file.write(PAGE.format(body="\n".join(sections)).encode())
     except OSError as error:
         raise ArgumentError("out", path, f"cannot write it ({error.strerror})") from None
 

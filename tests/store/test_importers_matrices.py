@@ -106,7 +106,10 @@ HEAD = "%%MatrixMarket matrix coordinate "
         (HEAD + "real general\n2 2\n1 2 1\n", "line 2: bad size line '2 2'"),
         (HEAD + "real general\n2 -2 1\n1 2 1\n", "line 2: bad size line"),
         (HEAD + "real general\n% c\n2 3 1\n1 2 1\n", "line 3: the matrix is 2 x 3"),
-        (HEAD + "real general\n2000000000000 2000000000000 1\n1 2 1\n", r"declares 2000000000000 nodes in 82 bytes"),
+        (
+            HEAD + "real general\n2000000000000 2000000000000 1\n1 2 1\n",
+            r"declares 2000000000000 nodes in 82 bytes",
+        ),
         (HEAD + "real general\n0 0 0\n", "without nodes"),
         (HEAD + "real general\n2 2 2\n1 2 1\n0 1 1\n", r"line 4: bad line '0 1 1' \(row outside 1..2\)"),
         (HEAD + "real general\n2 2 1\n1 3 1\n", r"line 3: bad line '1 3 1' \(column outside 1..2\)"),

@@ -2,7 +2,7 @@
 
 format, version     "distgnn-store", 1
 source, seed        name of the data; seed of the orders
-n, nnz, edges       nodes; entries of A; edges read from the source (before reversing and merging)
+n, nnz, edges       nodes; entries of A; edges, each once however often it is listed
 dtype               of A's values; features are always float32
 width, classes      feature width, number of classes, 0 where there are none
 class_names         list or null

@@ -14,7 +14,7 @@ from distgnn.errors import UserError
 from distgnn.store.format.manifest import AnyPath, sync_folder
 
 # What a full or forbidden disk says: the user's to mend, not a bug.
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,10 +62,12 @@ def check_shards(rows: int, cols: int, n: int | None = None) -> None:
 
 def is_store(path: Path) -> bool:
     """May this be replaced? A store, readable or damaged, of this or another schema version."""
+    if not (path / manifest.NAME).is_file():  # a pipe would wait
+        return False
     try:
         content = json.loads((path / manifest.NAME).read_text())
-    except (OSError, ValueError):
-        return path.suffix == ".dg" and (path / manifest.NAME).exists()
+    except (OSError, ValueError, RecursionError):
+        return path.suffix == ".dg"
     return isinstance(content, dict) and content.get("format") == manifest.FORMAT
 
 
@@ -83,15 +86,28 @@ def check_source(source: Source) -> None:
             raise UserError(f"{source.name}: node {node} has {what} {array[node]}; expected {least}..{most}")
 
 
-def check_edges(source: Source, before: int, edges: Edges) -> None:
-    """UserError for the first of these edges, with `before` others before them, that is impossible."""
+def check_room(source: Source, out: str | os.PathLike[str]) -> None:
+    """UserError where the features alone, which a store keeps with their zeros, are more than the disk takes."""
+    needed, free = 4 * source.n * source.width, shutil.disk_usage(Path(out).absolute().parent).free
+    if needed > free:
+        what = f"{source.n} x {source.width} features need {needed / 1e9:.1f} GB"
+        raise UserError(f"{out}: {what}, and the disk has {free / 1e9:.1f} GB free")
+
+
+def check_edges(source: Source, before: int, edges: Edges, dtype: np.dtype) -> None:
+    """UserError for the first of these edges, with `before` others before them, that is impossible, or whose
+    weight is no finite number of the matrix's dtype."""
     src, dst, weights = edges
     for ids in (src, dst):
         if len(ids) and (ids.min() < 0 or ids.max() >= source.n):
             at = int(np.flatnonzero((ids < 0) | (ids >= source.n))[0])
             what = f"names node {ids[at]}; node ids must be 0..{source.n - 1}"
             raise UserError(f"{source.name}: edge {before + at + 1} {what}")
-    if weights is not None and not np.isfinite(weights).all():
-        at = int(np.flatnonzero(~np.isfinite(weights))[0])
-        what = f"has weight {weights[at]}; weights must be finite"
-        raise UserError(f"{source.name}: edge {before + at + 1} {what}")
+    if weights is None:
+        return
+    with np.errstate(over="ignore"):
+        bad = ~np.isfinite(weights.astype(dtype))
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        where, what = f"{source.name}: edge {before + at + 1} has weight {weights[at]}", "must be finite"
+        raise UserError(f"{where}; weights {what}{f', {dtype} numbers' if np.isfinite(weights[at]) else ''}")
