@@ -87,7 +87,7 @@ def check_source(source: Source) -> None:
 
 
 def check_room(source: Source, out: str | os.PathLike[str]) -> None:
-    """UserError where the features alone, which a store keeps with their zeros, are more than the disk takes."""
+    """UserError where the features alone, zeros included, are more than the disk takes."""
     needed, free = 4 * source.n * source.width, shutil.disk_usage(Path(out).absolute().parent).free
     if needed > free:
         what = f"{source.n} x {source.width} features need {needed / 1e9:.1f} GB"
