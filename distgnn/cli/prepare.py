@@ -68,6 +68,8 @@ def run(args: argparse.Namespace) -> None:
 def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
     """Write the store that the command line describes, together with the ranks of `comm`. Collective."""
     from distgnn import partition
+    from distgnn.cli import command_parser, config
+    from distgnn.errors import UserError
     from distgnn.store.importers import open_source
     from distgnn.store.source import ImportOptions
     from distgnn.store.write.arguments import check_arguments, parse_shards
@@ -88,7 +90,8 @@ def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
         source = open_source(args.source, options)
     if team.rank == 0:
         for note in source.notes:
-            print(f"distgnn: warning: {note}", file=sys.stderr, flush=True)
+            told = config.Origins().explain(UserError(note), [command_parser("prepare")])
+            print(f"distgnn: warning: {told}", file=sys.stderr, flush=True)
     written |= {"seed": args.seed, "shards": shards, "self_loops": args.self_loops}
     return write_store(source, args.out, comm=comm, **written)
 

@@ -47,6 +47,10 @@ class Graph(Source):
     def features(self, ids: np.ndarray) -> np.ndarray:
         return self.X[ids]
 
+    def distinct_edges(self) -> int:
+        pairs = self.pairs if self.directed else np.sort(self.pairs, axis=1)
+        return len({tuple(pair) for pair in pairs.tolist()})
+
 
 def random_graph(n: int, m: int, *, seed: int = 0, weighted: bool = False, **options: Any) -> Graph:
     """m random edges, some repeated and some self-loops among them."""

@@ -225,7 +225,7 @@ def label_columns(heading: Heading, path: Path, options: ImportOptions) -> tuple
     given, other = ("id_column", "label_column") if options.id_column else ("label_column", "id_column")
     if last == 1 and getattr(options, other) is None:  # only the other column is left
         return (ids, 1 - ids) if given == "id_column" else (1 - label, label)
-    problem = f"would be node ids and labels at once in {path}; {other} must be another of its columns"
+    problem = f"would be node ids and labels at once in {path}; give {other}=NAME, another of its columns"
     raise ArgumentError(
         given, getattr(options, given) or heading.columns[ids], f"{problem}: {heading.described()}"
     )
