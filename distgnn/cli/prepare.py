@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
               help="add every edge's reverse (edge lists: unless told otherwise)")
     reading("--weights", action="store_true", help="take edge weights from the source instead of ones")
     reading("--features", metavar="FILE", help=".npy, .npz, .csv, or .json with {node: [active features]}")
-    reading("--labels", metavar="FILE", help=".npy, .npz or .csv with a label for every node")
+    reading("--labels", metavar="FILE", help=".csv, .tsv or .txt: a node and its label in every line")
     reading("--split", metavar="A/B/C", help="shares of training, validation, test, such as 0.6/0.2/0.2")
     reading("--source-column", metavar="NAME", help="column of an edge list that has the edge's source")
     reading("--target-column", metavar="NAME", help="column of an edge list that has the edge's target")

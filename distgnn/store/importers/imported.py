@@ -91,7 +91,7 @@ class Imported(Source):
         """Note labels that look like numbers to predict."""
         labelled = 0 if self.labels is None else int(np.count_nonzero(self.labels >= 0))
         if 10 * self.classes > labelled > 0:
-            advice = "a column of names or of numbers (regression) is none of classes; label_column=NAME takes another"
+            advice = "names, or numbers of a regression, are no classes; label_column=NAME takes another"
             self.notes.append(f"{self.path}: {self.classes} classes for {labelled} labelled nodes; {advice}")
 
     def set_labels(self, labels: np.ndarray, path: object, classes: int | None = None) -> None:
