@@ -124,6 +124,8 @@ def test_many_nodes_are_declared_with_one_edge(
 def test_declared_numbers_of_other_things(tmp_path: Path, edges: Path) -> None:
     np.save(tmp_path / "labels.npy", np.zeros(2, np.int32))
     refused(generated(tmp_path, 2, classes=1 << 40), "1099511627776 classes")
+    (tmp_path / "labels.npy").write_bytes(header("(1099511627776, 1099511627776, 0)"))
+    refused(generated(tmp_path, 2, classes=2), "labels.npy: shape .* is not possible")
     (tmp_path / "x.json").write_text('{"0": [2147483647], "2": []}')
     refused(edges, "2147483648 features of a node", features=str(tmp_path / "x.json"))
     path = market(tmp_path, 2)
