@@ -140,7 +140,7 @@ def _judged(path: Path, epoch: int) -> Iterator[tuple[bytes, bool]]:
         for line in file:
             try:
                 event = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 event = {}
             event = event if isinstance(event, dict) else {}
             reached = {"epoch": event.get("epoch"), "end": event.get("epochs")}.get(str(event.get("event")))

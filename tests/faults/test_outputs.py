@@ -84,6 +84,17 @@ def test_a_device_or_pipe_is_no_output(tmp_path):
 
 
 @pytest.mark.timeout(20)
+def test_what_a_report_cannot_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "deep").write_text("[" * 100_000)
+    for read in (page.read_log, page.read_trace):
+        with pytest.raises(dg.UserError, match="pipe: is no regular file"):
+            read(tmp_path / "pipe")
+        with pytest.raises(dg.UserError, match="expected what train"):
+            read(tmp_path / "deep")
+
+
+@pytest.mark.timeout(20)
 def test_a_store_whose_manifest_is_a_pipe_is_not_replaced(tmp_path, capsys):
     (tmp_path / "g.dg").mkdir()
     os.mkfifo(tmp_path / "g.dg" / "manifest.json")
