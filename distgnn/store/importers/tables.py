@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.arrays import Npz, StoredArray, indices, pointers, rows_of
+from distgnn.store.importers.arrays import Npz, StoredArray, indices, integers, pointers, rows_of
 from distgnn.store.importers.files import check_declared
 
 Array = StoredArray | np.ndarray
@@ -159,23 +159,16 @@ class StoredMatrix:
         return SparseRows.of_entries(rows, columns, values, self.shape, self.where)
 
     def __iter__(self) -> Entries:
-        """Yield (row int64[k], column int64[k], value[k]), the indices checked."""
-        height, width = self.shape
+        """Yield (row int64[k], column int64[k], value[k]), ids not yet checked."""
         if self.kind == "coo":
             for row, column, value in zip(*map(self._member, ("row", "col", "data")), strict=True):
-                yield self._checked(row, height, "row"), self._checked(column, width, "column"), value
+                yield integers(row, self.where), integers(column, self.where), value
             return
-        indptr, begin, by_rows = self._indptr(), 0, self.kind == "csr"
+        indptr, begin = self._indptr(), 0
         for minor, value in zip(self._member("indices"), self._member("data"), strict=True):
-            major = owners(indptr, begin, begin + len(minor))
+            major, minor = owners(indptr, begin, begin + len(minor)), integers(minor, self.where)
             begin += len(minor)
-            if by_rows:
-                yield major, self._checked(minor, width, "column"), value
-            else:
-                yield self._checked(minor, height, "row"), major, value
-
-    def _checked(self, array: np.ndarray, below: int, what: str) -> np.ndarray:
-        return indices(array, below, self.where, what)
+            yield (major, minor, value) if self.kind == "csr" else (minor, major, value)
 
     def _member(self, part: str) -> Iterator[np.ndarray]:
         return self.archive.stream(self.prefix + part, 0, self.entries)
