@@ -100,9 +100,10 @@ def check_unpacked(size: int, packed: int, where: object) -> None:
 
 def size_of(path: AnyPath) -> int:
     """Bytes of a file, or of the files in a directory and in those that it has."""
-    if not os.path.isdir(path):
-        return os.path.getsize(path)
-    return sum(entry.stat().st_size for entry in Path(path).rglob("*") if entry.is_file())
+    with reading(path):
+        if not os.path.isdir(path):
+            return os.path.getsize(path)
+        return sum(entry.stat().st_size for entry in Path(path).rglob("*") if entry.is_file())
 
 
 def check_declared(size: int, path: AnyPath, what: str = "nodes") -> None:

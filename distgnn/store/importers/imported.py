@@ -92,7 +92,9 @@ class Imported(Source):
         labelled = 0 if self.labels is None else int(np.count_nonzero(self.labels >= 0))
         if 10 * self.classes > labelled > 0:
             advice = "names, or numbers of a regression, are no classes; label_column=NAME takes another"
-            self.notes.append(f"{self.path}: {self.classes} classes for {labelled} labelled nodes; {advice}")
+            self.notes.append(
+                f"{self.labels_path}: {self.classes} classes for {labelled} labelled nodes; {advice}"
+            )
 
     def set_labels(self, labels: np.ndarray, path: object, classes: int | None = None) -> None:
         """Take the integer labels of `path`, one per node (below zero: unlabelled)."""
@@ -105,7 +107,7 @@ class Imported(Source):
         if highest >= limit:
             raise UserError(f"{path}: label {highest} lies outside 0..{limit - 1}")
         self.labels = np.maximum(labels, -1).astype(np.int32)
-        self.classes = classes or highest + 1
+        self.classes, self.labels_path = classes or highest + 1, path
 
     def set_split(self, split: np.ndarray, path: object) -> None:
         if split.shape != (self.n,) or split.min(initial=0) < 0 or split.max(initial=0) > 3:

@@ -132,11 +132,9 @@ class StoredMatrix:
         if kind not in ("csr", "csc", "coo"):
             raise UserError(f"{self.where}: a matrix in format {kind!r}; expected csr, csc or coo")
         shape = archive.integers(f"{prefix}shape").ravel()
-        if len(shape) != 2:
+        if len(shape) != 2 or shape.min() < 0:
             raise UserError(f"{self.where}: shape {tuple(shape)}; expected a matrix")
         self.shape = (int(shape[0]), int(shape[1]))
-        if min(self.shape) < 0:
-            raise UserError(f"{self.where}: shape {self.shape}; expected a matrix")
         check_declared(max(self.shape), archive.path, "rows or columns")
         self.entries = archive.header(f"{prefix}data").size
         for part in ("data", "row", "col") if kind == "coo" else ("data", "indices"):
