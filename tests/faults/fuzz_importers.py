@@ -65,15 +65,15 @@ def npy(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def npz(packed: bool = True, **arrays: Any) -> bytes:
+def npz(**arrays: Any) -> bytes:
     file = io.BytesIO()
-    (np.savez_compressed if packed else np.savez)(file, **arrays)
+    np.savez_compressed(file, **arrays)
     return file.getvalue()
 
 
-def sparse(matrix: Any, kind: str, packed: bool = True) -> bytes:
+def sparse(matrix: Any, kind: str, small: bool = True) -> bytes:
     file = io.BytesIO()
-    scipy.sparse.save_npz(file, matrix.asformat(kind), packed)
+    scipy.sparse.save_npz(file, matrix.asformat(kind), small)
     return file.getvalue()
 
 
@@ -81,6 +81,10 @@ def market(**options: Any) -> bytes:
     file = io.BytesIO()
     scipy.io.mmwrite(file, MATRIX + MATRIX.T, **options)
     return file.getvalue()
+
+
+def packed(data: bytes) -> bytes:
+    return gzip.compress(data, 1, mtime=0)
 
 
 def parts(matrix: Any, prefix: str) -> dict[str, Any]:
@@ -108,7 +112,7 @@ def ogb(archived: bool) -> Case:
         return "", files | {"raw/node-label.npz": npz(node_label=LABELS[:, None])}, {}
     raw = {"edge": table(EDGES), "num-node-list": b"8\n", "num-edge-list": b"9\n"}
     raw |= {"node-feat": table(FEATURES), "node-label": table(LABELS)}
-    return "", files | {f"raw/{name}.csv.gz": gzip.compress(text) for name, text in raw.items()}, {}
+    return "", files | {f"raw/{name}.csv.gz": packed(text) for name, text in raw.items()}, {}
 
 
 def generated() -> Case:
@@ -141,18 +145,18 @@ def cases() -> dict[str, Case]:
     active = json.dumps({str(k): np.flatnonzero(row).tolist() for k, row in enumerate(FEATURES)}).encode()
     rows = scipy.sparse.csr_matrix(FEATURES)
     coauthors = npz(**parts(MATRIX, "adj_"), **parts(rows, "attr_"), labels=LABELS)
-    upper = gzip.compress(market(field="pattern", symmetry="symmetric"))
+    upper = packed(market(field="pattern", symmetry="symmetric"))
     kinds, weights = ("csr", "csc", "coo"), {"weights": True}
     return {
         "edges": ("a.csv", edges, weights | {"labels": "@/l.csv"}),
-        "edges-gz": ("a.txt.gz", {"a.txt.gz": gzip.compress(table(EDGES, mark=" "))}, {}),
+        "edges-gz": ("a.txt.gz", {"a.txt.gz": packed(table(EDGES, mark=" "))}, {}),
         "features-csv": companions("x.csv", table(identified, "id,a,b,c")),
         "features-json": companions("x.json", active),
         "features-npy": companions("x.npy", npy(FEATURES)),
         "features-npy-f": companions("x.npy", npy(np.asfortranarray(FEATURES))),
         "features-npz": companions("x.npz", npz(x=FEATURES)),
         **{f"features-{kind}": companions("x.npz", sparse(rows, kind)) for kind in kinds},
-        "features-csr-plain": companions("x.npz", sparse(rows, "csr", packed=False)),
+        "features-csr-plain": companions("x.npz", sparse(rows, "csr", small=False)),
         "mtx": ("a.mtx", {"a.mtx": market(symmetry="general")}, weights),
         "mtx-symmetric": ("a.mtx.gz", {"a.mtx.gz": upper}, {}),
         **{f"npz-{kind}": ("a.npz", {"a.npz": sparse(MATRIX, kind)}, weights) for kind in kinds},
@@ -246,7 +250,7 @@ PLAIN: tuple[Callable[[np.random.Generator, bytes], bytes], ...] = (
 
 
 def inside_gzip(rng: np.random.Generator, data: bytes) -> bytes:
-    return gzip.compress(mutated(rng, gzip.decompress(data)), 1)
+    return packed(mutated(rng, gzip.decompress(data)))
 
 
 def inside_zip(rng: np.random.Generator, data: bytes) -> bytes:
@@ -263,10 +267,10 @@ def inside_zip(rng: np.random.Generator, data: bytes) -> bytes:
         members[name] = members[list(members)[rng.integers(len(members))]]
     else:
         members[name] = mutated(rng, members[name])
-    packing, file = int(rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])), io.BytesIO()
-    with zipfile.ZipFile(file, "w", packing) as archive:
+    method, file = int(rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])), io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
         for name, content in members.items():
-            archive.writestr(name, content)
+            archive.writestr(zipfile.ZipInfo(name), content, method)  # without a date
     return file.getvalue()
 
 
