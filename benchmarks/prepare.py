@@ -88,7 +88,7 @@ def results(args: argparse.Namespace, folder: Path) -> str:
     )
     lines = [
         table.heading(args)
-        + f". R-MAT, {facts['n']:,} nodes, {facts['edges']:,} edges read, {facts['nnz']:,} non-zeros, "
+        + f". R-MAT, {facts['n']:,} nodes, {facts['edges']:,} edges, {facts['nnz']:,} non-zeros, "
         f"{args.features} features; order {args.order}, {shards} shards. Seconds; the fastest of "
         f"{args.repeats} runs in turns; "
         "all stores equal to the byte.",

@@ -6,8 +6,12 @@ from __future__ import annotations
 class UserError(Exception):
     """Bad input: the message names the file or argument, what is wrong, and what would be right, in one line.
 
-    The command line prints it on rank 0 and every rank exits with code 2.
+    The command line prints it on rank 0 and every rank exits with code 2. What it quotes from a file stays in
+    the line: characters that do not print are escaped.
     """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(message)))
 
 
 class ArgumentError(UserError):

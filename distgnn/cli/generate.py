@@ -60,13 +60,19 @@ def run(args: argparse.Namespace) -> None:
 
 def generate(args: argparse.Namespace) -> dict[str, Any]:
     """Write the graph; returns the contents of its graph.json."""
+    from distgnn.errors import UserError
     from distgnn.gallery import PlantedPartition, RMat, RoadMap, write
+    from distgnn.gallery.directory import check_output
 
     graphs = dict(zip(KINDS, (RMat, PlantedPartition, RoadMap), strict=True))
     options = given(args, graphs)
     if "scale" not in options:
-        options.setdefault("nodes", NODES)
-    return write(graphs[args.kind](**options), args.out, force=args.force)
+        nodes = options.setdefault("nodes", NODES)
+        check_output(args.out, nodes, args.force)  # a road map is drawn when it is made
+    try:
+        return write(graphs[args.kind](**options), args.out, force=args.force)
+    except MemoryError as error:
+        raise UserError(f"{args.out}: not enough memory for this graph ({error})") from None
 
 
 def given(args: argparse.Namespace, graphs: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +91,7 @@ def given(args: argparse.Namespace, graphs: dict[str, Any]) -> dict[str, Any]:
 
 def summary(out: str, graph: dict[str, Any]) -> str:
     """One line about what was written."""
-    edges = f"{graph['edges']} {'directed' if graph['directed'] else 'undirected'} edges"
+    edges = f"{graph['edges']} {'directed' if graph['directed'] else 'undirected'} edges listed"
     features = f"{graph['width']} features" if graph["width"] else "no features"
     labels = f"{graph['classes']} classes" if graph["classes"] else "no labels"
     parts = f"{graph['n']} nodes, {edges}, {features}, {labels}, seed {graph['seed']}"

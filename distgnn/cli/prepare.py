@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
               help="add every edge's reverse (edge lists: unless told otherwise)")
     reading("--weights", action="store_true", help="take edge weights from the source instead of ones")
     reading("--features", metavar="FILE", help=".npy, .npz, .csv, or .json with {node: [active features]}")
-    reading("--labels", metavar="FILE", help=".npy, .npz or .csv with a label for every node")
+    reading("--labels", metavar="FILE", help=".csv, .tsv or .txt: a node and its label in every line")
     reading("--split", metavar="A/B/C", help="shares of training, validation, test, such as 0.6/0.2/0.2")
     reading("--source-column", metavar="NAME", help="column of an edge list that has the edge's source")
     reading("--target-column", metavar="NAME", help="column of an edge list that has the edge's target")
@@ -85,6 +86,8 @@ def size(path: Path) -> str:
 def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
     """Write the store that the command line describes, together with the ranks of `comm`. Collective."""
     from distgnn import partition
+    from distgnn.cli import command_parser, config
+    from distgnn.errors import UserError
     from distgnn.store.importers import open_source
     from distgnn.store.source import ImportOptions
     from distgnn.store.write.arguments import check_arguments, parse_shards
@@ -103,6 +106,10 @@ def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
     options.format = None if args.format == "auto" else args.format
     with team.together():
         source = open_source(args.source, options)
+    if team.rank == 0:
+        for note in source.notes:
+            told = config.Origins().explain(UserError(note), [command_parser("prepare")])
+            print(f"distgnn: warning: {told}", file=sys.stderr, flush=True)
     written |= {"seed": args.seed, "shards": shards, "self_loops": args.self_loops}
     return write_store(source, args.out, comm=comm, **written)
 

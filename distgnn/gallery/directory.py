@@ -12,11 +12,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError
 from distgnn.gallery.graph import GeneratedGraph
-from distgnn.store.format.publish import new_directory
+from distgnn.store.format.publish import check_target, new_directory
 from distgnn.store.importers.arrays import open_npy
 from distgnn.store.importers.generated import FORMAT, VERSION, read_edges
+
+KIND = "generated graph"
+NODE_BYTES = 8  # of memory, at least, for each node while a graph is written
 
 
 def write(graph: GeneratedGraph, path: str | os.PathLike[str], force: bool = False) -> dict[str, Any]:
@@ -28,8 +31,9 @@ def write(graph: GeneratedGraph, path: str | os.PathLike[str], force: bool = Fal
     The directory appears when it is complete; `force` replaces an existing graph. UserError: `path` exists
     (or is something else), its parent does not, or the disk is too small.
     """
-    with new_directory(path, force=force, replaceable=_is_generated, what="generated graph") as folder:
-        _check_space(graph, folder)
+    with new_directory(path, force=force, replaceable=is_generated, what=KIND) as folder:
+        m = graph.n if graph.m is None else graph.m  # road maps have about as many edges as nodes
+        check_space(graph.n, 16 * m + graph.n * (4 * graph.width + 5), folder.parent)
         edges = folder / "edges.npy"
         m = save_rows(edges, np.int64, (2,), (np.stack(ends, axis=1) for ends in graph.edges()))
         labels, split = graph.labels(lambda: read_edges(open_npy(edges), 0, m)), graph.split()
@@ -80,14 +84,25 @@ def _durable(path: Path) -> Iterator[IO[bytes]]:
         os.fsync(file.fileno())
 
 
-def _is_generated(path: Path) -> bool:
+def is_generated(path: Path) -> bool:
     return (path / "graph.json").is_file() and (path / "edges.npy").is_file()
 
 
-def _check_space(graph: GeneratedGraph, directory: Path) -> None:
-    """Before minutes of work, not after them. Road maps have about as many edges as nodes."""
-    needed = 16 * (graph.n if graph.m is None else graph.m) + graph.n * (4 * graph.width + 5)
+def check_output(path: str | os.PathLike[str], nodes: int, force: bool) -> None:
+    """The UserError that `write` would raise for a graph of so many nodes, before it is made."""
+    check_target(path, force=force, replaceable=is_generated, what=KIND)
+    check_space(nodes, 5 * nodes, Path(path).resolve().parent)
+
+
+def check_space(nodes: int, needed: int, directory: Path) -> None:
+    """ArgumentError for a graph of `needed` bytes that disk or memory can't hold: before minutes of work."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     free = shutil.disk_usage(directory).free
     if needed > free:
-        needs = f"this graph needs {needed / 1e9:.1f} GB"
-        raise UserError(f"{directory.parent} has {free / 1e9:.1f} GB free; {needs}")
+        problem = f"{directory} has {free / 1e9:.1f} GB free; this graph needs {needed / 1e9:.1f} GB"
+        raise ArgumentError("nodes", nodes, problem)
+    if NODE_BYTES * nodes > memory:
+        problem = (
+            f"this machine has {memory / 1e9:.1f} GB of memory; they need {NODE_BYTES * nodes / 1e9:.1f} GB"
+        )
+        raise ArgumentError("nodes", nodes, problem)

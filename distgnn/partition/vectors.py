@@ -31,8 +31,10 @@ def read_part_vector(path: str | os.PathLike[str], n: int, parts: int) -> np.nda
 def _numbers(path: Path) -> np.ndarray:
     try:
         text = path.suffix != ".npy"
-        part = np.array(path.read_text().split(), np.int64) if text else np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        part = (
+            np.array(path.read_text().split(), np.int64) if text else np.load(path, "r", allow_pickle=False)
+        )
+    except (OSError, ValueError, EOFError, OverflowError) as error:
         raise UserError(f"{path}: not readable as one whole number per node ({error})") from None
     if not np.issubdtype(part.dtype, np.integer):
         raise UserError(f"{path}: holds {part.dtype}; expected whole numbers")

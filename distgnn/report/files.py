@@ -13,9 +13,12 @@ from distgnn.errors import ArgumentError
 
 
 def check_output(argument: str, path: Path, replace: bool) -> None:
-    """ArgumentError if a file can't go there: a directory, a file that may not be replaced, or nowhere."""
+    """ArgumentError if a file can't go there: a directory, a device, pipe or socket, a file that may not be
+    replaced, or nowhere."""
     if path.is_dir():
         raise ArgumentError(argument, path, "is a directory; give the name of a file")
+    if path.exists() and not path.is_file():
+        raise ArgumentError(argument, path, "is no regular file, and nothing else is replaced")
     if path.exists() and not replace:
         raise ArgumentError(argument, path, "exists; use force=True to replace it, or another name")
     if not path.absolute().parent.is_dir():

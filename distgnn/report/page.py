@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distgnn.errors import ArgumentError, UserError
-from distgnn.report.files import check_output
+from distgnn.report.files import check_output, replaced
 from distgnn.report.trace import COMPUTE, EPOCHS, UNDER_WAY, WAITED
 
 COLOURS = {
@@ -48,7 +48,8 @@ def write(logs: Sequence[str], traces: Sequence[str], out: str, force: bool) -> 
         sections.append(drawn(f"Timeline of {epoch['name']} in {name}", draw_timeline, events, epoch))
     sections += [details(log) for log in read]
     try:
-        path.write_text(PAGE.format(body="\n".join(sections)), encoding="utf-8")
+        with replaced(path) as file:
+            file.write(PAGE.format(body="\n".join(sections)).encode())
     except OSError as error:
         raise ArgumentError("out", path, f"cannot write it ({error.strerror})") from None
 
@@ -62,7 +63,7 @@ def read_log(path: Path) -> Log:
             event = json.loads(line)
             kind = event["event"]
             check(kind, event)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             if number == len(lines) and log["epochs"]:
                 break  # the run was ended while it wrote
             problem = "no event of a log; expected what train with log=FILE writes"
@@ -94,12 +95,14 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
             float(event["ts"] + event["dur"]), event["pid"] + event["tid"], event["name"]
         if not any(event["tid"] == EPOCHS for event in events):
             raise KeyError
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{path}: no trace of epochs; expected what train with trace=FILE writes") from None
     return events
 
 
 def _read(path: Path) -> str:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UserError(f"{path}: is no regular file")
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +45,7 @@ class Source:
     `directed` False: the reverse of every edge belongs to the graph whether or not it is listed. `labels`
     int32[n], -1 = unlabelled, with `classes` classes and perhaps `class_names`. `split` uint8[n]: 0 none,
     1 train, 2 validation, 3 test. `width`: of the features, 0 without. `edge_count`: how many edges `edges()`
-    will yield, where known without reading them.
+    will yield, where known without reading them. `notes`: a line each about what looks odd in the input.
     """
 
     name: str = "graph"
@@ -57,6 +57,7 @@ class Source:
     split: np.ndarray | None = None
     width: int = 0
     edge_count: int | None = None
+    notes: Sequence[str] = ()
 
     def edges(self) -> Iterator[Edges]:
         """Yield (src int64[k], dst int64[k], weight float64[k] or None), k <= 2**20; may be called again.

@@ -52,17 +52,22 @@ class RunLog:
     def __init__(
         self, grid: Grid, path: str | os.PathLike[str] | None, after: int | None = None, force: bool = False
     ) -> None:
-        self._file: IO[str] | None = None
+        self._file: IO[bytes] | None = None
+        self._path, self._world = path, grid.world
         with grid.world.together():
             if path is not None and grid.rank == 0:
                 self._file = _open(Path(path), after, force)
 
     def write(self, event: str, fields: Mapping[str, Any]) -> None:
-        """One line, on disk before the next epoch begins."""
-        if self._file is not None:
-            record = {"event": event} | _finite(dict(fields))
-            self._file.write(json.dumps(record, default=_plain, allow_nan=False) + "\n")
-            self._file.flush()
+        """One line, on disk before the next epoch begins. Collective; ArgumentError: a disk that is full."""
+        if self._path is None:
+            return
+        with self._world.together():
+            if self._file is not None:
+                record = {"event": event} | _finite(dict(fields))
+                text = json.dumps(record, default=_plain, allow_nan=False) + "\n"
+                with _writing(self._path):
+                    _write(self._file, text.encode())
 
     def close(self) -> None:
         if self._file is not None:
@@ -112,14 +117,28 @@ def end_record(grid: Grid, ledger: Ledger, epoch_seconds: Sequence[float]) -> di
     return record
 
 
-def _open(path: Path, after: int | None, force: bool) -> IO[str]:
+def _open(path: Path, after: int | None, force: bool) -> IO[bytes]:
     check_output("log", path, replace=force or after is not None)
-    try:
+    with _writing(path):
         if after is not None and path.is_file():
             cut(path, after)
-        return open(path, "w" if after is None else "a", encoding="utf-8")
+        return open(
+            path, "wb" if after is None else "ab", buffering=0
+        )  # nothing is left for `close` to write
+
+
+@contextlib.contextmanager
+def _writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ArgumentError("log", path, f"cannot write it ({error.strerror})") from error
+
+
+def _write(file: IO[bytes], data: bytes) -> None:
+    """All of it: a disk that is nearly full takes a part."""
+    while data:
+        data = data[file.write(data) :]
 
 
 def cut(path: Path, epoch: int) -> None:
@@ -135,7 +154,7 @@ def _judged(path: Path, epoch: int) -> Iterator[tuple[bytes, bool]]:
         for line in file:
             try:
                 event = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 event = {}
             event = event if isinstance(event, dict) else {}
             kind = str(event.get("event"))

@@ -32,7 +32,7 @@ from mpi_helpers import clean_environment, mpiexec
                 classes=3,
                 seed=9,
             ),
-            "rmat graph, 50 nodes, 200 directed edges, 4 features, 3 classes, seed 9",
+            "rmat graph, 50 nodes, 200 directed edges listed, 4 features, 3 classes, seed 9",
         ),
         (
             "sbm --nodes 60 --degree 5 --communities 4 --mixing 0.3 --size-exponent 2 --degree-exponent 3 "
@@ -47,7 +47,7 @@ from mpi_helpers import clean_environment, mpiexec
                 noise=0.5,
                 classes=2,
             ),
-            "sbm graph, 60 nodes, 150 undirected edges, 64 features, 2 classes, seed 0",
+            "sbm graph, 60 nodes, 150 undirected edges listed, 64 features, 2 classes, seed 0",
         ),
         (
             "road --nodes 70 --spacing 2 --missing-roads 0 --missing-nodes 0 --tile 4 "
@@ -62,27 +62,27 @@ from mpi_helpers import clean_environment, mpiexec
                 classes=0,
                 split="0.5/0.1/0.1",
             ),
-            "undirected edges, no features, no labels, seed 0",
+            "undirected edges listed, no features, no labels, seed 0",
         ),
         (
             "sbm",
             PlantedPartition(20_000),
-            "sbm graph, 20000 nodes, 160000 undirected edges, 64 features, 16 classes, seed 0",
+            "sbm graph, 20000 nodes, 160000 undirected edges listed, 64 features, 16 classes, seed 0",
         ),
         (
             "sbm --nodes 5",
             PlantedPartition(5, communities=5),
-            "sbm graph, 5 nodes, 40 undirected edges, 64 features, 5 classes",
+            "sbm graph, 5 nodes, 40 undirected edges listed, 64 features, 5 classes",
         ),
         (
             "sbm --nodes 1",
             PlantedPartition(1, communities=1, mixing=0),
-            "sbm graph, 1 nodes, 8 undirected edges, ",
+            "sbm graph, 1 nodes, 8 undirected edges listed, ",
         ),
         (
             "rmat --scale 6",
             RMat(64),
-            "rmat graph, 64 nodes, 512 undirected edges, 64 features, 8 classes, seed 0",
+            "rmat graph, 64 nodes, 512 undirected edges listed, 64 features, 8 classes, seed 0",
         ),
     ],
     ids=["rmat", "sbm", "road", "defaults", "few nodes", "one node", "scale"],

@@ -50,6 +50,10 @@ class Graph(Source):
     def features(self, ids: np.ndarray) -> np.ndarray:
         return self.X[ids]
 
+    def distinct_edges(self) -> int:
+        pairs = self.pairs if self.directed else np.sort(self.pairs, axis=1)
+        return len({tuple(pair) for pair in pairs.tolist()})
+
 
 def reseal(folder: Path, content: dict[str, Any], stamped: bool = False) -> None:
     """Write an edited manifest as a forger would, with its id and checksum; with `stamped` into all files."""

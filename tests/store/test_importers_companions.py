@@ -133,7 +133,7 @@ def test_bad_feature_files(edges, tmp_path):
     )
     refused(edges, "twice.csv", "two rows", features=str(write(tmp_path / "twice.csv", "id,x\n0,1\n0,2\n")))
     refused(
-        edges, "half.csv, line 2", "no node id", features=str(write(tmp_path / "half.csv", "id,x\n0.5,1\n"))
+        edges, "half.csv, line 2", "a node id", features=str(write(tmp_path / "half.csv", "id,x\n0.5,1\n"))
     )
     refused(edges, "gone.npy", "no such file", features=str(tmp_path / "gone.npy"))
     refused(edges, "x.bin", "unknown format", features=str(tmp_path / "x.bin"))
@@ -237,3 +237,43 @@ def test_malformed_split(edges, text):
 def test_thirds_are_a_split():
     assert sum(parse_split("0.34/0.33/0.33")) == pytest.approx(1)
     assert np.bincount(random_split(10, "0.7/0.2/0.1", 1)).tolist() == [0, 7, 2, 1]
+
+
+THREE = "facebook,kind,node\n0,a,10\n1,b,11\n2,a,12\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "words"),
+    [
+        (
+            THREE,
+            {"id_column": "node"},
+            "id_column=node: .*label_column=NAME, another .*: facebook, kind, node",
+        ),
+        (THREE, {"label_column": "node"}, "label_column=node: .*id_column=NAME, another of its columns: "),
+        (THREE, {"id_column": "kind", "label_column": "kind"}, "id_column=kind: "),
+        ("y,x,z\n0,1,2\n", {"id_column": "y"}, "id_column=y: "),
+        ("a,b\n0,1\n", {"id_column": "b", "label_column": "1"}, "id_column=b: "),
+    ],
+)
+def test_one_column_as_ids_and_labels(edges, tmp_path, content, columns, words):
+    refused(edges, words, labels=str(write(tmp_path / "l.csv", content)), **columns)
+
+
+@pytest.mark.parametrize("columns", [{"id_column": "node"}, {"label_column": "kind"}])
+def test_of_two_columns_the_other_one_is_left(edges, tmp_path, columns):
+    table = write(tmp_path / "l.csv", "kind,node\n7,0\n8,1\n7,2\n")
+    source = opened(edges, labels=str(table), **columns)
+    assert source.class_names == ["7", "8"] and source.labels.tolist()[:3] == [0, 1, 0]
+
+
+def test_many_classes_are_noted(edges, tmp_path):
+    table = write(tmp_path / "l.csv", "id,label\n0,1.0\n1,a\n2,nan\n")
+    (note,) = opened(edges, labels=str(table)).notes
+    assert (
+        note.startswith(f"{table}: 2 classes for 2 labelled nodes")
+        and "regression" in note
+        and "label_column" in note
+    )
+    few = write(tmp_path / "few.csv", "id,label\n" + "".join(f"{k},a\n" for k in range(10)))
+    assert opened(write(tmp_path / "ten.csv", "0,9\n"), labels=str(few)).notes == []

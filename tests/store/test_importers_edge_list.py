@@ -180,3 +180,17 @@ def test_gzip_of_a_header_alone(tmp_path):
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(b""))
     refused(path, "no edges")
+
+
+def test_ids_that_begin_at_one_are_noted(tmp_path):
+    path = write(tmp_path / "a.csv", "1,2\n2,3\n")
+    (note,) = open_source(path).notes
+    assert note.startswith(f"{path}: node 0 has no edges; ids here begin at 1") and "subtract 1" in note
+    np.save(tmp_path / "x.npy", np.ones((3, 2)))
+    refused(path, "3 rows of features for a graph of 4 nodes .*subtract 1", features=str(tmp_path / "x.npy"))
+    np.save(tmp_path / "x.npy", np.ones((4, 2)))
+    labels = write(tmp_path / "l.csv", "id,label\n" + "".join(f"{k},a\n" for k in range(4)))
+    for known in ({"features": str(tmp_path / "x.npy")}, {"labels": str(labels)}):  # node 0 is meant
+        notes = open_source(path, ImportOptions(**known)).notes
+        assert not any("begin at 1" in note for note in notes)
+    assert open_source(write(tmp_path / "b.csv", "0,2\n2,3\n")).notes == []

@@ -42,7 +42,7 @@ def test_json_has_the_facts(info_store: Path, capsys: pytest.CaptureFixture[str]
         A.nnz,
         5,
         3,
-        90,
+        graph.distinct_edges(),
     )
     assert facts["degrees"] == {
         "min": degrees.min(),

@@ -71,6 +71,31 @@ def test_defaults(prepare_folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert store.dtype == np.float32
 
 
+def test_what_looks_odd_is_a_warning_of_one_line(
+    prepare_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (prepare_folder / "e.csv").write_text("1,2\n2,3\n3,2\n")
+    (prepare_folder / "l.csv").write_text("id,price\n1,9\n2,8\n3,7\n")
+    assert run(prepare_folder, "@e.csv @g.dg --labels @l.csv") == 0
+    printed = capsys.readouterr()
+    first, second = printed.err.splitlines()
+    assert first.startswith("distgnn: warning: ") and "node 0 has no edges" in first
+    assert (
+        second.startswith("distgnn: warning: ")
+        and "3 classes for 3 labelled nodes" in second
+        and "--label-column NAME" in second
+    )
+    assert "from 2 undirected edges" in printed.out  # of which one is listed twice
+
+
+def test_ids_are_not_labels(prepare_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (prepare_folder / "l.csv").write_text("a,kind,who\n0,x,0\n0,y,1\n")
+    assert run(prepare_folder, "@e.csv @g.dg --labels @l.csv --id-column who") == 2
+    line = capsys.readouterr().err
+    assert line.startswith("distgnn: error: --id-column who: ") and line.count("\n") == 1
+    assert "a, kind, who" in line and "--label-column" in line
+
+
 def test_generated_graphs(tmp_path: Path) -> None:
     gallery.write(gallery.RMat(200, edges=900, features=4, classes=3), tmp_path / "raw")
     assert run(tmp_path, "@raw @g.dg") == 0
@@ -133,7 +158,7 @@ def test_several_ranks_do_it_once(prepare_folder: Path) -> None:
     done = mpiexec(3, *words)
     assert (done.code, done.err) == (0, "")
     assert done.out.count("5 nodes") == 0
-    assert done.out.count("4 nodes, 10 entries from 5 undirected edges") == 1
+    assert done.out.count("4 nodes, 10 entries from 4 undirected edges") == 1
     again = mpiexec(3, *words)
     assert again.code == 2
     assert again.err.count("distgnn: error: ") == 1

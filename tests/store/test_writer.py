@@ -66,7 +66,7 @@ def test_matrix_and_node_arrays(case: str, grid: tuple[int, int] | None, tmp_pat
     grid = grid and (min(grid[0], graph.n), min(grid[1], graph.n))
     done = prepare(graph, tmp_path / "g.dg", order=("random", "original"), shards=grid)
     assert done.shards == {"random": grid or (1, 1), "original": grid or (1, 1)}
-    assert done.edges == len(graph.pairs)
+    assert done.edges == graph.distinct_edges() == Store(tmp_path / "g.dg").manifest["edges"]
     check(tmp_path / "g.dg", graph, 1e-6)
     assert Store(tmp_path / "g.dg").symmetric is not graph.directed
 
@@ -176,7 +176,8 @@ def test_degrees_do_not_count_the_node_itself(tmp_path: Path) -> None:
     edges = [[0, 0], [0, 1], [0, 2], [1, 0], [5, 5]]
     expected = {"min": 0, "mean": 4 / 6, "max": 2, "isolated": 3}
     for loops in (True, False):
-        prepare(Graph(6, edges), tmp_path / f"{loops}", self_loops=loops)
+        done = prepare(Graph(6, edges), tmp_path / f"{loops}", self_loops=loops)
+        assert done.edges == 4  # 0-1 is listed twice
         assert Store(tmp_path / f"{loops}").manifest["degrees"] == expected
 
 
@@ -243,6 +244,10 @@ def test_a_late_weight_is_a_bug_of_the_source(tmp_path: Path) -> None:
             Graph(3, [[0, 1], [1, 2]], [1, np.nan]),
             "test graph: edge 2 has weight nan; weights must be finite",
         ),
+        (
+            Graph(3, [[0, 1], [1, 2]], [1, 1e39]),
+            r"edge 2 has weight 1e\+39; weights must be finite, float32 numbers",
+        ),
         (Graph(0), "test graph: has no nodes"),
     ],
 )
@@ -250,6 +255,20 @@ def test_bad_edges(graph: Graph, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         prepare(graph, tmp_path / "g.dg")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_only_float64_holds(tmp_path: Path) -> None:
+    prepare(Graph(3, [[0, 1], [1, 2]], [1, 1e39]), tmp_path / "g.dg", dtype="float64", normalize="none")
+    assert Store(tmp_path / "g.dg").order().block((0, 3), (0, 3)).max() == 1e39
+    with pytest.raises(UserError, match="normalize=gcn: a node's edge weights sum to inf"):
+        prepare(Graph(3, [[0, 1], [1, 2]], [1e308, 1e308]), tmp_path / "h.dg", dtype="float64")
+
+
+def test_features_that_no_disk_holds(tmp_path: Path) -> None:
+    graph = Graph(1000)
+    graph.width = 1 << 40
+    with pytest.raises(UserError, match=r"g.dg: 1000 x 1099511627776 features need 4398046.5 GB"):
+        prepare(graph, tmp_path / "g.dg")
 
 
 @pytest.mark.parametrize("bad", ["label", "label length", "split", "feature"])

@@ -27,5 +27,10 @@ class Limits:
     text_bytes: int = 1 << 24  # of a text file
     line_bytes: int = 1 << 26  # a longer line is no text
 
+    # What files from outside may claim. A bomb packs a thousand bytes into one, an honest file a few.
+    unpacked_bytes: int = 1 << 30  # in memory, however small the packed file is; or
+    unpacked_ratio: int = 100  # times the bytes of the packed file
+    declared_nodes: int = 1 << 24  # besides one for every byte of the file
+
 
 LIMITS = Limits()

@@ -2,7 +2,7 @@
 
 format, version     "distgnn-store", 2
 source, seed        name of the data; seed of the orders
-n, nnz, edges       nodes; entries of A; edges read from the source (before reversing and merging)
+n, nnz, edges       nodes; entries of A; edges, each once however often it is listed
 dtype               of A's values; features are always float32
 width, classes      feature width, number of classes, 0 where there are none
 class_names         list or null
@@ -111,6 +111,8 @@ def damaged(root: Path, kind: Kind, reason: object) -> UserError:
 
 def claims(folder: Path, kind: Kind) -> bool | None:
     """Does a directory say that it is of this kind, of any schema version? None: it says nothing readable."""
+    if not (folder / NAME).is_file():  # a pipe would wait
+        return False
     try:
         content = json.loads((folder / NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

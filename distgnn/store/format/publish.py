@@ -21,7 +21,7 @@ from distgnn.store.format.manifest import sync_folder
 log = logging.getLogger(__name__)
 
 # What a full or forbidden disk says: the user's to mend, not a bug.
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS}
 
 # Of renameat2(2): relative to the working directory; both names keep a file.
 _AT_FDCWD, _EXCHANGE = -100, 2

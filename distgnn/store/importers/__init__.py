@@ -14,6 +14,7 @@ from pathlib import Path
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.importers import edge_list, generated, matrix_market, npz, ogb, planetoid
 from distgnn.store.importers.companions import attach_features, attach_labels
+from distgnn.store.importers.files import size_of
 from distgnn.store.importers.imported import Imported
 from distgnn.store.source import ImportOptions, Source, parse_split, random_split
 
@@ -45,11 +46,14 @@ def open_source(path: str | os.PathLike[str], options: ImportOptions | None = No
         kinds = ("directory", "file") if path.is_dir() else ("file", "directory")
         raise UserError(f"{path}: is a {kinds[0]}; the format {form} is a {kinds[1]}")
     source = FORMATS[form](path, options)
-    if not source.n:
+    if source.n < 1:
         raise UserError(f"{path}: a graph without nodes; expected at least one")
     if form != "edges":
         attach_features(source, options, grow=False)
         attach_labels(source, options, grow=False)
+    source.note_classes()
+    if (source.edge_count or 0) > size_of(path):
+        source.edge_count = None  # what is declared may be more than there is; whoever needs it counts
     if options.split is not None:
         source.split = random_split(source.n, options.split, options.seed, source.labels)
     return source

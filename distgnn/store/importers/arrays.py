@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import math
 import mmap
 import os
 import shutil
 import struct
 import tempfile
+import warnings
 import weakref
 import zipfile
 import zlib
@@ -19,9 +22,11 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.importers.text import reading
+from distgnn.store.importers.files import AnyPath, check_unpacked, open_plain, reading
 
 COPY_BYTES = 1 << 24
+HEADER_BYTES = 1 << 14  # NumPy reads headers of 10,000 bytes
+PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # that NumPy writes
 
 
 @dataclass
@@ -34,18 +39,21 @@ class Header:
     offset: int
 
     def __post_init__(self) -> None:
-        self.size = int(np.prod(self.shape, dtype=object))
+        self.size = math.prod(self.shape)
         self.end = self.offset + self.size * self.dtype.itemsize
 
 
 def read_header(file: IO[bytes], length: int, name: str, kinds: str = "biuf") -> Header:
     """The header of the .npy that starts here and has `length` bytes; UserError for other kinds of dtype."""
     try:
-        old = np.lib.format.read_magic(file) == (1, 0)
+        head = io.BytesIO(file.read(HEADER_BYTES))
+        old = np.lib.format.read_magic(head) == (1, 0)
         read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(file)
-        header = Header(shape, dtype, fortran and len(shape) > 1, file.tell())
-    except (OSError, zlib.error, zipfile.BadZipFile):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old spellings
+            shape, fortran, dtype = read(head)
+        header = Header(shape, dtype, fortran and len(shape) > 1, head.tell())
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile):
         raise
     except Exception as error:  # a damaged header goes through a Python parser, which raises what it likes
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -58,6 +66,8 @@ def read_header(file: IO[bytes], length: int, name: str, kinds: str = "biuf") ->
     if length < header.end or min(shape, default=0) < 0:
         needs = f"shape {shape} of {dtype} needs {header.end} bytes, the file has {length}"
         raise UserError(f"{name}: truncated: {needs}")
+    if math.prod(max(side, 1) for side in shape) >> 48:  # an empty array has room for any length
+        raise UserError(f"{name}: shape {shape} is not possible")
     return header
 
 
@@ -65,7 +75,7 @@ class StoredArray:
     """A C-ordered or F-ordered array in a file. Rows in C order are read with pread, by runs of consecutive
     ids: in a memory map, every scattered row would map and count 64 KiB, or cost a fault."""
 
-    def __init__(self, path: str | os.PathLike[str], header: Header, start: int = 0):
+    def __init__(self, path: AnyPath, header: Header, start: int = 0):
         self.path, self.shape, self.dtype, self.fortran = path, header.shape, header.dtype, header.fortran
         self._start = start + header.offset
         self._file = os.open(path, os.O_RDONLY)  # stays good when the file loses its name
@@ -119,9 +129,9 @@ class StoredArray:
         return np.ndarray(self.shape, self.dtype, mapped, self._start, order="F" if self.fortran else "C")
 
 
-def open_npy(path: str | os.PathLike[str]) -> StoredArray:
+def open_npy(path: AnyPath) -> StoredArray:
     """The array in a .npy file."""
-    with reading(path), open(path, "rb") as file:
+    with reading(path), open_plain(path) as file:
         return StoredArray(path, read_header(file, os.path.getsize(path), str(path)))
 
 
@@ -133,6 +143,8 @@ def scratch_file(folder: str | None) -> Iterator[str]:
     os.close(handle)
     try:
         yield name
+    except OSError as error:
+        raise UserError(f"{name}: a temporary copy cannot be written ({error.strerror or error})") from None
     finally:
         os.remove(name)
 
@@ -140,15 +152,19 @@ def scratch_file(folder: str | None) -> Iterator[str]:
 class Npz:
     """A .npz archive: `read` small members, `stream` long ones, `stored` for rows in any order."""
 
-    def __init__(self, path: str | os.PathLike[str], scratch: str | None = None):
+    def __init__(self, path: AnyPath, scratch: str | None = None):
         self.path, self.scratch = path, scratch
-        with reading(path), _unzipping(path), zipfile.ZipFile(path) as archive:
+        with _unzipping(path, path) as archive:
             self._members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         self.names = list(self._members)
         self._headers: dict[str, Header] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._members
+
+    def described(self) -> str:
+        """The members, for errors."""
+        return ", ".join(self.names[:20]) + ", ..." * (len(self.names) > 20) or "nothing"
 
     def where(self, name: str) -> str:
         """What errors call a member."""
@@ -158,16 +174,21 @@ class Npz:
     def _open(self, name: str) -> Iterator[IO[bytes]]:
         """The member as a file, its damage reported as a UserError."""
         if name not in self._members:
-            raise UserError(f"{self.path}: has no array {name!r}; it has {', '.join(self._members)}")
-        with reading(self.path), _unzipping(self.where(name)), zipfile.ZipFile(self.path) as archive:
-            with archive.open(self._members[name]) as file:
-                yield file
+            raise UserError(f"{self.path}: has no array {name!r}; it has {self.described()}")
+        info, where = self._members[name], self.where(name)
+        if info.compress_type not in PACKINGS:
+            what = f"packed by method {info.compress_type}"
+            raise UserError(f"{where}: {what}; expected a plain or compressed .npz")
+        with _unzipping(self.path, where) as archive, archive.open(info) as file:
+            yield file
 
     def header(self, name: str, kinds: str = "biuf") -> Header:
         if name not in self._headers:
             with self._open(name) as file:
-                length = self._members[name].file_size
-                self._headers[name] = read_header(file, length, self.where(name), kinds)
+                info, where = self._members[name], self.where(name)
+                packed = min(info.compress_size, os.path.getsize(self.path))
+                check_unpacked(info.file_size, packed, where)
+                self._headers[name] = read_header(file, info.file_size, where, kinds)
         return self._headers[name]
 
     def read(self, name: str) -> np.ndarray:
@@ -183,10 +204,14 @@ class Npz:
     def text(self, name: str) -> str:
         """The string that a member holds, such as the `format` of a SciPy matrix."""
         header = self.header(name, "US")
-        if header.size != 1:
-            raise UserError(f"{self.where(name)}: {header.size} strings, expected one")
+        if header.size != 1 or not 0 < header.dtype.itemsize <= HEADER_BYTES:
+            found = f"{header.size} strings of {header.dtype.itemsize} bytes"
+            raise UserError(f"{self.where(name)}: {found}, expected a short one")
         (array,) = self.stream(name, 0, 1)
-        value = array.item()
+        try:
+            value = array.item()
+        except ValueError as error:
+            raise UserError(f"{self.where(name)}: no string ({error})") from None
         return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
     def stream(self, name: str, start: int, count: int) -> Iterator[np.ndarray]:
@@ -215,7 +240,7 @@ class Npz:
     def _data_offset(self, name: str) -> int:
         """Where the member's bytes start: behind its local header, which says how long it is."""
         info = self._members[name]
-        with reading(self.path), open(self.path, "rb") as file:
+        with reading(self.path), open_plain(self.path) as file:
             file.seek(info.header_offset)
             local = file.read(30)
             if len(local) < 30 or local[:4] != b"PK\x03\x04":
@@ -224,11 +249,12 @@ class Npz:
 
 
 @contextlib.contextmanager
-def _unzipping(name: object) -> Iterator[None]:
-    """UserError for what zipfile raises beside BadZipFile: compression, encryption, impossible fields."""
+def _unzipping(path: AnyPath, name: object) -> Iterator[zipfile.ZipFile]:
+    """The archive; what zipfile raises beside BadZipFile for impossible fields is a UserError too."""
     try:
-        yield
-    except (NotImplementedError, RuntimeError, struct.error) as error:
+        with reading(path), open_plain(path) as file, zipfile.ZipFile(file) as archive:
+            yield archive
+    except (NotImplementedError, RuntimeError, struct.error, ValueError, OverflowError) as error:
         what = f"cannot be unpacked ({error}); expected a plain or compressed .npz"
         raise UserError(f"{name}: {what}") from None
 
@@ -246,7 +272,29 @@ def rows_of(array: StoredArray | np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def integers(array: np.ndarray, what: str) -> np.ndarray:
-    """The array as int64; UserError where it holds anything but integers."""
+    """The array as int64; UserError where it holds anything but integers that int64 can hold."""
     if array.dtype.kind not in "iu":
         raise UserError(f"{what}: holds {array.dtype}, expected integers")
+    if array.dtype.kind == "u" and array.max(initial=0) >> 63:
+        raise UserError(f"{what}: holds {array.max()}, which is too large")
     return array.astype(np.int64, copy=False)
+
+
+def indices(array: np.ndarray, below: int, where: object, what: str = "node id") -> np.ndarray:
+    """The array as int64, all in 0..below-1. What a file uses as an index comes through here, or through
+    `pointers`, before anything is looked up with it."""
+    found = integers(array, f"{where}: {what}s")
+    if len(found) and (found.min() < 0 or found.max() >= below):
+        bad = found[(found < 0) | (found >= below)][0]
+        raise UserError(f"{where}: {what} {bad} lies outside 0..{below - 1}")
+    return found
+
+
+def pointers(array: np.ndarray, rows: int, entries: int, where: object) -> np.ndarray:
+    """The row pointers of a compressed matrix as int64: from 0, never falling, up to the entries."""
+    indptr = integers(array, f"{where}: row pointers")
+    if indptr.shape != (rows + 1,):
+        raise UserError(f"{where}: {indptr.size} row pointers for {rows} rows; expected one more than rows")
+    if indptr[0] != 0 or indptr[-1] != entries or np.any(indptr[1:] < indptr[:-1]):
+        raise UserError(f"{where}: row pointers do not rise from 0 to {entries}, the number of entries")
+    return indptr

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError, UserError
 from distgnn.store.importers.arrays import Header, Npz, StoredArray, open_npy, scratch_file
+from distgnn.store.importers.files import check_declared, lines, read_json
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, check_dense
 from distgnn.store.importers.tables import DenseRows, Features, SparseRows, StoredMatrix
-from distgnn.store.importers.text import ID_NAMES, Heading, Table, open_binary, read_json, reading
+from distgnn.store.importers.text import ID_NAMES, Heading, Table, whole
 from distgnn.store.source import ImportOptions
 
 
-def attach_features(source: Imported, options: ImportOptions, grow: bool) -> None:
-    """Give the source the features that the options name, if any; with `grow` they may add nodes."""
+def attach_features(source: Imported, options: ImportOptions, grow: bool, hint: str = "") -> None:
+    """Give the source the features that the options name, if any; with `grow` they may add nodes. `hint` ends
+    the error for another number of nodes."""
     if not options.features:
         return
     table = read_features(Path(options.features), options)
+    if table.complete:
+        check_declared(table.nodes, options.features)
     if grow:
         source.n = max(source.n, table.nodes)
     if table.complete and table.nodes != source.n:
         found = f"{table.nodes} rows of features for a graph of {source.n} nodes ({source.path})"
-        raise UserError(f"{options.features}: {found}; expected as many rows as nodes")
+        raise UserError(f"{options.features}: {found}; expected as many rows as nodes{hint}")
     if table.nodes > source.n:
         there = f"the graph in {source.path} has nodes 0..{source.n - 1}"
         raise UserError(f"{options.features}: has node {table.nodes - 1}; {there}")
@@ -55,18 +56,10 @@ def archived_features(path: Path, scratch: str | None) -> Features:
     """The only array of a .npz, or the sparse matrix that SciPy saved there."""
     archive = Npz(path, scratch)
     if "format" in archive:
-        kind = archive.text("format")
-        if kind == "csr":
-            return StoredMatrix(archive, kind).rows()
-        with reading(path):
-            try:
-                matrix = scipy.sparse.load_npz(path).tocsr()
-            except (ValueError, KeyError, NotImplementedError, TypeError) as error:
-                raise UserError(f"{path}: not a sparse matrix that can be read ({error})") from None
-        return SparseRows(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1], path)
+        return StoredMatrix(archive, archive.text("format")).rows()
     if len(archive.names) != 1:
         expected = "one array of features, or a matrix saved by SciPy"
-        raise UserError(f"{path}: holds {', '.join(archive.names) or 'nothing'}; expected {expected}")
+        raise UserError(f"{path}: holds {archive.described()}; expected {expected}")
     return DenseRows(archive.stored(archive.names[0]), path)
 
 
@@ -81,10 +74,7 @@ def json_features(path: Path) -> SparseRows:
     columns = np.fromiter((k for active in table.values() for k in active), np.int32, int(counts.sum()))
     n, width = int(nodes.max(initial=-1)) + 1, int(columns.max(initial=-1)) + 1
     check_dense(n - 1, len(nodes), path)
-    order = np.argsort(np.repeat(nodes, counts), kind="stable")
-    indptr = np.zeros(n + 1, np.int64)
-    indptr[nodes + 1] = counts
-    rows = SparseRows(np.cumsum(indptr), columns[order], None, width, path)
+    rows = SparseRows.of_entries(np.repeat(nodes, counts), columns, None, (n, width), path)
     rows.complete = False
     return rows
 
@@ -94,8 +84,8 @@ def _check_json(table: Any, path: Path) -> None:
     if not isinstance(table, dict):
         raise UserError(f"{path}: holds a {type(table).__name__}; {expected}")
     for node, active in table.items():
-        if not node.isdecimal() or int(node) > HIGHEST_ID:
-            raise UserError(f"{path}: node {node!r} is no node id; {expected}")
+        if (number := whole(node)) is None or number > HIGHEST_ID:
+            raise UserError(f"{path}: node {node[:40]!r} is no node id; {expected}")
         if not isinstance(active, list) or not all(type(k) is int and 0 <= k < 1 << 31 for k in active):
             raise UserError(f"{path}: node {node} has features {str(active)[:60]}; {expected}")
 
@@ -115,30 +105,37 @@ def dense_csv(
     """Copy a text table of numbers into a temporary float32 array, block by block."""
     heading = heading or Heading.of(path)
     columns = len(heading.columns)
-    values = columns - (ids is not None)
+    before, values = columns if ids is None else ids, columns - (ids is not None)
+    if not values:
+        raise UserError(f"{path}: has no columns of features")
+    counts = [("before", np.float64, before), ("node", np.int64, columns - values)]
+    fields = [
+        (*field[:2], (field[2],)) for field in [*counts, ("behind", np.float64, values - before)] if field[2]
+    ]
     expected = f"{values} finite numbers" + (" and a node id" if ids is not None else "")
-    table = Table(
-        path, np.dtype(np.float64), expected, heading.delimiter, skip=heading.skip, width=columns,
-        check=lambda rows: _bad_values(rows, ids),
-    )  # fmt: skip
+    table = Table(path, np.dtype(fields), expected, heading.delimiter, skip=heading.skip, check=_bad_values)
     nodes, count = [np.zeros(0, np.int64)], 0
     with scratch_file(scratch) as copy:
         with open(copy, "wb") as out:
             for rows in table:
                 count += len(rows)
                 if ids is not None:
-                    nodes.append(rows[:, ids].astype(np.int64))
-                    rows = np.delete(rows, ids, axis=1)
-                np.ascontiguousarray(rows, np.float32).tofile(out)
+                    nodes.append(rows["node"].ravel())
+                np.ascontiguousarray(_values(rows), np.float32).tofile(out)
         array = StoredArray(copy, Header((count, values), np.dtype(np.float32), False, 0))
     return DenseRows(array, path, None if ids is None else _invert(np.concatenate(nodes), path))
 
 
-def _bad_values(rows: np.ndarray, ids: int | None) -> str | None:
+def _values(rows: np.ndarray) -> np.ndarray:
+    """What of the rows is features."""
+    return np.hstack([rows[name] for name in rows.dtype.names or () if name != "node"])
+
+
+def _bad_values(rows: np.ndarray) -> str | None:
     with np.errstate(over="ignore"):
-        if not np.isfinite(rows.astype(np.float32)).all():
+        if not np.isfinite(_values(rows).astype(np.float32)).all():
             return "NaN, infinite or too large"
-    if ids is not None and ((rows[:, ids] < 0) | (rows[:, ids] > HIGHEST_ID) | (rows[:, ids] % 1 != 0)).any():
+    if "node" in (rows.dtype.names or ()) and ((rows["node"] < 0) | (rows["node"] > HIGHEST_ID)).any():
         return "no node id"
     return None
 
@@ -156,87 +153,93 @@ def _invert(ids: np.ndarray, path: object) -> np.ndarray:
 
 LABEL_NAMES = ("label", "class", "target", "y", "labels")
 UNLABELLED = ("", "-1", "nan", "NaN", "null", "None")
-
-
-@dataclass
-class Labels:
-    """Which node has which label, as `path` lists it."""
-
-    path: Path
-    ids: np.ndarray
-    values: list[str]
-    lines: list[int]
-
-    def attach(self, source: Imported) -> None:
-        """Number the classes in sorted order (by value if all are integers) and label the source's nodes."""
-        unknown = np.flatnonzero(self.ids >= source.n)
-        if len(unknown):
-            line, node = self.lines[unknown[0]], self.ids[unknown[0]]
-            found = f"a label for node {node}, which is not in the graph"
-            raise UserError(f"{self.path}, line {line}: {found}; {source.path} has nodes 0..{source.n - 1}")
-        named = set(self.values) - set(UNLABELLED)
-        integers = all(name.isdecimal() and name == str(int(name)) for name in named)
-        names = sorted(named, key=int if integers else str)
-        if not names:
-            raise UserError(f"{self.path}: every label is empty; expected a class for some node")
-        number = {name: k for k, name in enumerate(names)} | dict.fromkeys(UNLABELLED, -1)
-        labels = np.full(source.n, -1, np.int64)
-        labels[self.ids] = [number[value] for value in self.values]
-        source.set_labels(labels, self.path, len(names))
-        source.class_names = names
+Labels = dict[int, tuple[int, str]]  # node -> (line, label)
 
 
 def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
     """Give the source the labels that the options name, if any; UserError for a node that it has not. With
-    `grow` a table that lists 0..k-1 once each may add isolated nodes."""
+    `grow` a table that lists 0..k-1 once each may add isolated nodes.
+
+    Classes are numbered in sorted order, by value if all are integers.
+    """
     if not options.labels:
         return
-    labels = read_labels(Path(options.labels), options)
-    if grow and np.array_equal(np.sort(labels.ids), np.arange(len(labels.ids))):
-        source.n = max(source.n, len(labels.ids))
-    labels.attach(source)
+    path = Path(options.labels)
+    labels = read_labels(path, options)
+    if grow and max(labels, default=-1) == len(labels) - 1:
+        source.n = max(source.n, len(labels))
+    unknown = next((node for node in labels if node >= source.n), None)
+    if unknown is not None:
+        found = f"a label for node {unknown}, which is not in the graph"
+        where = f"{path}, line {labels[unknown][0]}"
+        raise UserError(f"{where}: {found}; {source.path} has nodes 0..{source.n - 1}")
+    named = {label for _, label in labels.values()} - set(UNLABELLED)
+    integers = all(str(whole(name)) == name for name in named)
+    names = sorted(named, key=int if integers else str)
+    if not names:
+        raise UserError(f"{path}: every label is empty; expected a class for some node")
+    number = {name: k for k, name in enumerate(names)} | dict.fromkeys(UNLABELLED, -1)
+    numbers = np.full(source.n, -1, np.int64)
+    numbers[list(labels)] = [number[label] for _, label in labels.values()]
+    source.set_labels(numbers, path, len(names))
+    source.class_names = names
 
 
 def read_labels(path: Path, options: ImportOptions) -> Labels:
     """A table of node ids (default: column `id` or the first) and labels (`label` or the last)."""
     heading = Heading.of(path)
+    ids, label = label_columns(heading, path, options)
+    labels: Labels = {}
+    for line, row in _rows(path, heading):
+        node = whole(row[ids].strip()) if len(row) > max(ids, label) else None
+        if node is None or node > HIGHEST_ID:
+            shown = (heading.delimiter or " ").join(row)[:80]
+            expected = f"a node id of at least 0 in column {ids} and a label in column {label}"
+            raise UserError(f"{path}, line {line}: bad line {shown!r}; expected {expected}")
+        if node in labels:
+            found = f"node {node} has a second label"
+            raise UserError(f"{path}, line {line}: {found}; expected one for each node")
+        labels[node] = line, (text := row[label].strip())
+        if text not in UNLABELLED and not _is_class(text):
+            raise UserError(f"{path}, line {line}: label {text[:40]!r} is not whole; expected a class")
+    return labels
+
+
+def _is_class(text: str) -> bool:
+    """Whether this is a name or a whole number: classes have no fractions."""
+    try:
+        return float(text).is_integer()
+    except ValueError:
+        return True
+
+
+def label_columns(heading: Heading, path: Path, options: ImportOptions) -> tuple[int, int]:
+    """Where the node and the label stand; ArgumentError where that would be the same column."""
     last = len(heading.columns) - 1
     if last < 1:
         raise UserError(f"{path}: {last + 1} column; expected node ids and labels")
-    id_column = heading.find("id_column", options.id_column, path, 0, ID_NAMES)
-    label_column = heading.find("label_column", options.label_column, path, last, LABEL_NAMES)
-    ids, values, lines = [], [], []
-    for line, row in _rows(path, heading):
-        text = row[id_column].strip() if len(row) > max(id_column, label_column) else ""
-        if not text.isdecimal() or int(text) > HIGHEST_ID:
-            shown = (heading.delimiter or " ").join(row)[:80]
-            expected = f"a node id of at least 0 in column {id_column} and a label in column {label_column}"
-            raise UserError(f"{path}, line {line}: bad line {shown!r}; expected {expected}")
-        ids.append(int(text))
-        values.append(row[label_column].strip())
-        lines.append(line)
-    labels = Labels(path, np.array(ids, np.int64), values, lines)
-    order = np.argsort(labels.ids, kind="stable")
-    repeated = np.flatnonzero(np.diff(labels.ids[order]) == 0)
-    if len(repeated):
-        second = order[repeated[0] + 1]
-        found = f"node {ids[second]} has a second label"
-        raise UserError(f"{path}, line {lines[second]}: {found}; expected one for each node")
-    return labels
+    ids = heading.find("id_column", options.id_column, path, 0, ID_NAMES)
+    label = heading.find("label_column", options.label_column, path, last, LABEL_NAMES)
+    if ids != label:
+        return ids, label
+    given, other = ("id_column", "label_column") if options.id_column else ("label_column", "id_column")
+    if last == 1 and getattr(options, other) is None:  # only the other column is left
+        return (ids, 1 - ids) if given == "id_column" else (1 - label, label)
+    problem = f"would be node ids and labels at once in {path}; give {other}=NAME, another of its columns"
+    raise ArgumentError(
+        given, getattr(options, given) or heading.columns[ids], f"{problem}: {heading.described()}"
+    )
 
 
 def _rows(path: Path, heading: Heading) -> Iterator[tuple[int, list[str]]]:
     """(line number, fields) of the lines behind the header that are neither blank nor comments."""
-    with reading(path), open_binary(path) as file:
-        lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-        for _ in range(heading.skip):
-            lines.readline()
-        mark, number = heading.delimiter, heading.skip
-        rows: Any = csv.reader(lines, delimiter=mark) if mark else map(str.split, lines)
-        try:
-            for k, row in enumerate(rows, 1):
-                number = heading.skip + (rows.line_num if mark else k)
-                if row and not row[0].lstrip().startswith("#") and any(field.strip() for field in row):
-                    yield number, row
-        except csv.Error as error:
-            raise UserError(f"{path}, line {number + 1}: {error}; expected a row of CSV") from None
+    mark, number = heading.delimiter, heading.skip
+    texts = (text for _, text in lines(path, heading.skip))
+    rows: Any = csv.reader(texts, delimiter=mark) if mark else map(str.split, texts)
+    try:
+        for k, row in enumerate(rows, 1):
+            number = heading.skip + (rows.line_num if mark else k)
+            if row and not row[0].lstrip().startswith("#") and any(field.strip() for field in row):
+                yield number, row
+    except csv.Error as error:
+        raise UserError(f"{path}, line {number + 1}: {error}; expected a row of CSV") from None

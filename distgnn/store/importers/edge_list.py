@@ -36,7 +36,10 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
         name = name.removesuffix(suffix)
     name = name.removesuffix("_edges") or path.name
     source = Imported(name, path, found.highest + 1, stream, options)
-    attach_features(source, options, grow=True)
+    one_based = (
+        "" if found.lowest != 1 else "; ids here begin at 1, so there is a node 0: subtract 1 from them"
+    )
+    attach_features(source, options, grow=True, hint=one_based)
     declared = source.table is not None and source.table.complete
     limit = sparse_limit(found.count + (source.table.nodes if source.table else 0))
     if not declared and found.highest >= limit:
@@ -46,6 +49,8 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     if not source.n:
         missing = "no features or table of labels that would say how many nodes there are"
         raise UserError(f"{path}: no edges, and {missing}")
+    if one_based and not declared and (source.labels is None or source.labels[0] < 0):
+        source.notes.append(f"{path}: node 0 has no edges{one_based}, or ignore this if node 0 is meant")
     source.settle_direction(directed=False, found=found)
     return source
 

@@ -11,9 +11,9 @@ import numpy as np
 from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import StoredArray, integers, open_npy
+from distgnn.store.importers.files import check_declared, read_json
 from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.tables import DenseRows
-from distgnn.store.importers.text import read_json
 from distgnn.store.source import Edges, ImportOptions
 
 FORMAT, VERSION = "distgnn-graph", 1
@@ -46,8 +46,9 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
         for src, dst in read_edges(edges, first, last):
             yield src, dst, None
 
-    name = str(graph.get("kind") or path.name)
-    source = Imported(name, edges.path, n, lambda: window(0, count), options)
+    check_declared(n, path)
+    name = str(graph.get("kind") or path.name)[:80]
+    source = Imported(name, path / "edges.npy", n, lambda: window(0, count), options)
     source.window, source.edge_count = window, count
     source.directed = graph["directed"] if options.directed is None else options.directed
     if graph["width"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -12,12 +13,14 @@ from distgnn.errors import UserError
 from distgnn.layout import block, partition
 from distgnn.rng import splitmix64
 from distgnn.store.format.limits import LIMITS
+from distgnn.store.importers.arrays import indices
 from distgnn.store.importers.tables import Features
 from distgnn.store.importers.text import Table
 from distgnn.store.source import Edges, ImportOptions, Source
 
 HIGHEST_ID = 1 << 40
 HIGHEST_CLASS = 1 << 20
+HIGHEST_WIDTH = 1 << 24  # of features, which stores keep with their zeros
 Stream = Callable[[], Iterator[Edges]]
 Window = Callable[[int, int], Iterator[Edges]]
 
@@ -28,6 +31,7 @@ class Scan:
 
     count: int = 0
     loops: int = 0
+    lowest: int = HIGHEST_ID
     highest: int = -1
     symmetric: bool = True
 
@@ -41,6 +45,7 @@ def scan(stream: Stream, weights: bool) -> Scan:
         found.loops += int(np.count_nonzero(src == dst))
         if len(src):
             found.highest = max(found.highest, int(src.max()), int(dst.max()))
+            found.lowest = min(found.lowest, int(src.min()), int(dst.min()))
         s, t = splitmix64(src.view(np.uint64)), splitmix64(dst.view(np.uint64))
         salt = np.zeros(1) if weight is None or not weights else weight.astype(np.float64)
         salt = salt.view(np.uint64)
@@ -61,11 +66,15 @@ class Imported(Source):
     table: Features | None = None
     half = False
 
-    def __init__(self, name: str, path: object, n: int, stream: Stream, options: ImportOptions):
+    def __init__(self, name: str, path: Path, n: int, stream: Stream, options: ImportOptions):
         self.name, self.path, self.n, self.stream, self.options = name, path, n, stream, options
+        self.notes: list[str] = []
 
     def set_features(self, table: Features | None) -> None:
         self.table, self.width = table, table.width if table else 0
+        if self.width > HIGHEST_WIDTH:
+            most = f"at most {HIGHEST_WIDTH} are possible, as stores keep zeros too"
+            raise UserError(f"{self.path}: {self.width} features of a node; {most}")
 
     def settle_direction(self, directed: bool, found: Scan | None = None) -> None:
         """Decide `directed`: what the user said, else undirected where both directions are listed, else
@@ -78,16 +87,27 @@ class Imported(Source):
         self.directed = directed and not found.symmetric and self.options.directed is None
         self.edge_count = (found.count + found.loops) // 2 if self.half else found.count
 
+    def note_classes(self) -> None:
+        """Note labels that look like numbers to predict."""
+        labelled = 0 if self.labels is None else int(np.count_nonzero(self.labels >= 0))
+        if 10 * self.classes > labelled > 0:
+            advice = "names, or numbers of a regression, are no classes; label_column=NAME takes another"
+            self.notes.append(
+                f"{self.labels_path}: {self.classes} classes for {labelled} labelled nodes; {advice}"
+            )
+
     def set_labels(self, labels: np.ndarray, path: object, classes: int | None = None) -> None:
         """Take the integer labels of `path`, one per node (below zero: unlabelled)."""
         if labels.shape != (self.n,):
             expected = f"expected one for each of the {self.n} nodes"
             raise UserError(f"{path}: labels have shape {labels.shape}, {expected}")
         highest, limit = int(labels.max(initial=-1)), classes or HIGHEST_CLASS
+        if limit > HIGHEST_CLASS:
+            raise UserError(f"{path}: {limit} classes; at most {HIGHEST_CLASS} are possible")
         if highest >= limit:
             raise UserError(f"{path}: label {highest} lies outside 0..{limit - 1}")
         self.labels = np.maximum(labels, -1).astype(np.int32)
-        self.classes = classes or highest + 1
+        self.classes, self.labels_path = classes or highest + 1, path
 
     def set_split(self, split: np.ndarray, path: object) -> None:
         if split.shape != (self.n,) or split.min(initial=0) < 0 or split.max(initial=0) > 3:
@@ -97,8 +117,7 @@ class Imported(Source):
     def _kept(self, stream: Stream | None = None) -> Iterator[Edges]:
         """The stream (or another) with ids and weights checked, and weights if they are asked for."""
         for src, dst, weight in (stream or self.stream)():
-            check_ids(src, self.n, self.path)
-            check_ids(dst, self.n, self.path)
+            src, dst = (indices(ends, self.n, self.path) for ends in (src, dst))
             if not self.options.weights:
                 weight = None
             elif weight is not None and not np.isfinite(weight).all():
@@ -161,9 +180,3 @@ def check_dense(highest: int, count: int, path: object) -> None:
     if highest >= sparse_limit(count):
         advice = "node ids must count from 0 without large gaps"
         raise UserError(f"{path}: node {highest} among {count}; {advice}")
-
-
-def check_ids(ids: np.ndarray, n: int, path: object) -> None:
-    if len(ids) and (ids.min() < 0 or ids.max() >= n):
-        bad = ids[(ids < 0) | (ids >= n)][0]
-        raise UserError(f"{path}: node id {bad} lies outside 0..{n - 1}")

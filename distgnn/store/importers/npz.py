@@ -31,7 +31,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     if "format" in archive:
         return _scipy_matrix(archive, path, options)
     expected = "a SciPy matrix (format, shape, data, ...) or adj_data, adj_indices, adj_indptr, adj_shape"
-    raise UserError(f"{path}: holds {', '.join(archive.names) or 'nothing'}; expected {expected}")
+    raise UserError(f"{path}: holds {archive.described()}; expected {expected}")
 
 
 def _scipy_matrix(archive: Npz, path: Path, options: ImportOptions) -> Imported:

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.arrays import Npz, integers, open_npy
+from distgnn.store.importers.arrays import Npz, indices, integers, open_npy
 from distgnn.store.importers.companions import dense_csv
-from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream, check_ids, table_edges
+from distgnn.store.importers.files import check_declared
+from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream, table_edges
 from distgnn.store.importers.tables import DenseRows, Features
 from distgnn.store.importers.text import Table, column, within
 from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions
@@ -31,7 +32,7 @@ def _file(folder: Path, stem: str) -> Path:
 
 def _one_count(path: Path) -> int:
     """The only number of a num-*-list file: these directories hold one graph."""
-    counts = column(path, "one count", delimiter=",")
+    counts = column(path, "one count", 100, delimiter=",")
     if len(counts) != 1 or not 0 <= counts[0] <= HIGHEST_ID:
         raise UserError(f"{path}: expected the size of one graph, found {counts[:3].tolist()}")
     return int(counts[0])
@@ -41,6 +42,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     """The graph, directed unless OGB adds reverse edges to this data set; `directed` overrides."""
     raw = path / "raw"
     n, stream, table, edges = _archived(raw, options) if (raw / "data.npz").exists() else _csv(raw, options)
+    check_declared(n, raw)
     if table and table.nodes != n:
         raise UserError(f"{raw}: features of {table.nodes} nodes for a graph of {n}")
     data_set = path.resolve().name  # of ogbn_products/. too
@@ -111,11 +113,12 @@ def _set_labels(source: Imported, raw: Path) -> None:
         path = _file(raw, "node-label")
         if not path.exists():
             return
-        values = column(path, "one class per node", np.float64, delimiter=",")
+        values = column(path, "one class per node", source.n, np.float64, delimiter=",")
     values = np.where(np.isnan(values), -1, values)
-    bad = values[~np.isfinite(values) | (values != np.rint(values))]
-    if len(bad):
-        raise UserError(f"{path}: labels must be whole numbers, found {bad[0]}")
+    bad = ~(np.abs(values) <= HIGHEST_ID) | (values != np.rint(values))
+    if bad.any():
+        node = int(np.flatnonzero(bad)[0])
+        raise UserError(f"{path}: node {node} has label {values[node]}; expected a whole number")
     source.set_labels(values.astype(np.int64), path)
 
 
@@ -130,8 +133,8 @@ def _set_split(source: Imported, folder: Path) -> None:
     split = np.zeros(source.n, np.uint8)
     for part, name in ((TRAIN, "train"), (VALIDATION, "valid"), (TEST, "test")):
         path = _file(choices[0], name)
-        ids = column(path, "one node id per line", delimiter=",")
-        check_ids(ids, source.n, path)
+        ids = column(path, "one node id per line", source.n, delimiter=",")
+        ids = indices(ids, source.n, path)
         if split[ids].any():
             raise UserError(f"{path}: node {ids[split[ids] > 0][0]} is in another part of the split already")
         split[ids] = part

@@ -7,17 +7,21 @@ stand-ins check the state and build the arrays anew.
 
 from __future__ import annotations
 
-import collections
+import io
+import math
 import pickle
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from distgnn.errors import UserError
-from distgnn.store.importers.text import reading
+from distgnn.store.importers.arrays import indices
+from distgnn.store.importers.files import open_plain, reading
+from distgnn.store.importers.tables import SparseRows
 
 
 class PickledType:
@@ -38,35 +42,40 @@ class PickledType:
 class PickledArray:
     """Stands for `numpy.ndarray`; `array` is there once the state has come."""
 
-    array: np.ndarray | None = None
+    raw: bytes | str = b""
+    shape: tuple[int, ...] = ()
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, kind, fortran, raw = state
+        _, shape, kind, self.fortran, raw = state
         if not isinstance(kind, PickledType) or not isinstance(raw, (bytes, str)):
             raise ValueError("an array without the bytes of its numbers")
-        # Python 2 wrote bytes as strings, which the latin1 encoding keeps byte for byte.
-        data = raw.encode("latin1") if isinstance(raw, str) else raw
-        sizes = tuple(int(size) for size in shape)
-        if min(sizes, default=0) < 0:
-            raise ValueError(f"an array of shape {sizes}")
-        self.array = np.frombuffer(data, kind.dtype).reshape(sizes, order="F" if fortran else "C")
+        self.raw, self.shape, self.dtype = raw, tuple(map(_whole, shape)), kind.dtype
+        if len(raw) != math.prod(self.shape) * self.dtype.itemsize or max(self.shape, default=0) >> 40:
+            raise ValueError(f"{len(raw)} bytes for an array of shape {self.shape}")
+
+    @property
+    def array(self) -> np.ndarray:
+        """The numbers, in the machine's byte order. Python 2 wrote bytes as strings, which latin1 keeps byte
+        for byte; they are encoded here, so that a pickle cannot ask for many copies of them."""
+        data = self.raw.encode("latin1") if isinstance(self.raw, str) else self.raw
+        array = np.ndarray(self.shape, self.dtype, data, order="F" if self.fortran else "C")
+        return array.astype(self.dtype.newbyteorder("="), copy=False)
 
 
 class PickledMatrix:
     """Stands for `scipy.sparse.csr_matrix`: its state is a dictionary that becomes its attributes."""
 
 
+def _whole(size: Any) -> int:
+    if type(size) is not int or size < 0:
+        raise ValueError(f"a size of {size!r}")
+    return size
+
+
 def _scalar(kind: Any, raw: Any) -> Any:
     holder = PickledArray()
     holder.__setstate__((1, (), kind, False, raw))
-    return None if holder.array is None else holder.array.item()
-
-
-def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """`_codecs.encode`, with which Python 3 writes bytes in old protocols."""
-    if encoding != "latin1":
-        raise ValueError(f"encoding {encoding!r}")
-    return text.encode("latin1")
+    return holder.array.item()
 
 
 # What Python 2 and 3, NumPy 1 and 2 and SciPy before and after 1.8 called the same few things.
@@ -76,63 +85,79 @@ ALLOWED: dict[tuple[str, str], Any] = {
     **{(f"numpy.{core}.multiarray", "_reconstruct"): lambda *_: PickledArray() for core in ("core", "_core")},
     **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
     **{(f"scipy.sparse.{csr}", "csr_matrix"): PickledMatrix for csr in ("csr", "_csr")},
-    **{(module, "list"): list for module in ("__builtin__", "builtins")},
-    ("collections", "defaultdict"): collections.defaultdict,
-    ("_codecs", "encode"): _encode,
+    **{(module, "list"): None for module in ("__builtin__", "builtins")},  # the argument of a defaultdict
+    ("collections", "defaultdict"): lambda *_: {},
+    ("_codecs", "encode"): None,  # the unpickler's own
 }
 
 
-class RestrictedUnpickler(pickle.Unpickler):
-    """Loads nothing but what `ALLOWED` lists."""
+class RestrictedUnpickler(pickle._Unpickler):
+    """Loads nothing but what `ALLOWED` lists. In Python, as the one in C allocates what a file declares."""
 
-    def __init__(self, file: Any, path: Path):
-        super().__init__(file, encoding="latin1")
-        self.path = path
+    def __init__(self, data: bytes, path: Path):
+        super().__init__(io.BytesIO(data), encoding="latin1")
+        self.path, self.left = path, len(data)
 
     def find_class(self, module: str, name: str) -> Any:
-        try:
-            return ALLOWED[module, name]
-        except KeyError:
+        if (module, name) not in ALLOWED:
             loaded = "only NumPy arrays, SciPy CSR matrices and dictionaries of lists are loaded"
-            raise UserError(f"{self.path}: this pickle asks for {module}.{name}; {loaded}") from None
+            raise UserError(f"{self.path}: this pickle asks for {module}.{name}; {loaded}")
+        return self.encode if name == "encode" else ALLOWED[module, name]
+
+    def encode(self, text: str, encoding: str = "latin1") -> bytes:
+        """`_codecs.encode`, with which Python 3 writes bytes in old protocols: no more than the file has."""
+        self.left -= len(text)
+        if encoding != "latin1" or self.left < 0:
+            raise ValueError(f"encoding {encoding!r}" if self.left >= 0 else "more bytes than the file")
+        return text.encode("latin1")
 
 
 def load(path: Path) -> Any:
     """What the pickle holds, with stand-ins; UserError if it is damaged or asks for more."""
-    with reading(path), open(path, "rb") as file:
-        try:
-            return RestrictedUnpickler(file, path).load()
-        except (UserError, OSError):
-            raise
-        except Exception as error:  # a damaged pickle can raise nearly anything
-            what = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(f"{path}: not a complete pickle of numbers ({what})") from None
+    with reading(path), open_plain(path) as file:
+        data = file.read()
+    try:
+        return RestrictedUnpickler(data, path).load()
+    except UserError:
+        raise
+    except Exception as error:  # a damaged pickle can raise nearly anything
+        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path}: not a complete pickle of numbers ({what})") from None
 
 
 def load_array(path: Path, dimensions: int, expected: str) -> np.ndarray:
     """The array in a pickle; `expected` says in words what it should be."""
-    holder = load(path)
-    if not isinstance(holder, PickledArray) or holder.array is None or holder.array.ndim != dimensions:
+    return _array(load(path), path, dimensions, expected)
+
+
+def _array(holder: Any, path: Path, dimensions: int, expected: str) -> np.ndarray:
+    if not isinstance(holder, PickledArray) or len(holder.shape) != dimensions or not all(holder.shape[1:]):
         raise UserError(f"{path}: expected {expected}")
-    return holder.array
+    with _meant(path, expected):
+        return holder.array
 
 
-def load_csr(path: Path) -> scipy.sparse.csr_matrix:
+def load_csr(path: Path) -> SparseRows:
     """The CSR matrix in a pickle, every index checked; a dense matrix is converted."""
-    matrix = load(path)
+    found, expected = load(path), "a feature matrix"
+    if isinstance(found, PickledArray):
+        array = _array(found, path, 2, expected)
+        rows, columns = array.nonzero()
+        return SparseRows.of_entries(rows, columns, array[rows, columns], array.shape, path)
+    with _meant(path, expected):
+        state = vars(found) if isinstance(found, PickledMatrix) else {}
+        data, columns, indptr = (state[name].array for name in ("data", "indices", "indptr"))
+        height, width = map(_whole, state["_shape"] if "_shape" in state else state["shape"])
+    if data.ndim != 1 or columns.ndim != 1:
+        raise UserError(f"{path}: arrays of shapes {data.shape} and {columns.shape}; expected {expected}")
+    indices(columns, width, path, "column")
+    return SparseRows.compressed(indptr, columns, data, (height, width), path)
+
+
+@contextmanager
+def _meant(path: Path, expected: str) -> Iterator[None]:
+    """What parts that are missing or odd raise is a UserError."""
     try:
-        if isinstance(matrix, PickledArray):
-            if matrix.array is None or matrix.array.ndim != 2:
-                raise ValueError("an array that is no matrix")
-            return scipy.sparse.csr_matrix(matrix.array)
-        state = vars(matrix) if isinstance(matrix, PickledMatrix) else {}
-        data, indices, indptr = (state[name].array for name in ("data", "indices", "indptr"))
-        shape = tuple(int(size) for size in state.get("_shape", state.get("shape", ())))
-        if indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu":
-            raise ValueError("its indices are no integers")
-        native = (array.astype(array.dtype.newbyteorder("=")) for array in (data, indices, indptr))
-        matrix = scipy.sparse.csr_matrix(tuple(native), shape=shape)
-        matrix.check_format(full_check=True)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
-        raise UserError(f"{path}: not a feature matrix ({error})") from None
-    return matrix
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: not {expected} ({type(error).__name__} {error})") from None

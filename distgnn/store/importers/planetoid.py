@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse
 
 from distgnn.errors import UserError
-from distgnn.store.importers.imported import Imported
+from distgnn.store.importers.files import check_declared
+from distgnn.store.importers.imported import HIGHEST_ID, Imported
 from distgnn.store.importers.pickles import load, load_array, load_csr
 from distgnn.store.importers.tables import SparseRows
 from distgnn.store.importers.text import column
@@ -29,7 +31,7 @@ class Files:
         self.allx, self.tx = (load_csr(self.path(suffix)) for suffix in ("allx", "tx"))
         hot = "a matrix of one-hot labels"
         self.ally, self.ty, self.y = (load_array(self.path(name), 2, hot) for name in ("ally", "ty", "y"))
-        self.known = self.allx.shape[0]
+        self.known = self.allx.nodes
         self.test = self._test_ids()
         self._check_shapes()
 
@@ -42,7 +44,7 @@ class Files:
         def above(rows: np.ndarray) -> str | None:
             return f"not above {least - 1}" if rows["value"].min() < least else None
 
-        ids = column(path, "one node id per line", check=above)
+        ids = column(path, "one node id per line", self.tx.nodes, check=above)
         if len(np.unique(ids)) != len(ids):
             raise UserError(f"{path}: a test node is listed twice")
         return ids
@@ -50,10 +52,9 @@ class Files:
     def _check_shapes(self) -> None:
         for suffix, have, want in (
             ("ally", self.ally.shape[0], self.known),
-            ("ally", min(self.ally.shape[1], 1), 1),
-            ("tx", self.tx.shape[0], len(self.test)),
+            ("tx", self.tx.nodes, len(self.test)),
             ("ty", self.ty.shape[0], len(self.test)),
-            ("tx", self.tx.shape[1], self.allx.shape[1]),
+            ("tx", self.tx.width, self.allx.width),
             ("ty", self.ty.shape[1], self.ally.shape[1]),
         ):
             if have != want:
@@ -66,16 +67,19 @@ class Files:
 
 def load_edges(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """The neighbour lists {node: [nodes]} as (src, dst)."""
-    graph = load(path)
-    try:
-        if not isinstance(graph, dict):
-            raise TypeError(f"{type(graph).__name__} instead of a dictionary")
-        degrees = np.fromiter((len(ends) for ends in graph.values()), np.int64, len(graph))
-        src = np.repeat(np.array(list(graph), dtype=np.int64), degrees)
-        dst = np.fromiter((end for ends in graph.values() for end in ends), np.int64, len(src))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{path}: expected {{node: [neighbours]}} ({error})") from None
-    return src, dst
+    graph, expected = load(path), "expected {node: [neighbours]}"
+    if not isinstance(graph, dict) or not all(type(ends) is list for ends in graph.values()):
+        raise UserError(f"{path}: holds something else; {expected}")
+    degrees = np.fromiter(map(len, graph.values()), np.int64, len(graph))
+    if degrees.sum() > os.path.getsize(path):  # lists that are one and the same
+        raise UserError(
+            f"{path}: names {degrees.sum()} neighbours in {os.path.getsize(path)} bytes; {expected}"
+        )
+    ends = list(itertools.chain.from_iterable(graph.values()))
+    for node in itertools.chain(graph, ends):
+        if type(node) is not int or not 0 <= node <= HIGHEST_ID:
+            raise UserError(f"{path}: node {str(node)[:40]!r} is no node id; {expected}")
+    return np.repeat(np.array(list(graph), np.int64), degrees), np.array(ends, np.int64)
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
@@ -89,8 +93,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     graph, known, test = files.path("graph"), files.known, files.test
     src, dst = load_edges(graph)
     n = 1 + max(known - 1, int(test.max(initial=-1)), int(src.max(initial=-1)), int(dst.max(initial=-1)))
-    if n > 1 << 31:
-        raise UserError(f"{graph}: node id {n - 1} is too large for a Planetoid data set")
+    check_declared(n, path)
     source = Imported(files.name, graph, n, lambda: iter([(src, dst, None)]), options)
     source.set_features(_rows(n, files))
     labels = np.full(n, -1, np.int64)
@@ -108,10 +111,9 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
 
 def _rows(n: int, files: Files) -> SparseRows:
     """The rows of both matrices at the nodes they belong to, none for the rest."""
-    allx, tx, order = files.allx, files.tx, np.argsort(files.test, kind="stable")
-    counts = np.zeros(n, np.int64)
-    counts[: files.known] = np.diff(allx.indptr)
-    counts[files.test] = np.diff(tx.indptr)
-    stacked = scipy.sparse.vstack([allx, tx[order]], format="csr")
-    indptr = np.concatenate([[0], np.cumsum(counts)])
-    return SparseRows(indptr, stacked.indices, stacked.data, allx.shape[1], files.folder)
+    both, shift = (files.allx, files.tx), len(files.allx.columns)
+    starts, ends = np.zeros((2, n), np.int64)
+    for found, (known, test) in ((starts, (r.starts for r in both)), (ends, (r.ends for r in both))):
+        found[: files.known], found[files.test] = known, test + shift
+    columns, data = (np.concatenate([getattr(r, part) for r in both]) for part in ("columns", "data"))
+    return SparseRows(starts, ends, columns, data, files.allx.width, files.folder)

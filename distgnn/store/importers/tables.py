@@ -8,7 +8,8 @@ from typing import Protocol
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.arrays import Npz, StoredArray, integers, rows_of
+from distgnn.store.importers.arrays import Npz, StoredArray, indices, integers, pointers, rows_of
+from distgnn.store.importers.files import check_declared
 
 Array = StoredArray | np.ndarray
 
@@ -60,42 +61,63 @@ class DenseRows:
 
 
 class SparseRows:
-    """Rows in compressed sparse form; nodes at and beyond `nodes` have none. `data` None: all ones. UserError
-    where the arrays are no matrix of this shape."""
+    """Row i is the entries starts[i]..ends[i]-1 of `columns` and `data` (None: all ones); nodes at and beyond
+    `nodes` have none. UserError for entries that are no part of such a matrix, when they are read."""
 
     complete = True
 
-    def __init__(self, indptr: np.ndarray, indices: Array, data: Array | None, width: int, path: object):
-        self.nodes, self.width, self.path = len(indptr) - 1, width, path
-        self.indptr, self.indices, self.data = check_pointers(indptr, len(indices), path), indices, data
-        if data is not None and len(data) != len(indices):
-            raise UserError(f"{path}: {len(data)} values for {len(indices)} column indices, expected as many")
+    def __init__(
+        self,
+        starts: np.ndarray,
+        ends: np.ndarray,
+        columns: Array,
+        data: Array | None,
+        width: int,
+        path: object,
+    ):
+        self.starts, self.ends, self.columns, self.data = starts, ends, columns, data
+        self.nodes, self.width, self.path = len(starts), width, path
+        if data is not None and len(data) != len(columns):
+            raise UserError(f"{path}: {len(data)} values for {len(columns)} column indices, expected as many")
+
+    @classmethod
+    def compressed(
+        cls, indptr: np.ndarray, columns: Array, data: Array | None, shape: tuple[int, int], path: object
+    ) -> SparseRows:
+        """Of a CSR matrix."""
+        indptr = pointers(indptr, shape[0], len(columns), path)
+        return cls(indptr[:-1], indptr[1:], columns, data, shape[1], path)
+
+    @classmethod
+    def of_entries(
+        cls,
+        rows: np.ndarray,
+        columns: np.ndarray,
+        data: np.ndarray | None,
+        shape: tuple[int, int],
+        path: object,
+    ) -> SparseRows:
+        """Of entries in any order."""
+        rows = indices(rows, shape[0], path, "row")
+        order = np.argsort(rows, kind="stable")
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
+        return cls.compressed(indptr, columns[order], None if data is None else data[order], shape, path)
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         starts, counts = np.zeros((2, len(ids)), np.int64)
         known = ids < self.nodes
-        starts[known] = self.indptr[ids[known]]
-        counts[known] = self.indptr[ids[known] + 1] - starts[known]
+        starts[known] = self.starts[ids[known]]
+        counts[known] = self.ends[ids[known]] - starts[known]
         owner = np.repeat(np.arange(len(ids)), counts)
         first = np.cumsum(counts) - counts
         entries = starts[owner] + np.arange(len(owner)) - first[owner]
-        columns = integers(rows_of(self.indices, entries), f"{self.path}: column indices")
-        if len(columns) and (columns.min() < 0 or columns.max() >= self.width):
-            raise UserError(f"{self.path}: a feature column lies outside 0..{self.width - 1}")
+        columns = indices(rows_of(self.columns, entries), self.width, self.path, "feature column")
         rows = np.zeros((len(ids), self.width), np.float64 if self.data is not None else np.float32)
         if self.data is None:
             rows[owner, columns] = 1
         else:
             np.add.at(rows, (owner, columns), rows_of(self.data, entries))
         return finite(rows, ids, self.path)
-
-
-def check_pointers(indptr: np.ndarray, entries: int, path: object) -> np.ndarray:
-    """The row pointers of a compressed matrix as int64, checked: from 0, never falling, up to the entries."""
-    indptr = integers(indptr, f"{path}: row pointers")
-    if not len(indptr) or indptr[0] != 0 or indptr[-1] != entries or np.any(np.diff(indptr) < 0):
-        raise UserError(f"{path}: row pointers do not rise from 0 to {entries}, the number of entries")
-    return indptr
 
 
 Entries = Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]
@@ -110,45 +132,48 @@ class StoredMatrix:
         if kind not in ("csr", "csc", "coo"):
             raise UserError(f"{self.where}: a matrix in format {kind!r}; expected csr, csc or coo")
         shape = archive.integers(f"{prefix}shape").ravel()
-        if len(shape) != 2:
+        if len(shape) != 2 or shape.min() < 0:
             raise UserError(f"{self.where}: shape {tuple(shape)}; expected a matrix")
         self.shape = (int(shape[0]), int(shape[1]))
+        check_declared(max(self.shape), archive.path, "rows or columns")
         self.entries = archive.header(f"{prefix}data").size
-        for part in ("row", "col") if kind == "coo" else ("indices",):
-            size = archive.header(prefix + part).size
-            if size != self.entries:
-                raise UserError(f"{self.where}: {size} {part} for {self.entries} values")
+        for part in ("data", "row", "col") if kind == "coo" else ("data", "indices"):
+            header = archive.header(prefix + part)
+            if header.shape != (self.entries,):
+                found = f"{header.size} {part} of shape {header.shape}"
+                raise UserError(f"{self.where}: {found} for {self.entries} values")
 
     def square(self) -> int:
         """The number of nodes; UserError where rows and columns differ."""
         return check_square(*self.shape, self.where)
 
     def rows(self) -> SparseRows:
-        """The rows of a CSR matrix: pointers in memory, entries in the file."""
-        indices, data = (self.archive.stored(self.prefix + part) for part in ("indices", "data"))
-        return SparseRows(self._pointers(), indices, data, self.shape[1], self.where)
+        """The rows: of a CSR matrix pointers in memory, entries in the file; of others all in memory."""
+        if self.kind == "csr":
+            stored = [self.archive.stored(self.prefix + part) for part in ("indices", "data")]
+            return SparseRows.compressed(self._indptr(), stored[0], stored[1], self.shape, self.where)
+        none = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+        rows, columns, values = map(np.concatenate, zip(none, *self, strict=True))
+        return SparseRows.of_entries(rows, columns, values, self.shape, self.where)
 
     def __iter__(self) -> Entries:
-        """Yield (row int64[k], column int64[k], value[k])."""
+        """Yield (row int64[k], column int64[k], value[k]), ids not yet checked."""
         if self.kind == "coo":
             for row, column, value in zip(*map(self._member, ("row", "col", "data")), strict=True):
                 yield integers(row, self.where), integers(column, self.where), value
             return
-        pointers, begin = self._pointers(), 0
-        for indices, value in zip(self._member("indices"), self._member("data"), strict=True):
-            major, minor = owners(pointers, begin, begin + len(indices)), integers(indices, self.where)
-            begin += len(indices)
+        indptr, begin = self._indptr(), 0
+        for minor, value in zip(self._member("indices"), self._member("data"), strict=True):
+            major, minor = owners(indptr, begin, begin + len(minor)), integers(minor, self.where)
+            begin += len(minor)
             yield (major, minor, value) if self.kind == "csr" else (minor, major, value)
 
     def _member(self, part: str) -> Iterator[np.ndarray]:
         return self.archive.stream(self.prefix + part, 0, self.entries)
 
-    def _pointers(self) -> np.ndarray:
-        rows, indptr = self.shape[self.kind == "csc"], self.archive.read(f"{self.prefix}indptr")
-        if len(indptr) != rows + 1:
-            found = f"{len(indptr)} row pointers for {rows} rows"
-            raise UserError(f"{self.where}: {found}; expected one more than rows")
-        return check_pointers(indptr, self.entries, self.where)
+    def _indptr(self) -> np.ndarray:
+        indptr = self.archive.read(f"{self.prefix}indptr")
+        return pointers(indptr, self.shape[self.kind == "csc"], self.entries, self.where)
 
 
 def check_square(rows: int, columns: int, where: object) -> int:

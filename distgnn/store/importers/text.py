@@ -7,62 +7,22 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
-import json
-import os
 import warnings
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.format.limits import LIMITS
+from distgnn.store.importers.files import BYTE_ORDER_MARK, AnyPath, check_line, lines, open_binary, reading
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 ID_NAMES = ("id", "node", "node_id", "nodeid")  # of a column of node ids
 
 Check = Callable[[np.ndarray], "str | None"]
-AnyPath = str | os.PathLike[str]
-
-
-@contextmanager
-def reading(path: AnyPath) -> Iterator[None]:
-    """Turn what a missing, truncated or damaged file raises into a UserError that names it."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a directory where a file is expected") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
-        raise UserError(f"{path}: truncated or damaged ({error}); a complete file is needed") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not UTF-8 text (byte {error.start}: {error.reason})") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
-
-
-def open_binary(path: AnyPath) -> IO[bytes]:
-    """The file's bytes, decompressed where they start with gzip's magic number."""
-    with open(path, "rb") as file:
-        compressed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if compressed else open(path, "rb")  # type: ignore[return-value]
-
-
-def read_json(path: AnyPath) -> Any:
-    """What a JSON file, perhaps compressed, holds."""
-    with reading(path), open_binary(path) as file:
-        text = file.read().decode("utf-8")
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error})") from None
 
 
 def blocks(path: AnyPath, skip: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -77,9 +37,7 @@ def blocks(path: AnyPath, skip: int = 0) -> Iterator[tuple[int, bytes]]:
             cut = data.rfind(b"\n") + 1
             if not cut:
                 tail += data
-                if len(tail) > LIMITS.line_bytes:
-                    most = f"{LIMITS.line_bytes >> 20} MiB"
-                    raise UserError(f"{path}, line {number}: longer than {most}; is this a text file?")
+                check_line(len(tail), number, path)
                 continue
             block, tail = tail + data[:cut], data[cut:]
             yield number, block
@@ -90,12 +48,15 @@ def blocks(path: AnyPath, skip: int = 0) -> Iterator[tuple[int, bytes]]:
 
 def first_line(path: AnyPath) -> tuple[int, str]:
     """Number and text of the first line that is neither blank nor a comment; (0, "") where there is none."""
-    with reading(path), open_binary(path) as file:
-        for number, line in enumerate(file, 1):
-            text = line.decode().strip("\ufeff\r\n")
-            if text.strip() and not text.lstrip().startswith("#"):
-                return number, text
+    for number, line in lines(path):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return number, line.rstrip("\r\n")
     return 0, ""
+
+
+def whole(text: str) -> int | None:
+    """The number that these ASCII digits write; None for anything else, or more than 18 of them."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
 class BadValue(ValueError):
@@ -139,10 +100,13 @@ class Heading:
             return default if found is None else found
         if self.named and column in self.columns:
             return self.columns.index(column)
-        if column.isdigit() and int(column) < len(self.columns):
-            return int(column)
-        have = ", ".join(self.columns) if self.named else f"no header and {len(self.columns)} columns"
-        raise ArgumentError(argument, column, f"no such column in {path}, which has {have}")
+        if (number := whole(column)) is not None and number < len(self.columns):
+            return number
+        raise ArgumentError(argument, column, f"no such column in {path}, which has {self.described()}")
+
+    def described(self) -> str:
+        """The columns, for errors."""
+        return ", ".join(self.columns) if self.named else f"no header and {len(self.columns)} columns"
 
     def position(self, *names: str) -> int | None:
         """Of a column with the first of these names, in lower case, that there is; None without one."""
@@ -218,12 +182,18 @@ class Table:
 
 
 def column(
-    path: AnyPath, expected: str, dtype: Any = np.int64, *, delimiter: str | None = None,
+    path: AnyPath, expected: str, most: int, dtype: Any = np.int64, *, delimiter: str | None = None,
     check: Check | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """All of a table with one number per line."""
+    """All of a table with one number per line, of which there may be `most`."""
     table = Table(path, np.dtype([("value", dtype)]), expected, delimiter, check=check)
-    return np.concatenate([np.zeros(0, dtype), *(rows["value"] for rows in table)])
+    parts, count = [np.zeros(0, dtype)], 0
+    for rows in table:
+        parts.append(rows["value"])
+        count += len(rows)
+        if count > most:
+            raise UserError(f"{path}: {count} lines or more; expected at most {most}")
+    return np.concatenate(parts)
 
 
 def within(low: int, high: int) -> Check:

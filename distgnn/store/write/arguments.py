@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -80,17 +81,29 @@ def check_source(source: Source) -> None:
             raise UserError(f"{source.name}: node {node} has {what} {array[node]}; expected {least}..{most}")
 
 
-def check_edges(source: Source, before: int, edges: Edges) -> None:
-    """UserError for the first of these edges, with `before` others before them, that is impossible."""
+def check_room(source: Source, out: str | os.PathLike[str]) -> None:
+    """UserError where the features alone, zeros included, are more than the disk takes."""
+    needed, free = 4 * source.n * source.width, shutil.disk_usage(Path(out).absolute().parent).free
+    if needed > free:
+        what = f"{source.n} x {source.width} features need {needed / 1e9:.1f} GB"
+        raise UserError(f"{out}: {what}, and the disk has {free / 1e9:.1f} GB free")
+
+
+def check_edges(source: Source, before: int, edges: Edges, dtype: np.dtype) -> None:
+    """UserError for the first of these edges, with `before` others before them, that is impossible, or whose
+    weight is no finite number of the matrix's dtype."""
     src, dst, weights = edges
     for ids in (src, dst):
         if len(ids) and (ids.min() < 0 or ids.max() >= source.n):
             at = int(np.flatnonzero((ids < 0) | (ids >= source.n))[0])
             what = f"names node {ids[at]}; node ids must be 0..{source.n - 1}"
             raise UserError(f"{source.name}: edge {before + at + 1} {what}")
-    if weights is not None:
-        check_real("weights", np.asarray(weights).dtype)
-    if weights is not None and not np.isfinite(weights).all():
-        at = int(np.flatnonzero(~np.isfinite(weights))[0])
-        what = f"has weight {weights[at]}; weights must be finite"
-        raise UserError(f"{source.name}: edge {before + at + 1} {what}")
+    if weights is None:
+        return
+    check_real("weights", np.asarray(weights).dtype)
+    with np.errstate(over="ignore"):
+        bad = ~np.isfinite(weights.astype(dtype))
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        where, what = f"{source.name}: edge {before + at + 1} has weight {weights[at]}", "must be finite"
+        raise UserError(f"{where}; weights {what}{f', {dtype} numbers' if np.isfinite(weights[at]) else ''}")

@@ -64,10 +64,13 @@ class Degrees:
         self.team.total(self.neighbours)
 
     def scaling(self, normalize: str) -> Scale | None:
-        """The factors of this normalisation; ArgumentError for a node whose weights sum to less than zero."""
+        """The factors of this normalisation; ArgumentError for a node whose weights sum to less than zero or
+        more than float64 holds."""
         if normalize == "none":
             return None
         sums = self.sums
+        if np.isinf(sums).any():
+            raise ArgumentError("normalize", normalize, "a node's edge weights sum to inf; take smaller ones")
         if np.any(sums < 0):
             problem = f"a node's edge weights sum to {sums.min():g}; negative weights need normalize=none"
             raise ArgumentError("normalize", normalize, problem)

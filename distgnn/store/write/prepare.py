@@ -24,7 +24,7 @@ import numpy as np
 
 from distgnn.partition import Wanted
 from distgnn.store.source import Source
-from distgnn.store.write.arguments import check_arguments, check_shards, check_source, is_store
+from distgnn.store.write.arguments import check_arguments, check_room, check_shards, check_source, is_store
 from distgnn.store.write.finish import Summary
 from distgnn.store.write.ranks import of, shared_directory
 from distgnn.store.write.steps import Preparation
@@ -54,6 +54,7 @@ def prepare(
     with team.together():
         check_arguments(out, partitions=partitions, **given)
         check_source(source)
+        check_room(source, out)
         for wanted in partitions:
             wanted.check(source.n)
         if shards is not None:

@@ -126,7 +126,7 @@ class Preparation:
             for lo in range(0, len(src), LIMITS.entries):
                 some = slice(lo, lo + LIMITS.entries)
                 edges = src[some], dst[some], None if weights is None else weights[some]
-                check_edges(self.source, before + lo, edges)
+                check_edges(self.source, before + lo, edges, self.dtype)
                 yield edges
 
     def _write_order(self, order: MatrixOrder, grid: ShardGrid) -> dict[str, Any]:
@@ -165,22 +165,28 @@ class Preparation:
         weighted = next((kind for kind in kinds if kind is not None), False)
         weight = np.float64 if weighted else None
         writer = AdjacencyWriter(self.folder / path, self.scratch, grid, self.team, weight)
+        looped = np.zeros(self.n, np.int64)
         with self.team.together():
-            count = self._bucket(writer, version, itertools.chain([] if head is None else [head], edges))
-        self.summary.edges = sum(self.team.gather_objects(count))
+            self._bucket(writer, version, itertools.chain([] if head is None else [head], edges), looped)
+        loops = np.count_nonzero(self.team.total(looped))
+        del looped
         degrees = Degrees(self.n, version, self.team, self.scratch if weighted else None, self.held)
         self._write_shards(writer, entry, path, degrees)
         self.summary.nnz = int(writer.nnz.sum())
+        others = self.summary.nnz - (self.n if self.self_loops else loops)
+        self.summary.edges = loops + others // (1 if self.source.directed else 2)  # each counts once
         facts = {"edges": self.summary.edges, "nnz": self.summary.nnz, "weighted": weighted}
         self.content.update(facts, degrees=degrees.statistics(), content=self.held.hashes(self.team))
 
-    def _bucket(self, writer: AdjacencyWriter, version: Version, edges: Iterable[Edges]) -> int:
-        """Bucket this rank's share of edges, their reverses and self-loops; returns how many edges."""
-        rows, cols, weighted, count = version.rows.positions, version.cols.positions, writer.weighted, 0
+    def _bucket(
+        self, writer: AdjacencyWriter, version: Version, edges: Iterable[Edges], looped: np.ndarray
+    ) -> None:
+        """Bucket this rank's share of edges, their reverses and self-loops; marks nodes that are `looped`."""
+        rows, cols, weighted = version.rows.positions, version.cols.positions, writer.weighted
         for src, dst, weights in edges:
             if weights is not None and not weighted:
                 raise ValueError(f"{self.source.name}: some edges have weights, but the first ones had none")
-            count += len(src)
+            looped[src[src == dst]] = 1
             writer.add(rows(dst), cols(src), weights)
             if not self.source.directed:
                 writer.add(rows(src), cols(dst), weights)
@@ -189,7 +195,6 @@ class Preparation:
             for lo in range(first, last, LIMITS.entries):
                 loops = np.arange(lo, min(lo + LIMITS.entries, last))
                 writer.add(rows(loops), cols(loops), np.full(len(loops), -np.inf) if weighted else None)
-        return count
 
     def _write_other(self, path: str, version: Version, entry: Any, vector: np.ndarray | None) -> None:
         """Shards of a further order or version, from those of the first: the same values, moved."""

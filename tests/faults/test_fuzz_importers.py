@@ -1,0 +1,25 @@
+"""A short run of the program that damages files for the importers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from mpi_helpers import clean_environment
+
+PROGRAM = Path(__file__).with_name("fuzz_importers.py")
+
+
+def test_no_importer_crashes_or_shows_a_traceback():
+    words = [sys.executable, str(PROGRAM), "--runs", "150"]
+    done = subprocess.run(words, capture_output=True, text=True, env=clean_environment())
+    assert done.returncode == 0, done.stdout + done.stderr
+    heads, *rows = map(str.split, done.stdout.splitlines())
+    assert heads == ["case", "runs", "accepted", "refused", "faults", "seconds"]
+    assert {row[0].split("-")[0] for row in rows} == {
+        *("edges", "features", "mtx", "npz", "generated", "ogb", "planetoid", "reddit")
+    }
+    for name, *numbers in rows:  # mutants that nobody accepts, or nobody refuses, would test little
+        runs, accepted, refused, faults = map(int, numbers[:4])
+        assert (runs, faults) == (150, 0) and accepted and refused, name
