@@ -197,13 +197,7 @@ def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
     targets.check(Z)
     xp = backend.module(logits)
     across = layout.grid.along(*layout.col_axes)
-    rows = targets.rows
-    best = xp.full(len(rows), -np.inf, dtype=logits.dtype)
-    choice = xp.full(len(rows), targets.classes, dtype=np.int64)  # past the last class: none
-    for part in _row_blocks(len(rows), logits.shape[1], xp):
-        block = logits[rows[part]]
-        choice[part] = block.argmax(axis=1) + Z.col_range[0]
-        best[part] = block.max(axis=1)
+    best, choice = _best(Z, targets)
     wrong = ~(best < np.inf)
     if across.size > 1:
         overall = across.allreduce(best.copy(), "max", "loss")
@@ -220,6 +214,18 @@ def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
         name: hits[part] / targets.counts[part] if targets.counts[part] else float("nan")
         for name, part in PARTS.items()
     }
+
+
+def _best(Z: DistDense, targets: Targets) -> tuple[Array, Array]:
+    """Of each labelled node the largest of this rank's logits, and its class."""
+    logits, rows, xp = Z.block, targets.rows, backend.module(Z.block)
+    best = xp.full(len(rows), -np.inf, dtype=logits.dtype)
+    choice = xp.full(len(rows), targets.classes, dtype=np.int64)  # past the last class: none
+    for part in _row_blocks(len(rows), logits.shape[1], xp):
+        block = logits[rows[part]]
+        choice[part] = block.argmax(axis=1) + Z.col_range[0]
+        best[part] = block.max(axis=1)
+    return best, choice
 
 
 def _row_blocks(count: int, width: int, xp: Any) -> list[slice]:

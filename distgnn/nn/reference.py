@@ -154,13 +154,13 @@ class GCNReference:
     ) -> Iterator[dict[str, float]]:  # fmt: skip
         """Train full-graph, yielding per epoch its number (from 1), loss, and accuracies before its update.
 
-        `self.features` holds the features. A list of weight decays gives one per layer (the last repeats).
-        NotFiniteError: a loss or an updated parameter is not finite; it names epoch and layer.
+        `self.features` holds the features. Of several weight decays, each layer has one; the last repeats.
+        NotFiniteError: a loss or a parameter is not finite; it names epoch and layer.
         """
-        self.features = self._real(X)
+        self.features, rows = self._real(X), labelled(labels, split, TRAIN)
         self.state: dict[str, Any] = {}
-        rows = labelled(labels, split, TRAIN)
-        decays = [weight_decay] if isinstance(weight_decay, (int, float)) else list(weight_decay)
+        decays = np.atleast_1d(weight_decay).tolist()
+        decays += decays[-1:] * self.layers
         rule = {"sgd": self._sgd, "adam": self._adam, "adamw": self._adamw}[optimizer]
 
         def update(name: str, w: np.ndarray, g: Any, decay: float, layer: int) -> None:
@@ -170,17 +170,14 @@ class GCNReference:
                 raise NotFiniteError(f"{name} is not finite after the update", layer, epoch)
 
         for epoch in range(1, epochs + 1):
-            record: dict[str, float] = {"epoch": epoch}
             with np.errstate(all="ignore"):
-                if evaluate:
-                    record |= self.accuracies(self.features, labels, split)
+                found = self.accuracies(self.features, labels, split) if evaluate else {}
                 loss, dW, db, dX = self.gradients(self.features, labels, rows, epoch, train_features)
             if not np.isfinite(loss):
                 raise self._not_finite(loss, epoch)
-            yield record | {"loss": loss}
+            yield {"epoch": epoch, **found, "loss": loss}
             for layer in range(self.layers):
-                decay = decays[min(layer, len(decays) - 1)]
-                update(f"W{layer}", self.weights[layer], dW[layer], decay, layer)
+                update(f"W{layer}", self.weights[layer], dW[layer], decays[layer], layer)
                 if self.biases:
                     update(f"b{layer}", self.biases[layer], db[layer], 0.0, layer)
             if train_features:

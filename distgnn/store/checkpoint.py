@@ -55,8 +55,7 @@ def save(
     Raises:
         UserError: `path` is no checkpoint or cannot be written; on every rank. The old one is intact then.
     """
-    root = Path(path)
-    generation = 0
+    root, generation = Path(path), 0
     with comm.together():
         if comm.rank == 0:
             generation = next_generation(root)

@@ -33,52 +33,56 @@ def train(
     """Train until epoch `epochs`, counted from 1; yields a record after every epoch's update. Collective.
 
     Args:
-        X: features in `model.input_layout`, finite; changed in place with `train_features`.
-        targets: with a labelled training node; UserError on every rank otherwise, or where ranks disagree in
-            the optimiser's or these numbers.
+        X: finite features in `model.input_layout`; changed in place with `train_features`.
+        targets: with a labelled training node; else UserError on every rank, as where ranks disagree.
         first_epoch: the epoch to start with, after a resume.
         eval_every: epochs between evaluations, the first and the last included; 0 for none.
         timing: measure the phases, which makes a GPU wait for itself around every operation.
 
     Yields:
         "epoch"; "loss" (with dropout), "train_acc", "val_acc", "test_acc" (without; where evaluated), of the
-        weights before the update; "seconds" of this rank for forward, loss, backward, update; "phases", its
-        parts ("other" alone without `timing`); "words" received; "flight", the seconds in which communication
-        was under way, of which phase "comm" was not hidden; "eval_seconds".
+        weights before the update; "seconds" of this rank for the update and all before it; "phases", its
+        parts ("other" alone without `timing`); "words" received; "flight", the seconds in which messages were
+        under way, of which phase "comm" was not hidden; "eval_seconds".
 
-    Raises:
-        NotFiniteError: the loss, a gradient or an update is not finite; it names epoch and layer (on every
-            rank).
-        ArgumentError: features that are not finite (on every rank).
+    NotFiniteError on every rank: loss, gradient or update is not finite; it names epoch and layer.
     """
     told = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
     model.grid.world.agree(optimizer.facts() | told | {"train_features": train_features})
-    check_features(X)
-    if targets.counts[TRAIN] == 0:
-        raise UserError("nothing to train on: no node is both labelled and in the training split")
+    check(X, targets)
     trained = parameters(model, X, train_features)
     with_the_step = model.dropout == 0  # then the logits of the training pass are those to evaluate
 
     def step(epoch: int, due: bool) -> Record:
-        loss, found, gradients, dX = model.gradients(X, targets, epoch, train_features, due and with_the_step)
-        if dX is not None:
-            gradients.append(dX.block)
-        try:
-            update(optimizer, trained, gradients)
-        finally:
-            if dX is not None:
-                model.grid.workspace.give_back(dX.block)
+        due = due and with_the_step
+        loss, found, gradients, dX = model.gradients(X, targets, epoch, train_features, due)
+        update(optimizer, trained, gradients, dX)
         return {"loss": loss, **{name: found[name] for name in PARTS if name in found}}
 
     evaluate = dict if with_the_step else partial(model.evaluate, X, targets, train_features)
     yield from run_epochs(model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
 
 
-def update(optimizer: Optimizer, trained: Sequence[Parameter], gradients: Sequence[Array]) -> None:
-    """A step of the optimiser."""
-    synchronize = trained[0].matrix.grid.backend.synchronize
-    with ledger.timed("optimizer", "step", synchronize=synchronize):
-        optimizer.step(trained, gradients)
+def check(X: DistDense, targets: Targets) -> None:
+    """The UserError that `train` raises before it begins. Collective."""
+    check_features(X)
+    if targets.counts[TRAIN] == 0:
+        raise UserError("nothing to train on: no node is both labelled and in the training split")
+
+
+def update(
+    optimizer: Optimizer, trained: Sequence[Parameter], gradients: Sequence[Array],
+    dX: DistDense | None = None,
+) -> None:  # fmt: skip
+    """A step of the optimiser. `dX`: the gradient of trained features, which goes back to the workspace."""
+    grid = trained[0].matrix.grid
+    gradients = gradients if dX is None else [*gradients, dX.block]
+    try:
+        with ledger.timed("optimizer", "step", synchronize=grid.backend.synchronize):
+            optimizer.step(trained, gradients)
+    finally:
+        if dX is not None:
+            grid.workspace.give_back(dX.block)
 
 
 def run_epochs(

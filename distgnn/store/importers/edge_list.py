@@ -36,9 +36,8 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
         name = name.removesuffix(suffix)
     name = name.removesuffix("_edges") or path.name
     source = Imported(name, path, found.highest + 1, stream, options)
-    one_based = (
-        "" if found.lowest != 1 else "; ids here begin at 1, so there is a node 0: subtract 1 from them"
-    )
+    hint = "; ids here begin at 1, so there is a node 0: subtract 1 from them"
+    one_based = hint if found.lowest == 1 else ""
     attach_features(source, options, grow=True, hint=one_based)
     declared = source.table is not None and source.table.complete
     limit = sparse_limit(found.count + (source.table.nodes if source.table else 0))

@@ -19,6 +19,7 @@ from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.store.format import manifest
 from distgnn.store.read.neighbours import Neighbours
+from distgnn.store.read.order import Order
 from distgnn.store.read.store import Store
 
 StoreOrPath = Store | str | os.PathLike[str]
@@ -37,32 +38,29 @@ def load(
             the block rows of ``1d`` and ``1.5d``. Only ``3d`` takes ``double``, its two versions in turn.
         dtype: of the values; default: as stored.
         sparsity_aware: send only the rows that are needed, see ``operators.distribute``.
-        neighbours: ones in place of all off-diagonal non-zeros, nothing on the diagonal; verify: see `Store`.
-        partitions: other partition vectors, as the algorithm's class takes them.
+        neighbours: ones in place of all off-diagonal non-zeros, nothing on the diagonal.
+        verify: see `Store`; partitions: other partition vectors, as the algorithm's class takes them.
 
     Raises:
-        UserError: no such store, order or algorithm, a damaged file, or an order that does not fit; or ranks
-            disagree in an argument or in the store's manifest.
+        UserError: no such store, order or algorithm, a damaged file, ranks that disagree.
     """
     from distgnn import operators
 
-    asked = {"algorithm": algorithm, "order": order, "dtype": dtype, "neighbours": neighbours}
-    grid.world.agree(identity(store) | asked | {"sparsity_aware": sparsity_aware})
+    asked = {"algorithm": algorithm, "order": order, "dtype": dtype, "sparsity_aware": sparsity_aware}
+    grid.world.agree(identity(store) | asked | {"neighbours": neighbours})
     operators.get(algorithm, sparsity_aware)  # refused before anything is read
     opened = open_store(store, grid, verify, anew=True)
     with grid.world.together():
         source = opened.order(order)
-    if dtype is not None:
-        for version in source.versions:
-            version.dtype = np.dtype(dtype)
+    for version in source.versions:
+        version.dtype = np.dtype(dtype or version.dtype)
     if len(source.versions) > 1:
         _check_alternates(opened, source.name, algorithm)
         partitions = {"odd": source.layer(1)} | partitions
-    if source.partition is not None and algorithm in operators.SPARSITY_AWARE:
-        _check_parts(source.name, len(source.partition) - 1, grid, algorithm)
-        partitions = {"row_parts": source.partition, "col_parts": source.partition} | partitions
-    matrix: BlockSource = Neighbours(source, not opened.manifest["directed"]) if neighbours else source
-    return operators.distribute(matrix, grid, algorithm, sparsity_aware, **partitions)
+    if algorithm in operators.SPARSITY_AWARE:
+        partitions = _parts(source, grid, algorithm) | partitions
+    A: BlockSource = Neighbours(source, not opened.manifest["directed"]) if neighbours else source
+    return operators.distribute(A, grid, algorithm, sparsity_aware, **partitions)
 
 
 def _check_alternates(store: Store, order: str, algorithm: str) -> None:
@@ -73,13 +71,18 @@ def _check_alternates(store: Store, order: str, algorithm: str) -> None:
         raise ArgumentError("order", order, problem)
 
 
-def _check_parts(order: str, parts: int, grid: Grid, algorithm: str) -> None:
-    rows = grid.shape["rows"]
+def _parts(order: Order, grid: Grid, algorithm: str) -> dict[str, Any]:
+    """The partition vectors of an order that was made of parts."""
+    if order.partition is None:
+        return {}
+    rows, parts = grid.shape["rows"], len(order.partition) - 1
     if parts != rows:
-        method = order.rpartition("-")[0].replace("file", "FILE")
+        method = order.name.rpartition("-")[0].replace("file", "FILE")
         ranks = f"{parts} ranks" if algorithm == "1d" else f"{parts} C ranks with replication=C"
         has = f"has {parts} parts, and {algorithm} on {grid.size} ranks has {rows} block rows"
-        raise ArgumentError("order", order, f"{has}; use {ranks}, or prepare with partition={method}:{rows}")
+        problem = f"{has}; use {ranks}, or prepare with partition={method}:{rows}"
+        raise ArgumentError("order", order.name, problem)
+    return {"row_parts": order.partition, "col_parts": order.partition}
 
 
 def load_features(store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32) -> DistDense:
