@@ -35,7 +35,7 @@ Runs = dict[str, Callable[[], object]]
 
 
 def main() -> None:
-    from distgnn.bench import table
+    import table
 
     parser = table.arguments(__doc__)
     parser.add_argument("--other", type=Path, required=True, help="root of the other checkout")

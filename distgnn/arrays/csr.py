@@ -17,6 +17,12 @@ from distgnn.arrays.canonical import canonical, value_type
 from distgnn.arrays.tuning import TUNING
 
 Shape = tuple[int, int]
+_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
+
+
+def index_type(*sizes: int) -> np.dtype:
+    """The smaller of int32 and int64 that counts to all of these."""
+    return _INT32 if max(sizes) < 1 << 31 else _INT64
 
 
 class CSR:
@@ -52,7 +58,7 @@ class CSR:
     @classmethod
     def empty(cls, shape: Shape, nnz: int, dtype: Any, backend: Backend) -> CSR:
         """A block to be filled, on ``backend``'s device. Its indices are int32 where they fit."""
-        index_dtype = np.int64 if max(nnz, *shape) > np.iinfo(np.int32).max else np.int32
+        index_dtype = index_type(nnz, *shape)
         buffer = backend.empty((cls.nbytes(shape, nnz, index_dtype, dtype),), np.uint8)
         block = cls(shape, nnz, index_dtype, dtype, buffer)
         ledger.holds(block, "adjacency", buffer.nbytes)

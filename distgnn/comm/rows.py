@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from distgnn import local, progress
+from distgnn.arrays.csr import index_type
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
@@ -110,7 +111,7 @@ class Rows:
 
     def lengths(self, A: Any) -> Array:
         """Entries of each of the needed rows of the ranks' CSR matrices. Collective; one all-to-allv."""
-        kind = csr_rows.index_type(*A.shape)
+        kind = index_type(*A.shape)
         found = self.comm.backend.empty((self.received,), kind)
         sent = {r: csr_rows.lengths(A, rows).astype(kind, copy=False) for r, rows in self.asked.items()}
         all_to_all(self.comm, sent, {q: found[place] for q, place in self.places.items()}, "rows")
@@ -124,7 +125,7 @@ class Rows:
         spans = {q: slice(int(ends[at.start]), int(ends[at.stop])) for q, at in self.places.items()}
         packed = {r: csr_rows.gather(A, rows) for r, rows in self.asked.items()}
         found = []
-        for number, kind in ((1, csr_rows.index_type(*A.shape)), (2, A.dtype)):  # columns, values
+        for number, kind in ((1, index_type(*A.shape)), (2, A.dtype)):  # columns, values
             sent = {r: rows[number].astype(kind, copy=False) for r, rows in packed.items()}
             found.append(self.comm.backend.empty((int(ends[-1]),), kind))
             all_to_all(self.comm, sent, {q: found[-1][span] for q, span in spans.items()}, "adjacency")

@@ -78,6 +78,8 @@ class Layout(Generic[G]):
         return self.rows.range(self.grid, shape[0]), self.cols.range(self.grid, shape[1])
 
     def local_shape(self, shape: tuple[int, int]) -> tuple[int, int]:
+        if not (self.rows.axes or self.cols.axes):
+            return shape
         (top, bottom), (left, right) = self.ranges(shape)
         return bottom - top, right - left
 

@@ -12,15 +12,11 @@ import scipy.sparse as sp
 from scipy.sparse import _sparsetools
 
 from distgnn.arrays import backend
+from distgnn.arrays.csr import index_type
 from distgnn.layout import Range
 
 Array = Any
 Packed = tuple[Array, Array, Array]  # of rows, one after another: lengths, column numbers, values
-
-
-def index_type(*sizes: int) -> np.dtype:
-    """The smaller of int32 and int64 that counts to all of these."""
-    return np.dtype(np.int64 if max(sizes) > np.iinfo(np.int32).max else np.int32)
 
 
 def row_pointers(counts: Array) -> Array:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from distgnn import rng
+from distgnn.arrays.csr import index_type
 from distgnn.errors import ArgumentError
-from distgnn.local.csr_rows import index_type
 
 KNOWN = ("original", "random", "double")
 LEVELS = 16  # of halving at which `double` is even: up to 65,536 rows and columns of shards

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays.csr import index_type
 from distgnn.layout import NodeOrder
-from distgnn.local.csr_rows import index_type
 
 
 class Ids:

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from distgnn import ledger, local
 from distgnn.arrays.canonical import canonical
-from distgnn.arrays.csr import Shape
+from distgnn.arrays.csr import Shape, index_type
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.rows import Rows, by_owner
@@ -152,7 +152,7 @@ class Partitioned(Graph):
             return C_hat
         k = C_hat.shape[0]
         entries = np.cumsum([0, *comm.gather_objects(C_hat.nnz)])
-        kind = csr_rows.index_type(*self.shape)
+        kind = index_type(*self.shape)
         each = np.arange(comm.size + 1) * k
         counts = comm.allgather_rows(csr_rows.lengths(C_hat).astype(kind), each, matrix="sums")
         columns = comm.allgather_rows(C_hat.indices.astype(kind, copy=False), entries, matrix="sums")

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays.csr import index_type
 from distgnn.layout import block
-from distgnn.local.csr_rows import index_type
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.shards import ShardGrid, bounded
