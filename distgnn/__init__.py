@@ -31,6 +31,7 @@ _HOMES = {
     "scatter": "operators.dense",
     "gather": "operators.dense",
     "distribute": "operators",
+    "make_grid": "operators",
     "Store": "store",
     "load": "store",
     "load_features": "store",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,7 @@ def canonical(matrix: Any, dtype: Any = None) -> sp.csr_array:
         ArgumentError: complex values or none that are numbers, not two dimensions, row pointers that do not
             rise, indices out of range. Compiled code has seen none of it.
     """
-    matrix = matrix if sp.issparse(matrix) else np.asarray(matrix)
-    check_real("matrix", matrix.dtype)
-    if matrix.ndim != 2:
-        raise _refused(matrix, f"expected two dimensions, got the shape {matrix.shape}")
+    matrix = as_matrix(matrix)
     if dtype is None and matrix.dtype == np.float16:
         dtype = np.float32  # SciPy computes with no shorter numbers
     try:
@@ -43,6 +41,25 @@ def canonical(matrix: Any, dtype: Any = None) -> sp.csr_array:
         csr.sum_duplicates()
     csr.has_sorted_indices = csr.has_canonical_format = True
     return csr
+
+
+def as_matrix(matrix: Any) -> Any:
+    """A sparse matrix of SciPy as it is, or an array of real numbers; else ArgumentError."""
+    if matrix is None:
+        raise ArgumentError("matrix", None, "every rank must give the matrix, the same one")
+    if isinstance(matrix, (str, bytes, os.PathLike)):
+        raise ArgumentError("matrix", matrix, "is a path; load opens a store")
+    if sp.issparse(matrix):
+        check_real("matrix", matrix.dtype)
+        return matrix
+    array = np.asarray(matrix)
+    check_real("matrix", array.dtype)
+    if array.ndim != 2:
+        raise _refused(array, f"expected two dimensions, got the shape {array.shape}")
+    if array.dtype.kind in "iu" and 2 in array.shape and max(array.shape) > 2:
+        problem = "looks like the ends of edges; scipy.sparse.coo_array((ones, (rows, cols)), shape=(n, n)) "
+        raise _refused(array, problem + "makes a matrix of them")
+    return array
 
 
 def value_type(own: Any, asked: Any = None) -> np.dtype:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from distgnn.arrays.canonical import check_real
 from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
+from distgnn.errors import ArgumentError
 from distgnn.layout import Layout, Range
 
 
@@ -65,6 +67,9 @@ def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
     ids = None
     with world.together():
         if world.rank == 0:
+            if X is None or sp.issparse(X):
+                problem = "rank 0 must give a dense array" + ("" if X is None else ", such as X.toarray()")
+                raise ArgumentError("X", type(X).__name__, problem)
             check_real("X", np.asarray(X).dtype)
             X = np.ascontiguousarray(X, dtype=dtype)
             if X.ndim != 2:

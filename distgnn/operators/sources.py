@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn.arrays.backend import Backend
-from distgnn.arrays.canonical import canonical, identical, value_type
+from distgnn.arrays.canonical import as_matrix, canonical, identical, value_type
 from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.group import Comm
 from distgnn.layout import Range
@@ -58,7 +58,7 @@ class MatrixSource:
     """
 
     def __init__(self, matrix: Any, dtype: Any = None) -> None:
-        matrix = matrix if sp.issparse(matrix) else np.asarray(matrix)
+        matrix = as_matrix(matrix)
         self.dtype = value_type(matrix.dtype, dtype)
         self.matrix = canonical(matrix, self.dtype)
         self.shape: Shape = (int(matrix.shape[0]), int(matrix.shape[1]))

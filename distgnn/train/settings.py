@@ -85,7 +85,7 @@ class Settings:
     verify: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "weight_decay"):  # one number stands for a list of one
+        for name in ("hidden", "fanout", "weight_decay"):  # one number stands for a list of one
             if isinstance(value := getattr(self, name), (int, float)):
                 object.__setattr__(self, name, [value])
 

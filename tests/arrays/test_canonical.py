@@ -241,3 +241,24 @@ def test_a_zero_stored_on_one_side_makes_a_matrix_that_is_not_its_own_adjoint():
     assert not dg.MatrixSource(A).symmetric
     both = hand_made("csr", (2, 2), [1.0, 0.0, 0.0, 1.0], [0, 1, 0, 1], [0, 2, 4])
     assert dg.MatrixSource(both).symmetric
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (None, "matrix=None: every rank must give the matrix"),
+        ("a.dg", "matrix=a.dg: is a path; load opens a store"),
+        (np.ones((2, 5), int), r"matrix=.*: looks like the ends of edges; scipy.sparse.coo_array"),
+        (np.ones((5, 2), np.int32), r"looks like the ends of edges"),
+    ],
+)
+def test_what_is_no_matrix_is_refused(comm: Any, given: Any, problem: str) -> None:
+    with pytest.raises(dg.UserError, match=problem):
+        dg.distribute(given, make_grid(comm, "1d"), "1d")
+
+
+def test_what_is_no_dense_matrix_is_refused(comm: Any) -> None:
+    A = dg.distribute(sp.eye_array(3), make_grid(comm, "1d"), "1d")
+    for given, problem in ((None, "X=NoneType: rank 0 must give"), (sp.eye_array(3), "such as X.toarray")):
+        with pytest.raises(dg.UserError, match=problem):
+            dg.scatter(given, A.input_layout)

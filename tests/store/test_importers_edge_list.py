@@ -182,6 +182,15 @@ def test_gzip_of_a_header_alone(tmp_path):
     refused(path, "no edges")
 
 
+def test_weights_that_are_left_out_are_noted(tmp_path):
+    path = write(tmp_path / "a.csv", "0,1,2.5\n1,2,1\n")
+    (note,) = open_source(path).notes
+    assert note == f"{path}: its edges have weights, which are left out; weights=True takes them"
+    assert open_source(path, ImportOptions(directed=True)).notes == [note]
+    assert open_source(path, ImportOptions(weights=True)).notes == []
+    assert open_source(write(tmp_path / "b.csv", "0,1,1\n1,2,1\n")).notes == []
+
+
 def test_ids_that_begin_at_one_are_noted(tmp_path):
     path = write(tmp_path / "a.csv", "1,2\n2,3\n")
     (note,) = open_source(path).notes

@@ -82,6 +82,14 @@ def test_force_replaces_a_store(tmp_path: Path) -> None:
     assert names(tmp_path / "g.dg" / "orders") == {"random"}
 
 
+def test_force_takes_nothing_else_along(tmp_path: Path) -> None:
+    prepare(GRAPH, tmp_path / "g.dg")
+    (tmp_path / "g.dg" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="g.dg: holds notes.txt, which is no file of a store; move it"):
+        prepare(AWKWARD["hub"], tmp_path / "g.dg", force=True)
+    assert (tmp_path / "g.dg" / "notes.txt").read_text() == "mine"
+
+
 def test_the_old_store_survives_a_failed_replacement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(GRAPH, tmp_path / "g.dg")
     before = Store(tmp_path / "g.dg").manifest

@@ -34,6 +34,7 @@ class Scan:
     lowest: int = HIGHEST_ID
     highest: int = -1
     symmetric: bool = True
+    weighted: bool = False
 
 
 def scan(stream: Stream, weights: bool) -> Scan:
@@ -47,6 +48,7 @@ def scan(stream: Stream, weights: bool) -> Scan:
             found.highest = max(found.highest, int(src.max()), int(dst.max()))
             found.lowest = min(found.lowest, int(src.min()), int(dst.min()))
         s, t = splitmix64(src.view(np.uint64)), splitmix64(dst.view(np.uint64))
+        found.weighted = found.weighted or (weight is not None and bool(np.any(weight != 1)))
         salt = np.zeros(1) if weight is None or not weights else weight.astype(np.float64)
         salt = salt.view(np.uint64)
         changes = splitmix64(s + triple * t + salt) - splitmix64(t + triple * s + salt)
@@ -64,7 +66,7 @@ class Imported(Source):
 
     window: Window | None = None
     table: Features | None = None
-    half = False
+    half = weighted = False
 
     def __init__(self, name: str, path: Path, n: int, stream: Stream, options: ImportOptions):
         self.name, self.path, self.n, self.stream, self.options = name, path, n, stream, options
@@ -79,10 +81,16 @@ class Imported(Source):
     def settle_direction(self, directed: bool, found: Scan | None = None) -> None:
         """Decide `directed`: what the user said, else undirected where both directions are listed, else
         `directed`. Reads the stream, unless `found` is given or the user said that the graph is directed."""
-        if self.options.directed:
+        if self.options.directed and found is None:
             self.directed = True
             return
         found = found or scan(self._kept, self.options.weights)
+        if (self.weighted or found.weighted) and not self.options.weights:
+            left_out = "its edges have weights, which are left out; weights=True takes them"
+            self.notes.append(f"{self.path}: {left_out}")
+        if self.options.directed:
+            self.directed = True
+            return
         self.half = found.symmetric
         self.directed = directed and not found.symmetric and self.options.directed is None
         self.edge_count = (found.count + found.loops) // 2 if self.half else found.count
@@ -119,6 +127,7 @@ class Imported(Source):
         for src, dst, weight in (stream or self.stream)():
             src, dst = (indices(ends, self.n, self.path) for ends in (src, dst))
             if not self.options.weights:
+                self.weighted = self.weighted or (weight is not None and bool(np.any(weight != 1)))
                 weight = None
             elif weight is not None and not np.isfinite(weight).all():
                 bad = int(np.flatnonzero(~np.isfinite(weight))[0])

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays.canonical import value_type
 from distgnn.comm.agree import short
 from distgnn.comm.grid import Grid
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, UserError
 from distgnn.layout import Cut, Layout
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
@@ -53,7 +54,7 @@ def load(
     with grid.world.together():
         source = opened.order(order)
     for version in source.versions:
-        version.dtype = np.dtype(dtype or version.dtype)
+        version.dtype = value_type(version.dtype, dtype)
     if len(source.versions) > 1:
         _check_alternates(opened, source.name, algorithm)
         partitions = {"odd": source.layer(1)} | partitions
@@ -91,6 +92,8 @@ def load_features(store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32
     grid = layout.grid
     opened = open_store(store, grid)
     with grid.world.together():
+        if not opened.width:
+            raise UserError(f"{opened.path}: has no features; prepare it with features=FILE")
         shape = (opened.n, opened.width)
         rows, cols = layout.ranges(shape)
         block = opened.features(layout.rows.order, rows, cols)

@@ -61,9 +61,14 @@ def check_shards(rows: int, cols: int, n: int | None = None) -> None:
 
 
 def is_store(path: Path) -> bool:
-    """May this be replaced? A store, readable or damaged, of this or another schema version."""
+    """May this be replaced? A store, readable or damaged, of this or another schema version. UserError: one
+    with files that are not a store's."""
     claim = manifest.claims(path, manifest.STORE)
-    return path.suffix == ".dg" and (path / manifest.NAME).exists() if claim is None else claim
+    found = path.suffix == ".dg" and (path / manifest.NAME).exists() if claim is None else claim
+    strange = sorted(set(os.listdir(path)) - {manifest.NAME, "nodes", "orders"}) if found else []
+    if strange:
+        raise UserError(f"{path}: holds {strange[0]}, which is no file of a store; move it elsewhere")
+    return found
 
 
 def check_source(source: Source) -> None:
