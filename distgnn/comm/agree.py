@@ -33,7 +33,7 @@ def agree(mpi: MPI.Intracomm, facts: Facts, sources: Mapping[str, str] | None = 
     if mpi.Get_size() == 1:
         return
     told = {name: text(value) for name, value in facts.items()}
-    digest = hashlib.sha256(repr(list(told.items())).encode("utf-8", "backslashreplace")).digest()
+    digest = hashlib.sha256(repr(sorted(told.items())).encode("utf-8", "backslashreplace")).digest()
     # The maximum of the complements is the complement of the minimum.
     extremes = bytearray(digest + bytes(255 - byte for byte in digest))
     mpi.Allreduce(MPI.IN_PLACE, [extremes, MPI.UNSIGNED_CHAR], MPI.MAX)

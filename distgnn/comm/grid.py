@@ -51,7 +51,8 @@ class Grid(Axes):
         comm = MPI.COMM_WORLD if comm is None else comm
         size, rank = comm.Get_size(), comm.Get_rank()
         axes = axes or {"rows": size}
-        agree(comm, process() | {"grid": axes})
+        if size > 1:
+            agree(comm, process() | {"grid": axes})
         if math.prod(axes.values()) != size or min(axes.values()) < 1:
             sizes = " x ".join(f"{name}={count}" for name, count in axes.items())
             problem = f"axes must be positive and multiply to the {size} ranks of this run"

@@ -224,7 +224,8 @@ def _limited(seconds: float) -> Iterator[None]:
         yield
     finally:
         os.close(writes)
-        os.waitpid(child, 0)
+        with suppress(ChildProcessError):  # SIGCHLD may be ignored here
+            os.waitpid(child, 0)
 
 
 def _watch(parent: int, reads: int, seconds: float) -> NoReturn:

@@ -22,8 +22,8 @@ Array = Any
 
 #: Decorates what ends with an error of ours where numbers overflow: NumPy need not warn as well.
 QUIETLY = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-HINT = "a smaller lr may help, or normalized features"
-_TOO_LARGE = "not finite, or so large that its square is not"
+HINT = "try a smaller lr or normalized features"
+_TOO_LARGE = "not finite, or too large to square"
 _KINDS = {"weight": "weights", "bias": "bias", "features": "trained features"}
 
 
@@ -86,7 +86,8 @@ class Watch:
         updated, place = divmod(first, len(self.order))
         p = self.parameters[self.order[place]]
         what = _KINDS[p.kind] if updated else f"the gradient of the {_KINDS[p.kind]}"
-        raise NotFiniteError(f"{'the update leaves ' if updated else ''}{what} {_TOO_LARGE}", p.layer)
+        found = f"the update leaves {what}" if updated else f"{what} is"
+        raise NotFiniteError(f"{found} {_TOO_LARGE}", p.layer)
 
     def _look(self, suspect: int, numbers: Array) -> None:
         self.suspects.append(suspect)
@@ -109,8 +110,10 @@ def check_features(X: DistDense) -> None:
         if (place := _first_bad(X.block)) is not None:
             row, column = place
             value = float(X.block[row, column])
-            where = f"row {row + X.row_range[0]}, column {column + X.col_range[0]}"
-            raise ArgumentError("X", value, f"stands in {where}; features must be finite")
+            row += X.row_range[0]
+            node = X.layout.rows.ids(row, row + 1)[0]
+            where = f"node {node}, column {column + X.col_range[0]}"
+            raise ArgumentError("X", value, f"is a feature of {where}; features must be finite")
 
 
 def _first_bad(block: Array) -> tuple[int, int] | None:

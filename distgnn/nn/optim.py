@@ -65,7 +65,8 @@ class Optimizer:
 
     def facts(self) -> dict[str, Any]:
         """What ranks must have set alike, by name: its kind and all of its numbers."""
-        numbers = {name: value for name, value in vars(self).items() if name != "state"}
+        plain = (int, float, str, list, tuple)  # an optimiser of the caller's may hold anything
+        numbers = {name: value for name, value in vars(self).items() if isinstance(value, plain)}
         return {"optimizer": type(self).__name__, **numbers}
 
     def decay(self, parameter: Parameter) -> float:

@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 
 CHECKPOINT = Kind("distgnn-checkpoint", 2, "checkpoint", "train again")
 
+#: Stands in a checkpoint until its first save is complete: what lies beside it may be removed.
+BEGUN = "first-save-under-way"
+
 # All that an interrupted save can leave.
 _RANK_FILE = re.compile(r"(\d{6,})-\d{5,}\.h5(\.reserve)?")
-_LEFTOVER = re.compile(_RANK_FILE.pattern + "|" + re.escape(manifest.NAME) + r"\.tmp")
+_LEFTOVER = re.compile("|".join([_RANK_FILE.pattern, re.escape(manifest.NAME) + r"\.tmp", BEGUN]))
 
 Piece = tuple[int, int, np.ndarray, tuple[int, int]]
 
@@ -59,22 +62,31 @@ def save(
     with comm.together():
         if comm.rank == 0:
             generation = next_generation(root)
-            if not root.exists():
-                with writing(root):
-                    root.mkdir()
     generation = comm.share(generation)
     own = root / f"{generation:06d}-{comm.rank:05d}.h5"
     content = _begin(comm, generation, own.name, pieces, meta or {})
+    _mark(root, comm)
     try:
         with comm.together(), writing(root):
             found = _write(own, content["id"], pieces)
     except BaseException:
         own.unlink(missing_ok=True)
+        if comm.rank == 0:
+            (root / BEGUN).unlink(missing_ok=True)
         raise
     prints = comm.gather_objects((own.name, found))
     with comm.together(), writing(root):
         if comm.rank == 0:
             _commit(root, content | {"files": dict(prints)})
+
+
+def _mark(root: Path, comm: Comm) -> None:
+    """Make the directory, with a mark until its first save is complete. Collective."""
+    with comm.together(), writing(root):
+        if comm.rank == 0:
+            root.mkdir(exist_ok=True)
+            if not (root / manifest.NAME).exists():
+                (root / BEGUN).touch()
 
 
 def load(path: AnyPath, comm: Comm) -> CheckpointReader:
@@ -149,11 +161,12 @@ def next_generation(path: AnyPath) -> int:
 
 
 def unfinished(root: Path) -> bool:
-    """Is this a directory with nothing in it but what a first `save` that was killed has left?"""
+    """Is this a directory with nothing in it, or nothing but what a first `save` that was killed has left?"""
     try:
-        return all(_LEFTOVER.fullmatch(name) for name in os.listdir(root))
+        names = os.listdir(root)
     except OSError:  # a file, or nothing that may be looked at
         return False
+    return not names or (BEGUN in names and all(map(_LEFTOVER.fullmatch, names)))
 
 
 def clean(root: Path) -> None:
@@ -224,6 +237,6 @@ def _commit(root: Path, content: Mapping[str, Any]) -> None:
     manifest.sync_folder(root)
     manifest.write(root, content)
     for stale in root.iterdir():
-        if _RANK_FILE.fullmatch(stale.name) and stale.name not in content["files"]:
+        if _LEFTOVER.fullmatch(stale.name) and stale.name not in content["files"]:
             with contextlib.suppress(OSError):  # it costs room, nothing else
                 stale.unlink()

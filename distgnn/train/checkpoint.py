@@ -85,8 +85,8 @@ def writer(path: str | None, comm: Comm, resumed: str | None) -> Iterator[None]:
     with ExitStack() as stack:
         with comm.together():
             if path is not None and comm.rank == 0:
-                stack.enter_context(locked(path))
-                checkpoint.clean(Path(path))
+                if stack.enter_context(locked(path)):
+                    checkpoint.clean(Path(path))
                 if resumed is not None and manifest.read(path, checkpoint.CHECKPOINT)["id"] != resumed:
                     raise UserError(f"{path}: another run has written it in between; resume again")
         yield

@@ -21,6 +21,7 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.ledger import Ledger, holds
 from distgnn.nn import optim
 from distgnn.nn.features import normalize_rows
+from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import TRAIN
 from distgnn.nn.sage import SageMean
@@ -111,7 +112,7 @@ class Run:
                 finite (on every rank). The last checkpoint stays.
             UserError: a file can't be written (on every rank).
         """
-        s, marks, seconds, steps, record = self.settings, [], [], [], {}
+        s, marks, seconds, steps, record, end = self.settings, [], [], [], {}, {}
         kept = self.first_epoch - 1 if s.resume else None
         alone = checkpoint.writer(s.checkpoint, self.grid.world, self.resumed)
         # Opening it empties or cuts an existing log, so all that can be refused was refused before.
@@ -124,9 +125,8 @@ class Run:
                     seconds.append(record["seconds"])
                     steps.append(record.get("steps", {}))
                     log.write("epoch", record)
-                    self._compare_and_save(record)
+                    end = self._compare_and_save(record)
                     yield record
-                end = self.model.evaluate(self.X, self.targets, s.train_features)
             end |= {"epochs": s.epochs, "loss": record["loss"]} | end_record(self.grid, ledger, seconds)
             self.end = end | self._medians(steps)
             log.write("end", self.end)
@@ -182,14 +182,22 @@ class Run:
             return self.minibatches.train(*until, **options)
         return train(self.model, self.X, self.targets, *until, train_features=s.train_features, **options)
 
-    def _compare_and_save(self, record: dict[str, Any]) -> None:
+    def _compare_and_save(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Returns the accuracies of what was saved, and after the last epoch."""
         s, epoch = self.settings, record["epoch"]
         if self.check is not None:
             self.check.compare(record)
-        due = s.checkpoint_every and epoch % s.checkpoint_every == 0
-        if s.checkpoint and (due or epoch == s.epochs):
+        due = s.checkpoint and s.checkpoint_every and epoch % s.checkpoint_every == 0
+        if not due and epoch < s.epochs:
+            return {}
+        try:  # weights may be finite, and what the network makes of them not: the last checkpoint stays
+            found = self.model.evaluate(self.X, self.targets, s.train_features)
+        except NotFiniteError as error:
+            raise error.in_epoch(epoch) from None
+        if s.checkpoint:
             state = self.grid.world, self.parameters, self.optimizer, epoch
             checkpoint.save(s.checkpoint, *state, self._identity(), self.rates)
+        return found
 
     def _medians(self, steps: list[dict[str, float]]) -> dict[str, Any]:
         """The median seconds of an epoch in each step of minibatch training, by rank. Collective."""

@@ -11,6 +11,7 @@ import pytest
 
 from distgnn import cli
 from distgnn.store import prepare
+from distgnn.store.checkpoint import BEGUN
 from distgnn.store.source import Source
 from mpi_helpers import mpiexec
 
@@ -252,6 +253,7 @@ def test_force_replaces_what_an_interrupted_first_save_left(store: str, tmp_path
     saved = tmp_path / "saved"
     saved.mkdir()
     (saved / "000000-00000.h5").write_bytes(b"half")
+    (saved / BEGUN).touch()
     words = ["train", store, "--epochs", "1", "--checkpoint", str(saved)]
     assert cli.main([*words, "--force"]) == 0
     assert cli.main([*words, "--resume", "--epochs", "2"]) == 0

@@ -88,6 +88,12 @@ def test_ranks_agree_or_all_of_them_hear(comm) -> None:
         assert len(set(comm.allgather(str(error.value)))) == 1
 
 
+@pytest.mark.ranks(2)
+def test_the_order_of_facts_does_not_count(comm) -> None:
+    facts = {"a": 1, "b": 2}
+    agree(comm, facts if comm.Get_rank() else dict(reversed(facts.items())))
+
+
 @pytest.mark.ranks(3)
 def test_an_error_of_one_rank_names_its_host(comm) -> None:
     with pytest.raises((KeyError, RuntimeError)) as error:

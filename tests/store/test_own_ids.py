@@ -169,3 +169,21 @@ def test_features_of_another_store(tmp_path: Path) -> None:
     plain = Layout(grid, Cut(), Cut())
     np.testing.assert_array_equal(load_features(tmp_path / "2.dg", plain).block, GRAPH.X)
     grid.free()
+
+
+@pytest.mark.ranks(2)
+def test_loading_compares_its_arguments(comm: Any, shared_tmp_path: Path) -> None:
+    grid, store, last = make_grid(comm, "1d"), stored(comm, shared_tmp_path), comm.Get_rank() > 0
+    given = store if last else store.path
+    with pytest.raises(DisagreementError, match="the store is"):
+        load(given, grid)
+    with pytest.raises(DisagreementError, match="verify is"):
+        load(store, grid, verify=last)
+    A = load(store, grid, order="random")
+    with pytest.raises(DisagreementError, match="the store is"):
+        load_features(given, A.input_layout)
+    with pytest.raises(DisagreementError, match="dtype is"):
+        load_features(store, A.input_layout, dtype="float64" if last else "float32")
+    with pytest.raises(UserError, match="dtype=int32: expected float32 or float64"):
+        load(store, grid, dtype="int32")
+    grid.free()

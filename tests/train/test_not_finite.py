@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from distgnn.nn import SGD, Adam
 from distgnn.nn.finite import NotFiniteError
 from distgnn.operators import make_grid
 from distgnn.sampling import GraphSage, Replicated
-from distgnn.train import MinibatchTraining, train
+from distgnn.train import MinibatchTraining, Run, Settings, train
 from distgnn.train.check import CheckFailedError, SerialCheck
 from distgnn.train.full_graph import parameters
 
@@ -121,7 +122,7 @@ def test_features_that_are_not_finite_are_named(comm, number, backend):
         lambda: training(model, X, targets, sampler, 4, 1).train(SGD(0.1), 3),
     )
     for loop in loops:
-        with pytest.raises(dg.UserError, match=rf"X={number}: .* row 50, column 3; "):
+        with pytest.raises(dg.UserError, match=rf"X={number}: .* node 50, column 3; "):
             loop()
 
 
@@ -194,3 +195,16 @@ def test_a_reference_that_stops_fails_the_check_on_every_rank(comm):
     with pytest.raises(CheckFailedError, match=r"loss 0.5, serially epoch 1, layer 1: the loss is nan"):
         SerialCheck(world, records).compare({"epoch": 1, "loss": 0.5})
     assert issubclass(CheckFailedError, TrainingError)
+
+
+@pytest.mark.ranks(1, 4)
+def test_weights_that_overflow_in_the_next_pass_are_not_saved(comm, shared_tmp_path):
+    """They are finite, and so are their squares; what three layers make of them is not."""
+    store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"
+    settings = Settings(layers=3, epochs=2, checkpoint=saved, backend="numpy")
+    list(Run(store, settings, comm).train())
+    resumed = replace(settings, epochs=3, lr=1e15, resume=True)
+    with pytest.raises(NotFiniteError, match="epoch 3, layer"):
+        list(Run(store, resumed, comm).train())
+    (record,) = Run(store, replace(resumed, lr=0.01), comm).train()
+    assert record["epoch"] == 3 and np.isfinite(record["loss"])

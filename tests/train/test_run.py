@@ -12,6 +12,7 @@ from distgnn.errors import ArgumentError, DisagreementError
 from distgnn.nn import optim
 from distgnn.operators import make_grid
 from distgnn.store import Store, prepare
+from distgnn.store.checkpoint import BEGUN
 from distgnn.store.format.limits import LIMITS
 from distgnn.train import Run, train
 from distgnn.train.check import SerialCheck
@@ -281,6 +282,7 @@ def test_a_first_save_that_was_killed_is_no_obstacle(comm, shared_tmp_path):
     if comm.Get_rank() == 0:
         saved.mkdir()
         (saved / "000000-00001.h5").write_bytes(b"half")
+        (saved / BEGUN).touch()
     comm.Barrier()
     with pytest.raises(dg.UserError, match="--resume: .*saved holds no checkpoint"):
         run(comm, *words, "--resume")

@@ -24,7 +24,7 @@ from distgnn.store.read.order import Order
 from distgnn.store.read.store import Store
 
 StoreOrPath = Store | str | os.PathLike[str]
-_OPENED: weakref.WeakKeyDictionary[Grid, dict[str, Store]] = weakref.WeakKeyDictionary()
+_OPENED: weakref.WeakKeyDictionary[Grid, dict[tuple[str, str], Store]] = weakref.WeakKeyDictionary()
 
 
 def load(
@@ -48,7 +48,7 @@ def load(
     from distgnn import operators
 
     asked = {"algorithm": algorithm, "order": order, "dtype": dtype, "sparsity_aware": sparsity_aware}
-    grid.world.agree(identity(store) | asked | {"neighbours": neighbours})
+    grid.world.agree(identity(store) | asked | {"neighbours": neighbours, "verify": verify})
     operators.get(algorithm, sparsity_aware)  # refused before anything is read
     opened = open_store(store, grid, verify, anew=True)
     with grid.world.together():
@@ -90,6 +90,7 @@ def load_features(store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32
     """The features of a store, n x width, cut by ``layout`` and in its order: each rank reads its own rows
     and columns. Collective."""
     grid = layout.grid
+    grid.world.agree({"dtype": dtype})
     opened = open_store(store, grid)
     with grid.world.together():
         if not opened.width:
@@ -116,14 +117,15 @@ def load_targets(store: StoreOrPath, layout: Layout) -> tuple[DistDense, DistDen
 def open_store(store: StoreOrPath, grid: Grid, verify: bool = False, anew: bool = False) -> Store:
     """The store itself; of a path the one that a matrix on this grid was loaded from, unless `anew`, so that
     features are refused if another has taken its place. Collective."""
+    grid.world.agree({"the store": "opened" if isinstance(store, Store) else "a path"})
     if isinstance(store, Store):
         if verify:
             store.members.refuse(store.verify(grid.world))
         return store
-    opened, path = _OPENED.setdefault(grid, {}), os.path.abspath(store)
-    if anew or path not in opened:
-        opened[path] = Store(store, grid.world, verify)
-    return opened[path]
+    opened, key = _OPENED.setdefault(grid, {}), (os.getcwd(), os.fspath(store))
+    if anew or not grid.world.lowest(key in opened):
+        opened[key] = Store(store, grid.world, verify)
+    return opened[key]
 
 
 def identity(store: StoreOrPath) -> dict[str, str]:
