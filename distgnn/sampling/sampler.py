@@ -45,11 +45,11 @@ class Sampler(ABC):
     ) -> None:  # fmt: skip
         if graph.shape[0] != graph.shape[1]:
             raise ValueError(f"a graph has as many rows as columns, got {graph.shape}")
-        self.graph, self.seed, self.rescale = graph, seed, rescale
-        self.fanout = check_fanout(fanout, len(fanout) if layers is None else layers)
-        self.labels, self.ids = Relabelling(graph.n), Ids(graph.n, getattr(graph, "order", None))
+        self.graph, self.seed, self.rescale, self.fanout = graph, seed, rescale, tuple(fanout)
         if getattr(graph, "collective", False):
             graph.grid.world.agree(self.facts())  # type: ignore[attr-defined]
+        self.fanout = check_fanout(fanout, len(fanout) if layers is None else layers)
+        self.labels, self.ids = Relabelling(graph.n), Ids(graph.n, getattr(graph, "order", None))
 
     def facts(self) -> dict[str, Any]:
         """What ranks compare of their samplers."""

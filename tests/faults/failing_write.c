@@ -1,5 +1,5 @@
-/* Preloaded: the write number FAILING_NTH to a file below FAILING_FOLDER fails with FAILING_ERRNO and is marked
- * by the file FAILING_MARK; with 0 none fails, and at the end FAILING_MARK says how many there were. */
+/* Preloaded: the write number FAILING_NTH to a file below FAILING_FOLDER fails with FAILING_ERRNO and is
+ * marked by the file FAILING_MARK; with 0 none fails, and at the end FAILING_MARK says how many there were. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,7 +14,8 @@ static long seen;
 static int fails(int file, const char *what)
 {
     static __thread int inside;
-    const char *folder = getenv("FAILING_FOLDER"), *mark = getenv("FAILING_MARK"), *nth = getenv("FAILING_NTH");
+    const char *folder = getenv("FAILING_FOLDER"), *mark = getenv("FAILING_MARK");
+    const char *nth = getenv("FAILING_NTH");
     char link[64], path[4096];
     if (inside || !folder || !mark || !nth)
         return 0;

@@ -16,6 +16,7 @@ import resource
 import runpy
 import signal
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -101,11 +102,13 @@ def preload(spec: dict[str, Any], rank: int, fault: str | None) -> None:
     """Start again with the library that counts writes and lets one fail, if it was built."""
     library = os.environ.pop("FAILING_WRITE", None)
     if library:
-        number = getattr(errno, fault.split()[0]) if fault else 0
-        mark = spec["mark"] if fault else f"{spec['mark']}.{rank}.writes"
-        os.environ |= {"LD_PRELOAD": library, "FAILING_FOLDER": spec["folder"], "FAILING_MARK": mark}
-        os.environ |= {"FAILING_NTH": str(spec.get("nth", 0)), "FAILING_ERRNO": str(number)}
+        os.environ["LD_PRELOAD"] = library
         os.execv(sys.executable, [sys.executable, *sys.argv])
+    tempfile.gettempdir()  # writes to see whether it can, and takes another folder if not
+    number = getattr(errno, fault.split()[0]) if fault else 0
+    mark = spec["mark"] if fault else f"{spec['mark']}.{rank}.writes"
+    os.environ |= {"FAILING_FOLDER": spec["folder"], "FAILING_MARK": mark}
+    os.environ |= {"FAILING_NTH": str(spec.get("nth", 0)), "FAILING_ERRNO": str(number)}
 
 
 if __name__ == "__main__":
