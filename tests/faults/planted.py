@@ -49,6 +49,8 @@ class Plant:
     def changes(self, event: str, args: tuple[Any, ...]) -> None:
         """The audit hook: changes of files below the folder."""
         writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
+        if writes and args[2] & os.O_TMPFILE == os.O_TMPFILE:
+            return  # where it fails, Python takes a file with a name
         if writes or event in CHANGES:
             path = os.path.abspath(args[0]) if isinstance(args[0], (str, os.PathLike)) else ""
             known = event == "os.mkdir" and os.path.isdir(path)  # then the system says no more than that
@@ -80,6 +82,7 @@ class Plant:
 
 def main() -> None:
     spec = json.loads(os.environ["PLANTED"])
+    tempfile.gettempdir()  # writes to see whether it can, and takes another folder if not
     rank = int(os.environ["PMI_RANK"])
     fault, mine = spec.get("fault"), spec.get("rank") == rank
     if fault is None or (mine and fault.endswith(" write")):
@@ -104,7 +107,6 @@ def preload(spec: dict[str, Any], rank: int, fault: str | None) -> None:
     if library:
         os.environ["LD_PRELOAD"] = library
         os.execv(sys.executable, [sys.executable, *sys.argv])
-    tempfile.gettempdir()  # writes to see whether it can, and takes another folder if not
     number = getattr(errno, fault.split()[0]) if fault else 0
     mark = spec["mark"] if fault else f"{spec['mark']}.{rank}.writes"
     os.environ |= {"FAILING_FOLDER": spec["folder"], "FAILING_MARK": mark}

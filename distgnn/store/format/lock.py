@@ -54,13 +54,14 @@ def check_unlocked(path: AnyPath) -> None:
 
 def _acquired(target: Path, name: Path) -> IO[str] | None:
     while True:
-        file = None
+        file, held = None, False
         try:
             import fcntl
 
             file = open(os.open(name, _OPENED, 0o666), "r+", encoding="utf-8")
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _same(file, name):  # else who had it has removed it in between
+                held = True
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()}")
                 file.flush()
@@ -74,9 +75,10 @@ def _acquired(target: Path, name: Path) -> IO[str] | None:
             raise UserError(f"{target}: {problem}") from None
         except (ImportError, OSError) as error:
             if file is not None:
-                with contextlib.suppress(OSError):  # locked by this process, or by nobody ever
-                    name.unlink()
                 with contextlib.suppress(OSError):
+                    if held:
+                        name.unlink()
+                with contextlib.suppress(OSError):  # it writes what it holds
                     file.close()
             if isinstance(error, OSError) and error.errno in _FULL:
                 raise UserError(f"cannot write {target}: {error.strerror}") from None

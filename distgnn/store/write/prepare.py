@@ -47,7 +47,8 @@ def prepare(
         comm: mpi4py communicator of ranks that share files and arguments; None: this process, without MPI.
 
     Raises:
-        UserError: bad arguments or data, `out` exists, ranks disagree; on all ranks. No error leaves anything.
+        UserError: bad arguments or data, `out` exists, or ranks disagree; on all ranks. After any exception
+            nothing is left.
     """
     team = of(comm, out)
     given: Any = {"order": order, "normalize": normalize, "dtype": dtype, "force": force}
