@@ -49,11 +49,10 @@ class Plant:
     def changes(self, event: str, args: tuple[Any, ...]) -> None:
         """The audit hook: changes of files below the folder."""
         writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
-        if writes and args[2] & os.O_TMPFILE == os.O_TMPFILE:
-            return  # where it fails, Python takes a file with a name
         if writes or event in CHANGES:
             path = os.path.abspath(args[0]) if isinstance(args[0], (str, os.PathLike)) else ""
-            known = event == "os.mkdir" and os.path.isdir(path)  # then the system says no more than that
+            # made already, or the place of a file without a name, for which Python has another way
+            known = event in ("os.mkdir", "open") and os.path.isdir(path)
             if path.startswith(self.spec["folder"]) and not known:
                 self.reach(event)
 

@@ -47,8 +47,7 @@ def test_a_log_that_the_disk_does_not_take(comm, shared_tmp_path):
         log.write("epoch", {"what": "x" * 1000})
     log.close()
     comm.Barrier()
-    text = (shared_tmp_path / "log").read_text()
-    assert text.startswith('{"event": "run"}\n') and len(text) <= 100
+    assert (shared_tmp_path / "log").read_text() == '{"event": "run"}\n'
 
 
 @pytest.mark.ranks(1, 2, 4)
