@@ -7,7 +7,7 @@ import traceback
 
 try:
     from distgnn.comm import launch
-except Exception as error:  # a damaged installation on one node
+except BaseException as error:  # a damaged installation on one node, or an interrupt
     if "PMI_RANK" not in os.environ:
         raise
     traceback.print_exc()

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import IO
 
 from distgnn.errors import ArgumentError
+from distgnn.store.format import leftovers
+from distgnn.store.format.lock import locked
 
 
 def check_output(argument: str, path: Path, replace: bool) -> None:
@@ -30,18 +32,22 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
     """A file to write, which takes the place of `path` when the context ends without an error.
 
     `path` holds the old content or the new, whatever happens. It keeps its mode, and a link stays a link.
+    What killed runs have left beside it is removed. UserError: another run writes it, or the disk is full.
     """
     path = path.resolve()
-    descriptor, name = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
-    try:
-        with open(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)  # the only way to read it
-        os.umask(mask)
-        os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    with locked(path) as alone:
+        if alone:
+            leftovers.remove(path, leftovers.beside(path, "tmp"))
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        try:
+            with open(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            mask = os.umask(0)  # the only way to read it
+            os.umask(mask)
+            os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise

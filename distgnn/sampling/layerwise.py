@@ -103,11 +103,14 @@ class Ladies(LayerWise):
     def __init__(
         self, graph: Graph, fanout: Sequence[int], *, importance: str = "zou", **options: Any
     ) -> None:
+        self.importance = importance
         super().__init__(graph, fanout, **options)
         if importance not in ("zou", "counts"):
             raise ArgumentError("importance", importance, "expected zou or counts")
-        self.importance = importance
         self.weighted = graph.map(squares if importance == "zou" else lambda values: np.ones(len(values)))
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"importance": self.importance}
 
     def distributions(self, frontier: Stack) -> Iterator[sp.csr_array]:
         P = self.weighted.multiply(indicator(frontier.ids, frontier.bounds, self.graph.n))

@@ -29,6 +29,9 @@ class Sampler(ABC):
         seed: of everything that is drawn.
         rescale: whether values are corrected so that estimates are unbiased.
 
+    Raises:
+        DisagreementError: ranks differ in these, on all of them, where the graph is partitioned (collective).
+
     Attributes:
         rows_first: the rows of every block are the first of its columns.
         ids: the nodes of the graph and their positions in its order.
@@ -42,9 +45,18 @@ class Sampler(ABC):
     ) -> None:  # fmt: skip
         if graph.shape[0] != graph.shape[1]:
             raise ValueError(f"a graph has as many rows as columns, got {graph.shape}")
-        self.graph, self.seed, self.rescale = graph, seed, rescale
+        self.graph, self.seed, self.rescale, self.fanout = graph, seed, rescale, tuple(fanout)
+        if getattr(graph, "collective", False):
+            graph.grid.world.agree(self.facts())  # type: ignore[attr-defined]
         self.fanout = check_fanout(fanout, len(fanout) if layers is None else layers)
         self.labels, self.ids = Relabelling(graph.n), Ids(graph.n, getattr(graph, "order", None))
+
+    def facts(self) -> dict[str, Any]:
+        """What ranks compare of their samplers."""
+        told = {"fanout": self.fanout, "seed": self.seed, "rescale": self.rescale}
+        return {"sampler": type(self).__name__} | {
+            f"the sampler's {name}": value for name, value in told.items()
+        }
 
     @abstractmethod
     def layer(self, frontier: Stack, size: int, keys: np.ndarray) -> Layer:

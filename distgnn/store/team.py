@@ -26,6 +26,9 @@ class Team:
         """Local work: an error of any rank is raised on all. Collective."""
         yield
 
+    def agree(self, facts: Mapping[str, Any]) -> None:
+        """DisagreementError on every rank unless all give equal facts. Collective."""
+
     def gather_objects(self, value: T) -> list[T]:
         """The small values of all ranks. Collective."""
         return [value]

@@ -136,9 +136,14 @@ def _writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _write(file: IO[bytes], data: bytes) -> None:
-    """All of it: a disk that is nearly full takes a part."""
-    while data:
-        data = data[file.write(data) :]
+    """All of it, or nothing: a disk that is nearly full takes a part."""
+    before = os.fstat(file.fileno()).st_size
+    try:
+        while data:
+            data = data[file.write(data) :]
+    except OSError:
+        file.truncate(before)
+        raise
 
 
 def cut(path: Path, epoch: int) -> None:

@@ -49,7 +49,8 @@ class MinibatchTraining:
         seed: of the minibatches.
 
     Raises:
-        ArgumentError: no training nodes, or a batch size that does not fit (on every rank).
+        ArgumentError: no training nodes, or a batch size that does not fit; or ranks differ in their samplers
+            or in numbers (on every rank).
         ValueError: a SageMean with a sampler that does not keep a vertex's own features first; features,
             targets or a sampler whose nodes are in another order than the network's.
     """
@@ -65,6 +66,8 @@ class MinibatchTraining:
         for what, order in (given | {"the sampler's graph": sampler.ids.order}).items():
             if order != model.input_layout.rows.order:
                 raise ValueError(f"the nodes of {what} are in another order than the network's")
+        told = {"batch_size": batch_size, "batches_per_update": per_update, "bulk": bulk, "seed": seed}
+        model.grid.world.agree(sampler.facts() | told)
         self.model, self.X, self.targets, self.sampler, self.bulk = model, X, targets, sampler, bulk
         self.grid: Grid = model.grid
         nodes, self.labels = training_nodes(targets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import stat
@@ -15,7 +16,12 @@ import distgnn as dg
 from distgnn import cli
 from distgnn.report import files, page, trace
 from distgnn.store import checkpoint
+from distgnn.store.format import lock, publish
+from distgnn.store.importers import open_source
+from distgnn.store.source import ImportOptions
 from distgnn.train.log import RunLog
+
+from .killed import each_step
 
 
 @contextlib.contextmanager
@@ -41,8 +47,7 @@ def test_a_log_that_the_disk_does_not_take(comm, shared_tmp_path):
         log.write("epoch", {"what": "x" * 1000})
     log.close()
     comm.Barrier()
-    text = (shared_tmp_path / "log").read_text()
-    assert text.startswith('{"event": "run"}\n') and len(text) <= 100
+    assert (shared_tmp_path / "log").read_text() == '{"event": "run"}\n'
 
 
 @pytest.mark.ranks(1, 2, 4)
@@ -114,3 +119,50 @@ def test_more_nodes_than_disk_or_memory_hold(tmp_path, capsys, monkeypatch):
     assert cli.main(["generate", "rmat", str(tmp_path / "g"), "--nodes", "100"]) == 2
     assert " GB of memory" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_whose_writer_is_killed_is_the_old_or_the_new_one(tmp_path):
+    path, found = tmp_path / "trace", []
+
+    def write(text: bytes) -> None:
+        with files.replaced(path) as file:
+            file.write(text)
+
+    write(b"old")
+    for step in each_step(lambda: write(b"new")):
+        found.append(path.read_bytes())
+        write(b"old" if step else b"new")
+        assert [entry.name for entry in tmp_path.iterdir()] == ["trace"]
+    assert found == sorted(found, reverse=True) and {*found} == {b"old", b"new"}
+
+
+def test_a_lock_that_the_disk_does_not_take(tmp_path):
+    with small_files(3), pytest.raises(dg.UserError, match="cannot write .*g.dg: File too large"):
+        with lock.locked(tmp_path / "g.dg"):
+            raise AssertionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_target_that_is_a_mount_point(tmp_path, capsys, monkeypatch):
+    (tmp_path / "e.csv").write_text("0,1\n")
+    words = ["prepare", str(tmp_path / "e.csv"), str(tmp_path / "g.dg"), "--force"]
+    assert cli.main(words) == 0
+
+    def busy(*_):
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    monkeypatch.setattr(publish, "_exchange", busy)
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err.endswith("g.dg: Device or resource busy\n")
+    assert {entry.name for entry in tmp_path.iterdir()} == {"e.csv", "g.dg"}
+
+
+def test_temporary_copies_have_no_name(tmp_path):
+    (tmp_path / "e.csv").write_text("0,1\n1,2\n")
+    (tmp_path / "x.csv").write_text("1,2\n3,4\n5,6\n")
+    np.savez_compressed(tmp_path / "x.npz", features=np.ones((3, 2)))
+    (tmp_path / "scratch").mkdir()
+    for name in ("x.csv", "x.npz"):
+        options = ImportOptions(features=str(tmp_path / name), scratch=str(tmp_path / "scratch"))
+        for _ in each_step(lambda options=options: open_source(tmp_path / "e.csv", options)):
+            assert list((tmp_path / "scratch").iterdir()) == []

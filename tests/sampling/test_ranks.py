@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 from mpi4py import MPI
 
+from distgnn.errors import DisagreementError
 from distgnn.operators import grids, make_grid
 from distgnn.sampling import FastGCN, GraphSage, Ladies, Partitioned, Replicated, Saint
 from distgnn.train import Minibatches
@@ -62,3 +63,16 @@ def test_samples_of_a_partitioned_graph_are_those_of_a_replicated_one(
         graph = Partitioned(grid, A, entries=None if directed else 12)
         assert [edges(s.sample(mine, epoch=5, first=first)) for s in samplers(graph)] == expected
         grid.free()
+
+
+@pytest.mark.ranks(2, 4)
+def test_samplers_that_disagree(comm: MPI.Intracomm) -> None:
+    last, G = comm.rank == comm.size - 1, Partitioned(make_grid(comm, "1.5d"), sp.csr_array(matrix()))
+    with pytest.raises(DisagreementError, match="ranks disagree: the sampler's seed is 0"):
+        GraphSage(G, [4, 3], seed=int(last))
+    with pytest.raises(DisagreementError, match="ranks disagree: the sampler's fanout is 9,8"):
+        Ladies(G, [9, 7 if last else 8])
+    with pytest.raises(DisagreementError, match="ranks disagree: importance is zou"):
+        Ladies(G, [9], importance="nothing" if last else "zou")
+    with pytest.raises(DisagreementError, match="ranks disagree: sampler is "):
+        FastGCN(G, [9]) if last else Ladies(G, [9])

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from distgnn import UserError, gallery
+from distgnn.errors import DisagreementError
 from distgnn.partition import Wanted
 from distgnn.store import Store, prepare
 from distgnn.store.format import hdf5, manifest
@@ -251,6 +252,23 @@ def test_bad_arguments(comm: Any, shared_tmp_path: Path) -> None:
         comm.Barrier()
         assert list(shared_tmp_path.iterdir()) == []
         comm.Barrier()
+
+
+@pytest.mark.ranks(2, 4)
+def test_ranks_that_disagree(comm: Any, shared_tmp_path: Path) -> None:
+    last, path = comm.Get_rank() == comm.Get_size() - 1, shared_tmp_path / "g.dg"
+    odd: list[tuple[str, dict[str, Any]]] = [
+        ("seed is 0", {"seed": 1}), ("shards", {"shards": (2, 2)}), ("self_loops", {"self_loops": False}),
+        ("order is random", {"order": ("original",)}), ("partitions", {"partitions": [Wanted("random", 3)]}),
+    ]  # fmt: skip
+    for named, options in odd:
+        with pytest.raises(DisagreementError, match=f"ranks disagree: {named}"):
+            prepare(AWKWARD["prime"], path, comm=comm, **(options if last else {}))
+    with pytest.raises(DisagreementError, match="ranks disagree: the source's n is 31"):
+        prepare(AWKWARD["hub" if last else "prime"], path, comm=comm)
+    comm.Barrier()
+    assert list(shared_tmp_path.iterdir()) == []
+    comm.Barrier()
 
 
 @pytest.mark.ranks(2, 3)

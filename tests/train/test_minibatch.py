@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
+from distgnn.errors import DisagreementError
 from distgnn.nn import GCN, SGD, Adam, SageMean
 from distgnn.nn.reference import GCNReference
 from distgnn.operators import grids, make_grid
@@ -102,6 +103,17 @@ def test_every_update_is_a_step_with_its_own_minibatches(comm: MPI.Intracomm, ba
         assert loss == pytest.approx(total / len(TRAINING), rel=1e-9)
     for ours, theirs in zip(model.get_weights(), reference.weights, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+    grid.free()
+
+
+@pytest.mark.ranks(2)
+def test_minibatches_that_disagree(comm: MPI.Intracomm, backend: Any) -> None:
+    grid = make_grid(comm, "1.5d", backend=backend)
+    given = network(grid, "sage")
+    for named, seed, size in (("the sampler's seed", comm.rank, 2), ("batch_size", 0, 2 + comm.rank)):
+        sampler = GraphSage(Replicated(PATTERN), [4, 3], seed=seed)
+        with pytest.raises(DisagreementError, match=f"ranks disagree: {named} is "):
+            MinibatchTraining(*given, sampler, size, 2)
     grid.free()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -15,6 +16,7 @@ from distgnn.errors import UserError
 from distgnn.store.format.leftovers import AnyPath
 
 log = logging.getLogger(__name__)
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # nothing can be written, locked or not
 _OPENED = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # a link may lead to something of worth
 
 
@@ -24,7 +26,7 @@ def locked(path: AnyPath) -> Iterator[bool]:
 
     The lock is on a file ``.NAME.lock`` beside it, which says who has it and goes at the end. The system
     frees the lock of a process that died. Where it has none for these files, a warning says so.
-    UserError: somebody else writes it.
+    UserError: somebody else writes it, or the disk is full.
     """
     target, name = Path(os.path.realpath(path)), lock_file(path)
     file = _acquired(target, name)
@@ -52,13 +54,14 @@ def check_unlocked(path: AnyPath) -> None:
 
 def _acquired(target: Path, name: Path) -> IO[str] | None:
     while True:
-        file = None
+        file, held = None, False
         try:
             import fcntl
 
             file = open(os.open(name, _OPENED, 0o666), "r+", encoding="utf-8")
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _same(file, name):  # else who had it has removed it in between
+                held = True
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()}")
                 file.flush()
@@ -71,9 +74,15 @@ def _acquired(target: Path, name: Path) -> IO[str] | None:
             problem = f"{who} writes it now; wait for that, or give another name"
             raise UserError(f"{target}: {problem}") from None
         except (ImportError, OSError) as error:
-            log.warning("%s: cannot be locked here (%s); take care that nobody else writes it", target, error)
             if file is not None:
-                file.close()
+                with contextlib.suppress(OSError):
+                    if held:
+                        name.unlink()
+                with contextlib.suppress(OSError):  # it writes what it holds
+                    file.close()
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise UserError(f"cannot write {target}: {error.strerror}") from None
+            log.warning("%s: cannot be locked here (%s); take care that nobody else writes it", target, error)
             return None
         file.close()
 

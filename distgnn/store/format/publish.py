@@ -20,8 +20,9 @@ from distgnn.store.format.manifest import sync_folder
 
 log = logging.getLogger(__name__)
 
-# What a full or forbidden disk says: the user's to mend, not a bug.
+# What a full, forbidden or broken disk says, or a mount point: the user's to mend, not a bug.
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS}
+_DISK |= {errno.EIO, errno.EBUSY, errno.ESTALE}
 
 # Of renameat2(2): relative to the working directory; both names keep a file.
 _AT_FDCWD, _EXCHANGE = -100, 2

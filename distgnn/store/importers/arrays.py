@@ -72,13 +72,14 @@ def read_header(file: IO[bytes], length: int, name: str, kinds: str = "biuf") ->
 
 
 class StoredArray:
-    """A C-ordered or F-ordered array in a file. Rows in C order are read with pread, by runs of consecutive
-    ids: in a memory map, every scattered row would map and count 64 KiB, or cost a fault."""
+    """A C-ordered or F-ordered array in a file, that of the path or an open one. Rows in C order are read
+    with pread, by runs of consecutive ids: in a memory map, every scattered row would map and count 64 KiB,
+    or cost a fault."""
 
-    def __init__(self, path: AnyPath, header: Header, start: int = 0):
+    def __init__(self, path: AnyPath, header: Header, start: int = 0, file: IO[bytes] | None = None):
         self.path, self.shape, self.dtype, self.fortran = path, header.shape, header.dtype, header.fortran
         self._start = start + header.offset
-        self._file = os.open(path, os.O_RDONLY)  # stays good when the file loses its name
+        self._file = os.open(path, os.O_RDONLY) if file is None else os.dup(file.fileno())
         weakref.finalize(self, os.close, self._file)
         if os.fstat(self._file).st_size < start + header.end:
             raise UserError(f"{path}: truncated: an array in it ends at byte {start + header.end}")
@@ -136,17 +137,16 @@ def open_npy(path: AnyPath) -> StoredArray:
 
 
 @contextlib.contextmanager
-def scratch_file(folder: str | None) -> Iterator[str]:
-    """A temporary file that loses its name when the block ends; it lives on while it is open."""
-    with reading(folder or tempfile.gettempdir()):
-        handle, name = tempfile.mkstemp(prefix="distgnn-", suffix=".scratch", dir=folder)
-    os.close(handle)
+def scratch_file(folder: str | None) -> Iterator[IO[bytes]]:
+    """A temporary file without a name, so that nothing is left of it, however this process ends."""
+    place = folder or tempfile.gettempdir()
+    with reading(place):
+        file = tempfile.TemporaryFile(prefix="distgnn-", dir=folder)
     try:
-        yield name
+        with file:
+            yield file
     except OSError as error:
-        raise UserError(f"{name}: a temporary copy cannot be written ({error.strerror or error})") from None
-    finally:
-        os.remove(name)
+        raise UserError(f"{place}: a temporary copy cannot be written ({error.strerror or error})") from None
 
 
 class Npz:
@@ -233,9 +233,10 @@ class Npz:
         if info.compress_type == zipfile.ZIP_STORED:
             return StoredArray(self.path, header, self._data_offset(name))
         with scratch_file(self.scratch) as copy:
-            with self._open(name) as file, open(copy, "wb") as out:
-                shutil.copyfileobj(file, out, COPY_BYTES)
-            return StoredArray(copy, header)
+            with self._open(name) as file:
+                shutil.copyfileobj(file, copy, COPY_BYTES)
+            copy.flush()
+            return StoredArray(self.where(name), header, file=copy)
 
     def _data_offset(self, name: str) -> int:
         """Where the member's bytes start: behind its local header, which says how long it is."""

@@ -116,13 +116,13 @@ def dense_csv(
     table = Table(path, np.dtype(fields), expected, heading.delimiter, skip=heading.skip, check=_bad_values)
     nodes, count = [np.zeros(0, np.int64)], 0
     with scratch_file(scratch) as copy:
-        with open(copy, "wb") as out:
-            for rows in table:
-                count += len(rows)
-                if ids is not None:
-                    nodes.append(rows["node"].ravel())
-                np.ascontiguousarray(_values(rows), np.float32).tofile(out)
-        array = StoredArray(copy, Header((count, values), np.dtype(np.float32), False, 0))
+        for rows in table:
+            count += len(rows)
+            if ids is not None:
+                nodes.append(rows["node"].ravel())
+            copy.write(np.ascontiguousarray(_values(rows), np.float32).data)
+        copy.flush()
+        array = StoredArray(path, Header((count, values), np.dtype(np.float32), False, 0), file=copy)
     return DenseRows(array, path, None if ids is None else _invert(np.concatenate(nodes), path))
 
 

@@ -47,20 +47,34 @@ def prepare(
         comm: mpi4py communicator of ranks that share files and arguments; None: this process, without MPI.
 
     Raises:
-        UserError: bad arguments or data, or `out` exists; on all ranks. After any exception nothing is left.
+        UserError: bad arguments or data, `out` exists, or ranks disagree; on all ranks. After any exception
+            nothing is left.
     """
     team = of(comm, out)
     given: Any = {"order": order, "normalize": normalize, "dtype": dtype, "force": force}
+    told = {"partitions": partitions, "seed": seed, "shards": shards, "self_loops": self_loops, "out": out}
+    team.agree(given | told | _facts(source))
     with team.together():
         check_arguments(out, partitions=partitions, **given)
-        check_source(source)
-        check_room(source, out)
-        for wanted in partitions:
-            wanted.check(source.n)
-        if shards is not None:
-            check_shards(*shards, source.n)
+        _check(source, out, shards, partitions)
     summary = Summary(str(out))
     with shared_directory(team, out, force=force, replaceable=is_store) as folder:
         work = Preparation(source, folder, np.dtype(dtype), normalize, self_loops, seed, summary, team)
         work.run(order, shards, partitions)
     return summary
+
+
+def _check(source: Source, out: Any, shards: tuple[int, int] | None, partitions: Sequence[Wanted]) -> None:
+    """UserError where these do not fit together."""
+    check_source(source)
+    check_room(source, out)
+    for wanted in partitions:
+        wanted.check(source.n)
+    if shards is not None:
+        check_shards(*shards, source.n)
+
+
+def _facts(source: Source) -> dict[str, Any]:
+    """What ranks compare of what they import; the edges are too many."""
+    names = ("n", "directed", "width", "classes", "labels", "split")
+    return {f"the source's {name}": getattr(source, name) for name in names}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from os import PathLike
 from pathlib import Path
@@ -40,6 +40,10 @@ class Ranks(Team):
                 arrive(self.comm.mpi)
                 raise
             arrive(self.comm.mpi)
+
+    def agree(self, facts: Mapping[str, Any]) -> None:
+        arrive(self.comm.mpi)
+        self.comm.agree(facts)
 
     def gather_objects(self, value: T) -> list[T]:
         arrive(self.comm.mpi)

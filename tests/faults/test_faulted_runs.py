@@ -1,0 +1,47 @@
+"""A few of the faulted runs, at moments that are worth a test: see the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import faulted_runs
+
+RUNS: list[tuple[str, str, dict[str, Any]]] = [
+    ("save", "SIGKILL", {"rank": 0, "where": "os.rename", "nth": 1}),
+    ("prepare, text", "EIO write", {"rank": 1, "where": "write", "nth": 3}),
+]
+
+
+@pytest.mark.timeout(300)
+def test_faulted_runs_end_and_leave_nothing(tmp_path: Path) -> None:
+    runs = faulted_runs.Trial(tmp_path, [command for command, _, _ in RUNS])
+    for command in dict.fromkeys(runs.commands):
+        runs.make(command)
+    for number, (command, fault, spec) in enumerate(RUNS):
+        if fault.endswith(" write") and not (tmp_path / "failing_write.so").exists():
+            continue  # no compiler here
+        row = runs.run(str(number), command, fault, spec)
+        assert row is not None and not row.wrong, row
+
+
+def test_what_is_wrong_is_seen() -> None:
+    """Of a program that finds nothing, a fault must be known to be found."""
+
+    def wrong(fault: str, **ended: Any) -> list[str]:
+        job = faulted_runs.Job(**{"code": 1, "said": "", "seconds": 1.0} | ended)
+        return list(faulted_runs.ending(job, fault))
+
+    assert wrong("SIGKILL") == []
+    assert wrong("SIGKILL", code=0) == ["code 0"]
+    assert wrong("SIGKILL", hangs=True) == ["hangs: not over after 30 s"]
+    assert wrong("exit 3", processes=["1"]) == ["1 processes left"]
+    assert wrong("SIGTERM", said="\0") == ["says what does not print"]
+    line = "distgnn: error: cannot write g.dg: No space left on device\n"
+    assert wrong("ENOSPC write", said=line) == []
+    assert wrong("EIO", said=line) == ["the line does not say which disk error"]
+    assert wrong("ENOSPC", said=f"Traceback\n{line}") == ["a disk error is not one line"]
+    assert wrong("RuntimeError", said="Traceback\n") == ["names no rank and host"]
+    assert wrong("RuntimeError", said="distgnn: rank 1 on host vm failed: RuntimeError: planted\n") == []
