@@ -14,6 +14,7 @@ import pytest
 from distgnn import UserError
 from distgnn.store import Store, prepare
 from distgnn.store.format import manifest, publish
+from distgnn.store.format.lock import locked
 
 from .graphs import AWKWARD, Graph
 
@@ -105,7 +106,7 @@ def test_the_old_store_survives_a_failed_replacement(tmp_path: Path, monkeypatch
             raise OSError(errno.EIO, "input/output error")
         original(source, target)
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="input/output error"):
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="Input/output error"):
         patch.setattr(publish, "_exchange", lambda *_: False)
         patch.setattr(publish.os, "rename", rename)
         prepare(AWKWARD["hub"], tmp_path / "g.dg", force=True)
@@ -127,7 +128,7 @@ def test_systems_without_an_exchange(answer: str, tmp_path: Path, monkeypatch: p
     prepare(GRAPH, tmp_path / "g.dg")
     monkeypatch.setattr(publish.ctypes, "CDLL", Library)
     if answer == "broken disk":
-        with pytest.raises(OSError, match="g.dg"):
+        with pytest.raises(UserError, match="g.dg: Input/output error"):
             prepare(AWKWARD["hub"], tmp_path / "g.dg", force=True)
     else:
         prepare(AWKWARD["hub"], tmp_path / "g.dg", force=True)
@@ -212,3 +213,20 @@ def test_others_may_read_it_if_the_umask_says_so(tmp_path: Path) -> None:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "g.dg").stat().st_mode) == 0o750
     assert all(path.stat().st_mode & 0o040 for path in (tmp_path / "g.dg").rglob("*"))
+
+
+def test_the_lock_of_another_user_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may only be read, where the other's umask says so."""
+    original = os.open
+
+    def mine_only(path: Any, flags: int, *mode: int) -> int:
+        if Path(path).exists() and flags & os.O_RDWR and str(path).endswith(".lock"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path, flags, *mode)
+
+    with locked(tmp_path / "g.dg"):
+        monkeypatch.setattr(os, "open", mine_only)
+        with pytest.raises(UserError, match="g.dg: process .* writes it now; wait for that"):
+            prepare(GRAPH, tmp_path / "g.dg")
+    monkeypatch.undo()
+    prepare(GRAPH, tmp_path / "g.dg")

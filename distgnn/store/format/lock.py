@@ -58,13 +58,14 @@ def _acquired(target: Path, name: Path) -> IO[str] | None:
         try:
             import fcntl
 
-            file = open(os.open(name, _OPENED, 0o666), "r+", encoding="utf-8")
+            file = _opened(name)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _same(file, name):  # else who had it has removed it in between
                 held = True
-                file.truncate(0)
-                file.write(f"process {os.getpid()} on {socket.gethostname()}")
-                file.flush()
+                if file.writable():
+                    file.truncate(0)
+                    file.write(f"process {os.getpid()} on {socket.gethostname()}")
+                    file.flush()
                 return file
         except BlockingIOError:
             assert file is not None
@@ -85,6 +86,14 @@ def _acquired(target: Path, name: Path) -> IO[str] | None:
             log.warning("%s: cannot be locked here (%s); take care that nobody else writes it", target, error)
             return None
         file.close()
+
+
+def _opened(name: Path) -> IO[str]:
+    """The lock file, made if need be; of another user, who may not let us write it, only to be locked."""
+    try:
+        return open(os.open(name, _OPENED, 0o666), "r+", encoding="utf-8")
+    except PermissionError:
+        return open(os.open(name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), encoding="utf-8")
 
 
 def _same(file: IO[str], name: Path) -> bool:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 # What a full, forbidden or broken disk says, or a mount point: the user's to mend, not a bug.
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS}
-_DISK |= {errno.EIO, errno.EBUSY, errno.ESTALE}
+_DISK |= {errno.EIO, errno.EBUSY, errno.ESTALE, errno.EXDEV}
 
 # Of renameat2(2): relative to the working directory; both names keep a file.
 _AT_FDCWD, _EXCHANGE = -100, 2

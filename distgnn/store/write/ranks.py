@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from distgnn.comm.launch import PATIENCE
-from distgnn.store.format.lock import lock_file
+from distgnn.errors import UserError
+from distgnn.store.format.lock import locked
 from distgnn.store.format.publish import new_directory, writing
 from distgnn.store.team import Team
 
@@ -87,7 +88,8 @@ def shared_directory(
             if team.rank > 0:
                 time.sleep(PATIENCE)
                 shutil.rmtree(folder, ignore_errors=True)
-                lock_file(out).unlink(missing_ok=True)
+                with suppress(UserError), locked(out):  # which removes what a dead rank 0 has left
+                    pass
             raise
         with team.together():
             stack.close()
