@@ -192,6 +192,7 @@ class Ledger:
 _open: list[Ledger] = []
 _nested: list[float] = []  # seconds of timed regions inside each timed region that is open
 _held: dict[str, int] = defaultdict(int)
+Books = tuple[list[Ledger], list[float], dict[str, int]]  # of a rank: these three
 
 
 def charge(
@@ -263,7 +264,24 @@ def held(purpose: str, nbytes: int) -> None:
 def holds(owner: object, purpose: str, nbytes: int) -> None:
     """``owner`` holds memory of this purpose, as long as it lives."""
     held(purpose, nbytes)
-    weakref.finalize(owner, held, purpose, -nbytes).atexit = False
+    weakref.finalize(owner, _let_go, _held, purpose, nbytes).atexit = False
+
+
+def _let_go(books: dict[str, int], purpose: str, nbytes: int) -> None:
+    books[purpose] -= nbytes
+
+
+def books() -> Books:
+    """Those of a rank that has not begun."""
+    return [], [], defaultdict(int)
+
+
+def switch(books: Books) -> Books:
+    """Go on with the books of another rank of this process, as dry runs do; returns those up to now."""
+    global _open, _nested, _held
+    before = _open, _nested, _held
+    _open, _nested, _held = books
+    return before
 
 
 def loaded(dataset: str, nbytes: int) -> None:

@@ -64,8 +64,11 @@ class CSR:
         ArgumentError: what :func:`canonical` refuses (checked here once, never per product).
         """
         dtype = value_type(matrix.dtype, dtype)
-        matrix = canonical(matrix, dtype)
+        matrix = canonical(matrix, dtype) if backend.numbers or sp.issparse(matrix) else matrix
         block = cls.empty(matrix.shape, matrix.nnz, dtype, backend)
+        if not backend.numbers:
+            block.cached["columns"] = _column_pointers(matrix) if sp.issparse(matrix) else None
+            return block
         for name in ("data", "indices", "indptr"):
             source, target = getattr(matrix, name), getattr(block, name)
             for first in range(0, target.size, TUNING.copied_elements):
@@ -106,18 +109,31 @@ class CSR:
         return self.cached[key]
 
     def _rows(self, first: int, last: int) -> CSR:
-        start, stop = int(self.indptr[first]), int(self.indptr[last])
+        start, stop = self._before(first), self._before(last)
         rows = object.__new__(CSR)
         rows.shape, rows.buffer, rows.cached = (last - first, self.shape[1]), None, {}
         rows.data, rows.indices = self.data[start:stop], self.indices[start:stop]
         rows.indptr = self.indptr[first : last + 1] - self.indptr[first]
         return rows
 
+    def _before(self, row: int) -> int:
+        """Non-zeros in the rows before this one; in a dry run all rows have as many."""
+        known = backends.of(self.indptr).numbers
+        return int(self.indptr[row]) if known else self.nnz * row // max(self.shape[0], 1)
+
+    def column_counts(self, bounds: Sequence[int]) -> list[int]:
+        """Non-zeros in the columns between these bounds, in a dry run: exact where the matrix was there."""
+        known, width = self.cached.get("columns"), max(self.shape[1], 1)
+        ends = [self.nnz * end // width for end in bounds] if known is None else known[list(bounds)].tolist()
+        return [last - first for first, last in pairwise(ends)]
+
     def transposed(self, backend: Backend) -> CSR:
         """The transposed block. On the host it is made where it stays, so that nothing is ever held twice."""
         if backend.on_device:
             return CSR.from_scipy(self.to_scipy().T, backend)
         block = CSR.empty(self.shape[::-1], self.nnz, self.dtype, backend)
+        if not backend.numbers:
+            return block
         _sparsetools.csr_tocsc(
             *self.shape, self.indptr, self.indices, self.data, block.indptr, block.indices, block.data
         )
@@ -131,3 +147,8 @@ class CSR:
             array = getattr(self, name)
             setattr(matrix, name, backends.of(array).to_host(array))
         return matrix
+
+
+def _column_pointers(matrix: sp.csr_array) -> np.ndarray:
+    """Non-zeros before every column, and of all."""
+    return np.append(0, np.cumsum(np.bincount(matrix.indices, minlength=matrix.shape[1])))

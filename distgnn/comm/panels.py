@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from distgnn.arrays.csr import CSR
@@ -49,12 +50,17 @@ class SparsePanels:
     Args:
         grid: says whether panels travel ahead; comm: the group that shares the panels.
         roots: the owner of each stage's panel; mine: this rank's panels by stage.
+        shapes: of the panels. Both roots and shapes are the same on all ranks.
     """
 
-    def __init__(self, grid: Grid, comm: Comm, roots: Sequence[int], mine: Mapping[int, CSR]) -> None:
+    def __init__(
+        self, grid: Grid, comm: Comm, roots: Sequence[int], mine: Mapping[int, CSR],
+        shapes: Sequence[tuple[int, int]],
+    ) -> None:  # fmt: skip
         self.grid, self.comm, self.roots, self.mine = grid, comm, list(roots), dict(mine)
-        headers = comm.gather_objects({stage: panel.header() for stage, panel in self.mine.items()})
-        self.headers = [headers[root][stage] for stage, root in enumerate(self.roots)]
+        told = comm.gather_objects([panel.header()[1:] for _, panel in sorted(self.mine.items())])
+        following = [cycle(headers) for headers in told]  # in a dry run, others are taken to have as many
+        self.headers = [(shape, *next(following[r])) for r, shape in zip(self.roots, shapes, strict=True)]
         self.words = [CSR.count(shape, nnz) for shape, nnz, _, _ in self.headers]
         away = [CSR.nbytes(*self.headers[k]) for k, root in enumerate(self.roots) if root != comm.rank]
         self.most = max(away, default=0)

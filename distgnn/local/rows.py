@@ -21,7 +21,9 @@ def gather_rows(X: Array, rows: Array, out: Array = None) -> Array:
     out = on.empty((rows.size, X.shape[1]), X.dtype) if out is None else out
     ledger.charge("spmm", "gather rows")
     with ledger.timed("spmm", "gather rows", synchronize=on.synchronize):
-        if on.on_device:
+        if not on.numbers:
+            pass
+        elif on.on_device:
             cuda.gather_rows(X, rows, out)
         elif host.module() is not None:
             host.built().gather(X, rows, out)
@@ -37,7 +39,9 @@ def scatter_add(X: Array, rows: Array, out: Array) -> Array:
     on = backend.of(X)
     ledger.charge("spmm", "scatter rows")
     with ledger.timed("spmm", "scatter rows", synchronize=on.synchronize):
-        if on.on_device:
+        if not on.numbers:
+            pass
+        elif on.on_device:
             cuda.scatter_add(X, rows, out)
         elif host.module() is not None and X.dtype.char in "fd":
             host.built().scatter_add(X, rows, out, isa=host.isa())

@@ -40,5 +40,9 @@ def cut_columns(A: CSR, bounds: Sequence[int], backend: Backend) -> list[CSR]:
     """The columns of A between these bounds in blocks of their own."""
     if len(bounds) == 2:
         return [A]
+    if not backend.numbers:
+        shapes = [(A.shape[0], last - first) for first, last in pairwise(bounds)]
+        counts = A.column_counts(bounds)
+        return [CSR.empty(*known, A.dtype, backend) for known in zip(shapes, counts, strict=True)]
     columns = sp.csc_array(A.to_scipy())
     return [CSR.from_scipy(columns[:, first:last], backend) for first, last in pairwise(bounds)]

@@ -1,0 +1,143 @@
+"""The program of a run, counted: the same code for ranks of MPI and for ranks that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from distgnn import operators
+from distgnn.arrays.backend import SHAPES, Backend
+from distgnn.comm.grid import Grid
+from distgnn.comm.virtual import OneOfMany, run_all
+from distgnn.errors import ArgumentError
+from distgnn.ledger import Ledger, holds
+from distgnn.nn import optim
+from distgnn.nn.gcn import GCN
+from distgnn.nn.sage import SageMean
+from distgnn.operators.dense import DistDense
+from distgnn.plan.graphs import Graph, Histogram
+from distgnn.plan.kinds import kinds
+from distgnn.train.full_graph import train
+from distgnn.train.settings import Settings, parse_grid
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one rank is charged.
+
+    Attributes:
+        setup: operator, network and targets, but not what is read from files; first: the first epoch, which
+            also makes what is kept; epoch: any later one, and evaluation: that of the whole graph.
+        peak: bytes by purpose when those held were most.
+    """
+
+    setup: Ledger
+    first: Ledger
+    epoch: Ledger
+    evaluation: Ledger
+    peak: dict[str, int]
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What all ranks are charged.
+
+    Attributes:
+        grid: sizes by axis; ranks: by rank; of one kind, ranks share one object.
+    """
+
+    grid: dict[str, int]
+    ranks: list[Costs]
+
+
+def dry_run(
+    settings: Settings, graph: Graph, ranks: int, widths: Sequence[int], one_of_each: bool | None = None
+) -> DryRun:
+    """What a run of these settings costs on so many ranks. Runs no MPI and computes nothing.
+
+    Args:
+        widths: features, hidden layers and classes.
+        one_of_each: run one rank of each kind and take all others of its kind, and what they tell it, to be
+            like it, instead of all ranks; default: for more than 64.
+
+    Raises:
+        ArgumentError: what a run would refuse, or a choice that depends on measured seconds.
+    """
+    s = settings.resolved(ranks)
+    if s.sparsity_aware == "auto":
+        raise ArgumentError("sparsity_aware", "auto", "goes by measured seconds; plan with True and False")
+    if s.sampler:
+        raise ArgumentError("sampler", s.sampler, "a dry run is of training on the whole graph")
+    if s.sparsity_aware and isinstance(graph.source, Histogram):
+        graph = replace(graph, source=replace(graph.source, drawn=True))
+    if ranks > 64 if one_of_each is None else one_of_each:
+        return _one_of_each(s, graph, ranks, widths)
+    found = run_all(ranks, lambda comm: _counted(comm, SHAPES, s, graph, widths))
+    return DryRun(found[0][1], [costs for costs, *_ in found])
+
+
+def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: Graph, widths: Sequence[int]):
+    """What this rank is charged, on the ranks of ``comm`` and arrays of any backend. Collective.
+
+    Features are zeros. Of a real backend it is what the dry run has to give.
+    """
+    return _counted(comm, backend, settings.resolved(comm.Get_size()), graph, widths)[0]
+
+
+def _one_of_each(s: Settings, graph: Graph, ranks: int, widths: Sequence[int]) -> DryRun:
+    first, grid, of = _counted(OneOfMany(ranks, 0), SHAPES, s, graph, widths)
+    found = {of[0]: first}
+    for rank, kind in enumerate(of):
+        if kind not in found:
+            found[kind] = _counted(OneOfMany(ranks, rank), SHAPES, s, graph, widths)[0]
+    return DryRun(grid, [found[kind] for kind in of])
+
+
+def _counted(
+    comm: Any, backend: Backend | str | None, s: Settings, graph: Graph, widths: Sequence[int]
+) -> tuple[Costs, dict[str, int], list[Any]]:
+    """The costs of this rank, the sizes of the grid, and the kind of every rank of it."""
+    name = str(s.algorithm)
+    sizes = parse_grid(s.grid, name)
+    optimizer = optim.make(s.optimizer, s.lr, s.weight_decay, s.momentum)
+    with Ledger() as whole:
+        with Ledger() as setup:
+            grid = operators.make_grid(comm, name, sizes, s.replication, backend)
+            grid.overlap, grid.block_rows = s.overlap, s.block_rows
+            model, X, targets = _prepared(s, graph, grid, widths)
+        due = 0 if s.dropout else s.eval_every  # with dropout, evaluation is a product of its own
+        options: Any = {"eval_every": due, "train_features": s.train_features}
+        epochs = train(model, X, targets, optimizer, 2, **options)
+        ledgers = []
+        for _ in range(2):
+            with Ledger() as one:
+                next(epochs)
+            ledgers.append(one)
+        with Ledger() as evaluation:
+            model.evaluate(X, targets, s.train_features)
+    costs = Costs(setup, *ledgers, evaluation, dict(whole.peak))
+    of = kinds(model, grid) if isinstance(comm, OneOfMany) and comm.Get_rank() == 0 else []
+    grid.workspace.clear()
+    return costs, dict(grid.shape), of
+
+
+def _prepared(s: Settings, graph: Graph, grid: Grid, widths: Sequence[int]) -> tuple[GCN, DistDense, Any]:
+    """Network, features and targets, as a run makes them."""
+    name, partitions = str(s.algorithm), {}
+    if graph.odd is not None:
+        partitions["odd"] = graph.odd
+    if graph.parts is not None and name in operators.SPARSITY_AWARE:
+        partitions = {"row_parts": graph.parts, "col_parts": graph.parts}
+    A = operators.distribute(graph.source, grid, name, s.sparsity_aware, **partitions)
+    network = SageMean if s.model == "sage" else GCN
+    options: Any = {"product_order": s.product_order, "keep_aggregate": s.keep_aggregate}
+    model = network(A, widths, seed=s.seed, dropout=s.dropout, bias=s.bias, **options)
+    shape = graph.n, widths[0]
+    X = DistDense(grid.backend.zeros(model.input_layout.local_shape(shape), A.dtype), model.input_layout, shape)
+    holds(X, "features", X.block.nbytes)
+    targets = model.targets(*graph.labels(*model.output_layout.row_range))
+    targets.counts, targets.count = list(graph.counts), max(graph.counts[1], 1)  # sums over ranks
+    return model, X, targets
