@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn import operators
+from distgnn import ledger, operators
 from distgnn.arrays.backend import SHAPES, Backend
 from distgnn.comm.grid import Grid
 from distgnn.comm.virtual import OneOfMany, run_all
@@ -88,11 +88,18 @@ def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: G
 
 
 def _one_of_each(s: Settings, graph: Graph, ranks: int, widths: Sequence[int]) -> DryRun:
-    first, grid, of = _counted(OneOfMany(ranks, 0), SHAPES, s, graph, widths)
+    def run(rank: int) -> Any:
+        before = ledger.switch(ledger.books())
+        try:
+            return _counted(OneOfMany(ranks, rank), SHAPES, s, graph, widths)
+        finally:
+            ledger.switch(before)
+
+    first, grid, of = run(0)
     found = {of[0]: first}
     for rank, kind in enumerate(of):
         if kind not in found:
-            found[kind] = _counted(OneOfMany(ranks, rank), SHAPES, s, graph, widths)[0]
+            found[kind] = run(rank)[0]
     return DryRun(grid, [found[kind] for kind in of])
 
 

@@ -43,28 +43,36 @@ class Graph:
     def known(cls, matrix: Any, labels: np.ndarray, split: np.ndarray, dtype: Any = None) -> Graph:
         """A matrix in memory, or a block source, with the labels and splits of all nodes."""
         source = matrix if hasattr(matrix, "block") else MatrixSource(matrix, dtype)
-        counts = np.bincount(split[(split > 0) & (labels >= 0)], minlength=TEST + 1).tolist()
-        return cls(source, lambda first, last: (labels[first:last], split[first:last]), counts)
+        own = lambda first, last: (labels[first:last], split[first:last])  # noqa: E731
+        return cls(source, own, _counts(labels, split))
 
     @classmethod
-    def of_size(cls, n: int, nnz: int, trained: float = 0.1, symmetric: bool = True, dtype: Any = np.float32):
-        """n nodes with as many non-zeros everywhere, of which this share is in the training split."""
-        table = np.array([0, n]), np.array([[nnz]])
-        return cls(Histogram(table[0], table[0], table[1], np.dtype(dtype), symmetric), *_spread(n, trained))
+    def of_size(
+        cls, n: int, nnz: int, trained: float = 0.1, symmetric: bool = True, dtype: Any = np.float32
+    ) -> Graph:
+        """n nodes, of which this share is in the training split, with as many non-zeros everywhere."""
+        ends = np.array([0, n])
+        source = Histogram(ends, ends, np.array([[nnz]]), np.dtype(dtype), symmetric)
+        return cls(source, *_spread(n, trained))
 
     @classmethod
-    def of_store(cls, store: Store, order: str | None = None, dtype: Any = None, exact: bool = True) -> Graph:
-        """The graph of a store: its windows, which are read for their patterns, or its histogram of shards."""
+    def of_store(cls, store: Store, order: str | None = None, dtype: Any = None, layers: int = 2, exact: bool = True) -> Graph:
+        """The graph of a store, for a network of so many layers: its windows, which are read for their
+        patterns, with its labels; or its histogram of shards.
+        """
         found = store.order(order)
+        output = found.layer(layers - 1)
         sources: list[Any] = []
         for version in found.versions:
             version.dtype = np.dtype(dtype or version.dtype)
             table = version.rows, version.cols, version.shard_nnz
             sources.append(Known(version) if exact else Histogram(*table, version.dtype, version.symmetric))
-        totals, n = store.manifest["split"] or {}, store.n
-        trained = totals.get("train", 0) / max(n, 1)
-        odd = sources[1] if len(sources) > 1 else None
-        return cls(sources[0], *_spread(n, trained), odd=odd, parts=found.partition)
+        made: Any = {"odd": sources[1] if len(sources) > 1 else None, "parts": found.partition}
+        if not exact:
+            trained = (store.manifest["split"] or {}).get("train", 0)
+            return cls(sources[0], *_spread(store.n, trained / max(store.n, 1)), **made)
+        labels = lambda *rows: (store.labels(output, rows), store.split(output, rows))  # noqa: E731
+        return cls(sources[0], labels, _counts(*labels(0, store.n)), **made)
 
 
 class Known:
@@ -132,6 +140,10 @@ def _shares(vector: np.ndarray, some: Range) -> tuple[int, np.ndarray]:
     last = int(np.searchsorted(vector, some[1], side="left"))
     inside = np.clip(vector[first : last + 1], *some)
     return first, np.diff(inside) / np.maximum(np.diff(vector[first : last + 1]), 1)
+
+
+def _counts(labels: np.ndarray, split: np.ndarray) -> list[int]:
+    return np.bincount(split[(split > 0) & (labels >= 0)], minlength=TEST + 1).tolist()
 
 
 def _spread(n: int, trained: float) -> tuple[Labels, list[int]]:
