@@ -282,6 +282,12 @@ class Functions:
         return ShapeArray(x.shape, x.dtype)
 
     @staticmethod
+    def where(condition: Any, x: Any, y: Any) -> ShapeArray:
+        operands = condition, x, y
+        kind = np.result_type(*(_kind(one)(0) if isinstance(_kind(one), type) else _kind(one) for one in (x, y)))
+        return ShapeArray(np.broadcast_shapes(*map(np.shape, operands)), kind)
+
+    @staticmethod
     def vdot(x: ShapeArray, y: ShapeArray) -> ShapeArray:
         return ShapeArray((), x.dtype)
 

@@ -58,9 +58,9 @@ class SparsePanels:
         shapes: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
         self.grid, self.comm, self.roots, self.mine = grid, comm, list(roots), dict(mine)
-        told = comm.gather_objects([panel.header()[1:] for _, panel in sorted(self.mine.items())])
-        following = [cycle(headers) for headers in told]  # in a dry run, others are taken to have as many
-        self.headers = [(shape, *next(following[r])) for r, shape in zip(self.roots, shapes, strict=True)]
+        told = comm.gather_objects([self.mine[stage].header() for stage in sorted(self.mine)])
+        following = [cycle(headers) for headers in told]
+        self.headers = [_of(next(following[r]), shape) for r, shape in zip(self.roots, shapes, strict=True)]
         self.words = [CSR.count(shape, nnz) for shape, nnz, _, _ in self.headers]
         away = [CSR.nbytes(*self.headers[k]) for k, root in enumerate(self.roots) if root != comm.rank]
         self.most = max(away, default=0)
@@ -88,3 +88,11 @@ class SparsePanels:
         if known is None or self.grid.backend.address(known.buffer) != self.grid.backend.address(room):
             known = self.received[stage, buffer] = CSR(*self.headers[stage], room)
         return known
+
+
+def _of(header: Any, shape: tuple[int, int]) -> Any:
+    """The header of a panel of this shape. It is the one told, but in a dry run of one rank, which takes the
+    panels of others to be like its own: with as many non-zeros per column.
+    """
+    (_, columns), nonzeros, *kinds = header
+    return shape, nonzeros * shape[1] // max(columns, 1), *kinds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import cycle, pairwise, zip_longest
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.panels import SparsePanels, broadcast
 from distgnn.comm.sums import Sums
 from distgnn.errors import ArgumentError
-from distgnn.layout import Cut, Layout, Range, as_partition, owner, partition, refine
+from distgnn.layout import Axes, Cut, Layout, Range, as_partition, owner, partition, refine
 from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import cut_columns, load
@@ -79,6 +79,11 @@ class Summa2D(DistSparse):
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         self.plane.multiply_adjoint(G.block, F.block)
+
+    def kind(self, place: Axes) -> Hashable:
+        """Its own panels of A and of H."""
+        own_A = tuple(p.width for p in self.plane.panels if p.c == place.coords["cols"])
+        return own_A, tuple(p.width for p in self.plane.panels if p.r == place.coords["rows"])
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
