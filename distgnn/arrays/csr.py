@@ -17,6 +17,7 @@ from distgnn.arrays.canonical import canonical, value_type
 from distgnn.arrays.tuning import TUNING
 
 Shape = tuple[int, int]
+Header = tuple[Shape, int, np.dtype, np.dtype]  # shape, non-zeros, types of indices and values
 
 
 class CSR:
@@ -89,7 +90,7 @@ class CSR:
         """Payload elements of such a block when it travels: values, column numbers and row pointers."""
         return 2 * nnz + shape[0] + 1
 
-    def header(self) -> tuple[Shape, int, np.dtype, np.dtype]:
+    def header(self) -> Header:
         """What a receiver must know to make room: the arguments of :meth:`nbytes`."""
         return self.shape, self.nnz, np.dtype(self.indices.dtype), self.dtype
 

@@ -120,16 +120,18 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
             at = keys.index(Ellipsis)
             missing = self.ndim - sum(one is not None for one in keys) + 1
             keys = (*keys[:at], *[slice(None)] * missing, *keys[at + 1 :])
-        shape, strides, address, axis = [], [], self.address, 0
+        shape: list[int] = []
+        strides: list[int] = []
+        address, axis = self.address, 0
         for one in keys:
             if one is None:
-                shape.append(1), strides.append(0)
+                shape, strides = [*shape, 1], [*strides, 0]
                 continue
             size, stride = self.shape[axis], self.strides[axis]
             axis += 1
             if isinstance(one, slice):
                 places = range(*one.indices(size))
-                shape.append(len(places)), strides.append(stride * places.step)
+                shape, strides = [*shape, len(places)], [*strides, stride * places.step]
                 address += stride * places.start
             else:
                 address += stride * range(size)[operator.index(one)]  # IndexError where there is none
@@ -284,7 +286,9 @@ class Functions:
     @staticmethod
     def where(condition: Any, x: Any, y: Any) -> ShapeArray:
         operands = condition, x, y
-        kind = np.result_type(*(_kind(one)(0) if isinstance(_kind(one), type) else _kind(one) for one in (x, y)))
+        kind = np.result_type(
+            *(_kind(one)(0) if isinstance(_kind(one), type) else _kind(one) for one in (x, y))
+        )
         return ShapeArray(np.broadcast_shapes(*map(np.shape, operands)), kind)
 
     @staticmethod

@@ -85,7 +85,8 @@ class Grid(Axes):
         return self._along[axes]
 
     def _split(self, axes: tuple[str, ...]) -> Any:
-        mpi, rank = self.world.mpi, self.index(*axes)
+        mpi: Any = self.world.mpi
+        rank = self.index(*axes)
         if isinstance(mpi, OneOfMany):  # no other rank says where it stands
             return OneOfMany(self.count(*axes), rank)
         return mpi.Split(self.index(*(axis for axis in self.shape if axis not in axes)), rank)

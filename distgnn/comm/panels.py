@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
-from distgnn.arrays.csr import CSR
+from distgnn.arrays.csr import CSR, Header, Shape
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
@@ -90,9 +90,9 @@ class SparsePanels:
         return known
 
 
-def _of(header: Any, shape: tuple[int, int]) -> Any:
+def _of(header: Header, shape: Shape) -> Header:
     """The header of a panel of this shape. It is the one told, but in a dry run of one rank, which takes the
     panels of others to be like its own: with as many non-zeros per column.
     """
-    (_, columns), nonzeros, *kinds = header
-    return shape, nonzeros * shape[1] // max(columns, 1), *kinds
+    (_, columns), nonzeros, indices, values = header
+    return shape, nonzeros * shape[1] // max(columns, 1), indices, values

@@ -169,7 +169,9 @@ class _Stage(Generic[T]):
         self.sent: Counter[Hashable] = Counter()  # messages less those received
 
     def run(self) -> list[T]:
-        threads = [threading.Thread(target=self._play, args=(rank,), daemon=True) for rank in range(self.size)]
+        threads = [
+            threading.Thread(target=self._play, args=(rank,), daemon=True) for rank in range(self.size)
+        ]
         before = ledger.switch(ledger.books()), progress.switch([])
         for thread in threads:
             thread.start()

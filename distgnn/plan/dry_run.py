@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from distgnn import ledger, operators
 from distgnn.arrays.backend import SHAPES, Backend
 from distgnn.comm.grid import Grid
@@ -79,7 +77,9 @@ def dry_run(
     return DryRun(found[0][1], [costs for costs, *_ in found])
 
 
-def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: Graph, widths: Sequence[int]):
+def count(
+    comm: Any, backend: Backend | str | None, settings: Settings, graph: Graph, widths: Sequence[int]
+) -> Costs:  # fmt: skip
     """What this rank is charged, on the ranks of ``comm`` and arrays of any backend. Collective.
 
     Features are zeros. Of a real backend it is what the dry run has to give.
@@ -118,14 +118,13 @@ def _counted(
         due = 0 if s.dropout else s.eval_every  # with dropout, evaluation is a product of its own
         options: Any = {"eval_every": due, "train_features": s.train_features}
         epochs = train(model, X, targets, optimizer, 2, **options)
-        ledgers = []
-        for _ in range(2):
-            with Ledger() as one:
-                next(epochs)
-            ledgers.append(one)
+        with Ledger() as first:
+            next(epochs)
+        with Ledger() as later:
+            next(epochs)
         with Ledger() as evaluation:
             model.evaluate(X, targets, s.train_features)
-    costs = Costs(setup, *ledgers, evaluation, dict(whole.peak))
+    costs = Costs(setup, first, later, evaluation, dict(whole.peak))
     of = kinds(model, grid) if isinstance(comm, OneOfMany) and comm.Get_rank() == 0 else []
     grid.workspace.clear()
     return costs, dict(grid.shape), of
@@ -133,7 +132,8 @@ def _counted(
 
 def _prepared(s: Settings, graph: Graph, grid: Grid, widths: Sequence[int]) -> tuple[GCN, DistDense, Any]:
     """Network, features and targets, as a run makes them."""
-    name, partitions = str(s.algorithm), {}
+    name = str(s.algorithm)
+    partitions: dict[str, Any] = {}
     if graph.odd is not None:
         partitions["odd"] = graph.odd
     if graph.parts is not None and name in operators.SPARSITY_AWARE:
@@ -143,7 +143,9 @@ def _prepared(s: Settings, graph: Graph, grid: Grid, widths: Sequence[int]) -> t
     options: Any = {"product_order": s.product_order, "keep_aggregate": s.keep_aggregate}
     model = network(A, widths, seed=s.seed, dropout=s.dropout, bias=s.bias, **options)
     shape = graph.n, widths[0]
-    X = DistDense(grid.backend.zeros(model.input_layout.local_shape(shape), A.dtype), model.input_layout, shape)
+    X = DistDense(
+        grid.backend.zeros(model.input_layout.local_shape(shape), A.dtype), model.input_layout, shape
+    )
     holds(X, "features", X.block.nbytes)
     targets = model.targets(*graph.labels(*model.output_layout.row_range))
     targets.counts, targets.count = list(graph.counts), max(graph.counts[1], 1)  # sums over ranks

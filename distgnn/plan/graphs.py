@@ -56,7 +56,9 @@ class Graph:
         return cls(source, *_spread(n, trained))
 
     @classmethod
-    def of_store(cls, store: Store, order: str | None = None, dtype: Any = None, layers: int = 2, exact: bool = True) -> Graph:
+    def of_store(
+        cls, store: Store, order: str | None = None, dtype: Any = None, layers: int = 2, exact: bool = True
+    ) -> Graph:
         """The graph of a store, for a network of so many layers: its windows, which are read for their
         patterns, with its labels; or its histogram of shards.
         """
@@ -96,7 +98,7 @@ class Pattern:
         return replace(self, shape=self.shape[::-1])
 
 
-@dataclass(frozen=True)
+@dataclass
 class Histogram:
     """A block source that knows how many non-zeros stand between rows and columns, evenly within each cell.
 
@@ -112,9 +114,8 @@ class Histogram:
     symmetric: bool
     drawn: bool = False
 
-    @property
-    def shape(self) -> Shape:
-        return int(self.rows[-1]), int(self.cols[-1])
+    def __post_init__(self) -> None:
+        self.shape: Shape = int(self.rows[-1]), int(self.cols[-1])
 
     def block(self, rows: Range, cols: Range) -> Any:
         """The rows and columns as a :class:`Pattern`, or as CSR where places are drawn."""
@@ -123,7 +124,9 @@ class Histogram:
         (top, of_rows), (left, of_cols) = cells
         table = self.nnz[top : top + len(of_rows), left : left + len(of_cols)]
         count = round(float(of_rows @ table @ of_cols))
-        return self._drawn(shape, count, rows[0], cols[0]) if self.drawn else Pattern(shape, count, self.dtype)
+        return (
+            self._drawn(shape, count, rows[0], cols[0]) if self.drawn else Pattern(shape, count, self.dtype)
+        )
 
     def _drawn(self, shape: Shape, count: int, *seed: int) -> sp.csr_array:
         random = np.random.default_rng(seed)

@@ -1,0 +1,102 @@
+"""Ranks that are not there meet like ranks of MPI, and what they do wrong is found at once."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from distgnn import ledger
+from distgnn.arrays.backend import SHAPES
+from distgnn.comm.exchange import Exchange
+from distgnn.comm.flight import Flight
+from distgnn.comm.grid import Grid
+from distgnn.comm.group import Comm
+from distgnn.comm.virtual import OneOfMany, Stuck, run_all
+
+
+def objects(comm):
+    """Everything that is done with small objects, on any communicator of 6 ranks."""
+    rank = comm.Get_rank()
+    column = comm.Split(rank % 2, -rank)
+    lowest = np.array([rank + 3, -rank], np.int64)
+    comm.Allreduce(MPI.IN_PLACE, lowest, MPI.MIN)
+    octets = bytearray([rank, 7 - rank])
+    comm.Allreduce(MPI.IN_PLACE, [octets, MPI.UNSIGNED_CHAR], MPI.MAX)
+    everybody = comm.allgather(("rank", rank)), comm.bcast(rank * 2, 4)
+    swapped = comm.alltoall([10 * rank + to for to in range(6)])
+    half = column.Get_rank(), column.allgather(rank), column.Dup().bcast(rank, 1)
+    return everybody, swapped, half, lowest.tolist(), bytes(octets)
+
+
+@pytest.mark.ranks(6)
+def test_virtual_ranks_meet_like_real_ones(comm):
+    assert objects(comm) == run_all(6, objects)[comm.Get_rank()]
+
+
+def test_every_rank_has_books_of_its_own():
+    def program(comm):
+        with ledger.Ledger() as mine:
+            ledger.charge("comm", "bcast", words=comm.Get_rank())
+            comm.Barrier()
+            ledger.charge("comm", "bcast", words=10)
+            ledger.held("layers", 5 + comm.Get_rank())
+        return mine.words, mine.peak["layers"]
+
+    with ledger.Ledger() as own:
+        assert run_all(3, program) == [(10, 5), (11, 6), (12, 7)]
+    assert own.words == 0 and not own.entries()
+
+
+def test_who_waits_in_vain_is_told():
+    def program(comm):
+        if comm.Get_rank() != 1:
+            comm.Barrier()
+
+    with pytest.raises(Stuck, match=r"ranks \[0, 2\] wait for others that do not come"):
+        run_all(3, program)
+
+
+def test_an_error_of_one_rank_is_what_the_others_wait_for():
+    def program(comm):
+        if comm.Get_rank() == 1:
+            raise KeyError("mine")
+        comm.Barrier()
+
+    def kindly(comm):
+        with Comm(comm, SHAPES).together():
+            if comm.Get_rank() == 1:
+                raise ArithmeticError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        run_all(3, program)
+    with pytest.raises(RuntimeError, match="rank 1 failed with ArithmeticError: mine"):
+        run_all(3, kindly)
+
+
+def test_messages_must_be_received_as_they_are_sent():
+    def program(comm, sizes):
+        group = Comm(comm, SHAPES)
+        into = [(1 - comm.Get_rank(), SHAPES.empty((sizes[comm.Get_rank()],), np.float32))]
+        with Exchange(group, into, "H") as exchange:
+            exchange.send(SHAPES.empty((5,), np.float32), 1 - comm.Get_rank())
+
+    run_all(2, lambda comm: program(comm, [5, 5]))
+    with pytest.raises(Stuck, match="not sent as they are received"):
+        run_all(2, lambda comm: program(comm, [5, 6]))
+
+
+def test_no_number_travels():
+    comm = OneOfMany(4, 1)
+    with pytest.raises(TypeError, match="ndarray holds numbers"):
+        Flight(comm, "alltoallv", "world", "H").send(np.zeros(3), 0, 0, lambda: None)
+    with pytest.raises(TypeError, match="ndarray holds numbers"):
+        Comm(comm, SHAPES).bcast(np.zeros(3), 0)
+
+
+def test_one_rank_takes_the_others_to_be_like_it():
+    grid = Grid(OneOfMany(12, 5), backend=SHAPES, rows=4, cols=3)
+    assert grid.coords == {"rows": 1, "cols": 2}
+    assert (grid.along("rows").rank, grid.along("rows").size) == (1, 4)
+    assert (grid.along("cols", "rows").rank, grid.along("cols", "rows").size) == (9, 12)
+    assert grid.world.gather_objects("me") == ["me"] * 12
+    assert grid.along("cols").swap_objects(["a", "b", "c"]) == ["a", "b", "c"]
+    grid.free()
