@@ -14,12 +14,16 @@ from distgnn.errors import ArgumentError
 from distgnn.ledger import Ledger, holds
 from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
+from distgnn.nn.loss import TRAIN
 from distgnn.nn.sage import SageMean
 from distgnn.operators.dense import DistDense
 from distgnn.plan.graphs import Graph, Histogram
 from distgnn.plan.kinds import kinds
+from distgnn.sampling.spgemm import Replicated
+from distgnn.train import sampler
 from distgnn.train.full_graph import train
-from distgnn.train.settings import Settings, parse_grid
+from distgnn.train.minibatch import MinibatchTraining
+from distgnn.train.settings import BATCH_SIZE, Settings, parse_grid
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,11 @@ def dry_run(
         ArgumentError: what a run would refuse, or a choice that depends on measured seconds.
     """
     s = settings.resolved(ranks)
-    if s.sparsity_aware == "auto":
-        raise ArgumentError("sparsity_aware", "auto", "goes by measured seconds; plan with True and False")
-    if s.sampler:
-        raise ArgumentError("sampler", s.sampler, "a dry run is of training on the whole graph")
+    one_of_each = ranks > 64 if one_of_each is None else one_of_each
+    _check(s, graph, one_of_each)
     if s.sparsity_aware and isinstance(graph.source, Histogram):
         graph = replace(graph, source=replace(graph.source, drawn=True))
-    if ranks > 64 if one_of_each is None else one_of_each:
+    if one_of_each:
         return _one_of_each(s, graph, ranks, widths)
     found = run_all(ranks, lambda comm: _counted(comm, SHAPES, s, graph, widths))
     return DryRun(found[0][1], [costs for costs, *_ in found])
@@ -85,6 +87,17 @@ def count(
     Features are zeros. Of a real backend it is what the dry run has to give.
     """
     return _counted(comm, backend, settings.resolved(comm.Get_size()), graph, widths)[0]
+
+
+def _check(s: Settings, graph: Graph, one_of_each: bool) -> None:
+    if s.sparsity_aware == "auto":
+        raise ArgumentError("sparsity_aware", "auto", "goes by measured seconds; plan with True and False")
+    if s.partition_graph:
+        problem = "samples from rows that travel with their numbers, which those of a dry run do not have"
+        raise ArgumentError("partition_graph", True, problem)
+    if s.sampler and (one_of_each or isinstance(graph.source, Histogram)):
+        problem = "minibatches are drawn: a dry run needs the graph itself, and all ranks"
+        raise ArgumentError("sampler", s.sampler, problem)
 
 
 def _one_of_each(s: Settings, graph: Graph, ranks: int, widths: Sequence[int]) -> DryRun:
@@ -115,9 +128,13 @@ def _counted(
             grid = operators.make_grid(comm, name, sizes, s.replication, backend)
             grid.overlap, grid.block_rows = s.overlap, s.block_rows
             model, X, targets = _prepared(s, graph, grid, widths)
-        due = 0 if s.dropout else s.eval_every  # with dropout, evaluation is a product of its own
-        options: Any = {"eval_every": due, "train_features": s.train_features}
-        epochs = train(model, X, targets, optimizer, 2, **options)
+            training = _minibatches(s, graph, model, X, targets) if s.sampler else None
+        due = 0 if s.dropout or s.sampler else s.eval_every  # else evaluation is a product of its own
+        if training is None:
+            options: Any = {"eval_every": due, "train_features": s.train_features}
+            epochs = train(model, X, targets, optimizer, 2, **options)
+        else:
+            epochs = training.train(optimizer, 2, eval_every=due)
         with Ledger() as first:
             next(epochs)
         with Ledger() as later:
@@ -128,6 +145,12 @@ def _counted(
     of = kinds(model, grid) if isinstance(comm, OneOfMany) and comm.Get_rank() == 0 else []
     grid.workspace.clear()
     return costs, dict(grid.shape), of
+
+
+def _minibatches(s: Settings, graph: Graph, model: GCN, X: DistDense, targets: Any) -> MinibatchTraining:
+    drawn = sampler.of(s, Replicated(graph.source), targets)
+    size = s.batch_size or min(BATCH_SIZE, targets.counts[TRAIN])
+    return MinibatchTraining(model, X, targets, drawn, size, s.batches_per_update or 1, s.bulk or 1, s.seed)
 
 
 def _prepared(s: Settings, graph: Graph, grid: Grid, widths: Sequence[int]) -> tuple[GCN, DistDense, Any]:
@@ -148,5 +171,5 @@ def _prepared(s: Settings, graph: Graph, grid: Grid, widths: Sequence[int]) -> t
     )
     holds(X, "features", X.block.nbytes)
     targets = model.targets(*graph.labels(*model.output_layout.row_range))
-    targets.counts, targets.count = list(graph.counts), max(graph.counts[1], 1)  # sums over ranks
+    targets.counts, targets.count = list(graph.counts), max(graph.counts[TRAIN], 1)  # sums over ranks
     return model, X, targets

@@ -1,6 +1,7 @@
 """A dry run is charged what a run is, on every rank, whatever the algorithm."""
 
 import resource
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,6 +90,15 @@ def test_so_is_every_other_way_to_train(comm, algorithm, aware, case):
         return  # it can do neither
     settings = Settings(algorithm=algorithm, sparsity_aware=aware, **CASES[case])
     compare(comm, settings, graph(case == "symmetric", settings.dtype))
+
+
+@pytest.mark.ranks(1, 2, 4, 6)
+@pytest.mark.parametrize("name", ["sage", "ladies", "fastgcn", "saint"])
+def test_minibatches_are_charged_what_was_planned(comm, name):
+    fanout = [9] if name == "saint" else [4, 3, 2]
+    settings = Settings(sampler=name, fanout=fanout, batch_size=3, bulk=2, dropout=0.5, hidden=(8, 7))
+    replication = 2 if comm.Get_size() > 2 else 1
+    compare(comm, replace(settings, replication=replication), graph())
 
 
 @pytest.mark.ranks(4)
@@ -200,6 +210,7 @@ def test_what_a_run_would_refuse_is_refused():
         (Settings(algorithm="2d", sparsity_aware=True), "sparsity_aware"),
         (Settings(algorithm="3d", product_order="transform-first"), "product_order"),
         (Settings(algorithm="1d", sparsity_aware="auto"), "sparsity_aware"),
+        (Settings(sampler="sage", hidden=(8, 7), partition_graph=True), "partition_graph"),
     ):
         for one_of_each in (False, True):
             with pytest.raises(ArgumentError) as caught:
