@@ -93,7 +93,7 @@ class Grid(Axes):
 
     def along_on_host(self, *axes: str) -> Comm:
         """The group of :meth:`along`, to move host arrays whatever the grid's backend. Collective like it."""
-        if not self.backend.on_device:
+        if self.backend.name == "numpy":
             return self.along(*axes)
         key = ("on host", *axes)
         if key not in self._along:  # a communicator of its own: each Comm numbers its messages by itself

@@ -2,15 +2,16 @@
 
 They stand where one of mpi4py would, under the same groups, flights, relays, exchanges and sums, which charge
 the ledger as ever. Messages of arrays without numbers arrive at once. Small Python objects decide what an
-algorithm does, so they really meet: :func:`run_all` runs all ranks of a grid, one thread each, of which one
-goes on at a time, until it needs something of another. What waits for each other in a circle is found at
-once. Where that would be too many, :class:`OneOfMany` takes all others to be like the one that runs.
+algorithm does, and so do the numbers of samplers, which are on the host: those really travel. :func:`run_all`
+runs all ranks of a grid, one thread each, of which one goes on at a time, until it needs something of
+another. What waits for each other in a circle is found at once. Where that would be too many ranks,
+:class:`OneOfMany` takes all others to be like the one that runs.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import reduce
 from typing import Any, Generic, TypeVar
@@ -34,6 +35,19 @@ class Arrived:
 
     def Cancel(self) -> None:
         pass
+
+
+class Awaited(Arrived):
+    """A request for numbers, which are there when they have been sent."""
+
+    def __init__(self, array: np.ndarray, mail: deque[np.ndarray]) -> None:
+        self.array, self.mail = array, mail
+
+    def Test(self) -> bool:
+        if not self.mail:
+            return False
+        self.array[...] = self.mail.popleft()
+        return True
 
 
 class VirtualComm:
@@ -91,9 +105,8 @@ class VirtualComm:
         _without_numbers(array)
         return Arrived()
 
-    @staticmethod
-    def Testsome(requests: Sequence[Arrived]) -> list[int]:
-        return list(range(len(requests)))
+    def Testsome(self, requests: Sequence[Arrived]) -> list[int]:
+        return [index for index, request in enumerate(requests) if request.Test()]
 
     def Recv(self, array: Any, source: int) -> None:
         self.Irecv(array, source, -1)
@@ -102,10 +115,14 @@ class VirtualComm:
         self.Isend(array, destination, -1)
 
     def Bcast(self, array: Any, root: int) -> None:
-        _without_numbers(array)
+        if not isinstance(array, ShapeArray):
+            array[...] = self._meet(array.copy())[root]
 
     def Allgatherv(self, array: Any, into: Any) -> None:
-        _without_numbers(array)
+        if not isinstance(array, ShapeArray):
+            target, counts, places, _ = into
+            for numbers, count, place in zip(self._meet(array.copy()), counts, places, strict=True):
+                target[place : place + count] = numbers
 
     def Reduce_scatter(self, array: Any, into: Any, counts: Any, op: Any) -> None:
         _without_numbers(array)
@@ -167,6 +184,8 @@ class _Stage(Generic[T]):
         self.meetings: dict[Hashable, dict[int, tuple[int, Any]]] = {}  # by place: rank of the grid, object
         self.met: dict[int, list[Any]] = {}  # what a rank waited for
         self.sent: Counter[Hashable] = Counter()  # messages less those received
+        self.mail: dict[Hashable, deque[np.ndarray]] = defaultdict(deque)  # numbers under way
+        self.idle = 0  # ranks in a row that looked for numbers, and none came
 
     def run(self) -> list[T]:
         threads = [
@@ -191,10 +210,9 @@ class _Stage(Generic[T]):
         """Everybody's thing, when all ``size`` ranks of a group have come to this meeting."""
         room = self.meetings.setdefault(key, {})
         room[place] = rank, thing
+        self.idle = 0
         if len(room) < size:
             self._wait(rank)
-            if self.stuck:
-                raise Stuck(self.stuck)
             return list(self.met.pop(rank))
         things = [room[i][1] for i in range(size)]
         for i, (waiting, _) in sorted(room.items()):
@@ -203,6 +221,14 @@ class _Stage(Generic[T]):
                 self.ready.append(waiting)
         del self.meetings[key]
         return list(things)
+
+    def pause(self, rank: int) -> None:
+        """A rank waits for numbers: let all others go on that can."""
+        self.idle += 1
+        self.ready.append(rank)
+        if self.idle > 2 * len(self.ready) and not self.stuck:
+            self.stuck = f"ranks {sorted(self.ready)} wait for numbers that nobody sends"
+        self._wait(rank)
 
     def _play(self, rank: int) -> None:
         self.turns[rank].acquire()
@@ -213,7 +239,7 @@ class _Stage(Generic[T]):
             self.results[rank] = self.program(_OneOfAll(self, self.size, rank, rank, ()))
         except BaseException as error:
             self.errors[rank] = error
-        self.left -= 1
+        self.left, self.idle = self.left - 1, 0
         self._next()
 
     def _wait(self, rank: int) -> None:
@@ -222,6 +248,8 @@ class _Stage(Generic[T]):
         self._next()
         self.turns[rank].acquire()
         ledger.switch(mine[0]), progress.switch(mine[1])
+        if self.stuck:
+            raise Stuck(self.stuck)
 
     def _next(self) -> None:
         if not self.left:
@@ -257,14 +285,27 @@ class _OneOfAll(VirtualComm):
         return _OneOfAll(self.stage, len(members), members.index((key, self._rank)), self.world, name)
 
     def Irecv(self, array: Any, source: int, tag: int) -> Arrived:
-        self.stage.sent[self.name, source, self._rank, tag, array.nbytes] -= 1
-        return super().Irecv(array, source, tag)
+        route = self.name, source, self._rank, tag
+        self.stage.sent[*route, array.nbytes] -= 1
+        return Arrived() if isinstance(array, ShapeArray) else Awaited(array, self.stage.mail[route])
 
     def Isend(self, array: Any, destination: int, tag: int) -> Arrived:
-        self.stage.sent[self.name, self._rank, destination, tag, array.nbytes] += 1
-        return super().Isend(array, destination, tag)
+        route = self.name, self._rank, destination, tag
+        self.stage.sent[*route, array.nbytes] += 1
+        if not isinstance(array, ShapeArray):
+            self.stage.mail[route].append(array.copy())
+            self.stage.idle = 0
+        return Arrived()
+
+    def Testsome(self, requests: Sequence[Arrived]) -> list[int]:
+        found = super().Testsome(requests)
+        if requests and not found:
+            self.stage.pause(self.world)
+        elif found:
+            self.stage.idle = 0
+        return found
 
 
 def _without_numbers(array: Any) -> None:
     if not isinstance(array, ShapeArray):
-        raise TypeError(f"nothing travels in a dry run, but {type(array).__name__} holds numbers")
+        raise TypeError(f"numbers do not travel like this in a dry run; got {type(array).__name__}")

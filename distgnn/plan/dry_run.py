@@ -19,7 +19,7 @@ from distgnn.nn.sage import SageMean
 from distgnn.operators.dense import DistDense
 from distgnn.plan.graphs import Graph, Histogram
 from distgnn.plan.kinds import kinds
-from distgnn.sampling.spgemm import Replicated
+from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.train import sampler
 from distgnn.train.full_graph import train
 from distgnn.train.minibatch import MinibatchTraining
@@ -92,9 +92,6 @@ def count(
 def _check(s: Settings, graph: Graph, one_of_each: bool) -> None:
     if s.sparsity_aware == "auto":
         raise ArgumentError("sparsity_aware", "auto", "goes by measured seconds; plan with True and False")
-    if s.partition_graph:
-        problem = "samples from rows that travel with their numbers, which those of a dry run do not have"
-        raise ArgumentError("partition_graph", True, problem)
     if s.sampler and (one_of_each or isinstance(graph.source, Histogram)):
         problem = "minibatches are drawn: a dry run needs the graph itself, and all ranks"
         raise ArgumentError("sampler", s.sampler, problem)
@@ -148,7 +145,10 @@ def _counted(
 
 
 def _minibatches(s: Settings, graph: Graph, model: GCN, X: DistDense, targets: Any) -> MinibatchTraining:
-    drawn = sampler.of(s, Replicated(graph.source), targets)
+    A: Any = (
+        Partitioned(model.grid, graph.source, graph.parts) if s.partition_graph else Replicated(graph.source)
+    )
+    drawn = sampler.of(s, A, targets)
     size = s.batch_size or min(BATCH_SIZE, targets.counts[TRAIN])
     return MinibatchTraining(model, X, targets, drawn, size, s.batches_per_update or 1, s.bulk or 1, s.seed)
 

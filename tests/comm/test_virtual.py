@@ -5,6 +5,7 @@ import pytest
 from mpi4py import MPI
 
 from distgnn import ledger
+from distgnn.arrays import backend
 from distgnn.arrays.backend import SHAPES
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.flight import Flight
@@ -24,7 +25,14 @@ def objects(comm):
     everybody = comm.allgather(("rank", rank)), comm.bcast(rank * 2, 4)
     swapped = comm.alltoall([10 * rank + to for to in range(6)])
     half = column.Get_rank(), column.allgather(rank), column.Dup().bcast(rank, 1)
-    return everybody, swapped, half, lowest.tolist(), bytes(octets)
+    whole = column_numbers(Comm(column, backend.get("numpy")), rank)
+    return everybody, swapped, half, lowest.tolist(), bytes(octets), whole
+
+
+def column_numbers(group, rank):
+    """Of 3 ranks, by collectives."""
+    whole = group.allgather_rows(np.full((group.rank, 2), rank), np.array([0, 0, 1, 3]))
+    return whole.tolist(), group.bcast(np.array([rank]), 2).tolist()
 
 
 @pytest.mark.ranks(6)
@@ -84,12 +92,24 @@ def test_messages_must_be_received_as_they_are_sent():
         run_all(2, lambda comm: program(comm, [5, 6]))
 
 
-def test_no_number_travels():
+def test_numbers_of_the_host_travel_among_all_ranks():
+    def program(comm, silent=None):
+        group, rank = Comm(comm, backend.get("numpy")), comm.Get_rank()
+        into = np.zeros(3)
+        with Exchange(group, [((rank - 1) % 3, into)], "rows") as exchange:
+            if rank != silent:
+                exchange.send(np.full(3, 10.0 * rank), (rank + 1) % 3)
+        return into.tolist()
+
+    assert run_all(3, program) == [[20.0] * 3, [0.0] * 3, [10.0] * 3]
+    with pytest.raises(Stuck, match=r"ranks \[2\] wait for numbers that nobody sends"):
+        run_all(3, lambda comm: program(comm, silent=1))
+
+
+def test_numbers_do_not_travel_to_ranks_that_are_not_run():
     comm = OneOfMany(4, 1)
-    with pytest.raises(TypeError, match="ndarray holds numbers"):
+    with pytest.raises(TypeError, match="numbers do not travel"):
         Flight(comm, "alltoallv", "world", "H").send(np.zeros(3), 0, 0, lambda: None)
-    with pytest.raises(TypeError, match="ndarray holds numbers"):
-        Comm(comm, SHAPES).bcast(np.zeros(3), 0)
 
 
 def test_one_rank_takes_the_others_to_be_like_it():
