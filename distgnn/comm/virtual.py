@@ -222,6 +222,11 @@ class _Stage(Generic[T]):
         del self.meetings[key]
         return list(things)
 
+    def count(self, route: tuple[Any, ...], array: Any, sent: int) -> None:
+        """A message is sent, or with -1 received."""
+        message = (*route, array.nbytes)
+        self.sent[message] += sent
+
     def pause(self, rank: int) -> None:
         """A rank waits for numbers: let all others go on that can."""
         self.idle += 1
@@ -286,12 +291,12 @@ class _OneOfAll(VirtualComm):
 
     def Irecv(self, array: Any, source: int, tag: int) -> Arrived:
         route = self.name, source, self._rank, tag
-        self.stage.sent[*route, array.nbytes] -= 1
+        self.stage.count(route, array, -1)
         return Arrived() if isinstance(array, ShapeArray) else Awaited(array, self.stage.mail[route])
 
     def Isend(self, array: Any, destination: int, tag: int) -> Arrived:
         route = self.name, self._rank, destination, tag
-        self.stage.sent[*route, array.nbytes] += 1
+        self.stage.count(route, array, +1)
         if not isinstance(array, ShapeArray):
             self.stage.mail[route].append(array.copy())
             self.stage.idle = 0

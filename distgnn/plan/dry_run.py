@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from distgnn import ledger, operators
 from distgnn.arrays.backend import SHAPES, Backend
@@ -42,6 +43,14 @@ class Costs:
     evaluation: Ledger
     peak: dict[str, int]
 
+    @property
+    def words(self) -> dict[str, int]:
+        """Those received in an epoch, by matrix."""
+        found: dict[str, int] = {}
+        for entry in self.epoch.entries():
+            found[entry["matrix"]] = found.get(entry["matrix"], 0) + entry["words"]
+        return {matrix: words for matrix, words in found.items() if words}
+
 
 @dataclass(frozen=True)
 class DryRun:
@@ -55,18 +64,16 @@ class DryRun:
     ranks: list[Costs]
 
 
-def dry_run(
-    settings: Settings, graph: Graph, ranks: int, widths: Sequence[int], one_of_each: bool | None = None
-) -> DryRun:
+def dry_run(settings: Settings, graph: Graph, ranks: int, one_of_each: bool | None = None) -> DryRun:
     """What a run of these settings costs on so many ranks. Runs no MPI and computes nothing.
 
     Args:
-        widths: features, hidden layers and classes.
         one_of_each: run one rank of each kind and take all others of its kind, and what they tell it, to be
             like it, instead of all ranks; default: for more than 64.
 
     Raises:
-        ArgumentError: what a run would refuse, or a choice that depends on measured seconds.
+        ArgumentError: what a run would refuse, another dtype than the graph's, a choice that goes by measured
+            seconds, or minibatches without the graph itself.
     """
     s = settings.resolved(ranks)
     one_of_each = ranks > 64 if one_of_each is None else one_of_each
@@ -74,34 +81,36 @@ def dry_run(
     if s.sparsity_aware and isinstance(graph.source, Histogram):
         graph = replace(graph, source=replace(graph.source, drawn=True))
     if one_of_each:
-        return _one_of_each(s, graph, ranks, widths)
-    found = run_all(ranks, lambda comm: _counted(comm, SHAPES, s, graph, widths))
+        return _one_of_each(s, graph, ranks)
+    found = run_all(ranks, lambda comm: _counted(comm, SHAPES, s, graph))
     return DryRun(found[0][1], [costs for costs, *_ in found])
 
 
 def count(
-    comm: Any, backend: Backend | str | None, settings: Settings, graph: Graph, widths: Sequence[int]
+    comm: Any, backend: Backend | str | None, settings: Settings, graph: Graph
 ) -> Costs:  # fmt: skip
     """What this rank is charged, on the ranks of ``comm`` and arrays of any backend. Collective.
 
     Features are zeros. Of a real backend it is what the dry run has to give.
     """
-    return _counted(comm, backend, settings.resolved(comm.Get_size()), graph, widths)[0]
+    return _counted(comm, backend, settings.resolved(comm.Get_size()), graph)[0]
 
 
 def _check(s: Settings, graph: Graph, one_of_each: bool) -> None:
     if s.sparsity_aware == "auto":
         raise ArgumentError("sparsity_aware", "auto", "goes by measured seconds; plan with True and False")
+    if graph.source.dtype != np.dtype(s.dtype):
+        raise ArgumentError("dtype", s.dtype, f"the graph is planned with values of {graph.source.dtype}")
     if s.sampler and (one_of_each or isinstance(graph.source, Histogram)):
         problem = "minibatches are drawn: a dry run needs the graph itself, and all ranks"
         raise ArgumentError("sampler", s.sampler, problem)
 
 
-def _one_of_each(s: Settings, graph: Graph, ranks: int, widths: Sequence[int]) -> DryRun:
+def _one_of_each(s: Settings, graph: Graph, ranks: int) -> DryRun:
     def run(rank: int) -> Any:
         before = ledger.switch(ledger.books())
         try:
-            return _counted(OneOfMany(ranks, rank), SHAPES, s, graph, widths)
+            return _counted(OneOfMany(ranks, rank), SHAPES, s, graph)
         finally:
             ledger.switch(before)
 
@@ -114,7 +123,7 @@ def _one_of_each(s: Settings, graph: Graph, ranks: int, widths: Sequence[int]) -
 
 
 def _counted(
-    comm: Any, backend: Backend | str | None, s: Settings, graph: Graph, widths: Sequence[int]
+    comm: Any, backend: Backend | str | None, s: Settings, graph: Graph
 ) -> tuple[Costs, dict[str, int], list[Any]]:
     """The costs of this rank, the sizes of the grid, and the kind of every rank of it."""
     name = str(s.algorithm)
@@ -124,7 +133,7 @@ def _counted(
         with Ledger() as setup:
             grid = operators.make_grid(comm, name, sizes, s.replication, backend)
             grid.overlap, grid.block_rows = s.overlap, s.block_rows
-            model, X, targets = _prepared(s, graph, grid, widths)
+            model, X, targets = _prepared(s, graph, grid)
             training = _minibatches(s, graph, model, X, targets) if s.sampler else None
         due = 0 if s.dropout or s.sampler else s.eval_every  # else evaluation is a product of its own
         if training is None:
@@ -153,7 +162,7 @@ def _minibatches(s: Settings, graph: Graph, model: GCN, X: DistDense, targets: A
     return MinibatchTraining(model, X, targets, drawn, size, s.batches_per_update or 1, s.bulk or 1, s.seed)
 
 
-def _prepared(s: Settings, graph: Graph, grid: Grid, widths: Sequence[int]) -> tuple[GCN, DistDense, Any]:
+def _prepared(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Any]:
     """Network, features and targets, as a run makes them."""
     name = str(s.algorithm)
     partitions: dict[str, Any] = {}
@@ -164,8 +173,9 @@ def _prepared(s: Settings, graph: Graph, grid: Grid, widths: Sequence[int]) -> t
     A = operators.distribute(graph.source, grid, name, s.sparsity_aware, **partitions)
     network = SageMean if s.model == "sage" else GCN
     options: Any = {"product_order": s.product_order, "keep_aggregate": s.keep_aggregate}
+    widths = [graph.width, *s.hidden_widths, graph.classes]
     model = network(A, widths, seed=s.seed, dropout=s.dropout, bias=s.bias, **options)
-    shape = graph.n, widths[0]
+    shape = graph.n, graph.width
     X = DistDense(
         grid.backend.zeros(model.input_layout.local_shape(shape), A.dtype), model.input_layout, shape
     )

@@ -24,12 +24,16 @@ class Graph:
     """A graph to plan for.
 
     Attributes:
-        source: of the adjacency matrix, n x n; odd: of odd layers, where an order has two versions.
+        source: of the adjacency matrix, n x n, of the values' dtype; odd: of odd layers, where an order has
+            two versions.
+        width: of the features; classes: number of them.
         labels: of nodes by position; counts: of labelled nodes per part of the split, by its number.
         parts: the partition vector of an order that was made by partition, or None.
     """
 
     source: BlockSource
+    width: int
+    classes: int
     labels: Labels
     counts: Sequence[int]
     odd: BlockSource | None = None
@@ -40,24 +44,33 @@ class Graph:
         return self.source.shape[0]
 
     @classmethod
-    def known(cls, matrix: Any, labels: np.ndarray, split: np.ndarray, dtype: Any = None) -> Graph:
+    def known(
+        cls, matrix: Any, width: int, classes: int, labels: np.ndarray, split: np.ndarray,
+        dtype: Any = np.float32,
+    ) -> Graph:  # fmt: skip
         """A matrix in memory, or a block source, with the labels and splits of all nodes."""
         source = matrix if hasattr(matrix, "block") else MatrixSource(matrix, dtype)
         own = lambda first, last: (labels[first:last], split[first:last])  # noqa: E731
-        return cls(source, own, _counts(labels, split))
+        return cls(source, width, classes, own, _counts(labels, split))
 
     @classmethod
     def of_size(
-        cls, n: int, nnz: int, trained: float = 0.1, symmetric: bool = True, dtype: Any = np.float32
-    ) -> Graph:
+        cls, n: int, nnz: int, width: int, classes: int, trained: float = 0.1, symmetric: bool = True,
+        dtype: Any = np.float32,
+    ) -> Graph:  # fmt: skip
         """n nodes, of which this share is in the training split, with as many non-zeros everywhere."""
         ends = np.array([0, n])
         source = Histogram(ends, ends, np.array([[nnz]]), np.dtype(dtype), symmetric)
-        return cls(source, *_spread(n, trained))
+        return cls(source, width, classes, *_spread(n, trained))
 
     @classmethod
     def of_store(
-        cls, store: Store, order: str | None = None, dtype: Any = None, layers: int = 2, exact: bool = True
+        cls,
+        store: Store,
+        order: str | None = None,
+        dtype: Any = np.float32,
+        layers: int = 2,
+        exact: bool = True,
     ) -> Graph:
         """The graph of a store, for a network of so many layers: its windows, which are read for their
         patterns, with its labels; or its histogram of shards.
@@ -66,15 +79,16 @@ class Graph:
         output = found.layer(layers - 1)
         sources: list[Any] = []
         for version in found.versions:
-            version.dtype = np.dtype(dtype or version.dtype)
+            version.dtype = np.dtype(dtype)
             table = version.rows, version.cols, version.shard_nnz
             sources.append(Known(version) if exact else Histogram(*table, version.dtype, version.symmetric))
+        width, classes = store.width, store.classes
         made: Any = {"odd": sources[1] if len(sources) > 1 else None, "parts": found.partition}
         if not exact:
             trained = (store.manifest["split"] or {}).get("train", 0)
-            return cls(sources[0], *_spread(store.n, trained / max(store.n, 1)), **made)
+            return cls(sources[0], width, classes, *_spread(store.n, trained / max(store.n, 1)), **made)
         labels = lambda *rows: (store.labels(output, rows), store.split(output, rows))  # noqa: E731
-        return cls(sources[0], labels, _counts(*labels(0, store.n)), **made)
+        return cls(sources[0], width, classes, labels, _counts(*labels(0, store.n)), **made)
 
 
 class Known:
