@@ -110,8 +110,8 @@ def test_minibatches_are_charged_what_was_planned(comm, name):
 def test_thresholds_of_panels_row_blocks_and_messages_count_alike(comm, monkeypatch, case):
     small = {
         "panels": {"panel_nonzeros": 1, "group_nonzeros": 1},
-        "blocks": {"small_sum": 64, "smallest_sum_block": 128, "sum_chunk": 256, "gemm_rows": 4},
-        "messages": {"relay_segment": 64, "largest_segment": 128, "flops_between_polls": 100},
+        "blocks": {"small_sum": 256, "smallest_sum_block": 512, "sum_chunk": 1024, "gemm_rows": 4},
+        "messages": {"relay_segment": 256, "largest_segment": 512, "flops_between_polls": 100},
     }
     for name, value in small[case].items():
         monkeypatch.setattr(TUNING, name, value)
