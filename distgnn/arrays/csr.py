@@ -68,7 +68,6 @@ class CSR:
         matrix = canonical(matrix, dtype) if backend.numbers or sp.issparse(matrix) else matrix
         block = cls.empty(matrix.shape, matrix.nnz, dtype, backend)
         if not backend.numbers:
-            block.cached["columns"] = _column_pointers(matrix) if sp.issparse(matrix) else None
             return block
         for name in ("data", "indices", "indptr"):
             source, target = getattr(matrix, name), getattr(block, name)
@@ -122,12 +121,6 @@ class CSR:
         known = backends.of(self.indptr).numbers
         return int(self.indptr[row]) if known else self.nnz * row // max(self.shape[0], 1)
 
-    def column_counts(self, bounds: Sequence[int]) -> list[int]:
-        """Non-zeros in the columns between these bounds, in a dry run: exact where the matrix was there."""
-        known, width = self.cached.get("columns"), max(self.shape[1], 1)
-        ends = [self.nnz * end // width for end in bounds] if known is None else known[list(bounds)].tolist()
-        return [last - first for first, last in pairwise(ends)]
-
     def transposed(self, backend: Backend) -> CSR:
         """The transposed block. On the host it is made where it stays, so that nothing is ever held twice."""
         if backend.on_device:
@@ -148,8 +141,3 @@ class CSR:
             array = getattr(self, name)
             setattr(matrix, name, backends.of(array).to_host(array))
         return matrix
-
-
-def _column_pointers(matrix: sp.csr_array) -> np.ndarray:
-    """Non-zeros before every column, and of all."""
-    return np.append(0, np.cumsum(np.bincount(matrix.indices, minlength=matrix.shape[1])))
