@@ -50,6 +50,7 @@ _MODULES = {
     "nn": "nn",
     "operators": "operators",
     "partition": "partition",
+    "plan": "plan",
     "reference": "nn.reference",
     "rng": "rng",
     "sampling": "sampling",

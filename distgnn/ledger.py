@@ -50,6 +50,7 @@ class Entry:
     words: Fraction = field(default_factory=Fraction)
     bytes: Fraction = field(default_factory=Fraction)
     flops: int = 0
+    touched: int = 0
     seconds: float = 0.0
     flight: float = 0.0
     told: tuple[Fraction | int, Fraction | int, int] = (0, 0, 0)  # words, bytes, flops up to the latest event
@@ -148,6 +149,16 @@ class Ledger:
         return sum(entry.flops for entry in self._entries.values())
 
     @property
+    def touched(self) -> dict[str, int]:
+        """Bytes that products and packing read and wrote, by phase, as if no cache kept any: of a sparse
+        product a row of B for every non-zero.
+        """
+        totals: dict[str, int] = defaultdict(int)
+        for (phase, *_), entry in self._entries.items():
+            totals[phase] += entry.touched
+        return dict(totals)
+
+    @property
     def seconds(self) -> dict[str, float]:
         """Seconds by phase: ``spmm``, ``gemm``, ``comm``, and others there were. All zero without timing."""
         totals = dict.fromkeys(PHASES, 0.0)
@@ -192,13 +203,16 @@ class Ledger:
 _open: list[Ledger] = []
 _nested: list[float] = []  # seconds of timed regions inside each timed region that is open
 _held: dict[str, int] = defaultdict(int)
+Books = tuple[list[Ledger], list[float], dict[str, int]]  # of a rank: these three
 
 
 def charge(
     phase: str, operation: str, group: str = "", matrix: str = "", *, words: Fraction | int = 0,
-    itemsize: Fraction | int = 0, messages: int = 0, flops: int = 0,
+    itemsize: Fraction | int = 0, messages: int = 0, flops: int = 0, touched: int = 0,
 ) -> None:  # fmt: skip
-    """Charge a call to every open ledger: ``words`` elements of ``itemsize`` bytes came, ``flops`` done."""
+    """Charge a call to every open ledger: ``words`` elements of ``itemsize`` bytes came, ``flops`` done, so
+    many bytes ``touched``.
+    """
     for ledger in _open:
         entry = ledger._entries[phase, operation, group, matrix]
         entry.calls += 1
@@ -207,6 +221,7 @@ def charge(
             entry.words += words
             entry.bytes += words * itemsize
         entry.flops += flops
+        entry.touched += touched
 
 
 def timed(
@@ -263,7 +278,24 @@ def held(purpose: str, nbytes: int) -> None:
 def holds(owner: object, purpose: str, nbytes: int) -> None:
     """``owner`` holds memory of this purpose, as long as it lives."""
     held(purpose, nbytes)
-    weakref.finalize(owner, held, purpose, -nbytes).atexit = False
+    weakref.finalize(owner, _let_go, _held, purpose, nbytes).atexit = False
+
+
+def _let_go(books: dict[str, int], purpose: str, nbytes: int) -> None:
+    books[purpose] -= nbytes
+
+
+def books() -> Books:
+    """Those of a rank that has not begun."""
+    return [], [], defaultdict(int)
+
+
+def switch(books: Books) -> Books:
+    """Go on with the books of another rank of this process, as dry runs do; returns those up to now."""
+    global _open, _nested, _held
+    before = _open, _nested, _held
+    _open, _nested, _held = books
+    return before
 
 
 def loaded(dataset: str, nbytes: int) -> None:

@@ -40,6 +40,13 @@ def poll() -> None:
         drive()
 
 
+def switch(polls: list[Callable[[], None]]) -> list[Callable[[], None]]:
+    """Go on with what another rank of this process has under way; returns what was up to now."""
+    global _polls
+    before, _polls = _polls, polls
+    return before
+
+
 def wait(done: Callable[[], bool], advance: Callable[[], bool]) -> None:
     """Until ``done()``, drive own messages by ``advance()``, which says if any has completed, and others'."""
     since = time.perf_counter()

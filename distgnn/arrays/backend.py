@@ -8,22 +8,27 @@ import math
 import os
 import resource
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from distgnn.arrays.shapes import Functions, ShapeArray
 from distgnn.errors import ArgumentError
 
 log = logging.getLogger(__name__)
 
 
 class Backend:
-    """NumPy arrays on the host."""
+    """NumPy arrays on the host.
+
+    Attributes:
+        numbers: whether arrays hold any; those of a dry run have shapes only.
+    """
 
     name = "numpy"
     on_device = False
-    xp: ModuleType = np
+    numbers = True
+    xp: Any = np
 
     def bind(self, local_rank: int) -> str:
         """Bind this process to a device by its rank on the node; returns the device's name for the log."""
@@ -144,6 +149,46 @@ class CupyBackend(Backend):
         return int(self.xp.get_default_memory_pool().total_bytes())
 
 
+class ShapeBackend(Backend):
+    """Arrays with shapes and without numbers, which cost nothing (see ``shapes.py``)."""
+
+    name = "shapes"
+    numbers = False
+    xp = Functions()
+
+    def bind(self, local_rank: int) -> str:
+        return "nothing"
+
+    def asarray(self, x: Any, dtype: Any = None) -> Any:
+        return self.xp.ascontiguousarray(x, dtype)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return ShapeArray(shape, dtype)
+
+    zeros = empty
+
+    def address(self, x: Any) -> int:
+        return int(x.address)
+
+    def to_host(self, x: Any) -> np.ndarray:
+        """What the array was made from, or zeros."""
+        if not isinstance(x, ShapeArray):
+            return np.asarray(x)
+        return np.zeros(x.shape, x.dtype) if x.known is None else x.known
+
+    def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return ShapeArray(shape, dtype)
+
+    def copy_out(self, array: Any, host: Any) -> None:
+        pass
+
+    def copy_in(self, host: Any, array: Any) -> None:
+        pass
+
+
+SHAPES = ShapeBackend()
+
+
 @functools.cache
 def _has_gpu() -> bool:
     try:
@@ -179,9 +224,11 @@ def get(name: str | None = None) -> Backend:
 
 def of(array: Any) -> Backend:
     """The backend an array lives on."""
-    return _make("numpy" if isinstance(array, (np.ndarray, np.generic)) else "cupy")
+    if isinstance(array, (np.ndarray, np.generic)):
+        return _make("numpy")
+    return SHAPES if isinstance(array, ShapeArray) else _make("cupy")
 
 
-def module(array: Any) -> ModuleType:
-    """``numpy`` or ``cupy``, whichever made ``array``."""
+def module(array: Any) -> Any:
+    """``numpy``, ``cupy`` or the functions of arrays without numbers, whichever made ``array``."""
     return of(array).xp

@@ -17,6 +17,7 @@ from distgnn.arrays.canonical import canonical, value_type
 from distgnn.arrays.tuning import TUNING
 
 Shape = tuple[int, int]
+Header = tuple[Shape, int, np.dtype, np.dtype]  # shape, non-zeros, types of indices and values
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
 
@@ -70,8 +71,10 @@ class CSR:
         ArgumentError: what :func:`canonical` refuses (checked here once, never per product).
         """
         dtype = value_type(matrix.dtype, dtype)
-        matrix = canonical(matrix, dtype)
+        matrix = canonical(matrix, dtype) if backend.numbers or sp.issparse(matrix) else matrix
         block = cls.empty(matrix.shape, matrix.nnz, dtype, backend)
+        if not backend.numbers:
+            return block
         for name in ("data", "indices", "indptr"):
             source, target = getattr(matrix, name), getattr(block, name)
             for first in range(0, target.size, TUNING.copied_elements):
@@ -92,7 +95,7 @@ class CSR:
         """Payload elements of such a block when it travels: values, column numbers and row pointers."""
         return 2 * nnz + shape[0] + 1
 
-    def header(self) -> tuple[Shape, int, np.dtype, np.dtype]:
+    def header(self) -> Header:
         """What a receiver must know to make room: the arguments of :meth:`nbytes`."""
         return self.shape, self.nnz, np.dtype(self.indices.dtype), self.dtype
 
@@ -112,18 +115,25 @@ class CSR:
         return self.cached[key]
 
     def _rows(self, first: int, last: int) -> CSR:
-        start, stop = int(self.indptr[first]), int(self.indptr[last])
+        start, stop = self._before(first), self._before(last)
         rows = object.__new__(CSR)
         rows.shape, rows.buffer, rows.cached = (last - first, self.shape[1]), None, {}
         rows.data, rows.indices = self.data[start:stop], self.indices[start:stop]
         rows.indptr = self.indptr[first : last + 1] - self.indptr[first]
         return rows
 
+    def _before(self, row: int) -> int:
+        """Non-zeros in the rows before this one; in a dry run all rows have as many."""
+        known = backends.of(self.indptr).numbers
+        return int(self.indptr[row]) if known else self.nnz * row // max(self.shape[0], 1)
+
     def transposed(self, backend: Backend) -> CSR:
         """The transposed block. On the host it is made where it stays, so that nothing is ever held twice."""
         if backend.on_device:
             return CSR.from_scipy(self.to_scipy().T, backend)
         block = CSR.empty(self.shape[::-1], self.nnz, self.dtype, backend)
+        if not backend.numbers:
+            return block
         _sparsetools.csr_tocsc(
             *self.shape, self.indptr, self.indices, self.data, block.indptr, block.indices, block.data
         )

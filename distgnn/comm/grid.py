@@ -17,6 +17,7 @@ from distgnn.comm import launch
 from distgnn.comm.agree import agree, together
 from distgnn.comm.facts import process
 from distgnn.comm.group import Comm
+from distgnn.comm.virtual import OneOfMany
 from distgnn.errors import UserError
 from distgnn.layout import Axes
 
@@ -82,14 +83,19 @@ class Grid(Axes):
         first axis slowest. Collective over the grid the first time, but for ``along()``: this rank alone.
         """
         if axes not in self._along:
-            others = [axis for axis in self.shape if axis not in axes]
-            group = self.world.mpi.Split(self.index(*others), self.index(*axes))
-            self._along[axes] = Comm(group, self.backend, "+".join(axes))  # type: ignore[arg-type]
+            self._along[axes] = Comm(self._split(axes), self.backend, "+".join(axes))
         return self._along[axes]
+
+    def _split(self, axes: tuple[str, ...]) -> Any:
+        mpi: Any = self.world.mpi
+        rank = self.index(*axes)
+        if isinstance(mpi, OneOfMany):  # no other rank says where it stands
+            return OneOfMany(self.count(*axes), rank)
+        return mpi.Split(self.index(*(axis for axis in self.shape if axis not in axes)), rank)
 
     def along_on_host(self, *axes: str) -> Comm:
         """The group of :meth:`along`, to move host arrays whatever the grid's backend. Collective like it."""
-        if not self.backend.on_device:
+        if self.backend.name == "numpy":
             return self.along(*axes)
         key = ("on host", *axes)
         if key not in self._along:  # a communicator of its own: each Comm numbers its messages by itself

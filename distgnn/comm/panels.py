@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
-from distgnn.arrays.csr import CSR
+from distgnn.arrays.csr import CSR, Header, Shape
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
@@ -49,12 +50,17 @@ class SparsePanels:
     Args:
         grid: says whether panels travel ahead; comm: the group that shares the panels.
         roots: the owner of each stage's panel; mine: this rank's panels by stage.
+        shapes: of the panels. Both roots and shapes are the same on all ranks.
     """
 
-    def __init__(self, grid: Grid, comm: Comm, roots: Sequence[int], mine: Mapping[int, CSR]) -> None:
+    def __init__(
+        self, grid: Grid, comm: Comm, roots: Sequence[int], mine: Mapping[int, CSR],
+        shapes: Sequence[tuple[int, int]],
+    ) -> None:  # fmt: skip
         self.grid, self.comm, self.roots, self.mine = grid, comm, list(roots), dict(mine)
-        headers = comm.gather_objects({stage: panel.header() for stage, panel in self.mine.items()})
-        self.headers = [headers[root][stage] for stage, root in enumerate(self.roots)]
+        told = comm.gather_objects([self.mine[stage].header() for stage in sorted(self.mine)])
+        following = [cycle(headers) for headers in told]
+        self.headers = [_of(next(following[r]), shape) for r, shape in zip(self.roots, shapes, strict=True)]
         self.words = [CSR.count(shape, nnz) for shape, nnz, _, _ in self.headers]
         away = [CSR.nbytes(*self.headers[k]) for k, root in enumerate(self.roots) if root != comm.rank]
         self.most = max(away, default=0)
@@ -82,3 +88,11 @@ class SparsePanels:
         if known is None or self.grid.backend.address(known.buffer) != self.grid.backend.address(room):
             known = self.received[stage, buffer] = CSR(*self.headers[stage], room)
         return known
+
+
+def _of(header: Header, shape: Shape) -> Header:
+    """The header of a panel of this shape. It is the one told, but in a dry run of one rank, which takes the
+    panels of others to be like its own: with as many non-zeros per column.
+    """
+    (_, columns), nonzeros, indices, values = header
+    return shape, nonzeros * shape[1] // max(columns, 1), indices, values

@@ -25,7 +25,7 @@ def compiled(block: Array) -> bool:
 
 def on_gpu(block: Array) -> bool:
     """Whether the CUDA kernels do this block."""
-    return not isinstance(block, np.ndarray) and block.dtype.char in "fd" and block.size > 0
+    return backend.of(block).on_device and block.dtype.char in "fd" and block.size > 0
 
 
 def relu(block: Array) -> None:
@@ -106,6 +106,8 @@ def cross_entropy(
         place = logits if overwrite else None
         losses, gradient = cuda.softmax_cross_entropy(logits, position(len(logits)), labels, place, count)
         return losses.astype(np.float64), gradient
+    if not backend.of(logits).numbers:
+        return rows.astype(np.float64), logits if overwrite else logits.copy()
     return None
 
 

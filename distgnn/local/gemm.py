@@ -21,11 +21,13 @@ def gemm(
     """
     A, B = A.T if trans_a else A, B.T if trans_b else B
     on = backend.of(B)
-    ledger.charge("gemm", "gemm", flops=2 * A.shape[0] * A.shape[1] * B.shape[1])
     accumulate = accumulate and out is not None
     out = on.empty((A.shape[0], B.shape[1]), B.dtype) if out is None else out
+    touched = A.nbytes + B.nbytes + (1 + accumulate) * out.nbytes
+    ledger.charge("gemm", "gemm", flops=2 * A.shape[0] * A.shape[1] * B.shape[1], touched=touched)
     with ledger.timed("gemm", "gemm", synchronize=on.synchronize):
-        step = max(A.shape[0], 1) if on.on_device or trans_a else TUNING.gemm_rows
+        whole = on.on_device or trans_a or not on.numbers
+        step = max(A.shape[0], 1) if whole else TUNING.gemm_rows
         B = B if form is None else laid(on.xp, B, form.b)  # once for all rows
         for top in range(0, A.shape[0], step):
             rows = slice(top, top + step)

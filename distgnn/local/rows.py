@@ -19,9 +19,11 @@ def gather_rows(X: Array, rows: Array, out: Array = None) -> Array:
     """
     on = backend.of(X)
     out = on.empty((rows.size, X.shape[1]), X.dtype) if out is None else out
-    ledger.charge("spmm", "gather rows")
+    ledger.charge("spmm", "gather rows", touched=rows.nbytes + 2 * out.nbytes)
     with ledger.timed("spmm", "gather rows", synchronize=on.synchronize):
-        if on.on_device:
+        if not on.numbers:
+            pass
+        elif on.on_device:
             cuda.gather_rows(X, rows, out)
         elif host.module() is not None:
             host.built().gather(X, rows, out)
@@ -35,9 +37,11 @@ def scatter_add(X: Array, rows: Array, out: Array) -> Array:
     distinct, in any order, on the same device; ``out`` (m, f) like X. Returns ``out``.
     """
     on = backend.of(X)
-    ledger.charge("spmm", "scatter rows")
+    ledger.charge("spmm", "scatter rows", touched=rows.nbytes + 3 * X.nbytes)
     with ledger.timed("spmm", "scatter rows", synchronize=on.synchronize):
-        if on.on_device:
+        if not on.numbers:
+            pass
+        elif on.on_device:
             cuda.scatter_add(X, rows, out)
         elif host.module() is not None and X.dtype.char in "fd":
             host.built().scatter_add(X, rows, out, isa=host.isa())

@@ -43,9 +43,11 @@ def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
             raise ValueError(f"spmm: {name} must be C-contiguous {A.dtype}, got {got}")
     if out.shape != shape:
         raise ValueError(f"spmm: out has shape {out.shape}, the product {shape}")
-    ledger.charge("spmm", "spmm", flops=2 * A.nnz * shape[1])
+    rows_of_B = A.nnz * shape[1] * B.itemsize
+    touched = A.nbytes(*A.header()) + rows_of_B + (1 + accumulate) * out.nbytes
+    ledger.charge("spmm", "spmm", flops=2 * A.nnz * shape[1], touched=touched)
     with ledger.timed("spmm", "spmm", synchronize=on.synchronize):
-        if A.nnz and shape[1]:
+        if A.nnz and shape[1] and on.numbers:
             kernel = _spmm_kernel(on.name, A.dtype)
             driving = progress.pending() and not on.on_device  # on a GPU it is queued, and the host is free
             for top, bottom, rows in _row_blocks(A, shape[1]) if driving else [(0, shape[0], A)]:

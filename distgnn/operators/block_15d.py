@@ -5,7 +5,7 @@ Algorithm 2).
 from __future__ import annotations
 
 from distgnn import local
-from distgnn.comm.grid import Grid
+from distgnn.layout import Axes
 from distgnn.operators import summed
 from distgnn.operators.block_rows import BlockRows, NeededRows, WholeBlocks
 from distgnn.operators.dense import DistDense
@@ -30,7 +30,7 @@ class Block15D(BlockRows):
     axes = ("rows", "reps")
 
     @staticmethod
-    def share(grid: Grid, parts: int) -> range:
+    def share(grid: Axes, parts: int) -> range:
         s = -(-parts // grid.shape["reps"])  # CAGNET, line 3; sparsity-aware, line 2
         first = min(grid.coords["reps"] * s, parts)
         return range(first, min(first + s, parts))  # lines 4-5; lines 3-4

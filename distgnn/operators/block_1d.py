@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distgnn import local
-from distgnn.comm.grid import Grid
+from distgnn.layout import Axes
 from distgnn.operators.block_rows import BlockRows, NeededRows, WholeBlocks
 from distgnn.operators.dense import DistDense
 
@@ -22,7 +22,7 @@ class Block1D(BlockRows):
     axes = ("rows",)
 
     @staticmethod
-    def share(grid: Grid, parts: int) -> range:
+    def share(grid: Axes, parts: int) -> range:
         return range(parts)
 
     def _block_row(self, A_i: WholeBlocks | NeededRows, H: DistDense, Z: DistDense) -> None:

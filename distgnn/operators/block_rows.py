@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -21,9 +20,10 @@ from distgnn.comm.group import Comm
 from distgnn.comm.panels import broadcast
 from distgnn.comm.relay import upstream
 from distgnn.comm.rows import Rows
-from distgnn.layout import Cut, Layout, Range, as_partition, block, partition
+from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partition
 from distgnn.local.csr_rows import keep_columns
 from distgnn.operators.dense import DistDense
+from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import cut_columns, load, pack
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
@@ -81,9 +81,15 @@ class BlockRows(DistSparse):
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         self._block_column(self.A, G, F) if self.sparsity_aware else self._block_row(self.At, G, F)
 
+    def kind(self, place: Axes) -> Hashable:
+        """Its own stages: how many there are, of how many rows, and whether its own block is one."""
+        stages = self.share(place, len(self.col_parts) - 1)
+        heights = np.diff(self.col_parts)[stages.start : stages.stop]
+        return len(stages), int(heights.sum()), place.coords["rows"] in stages
+
     @staticmethod
     @abstractmethod
-    def share(grid: Grid, parts: int) -> range:
+    def share(grid: Axes, parts: int) -> range:
         """The column blocks this rank multiplies; the same for all ranks of a process column."""
 
     @abstractmethod

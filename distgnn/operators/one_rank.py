@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.grid import Grid
 from distgnn.layout import Axes, Cut, Layout
 from distgnn.operators.dense import DistDense
+from distgnn.operators.kept import cached_property
 from distgnn.operators.operator import Adjoint, DistSparse
 from distgnn.operators.weights import ReplicatedWeights
 

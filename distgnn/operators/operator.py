@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 
 from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
-from distgnn.layout import Layout, NodeOrder
+from distgnn.layout import Axes, Layout, NodeOrder
 from distgnn.operators.dense import DistDense
 from distgnn.operators.sources import BlockSource, identity
 from distgnn.operators.weights import DenseProducts
@@ -113,6 +113,14 @@ class DistSparse(ABC):
             alike = self.symmetric and self.input_layout.same(self.output_layout, (self.shape[0], 0))
             self._adjoint = self if alike else Adjoint(self)
         return self._adjoint
+
+    def kind(self, place: Axes) -> Hashable:
+        """What, beside the shapes of its blocks, a rank at this place on the grid does unlike others: by
+        default where it stands on axes that cut neither side of a product. Dry runs go by it.
+        """
+        layouts = self.input_layout, self.output_layout
+        cut = {axis for layout in layouts for axis in (*layout.row_axes, *layout.col_axes)}
+        return tuple(place.coords[axis] for axis in place.shape if axis not in cut)
 
     def layer(self, number: int) -> DistSparse:
         """The operator of layer ``number``. It takes its input as layer ``number - 1`` leaves its output."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, Range, as_partition, nested, within
 from distgnn.operators import summed
 from distgnn.operators.dense import DistDense
+from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import load
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import cycle, pairwise, zip_longest
 from typing import Any, NamedTuple
 
@@ -17,8 +16,9 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.panels import SparsePanels, broadcast
 from distgnn.comm.sums import Sums
 from distgnn.errors import ArgumentError
-from distgnn.layout import Cut, Layout, Range, as_partition, owner, partition, refine
+from distgnn.layout import Axes, Cut, Layout, Range, as_partition, owner, partition, refine
 from distgnn.operators.dense import DistDense
+from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import cut_columns, load
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
@@ -80,6 +80,11 @@ class Summa2D(DistSparse):
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         self.plane.multiply_adjoint(G.block, F.block)
 
+    def kind(self, place: Axes) -> Hashable:
+        """Its own panels of A and of H."""
+        own_A = tuple(p.width for p in self.plane.panels if p.c == place.coords["cols"])
+        return own_A, tuple(p.width for p in self.plane.panels if p.r == place.coords["rows"])
+
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
         """Every pr x pc = P, the squarest first."""
@@ -135,14 +140,16 @@ class Summa:
         turns = zip_longest(*cut.values())  # first panels of all stages, then second: several owners send
         self.panels = [panel for turn in turns for panel in turn if panel is not None]
         own = {k: held[panel] for k, panel in enumerate(self.panels) if panel in held}
-        self.A = SparsePanels(grid, self.row, [panel.c for panel in self.panels], own)
+        shapes = [(rows[1] - rows[0], panel.width) for panel in self.panels]
+        self.A = SparsePanels(grid, self.row, [panel.c for panel in self.panels], own, shapes)
 
     @cached_property
     def At(self) -> SparsePanels:
         """The panels of A, each transposed where it is."""
         with self.grid.world.together():
             own = {k: panel.transposed(self.grid.backend) for k, panel in self.A.mine.items()}
-        return SparsePanels(self.grid, self.row, self.A.roots, own)
+        shapes = [shape[::-1] for shape, *_ in self.A.headers]
+        return SparsePanels(self.grid, self.row, self.A.roots, own, shapes)
 
     def multiply(self, H: Any, T: Any) -> None:
         """``T = A H``, all blocks of this rank."""

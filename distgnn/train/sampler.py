@@ -23,7 +23,12 @@ from distgnn.train.settings import Settings
 
 def make(settings: Settings, store: Store, order: str, grid: Grid, targets: Targets) -> Sampler:
     """A sampler for settings that are resolved. Collective."""
-    graph, fanout = _graph(settings, store, order, grid), settings.fanout or ()
+    return of(settings, _graph(settings, store, order, grid), targets)
+
+
+def of(settings: Settings, graph: Graph, targets: Targets) -> Sampler:
+    """The sampler on this graph. Collective."""
+    fanout = settings.fanout or ()
     options: Any = {"seed": settings.seed, "rescale": bool(settings.rescale)}
     if settings.sampler == "sage":
         return GraphSage(graph, fanout, **options)

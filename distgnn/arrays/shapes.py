@@ -1,0 +1,338 @@
+"""Arrays that have a shape and a dtype and no numbers: what a dry run computes with.
+
+Views know where they begin, so that buffers are told apart and used again as real ones are. A number that is
+read from such an array is zero. Indexing by numbers that nobody knows gives as many rows as there are
+indices, by truth values none.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Shape = tuple[int, ...]
+
+_LINE = 64  # bytes: no two arrays share an address
+_end = _LINE  # of the memory that arrays pretend to have
+
+
+class Flags(NamedTuple):
+    """What is asked of an array's place in memory."""
+
+    c_contiguous: bool
+
+
+class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array without numbers.
+
+    Attributes:
+        shape, dtype, strides (bytes), address: as of an array of NumPy.
+        known: the host array that it was made from, or None; it is not followed any further.
+    """
+
+    __slots__ = ("address", "dtype", "known", "shape", "strides")
+
+    def __init__(
+        self, shape: Any, dtype: Any = float, strides: Shape | None = None, address: int | None = None
+    ) -> None:
+        self.shape: Shape = tuple(map(int, shape)) if isinstance(shape, (tuple, list)) else (int(shape),)
+        self.dtype = np.dtype(dtype)
+        self.strides = strides if strides is not None else _strides(self.shape, self.dtype.itemsize)
+        self.address = _allocate(self.nbytes) if address is None else address
+        self.known: np.ndarray | None = None
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def flags(self) -> Flags:
+        expected = _strides(self.shape, self.itemsize)
+        dense = all(n == 1 or a == b for n, a, b in zip(self.shape, self.strides, expected, strict=True))
+        return Flags(dense or self.size == 0)
+
+    @property
+    def T(self) -> ShapeArray:
+        return ShapeArray(self.shape[::-1], self.dtype, self.strides[::-1], self.address)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an array without dimensions")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[ShapeArray]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"ShapeArray({self.shape}, {self.dtype})"
+
+    # -- numbers, of which there are none --------------------------------------------------------------------
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise TypeError(f"{self!r} has no numbers that NumPy could use")
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __float__(self) -> float:
+        return 0.0
+
+    def __int__(self) -> int:
+        return 0
+
+    def item(self) -> Any:
+        return self.dtype.type(0).item()
+
+    def tolist(self) -> Any:
+        return np.zeros(self.shape, self.dtype).tolist()
+
+    # -- views -----------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> ShapeArray:
+        keys = key if isinstance(key, tuple) else (key,)
+        if any(isinstance(one, (ShapeArray, np.ndarray, list)) for one in keys):
+            return ShapeArray(_picked(self.shape, keys), self.dtype)
+        return self._view(keys)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.known = None
+
+    def _view(self, keys: tuple[Any, ...]) -> ShapeArray:
+        if Ellipsis in keys:
+            at = keys.index(Ellipsis)
+            missing = self.ndim - sum(one is not None for one in keys) + 1
+            keys = (*keys[:at], *[slice(None)] * missing, *keys[at + 1 :])
+        shape: list[int] = []
+        strides: list[int] = []
+        address, axis = self.address, 0
+        for one in keys:
+            if one is None:
+                shape, strides = [*shape, 1], [*strides, 0]
+                continue
+            size, stride = self.shape[axis], self.strides[axis]
+            axis += 1
+            if isinstance(one, slice):
+                places = range(*one.indices(size))
+                shape, strides = [*shape, len(places)], [*strides, stride * places.step]
+                address += stride * places.start
+            else:
+                address += stride * range(size)[operator.index(one)]  # IndexError where there is none
+        shape += self.shape[axis:]
+        return ShapeArray(tuple(shape), self.dtype, (*strides, *self.strides[axis:]), address)
+
+    def reshape(self, *shape: Any) -> ShapeArray:
+        asked = list(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else list(shape)
+        if -1 in asked:
+            rest = -math.prod(asked)
+            asked[asked.index(-1)] = self.size // rest if rest else 0
+        if math.prod(asked) != self.size:
+            raise ValueError(f"cannot reshape {self!r} into {tuple(asked)}")
+        return ShapeArray(tuple(asked), self.dtype, None, self.address if self.flags.c_contiguous else None)
+
+    def ravel(self) -> ShapeArray:
+        return self.reshape(-1)
+
+    def view(self, dtype: Any) -> ShapeArray:
+        last, odd = divmod(self.shape[-1] * self.itemsize, np.dtype(dtype).itemsize)
+        if odd or not self.flags.c_contiguous:
+            raise ValueError(f"cannot view {self!r} as {np.dtype(dtype)}")
+        return ShapeArray((*self.shape[:-1], last), dtype, None, self.address)
+
+    # -- what would be computed ------------------------------------------------------------------------------
+
+    def copy(self) -> ShapeArray:
+        return ShapeArray(self.shape, self.dtype)
+
+    def astype(self, dtype: Any, copy: bool = True) -> ShapeArray:
+        return self if not copy and self.dtype == dtype else ShapeArray(self.shape, dtype)
+
+    def _reduced(self, axis: int | None, keepdims: bool, dtype: Any) -> ShapeArray:
+        axes = set(range(self.ndim)) if axis is None else {axis % self.ndim}
+        kept = [1 if i in axes else n for i, n in enumerate(self.shape) if keepdims or i not in axes]
+        return ShapeArray(tuple(kept), dtype)
+
+    def sum(self, axis: int | None = None, keepdims: bool = False, dtype: Any = None) -> ShapeArray:
+        return self._reduced(axis, keepdims, dtype or np.zeros(0, self.dtype).sum().dtype)
+
+    def max(self, axis: int | None = None) -> ShapeArray:
+        return self._reduced(axis, False, self.dtype)
+
+    min = max
+
+    def argmax(self, axis: int | None = None) -> ShapeArray:
+        return self._reduced(axis, False, np.int64)
+
+    def any(self) -> ShapeArray:
+        return self._reduced(None, False, bool)
+
+    all = any
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **_: Any) -> Any:
+        if method != "__call__":
+            return NotImplemented
+        shape = (_product if ufunc is np.matmul else np.broadcast_shapes)(*map(np.shape, inputs))
+        if out is None:
+            return ShapeArray(shape, _result(ufunc, *map(_kind, inputs)))
+        if np.broadcast_shapes(shape, out[0].shape) != out[0].shape:
+            raise ValueError(f"{ufunc.__name__}: a result of shape {shape} does not fit {out[0]!r}")
+        out[0].known = None
+        return out[0]
+
+
+class Functions:
+    """The functions of NumPy that this package uses, on arrays without numbers."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Functions of single elements, which NumPy hands back to the array, and types."""
+        found = getattr(np, name)
+        if not isinstance(found, (np.ufunc, type)):
+            raise AttributeError(f"arrays without numbers have no {name}")
+        return found
+
+    @staticmethod
+    def empty(shape: Any, dtype: Any = float) -> ShapeArray:
+        return ShapeArray(shape, dtype)
+
+    zeros = ones = empty
+
+    @staticmethod
+    def full(shape: Any, value: Any, dtype: Any = None) -> ShapeArray:
+        return ShapeArray(shape, np.asarray(value).dtype if dtype is None else dtype)
+
+    @staticmethod
+    def empty_like(x: Any, dtype: Any = None) -> ShapeArray:
+        return ShapeArray(x.shape, dtype or x.dtype)
+
+    zeros_like = ones_like = empty_like
+
+    @staticmethod
+    def arange(*bounds: int, dtype: Any = np.int64) -> ShapeArray:
+        return ShapeArray((len(range(*bounds)),), dtype)
+
+    @staticmethod
+    def asarray(x: Any, dtype: Any = None) -> ShapeArray:
+        if isinstance(x, ShapeArray):
+            return x if dtype is None else x.astype(dtype, copy=False)
+        host = np.asarray(x, dtype)
+        made = ShapeArray(host.shape, host.dtype)
+        made.known = host
+        return made
+
+    @staticmethod
+    def ascontiguousarray(x: Any, dtype: Any = None) -> ShapeArray:
+        x = Functions.asarray(x, dtype)
+        return x if x.flags.c_contiguous else x.copy()
+
+    @staticmethod
+    def asfortranarray(x: ShapeArray) -> ShapeArray:
+        return x if x.T.flags.c_contiguous else x.T.copy().T
+
+    @staticmethod
+    def concatenate(arrays: Sequence[ShapeArray], axis: int = 0) -> ShapeArray:
+        shape = list(arrays[0].shape)
+        shape[axis] = sum(x.shape[axis] for x in arrays)
+        return ShapeArray(tuple(shape), np.result_type(*(x.dtype for x in arrays)))
+
+    @staticmethod
+    def stack(arrays: Sequence[ShapeArray]) -> ShapeArray:
+        return ShapeArray((len(arrays), *arrays[0].shape), np.result_type(*(x.dtype for x in arrays)))
+
+    @staticmethod
+    def packbits(x: ShapeArray) -> ShapeArray:
+        return ShapeArray((-(-x.size // 8),), np.uint8)
+
+    @staticmethod
+    def unpackbits(x: ShapeArray) -> ShapeArray:
+        return ShapeArray((8 * x.size,), np.uint8)
+
+    @staticmethod
+    def flatnonzero(x: ShapeArray) -> ShapeArray:
+        return ShapeArray((0,), np.int64)
+
+    @staticmethod
+    def argwhere(x: ShapeArray) -> ShapeArray:
+        return ShapeArray((0, x.ndim), np.int64)
+
+    @staticmethod
+    def count_nonzero(x: ShapeArray) -> int:
+        return 0
+
+    @staticmethod
+    def bincount(x: ShapeArray, minlength: int = 0) -> ShapeArray:
+        return ShapeArray((minlength,), np.int64)
+
+    @staticmethod
+    def cumsum(x: ShapeArray) -> ShapeArray:
+        return ShapeArray(x.shape, x.dtype)
+
+    @staticmethod
+    def where(condition: Any, x: Any, y: Any) -> ShapeArray:
+        operands = condition, x, y
+        kind = np.result_type(
+            *(_kind(one)(0) if isinstance(_kind(one), type) else _kind(one) for one in (x, y))
+        )
+        return ShapeArray(np.broadcast_shapes(*map(np.shape, operands)), kind)
+
+    @staticmethod
+    def vdot(x: ShapeArray, y: ShapeArray) -> ShapeArray:
+        return ShapeArray((), x.dtype)
+
+
+def _allocate(nbytes: int) -> int:
+    global _end
+    address, _end = _end, _end + -(-max(nbytes, 1) // _LINE) * _LINE
+    return address
+
+
+def _strides(shape: Shape, itemsize: int) -> Shape:
+    sizes = itertools.accumulate(reversed(shape[1:]), lambda stride, n: stride * max(n, 1), initial=itemsize)
+    return tuple(sizes)[::-1] if shape else ()
+
+
+def _picked(shape: Shape, keys: tuple[Any, ...]) -> Shape:
+    """The shape of what arrays of indices, or of truth values, pick along the first axes."""
+    indices = [(0,) if np.dtype(one.dtype) == bool else one.shape for one in map(_indices, keys)]
+    return (*np.broadcast_shapes(*indices), *shape[len(keys) :])
+
+
+def _indices(key: Any) -> Any:
+    if isinstance(key, slice) or key is None:
+        raise TypeError("arrays without numbers take either slices or arrays of indices")
+    return key if isinstance(key, ShapeArray) else np.asarray(key)
+
+
+def _product(a: Shape, b: Shape) -> Shape:
+    if len(a) != 2 or len(b) != 2 or a[1] != b[0]:
+        raise ValueError(f"matrices of shapes {a} and {b} don't multiply")
+    return a[0], b[1]
+
+
+def _kind(x: Any) -> Any:
+    """What decides the type of a result: a dtype, or the type of a number of Python."""
+    return x.dtype if hasattr(x, "dtype") else type(x)
+
+
+@cache
+def _result(ufunc: np.ufunc, *kinds: Any) -> np.dtype:
+    shape = (0, 0) if ufunc is np.matmul else (0,)
+    operands = [kind(0) if isinstance(kind, type) else np.zeros(shape, kind) for kind in kinds]
+    with np.errstate(all="ignore"):
+        return np.dtype(ufunc(*operands).dtype)

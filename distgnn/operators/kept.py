@@ -1,0 +1,26 @@
+"""Properties that are made when they are first asked for, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class cached_property(Generic[T]):
+    """As of ``functools``, which up to Python 3.11 holds a lock while a property is made: the ranks of a dry
+    run, threads of one process, would wait for it where they should meet.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self.make, self.__doc__ = make, make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, owner: Any, kind: type | None = None) -> T:
+        if owner is None:
+            return self  # type: ignore[return-value]
+        made = owner.__dict__[self.name] = self.make(owner)
+        return made

@@ -1,0 +1,183 @@
+"""The program of a run, counted: the same code for ranks of MPI and for ranks that are not there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from distgnn import ledger, operators
+from distgnn.arrays.backend import SHAPES, Backend
+from distgnn.comm.grid import Grid
+from distgnn.comm.virtual import OneOfMany, run_all
+from distgnn.errors import ArgumentError
+from distgnn.layout import Cut, Layout
+from distgnn.ledger import Ledger, holds
+from distgnn.nn import optim
+from distgnn.nn.gcn import GCN
+from distgnn.nn.loss import TRAIN
+from distgnn.nn.sage import SageMean
+from distgnn.operators.dense import DistDense
+from distgnn.plan.graphs import Graph, Histogram
+from distgnn.plan.kinds import kinds
+from distgnn.sampling.spgemm import Partitioned, Replicated
+from distgnn.train import sampler
+from distgnn.train.full_graph import train
+from distgnn.train.minibatch import MinibatchTraining
+from distgnn.train.settings import BATCH_SIZE, Settings, parse_grid
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one rank is charged.
+
+    Attributes:
+        setup: operator, network and targets, but not what is read from files; first: the first epoch, which
+            also makes what is kept; epoch: any later one, and evaluation: that of the whole graph.
+        peak: bytes by purpose when those held were most.
+    """
+
+    setup: Ledger
+    first: Ledger
+    epoch: Ledger
+    evaluation: Ledger
+    peak: dict[str, int]
+
+    @property
+    def words(self) -> dict[str, int]:
+        """Those received in an epoch, by matrix."""
+        found: dict[str, int] = {}
+        for entry in self.epoch.entries():
+            found[entry["matrix"]] = found.get(entry["matrix"], 0) + entry["words"]
+        return {matrix: words for matrix, words in found.items() if words}
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What all ranks are charged.
+
+    Attributes:
+        grid: sizes by axis; ranks: by rank; of one kind, ranks share one object.
+    """
+
+    grid: dict[str, int]
+    ranks: list[Costs]
+
+
+def dry_run(settings: Settings, graph: Graph, ranks: int, one_of_each: bool | None = None) -> DryRun:
+    """What a run of these settings costs on so many ranks. Runs no MPI and computes nothing.
+
+    Args:
+        one_of_each: run one rank of each kind and take all others of its kind, and what they tell it, to be
+            like it, instead of all ranks; default: for more than 64.
+
+    Raises:
+        ArgumentError: what a run would refuse, another dtype than the graph's, a choice that goes by measured
+            seconds, or minibatches without the graph itself.
+    """
+    s = settings.resolved(ranks)
+    one_of_each = ranks > 64 if one_of_each is None else one_of_each
+    _check(s, graph, one_of_each)
+    if s.sparsity_aware and isinstance(graph.source, Histogram):
+        graph = replace(graph, source=replace(graph.source, drawn=True))
+    if one_of_each:
+        return _one_of_each(s, graph, ranks)
+    found = run_all(ranks, lambda comm: _counted(comm, SHAPES, s, graph))
+    return DryRun(found[0][1], [costs for costs, *_ in found])
+
+
+def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: Graph) -> Costs:
+    """What this rank is charged, on the ranks of ``comm`` and arrays of any backend. Collective.
+
+    Features are zeros. Of a real backend it is what the dry run has to give.
+    """
+    return _counted(comm, backend, settings.resolved(comm.Get_size()), graph)[0]
+
+
+def _check(s: Settings, graph: Graph, one_of_each: bool) -> None:
+    if s.sparsity_aware == "auto":
+        raise ArgumentError("sparsity_aware", "auto", "goes by measured seconds; plan with True and False")
+    if graph.source.dtype != np.dtype(s.dtype):
+        raise ArgumentError("dtype", s.dtype, f"the graph is planned with values of {graph.source.dtype}")
+    if s.sampler and (one_of_each or isinstance(graph.source, Histogram)):
+        problem = "minibatches are drawn: a dry run needs the graph itself, and all ranks"
+        raise ArgumentError("sampler", s.sampler, problem)
+
+
+def _one_of_each(s: Settings, graph: Graph, ranks: int) -> DryRun:
+    def run(rank: int) -> Any:
+        before = ledger.switch(ledger.books())
+        try:
+            return _counted(OneOfMany(ranks, rank), SHAPES, s, graph)
+        finally:
+            ledger.switch(before)
+
+    first, grid, of = run(0)
+    found = {of[0]: first}
+    for rank, kind in enumerate(of):
+        if kind not in found:
+            found[kind] = run(rank)[0]
+    return DryRun(grid, [found[kind] for kind in of])
+
+
+def _counted(
+    comm: Any, backend: Backend | str | None, s: Settings, graph: Graph
+) -> tuple[Costs, dict[str, int], list[Any]]:
+    """The costs of this rank, the sizes of the grid, and the kind of every rank of it."""
+    name = str(s.algorithm)
+    sizes = parse_grid(s.grid, name)
+    optimizer = optim.make(s.optimizer, s.lr, s.weight_decay, s.momentum)
+    with Ledger() as whole:
+        with Ledger() as setup:
+            grid = operators.make_grid(comm, name, sizes, s.replication, backend)
+            grid.overlap, grid.block_rows = s.overlap, s.block_rows
+            model, X, targets = _prepared(s, graph, grid)
+            training = _minibatches(s, graph, model, X, targets) if s.sampler else None
+        due = 0 if s.dropout or s.sampler else s.eval_every  # else evaluation is a product of its own
+        if training is None:
+            options: Any = {"eval_every": due, "train_features": s.train_features}
+            epochs = train(model, X, targets, optimizer, 2, **options)
+        else:
+            epochs = training.train(optimizer, 2, eval_every=due)
+        with Ledger() as first:
+            next(epochs)
+        with Ledger() as later:
+            next(epochs)
+        with Ledger() as evaluation:
+            model.evaluate(X, targets, s.train_features)
+    costs = Costs(setup, first, later, evaluation, dict(whole.peak))
+    of = kinds(model, grid) if isinstance(comm, OneOfMany) and comm.Get_rank() == 0 else []
+    grid.workspace.clear()
+    return costs, dict(grid.shape), of
+
+
+def _minibatches(s: Settings, graph: Graph, model: GCN, X: DistDense, targets: Any) -> MinibatchTraining:
+    cut: Any = s.partition_graph
+    A: Any = Partitioned(model.grid, graph.source, graph.parts) if cut else Replicated(graph.source)
+    drawn = sampler.of(s, A, targets)
+    size = s.batch_size or min(BATCH_SIZE, targets.counts[TRAIN])
+    return MinibatchTraining(model, X, targets, drawn, size, s.batches_per_update or 1, s.bulk or 1, s.seed)
+
+
+def _prepared(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Any]:
+    """Network, features and targets, as a run makes them."""
+    name = str(s.algorithm)
+    partitions: dict[str, Any] = {}
+    if graph.odd is not None:
+        partitions["odd"] = graph.odd
+    if graph.parts is not None and name in operators.SPARSITY_AWARE:
+        partitions = {"row_parts": graph.parts, "col_parts": graph.parts}
+    A = operators.distribute(graph.source, grid, name, s.sparsity_aware, **partitions)
+    network = SageMean if s.model == "sage" else GCN
+    options: Any = {"product_order": s.product_order, "keep_aggregate": s.keep_aggregate}
+    widths = [graph.width, *s.hidden_widths, graph.classes]
+    model = network(A, widths, seed=s.seed, dropout=s.dropout, bias=s.bias, **options)
+    shape, layout = (graph.n, graph.width), model.input_layout
+    X = DistDense(grid.backend.zeros(layout.local_shape(shape), A.dtype), layout, shape)
+    holds(X, "features", X.block.nbytes)
+    rows = Layout(grid, model.output_layout.rows, Cut())
+    given = (grid.backend.asarray(one[:, None]) for one in graph.labels(*rows.row_range))
+    targets = model.targets(*(DistDense(block, rows, (graph.n, 1)) for block in given))
+    targets.counts, targets.count = list(graph.counts), max(graph.counts[TRAIN], 1)  # sums over ranks
+    return model, X, targets

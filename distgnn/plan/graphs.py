@@ -1,0 +1,174 @@
+"""Graphs as a dry run knows them: exactly, window by window, or how many non-zeros stand where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from distgnn.arrays.csr import Shape
+from distgnn.layout import Range
+from distgnn.nn.loss import TEST, TRAIN
+from distgnn.operators.sources import BlockSource, MatrixSource
+from distgnn.store.read.store import Store
+
+#: (first, last) -> int labels and uint8 parts of the split of these nodes, by position.
+Labels = Callable[[int, int], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph to plan for.
+
+    Attributes:
+        source: of the adjacency matrix, n x n, of the values' dtype; odd: of odd layers, where an order has
+            two versions.
+        width: of the features; classes: number of them.
+        labels: of nodes by position; counts: of labelled nodes per part of the split, by its number.
+        parts: the partition vector of an order that was made by partition, or None.
+    """
+
+    source: BlockSource
+    width: int
+    classes: int
+    labels: Labels
+    counts: Sequence[int]
+    odd: BlockSource | None = None
+    parts: np.ndarray | None = None
+
+    @property
+    def n(self) -> int:
+        return self.source.shape[0]
+
+    @classmethod
+    def known(
+        cls, matrix: Any, width: int, classes: int, labels: np.ndarray, split: np.ndarray,
+        dtype: Any = np.float32,
+    ) -> Graph:  # fmt: skip
+        """A matrix in memory, or a block source, with the labels and splits of all nodes."""
+        source = matrix if hasattr(matrix, "block") else MatrixSource(matrix, dtype)
+        own = lambda first, last: (labels[first:last], split[first:last])  # noqa: E731
+        return cls(source, width, classes, own, _counts(labels, split))
+
+    @classmethod
+    def of_size(
+        cls, n: int, nnz: int, width: int, classes: int, trained: float = 0.1, symmetric: bool = True,
+        dtype: Any = np.float32,
+    ) -> Graph:  # fmt: skip
+        """n nodes, of which this share is in the training split, with as many non-zeros everywhere."""
+        ends = np.array([0, n])
+        source = Histogram(ends, ends, np.array([[nnz]]), np.dtype(dtype), symmetric)
+        return cls(source, width, classes, *_spread(n, trained))
+
+    @classmethod
+    def of_store(
+        cls,
+        store: Store,
+        order: str | None = None,
+        dtype: Any = np.float32,
+        layers: int = 2,
+        exact: bool = True,
+    ) -> Graph:
+        """The graph of a store, for a network of so many layers: its windows, which are read for their
+        patterns, with its labels; or its histogram of shards.
+        """
+        found = store.order(order)
+        output = found.layer(layers - 1)
+        sources: list[Any] = []
+        for version in found.versions:
+            version.dtype = np.dtype(dtype)
+            table = version.rows, version.cols, version.shard_nnz
+            sources.append(Known(version) if exact else Histogram(*table, version.dtype, version.symmetric))
+        width, classes = store.width, store.classes
+        made: Any = {"odd": sources[1] if len(sources) > 1 else None, "parts": found.partition}
+        if not exact:
+            trained = (store.manifest["split"] or {}).get("train", 0)
+            return cls(sources[0], width, classes, *_spread(store.n, trained / max(store.n, 1)), **made)
+        labels = lambda *rows: (store.labels(output, rows), store.split(output, rows))  # noqa: E731
+        return cls(sources[0], width, classes, labels, _counts(*labels(0, store.n)), **made)
+
+
+class Known:
+    """The blocks of a source one by one, each for the rank that asks: no ranks read them together."""
+
+    def __init__(self, source: BlockSource) -> None:
+        self.shape, self.dtype, self.symmetric = source.shape, source.dtype, source.symmetric
+        self.block = source.block
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A block of which no more is known than how many non-zeros it has."""
+
+    shape: Shape
+    nnz: int
+    dtype: np.dtype
+
+    @property
+    def T(self) -> Pattern:
+        return replace(self, shape=self.shape[::-1])
+
+
+@dataclass
+class Histogram:
+    """A block source that knows how many non-zeros stand between rows and columns, evenly within each cell.
+
+    Attributes:
+        rows, cols: partition vectors; nnz: int64, by cell.
+        drawn: whether blocks have non-zeros in places drawn at random, for algorithms that look at them.
+    """
+
+    rows: np.ndarray
+    cols: np.ndarray
+    nnz: np.ndarray
+    dtype: np.dtype
+    symmetric: bool
+    drawn: bool = False
+
+    def __post_init__(self) -> None:
+        self.shape: Shape = int(self.rows[-1]), int(self.cols[-1])
+
+    def block(self, rows: Range, cols: Range) -> Any:
+        """The rows and columns as a :class:`Pattern`, or as CSR where places are drawn."""
+        shape = rows[1] - rows[0], cols[1] - cols[0]
+        cells = [_shares(vector, some) for vector, some in ((self.rows, rows), (self.cols, cols))]
+        (top, of_rows), (left, of_cols) = cells
+        table = self.nnz[top : top + len(of_rows), left : left + len(of_cols)]
+        count = round(float(of_rows @ table @ of_cols))
+        return (
+            self._drawn(shape, count, rows[0], cols[0]) if self.drawn else Pattern(shape, count, self.dtype)
+        )
+
+    def _drawn(self, shape: Shape, count: int, *seed: int) -> sp.csr_array:
+        random = np.random.default_rng(seed)
+        places = np.unique(random.integers(0, max(shape[0] * shape[1], 1), count))
+        where = places // max(shape[1], 1), places % max(shape[1], 1)
+        return sp.csr_array((np.ones(places.size, self.dtype), where), shape=shape)
+
+
+def _shares(vector: np.ndarray, some: Range) -> tuple[int, np.ndarray]:
+    """The first block that a range touches, and what share of it and of those after it lies in the range."""
+    if some[0] >= some[1]:
+        return 0, np.zeros(0)
+    first = int(np.searchsorted(vector, some[0], side="right")) - 1
+    last = int(np.searchsorted(vector, some[1], side="left"))
+    inside = np.clip(vector[first : last + 1], *some)
+    return first, np.diff(inside) / np.maximum(np.diff(vector[first : last + 1]), 1)
+
+
+def _counts(labels: np.ndarray, split: np.ndarray) -> list[int]:
+    return np.bincount(split[(split > 0) & (labels >= 0)], minlength=TEST + 1).tolist()
+
+
+def _spread(n: int, trained: float) -> tuple[Labels, list[int]]:
+    """Labels and counts of nodes of which this share, evenly spread, is trained on; at least one is."""
+    trained = max(trained, 1 / max(n, 1))
+
+    def labels(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+        before = np.floor(np.arange(first, last + 1) * trained + 1e-9).astype(np.int64)
+        return np.zeros(last - first, np.int32), (np.diff(before) * TRAIN).astype(np.uint8)
+
+    return labels, [0, max(round(n * trained), 1), 0, 0]

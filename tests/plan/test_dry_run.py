@@ -1,0 +1,256 @@
+"""A dry run is charged what a run is, on every rank, whatever the algorithm."""
+
+import resource
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from distgnn import ledger, local
+from distgnn.arrays.backend import SHAPES
+from distgnn.arrays.tuning import TUNING
+from distgnn.comm.group import Comm
+from distgnn.errors import ArgumentError
+from distgnn.layout import Cut, Layout, partition
+from distgnn.operators import ALGORITHMS, SPARSITY_AWARE
+from distgnn.operators.loading import load
+from distgnn.operators.operator import DistSparse
+from distgnn.operators.weights import ReplicatedWeights
+from distgnn.plan import Graph, Histogram, count, dry_run
+from distgnn.store import Store, prepare
+from distgnn.train import Run
+from distgnn.train.settings import Settings
+
+from ..nn.problem import Problem, some_grids
+from ..train.stores import Communities
+
+HIDDEN = {"hidden": (8, 7)}
+ALL = {"dropout": 0.5, "bias": True, "train_features": True}
+CASES = {
+    "symmetric": {"weight_decay": 0.1},
+    "transform first": {"product_order": "transform-first", "overlap": False, "train_features": True},
+    "aggregate first": {"product_order": "aggregate-first", "optimizer": "sgd", "dtype": "float64",
+                        "eval_every": 2, "keep_aggregate": False},
+    "sage": {"model": "sage", "bias": True},
+}  # fmt: skip
+WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSITY_AWARE]
+
+
+def graph(symmetric=False, dtype=np.float32):
+    p = Problem()
+    A = abs(p.A + p.A.T) if symmetric else abs(p.A)
+    return Graph.known(A, p.width, p.classes, p.labels, p.split, dtype)
+
+
+def entries(book):
+    """What is counted, by key, but for what a rank does alone where nothing travels."""
+    counted = "phase operation group matrix calls messages words bytes flops".split()
+    return [tuple(entry[name] for name in counted) for entry in book.entries() if entry["group"] != "self"]
+
+
+def summary(costs):
+    books = {"setup": costs.setup, "first": costs.first, "epoch": costs.epoch, "evaluation": costs.evaluation}
+    return {name: (entries(book), book.touched) for name, book in books.items()}
+
+
+def run(comm, *what):
+    """The real ranks' costs, in books of their own: other tests hold memory, too."""
+    before = ledger.switch(ledger.books())
+    try:
+        return count(comm, "numpy", *what)
+    finally:
+        ledger.switch(before)
+
+
+def compare(comm, settings, graph):
+    """Costs of this real rank and of the virtual one of its number: equal, and so is memory within 5 %."""
+    planned = None
+    with Comm(comm, SHAPES).together():
+        if comm.Get_rank() == 0:
+            planned = [(summary(c), c.peak) for c in dry_run(settings, graph, comm.Get_size()).ranks]
+    expected, peak = comm.bcast(planned)[comm.Get_rank()]
+    real = run(comm, settings, graph)
+    assert summary(real) == expected
+    total = sum(real.peak.values())
+    assert abs(sum(peak.values()) - total) <= 0.05 * total
+    assert {name for name, size in peak.items() if size} == {name for name, size in real.peak.items() if size}
+
+
+@pytest.mark.parametrize(("algorithm", "aware"), WAYS)
+def test_a_run_is_charged_what_was_planned(comm, algorithm, aware):
+    P = comm.Get_size()
+    few = P <= 4
+    for grid in some_grids(algorithm, P)[: 2 if few else 1]:
+        network = ALL | (HIDDEN if few else {"hidden": 6})
+        compare(comm, Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **network), graph())
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("algorithm", "aware"), WAYS)
+def test_so_is_every_other_way_to_train(comm, algorithm, aware, case):
+    if algorithm == "3d" and case in ("transform first", "sage"):
+        return  # it can do neither
+    settings = Settings(algorithm=algorithm, sparsity_aware=aware, **HIDDEN, **CASES[case])
+    compare(comm, settings, graph(case == "symmetric", settings.dtype))
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("name", ["sage", "ladies", "fastgcn", "saint"])
+def test_minibatches_are_charged_what_was_planned(comm, name):
+    fanout = [9] if name == "saint" else [4, 3, 2]
+    settings = Settings(sampler=name, fanout=fanout, batch_size=3, bulk=2, dropout=0.5, **HIDDEN)
+    replication = 2 if comm.Get_size() == 4 else 1
+    for partitioned in (False, True):
+        compare(comm, replace(settings, replication=replication, partition_graph=partitioned), graph())
+
+
+SMALL = {
+    "panels": ([("1d", False), ("1.5d", True)], {"panel_nonzeros": 1, "group_nonzeros": 1}),
+    "blocks": (
+        [("1.5d", False), ("2d", False), ("3d", False)],
+        {"small_sum": 256, "smallest_sum_block": 512, "sum_chunk": 1024, "gemm_rows": 8},
+    ),
+    "messages": (
+        [("1d", False), ("2d", False)],
+        {"relay_segment": 256, "largest_segment": 512, "flops_between_polls": 100},
+    ),
+}
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("case", SMALL)
+def test_small_panels_row_blocks_and_messages_count_alike(comm, monkeypatch, case):
+    ways, thresholds = SMALL[case]
+    for name, value in thresholds.items():
+        monkeypatch.setattr(TUNING, name, value)
+    for algorithm, aware in ways:
+        compare(comm, Settings(algorithm=algorithm, sparsity_aware=aware, bias=True, **HIDDEN), graph())
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(("algorithm", "order"), [("1d", "random"), ("2d", "random"), ("3d", "double")])
+def test_a_store_is_planned_as_it_is_trained(comm, shared_tmp_path, algorithm, order):
+    path = str(shared_tmp_path / "small.dg")
+    if comm.Get_rank() == 0:
+        prepare(Communities(), path, order=(order,))
+    comm.Barrier()
+    settings = Settings(algorithm=algorithm, order=order, epochs=3, hidden=(6, 5), tune_gemm=False)
+    words = [record["words"] for record in Run(path, settings, comm).train()]
+    known = Graph.of_store(Store(path), order, settings.dtype, layers=3)
+    costs = dry_run(settings, known, 4).ranks[comm.Get_rank()]
+    assert words == [costs.first.words, costs.epoch.words, costs.epoch.words]
+    if algorithm == "1d":  # whose words are the same for all matrices of this size
+        rough = Graph.of_store(Store(path), order, settings.dtype, layers=3, exact=False)
+        assert dry_run(settings, rough, 4).ranks[comm.Get_rank()].epoch.words == words[1]
+
+
+class Gathered(DistSparse):
+    """Block rows; all of H on every rank. What somebody adds: the planner has never heard of it."""
+
+    name, axes = "gathered", ("all",)
+
+    def __init__(self, grid, source):
+        super().__init__(grid, source)
+        self.parts = partition(self.shape[0], grid.size)
+        self.input_layout = self.output_layout = Layout(grid, Cut(("all",), self.parts), Cut())
+        self.weights = ReplicatedWeights(self.output_layout)
+        (self.A,) = load(grid, source, [(self.output_layout.row_range, (0, self.shape[1]))])
+
+    def _multiply(self, H, T):
+        local.spmm(self.A, self.grid.world.allgather_rows(H.block, self.parts, matrix="H"), out=T.block)
+
+    def _multiply_adjoint(self, G, F):
+        sums = local.spmm(self.A.transposed(self.grid.backend), G.block)
+        self.grid.world.reduce_scatter_rows(sums, self.parts, F.block, "sums")
+
+    @staticmethod
+    def grids(ranks):
+        return [{"all": ranks}]
+
+
+@pytest.mark.ranks(1, 4)
+def test_an_algorithm_is_added_without_a_word_to_the_planner(comm, monkeypatch):
+    monkeypatch.setitem(ALGORITHMS, "gathered", Gathered)
+    compare(comm, Settings(algorithm="gathered", **ALL, **HIDDEN), graph())
+    uniform = Graph.of_size(1200, 24_000, 8, 4)
+    for ranks in (6, 600):
+        costs = dry_run(Settings(algorithm="gathered", hidden=8), uniform, ranks, one_of_each=True).ranks[1]
+        words = sum(e["words"] for e in costs.epoch.entries() if e["matrix"] == "H")
+        assert costs.words["H"] == words
+        assert words == (1200 - 1200 // ranks) * (4 + 4)  # A X is kept; then A (H W1) and Aᵀ G, A being Aᵀ
+
+
+@pytest.mark.parametrize(("algorithm", "aware"), WAYS)
+def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware):
+    ranks, uniform = 12, Graph.of_size(2304, 2304 * 40, 24, 12)
+    settings = Settings(algorithm=algorithm, sparsity_aware=aware, hidden=(24, 24), **ALL)
+    everybody = dry_run(settings, uniform, ranks, one_of_each=False)
+    alike = dry_run(settings, uniform, ranks, one_of_each=True)
+    near = 0.02 if aware else 1e-4  # patterns are drawn; some ranks have a training node more
+    assert alike.grid == everybody.grid and len({id(costs) for costs in alike.ranks}) < ranks
+    for one, other in zip(alike.ranks, everybody.ranks, strict=True):
+        assert one.epoch.messages == other.epoch.messages
+        assert one.epoch.words == pytest.approx(other.epoch.words, rel=near)
+        assert one.epoch.flops == pytest.approx(other.epoch.flops, rel=near)
+        assert sum(one.peak.values()) == pytest.approx(sum(other.peak.values()), rel=0.05)
+
+
+#: About what ogbn-products is.
+N, NNZ, P = 2_400_000, 124_000_000, 1024
+
+
+@pytest.mark.parametrize(("algorithm", "aware"), WAYS)
+def test_a_thousand_ranks_fit_into_a_gigabyte(algorithm, aware):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    settings = Settings(algorithm=algorithm, sparsity_aware=aware, hidden=(128, 128))
+    planned = dry_run(settings, Graph.of_size(N, NNZ, 128, 47), P)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB
+    assert len(planned.ranks) == P and len({id(costs) for costs in planned.ranks}) <= 8
+    epochs = [costs.epoch for costs in planned.ranks]
+    flops = sum(e["flops"] for epoch in epochs for e in epoch.entries() if e["phase"] == "spmm")
+    # A X is kept; then forward and backward of both other layers, transform first where that can be
+    widths = 2 * (128 + (128 if algorithm == "3d" else 47))
+    assert flops == pytest.approx(2 * NNZ * widths, rel=0.01)
+    if algorithm == "1d" and not aware:
+        of_H = [e["words"] for e in planned.ranks[0].epoch.entries() if e["matrix"] in ("H", "G")]
+        assert sum(of_H) == (N - N // P) * widths
+    if algorithm == "2d":
+        of_A = [e["words"] for e in planned.ranks[0].epoch.entries() if e["matrix"] == "A"]
+        assert sum(of_A) == 31 * (2 * round(NNZ / P) + N // 32 + 1) * 4
+
+
+def test_a_histogram_counts_the_non_zeros_of_windows():
+    cells = Histogram(
+        np.array([0, 4, 10]), np.array([0, 5, 10]), np.array([[8, 2], [30, 0]]), np.float32, True
+    )
+    assert cells.shape == (10, 10) and cells.block((0, 10), (0, 10)).nnz == 40
+    assert [cells.block((0, 4), cols).nnz for cols in ((0, 5), (5, 10))] == [8, 2]
+    assert cells.block((2, 7), (0, 5)).nnz == 4 + 15 and cells.block((7, 7), (0, 5)).nnz == 0
+    assert cells.block((2, 7), (0, 5)).T.shape == (5, 5)
+    drawn = replace(cells, drawn=True).block((2, 7), (0, 5))
+    assert drawn.shape == (5, 5) and 0 < drawn.nnz <= 19 and drawn.dtype == np.float32
+
+
+def test_what_a_run_would_refuse_is_refused():
+    for wanted, argument in (
+        (Settings(algorithm="4d"), "algorithm"),
+        (Settings(algorithm="2d", grid={"rows": 3}), "grid"),
+        (Settings(algorithm="2d", sparsity_aware=True), "sparsity_aware"),
+        (Settings(algorithm="3d", product_order="transform-first"), "product_order"),
+        (Settings(algorithm="1d", sparsity_aware="auto"), "sparsity_aware"),
+        (Settings(algorithm="1d", dtype="float64"), "dtype"),
+    ):
+        for one_of_each in (False, True):
+            with pytest.raises(ArgumentError) as caught:
+                dry_run(wanted, graph(), 4, one_of_each)
+            assert caught.value.argument == argument
+    with pytest.raises(ArgumentError, match="sampler=sage"):
+        dry_run(Settings(sampler="sage"), Graph.of_size(60, 300, 8, 4), 4)
+
+
+def test_a_dry_run_charges_nothing_to_who_asks_for_it():
+    with ledger.Ledger() as own:
+        for one_of_each in (False, True):
+            dry_run(Settings(algorithm="2d"), graph(), 4, one_of_each)
+    assert own.entries() == [] and not own.touched
