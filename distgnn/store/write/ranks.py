@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from distgnn.comm.launch import PATIENCE
-from distgnn.errors import UserError
-from distgnn.store.format.lock import locked
+from distgnn.store.format.lock import lock_file
 from distgnn.store.format.publish import new_directory, writing
 from distgnn.store.team import Team
 
@@ -80,6 +79,7 @@ def shared_directory(
                 made = stack.enter_context(new_directory(out, force=force, replaceable=replaceable))
         folder = team.gather_objects(made)[0]
         assert folder is not None
+        lock = inode(lock_file(out))
         try:
             yield folder
         except Exception:
@@ -88,11 +88,20 @@ def shared_directory(
             if team.rank > 0:
                 time.sleep(PATIENCE)
                 shutil.rmtree(folder, ignore_errors=True)
-                with suppress(UserError), locked(out):  # which removes what a dead rank 0 has left
-                    pass
+                with suppress(OSError):
+                    if inode(lock_file(out)) == lock:  # still that of rank 0, which ends with this rank
+                        lock_file(out).unlink()
             raise
         with team.together():
             stack.close()
+
+
+def inode(path: Path) -> int | None:
+    """Which file has this name now."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def arrive(mpi: Any) -> None:
