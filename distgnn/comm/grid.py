@@ -95,7 +95,7 @@ class Grid(Axes):
 
     def along_on_host(self, *axes: str) -> Comm:
         """The group of :meth:`along`, to move host arrays whatever the grid's backend. Collective like it."""
-        if self.backend.name == "numpy":
+        if self.backend.numbers and not self.backend.on_device:
             return self.along(*axes)
         key = ("on host", *axes)
         if key not in self._along:  # a communicator of its own: each Comm numbers its messages by itself
