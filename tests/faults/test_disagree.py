@@ -8,6 +8,8 @@ import pytest
 
 from . import disagree
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

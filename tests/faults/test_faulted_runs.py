@@ -9,6 +9,8 @@ import pytest
 
 from . import faulted_runs
 
+pytestmark = pytest.mark.slow
+
 RUNS: list[tuple[str, str, dict[str, Any]]] = [
     ("save", "SIGKILL", {"rank": 0, "where": "os.rename", "nth": 1}),
     ("prepare, text", "EIO write", {"rank": 1, "where": "write", "nth": 3}),

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from mpi_helpers import clean_environment
 
 PROGRAM = Path(__file__).with_name("fuzz_importers.py")
 
 
+@pytest.mark.slow
 def test_no_importer_crashes_or_shows_a_traceback():
     words = [sys.executable, str(PROGRAM), "--runs", "150"]
     done = subprocess.run(words, capture_output=True, text=True, env=clean_environment())

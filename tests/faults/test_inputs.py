@@ -26,6 +26,8 @@ from distgnn.store.importers.pickles import load_csr
 from distgnn.store.importers.planetoid import load_edges
 from distgnn.store.source import ImportOptions
 
+pytestmark = pytest.mark.slow
+
 MOST = 32 << 20  # bytes of memory that a refusal may take
 
 

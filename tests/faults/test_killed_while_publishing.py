@@ -23,6 +23,8 @@ from distgnn.train.checkpoint import check_path, writer
 from ..store.graphs import Graph
 from .killed import each_step, killed
 
+pytestmark = pytest.mark.slow
+
 PATH, RING = Graph(4, [[0, 1], [1, 2], [2, 3]]), Graph(5, [[0, 1], [1, 2], [2, 3], [3, 4], [4, 0]])
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from . import mixed_stores
 
 
+@pytest.mark.slow
 def test_mixed_stores_are_refused(tmp_path: Path) -> None:
     table = mixed_stores.mixed(tmp_path)
     total = sum(table.values(), Counter())
@@ -15,6 +18,7 @@ def test_mixed_stores_are_refused(tmp_path: Path) -> None:
     assert total["refused"] > 38 and total["harmless"] == 0, table
 
 
+@pytest.mark.slow
 def test_edited_manifests_are_refused_or_harmless(tmp_path: Path) -> None:
     table = mixed_stores.edited(tmp_path, 300)
     total = sum(table.values(), Counter())

@@ -23,6 +23,8 @@ from distgnn.train.log import RunLog
 
 from .killed import each_step
 
+pytestmark = pytest.mark.slow
+
 
 @contextlib.contextmanager
 def small_files(size: int, here: bool = True) -> Iterator[None]:

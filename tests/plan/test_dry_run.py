@@ -85,6 +85,7 @@ def test_a_run_is_charged_what_was_planned(comm, algorithm, aware):
         compare(comm, Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **network), graph())
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
@@ -95,6 +96,7 @@ def test_so_is_every_other_way_to_train(comm, algorithm, aware, case):
     compare(comm, settings, graph(case == "symmetric", settings.dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(1, 3, 4)
 @pytest.mark.parametrize("name", ["sage", "ladies", "fastgcn", "saint"])
 def test_minibatches_are_charged_what_was_planned(comm, name):
@@ -118,6 +120,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("case", SMALL)
 def test_small_panels_row_blocks_and_messages_count_alike(comm, monkeypatch, case):
@@ -128,6 +131,7 @@ def test_small_panels_row_blocks_and_messages_count_alike(comm, monkeypatch, cas
         compare(comm, Settings(algorithm=algorithm, sparsity_aware=aware, bias=True, **HIDDEN), graph())
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(("algorithm", "order"), [("1d", "random"), ("2d", "random"), ("3d", "double")])
 def test_a_store_is_planned_as_it_is_trained(comm, shared_tmp_path, algorithm, order):
@@ -181,6 +185,7 @@ def test_an_algorithm_is_added_without_a_word_to_the_planner(comm, monkeypatch):
         assert words == (1200 - 1200 // ranks) * (4 + 4)  # A X is kept; then A (H W1) and Aᵀ G, A being Aᵀ
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
 def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware):
     ranks, uniform = 12, Graph.of_size(2304, 2304 * 40, 24, 12)
@@ -200,6 +205,7 @@ def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware):
 N, NNZ, P = 2_400_000, 124_000_000, 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
 def test_a_thousand_ranks_fit_into_a_gigabyte(algorithm, aware):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
