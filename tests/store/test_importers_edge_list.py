@@ -202,4 +202,7 @@ def test_ids_that_begin_at_one_are_noted(tmp_path):
     for known in ({"features": str(tmp_path / "x.npy")}, {"labels": str(labels)}):  # node 0 is meant
         notes = open_source(path, ImportOptions(**known)).notes
         assert not any("begin at 1" in note for note in notes)
+    labels = write(tmp_path / "l.csv", "id,label\n" + "".join(f"{k},a\n" for k in range(3)))  # from 0
+    notes = open_source(path, ImportOptions(labels=str(labels))).notes
+    assert any("begin at 1" in note for note in notes)
     assert open_source(write(tmp_path / "b.csv", "0,2\n2,3\n")).notes == []

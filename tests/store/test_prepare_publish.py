@@ -83,6 +83,20 @@ def test_force_replaces_a_store(tmp_path: Path) -> None:
     assert names(tmp_path / "g.dg" / "orders") == {"random"}
 
 
+def test_a_refused_run_removes_what_killed_ones_left(tmp_path: Path) -> None:
+    prepare(GRAPH, tmp_path / "g.dg")
+    for name in (".g.dg.abcd1234.tmp", ".g.dg.abcd1234.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").write_text("half")
+    (tmp_path / ".g.dg.lock").write_text("process 1 on a host")
+    with locked(tmp_path / "g.dg"), pytest.raises(UserError, match="exists; force=True"):
+        prepare(GRAPH, tmp_path / "g.dg")
+    assert len(names(tmp_path)) == 3  # somebody was at work
+    with pytest.raises(UserError, match="exists; force=True"):
+        prepare(GRAPH, tmp_path / "g.dg")
+    assert names(tmp_path) == {"g.dg"}
+
+
 def test_force_takes_nothing_else_along(tmp_path: Path) -> None:
     prepare(GRAPH, tmp_path / "g.dg")
     (tmp_path / "g.dg" / "notes.txt").write_text("mine")

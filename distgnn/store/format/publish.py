@@ -9,13 +9,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from distgnn.errors import UserError
 from distgnn.store.format import leftovers
 from distgnn.store.format.leftovers import AnyPath
-from distgnn.store.format.lock import locked
+from distgnn.store.format.lock import lock_file, locked
 from distgnn.store.format.manifest import sync_folder
 
 log = logging.getLogger(__name__)
@@ -82,6 +82,7 @@ def check_target(
     if not os.path.lexists(target) or _is_empty(target):
         return
     if not force:
+        _tidy(target)
         raise UserError(f"{out} exists; force=True replaces it, or give another name")
     if not target.is_dir() or not replaceable(target):
         kind = f"a distgnn {what}, which force=True replaces"
@@ -90,6 +91,14 @@ def check_target(
 
 def _is_empty(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
+
+
+def _tidy(target: Path) -> None:
+    """Remove what killed runs have left beside a directory that stays, unless somebody writes it now."""
+    if lock_file(target).exists() or leftovers.beside(target, "tmp") or leftovers.beside(target, "old"):
+        with suppress(UserError), locked(target) as alone:
+            if alone:
+                _heal(target)
 
 
 def _heal(target: Path) -> None:

@@ -34,8 +34,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     name = path.name.removesuffix(".gz")
     for suffix in SUFFIXES:
         name = name.removesuffix(suffix)
-    name = name.removesuffix("_edges") or path.name
-    source = Imported(name, path, found.highest + 1, stream, options)
+    source = Imported(name.removesuffix("_edges") or path.name, path, found.highest + 1, stream, options)
     hint = "; ids here begin at 1, so there is a node 0: subtract 1 from them"
     one_based = hint if found.lowest == 1 else ""
     attach_features(source, options, grow=True, hint=one_based)
@@ -48,7 +47,8 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     if not source.n:
         missing = "no features or table of labels that would say how many nodes there are"
         raise UserError(f"{path}: no edges, and {missing}")
-    if one_based and not declared and (source.labels is None or source.labels[0] < 0):
+    labels = source.labels
+    if one_based and not declared and (labels is None or min(labels[0], labels[found.highest]) < 0):
         source.notes.append(f"{path}: node 0 has no edges{one_based}, or ignore this if node 0 is meant")
     source.settle_direction(directed=False, found=found)
     return source
