@@ -71,6 +71,25 @@ class Event(NamedTuple):
     matrix: str = ""
 
 
+class Step(NamedTuple):
+    """What a rank was charged, or that it has waited for what it was charged before: a step of its program.
+
+    Attributes:
+        nbytes: of a transfer; of a wait, so many of those that this key still expects, or -1 for all.
+        shape: of a sparse product rows, columns, non-zeros and width; of a dense one rows, inner, columns.
+    """
+
+    phase: str  # or "wait"
+    operation: str
+    group: str
+    matrix: str
+    nbytes: float = 0
+    messages: int = 0
+    flops: int = 0
+    touched: int = 0
+    shape: tuple[int, ...] = ()
+
+
 class Union:
     """The length of a union of intervals, told in the order in which they end."""
 
@@ -99,6 +118,7 @@ class Ledger:
         timing: also measure seconds per phase.
         trace: also keep an :class:`Event` for everything measured, in ``events``, of which the latest
             ``MOST_EVENTS`` and one more stay; implies timing.
+        steps: also keep a :class:`Step` for everything charged and waited for, in ``steps``.
 
     Attributes, all of this rank:
         words, bytes, messages, calls: of communication; flops: of computation.
@@ -106,8 +126,9 @@ class Ledger:
         loaded: bytes read from the files of stores, by the name of the dataset.
     """
 
-    def __init__(self, timing: bool = False, trace: bool = False) -> None:
+    def __init__(self, timing: bool = False, trace: bool = False, steps: bool = False) -> None:
         self.timing = timing or trace
+        self.steps: list[Step] | None = [] if steps else None
         self.events: deque[Event] | None = deque(maxlen=MOST_EVENTS + 1) if trace else None
         self.peak: dict[str, int] = {}
         self.loaded: dict[str, int] = defaultdict(int)
@@ -209,9 +230,10 @@ Books = tuple[list[Ledger], list[float], dict[str, int]]  # of a rank: these thr
 def charge(
     phase: str, operation: str, group: str = "", matrix: str = "", *, words: Fraction | int = 0,
     itemsize: Fraction | int = 0, messages: int = 0, flops: int = 0, touched: int = 0,
+    shape: tuple[int, ...] = (),
 ) -> None:  # fmt: skip
     """Charge a call to every open ledger: ``words`` elements of ``itemsize`` bytes came, ``flops`` done, so
-    many bytes ``touched``.
+    many bytes ``touched``. ``shape``: see :class:`Step`.
     """
     for ledger in _open:
         entry = ledger._entries[phase, operation, group, matrix]
@@ -222,6 +244,16 @@ def charge(
             entry.bytes += words * itemsize
         entry.flops += flops
         entry.touched += touched
+        if ledger.steps is not None:
+            nbytes = float(words * itemsize)
+            ledger.steps.append(Step(phase, operation, group, matrix, nbytes, messages, flops, touched, shape))
+
+
+def waited(operation: str, group: str, matrix: str, nbytes: int = -1) -> None:
+    """So many bytes, or all, of what this rank was charged for these messages have come."""
+    for ledger in _open:
+        if ledger.steps is not None:
+            ledger.steps.append(Step("wait", operation, group, matrix, nbytes))
 
 
 def timed(

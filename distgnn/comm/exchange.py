@@ -62,12 +62,14 @@ class Exchange(AbstractContextManager["Exchange"]):
         """Until what these ranks send is there, where products read it."""
         wanted = [self.deliveries[source] for source in sources if source in self.deliveries]
         self.flight.until(lambda: not any(delivery.missing for delivery in wanted))
+        self.flight.waited(sum(delivery.wire.nbytes for delivery in wanted))
         for delivery in wanted:
             self.comm.unwire(delivery.wire, delivery.array)
 
     def finish(self) -> None:
         """Until everything is sent and received."""
         self.flight.until(lambda: not (self.flight.requests or self.queue))
+        self.flight.waited()
 
     @contextmanager
     def driven(self) -> Iterator[None]:

@@ -83,6 +83,11 @@ class Flight:
         finally:
             progress.unregister(self.drive)
 
+    def waited(self, nbytes: int = -1) -> None:
+        """Tell the ledger that so many of the bytes charged, or all, are there."""
+        if nbytes:
+            ledger.waited(self.operation, self.group, self.matrix, nbytes)
+
     def landed(self, since: float, nbytes: int) -> None:
         """Tell the ledger of a transfer of so many bytes that ends now."""
         ledger.flight(self.operation, self.group, since, time.perf_counter(), nbytes, self.matrix)

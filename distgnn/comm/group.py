@@ -329,6 +329,7 @@ class Comm:
             for wire, (array, _, receive) in zip(wires, arrays, strict=True):
                 if receive:
                     self.unwire(wire, array, staged)
+        ledger.waited(operation, self.name, matrix)
 
     def _call(
         self, operation: str, matrix: str, array: tuple[Any, bool, bool], call: Callable[[Any], None],

@@ -77,6 +77,7 @@ class Relay:
                 panel = self.posted.popleft()
                 self._move(panel)
                 flight.until(panel.ready if self.overlap else panel.settled)
+                flight.waited(panel.received_bytes)
                 with flight.driven(self.overlap and self.comm.size > 1):
                     yield panel.take(self.comm)
                 flight.until(mark())  # kernels that read it may still be queued
@@ -151,6 +152,7 @@ class _Panel:
         count: of its segments; asked, received, handed_on: how many of them are, or have been.
         in_order: those that have arrived, but for those with a gap before them, which are ``early``.
         sending: those of them handed on that are under way; taken: the taker has done with it.
+        received_bytes: of it, none of an own panel.
     """
 
     def __init__(self, comm: Comm, array: Array, turn: int, tag: int, buffer: int, last_stop: bool) -> None:
@@ -165,6 +167,7 @@ class _Panel:
         self.handed_on = self.sending = 0
         self.early: set[int] = set()
         self.taken = False
+        self.received_bytes = 0 if own else array.nbytes
 
     def segment(self, number: int) -> Array:
         return self.wire[number * self.step : (number + 1) * self.step]

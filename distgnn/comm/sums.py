@@ -93,6 +93,7 @@ class _Stream:
 
     def finish(self) -> None:
         self.flight.until(lambda: not (self.waiting or self.active))
+        self.flight.waited()
 
     def _advance(self) -> None:
         """Take every chunk as far as it goes, and begin others."""

@@ -45,7 +45,8 @@ def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
         raise ValueError(f"spmm: out has shape {out.shape}, the product {shape}")
     rows_of_B = A.nnz * shape[1] * B.itemsize
     touched = A.nbytes(*A.header()) + rows_of_B + (1 + accumulate) * out.nbytes
-    ledger.charge("spmm", "spmm", flops=2 * A.nnz * shape[1], touched=touched)
+    taken = *A.shape, A.nnz, shape[1]
+    ledger.charge("spmm", "spmm", flops=2 * A.nnz * shape[1], touched=touched, shape=taken)
     with ledger.timed("spmm", "spmm", synchronize=on.synchronize):
         if A.nnz and shape[1] and on.numbers:
             kernel = _spmm_kernel(on.name, A.dtype)

@@ -263,6 +263,7 @@ class GraphConvolution:
 
     @staticmethod
     def _activation(H: DistDense) -> AbstractContextManager[None]:
+        ledger.charge("activation", "relu, dropout", touched=2 * H.block.nbytes)
         return ledger.timed("activation", "relu, dropout", synchronize=H.grid.backend.synchronize)
 
     def _borrow(self, layout: Layout, shape: tuple[int, int]) -> DistDense:

@@ -132,6 +132,7 @@ def softmax_cross_entropy(
     """
     layout = Z.layout
     targets.check(Z)
+    ledger.charge("loss", "softmax cross-entropy", touched=3 * Z.block.nbytes)
     with ledger.timed("loss", "softmax cross-entropy", synchronize=layout.grid.backend.synchronize):
         known = targets.train_rows, targets.train_labels, targets.position, targets.count
         whole = layout.grid.count(*layout.col_axes) == 1

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distgnn import rng
+from distgnn import ledger, rng
 from distgnn.arrays import backend
 from distgnn.errors import ArgumentError
 from distgnn.local import elementwise
@@ -97,6 +97,7 @@ class Optimizer:
         for index, (p, gradient) in enumerate(zip(parameters, gradients, strict=True)):
             state = self.state[p.name]
             flat = [a.reshape(-1) for a in (p.block, gradient, *(state[slot] for slot in self.slots))]
+            ledger.charge("optimizer", "step", touched=(2 * len(flat) - 1) * flat[0].nbytes)
             for part in rng.slices(flat[0].size, 1, backend.module(p.block)):  # looked at while in cache
                 w, g, *slots = (array[part] for array in flat)
                 watch.gradient(index, g)
