@@ -246,7 +246,9 @@ def charge(
         entry.touched += touched
         if ledger.steps is not None:
             nbytes = float(words * itemsize)
-            ledger.steps.append(Step(phase, operation, group, matrix, nbytes, messages, flops, touched, shape))
+            ledger.steps.append(
+                Step(phase, operation, group, matrix, nbytes, messages, flops, touched, shape)
+            )
 
 
 def waited(operation: str, group: str, matrix: str, nbytes: int = -1) -> None:

@@ -25,7 +25,9 @@ def gemm(
     out = on.empty((A.shape[0], B.shape[1]), B.dtype) if out is None else out
     touched = A.nbytes + B.nbytes + (1 + accumulate) * out.nbytes
     taken = *A.shape, B.shape[1]
-    ledger.charge("gemm", "gemm", flops=2 * A.shape[0] * A.shape[1] * B.shape[1], touched=touched, shape=taken)
+    ledger.charge(
+        "gemm", "gemm", flops=2 * A.shape[0] * A.shape[1] * B.shape[1], touched=touched, shape=taken
+    )
     with ledger.timed("gemm", "gemm", synchronize=on.synchronize):
         whole = on.on_device or trans_a or not on.numbers
         step = max(A.shape[0], 1) if whole else TUNING.gemm_rows

@@ -34,7 +34,7 @@ class Costs:
 
     Attributes:
         setup: operator, network and targets, but not what is read from files; first: the first epoch, which
-            also makes what is kept; epoch: any later one, and evaluation: that of the whole graph.
+            also makes what is kept; epoch: any later one, with its steps, and evaluation: of the whole graph.
         peak: bytes by purpose when those held were most.
     """
 
@@ -142,7 +142,7 @@ def _counted(
             epochs = training.train(optimizer, 2, eval_every=due)
         with Ledger() as first:
             next(epochs)
-        with Ledger() as later:
+        with Ledger(steps=True) as later:
             next(epochs)
         with Ledger() as evaluation:
             model.evaluate(X, targets, s.train_features)

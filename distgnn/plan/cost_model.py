@@ -1,0 +1,272 @@
+"""Seconds of an epoch: the steps of a dry run, replayed on a machine that was measured.
+
+Messages cost α each and their bytes β (CAGNET section IV). What β is depends on where the ranks of a group
+stand: a level of the network is shared by all groups that cross it at once (Plexus section 4.2). The replay
+has one clock per rank and one queue of messages per level, which goes on while the rank computes as far as
+the machine's ``overlap`` says, and is waited for where the program waits. Every term is zero or more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import NamedTuple
+
+from distgnn.arrays.tuning import TUNING
+from distgnn.layout import Axes
+from distgnn.ledger import Step
+from distgnn.plan.machine import Link, Machine, SpmmRates
+
+OTHER = "other"  # the phase of what no step accounts for
+Phases = dict[str, float]
+#: What is sent straight from rank to rank; all else goes around a ring, or up and down a tree.
+DIRECT = ("alltoallv", "send", "receive")
+FLOAT = 4  # bytes of the numbers that rates are given for
+
+
+class Route(NamedTuple):
+    """What messages of an operation in a group cost a rank.
+
+    Attributes:
+        level: whose links are the slowest, by number; call: seconds each time; alpha: seconds per message;
+        byte: seconds per byte.
+    """
+
+    level: int
+    call: float
+    alpha: float
+    byte: float
+
+
+class Network:
+    """The ranks of a grid on a machine, numbered with the last axis fastest: it is the nearest in a node."""
+
+    def __init__(self, machine: Machine, grid: Mapping[str, int]) -> None:
+        self.machine, self.axes = machine, Axes(grid, 0)
+        self._routes: dict[tuple[str, str, bool], Route] = {}
+        self._together: dict[str, list[int]] = {}
+
+    def together(self, group: str) -> list[int]:
+        """How many ranks of this group share a unit of each level, from the innermost; at last, all."""
+        if group not in self._together:
+            names = (
+                self.axes.shape if group == "world" else [a for a in group.split("+") if a in self.axes.shape]
+            )
+            numbers, stride = [0], 1
+            for axis, size in reversed(self.axes.shape.items()):
+                if axis in names:
+                    numbers = [number + stride * i for i in range(size) for number in numbers]
+                stride *= size
+            units = [level.ranks or self.axes.size for level in self.machine.levels]
+            self._together[group] = [sum(number < unit for number in numbers) for unit in units]
+        return self._together[group]
+
+    def seconds(self, step: Step) -> tuple[int, float]:
+        """The level that a transfer takes, and how long it does, alone."""
+        direct = step.operation in DIRECT or (step.matrix == "sums" and step.nbytes > TUNING.small_sum)
+        direct = direct and step.operation not in ("bcast", "allgather", "reduce_scatter")
+        key = step.operation, step.group, direct
+        if key not in self._routes:
+            self._routes[key] = (self._direct if direct else self._ring)(step.operation, step.group)
+        route = self._routes[key]
+        messages = step.messages if direct or step.operation == "bcast" else min(step.messages, 1)
+        return route.level, (route.call + messages * route.alpha + step.nbytes * route.byte) * (messages > 0)
+
+    def _ring(self, operation: str, group: str) -> Route:
+        """Each rank gets everything from its neighbour, so that the slowest link counts; MPI's own take as
+        many rounds as a tree is high.
+        """
+        together = self.together(group)
+        level = next(k for k, count in enumerate(together) if count == together[-1])
+        inner = self._inner(level)
+        link, here = self._link(level, operation), together[level - 1] if level else 1
+        share = self.machine.levels[level].injection / max(inner / here, 1.0)
+        alpha = link.alpha
+        if operation != "bcast":
+            heights = [1, *together[: level + 1]]
+            alpha = sum(
+                math.ceil(math.log2(max(high / low, 1))) * self._link(k, operation).alpha
+                for k, (low, high) in enumerate(zip(heights, heights[1:], strict=False))
+            ) * (2 if operation == "allreduce" else 1)
+        return Route(level, link.call, alpha, 1 / min(link.bandwidth, share))
+
+    def _direct(self, operation: str, group: str) -> Route:
+        """Each rank hears of every other: of those in its node over the node's links, and so on. All ranks
+        of a node send through its injection at once.
+        """
+        together = self.together(group)
+        size = max(together[-1] - 1, 1)
+        alpha = byte = call = 0.0
+        slowest = 0
+        for level, (inside, count) in enumerate(zip([1, *together], together, strict=False)):
+            link, share = self._link(level, operation), (count - inside) / size
+            if count > inside:
+                each = min(link.bandwidth, self.machine.levels[level].injection / self._inner(level))
+                alpha, call = alpha + share * link.alpha, max(call, link.call)
+                if share / each > byte:
+                    slowest, byte = level, share / each
+        return Route(slowest, call, alpha, byte)
+
+    def _inner(self, level: int) -> int:
+        """Ranks in a unit of the level below."""
+        return min((self.machine.levels[level - 1].ranks or 1) if level else 1, self.axes.size)
+
+    def _link(self, level: int, operation: str) -> Link:
+        return self.machine.levels[level].link(operation)
+
+
+def compute_seconds(machine: Machine, step: Step, itemsize: int = FLOAT) -> float:
+    """A local step, alone on its rank; ``itemsize``: of the values."""
+    scale = itemsize / FLOAT
+    if step.operation == "spmm":
+        m, k, nonzeros, width = step.shape
+        rates, B = machine.spmm, k * width * itemsize
+        kept = 1.0 if rates.cache >= B else rates.cache / B
+        return rates.call + sum(
+            share * _spmm_seconds(found, m, nonzeros, width * scale)
+            for share, found in ((kept, rates.cached), (1 - kept, rates.uncached))
+        )
+    if step.operation == "gemm":
+        dense = machine.gemm
+        return dense.call + step.flops * scale / dense.flops + step.touched / dense.bandwidth
+    return machine.passes.call + step.touched / machine.passes.bandwidth if step.touched else 0.0
+
+
+def _spmm_seconds(rates: SpmmRates, m: int, nonzeros: int, columns: float) -> float:
+    return nonzeros * (rates.nonzero + rates.nonzero_column * columns) + m * (
+        rates.row + rates.row_column * columns
+    )
+
+
+class _Transfer:
+    """What is under way: seconds that are left, of bytes that are left."""
+
+    __slots__ = ("key", "nbytes", "seconds")
+
+    def __init__(self, key: tuple[str, str, str], nbytes: float, seconds: float) -> None:
+        self.key, self.nbytes, self.seconds = key, nbytes, seconds
+
+
+class Clock:
+    """One rank's seconds, by phase, between the points where the ranks of a group wait for each other.
+
+    Attributes:
+        stretches: seconds by phase from one such point to the next.
+        exposed: seconds waited for, by operation, group and matrix; flight: seconds under way.
+    """
+
+    def __init__(self, network: Network, itemsize: int = FLOAT) -> None:
+        self.network, self.machine, self.itemsize = network, network.machine, itemsize
+        self.queues: dict[int, deque[_Transfer]] = defaultdict(deque)
+        self.places: dict[tuple[str, str, str], int] = {}  # the queue of each key
+        self.stretches: list[Phases] = [defaultdict(float)]
+        self.exposed: dict[tuple[str, str, str], float] = defaultdict(float)
+        self.flight: dict[tuple[str, str, str], float] = defaultdict(float)
+
+    def run(self, steps: Sequence[Step]) -> Clock:
+        """Go through the steps of an epoch; what is still under way at its end is waited for."""
+        for step in steps:
+            if step.phase == "comm":
+                self._post(step)
+            elif step.phase == "wait":
+                self._wait(step)
+            else:
+                self._compute(step)
+        for key in list(self.places):
+            self._wait(Step("wait", *key, nbytes=-1))
+        return self
+
+    def _post(self, step: Step) -> None:
+        level, seconds = self.network.seconds(step)
+        key = step.operation, step.group, step.matrix
+        if seconds > 0:
+            self.flight[key] += seconds
+            self.places[key] = level
+            self.queues[level].append(_Transfer(key, step.nbytes, seconds))
+
+    def _wait(self, step: Step) -> None:
+        """Until so many bytes of this key are there, and all that its level moves before them."""
+        key = step.operation, step.group, step.matrix
+        queue = self.queues[self.places[key]] if key in self.places else deque()
+        due = math.inf if step.nbytes < 0 else step.nbytes
+        last = max((place for place, one in enumerate(queue) if one.key == key), default=-1)
+        seconds = 0.0
+        for place, one in enumerate(queue):
+            if due <= 0 or place > last:
+                break
+            share = min(due / one.nbytes, 1.0) if one.key == key and one.nbytes else 1.0
+            due -= one.nbytes if one.key == key else 0
+            seconds += share * one.seconds
+        if seconds:
+            self._go_on(seconds)
+            self.stretches[-1]["comm"] += seconds
+            self.exposed[key] += seconds
+        if step.operation not in ("bcast", "alltoallv"):
+            self.stretches.append(defaultdict(float))
+
+    def _compute(self, step: Step) -> None:
+        seconds, overlap = compute_seconds(self.machine, step, self.itemsize), self.machine.overlap
+        pending = max((sum(one.seconds for one in queue) for queue in self.queues.values()), default=0.0)
+        if pending and seconds:
+            slowed = seconds * (1 + overlap.slowdown)
+            if pending < slowed * overlap.progress:  # all is there before the computation ends
+                slowed = seconds + pending / overlap.progress * overlap.slowdown / (1 + overlap.slowdown)
+            seconds = slowed
+            self._go_on(seconds * overlap.progress)
+        self.stretches[-1][step.phase] += seconds
+
+    def _go_on(self, seconds: float) -> None:
+        """So many seconds pass for what is under way."""
+        for queue in self.queues.values():
+            left = seconds
+            while queue and left > 0:
+                first = queue[0]
+                if first.seconds > left:
+                    first.nbytes *= 1 - left / first.seconds
+                    first.seconds -= left
+                    break
+                left -= first.seconds
+                queue.popleft()
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The seconds of an epoch on the slowest ranks.
+
+    Attributes:
+        phases: they add up to ``seconds``; "comm" is what is waited for.
+        clocks: one per distinct program of a rank.
+    """
+
+    seconds: float
+    phases: Phases
+    clocks: list[Clock]
+
+
+def estimate(
+    machine: Machine, grid: Mapping[str, int], programs: Sequence[Sequence[Step]], itemsize: int = FLOAT
+) -> Estimate:
+    """The seconds of these programs, one for each kind of rank, on a grid of the machine's ranks.
+
+    Between points where ranks wait for each other, the slowest counts.
+    """
+    network = Network(machine, grid)
+    clocks = [Clock(network, itemsize).run(steps) for steps in programs]
+    phases: Phases = defaultdict(float)
+    for stretch in _slowest(clocks):
+        for phase, seconds in stretch.items():
+            phases[phase] += seconds
+    phases[OTHER] += machine.update
+    return Estimate(sum(phases.values()), dict(phases), clocks)
+
+
+def _slowest(clocks: Sequence[Clock]) -> Iterator[Phases]:
+    """Of each stretch the slowest rank's; where programs differ in their stretches, the slowest program's."""
+    if len({len(clock.stretches) for clock in clocks}) == 1:
+        for stretches in zip_longest(*(clock.stretches for clock in clocks)):
+            yield max(stretches, key=lambda stretch: sum(stretch.values()))
+    else:
+        yield from max(clocks, key=lambda clock: sum(sum(s.values()) for s in clock.stretches)).stretches

@@ -1,0 +1,269 @@
+"""Machines as the cost model knows them, read from TOML: the levels of a network, and rates of a rank.
+
+A file says what it measured in SI units, bytes and seconds; ``machines/`` holds those that ship, each figure
+with its source. ``distgnn calibrate`` writes one for the machine that it runs on.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from distgnn.errors import UserError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SHIPPED = Path(__file__).with_name("machines")
+
+#: The operations of the ledger that have rates of their own, where a level gives them.
+KINDS = ("bcast", "allgather", "reduce_scatter", "allreduce", "reduce", "alltoallv", "send", "receive")
+_POSITIVE, _SHARE = "a positive number", "a number from 0 to 1"
+
+
+@dataclass(frozen=True)
+class Link:
+    """What one kind of message costs a rank.
+
+    Attributes:
+        alpha: seconds per message; bandwidth: bytes per second into a rank; call: seconds per operation.
+    """
+
+    alpha: float
+    bandwidth: float
+    call: float = 0.0
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level of the network: ranks that share a unit, such as a device, a node or the whole machine.
+
+    Attributes:
+        name: of the unit; ranks: in a unit, of consecutive numbers; None: all there are.
+        alpha, bandwidth, call: of messages between ranks that share this unit and none below it, see
+            :class:`Link`.
+        injection: bytes per second out of one unit of the level below, all of its ranks together.
+        kinds: by operation, links that differ.
+    """
+
+    name: str
+    ranks: int | None
+    alpha: float
+    bandwidth: float
+    call: float = 0.0
+    injection: float = math.inf
+    kinds: Mapping[str, Link] = field(default_factory=dict)
+
+    def link(self, operation: str) -> Link:
+        return self.kinds.get(operation) or Link(self.alpha, self.bandwidth, self.call)
+
+
+@dataclass(frozen=True)
+class SpmmRates:
+    """Seconds of a sparse product, in which rows of B are found in a cache or are not.
+
+    Attributes:
+        nonzero, nonzero_column: per non-zero, and per non-zero and column of B.
+        row, row_column: per row of A, and per row and column.
+    """
+
+    nonzero: float
+    nonzero_column: float
+    row: float
+    row_column: float
+
+
+@dataclass(frozen=True)
+class Spmm:
+    """Of sparse products, in float32. ``call``: seconds each; ``cache``: bytes of B that a cache keeps."""
+
+    call: float
+    cache: float
+    cached: SpmmRates
+    uncached: SpmmRates
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """Of dense products, in float32: seconds each, flops per second, and bytes per second of the operands."""
+
+    call: float
+    flops: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Of passes over dense blocks: seconds each, bytes per second read and written."""
+
+    call: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Messages while a rank computes.
+
+    Attributes:
+        progress: how fast they go on, as a share of their speed while the rank waits for them.
+        slowdown: by which share the computation takes longer.
+    """
+
+    progress: float
+    slowdown: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine to plan for. All rates are those of one rank.
+
+    Attributes:
+        memory: bytes of a rank; levels: from the innermost to the whole machine.
+        update: seconds of an epoch that no step of it accounts for.
+    """
+
+    name: str
+    title: str
+    memory: float
+    levels: Sequence[Level]
+    spmm: Spmm
+    gemm: Gemm
+    passes: Passes
+    overlap: Overlap
+    update: float = 0.0
+
+    def toml(self) -> str:
+        """The file that :func:`read` makes this machine of."""
+        return _written(self)
+
+
+def known() -> list[str]:
+    """The names of the machines that ship."""
+    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def read(name: str | Path) -> Machine:
+    """A machine that ships, by name, or from a TOML file, by path.
+
+    Raises:
+        UserError: there is none; a field is missing, unknown or absurd (the message says which).
+    """
+    path = SHIPPED / f"{name}.toml" if str(name) in known() else Path(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        ways = f"known: {', '.join(known())}; or give the path of a TOML file (distgnn calibrate writes one)"
+        raise UserError(f"machine {name}: there is none ({error.strerror}); {ways}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"machine {path}: not valid TOML: {error}") from error
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"machine {path}: not valid TOML: {error}") from error
+    return of(content, str(path))
+
+
+def of(content: Mapping[str, Any], where: str = "machine") -> Machine:
+    """The machine of the tables of a TOML file. ``where``: what errors call it."""
+    made = _table(Machine, content, where, "")
+    levels = made.levels
+    if not levels or levels[-1].ranks is not None or any(level.ranks is None for level in levels[:-1]):
+        raise UserError(
+            f"{where}: the last [[levels]], and no other, must have no ranks: it is the whole machine"
+        )
+    sizes = [level.ranks for level in levels[:-1]]
+    for inner, outer in zip([1, *sizes], sizes, strict=False):
+        if outer is None or inner is None or outer % inner or (outer == inner and outer > 1):
+            problem = f"must be a multiple of the level before it and larger ({inner})"
+            raise UserError(f"{where}: levels: ranks={outer}: {problem}")
+    return made
+
+
+_TABLES: dict[str, type] = {
+    "spmm": Spmm, "cached": SpmmRates, "uncached": SpmmRates, "gemm": Gemm, "passes": Passes,
+    "overlap": Overlap,
+}  # fmt: skip
+_ZERO = ("alpha", "call", "row", "row_column", "nonzero", "nonzero_column", "update", "cache")  # may be 0
+#: More than any machine has; seconds are checked against the first, rates and bytes against the second.
+_LONGEST, _LARGEST = 60.0, 1e18
+
+
+def _table(cls: type, content: Any, where: str, prefix: str) -> Any:
+    """A dataclass of a table; every field of it checked."""
+    if not isinstance(content, Mapping):
+        raise UserError(f"{where}: {prefix.rstrip('.')} must be a table")
+    wanted = {one.name: one for one in fields(cls)}
+    for name in content:
+        if name not in wanted:
+            raise UserError(f"{where}: unknown field {prefix}{name}; known: {', '.join(wanted)}")
+    values = {}
+    for name, one in wanted.items():
+        if name in content:
+            values[name] = _value(name, content[name], where, prefix)
+        elif one.default is MISSING and one.default_factory is MISSING and name != "ranks":
+            raise UserError(f"{where}: {prefix}{name} is missing")
+    return cls(**({"ranks": None} if "ranks" in wanted else {}) | values)
+
+
+def _value(name: str, value: Any, where: str, prefix: str) -> Any:
+    if name == "levels":
+        if not isinstance(value, list):
+            raise UserError(f"{where}: levels must be tables: [[levels]]")
+        return [_table(Level, one, where, f"levels[{i}].") for i, one in enumerate(value)]
+    if name == "kinds":
+        for kind in value:
+            if kind not in KINDS:
+                raise UserError(f"{where}: unknown field {prefix}kinds.{kind}; known: {', '.join(KINDS)}")
+        return {kind: _table(Link, one, where, f"{prefix}kinds.{kind}.") for kind, one in value.items()}
+    if name in _TABLES:
+        return _table(_TABLES[name], value, where, f"{prefix}{name}.")
+    if name in ("name", "title"):
+        if not isinstance(value, str):
+            raise UserError(f"{where}: {prefix}{name}={value!r}: expected text")
+        return value
+    return _number(name, value, f"{where}: {prefix}{name}={value!r}")
+
+
+def _number(name: str, value: Any, what: str) -> float | int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise UserError(f"{what}: expected a number")
+    if name == "ranks":
+        if not isinstance(value, int) or value < 1:
+            raise UserError(f"{what}: expected a whole number, 1 or more")
+        return value
+    if name == "progress":
+        good, right = 0 <= value <= 1, _SHARE
+    elif name == "slowdown":
+        good, right = 0 <= value <= 10, "a number from 0 to 10"
+    elif name in _ZERO and name != "cache":
+        good, right = 0 <= value <= _LONGEST, f"seconds from 0 to {_LONGEST:g}"
+    else:
+        good, right = (
+            (value >= 0 if name == "cache" else value >= 1) and value <= _LARGEST,
+            (f"{_POSITIVE} of bytes, or of bytes or flops per second, up to {_LARGEST:g}"),
+        )
+    if not good:
+        raise UserError(f"{what}: expected {right}")
+    return float(value)
+
+
+def _written(table: Any, prefix: str = "") -> str:
+    """The lines of a dataclass; its tables after its numbers, as TOML wants it."""
+    lines, tables = [], []
+    for one in fields(table):
+        value = getattr(table, one.name)
+        if isinstance(value, (str, int, float)) and value != math.inf:
+            lines.append(f'{one.name} = "{value}"' if isinstance(value, str) else f"{one.name} = {value!r}")
+        elif one.name == "levels":
+            tables += [f"\n[[levels]]\n{_written(level, 'levels.')}" for level in value]
+        elif one.name == "kinds":
+            tables += [f"\n[{prefix}kinds.{kind}]\n{_written(link)}" for kind, link in value.items()]
+        elif hasattr(value, "__dataclass_fields__"):
+            tables.append(f"\n[{prefix}{one.name}]\n{_written(value, f'{prefix}{one.name}.')}")
+    return "\n".join([*lines, *tables])
