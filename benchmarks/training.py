@@ -18,7 +18,12 @@ from distgnn.train.full_graph import train
 
 
 def epochs(
-    grid: Grid, A: sp.csr_array, algorithm: str, widths: Sequence[int], **options: Any
+    grid: Grid,
+    A: sp.csr_array,
+    algorithm: str,
+    widths: Sequence[int],
+    sparsity_aware: bool = False,
+    **options: Any,
 ) -> Iterator[dict[str, Any]]:
     """The records of `train`, without end. Collective.
 
@@ -26,7 +31,7 @@ def epochs(
         A: the normalised adjacency matrix, equal on all ranks.
         widths: of features, hidden layers and classes; options: of `GCN`.
     """
-    model = GCN(distribute(A, grid, algorithm), widths, **options)
+    model = GCN(distribute(A, grid, algorithm, sparsity_aware), widths, **options)
     X = DistDense.empty(model.input_layout, (A.shape[0], widths[0]), A.dtype)
     rows, cols = (grid.backend.xp.arange(*bounds) for bounds in (X.row_range, X.col_range))
     for start in range(0, len(rows), 4096):

@@ -1,0 +1,172 @@
+"""Predicted against measured seconds per epoch, of every way to train that a cluster has.
+
+    mpiexec -n RANKS python benchmarks/plan_cluster.py measure --out FILE.json --name "what it runs on"
+    python benchmarks/plan_cluster.py compare FILE.json=MACHINE.toml ... --out FILE.md --plot FILE.svg
+
+``measure`` trains on each graph in every way and keeps the median epoch of the slowest rank. ``compare``
+predicts the same from a machine that ``distgnn calibrate`` measured, which has never seen an epoch of these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import table
+import training
+from mpi4py import MPI
+from scipy.stats import spearmanr
+
+from distgnn import operators
+from distgnn.gallery import rmat, road, sbm
+from distgnn.plan.choices import Plan, plan, ways
+from distgnn.plan.graphs import Graph
+from distgnn.plan.machine import read
+from distgnn.train.settings import Settings
+
+WIDTHS = [32, 32, 8]
+SETTINGS = Settings(hidden=WIDTHS[1:-1], eval_every=0)
+NEAR = 1.1  # a pick is good whose epoch is at most as much longer than the best
+
+
+def graphs() -> dict[str, sp.csr_array]:
+    """Normalised adjacency matrices of different density and structure, by name."""
+    random = sp.random_array((6_000, 6_000), density=60 / 6_000, rng=np.random.default_rng(3), format="csr")
+    found = {
+        "road-30k": road(30_000).A,
+        "sbm-12k": sbm(12_000).A,
+        "rmat-8k": rmat(8_192).A,
+        "uniform-6k": random + random.T,
+    }
+    return {name: normalised(A) for name, A in found.items()}
+
+
+def normalised(A: Any) -> sp.csr_array:
+    """D^-1/2 (A + I) D^-1/2 in float32."""
+    A = sp.csr_array(A + sp.eye_array(A.shape[0]), dtype=np.float32)
+    A.data[:] = 1
+    scale = sp.dia_array((1 / np.sqrt(A.sum(axis=1))[None], [0]), shape=A.shape)
+    return sp.csr_array(scale @ A @ scale, dtype=np.float32)
+
+
+def measure(comm: Any, seconds: float) -> Iterator[dict[str, Any]]:
+    """A record of each way to train on each graph. Collective."""
+    for name, A in graphs().items():
+        for way in ways(SETTINGS, comm.Get_size()):
+            grid = operators.make_grid(comm, way.algorithm, way.grid, backend="numpy")
+            records = training.epochs(grid, A, way.algorithm, WIDTHS, way.sparsity_aware)
+            next(records)  # makes what is kept
+            taken: list[float] = []
+            while comm.bcast(len(taken) < 3 or sum(taken) < seconds):
+                comm.Barrier()
+                start = time.perf_counter()
+                next(records)
+                taken.append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
+            records.close()  # type: ignore[attr-defined]
+            grid.free()
+            yield {"graph": name, **way.record(), "measured": float(np.median(taken))}
+
+
+def key(record: dict[str, Any]) -> tuple[Any, ...]:
+    return record["algorithm"], record["sparsity_aware"], *sorted(record["grid"].items())
+
+
+def planned(A: sp.csr_array, ranks: int, machine: str) -> Plan:
+    n = A.shape[0]
+    labels, split = np.random.default_rng(1).integers(0, WIDTHS[-1], n), np.ones(n, np.uint8)
+    graph = Graph.known(A, WIDTHS[0], WIDTHS[-1], labels, split)
+    return plan(SETTINGS, {None: graph}, ranks, read(machine))
+
+
+def compared(file: str, machine: str) -> dict[str, Any]:
+    """Measured and predicted seconds of each way on each graph, and what they come to."""
+    told = json.loads(Path(file).read_text())
+    cases = {}
+    for name, A in graphs().items():
+        predicted = {key(c.record()): c.seconds for c in planned(A, told["ranks"], machine).choices}
+        rows = [(record, predicted[key(record)]) for record in told["records"] if record["graph"] == name]
+        cases[name] = np.array([(record["measured"], seconds) for record, seconds in rows])
+    return {"name": told["name"], "ranks": told["ranks"], "cases": cases}
+
+
+def lines(found: list[dict[str, Any]]) -> Iterator[str]:
+    """The table: a row for each graph on each cluster."""
+    yield from table.columns("cluster", "graph", "ways", "best s", "worst s", "median error", "rank correlation",
+                             "pick / best")  # fmt: skip
+    errors, correlations, picks = [], [], []
+    for cluster in found:
+        for graph, pairs in cluster["cases"].items():
+            measured, predicted = pairs.T
+            error = np.abs(predicted / measured - 1)
+            correlation = spearmanr(measured, predicted).statistic
+            pick = measured[np.argmin(predicted)] / measured.min()
+            errors, correlations, picks = [*errors, *error], [*correlations, correlation], [*picks, pick]
+            row = (
+                f"| {cluster['name']} | {graph} | {len(pairs)} | {measured.min():.3f} | {measured.max():.3f} "
+            )
+            yield row + f"| {np.median(error):.0%} | {correlation:.2f} | {pick:.2f} |"
+    together = np.concatenate([pairs for cluster in found for pairs in cluster["cases"].values()])
+    good = np.mean(np.array(picks) <= NEAR)
+    yield ""
+    yield (
+        f"Over all {len(errors)}: median error {np.median(errors):.1%}, R² of seconds {r2(*together.T):.3f}, of "
+        f"their logarithms {r2(*np.log(together).T):.3f}; rank correlation {min(correlations):.2f} at least and "
+        f"{np.median(correlations):.2f} in the median; the pick within 10 % of the best in {good:.0%} of cases, "
+        f"at most {max(picks):.2f} of it."
+    )
+
+
+def r2(measured: np.ndarray, predicted: np.ndarray) -> float:
+    return 1 - np.sum((measured - predicted) ** 2) / np.sum((measured - measured.mean()) ** 2)
+
+
+def draw(found: list[dict[str, Any]], path: Path) -> None:
+    """Predicted over measured seconds of all ways, as Figure 5 of Plexus."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 6), layout="constrained")
+    axes = figure.add_subplot(xscale="log", yscale="log", xlabel="measured s", ylabel="predicted s")
+    for cluster in found:
+        pairs = np.concatenate(list(cluster["cases"].values()))
+        axes.scatter(*pairs.T, s=8, label=cluster["name"])
+    ends = axes.get_xlim()
+    axes.plot(ends, ends, color="grey", linewidth=1)
+    axes.legend()
+    figure.savefig(path)
+
+
+def main() -> int:
+    parser = table.arguments(__doc__)
+    parser.add_argument("what", choices=("measure", "compare"))
+    parser.add_argument("files", nargs="*", help="of compare: FILE.json=MACHINE.toml")
+    parser.add_argument("--seconds", type=float, default=0.5, help="to measure each way for")
+    parser.add_argument("--plot", type=Path, help="of compare: a figure")
+    args: argparse.Namespace = parser.parse_args()
+    comm = MPI.COMM_WORLD
+    if args.what == "measure":
+        records = []
+        for record in measure(comm, args.seconds):
+            records.append(record)
+            if comm.Get_rank() == 0:
+                print(record["graph"], record["algorithm"], record["grid"], record["sparsity_aware"],
+                      f"{record['measured']:.4f}", flush=True)  # fmt: skip
+        if comm.Get_rank() == 0:
+            told = {"name": args.name, "ranks": comm.Get_size(), "records": records}
+            args.out.write_text(json.dumps(told, indent=1))
+        return 0
+    found = [compared(*pair.split("=", 1)) for pair in args.files]
+    table.publish(args, "\n".join([table.heading(args), "", *lines(found)]))
+    if args.plot:
+        draw(found, args.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
