@@ -11,6 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from distgnn.errors import TrainingError
+from distgnn.layout import written
 from distgnn.ledger import MOST_EVENTS
 from distgnn.nn.loss import PARTS
 from distgnn.train.check import CheckFailedError
@@ -40,8 +41,7 @@ def train(store: str, settings: Settings, comm: MPI.Intracomm | None = None) -> 
 
 def describe(run: Run) -> str:
     """What is trained and how, in one line."""
-    s, grid = run.settings, run.grid.shape
-    arranged = f"grid {'x'.join(map(str, grid.values()))} ({' x '.join(grid)})"
+    s, arranged = run.settings, f"grid {written(run.grid.shape)}"
     ranks = f"{run.grid.size} rank{'s' if run.grid.size > 1 else ''}"
     graph = f"{run.store.n} nodes, {run.store.nnz} non-zeros, widths {'-'.join(map(str, run.widths))}"
     aware = f" sparsity-aware{'' if s.sparsity_aware is True else '=auto'}" if s.sparsity_aware else ""

@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE", help="what prepare made")
     where = parser.add_argument_group("algorithm").add_argument
     where("--algorithm", metavar="NAME", help="see distgnn algorithms (default: 1d; of minibatches 1.5d)")
-    where("--grid", metavar="SHAPE", help="2x2 in the order of its axes, or rows=2,cols=2 (default: best)")
+    where("--grid", metavar="SHAPE",
+          help="2x2 in the order of its axes, or rows=2,cols=2, the last within a node (default: best)")
     where("--replication", type=count, metavar="C", help="copies of 1.5d, as --grid reps=C (minibatches: 1)")
     where("--sparsity-aware", type=fetching, nargs="?", const=True, default=False, metavar="auto",
           help="1d and 1.5d: send only the rows needed; =auto: or whole blocks where estimated to be faster")

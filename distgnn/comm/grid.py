@@ -25,6 +25,9 @@ from distgnn.layout import Axes
 class Grid(Axes):
     """The ranks of a communicator arranged in named axes, the first axis slowest.
 
+    Ranks along the last axis are consecutive: it is the nearest one where nodes hold consecutive ranks.
+    Algorithms take their axes in any order, with equal results up to rounding.
+
     >>> grid = Grid(MPI.COMM_WORLD, rows=4, reps=2)      # doctest: +SKIP
     >>> grid.coords["rows"], grid.along("rows").size     # doctest: +SKIP
 

@@ -1,11 +1,11 @@
 """How matrices are cut: axes, blocks, layouts, orders of nodes. Integers only."""
 
-from distgnn.layout.axes import Axes
+from distgnn.layout.axes import Axes, written
 from distgnn.layout.blocks import Range, as_partition, block, nested, owner, partition, refine, within
 from distgnn.layout.layout import Cut, Layout
 from distgnn.layout.order import NodeOrder
 
 __all__ = [
     "Axes", "Cut", "Layout", "NodeOrder", "Range", "as_partition", "block", "nested", "owner", "partition",
-    "refine", "within",
+    "refine", "within", "written",
 ]  # fmt: skip

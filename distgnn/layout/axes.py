@@ -6,6 +6,11 @@ import math
 from collections.abc import Mapping
 
 
+def written(sizes: Mapping[str, int]) -> str:
+    """``z=2,x=2,y=2``: sizes by axis in their order, as settings have them."""
+    return ",".join(f"{axis}={size}" for axis, size in sizes.items())
+
+
 class Axes:
     """Ranks arranged in named axes, the first axis slowest, and the position of one rank.
 

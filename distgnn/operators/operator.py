@@ -10,7 +10,7 @@ import numpy as np
 from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
-from distgnn.layout import Axes, Layout, NodeOrder
+from distgnn.layout import Axes, Layout, NodeOrder, written
 from distgnn.operators.dense import DistDense
 from distgnn.operators.sources import BlockSource, identity
 from distgnn.operators.weights import DenseProducts
@@ -20,8 +20,9 @@ class DistSparse(ABC):
     """A sparse matrix cut over the grid by one of the algorithms.
 
     Args:
-        grid: has the axes of the algorithm. source: gives the blocks of A, the same matrix on all ranks. One
-            whose nodes were permuted has a ``row_order`` and a ``col_order``, which layouts carry.
+        grid: has the axes of the algorithm in any order, which says where blocks are, not what they are.
+        source: gives the blocks of A, the same matrix on all ranks. One whose nodes were permuted has a
+            ``row_order`` and a ``col_order``, which layouts carry.
 
     Attributes:
         shape: the global shape; dtype: of the values; symmetric: A == Aᵀ to the last bit.
@@ -41,7 +42,7 @@ class DistSparse(ABC):
     _adjoint: DistSparse | None = None
 
     def __init__(self, grid: Grid, source: BlockSource) -> None:
-        if tuple(grid.shape) != self.axes or grid.shape not in self.grids(grid.size):
+        if grid.shape not in self.grids(grid.size):  # whatever the order of the axes
             raise self.no_grid(grid.shape, grid.size)
         self.grid, self.source = grid, source
         self.shape: Shape = (int(source.shape[0]), int(source.shape[1]))
@@ -63,8 +64,8 @@ class DistSparse(ABC):
         """The error that names the grids this algorithm can use instead of the one with these sizes."""
         listed = "; ".join("x".join(str(size) for size in grid.values()) for grid in cls.grids(ranks))
         possible = f"possible ({' x '.join(cls.axes)}): {listed}"
-        asked = ",".join(f"{axis}={size}" for axis, size in sizes.items())
-        return ArgumentError("grid", asked, f"not for algorithm {cls.name} on {ranks} ranks; {possible}")
+        problem = f"not for algorithm {cls.name} on {ranks} ranks; {possible}"
+        return ArgumentError("grid", written(sizes), problem)
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
         """``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,8 +97,10 @@ def make_grid(
     """The grid for an algorithm on ``comm``, with the sizes asked for or the best ones. Collective.
 
     Args:
-        sizes: axis sizes by name, all or some.
-        replication: c of 1.5D; the same as ``sizes={"reps": c}``.
+        sizes: axis sizes by name, all or some. The grid has its axes in this order, the last one nearest: its
+            ranks are next to each other, on one node as far as nodes hold consecutive ranks. Where some are
+            named, these share the places that they have in the algorithm's order; the others keep theirs.
+        replication: c of 1.5D, whatever the order of the axes.
 
     Raises:
         ArgumentError: no grid of this many ranks has these sizes; the message lists those that exist. Or
@@ -113,8 +115,15 @@ def make_grid(
             raise ArgumentError("replication", replication, f"the grid has reps={wanted['reps']}; give one")
     for grid in cls.grids(comm.Get_size()):
         if wanted.items() <= grid.items():
-            return Grid(comm, backend=backend, **grid)
+            return Grid(comm, backend=backend, **_in_order(grid, list(sizes or {})))
     raise cls.no_grid(wanted, comm.Get_size())
+
+
+def _in_order(grid: Mapping[str, int], named: Sequence[str]) -> dict[str, int]:
+    """The sizes with the named axes in this order, in the places of the grid that are theirs."""
+    left = iter(named)
+    order = (next(left) if axis in named else axis for axis in grid)
+    return {axis: grid[axis] for axis in order}
 
 
 def distribute(

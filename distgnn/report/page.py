@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distgnn.errors import ArgumentError, UserError
+from distgnn.layout import written
 from distgnn.report.files import check_output, replaced
 from distgnn.report.trace import COMPUTE, EPOCHS, UNDER_WAY, WAITED
 
@@ -80,7 +81,7 @@ def read_log(path: Path) -> Log:
 def check(kind: str, event: dict[str, Any]) -> None:
     """Raises any exception where an event has not what the page shows."""
     if kind == "run":
-        event["config"]["algorithm"], [*event["config"]["widths"]], event["grid"].values(), [*event["ranks"]]
+        event["config"]["algorithm"], [*event["config"]["widths"]], written(event["grid"]), [*event["ranks"]]
     elif kind == "epoch":
         float(event["seconds"] + event["epoch"]), event["loss"], [*map(float, event["phases"].values())]
     elif kind == "end":
@@ -124,7 +125,7 @@ def table_row(log: Log) -> list[Any]:
     seconds = statistics.median(epoch["seconds"] for epoch in epochs)
     under_way = statistics.median(epoch.get("flight", 0.0) for epoch in epochs)
     exposed = f"{median_phases(log).get('comm', 0.0) / under_way:.0%}" if under_way else ""
-    grid, widths = "x".join(map(str, run["grid"].values())), "-".join(map(str, config["widths"]))
+    grid, widths = written(run["grid"]), "-".join(map(str, config["widths"]))
     row = [log["name"], config["algorithm"], grid, len(run["ranks"]), widths, len(epochs)]
     row += [_number(last["loss"]), _number(end.get("test_acc")), f"{seconds:.4f}"]
     row += [f"{under_way:.4f}" if under_way else "", exposed]

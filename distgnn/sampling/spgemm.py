@@ -105,7 +105,7 @@ class Partitioned(Graph):
     def __init__(
         self, grid: Grid, A: Any, parts: np.ndarray | None = None, entries: int | None = None
     ) -> None:
-        if tuple(grid.shape) != Block15D.axes:
+        if set(grid.shape) != set(Block15D.axes):
             axes = ", ".join(Block15D.axes)
             raise UserError(f"a partitioned graph needs a grid with the axes {axes}; got {grid}")
         self.grid, self.entries = grid, _at_least_one(entries)

@@ -198,8 +198,8 @@ class Settings:
 
 
 def parse_grid(grid: str | Mapping[str, int] | None, algorithm: str) -> dict[str, int] | None:
-    """Sizes by axis from ``2x2``, in the order of the algorithm's axes, or ``rows=2,reps=2``; ArgumentError
-    for anything else.
+    """Sizes by axis from ``2x2``, in the order of the algorithm's axes, or ``rows=2,reps=2``, in the order
+    given (what that means: :func:`operators.make_grid`); ArgumentError for anything else.
     """
     if grid is None or isinstance(grid, Mapping):
         return None if grid is None else dict(grid)
@@ -207,7 +207,10 @@ def parse_grid(grid: str | Mapping[str, int] | None, algorithm: str) -> dict[str
     try:
         if "=" in grid:
             pairs: Any = [word.split("=") for word in grid.split(",")]
-            return {name.strip(): int(size) for name, size in pairs}
+            sizes = {name.strip(): int(size) for name, size in pairs}
+            if len(sizes) < len(pairs):
+                raise ValueError("an axis is named twice")
+            return sizes
         return dict(zip(axes, map(int, grid.lower().split("x")), strict=True))
     except ValueError:
         example = f"write {'x'.join('2' for _ in axes)} or {','.join(f'{axis}=2' for axis in axes)}"

@@ -107,7 +107,7 @@ def test_it_trains_and_says_so(store: str, tmp_path: Path, capsys: pytest.Captur
         == 0
     )
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "1d on 1 rank, grid 1 (rows), order random: 12 nodes, 36 non-zeros, widths 4-5-5-3"
+    assert lines[0] == "1d on 1 rank, grid rows=1, order random: 12 nodes, 36 non-zeros, widths 4-5-5-3"
     assert [line.split()[:2] for line in lines[1:4]] == [["epoch", "1"], ["epoch", "2"], ["epoch", "3"]]
     assert lines[4].startswith("accuracy after the last update: train ")
     assert json.loads(log.read_text().splitlines()[0])["config"]["widths"] == [4, 5, 5, 3]

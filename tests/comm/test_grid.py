@@ -9,6 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import distgnn as dg
+from distgnn.errors import DisagreementError
 from distgnn.operators import grids, make_grid
 
 
@@ -60,6 +61,31 @@ def test_replication_and_grid_must_agree(comm):
     assert make_grid(comm, "1.5d", {"rows": 2, "reps": 2}, replication=2).shape == {"rows": 2, "reps": 2}
     with pytest.raises(dg.UserError, match=r"replication=2: the grid has reps=1"):
         make_grid(comm, "1.5d", {"rows": 4, "reps": 1}, replication=2)
+
+
+@pytest.mark.ranks(4, 12)
+def test_axes_stand_in_the_order_in_which_they_are_named(comm):
+    """Where some are named, in the places of those."""
+    P = comm.Get_size()
+
+    def order(name, sizes, replication=None):
+        return ",".join(make_grid(comm, name, sizes, replication, "numpy").shape)
+
+    for named in itertools.permutations({"z": 1, "x": P, "y": 1}.items()):
+        assert order("3d", dict(named)) == ",".join(axis for axis, _ in named)
+    assert order("3d", {"z": 2, "x": 2}) == "z,y,x" and order("3d", {"z": 2, "y": 2}) == "x,z,y"
+    assert order("3d", {"x": 2}) == order("3d", None) == "x,y,z"
+    assert order("2d", {"cols": 2, "rows": P // 2}) == "cols,rows" and order("2d", {"cols": 2}) == "rows,cols"
+    assert order("1.5d", {"reps": 2, "rows": P // 2}, replication=2) == "reps,rows"
+    assert order("1.5d", {"rows": P // 2}, replication=2) == order("1.5d", None, 2) == "rows,reps"
+
+
+@pytest.mark.ranks(2)
+def test_ranks_that_order_axes_differently_are_refused(comm):
+    sizes = {"rows": 1, "cols": 2} if comm.Get_rank() else {"cols": 2, "rows": 1}
+    for make in (lambda: make_grid(comm, "2d", sizes), lambda: dg.Grid(comm, **sizes)):
+        with pytest.raises(DisagreementError, match="grid is cols=2,rows=1 on rank 0 and rows=1,cols=2"):
+            make()
 
 
 @pytest.mark.ranks(2, 6)

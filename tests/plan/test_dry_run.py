@@ -12,7 +12,7 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout, partition
-from distgnn.operators import ALGORITHMS, SPARSITY_AWARE
+from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids
 from distgnn.operators.loading import load
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
@@ -83,6 +83,14 @@ def test_a_run_is_charged_what_was_planned(comm, algorithm, aware):
     for grid in some_grids(algorithm, P)[: 2 if few else 1]:
         network = ALL | (HIDDEN if few else {"hidden": 6})
         compare(comm, Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **network), graph())
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(("algorithm", "aware"), [way for way in WAYS if way[0] != "1d"])
+def test_so_it_is_with_the_axes_in_another_order(comm, algorithm, aware):
+    grid = dict(reversed(some_grids(algorithm, comm.Get_size())[0].items()))
+    compare(comm, Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, hidden=6, **ALL), graph())
 
 
 @pytest.mark.slow
@@ -186,14 +194,20 @@ def test_an_algorithm_is_added_without_a_word_to_the_planner(comm, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "aware"), WAYS)
-def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware):
+@pytest.mark.parametrize(
+    ("algorithm", "aware", "turned"),
+    [*((*way, False) for way in WAYS), ("1.5d", True, True), ("3d", False, True)],
+)
+def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware, turned):
     ranks, uniform = 12, Graph.of_size(2304, 2304 * 40, 24, 12)
-    settings = Settings(algorithm=algorithm, sparsity_aware=aware, hidden=(24, 24), **ALL)
+    best = grids(algorithm, ranks)[0]
+    sizes = dict(reversed(best.items())) if turned else best
+    settings = Settings(algorithm=algorithm, sparsity_aware=aware, hidden=(24, 24), grid=sizes, **ALL)
     everybody = dry_run(settings, uniform, ranks, one_of_each=False)
     alike = dry_run(settings, uniform, ranks, one_of_each=True)
     near = 0.02 if aware else 1e-4  # patterns are drawn; some ranks have a training node more
-    assert alike.grid == everybody.grid and len({id(costs) for costs in alike.ranks}) < ranks
+    assert list(alike.grid.items()) == list(everybody.grid.items()) == list(sizes.items())
+    assert len({id(costs) for costs in alike.ranks}) < ranks
     for one, other in zip(alike.ranks, everybody.ranks, strict=True):
         assert one.epoch.messages == other.epoch.messages
         assert one.epoch.words == pytest.approx(other.epoch.words, rel=near)

@@ -76,7 +76,7 @@ def test_page_holds_the_numbers_and_the_drawings(tmp_path):
     assert call("report", log(tmp_path / "long.jsonl"), unfinished, "--trace", trace, "--out", out) == 0
     page = out.read_text()
     for words in (
-        "<td>long</td><td>1.5d</td><td>2x2</td><td>4</td><td>8-16-4</td><td>3</td>",
+        "<td>long</td><td>1.5d</td><td>rows=2,reps=2</td><td>4</td><td>8-16-4</td><td>3</td>",
         "0.2500",
         "3.00",
         "run not ended",

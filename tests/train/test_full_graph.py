@@ -13,7 +13,7 @@ from distgnn.operators import grids, make_grid
 from distgnn.operators.sources import MatrixSource
 from distgnn.train.full_graph import parameters, train
 
-from ..nn.problem import ALGORITHMS, Problem, each_grid
+from ..nn.problem import ALGORITHMS, Problem, each_grid, some_grids
 from ..operators.orders import Permuted
 
 PROBLEM = Problem()
@@ -31,6 +31,15 @@ def test_loss_curve_is_the_serial_one(comm, name, backend):
     """
     for grid in each_grid(comm, name, backend):
         PROBLEM.compare(grid, name, optimizer="sgd", momentum=0.9, dropout=0.3, bias=True, seed=3)
+
+
+@pytest.mark.ranks(4, 6)
+@pytest.mark.parametrize("name", ["1.5d", "2d", "3d-split", "3d"])
+def test_the_order_of_axes_changes_nothing(comm, name, backend):
+    sizes = dict(reversed(some_grids(name, comm.Get_size())[0].items()))
+    grid = make_grid(comm, name, sizes, backend=backend)
+    assert list(grid.shape) == list(sizes)
+    PROBLEM.compare(grid, name, epochs=2, hidden=(6,), bias=True, dropout=0.3, train_features=True)
 
 
 @pytest.mark.ranks(1, 4, 8)

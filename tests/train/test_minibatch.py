@@ -147,6 +147,17 @@ def test_training_does_not_depend_on_ranks_bulks_or_where_the_graph_is(
             np.testing.assert_allclose(found, alone, rtol=1e-9)
 
 
+@pytest.mark.ranks(4)
+@pytest.mark.slow
+def test_process_rows_need_not_be_of_consecutive_ranks(comm: MPI.Intracomm, backend: Any) -> None:
+    """Which minibatches a process row samples together follows from where its ranks are."""
+    near, far = (
+        losses(comm, backend, "ladies", True, 2, dict.fromkeys(axes, 2))
+        for axes in (("rows", "reps"), ("reps", "rows"))
+    )
+    np.testing.assert_allclose(near, far, rtol=1e-9)
+
+
 @pytest.mark.ranks(1, 3)
 def test_words_of_an_update_are_those_of_its_all_reduce(comm: MPI.Intracomm, backend: Any) -> None:
     """Without communication for features and graph, which one copy of everything per rank has none of."""

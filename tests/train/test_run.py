@@ -237,6 +237,27 @@ def test_resume_on_another_grid_continues_the_curve(comm, shared_tmp_path, optim
     comm.Barrier()
 
 
+@pytest.mark.ranks(4)
+@pytest.mark.slow
+def test_axes_stay_as_they_were_named_and_resume_in_another_order(comm, shared_tmp_path):
+    """--grid z=2,x=2,y=1: the log says so, and where every rank stands."""
+    store, log = small_store(shared_tmp_path, comm), shared_tmp_path / "log"
+    words = [store, *NETWORK, "--algorithm", "3d", "--train-features", "--check", "--log", log]
+    words += ["--checkpoint", shared_tmp_path / "saved"]
+    run(comm, *words, "--epochs", 2, "--grid", "z=2,x=2,y=1")
+    run(comm, *words, "--epochs", 4, "--grid", "2x1x2", "--resume")
+    if comm.Get_rank() == 0:
+        first, second = events(log, "run")
+        assert list(first["grid"].items()) == [("z", 2), ("x", 2), ("y", 1)]
+        assert list(first["config"]["grid"]) == list(first["ranks"][1]["coords"]) == ["z", "x", "y"]
+        assert [tuple(rank["coords"].values()) for rank in first["ranks"]] == [
+            (0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0)
+        ]  # fmt: skip
+        assert list(second["grid"].items()) == [("x", 2), ("y", 1), ("z", 2)]
+        assert [event["epoch"] for event in events(log, "epoch")] == [1, 2, 3, 4]
+    comm.Barrier()
+
+
 @pytest.mark.ranks(1, 2)
 def test_a_checkpoint_of_another_run_is_refused(comm, shared_tmp_path):
     store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"

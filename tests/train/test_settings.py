@@ -58,6 +58,10 @@ def test_errors_name_arguments(settings: dict[str, Any], argument: str, message:
 def test_grids_are_texts_or_mappings() -> None:
     assert parse_grid("2x3", "2d") == parse_grid("rows=2,cols=3", "2d") == {"rows": 2, "cols": 3}
     assert parse_grid({"rows": 2}, "2d") == {"rows": 2} and parse_grid(None, "2d") is None
+    for given in ("z=2,x=3,y=4", {"z": 2, "x": 3, "y": 4}):
+        assert list((parse_grid(given, "3d") or {}).items()) == [("z", 2), ("x", 3), ("y", 4)]
+    with pytest.raises(ArgumentError, match="grid=cols=2,cols=3: algorithm 2d has the axes rows, cols"):
+        parse_grid("cols=2,cols=3", "2d")
 
 
 @pytest.mark.ranks(1, 4)
