@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import table
-import training
 from mpi4py import MPI
 from scipy.stats import spearmanr
 
+import table
+import training
 from distgnn import operators
 from distgnn.gallery import rmat, road, sbm
 from distgnn.plan.choices import Plan, plan, ways
@@ -98,8 +98,8 @@ def compared(file: str, machine: str) -> dict[str, Any]:
 
 def lines(found: list[dict[str, Any]]) -> Iterator[str]:
     """The table: a row for each graph on each cluster."""
-    yield from table.columns("cluster", "graph", "ways", "best s", "worst s", "median error", "rank correlation",
-                             "pick / best")  # fmt: skip
+    measures = "median error", "rank correlation", "pick / best"
+    yield from table.columns("cluster", "graph", "ways", "best s", "worst s", *measures)
     errors, correlations, picks = [], [], []
     for cluster in found:
         for graph, pairs in cluster["cases"].items():
@@ -116,10 +116,10 @@ def lines(found: list[dict[str, Any]]) -> Iterator[str]:
     good = np.mean(np.array(picks) <= NEAR)
     yield ""
     yield (
-        f"Over all {len(errors)}: median error {np.median(errors):.1%}, R² of seconds {r2(*together.T):.3f}, of "
-        f"their logarithms {r2(*np.log(together).T):.3f}; rank correlation {min(correlations):.2f} at least and "
-        f"{np.median(correlations):.2f} in the median; the pick within 10 % of the best in {good:.0%} of cases, "
-        f"at most {max(picks):.2f} of it."
+        f"Over all {len(errors)}: median error {np.median(errors):.1%}, R² of seconds {r2(*together.T):.3f}, "
+        f"of their logarithms {r2(*np.log(together).T):.3f}; rank correlation {min(correlations):.2f} at least "
+        f"and {np.median(correlations):.2f} in the median; the pick within 10 % of the best in {good:.0%} of "
+        f"cases, at most {max(picks):.2f} of it."
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from distgnn import operators
 from distgnn.errors import UserError
+from distgnn.layout import written
 from distgnn.plan.cost_model import Estimate, estimate
 from distgnn.plan.dry_run import Costs, DryRun, dry_run
 from distgnn.plan.graphs import Graph, Histogram
@@ -46,8 +47,7 @@ class Way:
         return found | {"sparsity_aware": self.sparsity_aware}
 
     def __str__(self) -> str:
-        sizes = ",".join(f"{axis}={size}" for axis, size in self.grid.items())
-        return f"{self.algorithm} {sizes}{' sparsity-aware' if self.sparsity_aware else ''}"
+        return f"{self.algorithm} {written(self.grid)}{' sparsity-aware' if self.sparsity_aware else ''}"
 
 
 @dataclass(frozen=True)
@@ -184,12 +184,15 @@ def priced(
     itemsize = np.dtype(settings.dtype).itemsize
     return [
         Choice(replace(way, grid=grid), dry, estimate(machine, grid, programs, itemsize))
-        for grid in axis_orders(way.grid)
+        for grid in axis_orders(way.grid, list(parse_grid(settings.grid, way.algorithm) or ()))
     ]
 
 
-def axis_orders(grid: Sizes) -> Iterator[Sizes]:
-    """The grid with its axes in every order; those of size 1, whose place makes no difference, first."""
+def axis_orders(grid: Sizes, named: Sequence[str] = ()) -> Iterator[Sizes]:
+    """The grid with its axes in every order that leaves those named in theirs; axes of size 1, whose place
+    makes no difference, come first.
+    """
     single = {axis: size for axis, size in grid.items() if size == 1}
     for order in permutations(axis for axis, size in grid.items() if size > 1):
-        yield single | {axis: grid[axis] for axis in order}
+        if [axis for axis in order if axis in named] == [axis for axis in named if axis in order]:
+            yield single | {axis: grid[axis] for axis in order}
