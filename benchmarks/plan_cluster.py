@@ -113,14 +113,13 @@ def lines(found: list[dict[str, Any]]) -> Iterator[str]:
             )
             yield row + f"| {np.median(error):.0%} | {correlation:.2f} | {pick:.2f} |"
     together = np.concatenate([pairs for cluster in found for pairs in cluster["cases"].values()])
-    good = np.mean(np.array(picks) <= NEAR)
     yield ""
-    yield (
-        f"Over all {len(errors)}: median error {np.median(errors):.1%}, R² of seconds {r2(*together.T):.3f}, "
-        f"of their logarithms {r2(*np.log(together).T):.3f}; rank correlation {min(correlations):.2f} at least "
-        f"and {np.median(correlations):.2f} in the median; the pick within 10 % of the best in {good:.0%} of "
-        f"cases, at most {max(picks):.2f} of it."
-    )
+    errors, picks = np.array(errors), np.array(picks)
+    near, logarithms = np.mean(picks <= NEAR), np.log(together)
+    yield f"Over all {errors.size}: median error {np.median(errors):.1%}; R² of seconds"
+    yield f"{r2(*together.T):.3f}, of their logarithms {r2(*logarithms.T):.3f}; rank correlation"
+    yield f"{min(correlations):.2f} at least, {np.median(correlations):.2f} in the median;"
+    yield f"the pick within 10 % of the best in {near:.0%} of cases, at most {picks.max():.2f} of it."
 
 
 def r2(measured: np.ndarray, predicted: np.ndarray) -> float:
