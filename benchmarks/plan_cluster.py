@@ -38,12 +38,14 @@ NEAR = 1.1  # a pick is good whose epoch is at most as much longer than the best
 
 def graphs() -> dict[str, sp.csr_array]:
     """Normalised adjacency matrices of different density and structure, by name."""
-    random = sp.random_array((6_000, 6_000), density=60 / 6_000, rng=np.random.default_rng(3), format="csr")
+    random = sp.random_array(
+        (12_000, 12_000), density=60 / 12_000, rng=np.random.default_rng(3), format="csr"
+    )
     found = {
-        "road-30k": road(30_000).A,
-        "sbm-12k": sbm(12_000).A,
-        "rmat-8k": rmat(8_192).A,
-        "uniform-6k": random + random.T,
+        "road-60k": road(60_000).A,
+        "sbm-24k": sbm(24_000).A,
+        "rmat-16k": rmat(16_384).A,
+        "uniform-12k": random + random.T,
     }
     return {name: normalised(A) for name, A in found.items()}
 

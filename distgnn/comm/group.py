@@ -248,12 +248,15 @@ class Comm:
         return [(self.rank + step) % self.size for step in range(1, self.size)]
 
     def charge_whole(
-        self, operation: str, matrix: str, array: Any, away: bool, words: int | None = None
-    ) -> None:
-        """Charge a bcast or reduce of ``array``, of so many ``words``; ``away``: from the root."""
+        self, operation: str, matrix: str, array: Any, away: bool, words: int | None = None,
+        shape: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        """Charge a bcast or reduce of ``array``, of so many ``words``; ``away``: from the root; ``shape``: of
+        the step (see :class:`ledger.Step`).
+        """
         words = array.size if words is None else words
         itemsize = Fraction(array.nbytes, words) if words else 0
-        self._charge(operation, matrix, away * words, itemsize, int(away))
+        self._charge(operation, matrix, away * words, itemsize, int(away), shape)
 
     def charge_share(self, operation: str, matrix: str, array: Any) -> None:
         """Charge a reduce_scatter of ``array``, or an allreduce, which is that and an all-gather."""
@@ -302,9 +305,11 @@ class Comm:
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _charge(
-        self, operation: str, matrix: str, words: Fraction | int, itemsize: Fraction | int, messages: int
-    ) -> None:
-        ledger.charge("comm", operation, self.name, matrix, words=words, itemsize=itemsize, messages=messages)
+        self, operation: str, matrix: str, words: Fraction | int, itemsize: Fraction | int, messages: int,
+        shape: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        what: Any = {"words": words, "itemsize": itemsize, "messages": messages, "shape": shape}
+        ledger.charge("comm", operation, self.name, matrix, **what)
 
     def _flat(self, array: Any) -> Any:
         if not array.flags.c_contiguous:

@@ -29,6 +29,9 @@ from distgnn.comm.group import Comm
 
 Array = Any
 
+#: The shape of a step whose panel all ranks take in the same turn: most wait for it at times.
+IN_TURN = (1,)
+
 
 def upstream(comm: Comm, roots: Sequence[int]) -> list[int]:
     """The turns, given each stage's root, of a rank that begins at home and goes on against the travel."""
@@ -59,6 +62,7 @@ class Relay:
         self.panel, self.words = panel, words
         self.first_tag = comm.reserve_tags(len(roots))
         self.turns = [(stage, roots[stage]) for stage in turns]
+        self.order = () if list(turns) == upstream(comm, roots) else IN_TURN  # for the steps of the ledger
         self.posted: deque[_Panel] = deque()  # in turn, until they are taken
         self.active: list[_Panel] = []  # that are not done with
         self.current, self.next = -1, 0  # the turn; the next to be posted
@@ -101,7 +105,7 @@ class Relay:
             buffer = -1 if own else self.free.pop(0)
             array = self.panel(stage, buffer)
             words = None if self.words is None else self.words[stage]
-            self.comm.charge_whole("bcast", self.matrix, array, not own, words)
+            self.comm.charge_whole("bcast", self.matrix, array, not own, words, self.order)
             last_stop = self.successor == root
             panel = _Panel(self.comm, array, self.next, self.first_tag + stage, buffer, last_stop)
             self.next += 1
