@@ -85,6 +85,8 @@ class Comm:
         self.mpi, self.backend, self.name = mpi, backend, name
         self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
         self.direct = not backend.on_device or _cuda_aware_once()
+        #: whether messages must be sent at all, which are charged in any case
+        self.moves: bool = getattr(mpi, "moves", True)
         self._tags = 0
 
     # -- collectives on arrays -------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ class _Panel:
         self.wire = array.reshape(-1) if comm.size == 1 else comm.wire(array, send=own)
         size = min(max(array.nbytes // TUNING.relay_segments, TUNING.relay_segment), TUNING.largest_segment)
         self.step = max(size // array.itemsize, 1)
-        self.count = max(-(-self.wire.size // self.step), 1)
+        self.count = max(-(-self.wire.size // self.step), 1) if comm.moves else 0
         self.asked = self.received = self.in_order = self.count if own else 0
         self.handed_on = self.sending = 0
         self.early: set[int] = set()

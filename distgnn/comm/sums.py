@@ -82,6 +82,8 @@ class _Stream:
             step = -(-step // self.group.size)
         for room in range(TUNING.sums_under_way):  # nothing queued after the mark may use memory free now
             self._room(min(step, flat.size), flat.dtype, room)
+        if not self.group.moves:
+            return
         there = self.grid.backend.mark()
         for first in range(0, flat.size, step):
             self.waiting.append((flat[first : first + step], self.group.reserve_tags(1), there))

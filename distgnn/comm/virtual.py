@@ -141,7 +141,11 @@ class VirtualComm:
 
 
 class OneOfMany(VirtualComm):
-    """One rank of a group, for which all others are like it: they say what it says."""
+    """One rank of a group, for which all others are like it: they say what it says, and no array that it
+    waits for needs a message.
+    """
+
+    moves = False
 
     def _meet(self, thing: Any) -> list[Any]:
         return [thing] * self._size
@@ -149,6 +153,10 @@ class OneOfMany(VirtualComm):
     def alltoall(self, things: Sequence[T]) -> list[T]:
         """What this rank needs of another, that one needs of it."""
         return list(things)
+
+    def Allreduce(self, place: Any, array: Any, op: Any) -> None:
+        if op == MPI.SUM:
+            super().Allreduce(place, array, op)
 
     def Split(self, color: int = 0, key: int = 0) -> OneOfMany:
         """Ranks that are alike ask for the same group."""
