@@ -71,7 +71,7 @@ class CSR:
         ArgumentError: what :func:`canonical` refuses (checked here once, never per product).
         """
         dtype = value_type(matrix.dtype, dtype)
-        matrix = canonical(matrix, dtype) if backend.numbers or sp.issparse(matrix) else matrix
+        matrix = canonical(matrix, dtype)
         block = cls.empty(matrix.shape, matrix.nnz, dtype, backend)
         if not backend.numbers:
             return block

@@ -11,6 +11,7 @@ import itertools
 import math
 import operator
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -195,6 +196,26 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
             raise ValueError(f"{ufunc.__name__}: a result of shape {shape} does not fit {out[0]!r}")
         out[0].known = None
         return out[0]
+
+
+@dataclass(frozen=True)
+class ShapeMatrix:
+    """A sparse matrix of which no more is known than how many non-zeros it has, anywhere in it."""
+
+    shape: tuple[int, int]
+    nnz: int
+    dtype: np.dtype
+
+    @property
+    def T(self) -> ShapeMatrix:
+        return replace(self, shape=self.shape[::-1])
+
+    def columns_read(self) -> Any:
+        """int64, rising: as many columns as have a non-zero in the mean, where each stands in any column."""
+        width = self.shape[1]
+        missed = (1 - 1 / width) ** self.nnz if width else 0
+        count = min(round(width * (1 - missed)), self.nnz)
+        return np.arange(width) if count == width else ShapeArray((count,), np.int64)
 
 
 class Functions:

@@ -5,6 +5,8 @@ Matrices are SciPy's ``csr_array`` or CuPy's ``csr_matrix``; results are of the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from scipy.sparse import _sparsetools
 
 from distgnn.arrays import backend
 from distgnn.arrays.csr import index_type
+from distgnn.arrays.shapes import ShapeMatrix
 from distgnn.layout import Range
 
 Array = Any
@@ -119,10 +122,17 @@ def row_blocks(estimates: np.ndarray, entries: int | None) -> list[Range]:
     return cuts
 
 
+def columns_read(A: Any) -> Array:
+    """int64, rising: the columns of a SciPy matrix, or of one without numbers, that have an entry."""
+    return A.columns_read() if isinstance(A, ShapeMatrix) else np.unique(A.indices).astype(np.int64)
+
+
 def keep_columns(A: Any, columns: np.ndarray) -> Any:
-    """The SciPy matrix with only these (rising) columns, outside of which it is empty, renumbered."""
+    """Such a matrix with only these (rising) columns, outside of which it is empty, renumbered."""
     if columns.size == A.shape[1]:
         return A
+    if isinstance(A, ShapeMatrix):
+        return replace(A, shape=(A.shape[0], columns.size))
     kind = index_type(A.nnz, columns.size)
     if A.nnz < A.shape[1]:
         places = np.searchsorted(columns, A.indices).astype(kind)
@@ -131,3 +141,11 @@ def keep_columns(A: Any, columns: np.ndarray) -> Any:
         number[columns] = np.arange(columns.size)
         places = number[A.indices]
     return sp.csr_array((A.data, places, A.indptr.astype(kind)), shape=(A.shape[0], columns.size))
+
+
+def side_by_side(blocks: Sequence[Any]) -> Any:
+    """Such matrices of equal height as one."""
+    if isinstance(blocks[0], ShapeMatrix):
+        shape = blocks[0].shape[0], sum(A.shape[1] for A in blocks)
+        return ShapeMatrix(shape, sum(A.nnz for A in blocks), blocks[0].dtype)
+    return sp.hstack(blocks, format="csr")

@@ -21,7 +21,7 @@ from distgnn.comm.panels import broadcast
 from distgnn.comm.relay import upstream
 from distgnn.comm.rows import Rows
 from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partition
-from distgnn.local.csr_rows import keep_columns
+from distgnn.local.csr_rows import columns_read, keep_columns, side_by_side
 from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import cut_columns, load, pack
@@ -82,10 +82,10 @@ class BlockRows(DistSparse):
         self._block_column(self.A, G, F) if self.sparsity_aware else self._block_row(self.At, G, F)
 
     def kind(self, place: Axes) -> Hashable:
-        """Its own stages: how many there are, of how many rows, and whether its own block is one."""
+        """Its own stages: how many there are, of how many rows, and whether its own block is none of them."""
         stages = self.share(place, len(self.col_parts) - 1)
         heights = np.diff(self.col_parts)[stages.start : stages.stop]
-        return len(stages), int(heights.sum()), place.coords["rows"] in stages
+        return len(stages), int(heights.sum()), place.coords["rows"] not in stages
 
     @staticmethod
     @abstractmethod
@@ -179,7 +179,7 @@ class NeededRows:
             own = blocks.pop(comm.rank, None)
             self.diagonal = None if own is None else CSR.from_scipy(own, grid.backend, dtype)
             peers = [j for j in comm.others() if j in blocks and blocks[j].nnz]
-            columns = {j: np.unique(blocks[j].indices).astype(np.int64) for j in peers}  # NnzCols(i, j)
+            columns = {j: columns_read(blocks[j]) for j in peers}  # NnzCols(i, j)
             needed = {j: costs.choose(columns[j], heights[j]) for j in peers} if costs else columns
         self.rows = Rows(grid, comm, needed)
         with grid.world.together():
@@ -187,7 +187,7 @@ class NeededRows:
             per_row = sum(blocks[j].nnz / blocks[j].shape[0] for j in peers)
             for ranks in in_groups({j: columns[j].size for j in peers}, per_row):
                 place = slice(self.rows.places[ranks[0]].start, self.rows.places[ranks[-1]].stop)
-                compact = sp.hstack([keep_columns(blocks.pop(j), needed[j]) for j in ranks], format="csr")
+                compact = side_by_side([keep_columns(blocks.pop(j), needed[j]) for j in ranks])
                 self.groups.append((CSR.from_scipy(compact, grid.backend, dtype), ranks, place))
 
     def __len__(self) -> int:

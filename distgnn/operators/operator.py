@@ -117,7 +117,8 @@ class DistSparse(ABC):
 
     def kind(self, place: Axes) -> Hashable:
         """What, beside the shapes of its blocks, a rank at this place on the grid does unlike others: by
-        default where it stands on axes that cut neither side of a product. Dry runs go by it.
+        default where it stands on axes that cut neither side of a product. Dry runs go by it; the larger of
+        two has more to do.
         """
         layouts = self.input_layout, self.output_layout
         cut = {axis for layout in layouts for axis in (*layout.row_axes, *layout.col_axes)}

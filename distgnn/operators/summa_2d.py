@@ -82,8 +82,19 @@ class Summa2D(DistSparse):
 
     def kind(self, place: Axes) -> Hashable:
         """Its own panels of A and of H."""
-        own_A = tuple(p.width for p in self.plane.panels if p.c == place.coords["cols"])
-        return own_A, tuple(p.width for p in self.plane.panels if p.r == place.coords["rows"])
+        of_A, of_H = self._widths
+        return of_A[place.coords["cols"]], of_H[place.coords["rows"]]
+
+    @cached_property
+    def _widths(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+        """Of the panels of A by process column, and of those of H by process row."""
+        sizes = self.grid.shape
+        of_A: list[list[int]] = [[] for _ in range(sizes["cols"])]
+        of_H: list[list[int]] = [[] for _ in range(sizes["rows"])]
+        for panel in self.plane.panels:
+            of_A[panel.c].append(panel.width)
+            of_H[panel.r].append(panel.width)
+        return list(map(tuple, of_A)), list(map(tuple, of_H))
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,11 +18,11 @@ from distgnn.layout import Cut, Layout
 from distgnn.ledger import Ledger, holds
 from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
-from distgnn.nn.loss import TRAIN
+from distgnn.nn.loss import TRAIN, Targets
 from distgnn.nn.sage import SageMean
 from distgnn.operators.dense import DistDense
 from distgnn.plan.graphs import Graph, Histogram
-from distgnn.plan.kinds import kinds
+from distgnn.plan.kinds import busiest_of, kinds
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.train import sampler
 from distgnn.train.full_graph import train
@@ -34,7 +36,8 @@ class Costs:
 
     Attributes:
         setup: operator, network and targets, but not what is read from files; first: the first epoch, which
-            also makes what is kept; epoch: any later one, with its steps, and evaluation: of the whole graph.
+            also makes what is kept; epoch: any later one, with its steps, and evaluation: of the whole graph,
+            empty where it was left out.
         peak: bytes by purpose when those held were most.
     """
 
@@ -65,12 +68,17 @@ class DryRun:
     ranks: list[Costs]
 
 
-def dry_run(settings: Settings, graph: Graph, ranks: int, one_of_each: bool | None = None) -> DryRun:
+def dry_run(
+    settings: Settings, graph: Graph, ranks: int, one_of_each: bool | None = None, *, busiest: bool = False,
+    evaluation: bool = True,
+) -> DryRun:  # fmt: skip
     """What a run of these settings costs on so many ranks. Runs no MPI and computes nothing.
 
     Args:
         one_of_each: run one rank of each kind and take all others of its kind, and what they tell it, to be
             like it, instead of all ranks; default: for more than 64.
+        busiest: run only a rank that has the most to do, and take all others to be like it.
+        evaluation: also count an evaluation of the whole graph.
 
     Raises:
         ArgumentError: what a run would refuse, another dtype than the graph's, a choice that goes by measured
@@ -78,13 +86,13 @@ def dry_run(settings: Settings, graph: Graph, ranks: int, one_of_each: bool | No
     """
     s = settings.resolved(ranks)
     one_of_each = ranks > 64 if one_of_each is None else one_of_each
-    _check(s, graph, one_of_each)
-    if s.sparsity_aware and isinstance(graph.source, Histogram):
-        graph = replace(graph, source=replace(graph.source, drawn=True))
+    _check(s, graph, one_of_each or busiest)
+    if busiest:
+        return _busiest(s, graph, ranks, evaluation)
     if one_of_each:
-        return _one_of_each(s, graph, ranks)
-    found = run_all(ranks, lambda comm: _counted(comm, SHAPES, s, graph))
-    return DryRun(found[0][1], [costs for costs, *_ in found])
+        return _one_of_each(s, graph, ranks, evaluation)
+    found = run_all(ranks, lambda comm: _counted(_prepared(comm, SHAPES, s, graph), evaluation))
+    return DryRun(found[0][1], [costs for costs, _ in found])
 
 
 def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: Graph) -> Costs:
@@ -92,7 +100,7 @@ def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: G
 
     Features are zeros. Of a real backend it is what the dry run has to give.
     """
-    return _counted(comm, backend, settings.resolved(comm.Get_size()), graph)[0]
+    return _counted(_prepared(comm, backend, settings.resolved(comm.Get_size()), graph))[0]
 
 
 def _check(s: Settings, graph: Graph, one_of_each: bool) -> None:
@@ -105,51 +113,82 @@ def _check(s: Settings, graph: Graph, one_of_each: bool) -> None:
         raise ArgumentError("sampler", s.sampler, problem)
 
 
-def _one_of_each(s: Settings, graph: Graph, ranks: int) -> DryRun:
-    def run(rank: int) -> Any:
-        before = ledger.switch(ledger.books())
-        try:
-            return _counted(OneOfMany(ranks, rank), SHAPES, s, graph)
-        finally:
-            ledger.switch(before)
+class _Prepared(NamedTuple):
+    """A rank that is ready to train, and what it was charged for that."""
 
-    first, grid, of = run(0)
-    found = {of[0]: first}
-    for rank, kind in enumerate(of):
-        if kind not in found:
-            found[kind] = run(rank)[0]
+    settings: Settings
+    model: GCN
+    X: DistDense
+    targets: Targets
+    training: MinibatchTraining | None
+    setup: Ledger
+
+
+def _busiest(s: Settings, graph: Graph, ranks: int, evaluation: bool) -> DryRun:
+    """Even cuts give the last rank the largest blocks, so that it is asked first."""
+    asked = ranks - 1
+    while True:
+        with _own_books():
+            ready = _prepared(OneOfMany(ranks, asked), SHAPES, s, graph)
+            rank = busiest_of(ready.model, ready.model.grid) if asked == ranks - 1 else asked
+            if rank == asked:
+                costs, grid = _counted(ready, evaluation)
+                return DryRun(grid, [costs] * ranks)
+        asked = rank
+
+
+def _one_of_each(s: Settings, graph: Graph, ranks: int, evaluation: bool) -> DryRun:
+    of: list[Any] = []
+    found: dict[Any, Costs] = {}
+    for rank in range(ranks):
+        if not of or of[rank] not in found:
+            with _own_books():
+                ready = _prepared(OneOfMany(ranks, rank), SHAPES, s, graph)
+                of = of or kinds(ready.model, ready.model.grid)
+                found[of[rank]], grid = _counted(ready, evaluation)
     return DryRun(grid, [found[kind] for kind in of])
 
 
-def _counted(
-    comm: Any, backend: Backend | str | None, s: Settings, graph: Graph
-) -> tuple[Costs, dict[str, int], list[Any]]:
-    """The costs of this rank, the sizes of the grid, and the kind of every rank of it."""
+@contextmanager
+def _own_books() -> Iterator[None]:
+    before = ledger.switch(ledger.books())
+    try:
+        yield
+    finally:
+        ledger.switch(before)
+
+
+def _prepared(comm: Any, backend: Backend | str | None, s: Settings, graph: Graph) -> _Prepared:
     name = str(s.algorithm)
-    sizes = parse_grid(s.grid, name)
+    with Ledger() as setup:
+        grid = operators.make_grid(comm, name, parse_grid(s.grid, name), s.replication, backend)
+        grid.overlap, grid.block_rows = s.overlap, s.block_rows
+        made = _network(s, graph, grid)
+        training = _minibatches(s, graph, *made) if s.sampler else None
+    return _Prepared(s, *made, training, setup)
+
+
+def _counted(ready: _Prepared, evaluation: bool = True) -> tuple[Costs, dict[str, int]]:
+    """The costs of this rank, and the sizes of the grid."""
+    s, model, X, targets, training, setup = ready
     optimizer = optim.make(s.optimizer, s.lr, s.weight_decay, s.momentum)
-    with Ledger() as whole:
-        with Ledger() as setup:
-            grid = operators.make_grid(comm, name, sizes, s.replication, backend)
-            grid.overlap, grid.block_rows = s.overlap, s.block_rows
-            model, X, targets = _prepared(s, graph, grid)
-            training = _minibatches(s, graph, model, X, targets) if s.sampler else None
-        due = 0 if s.dropout or s.sampler else s.eval_every  # else evaluation is a product of its own
-        if training is None:
-            options: Any = {"eval_every": due, "train_features": s.train_features}
-            epochs = train(model, X, targets, optimizer, 2, **options)
-        else:
-            epochs = training.train(optimizer, 2, eval_every=due)
-        with Ledger() as first:
-            next(epochs)
-        with Ledger(steps=True) as later:
-            next(epochs)
-        with Ledger() as evaluation:
+    due = 0 if s.dropout or s.sampler else s.eval_every  # else evaluation is a product of its own
+    if training is None:
+        options: Any = {"eval_every": due, "train_features": s.train_features}
+        epochs = train(model, X, targets, optimizer, 2, **options)
+    else:
+        epochs = training.train(optimizer, 2, eval_every=due)
+    with Ledger() as first:
+        next(epochs)
+    with Ledger(steps=True) as later:
+        next(epochs)
+    with Ledger() as whole_graph:
+        if evaluation:
             model.evaluate(X, targets, s.train_features)
-    costs = Costs(setup, first, later, evaluation, dict(whole.peak))
-    of = kinds(model, grid) if isinstance(comm, OneOfMany) and comm.Get_rank() == 0 else []
-    grid.workspace.clear()
-    return costs, dict(grid.shape), of
+    books = setup, first, later, whole_graph
+    peak = max((book.peak for book in books), key=lambda peak: sum(peak.values()))
+    model.grid.workspace.clear()
+    return Costs(*books, dict(peak)), dict(model.grid.shape)
 
 
 def _minibatches(s: Settings, graph: Graph, model: GCN, X: DistDense, targets: Any) -> MinibatchTraining:
@@ -160,7 +199,7 @@ def _minibatches(s: Settings, graph: Graph, model: GCN, X: DistDense, targets: A
     return MinibatchTraining(model, X, targets, drawn, size, s.batches_per_update or 1, s.bulk or 1, s.seed)
 
 
-def _prepared(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Any]:
+def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Targets]:
     """Network, features and targets, as a run makes them."""
     name = str(s.algorithm)
     partitions: dict[str, Any] = {}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from distgnn.arrays.csr import Shape
+from distgnn.arrays.shapes import ShapeMatrix
 from distgnn.layout import Range
 from distgnn.nn.loss import TEST, TRAIN
 from distgnn.operators.sources import BlockSource, MatrixSource
@@ -99,26 +99,12 @@ class Known:
         self.block = source.block
 
 
-@dataclass(frozen=True)
-class Pattern:
-    """A block of which no more is known than how many non-zeros it has."""
-
-    shape: Shape
-    nnz: int
-    dtype: np.dtype
-
-    @property
-    def T(self) -> Pattern:
-        return replace(self, shape=self.shape[::-1])
-
-
 @dataclass
 class Histogram:
     """A block source that knows how many non-zeros stand between rows and columns, evenly within each cell.
 
     Attributes:
         rows, cols: partition vectors; nnz: int64, by cell.
-        drawn: whether blocks have non-zeros in places drawn at random, for algorithms that look at them.
     """
 
     rows: np.ndarray
@@ -126,27 +112,16 @@ class Histogram:
     nnz: np.ndarray
     dtype: np.dtype
     symmetric: bool
-    drawn: bool = False
 
     def __post_init__(self) -> None:
         self.shape: Shape = int(self.rows[-1]), int(self.cols[-1])
 
-    def block(self, rows: Range, cols: Range) -> Any:
-        """The rows and columns as a :class:`Pattern`, or as CSR where places are drawn."""
+    def block(self, rows: Range, cols: Range) -> ShapeMatrix:
         shape = rows[1] - rows[0], cols[1] - cols[0]
         cells = [_shares(vector, some) for vector, some in ((self.rows, rows), (self.cols, cols))]
         (top, of_rows), (left, of_cols) = cells
         table = self.nnz[top : top + len(of_rows), left : left + len(of_cols)]
-        count = round(float(of_rows @ table @ of_cols))
-        return (
-            self._drawn(shape, count, rows[0], cols[0]) if self.drawn else Pattern(shape, count, self.dtype)
-        )
-
-    def _drawn(self, shape: Shape, count: int, *seed: int) -> sp.csr_array:
-        random = np.random.default_rng(seed)
-        places = np.unique(random.integers(0, max(shape[0] * shape[1], 1), count))
-        where = places // max(shape[1], 1), places % max(shape[1], 1)
-        return sp.csr_array((np.ones(places.size, self.dtype), where), shape=shape)
+        return ShapeMatrix(shape, round(float(of_rows @ table @ of_cols)), self.dtype)
 
 
 def _shares(vector: np.ndarray, some: Range) -> tuple[int, np.ndarray]:

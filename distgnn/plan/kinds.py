@@ -1,39 +1,76 @@
-"""Which ranks do alike: those whose blocks have equal shapes."""
+"""Which ranks do alike: those whose blocks have equal shapes. And which has the most to do."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 
 from distgnn.comm.grid import Grid
 from distgnn.layout import Axes, Cut, Layout
 from distgnn.nn.gcn import GCN
+from distgnn.operators.operator import DistSparse
+
+Shape = tuple[int, int]
 
 
 def kinds(model: GCN, grid: Grid) -> list[Hashable]:
     """The kind of every rank of the grid: ranks of equal kind are charged alike."""
-    places = [Axes(grid.shape, rank) for rank in range(grid.size)]
-    columns: dict[tuple[object, ...], list[int]] = {}
+    sizes = _Sizes(grid)
+    for layout, shape in _matrices(model):
+        sizes.held(layout, shape)
+    columns = [column.tolist() for column in sizes.known.values()]
+    others = [[A.kind(place) for place in map(sizes.place, range(grid.size))] for A in _operators(model)]
+    return list(zip(*columns, *others, strict=True))
+
+
+def busiest_of(model: GCN, grid: Grid) -> int:
+    """A rank that holds the most and, of those that do, has the largest :meth:`DistSparse.kind`."""
+    sizes = _Sizes(grid)
+    held = sum(sizes.held(layout, shape) for layout, shape in _matrices(model))
+    most = np.flatnonzero(held == np.max(held)).tolist()
+    return max(most[::-1], key=lambda rank: [A.kind(sizes.place(rank)) for A in _operators(model)])
+
+
+def _operators(model: GCN) -> list[DistSparse]:
+    return list({id(graph.A): graph.A for graph in model.graphs}.values())
+
+
+def _matrices(model: GCN) -> Iterator[tuple[Layout, Shape]]:
+    """What ranks hold, or multiply."""
     for graph, layer in zip(model.graphs, model.layers, strict=True):
         A, n, (below, above) = graph.A, graph.A.shape[0], layer.shape
-        shapes: list[tuple[Layout, tuple[int, int]]] = [(A.input_layout, (A.shape[1], below))]
-        shapes += [(A.input_layout, (A.shape[1], above))]
-        shapes += [(A.output_layout, (n, width)) for width in (below, above)]
-        shapes += [(A.weights.input_layout, (n, below)), (A.weights.output_layout, (n, above))]
-        shapes += [(A.weights.weight_layout, layer.shape)]
-        for layout, shape in shapes:
-            for cut, length in zip((layout.rows, layout.cols), shape, strict=True):
-                parts = None if cut.parts is None else cut.parts.tobytes()
-                key = cut.axes, parts, length
-                if key not in columns:
-                    columns[key] = _sizes(cut, grid, length, places)
-    operators = {id(graph.A): graph.A for graph in model.graphs}.values()
-    others = [[A.kind(place) for place in places] for A in operators]
-    return list(zip(*columns.values(), *others, strict=True))
+        yield A.input_layout, (A.shape[1], below)
+        yield A.input_layout, (A.shape[1], above)
+        yield A.output_layout, (n, below)
+        yield A.output_layout, (n, above)
+        yield A.weights.input_layout, (n, below)
+        yield A.weights.output_layout, (n, above)
+        yield A.weights.weight_layout, layer.shape
 
 
-def _sizes(cut: Cut, grid: Grid, length: int, places: list[Axes]) -> list[int]:
-    """How much of a dimension of this length each rank holds."""
-    heights = np.diff(cut.vector(grid, length)).tolist()
-    return [heights[place.index(*cut.axes)] for place in places]
+class _Sizes:
+    """How much of a dimension each rank holds, int64 by rank; ``known``: by cut and length."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid, self.shape = grid, grid.shape
+        coords = np.unravel_index(np.arange(grid.size), tuple(self.shape.values()))
+        self.coords = dict(zip(self.shape, coords, strict=True))
+        self.known: dict[tuple[object, ...], np.ndarray] = {}
+
+    def held(self, layout: Layout, shape: Shape) -> np.ndarray:
+        """Elements of a matrix by rank."""
+        rows, cols = (self.of(*pair) for pair in zip((layout.rows, layout.cols), shape, strict=True))
+        return rows * cols
+
+    def of(self, cut: Cut, length: int) -> np.ndarray:
+        key = cut.axes, None if cut.parts is None else cut.parts.tobytes(), length
+        if key not in self.known:
+            block: np.ndarray = np.zeros(self.grid.size, np.int64)
+            for axis in cut.axes:
+                block = block * self.shape[axis] + self.coords[axis]
+            self.known[key] = np.diff(cut.vector(self.grid, length))[block]
+        return self.known[key]
+
+    def place(self, rank: int) -> Axes:
+        return Axes(self.shape, rank)

@@ -8,6 +8,7 @@ import pytest
 
 from distgnn import ledger, local
 from distgnn.arrays.backend import SHAPES
+from distgnn.arrays.shapes import ShapeMatrix
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
@@ -205,7 +206,7 @@ def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware, turn
     settings = Settings(algorithm=algorithm, sparsity_aware=aware, hidden=(24, 24), grid=sizes, **ALL)
     everybody = dry_run(settings, uniform, ranks, one_of_each=False)
     alike = dry_run(settings, uniform, ranks, one_of_each=True)
-    near = 0.02 if aware else 1e-4  # patterns are drawn; some ranks have a training node more
+    near = 0.02 if aware else 1e-4  # blocks have a non-zero more or less; some ranks a training node more
     assert list(alike.grid.items()) == list(everybody.grid.items()) == list(sizes.items())
     assert len({id(costs) for costs in alike.ranks}) < ranks
     for one, other in zip(alike.ranks, everybody.ranks, strict=True):
@@ -213,6 +214,21 @@ def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware, turn
         assert one.epoch.words == pytest.approx(other.epoch.words, rel=near)
         assert one.epoch.flops == pytest.approx(other.epoch.flops, rel=near)
         assert sum(one.peak.values()) == pytest.approx(sum(other.peak.values()), rel=0.05)
+
+
+@pytest.mark.parametrize(("algorithm", "aware"), WAYS)
+def test_the_busiest_rank_is_one_that_no_other_outdoes(algorithm, aware):
+    ranks, uniform = 12, Graph.of_size(2311, 2311 * 40, 25, 13)
+    for grid in ALGORITHMS[algorithm].grids(ranks):
+        settings = Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, hidden=(23, 26))
+        alike = dry_run(settings, uniform, ranks, one_of_each=True)
+        busiest = dry_run(settings, uniform, ranks, busiest=True, evaluation=False)
+        flops = max(costs.epoch.flops for costs in alike.ranks)
+        (costs,) = {id(costs): costs for costs in busiest.ranks}.values()
+        assert (len(busiest.ranks), busiest.grid) == (ranks, alike.grid)
+        assert costs.epoch.flops == pytest.approx(flops, rel=0.02) and costs.evaluation.entries() == []
+        same = next(one for one in alike.ranks if summary(one)["epoch"] == summary(costs)["epoch"])
+        assert same.peak == costs.peak
 
 
 #: About what ogbn-products is.
@@ -248,8 +264,15 @@ def test_a_histogram_counts_the_non_zeros_of_windows():
     assert [cells.block((0, 4), cols).nnz for cols in ((0, 5), (5, 10))] == [8, 2]
     assert cells.block((2, 7), (0, 5)).nnz == 4 + 15 and cells.block((7, 7), (0, 5)).nnz == 0
     assert cells.block((2, 7), (0, 5)).T.shape == (5, 5)
-    drawn = replace(cells, drawn=True).block((2, 7), (0, 5))
-    assert drawn.shape == (5, 5) and 0 < drawn.nnz <= 19 and drawn.dtype == np.float32
+
+
+def test_columns_read_are_those_of_non_zeros_drawn_at_random():
+    r = np.random.default_rng(5)
+    for width, nnz in ((1, 1), (1, 9), (5, 0), (0, 0), (300, 1), (300, 200), (300, 900), (40, 4000)):
+        counts = [len(np.unique(r.integers(0, width, nnz))) if width else 0 for _ in range(400)]
+        A = ShapeMatrix((7, width), nnz, np.dtype(np.float32))
+        assert A.columns_read().size == pytest.approx(np.mean(counts), abs=1)
+        assert A.columns_read().dtype == np.int64
 
 
 def test_what_a_run_would_refuse_is_refused():
