@@ -32,7 +32,7 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -47,8 +47,8 @@ class Entry:
 
     calls: int = 0
     messages: int = 0
-    words: Fraction = field(default_factory=Fraction)
-    bytes: Fraction = field(default_factory=Fraction)
+    words: Fraction | int = 0
+    bytes: Fraction | int = 0
     flops: int = 0
     touched: int = 0
     seconds: float = 0.0

@@ -29,28 +29,31 @@ class Flags(NamedTuple):
     c_contiguous: bool
 
 
+_BY_ROWS = Flags(True)
+
+
 class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
     """An array without numbers.
 
     Attributes:
-        shape, dtype, strides (bytes), address: as of an array of NumPy.
+        shape, dtype, size, strides (bytes), address: as of an array of NumPy.
         known: the host array that it was made from, or None; it is not followed any further.
     """
 
-    __slots__ = ("address", "dtype", "known", "shape", "strides")
+    __slots__ = ("_strides", "address", "dtype", "known", "shape", "size")
 
     def __init__(
         self, shape: Any, dtype: Any = float, strides: Shape | None = None, address: int | None = None
     ) -> None:
         self.shape: Shape = tuple(map(int, shape)) if isinstance(shape, (tuple, list)) else (int(shape),)
-        self.dtype = np.dtype(dtype)
-        self.strides = strides if strides is not None else _strides(self.shape, self.dtype.itemsize)
+        self.dtype, self.size = np.dtype(dtype), math.prod(self.shape)
+        self._strides = strides  # None: row by row
         self.address = _allocate(self.nbytes) if address is None else address
         self.known: np.ndarray | None = None
 
     @property
-    def size(self) -> int:
-        return math.prod(self.shape)
+    def strides(self) -> Shape:
+        return _strides(self.shape, self.itemsize) if self._strides is None else self._strides
 
     @property
     def ndim(self) -> int:
@@ -66,9 +69,11 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def flags(self) -> Flags:
+        if self._strides is None or self.size == 0:
+            return _BY_ROWS
         expected = _strides(self.shape, self.itemsize)
-        dense = all(n == 1 or a == b for n, a, b in zip(self.shape, self.strides, expected, strict=True))
-        return Flags(dense or self.size == 0)
+        dense = all(n == 1 or a == b for n, a, b in zip(self.shape, self._strides, expected, strict=True))
+        return _BY_ROWS if dense else Flags(False)
 
     @property
     def T(self) -> ShapeArray:
@@ -108,6 +113,8 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
     # -- views -----------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> ShapeArray:
+        if type(key) is slice and key.step is None and self.shape:
+            return self._rows(*key.indices(self.shape[0])[:2])
         keys = key if isinstance(key, tuple) else (key,)
         if any(isinstance(one, (ShapeArray, np.ndarray, list)) for one in keys):
             return ShapeArray(_picked(self.shape, keys), self.dtype)
@@ -115,6 +122,11 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.known = None
+
+    def _rows(self, first: int, last: int) -> ShapeArray:
+        row = _strides(self.shape, self.itemsize)[0] if self._strides is None else self._strides[0]
+        shape = max(last - first, 0), *self.shape[1:]
+        return ShapeArray(shape, self.dtype, self._strides, self.address + first * row)
 
     def _view(self, keys: tuple[Any, ...]) -> ShapeArray:
         if Ellipsis in keys:
@@ -140,7 +152,7 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
         return ShapeArray(tuple(shape), self.dtype, (*strides, *self.strides[axis:]), address)
 
     def reshape(self, *shape: Any) -> ShapeArray:
-        asked = list(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else list(shape)
+        asked = list(shape[0]) if isinstance(shape[0], (tuple, list)) else list(shape)
         if -1 in asked:
             rest = -math.prod(asked)
             asked[asked.index(-1)] = self.size // rest if rest else 0
@@ -189,10 +201,10 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **_: Any) -> Any:
         if method != "__call__":
             return NotImplemented
-        shape = (_product if ufunc is np.matmul else np.broadcast_shapes)(*map(np.shape, inputs))
+        shape = (_product if ufunc is np.matmul else _together)(*map(np.shape, inputs))
         if out is None:
             return ShapeArray(shape, _result(ufunc, *map(_kind, inputs)))
-        if np.broadcast_shapes(shape, out[0].shape) != out[0].shape:
+        if _together(shape, out[0].shape) != out[0].shape:
             raise ValueError(f"{ufunc.__name__}: a result of shape {shape} does not fit {out[0]!r}")
         out[0].known = None
         return out[0]
@@ -338,6 +350,11 @@ def _indices(key: Any) -> Any:
     if isinstance(key, slice) or key is None:
         raise TypeError("arrays without numbers take either slices or arrays of indices")
     return key if isinstance(key, ShapeArray) else np.asarray(key)
+
+
+def _together(*shapes: Shape) -> Shape:
+    first = shapes[0]
+    return first if all(shape in ((), first) for shape in shapes) else np.broadcast_shapes(*shapes)
 
 
 def _product(a: Shape, b: Shape) -> Shape:

@@ -257,18 +257,17 @@ class Comm:
         the step (see :class:`ledger.Step`).
         """
         words = array.size if words is None else words
-        itemsize = Fraction(array.nbytes, words) if words else 0
-        self._charge(operation, matrix, away * words, itemsize, int(away), shape)
+        self._charge(operation, matrix, away * words, _ratio(array.nbytes, words), int(away), shape)
 
     def charge_share(self, operation: str, matrix: str, array: Any) -> None:
         """Charge a reduce_scatter of ``array``, or an allreduce, which is that and an all-gather."""
         messages = (2 if operation == "allreduce" else 1) * (self.size - 1)
-        self._charge(operation, matrix, Fraction(messages, self.size) * array.size, array.itemsize, messages)
+        self._charge(operation, matrix, _ratio(messages * array.size, self.size), array.itemsize, messages)
 
     def charge_alltoallv(self, arrays: Sequence[Any], matrix: str) -> None:
         """Charge an all-to-allv in which this rank receives these arrays, each from another rank."""
         words, nbytes = sum(array.size for array in arrays), sum(array.nbytes for array in arrays)
-        self._charge("alltoallv", matrix, words, Fraction(nbytes, words) if words else 0, len(arrays))
+        self._charge("alltoallv", matrix, words, _ratio(nbytes, words), len(arrays))
 
     # -- small Python objects, for setup and reports (not charged: no algorithm moves its data this way) -----
 
@@ -379,3 +378,8 @@ class Comm:
                 received = dict(zip(self.others(), room[:, : parts[self.rank].size], strict=True))
                 steps = add(flight, parts, received, tag)
                 flight.until(lambda steps=steps: next(steps, True))  # type: ignore[misc]
+
+
+def _ratio(a: int, b: int) -> Fraction | int:
+    """a / b, exactly; 0 where b is. Whole numbers are faster."""
+    return 0 if not b else Fraction(a, b) if a % b else a // b

@@ -33,11 +33,16 @@ def broadcast(
     sizes = [math.prod(shape) for shape in shapes]
     most = max((size for size, root in zip(sizes, roots, strict=True) if root != comm.rank), default=0)
 
+    rooms: dict[tuple[int, Shape], Any] = {}
+
     def panel(stage: int, buffer: int) -> Any:
         if roots[stage] == comm.rank:
             return own(stage)
-        room = grid.workspace.take(f"panel {buffer}", (most,), dtype)
-        return room[: sizes[stage]].reshape(shapes[stage])
+        shape = shapes[stage]
+        if (buffer, shape) not in rooms:
+            room = grid.workspace.take(f"panel {buffer}", (most,), dtype)
+            rooms[buffer, shape] = room[: sizes[stage]].reshape(shape)
+        return rooms[buffer, shape]
 
     turns = range(len(roots)) if turns is None else turns
     buffers = TUNING.relay_buffers * cut

@@ -44,7 +44,7 @@ class Relay:
     Args:
         comm: the group.
         roots: the rank that has each stage's panel; the same on all ranks.
-        turns: the stages in the order in which this rank takes them (see above).
+        turns: the stages in the order in which this rank takes them (see above); a range is all ranks' order.
         panel: ``panel(stage, buffer)``, the contiguous array to send, or to receive into in that buffer.
         words: payload elements of each stage's panel, for the ledger; default: the array's.
         overlap: messages travel while the caller computes. Otherwise a panel is received and handed on before
@@ -62,7 +62,7 @@ class Relay:
         self.panel, self.words = panel, words
         self.first_tag = comm.reserve_tags(len(roots))
         self.turns = [(stage, roots[stage]) for stage in turns]
-        self.order = () if list(turns) == upstream(comm, roots) else IN_TURN  # for the steps of the ledger
+        self.order = IN_TURN if isinstance(turns, range) else ()  # for the steps of the ledger
         self.posted: deque[_Panel] = deque()  # in turn, until they are taken
         self.active: list[_Panel] = []  # that are not done with
         self.current, self.next = -1, 0  # the turn; the next to be posted
@@ -71,6 +71,9 @@ class Relay:
 
     def __iter__(self) -> Iterator[Array]:
         """The panels in turn, each valid until the next is asked for; at the end all are handed on."""
+        return self._relayed() if self.comm.moves else self._at_once()
+
+    def _relayed(self) -> Iterator[Array]:
         flight, mark = self.flight, self.comm.backend.mark
         try:
             flight.until(mark())  # what is sent has been computed, what is received into has been read
@@ -92,23 +95,43 @@ class Relay:
                 self._hand_on(panel, panel.count)
             flight.close()
 
+    def _at_once(self) -> Iterator[Array]:
+        """Where no messages are needed: charged and waited for in the same order."""
+        begun: deque[tuple[Array, int]] = deque()
+        for _ in self.turns:
+            while self.next < len(self.turns) and (one := self._begin()) is not None:
+                begun.append(one)
+            array, buffer = begun.popleft()
+            if buffer >= 0:
+                self.flight.waited(array.nbytes)
+            yield array
+            if buffer >= 0:
+                self.free.append(buffer)
+
+    def _begin(self) -> tuple[Array, int] | None:
+        """The array of the next panel, which is charged, and its buffer; None where no buffer is free."""
+        stage, root = self.turns[self.next]
+        own = root == self.comm.rank
+        if not own and not self.free:
+            return None
+        buffer = -1 if own else self.free.pop(0)
+        array = self.panel(stage, buffer)
+        words = None if self.words is None else self.words[stage]
+        self.comm.charge_whole("bcast", self.matrix, array, not own, words, self.order)
+        self.next += 1
+        return array, buffer
+
     def _post(self) -> None:
         """From the first turn on, start the next panels: own ones, of others as many as buffers are free."""
         for panel in [panel for panel in self.active if panel.taken and panel.settled()]:
             self.active.remove(panel)
             self.free += [panel.buffer] if panel.buffer >= 0 else []
         while 0 <= self.current and self.next < len(self.turns):
-            stage, root = self.turns[self.next]
-            own = root == self.comm.rank
-            if not own and not self.free:
+            turn, (stage, root) = self.next, self.turns[self.next]
+            if (begun := self._begin()) is None:
                 return
-            buffer = -1 if own else self.free.pop(0)
-            array = self.panel(stage, buffer)
-            words = None if self.words is None else self.words[stage]
-            self.comm.charge_whole("bcast", self.matrix, array, not own, words, self.order)
             last_stop = self.successor == root
-            panel = _Panel(self.comm, array, self.next, self.first_tag + stage, buffer, last_stop)
-            self.next += 1
+            panel = _Panel(self.comm, begun[0], turn, self.first_tag + stage, begun[1], last_stop)
             self.posted.append(panel)
             self.active.append(panel)
             self._move(panel)
@@ -166,7 +189,7 @@ class _Panel:
         self.wire = array.reshape(-1) if comm.size == 1 else comm.wire(array, send=own)
         size = min(max(array.nbytes // TUNING.relay_segments, TUNING.relay_segment), TUNING.largest_segment)
         self.step = max(size // array.itemsize, 1)
-        self.count = max(-(-self.wire.size // self.step), 1) if comm.moves else 0
+        self.count = max(-(-self.wire.size // self.step), 1)
         self.asked = self.received = self.in_order = self.count if own else 0
         self.handed_on = self.sending = 0
         self.early: set[int] = set()

@@ -21,7 +21,9 @@ def partition(n: int, parts: int) -> np.ndarray:
     """
     if n < 0 or parts < 1:
         raise ValueError(f"cannot cut {n} into {parts} blocks")
-    return np.array([i * int(n) // parts for i in range(parts + 1)], dtype=np.int64)
+    each, rest = divmod(int(n), parts)
+    i = np.arange(parts + 1, dtype=np.int64)
+    return i * each + i * rest // parts
 
 
 def as_partition(vector: Sequence[int] | np.ndarray | None, n: int, parts: int) -> np.ndarray:

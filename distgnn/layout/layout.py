@@ -32,8 +32,9 @@ class Cut:
 
     def range(self, grid: Axes, n: int) -> Range:
         """What this rank holds of a dimension of length ``n``."""
-        if not self.axes and self.parts is None:
-            return 0, n
+        if self.parts is None:
+            index, parts = grid.index(*self.axes), grid.count(*self.axes)
+            return index * n // parts, (index + 1) * n // parts
         return block(self.vector(grid, n), grid.index(*self.axes))
 
     def ids(self, first: int, last: int) -> np.ndarray:
@@ -42,6 +43,8 @@ class Cut:
 
     def same(self, other: Cut, grid: Axes, n: int) -> bool:
         alike = self.axes == other.axes and self.order == other.order
+        if alike and self.parts is other.parts:
+            return True
         return alike and np.array_equal(self.vector(grid, n), other.vector(grid, n))
 
     def words(self) -> str:

@@ -29,10 +29,10 @@ def gemm(
         "gemm", "gemm", flops=2 * A.shape[0] * A.shape[1] * B.shape[1], touched=touched, shape=taken
     )
     with ledger.timed("gemm", "gemm", synchronize=on.synchronize):
-        whole = on.on_device or trans_a or not on.numbers
+        whole = on.on_device or trans_a
         step = max(A.shape[0], 1) if whole else TUNING.gemm_rows
         B = B if form is None else laid(on.xp, B, form.b)  # once for all rows
-        for top in range(0, A.shape[0], step):
+        for top in range(0, A.shape[0] if on.numbers else 0, step):
             rows = slice(top, top + step)
             product = on.empty((len(out[rows]), B.shape[1]), B.dtype) if accumulate else out[rows]
             if form is None:
