@@ -124,7 +124,7 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
         self.known = None
 
     def _rows(self, first: int, last: int) -> ShapeArray:
-        row = _strides(self.shape, self.itemsize)[0] if self._strides is None else self._strides[0]
+        row = self.nbytes // max(self.shape[0], 1) if self._strides is None else self._strides[0]
         shape = max(last - first, 0), *self.shape[1:]
         return ShapeArray(shape, self.dtype, self._strides, self.address + first * row)
 

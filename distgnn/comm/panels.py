@@ -76,9 +76,12 @@ class SparsePanels:
     def broadcast(self) -> Iterator[CSR]:
         """The panel of each stage on every rank of the group; valid until the next one is asked for."""
         panels: dict[int, CSR] = {}
+        rooms: dict[int, Any] = {}
 
         def panel(stage: int, buffer: int) -> Any:
-            panels[stage] = self.mine[stage] if stage in self.mine else self._into(stage, buffer)
+            if stage not in self.mine and buffer not in rooms:
+                rooms[buffer] = self.grid.workspace.take(f"sparse panel {buffer}", (self.most,), "uint8")
+            panels[stage] = self.mine.get(stage) or self._into(stage, buffer, rooms[buffer])
             return panels[stage].buffer
 
         turns = range(len(self.roots))
@@ -86,9 +89,8 @@ class SparsePanels:
         for stage, _ in enumerate(relay):
             yield panels.pop(stage)
 
-    def _into(self, stage: int, buffer: int) -> CSR:
-        """The panel of a stage in one of the buffers."""
-        room = self.grid.workspace.take(f"sparse panel {buffer}", (self.most,), "uint8")
+    def _into(self, stage: int, buffer: int, room: Any) -> CSR:
+        """The panel of a stage in one of the buffers, which begins at this room."""
         known = self.received.get((stage, buffer))
         if known is None or self.grid.backend.address(known.buffer) != self.grid.backend.address(room):
             known = self.received[stage, buffer] = CSR(*self.headers[stage], room)

@@ -68,8 +68,8 @@ class GCN:
             problem = f"algorithm {A.name} cuts the input of a product unlike its output, so it can only do "
             raise ArgumentError("product_order", TRANSFORM, problem + AGGREGATE)
         with self.grid.world.together():  # this may read a file, which may be damaged for one rank only
-            ids = [operator.input_layout.row_ids for operator in operators]
-        self.graphs = list(map(LayerGraph, operators, map(self.grid.backend.asarray, ids)))
+            nodes = [self._nodes(operator.input_layout) for operator in operators]
+        self.graphs = list(map(LayerGraph, operators, nodes))
         options: tuple[Any, ...] = (seed, self.dropout, bias, product_order, keep_aggregate)
         places = zip(operators, enumerate(pairwise(widths)), strict=True)
         self.layers = [self.convolution(operator, *place, *options) for operator, place in places]
@@ -117,6 +117,11 @@ class GCN:
         Z = self._forward(self.graphs, X, epoch, keep)
         self.grid.workspace.forget(Z.block)
         return Z
+
+    def _nodes(self, layout: Layout) -> Array:
+        """int64: those of this rank's rows."""
+        on, ordered = self.grid.backend, layout.rows.order is not None
+        return on.asarray(layout.row_ids) if ordered else on.xp.arange(*layout.row_range, dtype=np.int64)
 
     def _forward(
         self, graphs: Sequence[LayerGraph], X: DistDense, epoch: int | None, keep: bool,

@@ -84,8 +84,8 @@ class BlockRows(DistSparse):
     def kind(self, place: Axes) -> Hashable:
         """Its own stages: how many there are, of how many rows, and whether its own block is none of them."""
         stages = self.share(place, len(self.col_parts) - 1)
-        heights = np.diff(self.col_parts)[stages.start : stages.stop]
-        return len(stages), int(heights.sum()), place.coords["rows"] not in stages
+        rows = int(self.col_parts[stages.stop] - self.col_parts[stages.start])
+        return len(stages), rows, place.coords["rows"] not in stages
 
     @staticmethod
     @abstractmethod

@@ -21,7 +21,7 @@ from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import TRAIN, Targets
 from distgnn.nn.sage import SageMean
 from distgnn.operators.dense import DistDense
-from distgnn.plan.graphs import Graph, Histogram
+from distgnn.plan.graphs import Graph, Histogram, Spread
 from distgnn.plan.kinds import busiest_of, kinds
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.train import sampler
@@ -216,6 +216,8 @@ def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Tar
     X = DistDense(grid.backend.zeros(layout.local_shape(shape), A.dtype), layout, shape)
     holds(X, "features", X.block.nbytes)
     rows = Layout(grid, model.output_layout.rows, Cut())
+    if graph.labels is None:
+        return model, X, Spread(model.output_layout, graph.classes, graph.counts)
     given = (grid.backend.asarray(one[:, None]) for one in graph.labels(*rows.row_range))
     targets = model.targets(*(DistDense(block, rows, (graph.n, 1)) for block in given))
     targets.counts, targets.count = list(graph.counts), max(graph.counts[TRAIN], 1)  # sums over ranks

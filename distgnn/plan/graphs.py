@@ -10,8 +10,8 @@ import numpy as np
 
 from distgnn.arrays.csr import Shape
 from distgnn.arrays.shapes import ShapeMatrix
-from distgnn.layout import Range
-from distgnn.nn.loss import TEST, TRAIN
+from distgnn.layout import Layout, Range
+from distgnn.nn.loss import TEST, TRAIN, LossRows, Targets
 from distgnn.operators.sources import BlockSource, MatrixSource
 from distgnn.store.read.store import Store
 
@@ -27,14 +27,15 @@ class Graph:
         source: of the adjacency matrix, n x n, of the values' dtype; odd: of odd layers, where an order has
             two versions.
         width: of the features; classes: number of them.
-        labels: of nodes by position; counts: of labelled nodes per part of the split, by its number.
+        labels: of nodes by position, or None where none are known; counts: of labelled nodes per part of the
+            split, by its number.
         parts: the partition vector of an order that was made by partition, or None.
     """
 
     source: BlockSource
     width: int
     classes: int
-    labels: Labels
+    labels: Labels | None
     counts: Sequence[int]
     odd: BlockSource | None = None
     parts: np.ndarray | None = None
@@ -61,7 +62,7 @@ class Graph:
         """n nodes, of which this share is in the training split, with as many non-zeros everywhere."""
         ends = np.array([0, n])
         source = Histogram(ends, ends, np.array([[nnz]]), np.dtype(dtype), symmetric)
-        return cls(source, width, classes, *_spread(n, trained))
+        return cls(source, width, classes, None, _trained(n, trained))
 
     @classmethod
     def of_store(
@@ -86,7 +87,7 @@ class Graph:
         made: Any = {"odd": sources[1] if len(sources) > 1 else None, "parts": found.partition}
         if not exact:
             trained = (store.manifest["split"] or {}).get("train", 0)
-            return cls(sources[0], width, classes, *_spread(store.n, trained / max(store.n, 1)), **made)
+            return cls(sources[0], width, classes, None, _trained(store.n, trained / max(store.n, 1)), **made)
         labels = lambda *rows: (store.labels(output, rows), store.split(output, rows))  # noqa: E731
         return cls(sources[0], width, classes, labels, _counts(*labels(0, store.n)), **made)
 
@@ -128,6 +129,8 @@ def _shares(vector: np.ndarray, some: Range) -> tuple[int, np.ndarray]:
     """The first block that a range touches, and what share of it and of those after it lies in the range."""
     if some[0] >= some[1]:
         return 0, np.zeros(0)
+    if len(vector) == 2:
+        return 0, np.array([(some[1] - some[0]) / int(vector[1])])
     first = int(np.searchsorted(vector, some[0], side="right")) - 1
     last = int(np.searchsorted(vector, some[1], side="left"))
     inside = np.clip(vector[first : last + 1], *some)
@@ -138,12 +141,24 @@ def _counts(labels: np.ndarray, split: np.ndarray) -> list[int]:
     return np.bincount(split[(split > 0) & (labels >= 0)], minlength=TEST + 1).tolist()
 
 
-def _spread(n: int, trained: float) -> tuple[Labels, list[int]]:
-    """Labels and counts of nodes of which this share, evenly spread, is trained on; at least one is."""
-    trained = max(trained, 1 / max(n, 1))
+class Spread(Targets):
+    """Targets of which no more is known than how many there are, evenly spread over the nodes.
 
-    def labels(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        before = np.floor(np.arange(first, last + 1) * trained + 1e-9).astype(np.int64)
-        return np.zeros(last - first, np.int32), (np.diff(before) * TRAIN).astype(np.uint8)
+    Args:
+        layout: of the logits; counts: of nodes by part of the split; only those for training are here.
+    """
 
-    return labels, [0, max(round(n * trained), 1), 0, 0]
+    def __init__(self, layout: Layout[Any], classes: int, counts: Sequence[int]) -> None:
+        on, n = layout.grid.backend, max(int(layout.rows.parts[-1]), 1)  # type: ignore[index]
+        first, last = (end * counts[TRAIN] // n for end in layout.row_range)
+        rows = on.empty((last - first,), np.int64)
+        LossRows.__init__(self, rows, rows, counts[TRAIN])
+        self.layout, self.classes, self.counts = layout, classes, list(counts)
+        self.rows = self.labels = self.parts = rows
+        totals = on.empty((TEST + 1,), np.int64)
+        layout.grid.along(*layout.row_axes).allreduce(totals, matrix="loss")
+
+
+def _trained(n: int, share: float) -> list[int]:
+    """Nodes by part of the split, of which this share, but at least one, is trained on."""
+    return [0, max(round(n * share), 1), 0, 0]
