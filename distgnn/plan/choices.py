@@ -19,7 +19,7 @@ from distgnn.plan.machine import Machine
 from distgnn.train.settings import Settings, parse_grid
 
 Sizes = dict[str, int]
-#: Ranks up to which a dry run of a graph that is known takes all of them, and not one of each kind.
+#: Ranks up to which a dry run of a graph that is known takes all of them, and not the busiest alone.
 ALL_RANKS = 16
 
 
@@ -171,8 +171,8 @@ def priced(
 ) -> list[Choice | Infeasible]:
     """A shape of a grid, with its axes in every order that makes a difference."""
     try:
-        some = ranks > ALL_RANKS or isinstance(graph.source, Histogram)
-        dry = dry_run(way.settings(settings), graph, ranks, one_of_each=some)
+        one = ranks > ALL_RANKS or isinstance(graph.source, Histogram)
+        dry = dry_run(way.settings(settings), graph, ranks, False, busiest=one, evaluation=False)
     except UserError as error:
         return [Infeasible(way, str(error))]
     peak = max(sum(costs.peak.values()) for costs in dry.ranks)

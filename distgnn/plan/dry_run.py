@@ -29,6 +29,8 @@ from distgnn.train.full_graph import train
 from distgnn.train.minibatch import MinibatchTraining
 from distgnn.train.settings import BATCH_SIZE, Settings, parse_grid
 
+SAMPLE = 8  # ranks of which the busiest is looked for where non-zeros are not spread evenly
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -125,16 +127,28 @@ class _Prepared(NamedTuple):
 
 
 def _busiest(s: Settings, graph: Graph, ranks: int, evaluation: bool) -> DryRun:
-    """Even cuts give the last rank the largest blocks, so that it is asked first."""
-    asked = ranks - 1
-    while True:
+    """Even cuts give the last rank the largest blocks, so that it is asked first. Where non-zeros are not
+    spread evenly, the one of a sample of ranks that holds the most.
+    """
+    with _own_books():
+        ready = _prepared(OneOfMany(ranks, ranks - 1), SHAPES, s, graph)
+        rank, most = busiest_of(ready.model, ready.model.grid), _held(ready)
+        if rank == ranks - 1 and graph.even:
+            costs, grid = _counted(ready, evaluation)
+            return DryRun(grid, [costs] * ranks)
+    sample = [] if graph.even else np.linspace(0, ranks - 1, SAMPLE + 1, dtype=int)[:-1].tolist()
+    for other in sample:
         with _own_books():
-            ready = _prepared(OneOfMany(ranks, asked), SHAPES, s, graph)
-            rank = busiest_of(ready.model, ready.model.grid) if asked == ranks - 1 else asked
-            if rank == asked:
-                costs, grid = _counted(ready, evaluation)
-                return DryRun(grid, [costs] * ranks)
-        asked = rank
+            held = _held(_prepared(OneOfMany(ranks, other), SHAPES, s, graph))
+            rank, most = (other, held) if held > most else (rank, most)
+    with _own_books():
+        costs, grid = _counted(_prepared(OneOfMany(ranks, rank), SHAPES, s, graph), evaluation)
+        return DryRun(grid, [costs] * ranks)
+
+
+def _held(ready: _Prepared) -> int:
+    """Bytes that a rank holds before it trains."""
+    return sum(ready.setup.peak.values())
 
 
 def _one_of_each(s: Settings, graph: Graph, ranks: int, evaluation: bool) -> DryRun:

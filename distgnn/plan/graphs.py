@@ -44,6 +44,11 @@ class Graph:
     def n(self) -> int:
         return self.source.shape[0]
 
+    @property
+    def even(self) -> bool:
+        """Whether all that is known of the non-zeros is how many there are."""
+        return isinstance(self.source, Histogram) and self.source.nnz.size == 1
+
     @classmethod
     def known(
         cls, matrix: Any, width: int, classes: int, labels: np.ndarray, split: np.ndarray,
