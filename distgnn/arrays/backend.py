@@ -8,6 +8,7 @@ import math
 import os
 import resource
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,15 @@ class Backend:
         """The most memory this process has held so far, in bytes."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
+    def memory_bytes(self) -> int:
+        """Bytes of memory that the node, or its control group, has; of a GPU, those of the device."""
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        try:
+            limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        except OSError:
+            return total
+        return min(total, int(limit)) if limit.isdecimal() else total
+
 
 CACHE_LINE = 64
 
@@ -147,6 +157,9 @@ class CupyBackend(Backend):
 
     def peak_bytes(self) -> int:
         return int(self.xp.get_default_memory_pool().total_bytes())
+
+    def memory_bytes(self) -> int:
+        return int(self.xp.cuda.runtime.memGetInfo()[1])
 
 
 class ShapeBackend(Backend):

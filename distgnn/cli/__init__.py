@@ -19,7 +19,7 @@ from distgnn.comm import launch
 from distgnn.errors import UserError
 
 #: In the order in which ``--help`` shows them.
-COMMANDS = ("demo", "generate", "prepare", "info", "train", "bench", "report", "algorithms")
+COMMANDS = ("demo", "generate", "prepare", "info", "train", "bench", "calibrate", "report", "algorithms")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

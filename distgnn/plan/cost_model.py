@@ -137,7 +137,8 @@ def compute_seconds(machine: Machine, step: Step, itemsize: int = FLOAT) -> floa
     if step.operation == "gemm":
         dense = machine.gemm
         return dense.call + step.flops * scale / dense.flops + step.touched / dense.bandwidth
-    return machine.passes.call + step.touched / machine.passes.bandwidth if step.touched else 0.0
+    rate = machine.passes.rate(step.phase)
+    return rate.call + step.touched / rate.bandwidth if step.touched else 0.0
 
 
 def _spmm_seconds(rates: SpmmRates, m: int, nonzeros: int, columns: float) -> float:

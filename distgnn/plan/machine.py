@@ -24,6 +24,8 @@ SHIPPED = Path(__file__).with_name("machines")
 
 #: The operations of the ledger that have rates of their own, where a level gives them.
 KINDS = ("bcast", "allgather", "reduce_scatter", "allreduce", "reduce", "alltoallv", "send", "receive")
+#: The phases of the ledger whose passes have rates of their own, where a machine gives them.
+PASSES = ("activation", "loss", "optimizer")
 _POSITIVE, _SHARE = "a positive number", "a number from 0 to 1"
 
 
@@ -99,11 +101,21 @@ class Gemm:
 
 
 @dataclass(frozen=True)
-class Passes:
+class Rate:
     """Of passes over dense blocks: seconds each, bytes per second read and written."""
 
     call: float
     bandwidth: float
+
+
+@dataclass(frozen=True)
+class Passes(Rate):
+    """Of rows that are gathered and added, and of all passes that ``kinds``, by phase, has no rate for."""
+
+    kinds: Mapping[str, Rate] = field(default_factory=dict)
+
+    def rate(self, phase: str) -> Rate:
+        return self.kinds.get(phase, self)
 
 
 @dataclass(frozen=True)
@@ -217,10 +229,11 @@ def _value(name: str, value: Any, where: str, prefix: str) -> Any:
             raise UserError(f"{where}: levels must be tables: [[levels]]")
         return [_table(Level, one, where, f"levels[{i}].") for i, one in enumerate(value)]
     if name == "kinds":
+        known, cls = (PASSES, Rate) if prefix == "passes." else (KINDS, Link)
         for kind in value:
-            if kind not in KINDS:
-                raise UserError(f"{where}: unknown field {prefix}kinds.{kind}; known: {', '.join(KINDS)}")
-        return {kind: _table(Link, one, where, f"{prefix}kinds.{kind}.") for kind, one in value.items()}
+            if kind not in known:
+                raise UserError(f"{where}: unknown field {prefix}kinds.{kind}; known: {', '.join(known)}")
+        return {kind: _table(cls, one, where, f"{prefix}kinds.{kind}.") for kind, one in value.items()}
     if name in _TABLES:
         return _table(_TABLES[name], value, where, f"{prefix}{name}.")
     if name in ("name", "title"):

@@ -1,0 +1,90 @@
+"""``distgnn calibrate``: measure the machine that the job runs on, for ``distgnn plan``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distgnn.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from distgnn.plan.calibrate import Calibration
+    from distgnn.plan.fit import Fit
+
+HELP = "measure this machine, kernel by kernel and collective by collective, for plan --machine"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    # fmt: off
+    add = parser.add_argument
+    add("--out", metavar="FILE", help="write the machine there, as TOML (default: print it)")
+    add("--force", action="store_true", help="replace FILE")
+    add("--name", metavar="NAME", help="of the machine (default: as FILE is called)")
+    add("--seconds", type=float, default=100.0, metavar="S", help="to spend, about")
+    add("--backend", choices=("auto", "numpy", "cupy"), help="of arrays (default: a GPU if there is one)")
+    add("--json", action="store_true", help="print fits and samples as JSON")
+    # fmt: on
+
+
+def run(args: argparse.Namespace) -> None:
+    from distgnn.cli.first_rank import on_all_ranks
+
+    on_all_ranks(lambda world: _run(args, world))
+
+
+def _run(args: argparse.Namespace, world: Any) -> None:
+    from distgnn.bench.timing import machine
+    from distgnn.plan.calibrate import calibrate
+    from distgnn.report.files import check_output, replaced
+    from distgnn.store.write.ranks import of
+
+    if not 0 < args.seconds < math.inf:
+        raise ArgumentError("seconds", args.seconds, "must be a positive number")
+    team = of(world)
+    with team.together():
+        if args.out is not None and team.rank == 0:
+            check_output("out", Path(args.out), args.force)
+    name = args.name or (Path(args.out).stem if args.out else "measured")
+    found = calibrate(world, args.seconds, name, machine(), args.backend)
+    with team.together():
+        if team.rank == 0:
+            text = f"{found.machine.toml()}\n"
+            if args.out is not None:
+                with replaced(Path(args.out)) as file:
+                    file.write(text.encode())
+            printed = "" if args.out else f"\n\n{text.strip()}"
+            print(json.dumps(found.record()) if args.json else table(found) + printed, flush=True)
+
+
+def table(found: Calibration) -> str:
+    """Every fit in a line, aligned for a terminal; the notes."""
+    heads = "kind", "level", "samples", "R²", "median", "largest", "parameters"
+    lines = [heads, *(_line(one) for one in found.fits)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rows = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    about = "median and largest: of the residuals, as shares of the measured seconds"
+    return "\n".join([*rows, "", about, *found.notes])
+
+
+def _line(one: Fit) -> tuple[str, ...]:
+    import numpy as np
+
+    sizes = np.abs(one.residuals)
+    values = (f"{name.replace('_', ' ')} {_shown(name, value)}" for name, value in one.values.items())
+    level = one.level or "rank"
+    shares = f"{np.median(sizes):.1%}", f"{sizes.max():.1%}"
+    return one.kind, level, str(len(one.samples)), f"{one.r2:.4f}", *shares, ", ".join(values)
+
+
+def _shown(name: str, value: float) -> str:
+    """A parameter with its unit."""
+    if name == "flops":
+        return f"{value / 1e9:.3g} GFLOP/s"
+    if name in ("bandwidth", "injection"):
+        return f"{value / 1e9:.3g} GB/s"
+    if name == "cache":
+        return f"{value / 2**20:.3g} MiB"
+    return f"{value * 1e6:.3g} us" if value >= 1e-8 or not value else f"{value * 1e9:.3g} ns"

@@ -1,0 +1,258 @@
+"""The machine that this job runs on, measured: rates of kernels, links of every level, and what overlaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from distgnn.arrays.backend import Backend
+from distgnn.comm.grid import Grid
+from distgnn.errors import ArgumentError, UserError
+from distgnn.ledger import Step
+from distgnn.plan import fit, measure
+from distgnn.plan.cost_model import Clock, Network, compute_seconds, estimate
+from distgnn.plan.fit import Fit, Sample
+from distgnn.plan.machine import Level, Machine, Overlap, SpmmRates
+from distgnn.plan.measure import Budget, Collective, Timed
+
+#: Sizes of caches that are tried, in bytes.
+CACHES = [float(1 << size) for size in range(17, 29)]
+SHORT = 20.0  # seconds below which kernels are measured on small operands
+WIDTHS = (64, 16, 8)  # of the network whose epochs are measured
+IN_TURNS = "ranks are dealt to the nodes in turns; plans take those of a node to have consecutive numbers"
+ALONE = "one rank: no message was measured, and the level has the rates of a copy in memory"
+_WHOLE = ("far", "near"), ("outer", "inner")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A machine, how well it explains what was measured, and what there was nothing to measure of."""
+
+    machine: Machine
+    fits: list[Fit]
+    notes: list[str]
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        fits = [one.record() for one in self.fits]
+        return {"machine": self.machine.toml(), "fits": fits, "notes": self.notes}
+
+
+def calibrate(
+    comm: MPI.Intracomm | None = None, seconds: float = 100.0, name: str = "measured", title: str = "",
+    backend: Backend | str | None = None,
+) -> Calibration:  # fmt: skip
+    """Measure the machine of these ranks, in about so many seconds. Collective.
+
+    Raises:
+        ArgumentError: seconds that are not positive, or a backend that is not there. UserError: nodes have
+            unequal numbers of ranks. On every rank.
+    """
+    if not 0 < seconds < float("inf"):
+        raise ArgumentError("seconds", seconds, "must be a positive number")
+    grid, notes = by_nodes(MPI.COMM_WORLD if comm is None else comm, backend)
+    budget = Budget(grid.world, seconds)
+    machine = replace(fit.free(_levels(grid)), name=name, title=title or "measured", memory=memory(grid))
+    machine, fits = _kernels(machine, budget.part(0.4), _scale(grid.backend, seconds))
+    if grid.size > 1:
+        machine, more = _network(machine, budget.part(0.6), grid)
+        machine = replace(machine, overlap=_overlap(machine, budget.part(0.5)))
+        fits += more
+    else:
+        machine = _alone(machine)
+        notes.append(ALONE)
+    machine, whole = _update(machine, budget)
+    grid.free()
+    return Calibration(machine, [*fits, whole], notes)
+
+
+def by_nodes(comm: MPI.Intracomm, backend: Backend | str | None) -> tuple[Grid, list[str]]:
+    """The ranks with those of a node next to each other: axes "far" and "near" lead from node to node,
+    "outer" and "inner" from rank to rank of a node. Collective. UserError: nodes with unequal numbers.
+    """
+    here = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    node, ranks = here.bcast(comm.Get_rank()), here.Get_size()
+    here.Free()
+    sizes = comm.allgather(ranks)
+    if len(set(sizes)) > 1:
+        told = ", ".join(map(str, sorted(set(sizes))))
+        raise UserError(f"nodes have {told} ranks; calibrate with as many on each")
+    sorted_ranks: Any = comm.Split(0, node * len(sizes) + comm.Get_rank())
+    nodes = comm.allgather(node)
+    notes = [] if nodes == sorted(nodes) else [IN_TURNS]
+    far, near = _factors(len(sizes) // ranks)
+    outer, inner = _factors(ranks)
+    return Grid(sorted_ranks, backend=backend, far=far, near=near, outer=outer, inner=inner), notes
+
+
+def _factors(number: int) -> tuple[int, int]:
+    """Two factors, the second the smallest prime: groups of that size can be measured, and all together."""
+    prime = next((one for one in range(2, number) if number % one == 0), number)
+    return number // prime, prime
+
+
+def _levels(grid: Grid) -> list[Level]:
+    ranks, nodes = grid.count("outer", "inner"), grid.count("far", "near")
+    levels = [Level("node", ranks if nodes > 1 else None, 0.0, fit.FREE)] if ranks > 1 or nodes == 1 else []
+    return levels + ([Level("network", None, 0.0, fit.FREE)] if nodes > 1 else [])
+
+
+def memory(grid: Grid) -> float:
+    """Bytes that a rank may fill: its share of the device, or of what the system gives the node."""
+    place = grid.node, grid.device
+    sharing = grid.world.gather_objects(place).count(place)
+    return float(min(grid.world.gather_objects(grid.backend.memory_bytes() // sharing)))
+
+
+def _scale(on: Backend, seconds: float) -> measure.Scale:
+    return measure.TINY if seconds < SHORT else measure.DEVICE if on.on_device else measure.HOST
+
+
+def _kernels(machine: Machine, budget: Budget, scale: measure.Scale) -> tuple[Machine, list[Fit]]:
+    """The rates of a rank while all others compute, too."""
+    sparse = measure.sparse_products(budget.part(0.5), scale)
+    dense = measure.dense_products(budget.part(0.5), scale)
+    passes = measure.dense_passes(budget, scale)
+    found = replace(machine, spmm=fit.spmm(sparse, CACHES), gemm=fit.gemm(dense), passes=fit.passes(passes))
+    found = budget.world.share(found)
+    rates = {
+        f"{where} {name}": value
+        for where in ("cached", "uncached")
+        for name, value in vars(getattr(found.spmm, where)).items()
+    }
+    fits = [
+        fit.of("spmm", "", {"call": found.spmm.call, "cache": found.spmm.cache} | rates, sparse, found),
+        fit.of("gemm", "", vars(found.gemm), dense, found),
+        *(_of_passes(phase, passes, found) for phase in ("spmm", *found.passes.kinds)),
+    ]
+    return found, fits
+
+
+def _of_passes(phase: str, samples: Sequence[Sample], machine: Machine) -> Fit:
+    rate, some = machine.passes.rate(phase), [one for one in samples if one.steps[0].phase == phase]
+    values = {"call": rate.call, "bandwidth": rate.bandwidth}
+    return fit.of("rows" if phase == "spmm" else phase, "", values, some, machine)
+
+
+def _network(machine: Machine, budget: Budget, grid: Grid) -> tuple[Machine, list[Fit]]:
+    """The links of every level and kind of message, and what a node gets out of it in all."""
+    alone, crowded = _series(machine, budget, grid)
+    levels: list[Level] = []
+    for number, level in enumerate(machine.levels):
+        samples = {kind: found for (at, kind), found in alone.items() if at == number}
+        links = {kind: fit.link(found, machine.levels, number, kind) for kind, found in samples.items()}
+        every = [replace(one, steps=[s._replace(operation="alltoallv", matrix="") for s in one.steps])
+                 for found in samples.values() for one in found]  # fmt: skip
+        usual = fit.link(every, machine.levels, number, "alltoallv")
+        levels.append(replace(level, **vars(usual), kinds=links))
+    found = grid.world.share(replace(machine, levels=levels))
+    if crowded:
+        last = len(levels) - 1
+        rate = grid.world.share(fit.injection(crowded, found, last))
+        found = replace(found, levels=[*found.levels[:last], replace(found.levels[last], injection=rate)])
+    fits = [
+        fit.of(kind, found.levels[number].name, vars(found.levels[number].kinds[kind]), samples, found)
+        for (number, kind), samples in alone.items()
+    ]
+    if crowded:
+        fits.append(fit.of("injection", found.levels[-1].name, {"injection": rate}, crowded, found))
+    return found, sorted(fits, key=lambda one: one.level)
+
+
+Alone = dict[tuple[int, str], list[Sample]]
+
+
+def _series(machine: Machine, budget: Budget, grid: Grid) -> tuple[Alone, list[Sample]]:
+    """Samples by level and kind, of groups that have their links to themselves; and of groups of which each
+    rank of a node is in another, at once.
+    """
+    alone: Alone = {}
+    crowded: list[Sample] = []
+    plans = list(_plans(machine, grid))
+    for number, (level, axes, one, at_once) in enumerate(plans):
+        active = at_once or level == 0 or grid.index("outer", "inner") == 0
+        least = 1 << 16 if at_once else measure.SMALLEST
+        part = budget.part(1 / (len(plans) - number))
+        samples = measure.series(part, grid, axes, one, active, least)
+        (crowded if at_once else alone.setdefault((level, one.kind), [])).extend(samples)
+    return alone, crowded
+
+
+def _plans(machine: Machine, grid: Grid) -> Iterator[tuple[int, Sequence[str], Collective, bool]]:
+    """Level, axes of the groups, collective, and whether all ranks of a node send at once."""
+    across, inside = _WHOLE
+    ranks, last = grid.count(*inside), len(machine.levels) - 1
+    groups = [
+        (level, axes[start:])
+        for level, axes in ((0, inside), (last, across))
+        for start in (0, 1)
+        if grid.count(*axes[start:]) > 1 and (start == 0 or grid.shape[axes[0]] > 1)
+    ]
+    for one in measure.COLLECTIVES:
+        for level, axes in groups:
+            yield level, axes, one, False
+        if grid.count(*across) > 1 and ranks > 1:
+            yield last, across, one, True
+
+
+def _overlap(machine: Machine, budget: Budget) -> Overlap:
+    """What explains a product in which messages take about as long as computing, one where they take less."""
+    width, world = 64, budget.world
+    cases = []
+    for number, share in enumerate((1.0, 0.4)):
+        n, degree = _balanced(machine, world.size, width, min(budget.left() / 40, 0.1), share)
+        cases.append(measure.overlapping(budget.part(1 / (2 - number)), n, degree, width))
+    tried = [Overlap(p, s) for s in np.linspace(0, 1, 21).tolist() for p in np.linspace(1, 0, 21).tolist()]
+    missed = [
+        sum((_product(case, world.size, one) / case.together - 1) ** 2 for case in cases) for one in tried
+    ]
+    return world.share(tried[int(np.argmin(missed))])
+
+
+def _balanced(machine: Machine, ranks: int, width: int, seconds: float, share: float) -> tuple[int, int]:
+    """Rows and non-zeros per row of a matrix that a 1D product multiplies in this time, and whose messages
+    take this share of it.
+    """
+    network = Network(machine, {"rows": ranks})
+    panel = lambda rows: network.seconds(Step("comm", "bcast", "rows", "H", rows * width * 4.0, 1))[1]  # noqa: E731
+    rows = 16
+    while (ranks - 1) * panel(2 * rows) < share * seconds and rows < 1 << 18:
+        rows *= 2
+    n, degree = rows * ranks, 2
+    shape = lambda degree: (rows, n, rows * degree, width)  # noqa: E731
+    product = lambda d: compute_seconds(machine, Step("spmm", "spmm", "", "", shape=shape(d)))  # noqa: E731
+    while product(2 * degree) * share < (ranks - 1) * panel(rows) and n * degree < 1 << 22 and 2 * degree < n:
+        degree *= 2
+    return n, degree
+
+
+def _product(case: Timed, ranks: int, overlap: Overlap) -> float:
+    """Seconds of a product with this overlap, by the cost model, with rates that are those of this case."""
+    nonzeros = sum(step.shape[2] for step in case.steps if step.operation == "spmm")
+    nbytes = sum(step.nbytes for step in case.steps if step.phase == "comm")
+    messages = max(case.apart - case.computed, 1e-9)
+    nothing = fit.free([Level("machine", None, 0.0, nbytes / messages)])
+    level = replace(nothing.levels[0], bandwidth=nbytes / messages)
+    rates = SpmmRates(case.computed / max(nonzeros, 1), 0.0, 0.0, 0.0)
+    spmm = replace(nothing.spmm, cached=rates, uncached=rates)
+    machine = replace(nothing, levels=[level], spmm=spmm, overlap=overlap)
+    clock = Clock(Network(machine, {"rows": ranks})).run(case.steps)
+    return sum(sum(stretch.values()) for stretch in clock.stretches)
+
+
+def _alone(machine: Machine) -> Machine:
+    """Of a lone rank: a level that no message was sent over, with the rates of a copy."""
+    found = machine.passes
+    return replace(machine, levels=[Level("node", None, found.call, found.bandwidth / 2)])
+
+
+def _update(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
+    """What an epoch takes beyond its steps, of a network on which they take next to nothing."""
+    one = measure.epoch(budget, 64 * budget.world.size, 4, WIDTHS)
+    steps = estimate(machine, one.grid, [one.steps]).seconds
+    found = replace(machine, update=max(one.seconds - steps, 0.0))
+    return found, Fit("epoch", "", {"update": found.update}, [one], [steps + found.update])

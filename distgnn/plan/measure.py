@@ -1,0 +1,405 @@
+"""Seconds of what the engine runs: kernels on all ranks at once, collectives of groups of ranks, products.
+
+All of it is collective over all ranks. Of the ranks' medians the slowest counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from mpi4py import MPI
+
+from distgnn import local, operators
+from distgnn.arrays.backend import Backend
+from distgnn.arrays.csr import CSR
+from distgnn.arrays.tuning import TUNING
+from distgnn.comm.exchange import Exchange
+from distgnn.comm.grid import Grid
+from distgnn.comm.group import Comm
+from distgnn.comm.panels import broadcast
+from distgnn.comm.relay import upstream
+from distgnn.comm.sums import Sums
+from distgnn.layout import partition
+from distgnn.ledger import Ledger, Step
+from distgnn.nn import optim
+from distgnn.nn.gcn import GCN
+from distgnn.operators.dense import DistDense
+from distgnn.plan.fit import Sample
+from distgnn.store.write.ranks import arrive
+from distgnn.train.full_graph import train
+
+Run = Callable[[], object]
+LEAST, MOST = 3, 15  # batches of calls that are timed
+BATCH = 0.02  # seconds of a batch, in which quick calls are repeated: as long as several turns on a core
+SMALLEST, LARGEST = 1 << 10, 16 << 20  # bytes of messages
+WARM_UP = 2  # epochs
+
+
+class Budget:
+    """Seconds to spend; all ranks see the clock of rank 0."""
+
+    def __init__(self, world: Comm, seconds: float) -> None:
+        self.world, self.end = world, time.perf_counter() + seconds
+
+    def left(self) -> float:
+        return float(self.world.share(self.end - time.perf_counter()))
+
+    def part(self, share: float) -> Budget:
+        """A share of what is left."""
+        return Budget(self.world, share * self.left())
+
+
+def sample(
+    world: Comm, what: str, run: Run, most: float, group: Comm | None = None, active: bool = True
+) -> Sample:
+    """What a call takes and is charged. Collective over ``world``.
+
+    Args:
+        most: seconds to spend, if that allows a few calls.
+        group: the ranks that call it together, default: each for itself; active: whether this rank calls.
+    """
+    once, steps = 0.0, list[Step]()
+    for _ in range(2):  # the first to warm up
+        arrive(world.mpi)
+        if active:
+            once, steps = _first(world.backend, run, group)
+        once = max(world.gather_objects(once))
+    calls = max(int(min(BATCH, most / LEAST) / max(once, 1e-7)), 1)
+    batches = int(np.clip(most / max(once * calls, 1e-7), LEAST, MOST))
+    arrive(world.mpi)
+    median = _median(world.backend, run, calls, batches, group) if active else 0.0
+    told = world.gather_objects((median, steps))
+    longest = max((steps for _, steps in told), key=lambda steps: sum(s.nbytes + s.messages for s in steps))
+    return Sample(what, max(median for median, _ in told), longest)
+
+
+def _first(backend: Backend, run: Run, group: Comm | None) -> tuple[float, list[Step]]:
+    if group is not None:
+        group.barrier()
+    with Ledger(steps=True) as book:
+        started = time.perf_counter()
+        run()
+        backend.synchronize()
+        return time.perf_counter() - started, book.steps or []
+
+
+def _median(backend: Backend, run: Run, calls: int, batches: int, group: Comm | None) -> float:
+    """Seconds of a call."""
+    seconds = []
+    for _ in range(batches):
+        if group is not None:
+            group.barrier()
+        started = time.perf_counter()
+        for _ in range(calls):
+            run()
+        backend.synchronize()
+        seconds.append((time.perf_counter() - started) / calls)
+    return float(np.median(seconds))
+
+
+# -- kernels ---------------------------------------------------------------------------------------------
+
+
+class Scale(NamedTuple):
+    """How large kernels are measured: non-zeros of a sparse product, bytes of B, rows of dense blocks."""
+
+    nonzeros: int
+    operands: tuple[int, ...]
+    rows: tuple[int, ...]
+
+
+#: Fewer non-zeros than those from which on products time how far to prefetch.
+HOST = Scale(250_000, (1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 26), (1 << 8, 1 << 11, 1 << 14))
+DEVICE = Scale(1 << 23, (1 << 20, 1 << 23, 1 << 25, 1 << 27, 1 << 29), (1 << 11, 1 << 14, 1 << 18))
+TINY = Scale(1 << 13, (1 << 14, 1 << 17), (1 << 6, 1 << 8))
+
+
+def sparse_products(budget: Budget, scale: Scale) -> list[Sample]:
+    """Products of random matrices with few and many non-zeros per row; B fits a cache or does not."""
+    world, random = budget.world, np.random.default_rng(budget.world.rank)
+    room, results = (
+        _memory(world.backend, max(scale.operands)),
+        _memory(world.backend, 64 * scale.nonzeros * 4),
+    )
+    found: list[Sample] = []
+    for most, number, (nbytes, width, degree) in _cases(budget, scale.operands, (16, 64, 128), (2, 8, 32)):
+        k = max(nbytes // (4 * width), 1)
+        few = scale.nonzeros // (64 if number % 4 == 3 else 1)  # some of them are short
+        A = random_rows(random, max(few // degree, 1), k, degree, world.backend)
+        m = A.shape[0]
+        B, out = room[: k * width].reshape(k, width), results[: m * width].reshape(m, width)
+        what = f"{m} x {k}, {degree} non-zeros per row, width {width}"
+        found.append(sample(world, what, lambda A=A, B=B, out=out: local.spmm(A, B, out), most))
+    return found
+
+
+def _memory(on: Backend, nbytes: int) -> Any:
+    """Numbers in one dimension, which were written to."""
+    return filled(on, (nbytes // 4, 1)).reshape(-1)
+
+
+def _cases(budget: Budget, *choices: Sequence[Any]) -> Iterator[tuple[float, int, tuple[Any, ...]]]:
+    """All combinations in a random order, as many as the budget allows, with the seconds for each and its
+    number.
+    """
+    combined = list(product(*choices))
+    for number, case in enumerate(np.random.default_rng(0).permutation(len(combined)).tolist()):
+        left = budget.left()
+        if number >= LEAST and left < 0:
+            return
+        yield left / 2 / (len(combined) - number), number, combined[case]
+
+
+def random_rows(random: np.random.Generator, m: int, k: int, degree: int, on: Backend) -> CSR:
+    """An m x k block with so many non-zeros per row, of which some may coincide."""
+    columns = random.integers(0, k, m * degree, dtype=np.int64)
+    matrix = sp.csr_array(
+        (np.ones(m * degree, np.float32), columns, np.arange(0, m * degree + 1, degree)), shape=(m, k)
+    )
+    return CSR.from_scipy(matrix, on)
+
+
+def filled(on: Backend, shape: tuple[int, int], number: float = 1) -> Any:
+    """A block of this number: memory that was written to."""
+    block = on.empty(shape, np.float32)
+    block[...] = number
+    return block
+
+
+def dense_products(budget: Budget, scale: Scale) -> list[Sample]:
+    """H W, G Wᵀ and Hᵀ G, of tall H and G."""
+    on, found = budget.world.backend, list[Sample]()
+    widths = [(256, 256), (128, 128), (16, 64), (64, 16), (16, 16)]
+    for most, _, (rows, (inner, columns), form) in _cases(
+        budget, scale.rows, widths, ("H W", "G Wt", "Ht G")
+    ):
+        shape = {"H W": (inner, columns), "G Wt": (columns, inner), "Ht G": (rows, columns)}[form]
+        A, B = filled(on, (rows, inner)), filled(on, shape)
+        how = {"trans_a": form == "Ht G", "trans_b": form == "G Wt"}
+        out = filled(on, (inner if form == "Ht G" else rows, columns))
+        run = lambda A=A, B=B, out=out, how=how: local.gemm(A, B, out, **how)  # noqa: E731
+        found.append(sample(budget.world, f"{form}, {rows} rows, {inner} x {columns}", run, most))
+    return found
+
+
+def dense_passes(budget: Budget, scale: Scale) -> list[Sample]:
+    """Rows gathered and added, and what a network on this rank alone does between its products."""
+    world, found = budget.world, list[Sample]()
+    on, random = world.backend, np.random.default_rng(world.rank)
+    for most, _, (rows, width) in _cases(budget.part(0.5), scale.rows, (16, 128)):
+        X, some = filled(on, (rows, width)), filled(on, (rows // 2, width))
+        which = on.asarray(np.sort(random.permutation(rows)[: rows // 2]))
+        gather = lambda X=X, which=which, some=some: local.gather_rows(X, which, some)  # noqa: E731
+        add = lambda X=X, which=which, some=some: local.scatter_add(some, which, X)  # noqa: E731
+        found.append(sample(world, f"gather {rows // 2} of {rows} rows of {width}", gather, most / 2))
+        found.append(sample(world, f"add to {rows // 2} of {rows} rows of {width}", add, most / 2))
+    for _, _, (rows,) in _cases(budget, scale.rows):
+        found += _passes_of_epochs(budget, rows)
+    return found
+
+
+def _passes_of_epochs(budget: Budget, rows: int) -> list[Sample]:
+    """Of a small network with trained features, by what the ledger says."""
+    kinds = ("activation", "loss", "optimizer")
+    epochs = network(Grid(MPI.COMM_SELF, backend=budget.world.backend, rows=1), rows, 2, (64, 64, 16), True)
+    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for number in range(WARM_UP + LEAST):
+        with Ledger(timing=True, steps=True) as book:
+            next(epochs)
+        if number >= WARM_UP:
+            for kind in kinds:
+                seconds[kind].append(book.seconds.get(kind, 0.0))
+    told = budget.world.gather_objects({kind: float(np.median(seconds[kind])) for kind in kinds})
+    steps = {kind: [step for step in book.steps or [] if step.phase == kind] for kind in kinds}
+    slowest = {kind: max(one[kind] for one in told) for kind in kinds}
+    return [Sample(f"{kind} of {rows} nodes", slowest[kind], steps[kind]) for kind in kinds if steps[kind]]
+
+
+# -- collectives -----------------------------------------------------------------------------------------
+
+
+def relayed(grid: Grid, group: Comm, nbytes: int, upstream_first: bool) -> Run:
+    """Each rank's panel, broadcast around the ring, in the order of 1D or of SUMMA."""
+    shapes = [(_floats(nbytes), 1)] * group.size
+    own, roots = filled(grid.backend, shapes[0]), list(range(group.size))
+    turns = upstream(group, roots) if upstream_first else None
+
+    def run() -> None:
+        for _ in broadcast(grid, group, "H", roots, lambda stage: own, shapes, np.float32, turns):
+            pass
+
+    return run
+
+
+def exchanged(grid: Grid, group: Comm, nbytes: int) -> Run:
+    """As many bytes from every rank to every other."""
+    mine = filled(grid.backend, (_floats(nbytes), 1))
+    rooms = [(rank, grid.backend.empty(mine.shape, np.float32)) for rank in group.others()]
+
+    def run() -> None:
+        with Exchange(group, rooms, "H") as exchange:
+            for rank in reversed(group.others()):
+                exchange.send(mine, rank)
+
+    return run
+
+
+def summed(grid: Grid, group: Comm, nbytes: int, to_one: bool) -> Run:
+    """A sum on all ranks by messages of our own, or one on each rank."""
+    roots = range(group.size) if to_one else [None]
+    blocks = [filled(grid.backend, (_floats(nbytes), 1), 0) for _ in roots]
+
+    def run() -> None:
+        with Sums(grid, group) as sums:
+            for root, block in zip(roots, blocks, strict=True):
+                sums.start(block, root)
+
+    return run
+
+
+def by_mpi(grid: Grid, group: Comm, nbytes: int, operation: str) -> Run:
+    """MPI's own."""
+    on, count = grid.backend, max(_floats(nbytes), group.size)
+    parts, whole = partition(count, group.size), filled(on, (count, 1), 0)
+    mine = filled(on, (int(parts[group.rank + 1] - parts[group.rank]), 1), 0)
+    calls: dict[str, Run] = {
+        "bcast": lambda: group.bcast(whole, 0),
+        "allreduce": lambda: group.allreduce(whole),
+        "allgather": lambda: group.allgather_rows(mine, parts, whole),
+        "reduce_scatter": lambda: group.reduce_scatter_rows(whole, parts, mine),
+    }
+    return calls[operation]
+
+
+def _floats(nbytes: int) -> int:
+    return max(nbytes // 4, 1)
+
+
+Make = Callable[..., Run]  # of a grid, a group of its ranks and a number of bytes
+
+
+class Collective(NamedTuple):
+    """A collective operation: its name, what the ledger calls it, how to make one of so many bytes."""
+
+    name: str
+    kind: str
+    make: Make
+    least: int = SMALLEST
+
+
+COLLECTIVES = (
+    Collective("panels in the order of 1D", "bcast", partial(relayed, upstream_first=True)),
+    Collective("rows exchanged", "alltoallv", exchanged),
+    Collective("sums in blocks", "allreduce", partial(summed, to_one=False), 2 * TUNING.small_sum),
+    Collective("MPI's allgather", "allgather", partial(by_mpi, operation="allgather")),
+    Collective("sums on one rank", "reduce", partial(summed, to_one=True), 2 * TUNING.small_sum),
+    Collective("MPI's reduce_scatter", "reduce_scatter", partial(by_mpi, operation="reduce_scatter")),
+    Collective("MPI's allreduce", "allreduce", partial(by_mpi, operation="allreduce")),
+    Collective("panels in the order of SUMMA", "bcast", partial(relayed, upstream_first=False)),
+    Collective("MPI's bcast", "bcast", partial(by_mpi, operation="bcast")),
+)
+
+
+def series(
+    budget: Budget,
+    grid: Grid,
+    axes: Sequence[str],
+    collective: Collective,
+    active: bool,
+    least: int = SMALLEST,
+) -> list[Sample]:
+    """A collective of groups along ``axes`` with messages of rising sizes, as many as the budget allows.
+
+    Args:
+        active: whether this rank takes part; least: bytes of the smallest message.
+    """
+    group, found = grid.along(*axes), list[Sample]()
+    nbytes = max(least, collective.least)
+    while nbytes <= LARGEST:
+        left = budget.left()
+        if len(found) >= 2 and 4 * found[-1].seconds * (LEAST + 2) > left:
+            break
+        run = collective.make(grid, group, nbytes)
+        what = f"{collective.name}, {nbytes} bytes, {group.size} ranks"
+        one = sample(grid.world, what, run, left / 4, group, active)
+        found.append(replace(one, grid=grid.shape))
+        nbytes *= 4
+    return found
+
+
+# -- products and epochs ---------------------------------------------------------------------------------
+
+
+class Timed(NamedTuple):
+    """A product without and with overlap: seconds of the slowest rank, and what a rank is charged.
+
+    Attributes:
+        computed: of its local products; apart: of all of it, one after the other; together: with overlap.
+    """
+
+    computed: float
+    apart: float
+    together: float
+    steps: Sequence[Step]
+
+
+def overlapping(budget: Budget, n: int, degree: int, width: int) -> Timed:
+    """A 1D product of a random n x n matrix with a dense one of this width."""
+    grid = Grid(budget.world.mpi, backend=budget.world.backend, rows=budget.world.size)
+    A = operators.distribute(random_graph(n, degree), grid, "1d")
+    H = DistDense.empty(A.input_layout, (n, width), np.float32)
+    T = DistDense.empty(A.output_layout, (n, width), np.float32)
+    H.block[...] = 1
+    timed = lambda: sample(grid.world, "", lambda: A.multiply(H, T), budget.left() / 4, grid.world)  # noqa: E731
+    together = timed()
+    grid.overlap = False
+    apart, computed = timed(), list[float]()
+    for _ in range(LEAST):
+        with Ledger(timing=True) as book:
+            A.multiply(H, T)
+        computed.append(book.seconds["spmm"])
+    slowest = max(grid.world.gather_objects(float(np.median(computed))))
+    grid.free()
+    return Timed(slowest, apart.seconds, together.seconds, together.steps)
+
+
+def random_graph(n: int, degree: int) -> sp.csr_array:
+    """A symmetric matrix with about so many non-zeros per row, the same on all ranks."""
+    random = np.random.default_rng(n)
+    half = max(n * degree // 2, 1)
+    places = random.integers(0, n, half), random.integers(0, n, half)
+    matrix = sp.coo_array((np.ones(half, np.float32), places), shape=(n, n)).tocsr()
+    return sp.csr_array(matrix + matrix.T)
+
+
+def network(
+    grid: Grid, n: int, degree: int, widths: Sequence[int], train_features: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Training on a random graph by 1D, epoch by epoch."""
+    A = operators.distribute(random_graph(n, degree), grid, "1d")
+    model = GCN(A, widths)
+    X = DistDense.empty(model.input_layout, (n, widths[0]), np.float32)
+    X.block[...] = 0.01
+    rows = np.arange(n)
+    targets = model.targets(rows % widths[-1], (rows % 2).astype(np.uint8))
+    return train(model, X, targets, optim.make("adam"), 1000, eval_every=0, train_features=train_features)
+
+
+def epoch(budget: Budget, n: int, degree: int, widths: Sequence[int]) -> Sample:
+    """An epoch of a small network on all ranks, from which products are far away."""
+    world = budget.world
+    grid = Grid(world.mpi, backend=world.backend, rows=world.size)
+    epochs, seconds = network(grid, n, degree, widths), list[float]()
+    while len(seconds) < WARM_UP + LEAST or (len(seconds) < 50 and budget.left() > 0):
+        with Ledger(steps=True) as book:
+            seconds.append(next(epochs)["seconds"])
+    slowest = max(world.gather_objects(float(np.median(seconds[WARM_UP:]))))
+    steps = world.share(book.steps or [])
+    return Sample(f"an epoch on {n} nodes", slowest, steps, grid.shape)
