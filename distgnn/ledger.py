@@ -210,6 +210,17 @@ class Ledger:
             charged = round(entry.words - words), round(entry.bytes - nbytes), entry.flops - flops
             self.events.append(Event(*key[:3], start, stop, False, *charged, key[3]))
 
+    def _add(self, other: Ledger, times: int) -> None:
+        """What another ledger was charged, so many times over."""
+        for key, e in other._entries.items():
+            entry = self._entries[key]
+            for name in ("calls", "messages", "words", "bytes", "flops", "touched"):
+                setattr(entry, name, getattr(entry, name) + times * getattr(e, name))
+        if self.steps is not None:
+            self.steps += (other.steps or []) * times
+        if sum(other.peak.values()) > sum(self.peak.values()):
+            self.peak = dict(other.peak)
+
     def entries(self) -> list[dict[str, Any]]:
         """One record per key for logs."""
         return [
@@ -250,6 +261,24 @@ def charge(
             ledger.steps.append(
                 Step(phase, operation, group, matrix, nbytes, messages, flops, touched, shape)
             )
+
+
+@contextmanager
+def repeated(times: int) -> Iterator[None]:
+    """What is charged inside counts so many times: one turn of a loop for all, in dry runs."""
+    global _open
+    outer, once = _open, Ledger(steps=True)
+    if times == 1:
+        yield
+        return
+    _open = []
+    try:
+        with once:
+            yield
+    finally:
+        _open = outer
+    for ledger in outer:
+        ledger._add(once, times)
 
 
 def waited(operation: str, group: str, matrix: str, nbytes: int = -1) -> None:

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from distgnn.ledger import PHASES, Ledger, Union, charge, flight, timed
+from distgnn.ledger import PHASES, Ledger, Union, charge, flight, held, repeated, timed
 
 
 def test_an_operation_is_charged_to_every_open_ledger():
@@ -33,6 +33,26 @@ def test_fractions_add_up_exactly():
         for _ in range(300):
             charge("comm", "allreduce", words=Fraction(1, 3), itemsize=4)
     assert (ledger.words, ledger.bytes) == (100, 400)
+
+
+def test_a_repeated_turn_counts_for_all_of_a_loop():
+    def turn():
+        charge("spmm", "spmm", flops=7, touched=5, shape=(2, 3, 4, 5))
+        charge("comm", "reduce", "rows", "sums", words=Fraction(1, 3), itemsize=4, messages=2)
+        held("room", 30)
+        held("room", -30)
+
+    with Ledger(steps=True) as often, Ledger() as whole:
+        for _ in range(6):
+            turn()
+    with Ledger(steps=True) as once, Ledger() as outer:
+        for times in (1, 5):
+            with repeated(times), Ledger() as inner:
+                turn()
+    assert (inner.flops, inner.words) == (7, 0)
+    assert once.entries() == outer.entries() == often.entries() == whole.entries()
+    assert once.steps == often.steps and len(once.steps) == 12 and outer.steps is None
+    assert once.touched == often.touched and once.peak["room"] == often.peak["room"] == 30
 
 
 def test_matrices_are_told_apart(clock):

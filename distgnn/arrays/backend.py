@@ -198,6 +198,11 @@ class ShapeBackend(Backend):
     def copy_in(self, host: Any, array: Any) -> None:
         pass
 
+    def mark(self) -> Callable[[], bool]:
+        """Done when asked for the third time, so that who waits looks at messages once, as products do."""
+        looks = iter((False, False))
+        return lambda: next(looks, True)
+
 
 SHAPES = ShapeBackend()
 

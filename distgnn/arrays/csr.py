@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -103,18 +102,18 @@ class CSR:
         """Consecutive rows of about so many non-zeros each, as (first, last, block)."""
         bounds = np.unique(np.searchsorted(self.indptr, np.arange(0, self.nnz, nonzeros)))
         ends = [*bounds[(bounds > 0) & (bounds < self.shape[0])].tolist(), self.shape[0]]
-        return list(zip([0, *ends], ends, self.split(ends), strict=False))
+        return [(first, last, self.rows(first, last)) for first, last in pairwise([0, *ends])]
 
-    def split(self, ends: Sequence[int]) -> list[CSR]:
-        """The rows before each of these ends: views with row pointers of their own. Made once and kept."""
-        if tuple(ends) == (self.shape[0],):
-            return [self]
-        key = f"rows {tuple(ends)}"
+    def rows(self, first: int, last: int) -> CSR:
+        """These rows: views with row pointers of their own. Made once and kept; the block itself for all."""
+        if (first, last) == (0, self.shape[0]):
+            return self
+        key = f"rows {first} to {last}"
         if key not in self.cached:
-            self.cached[key] = [self._rows(first, last) for first, last in pairwise([0, *ends])]
+            self.cached[key] = self._view(first, last)
         return self.cached[key]
 
-    def _rows(self, first: int, last: int) -> CSR:
+    def _view(self, first: int, last: int) -> CSR:
         start, stop = self._before(first), self._before(last)
         rows = object.__new__(CSR)
         rows.shape, rows.buffer, rows.cached = (last - first, self.shape[1]), None, {}

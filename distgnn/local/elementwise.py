@@ -121,7 +121,7 @@ def adam(w: Array, g: Array, m: Array, v: Array, **factors: float) -> None:
         host.built().adam(w, g, m, v, **factors, isa=host.isa())
     elif on_gpu(w):
         cuda.adam(w, g, m, v, **factors)
-    else:
+    elif backend.of(w).numbers:
         _adam(w, g, m, v, **factors)
 
 

@@ -5,10 +5,10 @@ Plexus section 5.2 ("blocked aggregation"), see ``comm/sums.py``. Small products
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from distgnn import local
+from distgnn import ledger, local
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
@@ -24,8 +24,7 @@ def multiply(grid: Grid, group: Comm, A: CSR, B: Array, out: Array, accumulate: 
         A: (m, k) CSR block; B: (k, f); out: (m, f) C-contiguous; m and f the same in the whole group.
     """
     blocks = row_blocks(grid, group, out)
-    rows_of_A = dict(zip(blocks, A.split([last for _, last in blocks]), strict=True))
-    compute = lambda rows: local.spmm(rows_of_A[rows], B, out[slice(*rows)], accumulate)  # noqa: E731
+    compute = lambda rows: local.spmm(A.rows(*rows), B, out[slice(*rows)], accumulate)  # noqa: E731
     return _in_blocks(grid, group, out, blocks, compute)
 
 
@@ -52,10 +51,20 @@ def _in_blocks(
             compute(rows)
         return group.allreduce(out, matrix="sums", driving=grid.overlap)
     with Sums(grid, group) as sums:
-        for rows in blocks:
-            compute(rows)
-            sums.start(out[slice(*rows)])
+        for rows, times in _runs(group, blocks):
+            with ledger.repeated(times):
+                compute(rows)
+                sums.start(out[slice(*rows)])
     return out
+
+
+def _runs(group: Comm, blocks: list[Range]) -> Iterator[tuple[Range, int]]:
+    """The blocks, each once; where nothing travels one for all of its height, as only the last differs."""
+    if group.moves or len(blocks) == 1:
+        yield from ((rows, 1) for rows in blocks)
+    else:
+        yield blocks[0], len(blocks) - 1
+        yield blocks[-1], 1
 
 
 def row_blocks(grid: Grid, group: Comm, product: Array, multiple: int = 1) -> list[Range]:

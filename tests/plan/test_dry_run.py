@@ -217,6 +217,21 @@ def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware, turn
 
 
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
+def test_one_rank_alone_takes_the_same_steps(monkeypatch, algorithm, aware):
+    """Where nothing travels, relays post and wait in the same order, and one row block stands for all."""
+    for name, value in SMALL["blocks"][1].items():
+        monkeypatch.setattr(TUNING, name, value)
+    uniform = Graph.of_size(2304, 2304 * 40, 24, 12)
+    settings = Settings(algorithm=algorithm, sparsity_aware=aware, hidden=(24, 24), **ALL)
+    everybody, alike = (dry_run(settings, uniform, 4, one_of_each=each) for each in (False, True))
+    ran = {id(one): (one, other) for one, other in zip(alike.ranks[::-1], everybody.ranks[::-1], strict=True)}
+    for one, other in ran.values():
+        assert [step[:6] for step in one.epoch.steps] == [step[:6] for step in other.epoch.steps]
+        assert [e[:8] for e in entries(one.epoch)] == [e[:8] for e in entries(other.epoch)]
+        assert one.epoch.flops == pytest.approx(other.epoch.flops, rel=1e-3) and one.peak == other.peak
+
+
+@pytest.mark.parametrize(("algorithm", "aware"), WAYS)
 def test_the_busiest_rank_is_one_that_no_other_outdoes(algorithm, aware):
     ranks, uniform = 12, Graph.of_size(2311, 2311 * 40, 25, 13)
     for grid in ALGORITHMS[algorithm].grids(ranks):
