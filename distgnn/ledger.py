@@ -41,7 +41,7 @@ MOST_EVENTS = 200_000  # that a ledger keeps, the latest: about 50 MB
 Key = tuple[str, str, str, str]  # phase, operation, group, matrix
 
 
-@dataclass
+@dataclass(slots=True)
 class Entry:
     """Totals of one operation on one matrix over one group of ranks."""
 
@@ -247,20 +247,18 @@ def charge(
     """Charge a call to every open ledger: ``words`` elements of ``itemsize`` bytes came, ``flops`` done, so
     many bytes ``touched``. ``shape``: see :class:`Step`.
     """
+    key, nbytes = (phase, operation, group, matrix), words * itemsize
     for ledger in _open:
-        entry = ledger._entries[phase, operation, group, matrix]
+        entry = ledger._entries[key]
         entry.calls += 1
         entry.messages += messages
         if words:  # sums of fractions are slow
             entry.words += words
-            entry.bytes += words * itemsize
+            entry.bytes += nbytes
         entry.flops += flops
         entry.touched += touched
         if ledger.steps is not None:
-            nbytes = float(words * itemsize)
-            ledger.steps.append(
-                Step(phase, operation, group, matrix, nbytes, messages, flops, touched, shape)
-            )
+            ledger.steps.append(Step(*key, float(nbytes), messages, flops, touched, shape))
 
 
 @contextmanager

@@ -77,7 +77,7 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def T(self) -> ShapeArray:
-        return ShapeArray(self.shape[::-1], self.dtype, self.strides[::-1], self.address)
+        return _view(self.shape[::-1], self.dtype, self.address, self.strides[::-1])
 
     def __len__(self) -> int:
         if not self.shape:
@@ -118,38 +118,41 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
         keys = key if isinstance(key, tuple) else (key,)
         if any(isinstance(one, (ShapeArray, np.ndarray, list)) for one in keys):
             return ShapeArray(_picked(self.shape, keys), self.dtype)
-        return self._view(keys)
+        return self._sliced(keys)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.known = None
 
     def _rows(self, first: int, last: int) -> ShapeArray:
         row = self.nbytes // max(self.shape[0], 1) if self._strides is None else self._strides[0]
-        shape = max(last - first, 0), *self.shape[1:]
-        return ShapeArray(shape, self.dtype, self._strides, self.address + first * row)
+        shape = last - first if last > first else 0, *self.shape[1:]
+        return _view(shape, self.dtype, self.address + first * row, self._strides)
 
-    def _view(self, keys: tuple[Any, ...]) -> ShapeArray:
+    def _sliced(self, keys: tuple[Any, ...]) -> ShapeArray:
         if Ellipsis in keys:
             at = keys.index(Ellipsis)
             missing = self.ndim - sum(one is not None for one in keys) + 1
             keys = (*keys[:at], *[slice(None)] * missing, *keys[at + 1 :])
         shape: list[int] = []
         strides: list[int] = []
-        address, axis = self.address, 0
+        address, sizes = self.address, iter(zip(self.shape, self.strides, strict=True))
         for one in keys:
             if one is None:
-                shape, strides = [*shape, 1], [*strides, 0]
+                shape.append(1)
+                strides.append(0)
                 continue
-            size, stride = self.shape[axis], self.strides[axis]
-            axis += 1
+            size, stride = next(sizes)
             if isinstance(one, slice):
                 places = range(*one.indices(size))
-                shape, strides = [*shape, len(places)], [*strides, stride * places.step]
+                shape.append(len(places))
+                strides.append(stride * places.step)
                 address += stride * places.start
             else:
                 address += stride * range(size)[operator.index(one)]  # IndexError where there is none
-        shape += self.shape[axis:]
-        return ShapeArray(tuple(shape), self.dtype, (*strides, *self.strides[axis:]), address)
+        for size, stride in sizes:
+            shape.append(size)
+            strides.append(stride)
+        return _view(tuple(shape), self.dtype, address, tuple(strides))
 
     def reshape(self, *shape: Any) -> ShapeArray:
         asked = list(shape[0]) if isinstance(shape[0], (tuple, list)) else list(shape)
@@ -158,7 +161,9 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
             asked[asked.index(-1)] = self.size // rest if rest else 0
         if math.prod(asked) != self.size:
             raise ValueError(f"cannot reshape {self!r} into {tuple(asked)}")
-        return ShapeArray(tuple(asked), self.dtype, None, self.address if self.flags.c_contiguous else None)
+        if not self.flags.c_contiguous:
+            return ShapeArray(tuple(asked), self.dtype)
+        return _view(tuple(asked), self.dtype, self.address)
 
     def ravel(self) -> ShapeArray:
         return self.reshape(-1)
@@ -167,7 +172,7 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
         last, odd = divmod(self.shape[-1] * self.itemsize, np.dtype(dtype).itemsize)
         if odd or not self.flags.c_contiguous:
             raise ValueError(f"cannot view {self!r} as {np.dtype(dtype)}")
-        return ShapeArray((*self.shape[:-1], last), dtype, None, self.address)
+        return _view((*self.shape[:-1], last), np.dtype(dtype), self.address)
 
     # -- what would be computed ------------------------------------------------------------------------------
 
@@ -327,6 +332,13 @@ class Functions:
     @staticmethod
     def vdot(x: ShapeArray, y: ShapeArray) -> ShapeArray:
         return ShapeArray((), x.dtype)
+
+
+def _view(shape: Shape, dtype: np.dtype, address: int, strides: Shape | None = None) -> ShapeArray:
+    view = object.__new__(ShapeArray)
+    view.shape, view.dtype, view.size = shape, dtype, math.prod(shape)
+    view._strides, view.address, view.known = strides, address, None
+    return view
 
 
 def _allocate(nbytes: int) -> int:

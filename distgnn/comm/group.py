@@ -309,8 +309,16 @@ class Comm:
         self, operation: str, matrix: str, words: Fraction | int, itemsize: Fraction | int, messages: int,
         shape: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
-        what: Any = {"words": words, "itemsize": itemsize, "messages": messages, "shape": shape}
-        ledger.charge("comm", operation, self.name, matrix, **what)
+        ledger.charge(
+            "comm",
+            operation,
+            self.name,
+            matrix,
+            words=words,
+            itemsize=itemsize,
+            messages=messages,
+            shape=shape,
+        )
 
     def _flat(self, array: Any) -> Any:
         if not array.flags.c_contiguous:

@@ -43,12 +43,15 @@ def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
             raise ValueError(f"spmm: {name} must be C-contiguous {A.dtype}, got {got}")
     if out.shape != shape:
         raise ValueError(f"spmm: out has shape {out.shape}, the product {shape}")
-    rows_of_B = A.nnz * shape[1] * B.itemsize
+    nonzeros = A.nnz
+    rows_of_B = nonzeros * shape[1] * B.itemsize
     touched = A.nbytes(*A.header()) + rows_of_B + (1 + accumulate) * out.nbytes
-    taken = *A.shape, A.nnz, shape[1]
-    ledger.charge("spmm", "spmm", flops=2 * A.nnz * shape[1], touched=touched, shape=taken)
+    taken = *A.shape, nonzeros, shape[1]
+    ledger.charge("spmm", "spmm", flops=2 * nonzeros * shape[1], touched=touched, shape=taken)
     with ledger.timed("spmm", "spmm", synchronize=on.synchronize):
-        if A.nnz and shape[1] and on.numbers:
+        if not on.numbers:
+            pass
+        elif nonzeros and shape[1]:
             kernel = _spmm_kernel(on.name, A.dtype)
             driving = progress.pending() and not on.on_device  # on a GPU it is queued, and the host is free
             for top, bottom, rows in _row_blocks(A, shape[1]) if driving else [(0, shape[0], A)]:
