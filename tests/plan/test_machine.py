@@ -28,7 +28,7 @@ def tables(**changed):
         "levels": [inner, link | {"name": "network", "injection": 2e10}],
         "spmm": {"call": 1e-6, "cache": 0, "cached": rates, "uncached": dict(rates)},
         "gemm": {"call": 1e-6, "flops": 1e12, "bandwidth": 1e11},
-        "passes": {"call": 1e-6, "bandwidth": 1e11},
+        "passes": {"call": 1e-6, "bandwidth": 1e11, "kinds": {"loss": {"call": 1e-5, "bandwidth": 1e9}}},
         "overlap": {"progress": 0.5, "slowdown": 0.1},
     }  # fmt: skip
     return made | changed
@@ -70,6 +70,7 @@ def test_every_field_is_written():
     assert machine.title == 'of "parts" \\ and é'
     assert machine.levels[0].kinds["bcast"].alpha == 1e-6
     assert machine.levels[0].links == 3
+    assert machine.passes.rate("loss").call == 1e-5
     assert machine.levels[1].ranks is None
 
 
@@ -123,6 +124,8 @@ ABSURD = [
     ("levels.1.alpha", -1e-6, "expected seconds from 0 to 60"),
     ("levels.0.kinds.bcast.call", 61, "expected seconds from 0 to 60"),
     ("levels.0.kinds", 3, "must be tables"),
+    ("passes.kinds", 3, "must be tables"),
+    ("passes.kinds.loss.bandwidth", -1, "expected a positive number"),
     ("levels.0.ranks", 0, "expected a whole number, 1 or more"),
     ("levels.0.ranks", 2.5, "expected a whole number, 1 or more"),
     ("levels.0.links", 0, "expected a whole number, 1 or more"),
