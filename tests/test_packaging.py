@@ -1,4 +1,6 @@
-"""The kernel sources are found in a working tree, and are part of what is built for installation."""
+"""The kernel sources are found in a working tree, and are part of what is built for installation; so are the
+machines that ship.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def test_kernels_are_found() -> None:
 
 
 @pytest.mark.slow
-def test_a_build_contains_the_kernels_and_finds_them(tmp_path: Path) -> None:
+def test_a_build_contains_the_kernels_and_the_machines_and_finds_them(tmp_path: Path) -> None:
     tree, built = tmp_path / "tree", tmp_path / "built"
     for name in ("distgnn", "kernels"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -35,9 +37,13 @@ def test_a_build_contains_the_kernels_and_finds_them(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tree)
     build = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(built)]
     subprocess.run(build, cwd=tree, check=True, capture_output=True, timeout=120)
-    program = "from distgnn.local.cuda.launch import kernels_folder; print(kernels_folder())"
-    found = subprocess.run(
+    program = (
+        "from distgnn.local.cuda.launch import kernels_folder; from distgnn.plan.machine import known; "
+        "print(kernels_folder(), *known(), sep='\\n')"
+    )
+    found, *machines = subprocess.run(
         [sys.executable, "-c", program], cwd=built, check=True, capture_output=True, text=True
-    ).stdout.strip()
+    ).stdout.split("\n")[:-1]
     assert Path(found) == built / "distgnn" / "kernels"
     assert contents(Path(found)) == contents(ROOT / "kernels")
+    assert machines == sorted(path.stem for path in (ROOT / "distgnn/plan/machines").glob("*.toml")) != []

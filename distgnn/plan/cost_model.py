@@ -100,7 +100,7 @@ class Network:
 
     def _direct(self, operation: str, group: str) -> Route:
         """Each rank hears of every other: of those in its node over the node's links, and so on. All ranks
-        of a node send through its injection at once.
+        of a node send through its injection at once, and a rank hears of as many others as it has links.
         """
         together = self.together(group)
         size = max(together[-1] - 1, 1)
@@ -109,7 +109,9 @@ class Network:
         for level, (inside, count) in enumerate(zip([1, *together], together, strict=False)):
             link, share = self._link(level, operation), (count - inside) / size
             if count > inside:
-                each = min(link.bandwidth, self.machine.levels[level].injection / self._inner(level))
+                here = self.machine.levels[level]
+                links = min(here.links, count - inside)
+                each = min(links * link.bandwidth, here.injection / self._inner(level))
                 alpha, call = alpha + share * link.alpha, max(call, link.call)
                 if share / each > byte:
                     slowest, byte = level, share / each

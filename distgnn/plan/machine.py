@@ -6,6 +6,7 @@ with its source. ``distgnn calibrate`` writes one for the machine that it runs o
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -51,6 +52,8 @@ class Level:
         alpha, bandwidth, call: of messages between ranks that share this unit and none below it, see
             :class:`Link`.
         injection: bytes per second out of one unit of the level below, all of its ranks together.
+        links: how many ranks send to one at once at this bandwidth each, in messages that go straight from
+            rank to rank: more than 1 where pairs have links of their own.
         kinds: by operation, links that differ.
     """
 
@@ -60,6 +63,7 @@ class Level:
     bandwidth: float
     call: float = 0.0
     injection: float = math.inf
+    links: int = 1
     kinds: Mapping[str, Link] = field(default_factory=dict)
 
     def link(self, operation: str) -> Link:
@@ -229,6 +233,8 @@ def _value(name: str, value: Any, where: str, prefix: str) -> Any:
             raise UserError(f"{where}: levels must be tables: [[levels]]")
         return [_table(Level, one, where, f"levels[{i}].") for i, one in enumerate(value)]
     if name == "kinds":
+        if not isinstance(value, Mapping):
+            raise UserError(f"{where}: {prefix}kinds must be tables: [{prefix}kinds.NAME]")
         known, cls = (PASSES, Rate) if prefix == "passes." else (KINDS, Link)
         for kind in value:
             if kind not in known:
@@ -246,7 +252,7 @@ def _value(name: str, value: Any, where: str, prefix: str) -> Any:
 def _number(name: str, value: Any, what: str) -> float | int:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise UserError(f"{what}: expected a number")
-    if name == "ranks":
+    if name in ("ranks", "links"):
         if not isinstance(value, int) or value < 1:
             raise UserError(f"{what}: expected a whole number, 1 or more")
         return value
@@ -272,7 +278,8 @@ def _written(table: Any, prefix: str = "") -> str:
     for one in fields(table):
         value = getattr(table, one.name)
         if isinstance(value, (str, int, float)) and value != math.inf:
-            lines.append(f'{one.name} = "{value}"' if isinstance(value, str) else f"{one.name} = {value!r}")
+            text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+            lines.append(f"{one.name} = {text}")
         elif one.name == "levels":
             tables += [f"\n[[levels]]\n{_written(level, 'levels.')}" for level in value]
         elif one.name == "kinds":
