@@ -16,13 +16,13 @@ from distgnn.ledger import Step
 from distgnn.plan import fit, measure
 from distgnn.plan.cost_model import Clock, Network, compute_seconds, estimate
 from distgnn.plan.fit import Fit, Sample
-from distgnn.plan.machine import Level, Machine, Overlap, SpmmRates
+from distgnn.plan.machine import KINDS, Level, Machine, Overlap, SpmmRates
 from distgnn.plan.measure import Budget, Collective, Timed
 
 #: Sizes of caches that are tried, in bytes.
 CACHES = [float(1 << size) for size in range(17, 29)]
 SHORT = 20.0  # seconds below which kernels are measured on small operands
-WIDTHS = (64, 16, 8)  # of the network whose epochs are measured
+WIDTHS, EPOCHS = (64, 16, 8), (64, 1024, 8192)  # of a network whose epochs are measured; nodes per rank
 IN_TURNS = "ranks are dealt to the nodes in turns; plans take those of a node to have consecutive numbers"
 ALONE = "one rank: no message was measured, and the level has the rates of a copy in memory"
 _WHOLE = ("far", "near"), ("outer", "inner")
@@ -59,7 +59,7 @@ def calibrate(
     machine = replace(fit.free(_levels(grid)), name=name, title=title or "measured", memory=memory(grid))
     machine, fits = _kernels(machine, budget.part(0.4), _scale(grid.backend, seconds))
     if grid.size > 1:
-        machine, more = _network(machine, budget.part(0.6), grid)
+        machine, more = _network(machine, budget.part(0.7), grid)
         machine = replace(machine, overlap=_overlap(machine, budget.part(0.5)))
         fits += more
     else:
@@ -143,7 +143,7 @@ def _network(machine: Machine, budget: Budget, grid: Grid) -> tuple[Machine, lis
     alone, crowded = _series(machine, budget, grid)
     levels: list[Level] = []
     for number, level in enumerate(machine.levels):
-        samples = {kind: found for (at, kind), found in alone.items() if at == number}
+        samples = {kind: some for (at, kind), some in alone.items() if at == number and kind in KINDS}
         links = {kind: fit.link(found, machine.levels, number, kind) for kind, found in samples.items()}
         every = [replace(one, steps=[s._replace(operation="alltoallv", matrix="") for s in one.steps])
                  for found in samples.values() for one in found]  # fmt: skip
@@ -154,13 +154,16 @@ def _network(machine: Machine, budget: Budget, grid: Grid) -> tuple[Machine, lis
         last = len(levels) - 1
         rate = grid.world.share(fit.injection(crowded, found, last))
         found = replace(found, levels=[*found.levels[:last], replace(found.levels[last], injection=rate)])
-    fits = [
-        fit.of(kind, found.levels[number].name, vars(found.levels[number].kinds[kind]), samples, found)
-        for (number, kind), samples in alone.items()
-    ]
+    fits = [_of_link(kind, found.levels[number], samples, found) for (number, kind), samples in alone.items()]
     if crowded:
         fits.append(fit.of("injection", found.levels[-1].name, {"injection": rate}, crowded, found))
     return found, sorted(fits, key=lambda one: one.level)
+
+
+def _of_link(kind: str, level: Level, samples: Sequence[Sample], machine: Machine) -> Fit:
+    if kind not in KINDS:
+        return fit.of(f"{kind}, not fitted", level.name, {}, samples, machine)
+    return fit.of(kind, level.name, vars(level.kinds[kind]), samples, machine)
 
 
 Alone = dict[tuple[int, str], list[Sample]]
@@ -251,8 +254,15 @@ def _alone(machine: Machine) -> Machine:
 
 
 def _update(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
-    """What an epoch takes beyond its steps, of a network on which they take next to nothing."""
-    one = measure.epoch(budget, 64 * budget.world.size, 4, WIDTHS)
-    steps = estimate(machine, one.grid, [one.steps]).seconds
-    found = replace(machine, update=max(one.seconds - steps, 0.0))
-    return found, Fit("epoch", "", {"update": found.update}, [one], [steps + found.update])
+    """What an epoch takes beyond its steps; and how well epochs are predicted, which were not fitted."""
+    samples, least = list[Sample](), fit.FREE
+    for number, rows in enumerate(EPOCHS):
+        if samples and budget.left() < 0:
+            break
+        part = budget.part(1 / (len(EPOCHS) - number))
+        one, beyond = measure.epoch(part, rows * budget.world.size, 8, WIDTHS)
+        samples.append(one)
+        least = min(least, beyond)
+    found = replace(machine, update=least)
+    predicted = [estimate(found, one.grid, [one.steps]).seconds for one in samples]
+    return found, Fit("epochs, not fitted", "", {"update": least}, samples, predicted)

@@ -311,7 +311,7 @@ COLLECTIVES = (
     Collective("MPI's reduce_scatter", "reduce_scatter", partial(by_mpi, operation="reduce_scatter")),
     Collective("MPI's allreduce", "allreduce", partial(by_mpi, operation="allreduce")),
     Collective("panels in the order of SUMMA", "bcast", partial(relayed, upstream_first=False)),
-    Collective("MPI's bcast", "bcast", partial(by_mpi, operation="bcast")),
+    Collective("MPI's bcast", "bcast by MPI", partial(by_mpi, operation="bcast")),
 )
 
 
@@ -328,15 +328,14 @@ def series(
     Args:
         active: whether this rank takes part; least: bytes of the smallest message.
     """
-    group, found = grid.along(*axes), list[Sample]()
+    group, found, each = grid.along(*axes), list[Sample](), budget.left() / 10
     nbytes = max(least, collective.least)
     while nbytes <= LARGEST:
-        left = budget.left()
-        if len(found) >= 2 and 4 * found[-1].seconds * (LEAST + 2) > left:
+        if len(found) >= 2 and 4 * found[-1].seconds * (LEAST + 2) > budget.left():
             break
         run = collective.make(grid, group, nbytes)
         what = f"{collective.name}, {nbytes} bytes, {group.size} ranks"
-        one = sample(grid.world, what, run, left / 4, group, active)
+        one = sample(grid.world, what, run, each, group, active)
         found.append(replace(one, grid=grid.shape))
         nbytes *= 4
     return found
@@ -397,17 +396,21 @@ def network(
     X.block[...] = 0.01
     rows = np.arange(n)
     targets = model.targets(rows % widths[-1], (rows % 2).astype(np.uint8))
-    return train(model, X, targets, optim.make("adam"), 1000, eval_every=0, train_features=train_features)
+    how: Any = {"eval_every": 0, "train_features": train_features, "timing": True}
+    return train(model, X, targets, optim.make("adam"), 1000, **how)
 
 
-def epoch(budget: Budget, n: int, degree: int, widths: Sequence[int]) -> Sample:
-    """An epoch of a small network on all ranks, from which products are far away."""
+def epoch(budget: Budget, n: int, degree: int, widths: Sequence[int]) -> tuple[Sample, float]:
+    """An epoch on all ranks by 1D, and the seconds of it in which a rank did nothing that has a name."""
     world = budget.world
     grid = Grid(world.mpi, backend=world.backend, rows=world.size)
-    epochs, seconds = network(grid, n, degree, widths), list[float]()
+    epochs, seconds, other = network(grid, n, degree, widths), list[float](), list[float]()
     while len(seconds) < WARM_UP + LEAST or (len(seconds) < 50 and budget.left() > 0):
         with Ledger(steps=True) as book:
-            seconds.append(next(epochs)["seconds"])
-    slowest = max(world.gather_objects(float(np.median(seconds[WARM_UP:]))))
+            record = next(epochs)
+        seconds.append(record["seconds"])
+        other.append(record["phases"]["other"])
+    told = world.gather_objects((float(np.median(seconds[WARM_UP:])), float(np.median(other[WARM_UP:]))))
+    slowest, unnamed = map(max, zip(*told, strict=True))
     steps = world.share(book.steps or [])
-    return Sample(f"an epoch on {n} nodes", slowest, steps, grid.shape)
+    return Sample(f"an epoch on {n} nodes", slowest, steps, grid.shape), unnamed
