@@ -150,13 +150,11 @@ def _network(machine: Machine, budget: Budget, grid: Grid) -> tuple[Machine, lis
         usual = fit.link(every, machine.levels, number, "alltoallv")
         levels.append(replace(level, **vars(usual), kinds=links))
     found = grid.world.share(replace(machine, levels=levels))
+    fits = [_of_link(kind, levels[number], samples, found) for (number, kind), samples in alone.items()]
     if crowded:
-        last = len(levels) - 1
-        rate = grid.world.share(fit.injection(crowded, found, last))
-        found = replace(found, levels=[*found.levels[:last], replace(found.levels[last], injection=rate)])
-    fits = [_of_link(kind, found.levels[number], samples, found) for (number, kind), samples in alone.items()]
-    if crowded:
-        fits.append(fit.of("injection", found.levels[-1].name, {"injection": rate}, crowded, found))
+        rate = grid.world.share(fit.injection(crowded, found, len(levels) - 1))
+        found = replace(found, levels=[*found.levels[:-1], replace(found.levels[-1], injection=rate)])
+        fits.append(fit.of("injection", levels[-1].name, {"injection": rate}, crowded, found))
     return found, sorted(fits, key=lambda one: one.level)
 
 
@@ -198,7 +196,7 @@ def _plans(machine: Machine, grid: Grid) -> Iterator[tuple[int, Sequence[str], C
     for one in measure.COLLECTIVES:
         for level, axes in groups:
             yield level, axes, one, False
-        if grid.count(*across) > 1 and ranks > 1:
+        if grid.count(*across) > 1 and ranks > 1 and one.kind in KINDS:
             yield last, across, one, True
 
 
@@ -254,15 +252,15 @@ def _alone(machine: Machine) -> Machine:
 
 
 def _update(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
-    """What an epoch takes beyond its steps; and how well epochs are predicted, which were not fitted."""
-    samples, least = list[Sample](), fit.FREE
+    """What small epochs take beyond their steps."""
+    samples, beyond = list[Sample](), list[float]()
     for number, rows in enumerate(EPOCHS):
         if samples and budget.left() < 0:
             break
         part = budget.part(1 / (len(EPOCHS) - number))
-        one, beyond = measure.epoch(part, rows * budget.world.size, 8, WIDTHS)
+        one = measure.epoch(part, rows * budget.world.size, 8, WIDTHS)
         samples.append(one)
-        least = min(least, beyond)
-    found = replace(machine, update=least)
-    predicted = [estimate(found, one.grid, [one.steps]).seconds for one in samples]
-    return found, Fit("epochs, not fitted", "", {"update": least}, samples, predicted)
+        beyond.append(one.seconds - estimate(machine, one.grid, [one.steps]).seconds)
+    found = replace(machine, update=max(float(np.median(beyond)), 0.0))
+    predicted = [one.seconds - more + found.update for one, more in zip(samples, beyond, strict=True)]
+    return found, Fit("epochs", "", {"update": found.update}, samples, predicted)

@@ -396,21 +396,17 @@ def network(
     X.block[...] = 0.01
     rows = np.arange(n)
     targets = model.targets(rows % widths[-1], (rows % 2).astype(np.uint8))
-    how: Any = {"eval_every": 0, "train_features": train_features, "timing": True}
+    how: Any = {"eval_every": 0, "train_features": train_features}
     return train(model, X, targets, optim.make("adam"), 1000, **how)
 
 
-def epoch(budget: Budget, n: int, degree: int, widths: Sequence[int]) -> tuple[Sample, float]:
-    """An epoch on all ranks by 1D, and the seconds of it in which a rank did nothing that has a name."""
+def epoch(budget: Budget, n: int, degree: int, widths: Sequence[int]) -> Sample:
+    """An epoch on all ranks, by 1D."""
     world = budget.world
     grid = Grid(world.mpi, backend=world.backend, rows=world.size)
-    epochs, seconds, other = network(grid, n, degree, widths), list[float](), list[float]()
+    epochs, seconds = network(grid, n, degree, widths), list[float]()
     while len(seconds) < WARM_UP + LEAST or (len(seconds) < 50 and budget.left() > 0):
         with Ledger(steps=True) as book:
-            record = next(epochs)
-        seconds.append(record["seconds"])
-        other.append(record["phases"]["other"])
-    told = world.gather_objects((float(np.median(seconds[WARM_UP:])), float(np.median(other[WARM_UP:]))))
-    slowest, unnamed = map(max, zip(*told, strict=True))
-    steps = world.share(book.steps or [])
-    return Sample(f"an epoch on {n} nodes", slowest, steps, grid.shape), unnamed
+            seconds.append(next(epochs)["seconds"])
+    slowest = max(world.gather_objects(float(np.median(seconds[WARM_UP:]))))
+    return Sample(f"an epoch on {n} nodes", slowest, world.share(book.steps or []), grid.shape)
