@@ -16,13 +16,13 @@ from distgnn.ledger import Step
 from distgnn.plan import fit, measure
 from distgnn.plan.cost_model import Clock, Network, compute_seconds, estimate
 from distgnn.plan.fit import Fit, Sample
-from distgnn.plan.machine import Level, Machine, Overlap, SpmmRates
+from distgnn.plan.machine import KINDS, Level, Machine, Overlap, SpmmRates
 from distgnn.plan.measure import Budget, Collective, Timed
 
 #: Sizes of caches that are tried, in bytes.
 CACHES = [float(1 << size) for size in range(17, 29)]
 SHORT = 20.0  # seconds below which kernels are measured on small operands
-WIDTHS = (64, 16, 8)  # of the network whose epochs are measured
+WIDTHS, EPOCHS = (64, 16, 8), (64, 1024, 8192)  # of a network whose epochs are measured; nodes per rank
 IN_TURNS = "ranks are dealt to the nodes in turns; plans take those of a node to have consecutive numbers"
 ALONE = "one rank: no message was measured, and the level has the rates of a copy in memory"
 _WHOLE = ("far", "near"), ("outer", "inner")
@@ -59,7 +59,7 @@ def calibrate(
     machine = replace(fit.free(_levels(grid)), name=name, title=title or "measured", memory=memory(grid))
     machine, fits = _kernels(machine, budget.part(0.4), _scale(grid.backend, seconds))
     if grid.size > 1:
-        machine, more = _network(machine, budget.part(0.6), grid)
+        machine, more = _network(machine, budget.part(0.7), grid)
         machine = replace(machine, overlap=_overlap(machine, budget.part(0.5)))
         fits += more
     else:
@@ -143,24 +143,25 @@ def _network(machine: Machine, budget: Budget, grid: Grid) -> tuple[Machine, lis
     alone, crowded = _series(machine, budget, grid)
     levels: list[Level] = []
     for number, level in enumerate(machine.levels):
-        samples = {kind: found for (at, kind), found in alone.items() if at == number}
+        samples = {kind: some for (at, kind), some in alone.items() if at == number and kind in KINDS}
         links = {kind: fit.link(found, machine.levels, number, kind) for kind, found in samples.items()}
         every = [replace(one, steps=[s._replace(operation="alltoallv", matrix="") for s in one.steps])
                  for found in samples.values() for one in found]  # fmt: skip
         usual = fit.link(every, machine.levels, number, "alltoallv")
         levels.append(replace(level, **vars(usual), kinds=links))
     found = grid.world.share(replace(machine, levels=levels))
+    fits = [_of_link(kind, levels[number], samples, found) for (number, kind), samples in alone.items()]
     if crowded:
-        last = len(levels) - 1
-        rate = grid.world.share(fit.injection(crowded, found, last))
-        found = replace(found, levels=[*found.levels[:last], replace(found.levels[last], injection=rate)])
-    fits = [
-        fit.of(kind, found.levels[number].name, vars(found.levels[number].kinds[kind]), samples, found)
-        for (number, kind), samples in alone.items()
-    ]
-    if crowded:
-        fits.append(fit.of("injection", found.levels[-1].name, {"injection": rate}, crowded, found))
+        rate = grid.world.share(fit.injection(crowded, found, len(levels) - 1))
+        found = replace(found, levels=[*found.levels[:-1], replace(found.levels[-1], injection=rate)])
+        fits.append(fit.of("injection", levels[-1].name, {"injection": rate}, crowded, found))
     return found, sorted(fits, key=lambda one: one.level)
+
+
+def _of_link(kind: str, level: Level, samples: Sequence[Sample], machine: Machine) -> Fit:
+    if kind not in KINDS:
+        return fit.of(f"{kind}, not fitted", level.name, {}, samples, machine)
+    return fit.of(kind, level.name, vars(level.kinds[kind]), samples, machine)
 
 
 Alone = dict[tuple[int, str], list[Sample]]
@@ -195,7 +196,7 @@ def _plans(machine: Machine, grid: Grid) -> Iterator[tuple[int, Sequence[str], C
     for one in measure.COLLECTIVES:
         for level, axes in groups:
             yield level, axes, one, False
-        if grid.count(*across) > 1 and ranks > 1:
+        if grid.count(*across) > 1 and ranks > 1 and one.kind in KINDS:
             yield last, across, one, True
 
 
@@ -251,8 +252,15 @@ def _alone(machine: Machine) -> Machine:
 
 
 def _update(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
-    """What an epoch takes beyond its steps, of a network on which they take next to nothing."""
-    one = measure.epoch(budget, 64 * budget.world.size, 4, WIDTHS)
-    steps = estimate(machine, one.grid, [one.steps]).seconds
-    found = replace(machine, update=max(one.seconds - steps, 0.0))
-    return found, Fit("epoch", "", {"update": found.update}, [one], [steps + found.update])
+    """What small epochs take beyond their steps."""
+    samples, beyond = list[Sample](), list[float]()
+    for number, rows in enumerate(EPOCHS):
+        if samples and budget.left() < 0:
+            break
+        part = budget.part(1 / (len(EPOCHS) - number))
+        one = measure.epoch(part, rows * budget.world.size, 8, WIDTHS)
+        samples.append(one)
+        beyond.append(one.seconds - estimate(machine, one.grid, [one.steps]).seconds)
+    found = replace(machine, update=max(float(np.median(beyond)), 0.0))
+    predicted = [one.seconds - more + found.update for one, more in zip(samples, beyond, strict=True)]
+    return found, Fit("epochs", "", {"update": found.update}, samples, predicted)

@@ -102,6 +102,11 @@ def free(levels: Sequence[Level]) -> Machine:
     return Machine("free", "", FREE, idle, spmm, gemm, Passes(0.0, FREE), Overlap(0.0, 0.0))
 
 
+def _nothing() -> Machine:
+    """Where nothing takes any time, for samples without messages."""
+    return free([Level("machine", None, 0.0, FREE)])
+
+
 def solve(samples: Sequence[Sample], units: Mapping[str, Machine]) -> dict[str, float]:
     """How many times each unit the samples took; none below zero, and such that relative errors count.
 
@@ -184,33 +189,30 @@ def injection(samples: Sequence[Sample], machine: Machine, number: int) -> float
 
 
 def spmm(samples: Sequence[Sample], caches: Sequence[float]) -> Spmm:
-    """Rates of sparse products, with the one of these sizes of a cache that fits best."""
-    one = replace(_NO_RATES, nonzero_column=1.0)
-    rates = {name: replace(_NO_RATES, **{name: 1.0}) for name in vars(one)}
-    best, least = Spmm(0.0, 0.0, _NO_RATES, _NO_RATES), FREE
-    nothing = free([Level("machine", None, 0.0, FREE)])
-    for cache in caches:
-        empty = replace(nothing.spmm, cache=cache)
-        units = {"call": replace(nothing, spmm=replace(empty, call=1.0))}
-        for where in ("cached", "uncached"):
-            for name, only in rates.items():
-                units[f"{where} {name}"] = replace(nothing, spmm=replace(empty, **{where: only}))
-        times = solve(samples, units)
-        found = [
-            SpmmRates(**{name: times[f"{where} {name}"] for name in rates})
-            for where in ("cached", "uncached")
-        ]
-        tried = Spmm(times["call"], cache, *found)
-        fitted = of("spmm", "", {}, samples, replace(nothing, spmm=tried))
-        missed = float(np.sum(np.log1p(fitted.residuals) ** 2))
-        if missed < least:
-            best, least = tried, missed
-    return best
+    """Rates of sparse products, with the one of these sizes of a cache that fits best. What is found in no
+    cache never takes less time than what is.
+    """
+    return min((_spmm(samples, cache) for cache in caches), key=lambda found: found[0])[1]
+
+
+def _spmm(samples: Sequence[Sample], cache: float) -> tuple[float, Spmm]:
+    """With a cache of this size; and how bad that is."""
+    nothing, names = _nothing(), list(vars(_NO_RATES))
+    rates = {name: replace(_NO_RATES, **{name: 1.0}) for name in names}
+    units = {"call": Spmm(1.0, cache, _NO_RATES, _NO_RATES)}
+    units |= {name: Spmm(0.0, cache, rate, rate) for name, rate in rates.items()}
+    units |= {f"more {name}": Spmm(0.0, cache, _NO_RATES, rate) for name, rate in rates.items()}
+    times = solve(samples, {name: replace(nothing, spmm=unit) for name, unit in units.items()})
+    cached = SpmmRates(*(times[name] for name in names))
+    uncached = SpmmRates(*(times[name] + times[f"more {name}"] for name in names))
+    found = Spmm(times["call"], cache, cached, uncached)
+    fitted = of("spmm", "", {}, samples, replace(nothing, spmm=found))
+    return float(np.sum(np.log1p(fitted.residuals) ** 2)), found
 
 
 def gemm(samples: Sequence[Sample]) -> Gemm:
     """Rates of dense products."""
-    nothing = free([Level("machine", None, 0.0, FREE)])
+    nothing = _nothing()
     units = {
         "flop": replace(nothing, gemm=Gemm(0.0, 1.0, FREE)),
         "byte": replace(nothing, gemm=Gemm(0.0, FREE, 1.0)),
@@ -231,7 +233,7 @@ def passes(samples: Sequence[Sample]) -> Passes:
 
 
 def _pass(samples: Sequence[Sample]) -> Rate:
-    nothing = free([Level("machine", None, 0.0, FREE)])
+    nothing = _nothing()
     units = {name: replace(nothing, passes=rate) for name, rate in _PASS.items()}
     times = solve(samples, units)
     return Rate(times["call"], rate(times["byte"]))

@@ -108,17 +108,24 @@ def _median(backend: Backend, run: Run, calls: int, batches: int, group: Comm | 
 
 
 class Scale(NamedTuple):
-    """How large kernels are measured: non-zeros of a sparse product, bytes of B, rows of dense blocks."""
+    """How large kernels are measured.
+
+    Attributes:
+        nonzeros: of a sparse product; operands: bytes of B; rows: of dense blocks; flops: of a dense product.
+    """
 
     nonzeros: int
     operands: tuple[int, ...]
     rows: tuple[int, ...]
+    flops: float
 
 
 #: Fewer non-zeros than those from which on products time how far to prefetch.
-HOST = Scale(250_000, (1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 26), (1 << 8, 1 << 11, 1 << 14))
-DEVICE = Scale(1 << 23, (1 << 20, 1 << 23, 1 << 25, 1 << 27, 1 << 29), (1 << 11, 1 << 14, 1 << 18))
-TINY = Scale(1 << 13, (1 << 14, 1 << 17), (1 << 6, 1 << 8))
+HOST = Scale(250_000, (1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 26), (1 << 8, 1 << 11, 1 << 14, 1 << 17), 3e9)
+DEVICE = Scale(
+    1 << 23, (1 << 20, 1 << 23, 1 << 25, 1 << 27, 1 << 29), (1 << 11, 1 << 14, 1 << 17, 1 << 20), 3e11
+)
+TINY = Scale(1 << 13, (1 << 14, 1 << 17), (1 << 6, 1 << 8, 1 << 11), 1e8)
 
 
 def sparse_products(budget: Budget, scale: Scale) -> list[Sample]:
@@ -136,7 +143,7 @@ def sparse_products(budget: Budget, scale: Scale) -> list[Sample]:
         m = A.shape[0]
         B, out = room[: k * width].reshape(k, width), results[: m * width].reshape(m, width)
         what = f"{m} x {k}, {degree} non-zeros per row, width {width}"
-        found.append(sample(world, what, lambda A=A, B=B, out=out: local.spmm(A, B, out), most))
+        found.append(sample(world, what, partial(local.spmm, A, B, out), most))
     return found
 
 
@@ -180,11 +187,13 @@ def dense_products(budget: Budget, scale: Scale) -> list[Sample]:
     for most, _, (rows, (inner, columns), form) in _cases(
         budget, scale.rows, widths, ("H W", "G Wt", "Ht G")
     ):
+        if rows * inner * columns > scale.flops / 2:
+            continue
         shape = {"H W": (inner, columns), "G Wt": (columns, inner), "Ht G": (rows, columns)}[form]
         A, B = filled(on, (rows, inner)), filled(on, shape)
         how = {"trans_a": form == "Ht G", "trans_b": form == "G Wt"}
         out = filled(on, (inner if form == "Ht G" else rows, columns))
-        run = lambda A=A, B=B, out=out, how=how: local.gemm(A, B, out, **how)  # noqa: E731
+        run = partial(local.gemm, A, B, out, **how)
         found.append(sample(budget.world, f"{form}, {rows} rows, {inner} x {columns}", run, most))
     return found
 
@@ -196,8 +205,7 @@ def dense_passes(budget: Budget, scale: Scale) -> list[Sample]:
     for most, _, (rows, width) in _cases(budget.part(0.5), scale.rows, (16, 128)):
         X, some = filled(on, (rows, width)), filled(on, (rows // 2, width))
         which = on.asarray(np.sort(random.permutation(rows)[: rows // 2]))
-        gather = lambda X=X, which=which, some=some: local.gather_rows(X, which, some)  # noqa: E731
-        add = lambda X=X, which=which, some=some: local.scatter_add(some, which, X)  # noqa: E731
+        gather, add = partial(local.gather_rows, X, which, some), partial(local.scatter_add, some, which, X)
         found.append(sample(world, f"gather {rows // 2} of {rows} rows of {width}", gather, most / 2))
         found.append(sample(world, f"add to {rows // 2} of {rows} rows of {width}", add, most / 2))
     for _, _, (rows,) in _cases(budget, scale.rows):
@@ -303,7 +311,7 @@ COLLECTIVES = (
     Collective("MPI's reduce_scatter", "reduce_scatter", partial(by_mpi, operation="reduce_scatter")),
     Collective("MPI's allreduce", "allreduce", partial(by_mpi, operation="allreduce")),
     Collective("panels in the order of SUMMA", "bcast", partial(relayed, upstream_first=False)),
-    Collective("MPI's bcast", "bcast", partial(by_mpi, operation="bcast")),
+    Collective("MPI's bcast", "bcast by MPI", partial(by_mpi, operation="bcast")),
 )
 
 
@@ -320,15 +328,14 @@ def series(
     Args:
         active: whether this rank takes part; least: bytes of the smallest message.
     """
-    group, found = grid.along(*axes), list[Sample]()
+    group, found, each = grid.along(*axes), list[Sample](), budget.left() / 10
     nbytes = max(least, collective.least)
     while nbytes <= LARGEST:
-        left = budget.left()
-        if len(found) >= 2 and 4 * found[-1].seconds * (LEAST + 2) > left:
+        if len(found) >= 2 and 4 * found[-1].seconds * (LEAST + 2) > budget.left():
             break
         run = collective.make(grid, group, nbytes)
         what = f"{collective.name}, {nbytes} bytes, {group.size} ranks"
-        one = sample(grid.world, what, run, left / 4, group, active)
+        one = sample(grid.world, what, run, each, group, active)
         found.append(replace(one, grid=grid.shape))
         nbytes *= 4
     return found
@@ -389,11 +396,12 @@ def network(
     X.block[...] = 0.01
     rows = np.arange(n)
     targets = model.targets(rows % widths[-1], (rows % 2).astype(np.uint8))
-    return train(model, X, targets, optim.make("adam"), 1000, eval_every=0, train_features=train_features)
+    how: Any = {"eval_every": 0, "train_features": train_features}
+    return train(model, X, targets, optim.make("adam"), 1000, **how)
 
 
 def epoch(budget: Budget, n: int, degree: int, widths: Sequence[int]) -> Sample:
-    """An epoch of a small network on all ranks, from which products are far away."""
+    """An epoch on all ranks, by 1D."""
     world = budget.world
     grid = Grid(world.mpi, backend=world.backend, rows=world.size)
     epochs, seconds = network(grid, n, degree, widths), list[float]()
@@ -401,5 +409,4 @@ def epoch(budget: Budget, n: int, degree: int, widths: Sequence[int]) -> Sample:
         with Ledger(steps=True) as book:
             seconds.append(next(epochs)["seconds"])
     slowest = max(world.gather_objects(float(np.median(seconds[WARM_UP:]))))
-    steps = world.share(book.steps or [])
-    return Sample(f"an epoch on {n} nodes", slowest, steps, grid.shape)
+    return Sample(f"an epoch on {n} nodes", slowest, world.share(book.steps or []), grid.shape)
