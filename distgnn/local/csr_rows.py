@@ -100,6 +100,16 @@ def scaled_rows(A: Any, B: Any) -> Any:
     return product
 
 
+def sort_rows(A: Any) -> Any:
+    """The matrix with rising columns in every row, in place or anew. Two transpositions are a counting sort:
+    as many steps as there are entries and columns.
+    """
+    if backend.of(A.data).on_device or A.nnz < A.shape[1]:
+        A.sort_indices()
+        return A
+    return A.tocsc().tocsr()
+
+
 def multiplications(A: Any, counts: Array) -> Array:
     """int64 (rows of A): multiplications in each row of ``A B``, which has no more entries. ``counts``: of
     each entry of A, how many entries the row of B has that it is multiplied with.

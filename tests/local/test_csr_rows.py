@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -45,6 +47,22 @@ def test_owners():
     counts = np.array([2, 0, 3, 1, 0])
     assert csr_rows.owners(counts).tolist() == [0, 0, 2, 2, 2, 3]
     assert csr_rows.owners(counts[1:2]).size == 0
+
+
+@pytest.mark.parametrize("shape", [(40, 30), (3, 2000)])  # more entries than columns, and fewer
+def test_sort_rows(shape):
+    rng = np.random.default_rng(0)
+    A = sp.random_array(shape, density=0.1, format="csr", rng=rng)
+    mixed = A.copy()
+    for first, last in pairwise(A.indptr):
+        order = first + rng.permutation(last - first)
+        mixed.indices[first:last], mixed.data[first:last] = A.indices[order], A.data[order]
+    assert not np.array_equal(mixed.indices, A.indices)
+    mixed.has_sorted_indices = False
+    found = csr_rows.sort_rows(mixed)
+    for array in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(found, array), getattr(A, array))
+        assert getattr(found, array).dtype == getattr(A, array).dtype
 
 
 def test_keep_columns():
