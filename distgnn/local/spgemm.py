@@ -8,6 +8,7 @@ from typing import Any
 from distgnn import ledger
 from distgnn.arrays import backend
 from distgnn.layout import Range
+from distgnn.layout.blocks import bounded
 from distgnn.local import csr_rows
 
 
@@ -38,7 +39,7 @@ def spgemm_row_blocks(A: Any, B: Any, entries: int | None) -> Iterator[tuple[Ran
     """
     _check(A, B)
     estimates = csr_rows.multiplications(A, csr_rows.lengths(B, A.indices))
-    for first, last in csr_rows.row_blocks(backend.of(estimates).to_host(estimates), entries):
+    for first, last in bounded(backend.of(estimates).to_host(estimates), entries):
         rows = A if last - first == A.shape[0] else A[first:last]
         yield (first, last), _product(rows, B, int(estimates[first:last].sum()))
 

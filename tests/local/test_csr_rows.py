@@ -77,23 +77,6 @@ def test_keep_columns():
             np.testing.assert_array_equal(compact @ X[columns], A @ X)
 
 
-@pytest.mark.parametrize(
-    ("estimates", "entries", "blocks"),
-    [
-        ([3, 3, 3], 6, [(0, 2), (2, 3)]),
-        ([3, 3, 3], 9, [(0, 3)]),
-        ([3, 3, 3], 2, [(0, 1), (1, 2), (2, 3)]),
-        ([0, 9, 0, 0, 1], 1, [(0, 1), (1, 2), (2, 5)]),
-        ([0, 0], 1, [(0, 2)]),
-        ([5, 1], None, [(0, 2)]),
-        ([], 4, []),
-        ([], None, []),
-    ],
-)
-def test_row_blocks(estimates, entries, blocks):
-    assert csr_rows.row_blocks(np.array(estimates, np.int64), entries) == blocks
-
-
 def test_index_type():
     assert csr_rows.index_type(5, 2**31 - 1) == np.int32
     assert csr_rows.index_type(2**31, 0) == np.int64
