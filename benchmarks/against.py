@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -161,24 +161,60 @@ def of_products() -> Runs:
     return runs
 
 
-def of_epochs() -> Runs:
+def of_epochs(scale: int = 15, algorithms: Sequence[str] = ALGORITHMS) -> Runs:
     """Full-graph epochs."""
-    A, runs = rmat(15), {}
-    rng, widths = np.random.default_rng(0), [128, 128, 128, 32]
-    n = A.shape[0]
-    X, labels = rng.standard_normal((n, 128)).astype(np.float32), rng.integers(0, 32, n).astype(np.int32)
-    train = getattr(dg.gcn, "train", None) or dg.train.train
-    for algorithm in ALGORITHMS:
-        op = dg.distribute(A, dg.algorithms.make_grid(MPI.COMM_WORLD, algorithm), algorithm)
+    A, runs = rmat(scale), {}
+    for algorithm in algorithms:
+        grid = dg.algorithms.make_grid(MPI.COMM_WORLD, algorithm)
+        op = dg.distribute(A, grid, algorithm)
         for dropout in (0.0, 0.5):
-            model = dg.gcn.GCN(op, widths, dropout=dropout)
-            H = dg.scatter(X, model.input_layout)
-            # versions without own ids were given the rows of each rank
-            mine = slice(None) if hasattr(dg.layout, "NodeOrder") else slice(*model.output_layout.row_range)
-            targets = model.targets(labels[mine], np.ones(n, np.uint8)[mine])
-            records = train(model, H, targets, dg.gcn.Adam(), 1 << 30, eval_every=0)
-            runs[f"{algorithm}, dropout {dropout}"] = partial(next, records)
+            runs[f"{algorithm}, dropout {dropout}"] = partial(next, training(op, dropout))
     return runs
+
+
+def training(op: Any, dropout: float = 0.0) -> Iterator[object]:
+    """Epochs without end on random features and labels."""
+    rng, widths, n = np.random.default_rng(0), [128, 128, 128, 32], op.shape[0]
+    X, labels = rng.standard_normal((n, 128)).astype(np.float32), rng.integers(0, 32, n).astype(np.int32)
+    model = dg.gcn.GCN(op, widths, dropout=dropout)
+    H = dg.scatter(X, model.input_layout)
+    # versions without own ids were given the rows of each rank
+    mine = slice(None) if hasattr(dg.layout, "NodeOrder") else slice(*model.output_layout.row_range)
+    targets = model.targets(labels[mine], np.ones(n, np.uint8)[mine])
+    train = getattr(dg.gcn, "train", None) or dg.train.train
+    return train(model, H, targets, dg.gcn.Adam(), 1 << 30, eval_every=0)
+
+
+def of_overlap() -> Runs:
+    """Epochs of a dense graph, with communication hidden behind computation and one after the other."""
+    A, runs = spmm.uniform(1 << 13, 500), {}
+    A.data[:] = 1 / 500
+    for algorithm in ("1d", "1.5d"):
+        grid = dg.algorithms.make_grid(MPI.COMM_WORLD, algorithm)
+        epochs = training(dg.distribute(A, grid, algorithm))
+        for overlap in (False, True):
+            how = "overlapped" if overlap else "one after the other"
+            runs[f"{algorithm}, {how}"] = partial(with_grid, grid, epochs, overlap, None)
+    return runs
+
+
+def of_blocked() -> Runs:
+    """Epochs of 3D with products that are summed whole, or in row blocks while the next are multiplied."""
+    A, runs = rmat(15), {}
+    for x, y in ((2, 2), (4, 1)):
+        grid = dg.Grid(MPI.COMM_WORLD, x=x, y=y, z=1)
+        epochs = training(dg.distribute(A, grid, "3d"))
+        ways = {"whole": (False, 1 << 40), "default": (True, None)}
+        ways |= {"4,096 rows, not overlapped": (False, 4096), "4,096 rows": (True, 4096)}
+        for name, way in ways.items():
+            runs[f"{x}x{y}x1, {name}"] = partial(with_grid, grid, epochs, *way)
+    return runs
+
+
+def with_grid(grid: Any, epochs: Iterator[object], overlap: bool, block_rows: int | None) -> None:
+    """The next epoch with these settings of the grid."""
+    grid.overlap, grid.block_rows = overlap, block_rows
+    next(epochs)
 
 
 def of_minibatches() -> Runs:
@@ -213,12 +249,12 @@ def of_minibatches() -> Runs:
     return runs
 
 
-def of_spmm() -> Runs:
+def of_spmm(graphs: Sequence[str], widths: Sequence[int]) -> Runs:
     on, runs = dg.backend.get("numpy"), {}
-    for graph in ("rmat-15", "uniform-17", "road-18"):
+    for graph in graphs:
         A = spmm.graph(graph)
         block = dg.CSR.from_scipy(A, on)
-        for f in (8, 16, 41, 64, 128, 602):
+        for f in widths:
             B, C = on.empty((A.shape[1], f), np.float32), on.empty((A.shape[0], f), np.float32)
             B[...] = 1
             runs[f"{graph}, f = {f}"] = partial(dg.local.spmm, block, B, out=C)
@@ -278,9 +314,13 @@ def of_relay() -> Runs:
 
 CASES: dict[str, tuple[int, Callable[[], Runs]]] = {
     "minibatches": (1, of_minibatches),
-    "spmm": (1, of_spmm),
+    "spmm": (1, partial(of_spmm, ("rmat-15", "uniform-17", "road-18"), (8, 16, 41, 64, 128, 602))),
+    "spmm-large": (1, partial(of_spmm, ("rmat-18", "rmat-20", "planted-17", "uniform-20"), (16, 64, 128))),
     "stores": (1, of_stores),
     **{f"epochs-{ranks}": (ranks, of_epochs) for ranks in (1, 2, 4)},
+    "epoch-host": (1, partial(of_epochs, 16, ("1d",))),
+    "overlap-4": (4, of_overlap),
+    "blocked-4": (4, of_blocked),
     **{f"relay-{ranks}": (ranks, of_relay) for ranks in (2, 4)},
     **{f"products-{ranks}": (ranks, of_products) for ranks in (1, 2, 4)},
 }

@@ -187,16 +187,15 @@ __global__ void __launch_bounds__(THREADS)
   if (lane == 0) bad[r] = !fine;
 }
 
-// positions[offsets[r]] ... = `count` entries, ascending, of row selected[r] of a matrix (null: of row r),
-// all weights 1, or all its entries where there are no more. order: room for as many numbers.
+// positions[offsets[r]] ... = `count` entries, ascending, of row selected[r] of a matrix, all weights 1, or
+// all its entries where there are no more. order: room for as many numbers.
 __global__ void __launch_bounds__(THREADS)
     sample_ones(int64 rows, int64 count, const int64* __restrict__ pointers,
                 const int64* __restrict__ selected, const uint64* __restrict__ keys,
                 const int64* __restrict__ offsets, int64* order, int64* positions) {
   const int64 r = flat_index() / WARP;
   if (r >= rows) return;
-  const int64 own = selected ? selected[r] : r;
-  const int64 first = pointers[own], length = pointers[own + 1] - first;
+  const int64 first = pointers[selected[r]], length = pointers[selected[r] + 1] - first;
   order += offsets[r];
   positions += offsets[r];
   if (length <= count) {

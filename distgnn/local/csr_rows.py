@@ -16,7 +16,6 @@ from scipy.sparse import _sparsetools
 from distgnn.arrays import backend
 from distgnn.arrays.csr import index_type
 from distgnn.arrays.shapes import ShapeMatrix
-from distgnn.layout import Range
 
 Array = Any
 Packed = tuple[Array, Array, Array]  # of rows, one after another: lengths, column numbers, values
@@ -100,26 +99,22 @@ def scaled_rows(A: Any, B: Any) -> Any:
     return product
 
 
+def sort_rows(A: Any) -> Any:
+    """The matrix with rising columns in every row, in place or anew. Two transpositions are a counting sort:
+    as many steps as there are entries and columns.
+    """
+    if backend.of(A.data).on_device or A.nnz < A.shape[1]:
+        A.sort_indices()
+        return A
+    return A.tocsc().tocsr()
+
+
 def multiplications(A: Any, counts: Array) -> Array:
     """int64 (rows of A): multiplications in each row of ``A B``, which has no more entries. ``counts``: of
     each entry of A, how many entries the row of B has that it is multiplied with.
     """
     totals = row_pointers(counts)
     return totals[A.indptr[1:]] - totals[A.indptr[:-1]]
-
-
-def row_blocks(estimates: np.ndarray, entries: int | None) -> list[Range]:
-    """Row blocks whose estimates add up to at most ``entries``, or single rows that have more; None: one."""
-    if entries is None:
-        return [(0, estimates.size)] if estimates.size else []
-    totals = np.cumsum(estimates)
-    cuts: list[Range] = []
-    first, before = 0, 0
-    while first < estimates.size:
-        last = max(int(np.searchsorted(totals, before + entries, side="right")), first + 1)
-        cuts.append((first, last))
-        first, before = last, int(totals[last - 1])
-    return cuts
 
 
 def columns_read(A: Any) -> Array:

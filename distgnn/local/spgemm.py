@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import scipy.sparse as sp
-
 from distgnn import ledger
 from distgnn.arrays import backend
 from distgnn.layout import Range
+from distgnn.layout.blocks import bounded
 from distgnn.local import csr_rows
 
 
@@ -29,19 +28,7 @@ def spgemm(A: Any, B: Any) -> Any:
     Cost: 2 flops for every pair of an entry of A and an entry of B that it meets.
     """
     _check(A, B)
-    on = backend.of(B.data)
-    if not on.on_device:
-        B = sp.csr_array(B)
-        A = csr_rows.with_indices(sp.csr_array(A), B.indices.dtype)
-    ledger.charge("spmm", "spgemm", flops=2 * int(csr_rows.lengths(B, A.indices).sum()))
-    with ledger.timed("spmm", "spgemm", synchronize=on.synchronize):
-        if csr_rows.at_most_one_per_row(A):
-            return csr_rows.scaled_rows(A, B)
-        product = A @ B
-        if on.on_device:
-            product.eliminate_zeros()  # as SciPy does
-        product.sort_indices()
-        return product
+    return _product(A, B, int(csr_rows.lengths(B, A.indices).sum()))
 
 
 def spgemm_row_blocks(A: Any, B: Any, entries: int | None) -> Iterator[tuple[Range, Any]]:
@@ -52,8 +39,22 @@ def spgemm_row_blocks(A: Any, B: Any, entries: int | None) -> Iterator[tuple[Ran
     """
     _check(A, B)
     estimates = csr_rows.multiplications(A, csr_rows.lengths(B, A.indices))
-    for first, last in csr_rows.row_blocks(backend.of(estimates).to_host(estimates), entries):
-        yield (first, last), spgemm(A[first:last], B)
+    for first, last in bounded(backend.of(estimates).to_host(estimates), entries):
+        rows = A if last - first == A.shape[0] else A[first:last]
+        yield (first, last), _product(rows, B, int(estimates[first:last].sum()))
+
+
+def _product(A: Any, B: Any, multiplications: int) -> Any:
+    on = backend.of(B.data)
+    A = A if on.on_device else csr_rows.with_indices(A, B.indices.dtype)
+    ledger.charge("spmm", "spgemm", flops=2 * multiplications)
+    with ledger.timed("spmm", "spgemm", synchronize=on.synchronize):
+        if csr_rows.at_most_one_per_row(A):
+            return csr_rows.scaled_rows(A, B)
+        product = A @ B
+        if on.on_device:
+            product.eliminate_zeros()  # as SciPy does
+        return csr_rows.sort_rows(product)
 
 
 def _check(A: Any, B: Any) -> None:

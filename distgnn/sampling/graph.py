@@ -10,9 +10,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import ledger
+from distgnn.arrays.csr import index_type
 from distgnn.layout import NodeOrder, Range
 from distgnn.local.csr_rows import lengths
-from distgnn.sampling.rows import Draws, draw
+from distgnn.sampling.rows import Draws, draw_selected
 
 T = TypeVar("T")
 Array = np.ndarray
@@ -61,7 +62,9 @@ class Graph(Protocol):
         # weights up to a factor, so 1 stands for 1 / degree
         for (first, last), P in timed_each("probability", self.row_blocks(selection(vertices, self.n))):
             with ledger.timed("sampling", "draw"):
-                found = taken(P, draw(P.indptr, None, fanout, keys[first:last]), lengths(P))
+                rows, pointers = np.arange(last - first), P.indptr.astype(np.int64)
+                drawn = draw_selected(pointers, rows, fanout, keys[first:last])
+                found = taken(P, drawn, lengths(P))
             yield found
 
     def map(self, function: Callable[[Array], Array]) -> Any:
@@ -94,10 +97,13 @@ def timed_each(step: str, items: Iterable[T]) -> Iterator[T]:
 
 def selection(vertices: np.ndarray, n: int) -> sp.csr_array:
     """Q with a 1 in column vertices[i] of row i (sections 4.1.1, 4.2.3): ``Q A`` are these rows of A."""
-    rows = len(vertices)
-    return sp.csr_array((np.ones(rows, np.float32), vertices, np.arange(rows + 1)), shape=(rows, n))
+    rows, kind = len(vertices), index_type(n, len(vertices))
+    entries = np.ones(rows, np.float32), vertices.astype(kind), np.arange(rows + 1, dtype=kind)
+    return sp.csr_array(entries, shape=(rows, n))
 
 
 def indicator(vertices: np.ndarray, bounds: np.ndarray, n: int) -> sp.csr_array:
     """Q with a row of ones in the vertices of each minibatch (section 4.2.1): ``Q A`` sums rows of A."""
-    return sp.csr_array((np.ones(len(vertices)), vertices, bounds), shape=(len(bounds) - 1, n))
+    kind = index_type(n, len(vertices))
+    entries = np.ones(len(vertices)), vertices.astype(kind), bounds.astype(kind)
+    return sp.csr_array(entries, shape=(len(bounds) - 1, n))

@@ -70,20 +70,17 @@ def row_keys(keys: Array, vertices: Array) -> Array:
     return rng.splitmix64(rng.splitmix64(vertices.astype(np.uint64)) ^ keys)
 
 
-def draw(indptr: Array, weights: Array | None, count: int, keys: Array, remaining: bool = False) -> Draws:
-    """Draw from the rows of a CSR matrix with these row pointers and weights (float64; None: all are 1).
+def draw(indptr: Array, weights: Array, count: int, keys: Array, remaining: bool = False) -> Draws:
+    """Draw from the rows of a CSR matrix with these row pointers and weights (float64).
 
-    Time: one pass over the entries and O(count · log(length)) per row; where weights are None, O(count) per
-    row that is longer than twice `count`. Rows of very unequal weights take up to `count` passes. Raises as
-    :func:`sample_rows`.
+    Time: one pass over the entries and O(count · log(length)) per row. Rows of very unequal weights take up
+    to `count` passes. Raises as :func:`sample_rows`.
     """
     if count < 0:
         raise ValueError(f"cannot draw {count} columns from a row")
     xp = backend.module(keys)
     indptr = xp.ascontiguousarray(indptr, np.int64)
     count = min(count, longest(indptr[1:] - indptr[:-1]))
-    if weights is None and _on_gpu(keys):
-        return _draw_ones(indptr, count, keys, remaining)
     picked = xp.empty(int(indptr[-1]), np.uint8)
     left = xp.empty((len(keys), count + 1)) if remaining else None
     bad = _kernel(keys)(indptr, weights, count, keys, picked, left)
@@ -107,7 +104,7 @@ def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Dr
     first, lengths = indptr[selected], indptr[selected + 1] - indptr[selected]
     if (kernels := host.module()) is None:
         bounds = row_pointers(lengths)
-        drawn = draw(bounds, None, count, keys)
+        drawn = draw(bounds, np.ones(int(bounds[-1])), count, keys)
         return drawn._replace(positions=drawn.positions + np.repeat(first - bounds[:-1], drawn.counts))
     most = longest(lengths)
     count = min(count, most)
@@ -134,30 +131,20 @@ def _kernel(keys: Any) -> Callable[..., int]:
     return _draw_compiled if host.module() is not None else _draw_numpy
 
 
-def _draw_ones(indptr: Array, count: int, keys: Array, remaining: bool) -> Draws:
-    """All weights 1, on a GPU: what remains is a whole number."""
-    positions, counts = cuda.sample_ones(indptr, None, count, keys)
-    if not remaining:
-        return Draws(positions, counts, None)
-    xp, lengths = backend.module(keys), (indptr[1:] - indptr[:-1])[:, None]
-    left = xp.where(lengths > count, lengths - xp.arange(count + 1), 0).astype(np.float64)
-    return Draws(positions, counts, left)
-
-
 def _draw_compiled(
-    indptr: Array, weights: Array | None, count: int, keys: Array, picked: Array, left: Array | None
+    indptr: Array, weights: Array, count: int, keys: Array, picked: Array, left: Array | None
 ) -> int:
     prefix = np.empty(longest(np.diff(indptr)))
     return host.built().sample_rows(indptr, weights, keys, picked, left, prefix, count=count)
 
 
 def _draw_numpy(
-    indptr: Array, weights: Array | None, count: int, keys: Array, picked: Array, left: Array | None
+    indptr: Array, weights: Array, count: int, keys: Array, picked: Array, left: Array | None
 ) -> int:
     """The kernel in NumPy, row by row; returns the first bad row, or -1."""
     for row, key in enumerate(keys.tolist()):
         entries = slice(int(indptr[row]), int(indptr[row + 1]))
-        own = np.ones(entries.stop - entries.start) if weights is None else weights[entries]
+        own = weights[entries]
         if not np.isfinite(own).all() or (own < 0).any():
             return row
         before = np.zeros(count + 1) if left is None else left[row]

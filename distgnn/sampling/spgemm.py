@@ -19,6 +19,7 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.rows import Rows, by_owner
 from distgnn.errors import ArgumentError, UserError
 from distgnn.layout import NodeOrder, Range, as_partition, block
+from distgnn.layout.blocks import bounded
 from distgnn.local import csr_rows
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.sources import BlockSource, MatrixSource
@@ -129,7 +130,7 @@ class Partitioned(Graph):
         Q_i = self._of_stages(self._agreed(Q))
         columns, rows = self._needed(Q_i)
         lengths = rows.lengths(self.A)
-        cuts = csr_rows.row_blocks(self._estimates(Q_i, columns, lengths), self.entries)
+        cuts = bounded(self._estimates(Q_i, columns, lengths), self.entries)
         rounds = max(self.grid.world.gather_objects(len(cuts)))
         for turn in range(rounds):
             first, last = cuts[turn] if turn < len(cuts) else (Q_i.shape[0], Q_i.shape[0])

@@ -405,15 +405,15 @@ cdef int check_bounds(Array bounds, int64_t stop) except -1:
 
 def sample_rows(pointers, weights, keys, picked, remaining, prefix, *, int64_t count):
     """Draw `count` distinct entries of every row, as sample.h says. pointers int64 (m + 1); weights float64
-    (nnz) or None; keys uint64 (m); picked uint8 (nnz); remaining float64 (m, count + 1) or None; prefix
-    float64, as many as the longest row has entries.
+    (nnz); keys uint64 (m); picked uint8 (nnz); remaining float64 (m, count + 1) or None; prefix float64, as
+    many as the longest row has entries.
 
     Returns -1, or the first row whose weights are not all finite and non-negative with a finite sum. Raises
     ValueError for pointers that are none, a shape that doesn't fit or a negative count.
     """
     cdef Array P = Array("pointers", pointers, "int64", 1), K = Array("keys", keys, "uint64", 1)
-    cdef Array W = None if weights is None else Array("weights", weights, "float64", 1)
-    cdef Array T = Array("picked", picked, "uint8", 1, True), X = Array("prefix", prefix, "float64", 1, True)
+    cdef Array W = Array("weights", weights, "float64", 1), T = Array("picked", picked, "uint8", 1, True)
+    cdef Array X = Array("prefix", prefix, "float64", 1, True)
     cdef Array R = None if remaining is None else Array("remaining", remaining, "float64", 2, True)
     cdef sample s
     cdef int64_t i, bad
@@ -422,8 +422,7 @@ def sample_rows(pointers, weights, keys, picked, remaining, prefix, *, int64_t c
     s.rows, s.count = K.extent(0), count
     P.must_have(s.rows + 1)
     check_bounds(P, T.extent(0))
-    if W is not None:
-        W.must_have(T.extent(0))
+    W.must_have(T.extent(0))
     if R is not None:
         R.must_have(s.rows, count + 1)
         R.must_be_whole()

@@ -83,15 +83,15 @@ int64_t sample_run(const struct sample *s)
 {
     for (int64_t r = 0; r < s->rows; r++) {
         int64_t first = s->pointers[r], length = s->pointers[r + 1] - first;
-        const double *weights = s->weights ? s->weights + first : 0;
+        const double *weights = s->weights + first;
         uint8_t *picked = s->picked + first;
         double *remaining = s->remaining ? s->remaining + r * (s->count + 1) : 0;
-        int64_t candidates = weights ? positives(length, weights) : length;
+        int64_t candidates = positives(length, weights);
         if (candidates < 0)
             return r;
         if (candidates <= s->count) {
             for (int64_t i = 0; i < length; i++)
-                picked[i] = !weights || weights[i] > 0;
+                picked[i] = weights[i] > 0;
             for (int64_t j = 0; remaining && j <= s->count; j++)
                 remaining[j] = 0;
             continue;

@@ -11,7 +11,7 @@
 struct sample {
     int64_t rows, count;
     const int64_t *pointers; /* rows + 1 */
-    const double *weights;   /* one per entry, or NULL: all are 1 */
+    const double *weights;   /* one per entry */
     const uint64_t *keys;    /* one per row: the state of a SplitMix64 generator */
     uint8_t *picked;         /* out, one per entry: 1 where it was drawn, else 0 */
     double *remaining;       /* out, rows x (count + 1), or NULL: what is left before each draw and at last */

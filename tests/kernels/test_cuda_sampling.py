@@ -91,17 +91,17 @@ def test_weighted_rows_agree_to_the_bit(built, name, count, compiled, monkeypatc
 def test_rows_of_ones_agree_to_the_bit(built, count, compiled, monkeypatch):
     """Counts of more than half a row, too, where the list of what was drawn is sorted again and again."""
     gpu, keys = built, keys_of(len(LENGTHS))
-    selected = np.random.default_rng(3).integers(0, len(LENGTHS), len(LENGTHS))
+    repeated = np.random.default_rng(3).integers(0, len(LENGTHS), len(LENGTHS))
     if compiled and host.module() is None:
         pytest.skip("the host kernels are not built here")
     if not compiled:
         monkeypatch.setattr(host, "module", lambda: None)
     some = min(count, max(LENGTHS))  # host room is made for count, not for what there is
-    every, chosen = rows.draw(POINTERS, None, some, keys), rows.draw_selected(POINTERS, selected, some, keys)
     pointers, own = gpu.asarray(POINTERS), gpu.asarray(keys)
-    for _ in orders(gpu):
-        equal(gpu, cuda.sample_ones(pointers, None, count, own), every[:2])
-        equal(gpu, cuda.sample_ones(pointers, gpu.asarray(selected), count, own), chosen[:2])
+    for selected in (np.arange(len(LENGTHS)), repeated):
+        chosen = rows.draw_selected(POINTERS, selected, some, keys)
+        for _ in orders(gpu):
+            equal(gpu, cuda.sample_ones(pointers, gpu.asarray(selected), count, own), chosen[:2])
 
 
 @pytest.mark.parametrize("count", [3, 2000])
@@ -120,17 +120,16 @@ def test_one_hub(built, count):
     )
     np.testing.assert_array_equal(np.flatnonzero(gpu.to_host(marks)), expected.positions)
     equal(gpu, (left,), (expected.remaining,))
-    found = cuda.sample_ones(gpu.asarray(pointers), None, count, gpu.asarray(keys))
-    equal(gpu, found, rows.draw(pointers, None, count, keys)[:2])
+    found = cuda.sample_ones(gpu.asarray(pointers), gpu.asarray(np.arange(300)), count, gpu.asarray(keys))
+    equal(gpu, found, rows.draw(pointers, np.ones(pointers[-1]), count, keys)[:2])
 
 
 def test_no_rows(built):
     gpu, none = built, np.zeros(0)
     pointers, keys = gpu.asarray(np.zeros(1, np.int64)), gpu.asarray(none.astype(np.uint64))
     assert cuda.sample_weighted(pointers, gpu.asarray(none), 3, keys, gpu.xp.empty(0, np.uint8)) == -1
-    for selected in (None, gpu.asarray(none.astype(np.int64))):
-        positions, counts = cuda.sample_ones(pointers, selected, 3, keys)
-        assert positions.shape == counts.shape == (0,)
+    positions, counts = cuda.sample_ones(pointers, gpu.asarray(none.astype(np.int64)), 3, keys)
+    assert positions.shape == counts.shape == (0,)
 
 
 @pytest.mark.parametrize("wrong", [-1.0, -5e-324, np.nan, np.inf, -np.inf, 1.5e308])
@@ -150,16 +149,15 @@ def test_the_first_bad_row_is_named(built, wrong, at):
 
 
 @pytest.mark.parametrize("remaining", [False, True])
-@pytest.mark.parametrize("weights", [None, "uneven"])
 @pytest.mark.parametrize("count", [0, 3, 40])
-def test_arrays_on_a_gpu_are_drawn_from_there(built, count, weights, remaining, monkeypatch):
+def test_arrays_on_a_gpu_are_drawn_from_there(built, count, remaining, monkeypatch):
     gpu, keys = built, keys_of(len(LENGTHS))
     selected = np.array([13, 0, 15, 15, 3])
-    some = None if weights is None else WEIGHTS[weights]
-    expected = rows.draw(POINTERS, some, count, keys, remaining)
+    weights = WEIGHTS["uneven"]
+    expected = rows.draw(POINTERS, weights, count, keys, remaining)
     chosen = rows.draw_selected(POINTERS, selected, count, keys[:5])
     monkeypatch.setattr(rows, "_on_gpu", lambda keys: True)  # emulated, arrays of a GPU are NumPy's
-    there = gpu.asarray(POINTERS), None if some is None else gpu.asarray(some), count, gpu.asarray(keys)
+    there = gpu.asarray(POINTERS), gpu.asarray(weights), count, gpu.asarray(keys)
     equal(gpu, rows.draw(*there, remaining), expected)
     equal(gpu, rows.draw_selected(there[0], gpu.asarray(selected), count, there[3][:5]), chosen)
 
@@ -187,7 +185,7 @@ def test_bad_input_is_refused(built, monkeypatch):
         gpu.asarray(np.ones(9)),
         gpu.asarray(keys_of(2)),
     )
-    marks, left = gpu.xp.empty(9, np.uint8), gpu.xp.empty((2, 3))
+    marks, left, selected = gpu.xp.empty(9, np.uint8), gpu.xp.empty((2, 3)), gpu.asarray(np.arange(2))
     monkeypatch.setattr(rows, "_on_gpu", lambda keys: True)
     negative = gpu.asarray(-np.ones(9))
     for complaint, call in (
@@ -202,14 +200,11 @@ def test_bad_input_is_refused(built, monkeypatch):
         ),
         ("sample_weighted: picked", lambda: cuda.sample_weighted(pointers, weights, 2, keys, marks[1:])),
         ("sample_weighted: remaining", lambda: cuda.sample_weighted(pointers, weights, 3, keys, marks, left)),
-        ("sample_ones: indptr", lambda: cuda.sample_ones(pointers.astype(np.int32), None, 2, keys)),
-        ("sample_ones: rows", lambda: cuda.sample_ones(pointers, None, 2, keys[:1])),
-        (
-            "sample_ones: selected",
-            lambda: cuda.sample_ones(pointers, keys.astype(bool).astype(np.int32), 2, keys),
-        ),
+        ("sample_ones: indptr", lambda: cuda.sample_ones(pointers.astype(np.int32), selected, 2, keys)),
+        ("sample_ones: keys", lambda: cuda.sample_ones(pointers, selected, 2, keys[:1])),
+        ("sample_ones: selected", lambda: cuda.sample_ones(pointers, selected.astype(np.int32), 2, keys)),
         ("row 0 has weights that are negative", lambda: rows.draw(pointers, negative, 2, keys)),
-        ("cannot draw -1 columns", lambda: rows.draw(pointers, None, -1, keys)),
+        ("cannot draw -1 columns", lambda: rows.draw(pointers, weights, -1, keys)),
     ):
         with pytest.raises(ValueError, match=complaint):
             call()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from distgnn.layout import as_partition, nested, owner, partition, refine, within
+from distgnn.layout.blocks import bounded
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 17, 1000, 2**40 + 3])
@@ -59,3 +60,21 @@ def test_refine_and_owner_agree():
     assert [owner(first, lo) for lo, _ in stages] == [0, 2, 2, 3]
     assert [owner(second, lo) for lo, _ in stages] == [0, 0, 1, 1]
     assert refine(np.array([0, 0]), np.array([0, 0, 0])) == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "most", "ranges"),
+    [
+        ([3, 3, 3], 6, [(0, 2), (2, 3)]),
+        ([3, 3, 3], 9, [(0, 3)]),
+        ([3, 3, 3], 2, [(0, 1), (1, 2), (2, 3)]),
+        ([3, 0, 2, 9, 1, 1], 5, [(0, 3), (3, 4), (4, 6)]),
+        ([0, 9, 0, 0, 1], 1, [(0, 1), (1, 2), (2, 5)]),
+        ([0, 0], 1, [(0, 2)]),
+        ([5, 1], None, [(0, 2)]),
+        ([], 4, []),
+        ([], None, []),
+    ],
+)
+def test_bounded(counts, most, ranges):
+    assert bounded(np.array(counts, np.int64), most) == ranges

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -47,6 +49,22 @@ def test_owners():
     assert csr_rows.owners(counts[1:2]).size == 0
 
 
+@pytest.mark.parametrize("shape", [(40, 30), (3, 2000)])  # more entries than columns, and fewer
+def test_sort_rows(shape):
+    rng = np.random.default_rng(0)
+    A = sp.random_array(shape, density=0.1, format="csr", rng=rng)
+    mixed = A.copy()
+    for first, last in pairwise(A.indptr):
+        order = first + rng.permutation(last - first)
+        mixed.indices[first:last], mixed.data[first:last] = A.indices[order], A.data[order]
+    assert not np.array_equal(mixed.indices, A.indices)
+    mixed.has_sorted_indices = False
+    found = csr_rows.sort_rows(mixed)
+    for array in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(found, array), getattr(A, array))
+        assert getattr(found, array).dtype == getattr(A, array).dtype
+
+
 def test_keep_columns():
     """Those that are not empty, and others: a product with the kept rows is that of the whole, to the bit."""
     rng = np.random.default_rng(0)
@@ -57,23 +75,6 @@ def test_keep_columns():
             compact = csr_rows.keep_columns(A, columns)
             assert compact.shape == (A.shape[0], columns.size) and compact.nnz == A.nnz
             np.testing.assert_array_equal(compact @ X[columns], A @ X)
-
-
-@pytest.mark.parametrize(
-    ("estimates", "entries", "blocks"),
-    [
-        ([3, 3, 3], 6, [(0, 2), (2, 3)]),
-        ([3, 3, 3], 9, [(0, 3)]),
-        ([3, 3, 3], 2, [(0, 1), (1, 2), (2, 3)]),
-        ([0, 9, 0, 0, 1], 1, [(0, 1), (1, 2), (2, 5)]),
-        ([0, 0], 1, [(0, 2)]),
-        ([5, 1], None, [(0, 2)]),
-        ([], 4, []),
-        ([], None, []),
-    ],
-)
-def test_row_blocks(estimates, entries, blocks):
-    assert csr_rows.row_blocks(np.array(estimates, np.int64), entries) == blocks
 
 
 def test_index_type():

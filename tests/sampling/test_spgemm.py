@@ -12,7 +12,7 @@ import distgnn as dg
 from awkward_shapes import awkward
 from distgnn.gallery import rmat
 from distgnn.layout import partition
-from distgnn.local import csr_rows
+from distgnn.layout.blocks import bounded
 from distgnn.operators import grids, make_grid
 from distgnn.operators.sources import LocalBlocks
 from distgnn.sampling.graph import Graph
@@ -205,7 +205,7 @@ def test_row_blocks_together_are_the_whole(comm, entries):
             assert len(blocks) <= 1 or entries < 10_000
             degrees = np.diff(A.indptr)
             estimates = [[degrees[Q[[row]].indices].sum() for row in range(Q.shape[0])] for Q in Qs]
-            cuts = [csr_rows.row_blocks(np.array(own, int), entries) for own in estimates]
+            cuts = [bounded(np.array(own, int), entries) for own in estimates]
             assert [block for block, _ in blocks] == cuts[i]
             rounds = max(len(own) for own in cuts)
             turns = [[own[t] if t < len(own) else (0, 0) for own in cuts] for t in range(rounds)]

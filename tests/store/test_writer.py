@@ -15,7 +15,7 @@ import pytest
 from distgnn import UserError
 from distgnn.store import Store, prepare
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.format.shards import ShardGrid, bounded
+from distgnn.store.format.shards import ShardGrid
 from distgnn.store.write import adjacency, arguments
 
 from .graphs import AWKWARD, Graph, assert_same, permuted, random_graph
@@ -359,12 +359,6 @@ def test_default_grid_bounds_the_shards() -> None:
         assert entries / (rows * cols) <= LIMITS.shard_entries
         assert entries / (rows * cols) * 4 > LIMITS.shard_entries or rows == 1
     assert ShardGrid.for_size(3, 10**9).shape == (4, 4)  # never many more than nodes
-
-
-def test_bounded_ranges() -> None:
-    assert bounded(np.array([3, 0, 2, 9, 1, 1]), 5) == [(0, 3), (3, 4), (4, 6)]
-    assert bounded(np.zeros(4, int), 5) == [(0, 4)]
-    assert bounded(np.zeros(0, int), 5) == []
 
 
 def test_a_hub_shard_is_sorted_in_ranges(

@@ -36,16 +36,15 @@ def sample_ones(indptr: Array, selected: Array, count: int, keys: Array) -> tupl
     entries drawn, ascending in every row, and int64 (m), how many of every row.
 
     Args:
-        selected: int64 (m), rows of the matrix, not checked; None: all. keys: uint64 (m).
+        selected: int64 (m), rows of the matrix, not checked. keys: uint64 (m).
 
     Time: O(count² / 32) per row that is longer than `count`. Waits for the sum of the counts.
     """
     xp, m = library(keys), keys.size
-    lengths = indptr[1:] - indptr[:-1] if selected is None else indptr[selected + 1] - indptr[selected]
     check("sample_ones", indptr.shape[:1], np.int64, indptr=indptr)
-    check("sample_ones", (m,), np.int64, rows=lengths, selected=selected)
-    check("sample_ones", (m,), np.uint64, keys=keys)
-    counts = xp.minimum(lengths, count)
+    check("sample_ones", selected.shape[:1], np.int64, selected=selected)
+    check("sample_ones", selected.shape, np.uint64, keys=keys)
+    counts = xp.minimum(indptr[selected + 1] - indptr[selected], count)
     offsets = row_pointers(counts)
     order, positions = (xp.empty(int(offsets[-1]), np.int64) for _ in range(2))
     sizes = np.int64(m), np.int64(count)

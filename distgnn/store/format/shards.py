@@ -1,4 +1,4 @@
-"""Where a matrix is cut into shards, and rows into ranges that fit in memory."""
+"""Where a matrix is cut into shards."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import numpy as np
 
 from distgnn.layout import Range, owner, partition
 from distgnn.store.format.limits import LIMITS
-
-Ranges = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -58,17 +56,6 @@ def _snapped(bounds: np.ndarray, vector: np.ndarray) -> np.ndarray:
     near = np.where(bounds - lower <= upper - bounds, lower, upper)
     snapped = np.where(2 * np.abs(near - bounds) * (len(bounds) - 1) < bounds[-1], near, bounds)
     return np.maximum.accumulate(snapped)
-
-
-def bounded(counts: np.ndarray, limit: int) -> Ranges:
-    """Cut rows with these entry counts into ranges of at most `limit` entries, or of one longer row."""
-    ends = np.cumsum(counts)
-    ranges, lo, done = [], 0, 0
-    while lo < len(counts):
-        hi = max(lo + 1, int(np.searchsorted(ends, done + limit, side="right")))
-        ranges.append((lo, hi))
-        lo, done = hi, int(ends[hi - 1])
-    return ranges
 
 
 def overlaps(vector: np.ndarray, window: Range) -> Iterator[tuple[int, Range]]:

@@ -13,8 +13,9 @@ from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.layout import NodeOrder, Range, block
+from distgnn.layout.blocks import bounded
 from distgnn.store.format.members import Members
-from distgnn.store.format.shards import bounded, overlaps
+from distgnn.store.format.shards import overlaps
 from distgnn.store.read.node_files import NodeFiles, check_partition, check_window
 from distgnn.store.read.windows import Tile, assemble
 from distgnn.store.team import Team

@@ -19,10 +19,10 @@ from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.errors import UserError
 from distgnn.layout import Range
+from distgnn.layout.blocks import bounded
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.members import Members
-from distgnn.store.format.shards import Ranges, bounded
 from distgnn.store.read.node_files import check_shape
 from distgnn.store.team import Team
 
@@ -69,7 +69,7 @@ class Tile:
                 self.pointers = pointers
         return self.counts
 
-    def read(self, ranges: Ranges, kind: np.dtype) -> Iterator[Entries]:
+    def read(self, ranges: list[Range], kind: np.dtype) -> Iterator[Entries]:
         """(column numbers local to the window, as ``kind``, and values) of ranges of rows, one after another.
         The datasets stay open in between: HDF5 keeps the chunk in which two ranges meet."""
         counts, pointers = self.count(), self.pointers
@@ -161,7 +161,7 @@ class _Job:
     root: int  # who reads it
     begins: np.ndarray  # where its rows begin in the block
     counts: np.ndarray  # of their entries
-    ranges: Ranges  # of rows in which it comes
+    ranges: list[Range]  # of rows in which it comes
 
 
 class _Assembly:
