@@ -2,19 +2,18 @@
 
     python benchmarks/plan_published.py --out benchmarks/results/plan-published.md
 
-The networks are those of Plexus section 6.2: 3 layers, hidden width 128, trained input features, on Perlmutter.
-Four things stand beside each other:
+The networks are those of Plexus section 6.2: 3 layers, hidden width 128, trained features. On Perlmutter
+three things stand beside each other:
 
     perlmutter         the machine that ships: MPI, where a rank sends through a network card of its own
-    NCCL's bandwidth   the same, but a ring across nodes uses all four cards of a node if it has it to itself
-    Plexus's model     the paper's formulas (4.1, 4.2) with its coefficients, and the bandwidths and the sum over
-                       the layers of its public repository, hpcgroup/plexus
-    published          what the papers' text says; the points of their figures are not in it
+    NCCL's bandwidth   the same, but a ring that has a node to itself uses all four cards
+    Plexus's model     the paper's formulas (4.1, 4.2) with its coefficients, and the bandwidths and the
+                       order of roots and sums of its public repository, hpcgroup/plexus
 
 Needed rows of a partitioned order, of the rank that needs most: of products-14M those of the sparsity-aware
-paper's Table 2 (METIS), on a line through neighbouring numbers of ranks in logarithms. Of other graphs no
-such rows are published. Taken are those of a random order, divided by the published gain of whole epochs from
-partitioning (the paper's section 7), which is the least that the gain of rows can be.
+paper's Table 2 (METIS), on a line through neighbouring numbers of ranks in logarithms. Of other graphs none
+are published. Taken are those of a random order, divided by the published gain of whole epochs from
+partitioning (the paper's section 7), which is the least that the gain in rows can be.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from distgnn.plan.machine import Machine, read
 from distgnn.train.settings import Settings
 
 GIB, MS, LAYERS, HIDDEN = 2**30, 1e3, 3, 128
-GAIN = 1.2  # a doubling of the ranks that gains less is the end of scaling
+GAIN = 1.2  # what more ranks have to gain to be worth it
 
 
 class Published(NamedTuple):
@@ -74,7 +73,7 @@ MOST_RECEIVED = {16: 333.5, 32: 241.6, 64: 164.0, 128: 117.3, 256: 86.4}
 
 
 class Way(NamedTuple):
-    """A dry run on its best order of axes. ``near``: sizes of its axes from the nearest in a node on."""
+    """A dry run on its best order of axes. ``peak``: bytes of a rank."""
 
     seconds: float
     grid: dict[str, int]
@@ -95,8 +94,8 @@ class Block(ShapeMatrix):
 
 
 class Partitioned:
-    """A block source cut over so many ranks, each of which reads as many rows of every other; of its non-zeros
-    two stand in each column that it reads of others.
+    """A block source cut over so many ranks, each of which reads as many rows of every other. Two of its
+    non-zeros stand in each of those columns.
     """
 
     def __init__(self, graph: Published, ranks: int, rows: float) -> None:
@@ -238,13 +237,12 @@ def scaling(name: str, most: int) -> Iterator[str]:
         best, faster = (
             min((way[i] for way in ways if way[i].peak <= room), key=first, default=None) for i in (0, 1)
         )
-        rows = needed_rows(graph, ranks)
-        lines = [one_dimension(graph, ranks, source, aware) for source, aware in sources(graph, ranks, rows)]
-        theirs = min(plexus_model(graph, grid) for grid in grids)
-        cubes[ranks], parts[ranks] = (math.inf if w is None else w.seconds for w in (best, fitting(lines[0])))
+        theirs, rows = min(plexus_model(graph, grid) for grid in grids), needed_rows(graph, ranks)
+        part, needed, whole = (one_dimension(graph, ranks, *how) for how in sources(graph, ranks, rows))
+        cubes[ranks], parts[ranks] = (w.seconds if w else math.inf for w in (best, fitting(part)))
         yield (
-            f"| {ranks} | {told(best)} | {best or '–'} | {told(faster)} | {theirs * MS:.0f} | {told(lines[0])} "
-            f"| {rows:,.0f} | {told(lines[1])} | {told(lines[2])} |"
+            f"| {ranks} | {told(best)} | {best or '–'} | {told(faster)} | {theirs * MS:.0f} | {told(part)} "
+            f"| {rows:,.0f} | {told(needed)} | {told(whole)} |"
         )
     yield f"\n{name}: {summary(cubes, parts)}"
 
@@ -273,18 +271,19 @@ def told(way: Way | None) -> str:
 def summary(cubes: dict[int, float], parts: dict[int, float]) -> str:
     """Where the one overtakes the other, and until when more ranks gain."""
     slower = [ranks for ranks in cubes if cubes[ranks] > parts[ranks]]
-    later = [ranks for ranks in cubes if not slower or ranks > slower[-1]]
-    where = f"from {later[0]} GPUs on" if later else "nowhere"
-    return f"3d overtakes partitioned 1d {where}. 3d scales to {end(cubes)}, partitioned 1d to {end(parts)} GPUs."
+    known = [ranks for ranks in cubes if cubes[ranks] < math.inf and ranks > max(slower, default=0)]
+    where = f"is faster than partitioned 1d from {known[0]} GPUs on" if known else "stays slower"
+    return f"3d {where}. 3d scales to {end(cubes)} GPUs, partitioned 1d to {end(parts)}."
 
 
 def end(seconds: dict[int, float]) -> int:
-    """The number of ranks after which a doubling gains less than ``GAIN``."""
-    known = [ranks for ranks in seconds if seconds[ranks] < math.inf]
-    for ranks in known:
-        if seconds.get(2 * ranks, 0.0) * GAIN > seconds[ranks]:
-            return ranks
-    return known[-1] if known else 0
+    """The last number of ranks that is faster than all fewer by ``GAIN``."""
+    last, best = 0, math.inf
+    for ranks, found in seconds.items():
+        if found < math.inf and found * GAIN <= best:
+            last = ranks
+        best = min(best, found)
+    return last
 
 
 # -- one node, with published seconds ------------------------------------------------------------------------
@@ -293,7 +292,8 @@ def end(seconds: dict[int, float]) -> int:
 MG_GCN = {
     "Reddit": (GRAPHS["Reddit"], 2, 16, {1: 0.033, 2: 0.017, 4: 0.012, 8: 0.012}),
     "Products": (PRODUCTS._replace(features=104), 3, 256, {1: 0.355, 2: 0.202, 4: 0.110, 8: 0.067}),
-    "Proteins": (Published(8_745_542, 1_317_986_044, 128, 256), 3, 256, {1: 4.221, 2: 2.272, 4: 1.191, 8: 0.641}),
+    "Proteins": (GRAPHS["Isolate-3-8M"]._replace(classes=256), 3, 256,
+                 {1: 4.221, 2: 2.272, 4: 1.191, 8: 0.641}),
     "Papers": (GRAPHS["papers100M"]._replace(features=128), 3, 208, {8: 2.89}),
 }  # fmt: skip
 
