@@ -56,6 +56,11 @@ class Published(NamedTuple):
     def widths(self) -> list[int]:
         return [self.features, *[HIDDEN] * (LAYERS - 1), self.classes]
 
+    @property
+    def least_bytes(self) -> float:
+        """Of all ranks in 3D: features with gradient and moments, and buffers (``memory_3d.py``)."""
+        return 4 * self.n * (4 * self.features + (LAYERS + 2) * HIDDEN)
+
     def graph(self) -> Graph:
         """Of this size, with non-zeros anywhere, as in a random order."""
         return Graph.of_size(self.n, self.nonzeros, self.features, self.classes)
@@ -232,7 +237,8 @@ def scaling(name: str, most: int) -> Iterator[str]:
     parts: dict[int, float] = {}
     for ranks in (2**i for i in range(2, int(math.log2(most)) + 1)):
         grids = operators.grids("3d", ranks)
-        ways = [priced(settings("3d", grid), graph.graph(), ranks, machines()) for grid in grids]
+        run = grids if graph.least_bytes / ranks < large else []
+        ways = [priced(settings("3d", grid), graph.graph(), ranks, machines()) for grid in run]
         room = small if any(way.peak <= small for way, _ in ways) else large
         best, faster = (
             min((way[i] for way in ways if way[i].peak <= room), key=first, default=None) for i in (0, 1)

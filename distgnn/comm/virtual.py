@@ -127,6 +127,9 @@ class VirtualComm:
     def Reduce_scatter(self, array: Any, into: Any, counts: Any, op: Any) -> None:
         _without_numbers(array)
 
+    def Reduce(self, array: Any, into: Any, op: Any, root: int) -> None:
+        _without_numbers(array if into is None else into)
+
     def Allreduce(self, place: Any, array: Any, op: Any) -> None:
         """Of an array without numbers nothing; a few numbers of the host are combined."""
         if not isinstance(array, ShapeArray):

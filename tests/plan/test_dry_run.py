@@ -116,6 +116,15 @@ def test_minibatches_are_charged_what_was_planned(comm, name):
         compare(comm, replace(settings, replication=replication, partition_graph=partitioned), graph())
 
 
+@pytest.mark.parametrize("one_of_each", [False, True])
+def test_arrays_too_long_for_one_call_of_mpi_travel_in_several(monkeypatch, one_of_each):
+    settings = Settings(algorithm="3d", grid="2x1x2", train_features=True, **HIDDEN)
+    whole = dry_run(settings, graph(), 4, one_of_each)
+    monkeypatch.setattr(Comm, "count_limit", 64)
+    parts = dry_run(settings, graph(), 4, one_of_each)
+    assert [costs.words for costs in parts.ranks] == [costs.words for costs in whole.ranks]
+
+
 SMALL = {
     "panels": ([("1d", False), ("1.5d", True)], {"panel_nonzeros": 1, "group_nonzeros": 1}),
     "blocks": (
