@@ -208,7 +208,7 @@ def _overlap(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
     """What explains a product in which messages take about as long as computing, one where they take less."""
     world, cases, samples = budget.world, list[Timed](), list[Sample]()
     for number, share in enumerate((1.0, 0.4)):
-        n, degree = _balanced(machine, world.size, share)
+        n, degree = _balanced(machine, world.size, min(OVERLAP_SECONDS, max(budget.left() / 50, 1e-3)), share)
         cases.append(measure.overlapping(budget.part(1 / (2 - number)), n, degree, OVERLAP_WIDTH))
         what = f"{n} nodes, {degree} non-zeros per row; {cases[-1].computing:.3g} s of computing, "
         what += f"{cases[-1].apart:.3g} s without overlap"
@@ -222,9 +222,9 @@ def _overlap(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
     return replace(machine, overlap=tried[best]), found
 
 
-def _balanced(machine: Machine, ranks: int, share: float) -> tuple[int, int]:
-    """Rows and non-zeros per row of a matrix that a 1D product computes with for about OVERLAP_SECONDS, and
-    whose messages take this share of them.
+def _balanced(machine: Machine, ranks: int, seconds: float, share: float) -> tuple[int, int]:
+    """Rows and non-zeros per row of a matrix that a 1D product computes with for about so many seconds, of
+    which its messages take this share.
     """
     network, width, rows, degree = Network(machine, {"rows": ranks}), OVERLAP_WIDTH, 256, 2
 
@@ -235,10 +235,10 @@ def _balanced(machine: Machine, ranks: int, share: float) -> tuple[int, int]:
     def computing(degree: int) -> float:
         return compute_seconds(machine, Step("spmm", "spmm", "", "", shape=(rows, n, rows * degree, width)))
 
-    while messages(2 * rows) < share * OVERLAP_SECONDS and rows * ranks < MOST_NODES:
+    while messages(2 * rows) < share * seconds and rows * ranks < MOST_NODES:
         rows *= 2
     n = rows * ranks
-    while computing(2 * degree) < OVERLAP_SECONDS and n * degree < MOST_NONZEROS and 4 * degree < n:
+    while computing(2 * degree) < seconds and n * degree < MOST_NONZEROS and 4 * degree < n:
         degree *= 2
     return n, degree
 
