@@ -81,6 +81,12 @@ def _line(one: Fit) -> tuple[str, ...]:
 
 def _shown(name: str, value: float) -> str:
     """A parameter with its unit."""
+    from distgnn.plan.fit import FASTEST
+
+    if name in ("progress", "slowdown"):
+        return f"{value:.0%}"
+    if value >= FASTEST:
+        return "no limit found"
     if name == "flops":
         return f"{value / 1e9:.3g} GFLOP/s"
     if name in ("bandwidth", "injection"):

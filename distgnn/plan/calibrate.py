@@ -25,6 +25,8 @@ SHORT = 20.0  # seconds below which kernels are measured on small operands
 WIDTHS, EPOCHS = (64, 16, 8), (64, 1024, 8192)  # of a network whose epochs are measured; nodes per rank
 IN_TURNS = "ranks are dealt to the nodes in turns; plans take those of a node to have consecutive numbers"
 ALONE = "one rank: no message was measured, and the level has the rates of a copy in memory"
+#: Of products in which messages travel while ranks compute: width, seconds, and the largest graph.
+OVERLAP_WIDTH, OVERLAP_SECONDS, MOST_NODES, MOST_NONZEROS = 64, 0.02, 1 << 18, 1 << 22
 _WHOLE = ("far", "near"), ("outer", "inner")
 
 
@@ -60,11 +62,13 @@ def calibrate(
     machine, fits = _kernels(machine, budget.part(0.4), _scale(grid.backend, seconds))
     if grid.size > 1:
         machine, more = _network(machine, budget.part(0.7), grid)
-        machine = replace(machine, overlap=_overlap(machine, budget.part(0.5)))
-        fits += more
+        machine, overlap = _overlap(machine, budget.part(0.5))
+        fits += [*more, overlap]
     else:
         machine = _alone(machine)
         notes.append(ALONE)
+    if seconds < SHORT:
+        notes.append(f"{seconds:g} s: kernels were measured on small operands only, all of which fit a cache")
     machine, whole = _update(machine, budget)
     grid.free()
     return Calibration(machine, [*fits, whole], notes)
@@ -200,33 +204,41 @@ def _plans(machine: Machine, grid: Grid) -> Iterator[tuple[int, Sequence[str], C
             yield last, across, one, True
 
 
-def _overlap(machine: Machine, budget: Budget) -> Overlap:
+def _overlap(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
     """What explains a product in which messages take about as long as computing, one where they take less."""
-    width, world = 64, budget.world
-    cases = []
+    world, cases, samples = budget.world, list[Timed](), list[Sample]()
     for number, share in enumerate((1.0, 0.4)):
-        n, degree = _balanced(machine, world.size, width, min(budget.left() / 40, 0.1), share)
-        cases.append(measure.overlapping(budget.part(1 / (2 - number)), n, degree, width))
-    tried = [Overlap(p, s) for s in np.linspace(0, 1, 21).tolist() for p in np.linspace(1, 0, 21).tolist()]
-    missed = [
-        sum((_product(case, world.size, one) / case.together - 1) ** 2 for case in cases) for one in tried
-    ]
-    return world.share(tried[int(np.argmin(missed))])
+        n, degree = _balanced(machine, world.size, min(OVERLAP_SECONDS, max(budget.left() / 50, 1e-3)), share)
+        cases.append(measure.overlapping(budget.part(1 / (2 - number)), n, degree, OVERLAP_WIDTH))
+        what = f"{n} nodes, {degree} non-zeros per row; {cases[-1].computing:.3g} s of computing, "
+        what += f"{cases[-1].apart:.3g} s without overlap"
+        samples.append(Sample(what, cases[-1].together, cases[-1].steps, {"rows": world.size}))
+    slowdown = max(sum(case.slowed for case in cases) / sum(case.computing for case in cases) - 1, 0.0)
+    tried = [Overlap(progress, min(slowdown, 10.0)) for progress in np.linspace(1, 0, 21).tolist()]
+    explained = [[_product(case, world.size, one) for case in cases] for one in tried]
+    measured = np.array([case.together for case in cases])
+    best = world.share(int(np.argmin([((np.array(one) / measured - 1) ** 2).sum() for one in explained])))
+    found = Fit("overlap", "", vars(tried[best]), samples, explained[best])
+    return replace(machine, overlap=tried[best]), found
 
 
-def _balanced(machine: Machine, ranks: int, width: int, seconds: float, share: float) -> tuple[int, int]:
-    """Rows and non-zeros per row of a matrix that a 1D product multiplies in this time, and whose messages
-    take this share of it.
+def _balanced(machine: Machine, ranks: int, seconds: float, share: float) -> tuple[int, int]:
+    """Rows and non-zeros per row of a matrix that a 1D product computes with for about so many seconds, of
+    which its messages take this share.
     """
-    network = Network(machine, {"rows": ranks})
-    panel = lambda rows: network.seconds(Step("comm", "bcast", "rows", "H", rows * width * 4.0, 1))[1]  # noqa: E731
-    rows = 16
-    while (ranks - 1) * panel(2 * rows) < share * seconds and rows < 1 << 18:
+    network, width, rows, degree = Network(machine, {"rows": ranks}), OVERLAP_WIDTH, 256, 2
+
+    def messages(rows: int) -> float:
+        panel = Step("comm", "bcast", "rows", "H", rows * width * 4.0, 1)
+        return (ranks - 1) * network.seconds(panel)[1]
+
+    def computing(degree: int) -> float:
+        return compute_seconds(machine, Step("spmm", "spmm", "", "", shape=(rows, n, rows * degree, width)))
+
+    while messages(2 * rows) < share * seconds and rows * ranks < MOST_NODES:
         rows *= 2
-    n, degree = rows * ranks, 2
-    shape = lambda degree: (rows, n, rows * degree, width)  # noqa: E731
-    product = lambda d: compute_seconds(machine, Step("spmm", "spmm", "", "", shape=shape(d)))  # noqa: E731
-    while product(2 * degree) * share < (ranks - 1) * panel(rows) and n * degree < 1 << 22 and 2 * degree < n:
+    n = rows * ranks
+    while computing(2 * degree) < seconds and n * degree < MOST_NONZEROS and 4 * degree < n:
         degree *= 2
     return n, degree
 
@@ -235,10 +247,10 @@ def _product(case: Timed, ranks: int, overlap: Overlap) -> float:
     """Seconds of a product with this overlap, by the cost model, with rates that are those of this case."""
     nonzeros = sum(step.shape[2] for step in case.steps if step.operation == "spmm")
     nbytes = sum(step.nbytes for step in case.steps if step.phase == "comm")
-    messages = max(case.apart - case.computed, 1e-9)
+    messages = max(case.apart - case.computing, 1e-9)
     nothing = fit.free([Level("machine", None, 0.0, nbytes / messages)])
     level = replace(nothing.levels[0], bandwidth=nbytes / messages)
-    rates = SpmmRates(case.computed / max(nonzeros, 1), 0.0, 0.0, 0.0)
+    rates = SpmmRates(case.computing / max(nonzeros, 1), 0.0, 0.0, 0.0)
     spmm = replace(nothing.spmm, cached=rates, uncached=rates)
     machine = replace(nothing, levels=[level], spmm=spmm, overlap=overlap)
     clock = Clock(Network(machine, {"rows": ranks})).run(case.steps)

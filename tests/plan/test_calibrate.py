@@ -1,0 +1,186 @@
+"""Fits find the parameters that seconds were made of; a measured machine is one that plans can read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from distgnn.errors import ArgumentError, UserError
+from distgnn.ledger import Step
+from distgnn.plan import fit, machine, measure
+from distgnn.plan.calibrate import ALONE, CACHES, IN_TURNS, by_nodes, calibrate
+from distgnn.plan.fit import Sample
+from distgnn.plan.machine import Gemm, Level, Link, Machine, Overlap, Passes, Rate, Spmm, SpmmRates
+
+KINDS = {"bcast": Link(2e-5, 3e9), "alltoallv": Link(1e-5, 1e9, 7e-5), "allreduce": Link(4e-5, 2e9)}
+LEVELS = [
+    Level("node", 4, 1e-6, 2e10, 3e-6, kinds={"bcast": Link(1e-6, 3e10)}),
+    Level("network", None, 3e-5, 5e9, injection=2e9, kinds=KINDS),
+]
+KNOWN = Machine(
+    "known", "made up", 1e10, LEVELS, Spmm(2e-6, CACHES[5], SpmmRates(1e-9, 2e-10, 3e-9, 4e-10),
+    SpmmRates(3e-9, 5e-10, 3e-9, 8e-10)), Gemm(3e-6, 5e10, 2e10),
+    Passes(1e-6, 2e10, {"activation": Rate(5e-6, 4e9)}), Overlap(0.8, 0.1), 1e-3,
+)  # fmt: skip
+GRID = {"far": 2, "near": 2, "inner": 4}
+GROUPS = {"far+near": 4, "near": 2}
+
+
+def products():
+    """Sparse products with B in a cache, beyond it, and partly in it."""
+    shapes = [(m, k, m * d, w) for m in (64, 4096) for k in (256, 8192, 10**5, 10**6)
+              for d in (1, 9, 40) for w in (16, 100)]  # fmt: skip
+    return [Step("spmm", "spmm", "", "", shape=shape) for shape in shapes]
+
+
+def dense():
+    sizes = [(m, k, n) for m in (10, 1000, 10**5) for k in (16, 200) for n in (8, 64)]
+    return [
+        Step(
+            "gemm", "gemm", "", "", flops=2 * m * k * n, touched=4 * (m * k + k * n + m * n), shape=(m, k, n)
+        )
+        for m, k, n in sizes
+    ]
+
+
+def passes():
+    return [
+        Step(phase, "", "", "", touched=size)
+        for phase in ("spmm", "activation")
+        for size in (100, 10**4, 10**7)
+    ]
+
+
+def messages(operation):
+    """Of groups that cross the network and no other level."""
+    found = []
+    for group, size in GROUPS.items():
+        for nbytes in (1e3, 1e5, 1e7):
+            count = 1 if operation == "bcast" else (2 if operation == "allreduce" else 1) * (size - 1)
+            steps = [Step("comm", operation, group, "H", nbytes, count)]
+            found.append(Sample(group, 0.0, steps, GRID))
+    return found
+
+
+def timed(samples, on=KNOWN, noise=0.0):
+    """The samples with the seconds of a machine."""
+    random = np.random.default_rng(0)
+    return [replace(one, seconds=one.on(on) * np.exp(noise * random.uniform(-1, 1))) for one in samples]
+
+
+def local(steps, noise=0.0):
+    return timed([Sample("", 0.0, [step]) for step in steps], noise=noise)
+
+
+@pytest.mark.parametrize(("noise", "near"), [(0.0, 1e-6), (0.1, 0.25)])
+def test_rates_of_kernels_are_found(noise, near):
+    found = fit.spmm(local(products(), noise), CACHES)
+    if not noise:
+        assert found.cache == KNOWN.spmm.cache
+        for rates in ("cached", "uncached"):
+            assert vars(getattr(found, rates)) == pytest.approx(vars(getattr(KNOWN.spmm, rates)), rel=near)
+    explained = fit.of("spmm", "", {}, local(products(), noise), replace(KNOWN, spmm=found))
+    assert np.abs(explained.residuals).max() < max(2 * noise, near) and explained.r2 > 0.95
+    assert vars(fit.gemm(local(dense(), noise))) == pytest.approx(vars(KNOWN.gemm), rel=near)
+    of_passes = fit.passes(local(passes(), noise))
+    assert list(of_passes.kinds) == ["activation"]
+    for phase in ("spmm", "activation"):
+        rate, known = of_passes.rate(phase), KNOWN.passes.rate(phase)
+        assert (rate.call, rate.bandwidth) == pytest.approx((known.call, known.bandwidth), rel=near)
+
+
+@pytest.mark.parametrize(("noise", "near"), [(0.0, 1e-6), (0.1, 0.25)])
+@pytest.mark.parametrize("operation", KINDS)
+def test_links_are_found(operation, noise, near):
+    alone = replace(KNOWN, levels=[LEVELS[0], replace(LEVELS[1], injection=fit.FREE)])
+    found = fit.link(timed(messages(operation), alone, noise), alone.levels, 1, operation)
+    known = KINDS[operation]
+    assert found.bandwidth == pytest.approx(known.bandwidth, rel=near)
+    assert found.alpha == pytest.approx(known.alpha, rel=max(near, 3 * noise))
+    assert found.call == pytest.approx(known.call, rel=max(near, 3 * noise), abs=1e-12 + 2e-5 * noise)
+    if not noise:
+        crowded = timed(messages(operation))
+        assert fit.injection(crowded, alone, 1) == pytest.approx(LEVELS[1].injection, rel=0.05)
+
+
+def test_what_is_found_is_never_negative():
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        wild = lambda steps: [  # noqa: E731
+            Sample("", float(10 ** random.uniform(-7, 0)), [step]) for step in steps
+        ]
+        found = fit.spmm(wild(products()), CACHES[:3])
+        for cached, uncached in zip(vars(found.cached).values(), vars(found.uncached).values(), strict=True):
+            assert uncached >= cached >= 0
+        for rates in (fit.gemm(wild(dense())), fit.passes(wild(passes()))):
+            assert rates.call >= 0 and 0 < rates.bandwidth <= fit.FASTEST
+        samples = [replace(one, seconds=random.uniform(1e-6, 1)) for one in messages("alltoallv")]
+        link = fit.link(samples, LEVELS, 1, "alltoallv")
+        assert link.alpha >= 0 and link.call >= 0 and 0 < link.bandwidth <= fit.FASTEST
+
+
+def test_what_samples_cannot_tell_apart_is_one_parameter():
+    """One message per call: its seconds may be of the message or of the call."""
+    samples = timed(messages("bcast"), replace(KNOWN, levels=[LEVELS[0], replace(LEVELS[1], injection=9e99)]))
+    assert fit.link(samples, LEVELS, 1, "bcast").call == 0
+    one = fit.of("bcast", "network", {}, samples[:1], KNOWN)
+    assert one.r2 in (0.0, 1.0) and one.record()["samples"][0]["seconds"] == samples[0].seconds
+
+
+class Nodes(MPI.Intracomm):
+    """Ranks of which each pair of neighbours, or the odd and the even ones, stand on a node."""
+
+    of = staticmethod(lambda rank: rank // 2)
+
+    def Split_type(self, kind, *args, **options):
+        return self.Split(self.of(self.Get_rank()), self.Get_rank())
+
+
+class InTurns(Nodes):
+    of = staticmethod(lambda rank: rank % 2)
+
+
+class Uneven(Nodes):
+    of = staticmethod(lambda rank: rank == 0)
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(1, 4)
+def test_a_measured_machine_can_be_read(comm, shared_tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "LARGEST", 1 << 18)
+    several = comm.Get_size() > 1
+    found = calibrate(Nodes(comm) if several else comm, 0.1, "here", backend="numpy")
+    path = shared_tmp_path / f"{comm.Get_rank()}.toml"
+    path.write_text(found.machine.toml())
+    read = machine.read(path)
+    assert read == replace(found.machine, levels=read.levels)
+    assert [level.name for level in read.levels] == (["node", "network"] if several else ["node"])
+    assert read.name == "here" and read.memory > 1 << 20 and read.update >= 0
+    assert (ALONE in found.notes) == (not several) and IN_TURNS not in found.notes
+    kinds = {(one.kind, one.level) for one in found.fits}
+    assert {("spmm", ""), ("gemm", ""), ("rows", ""), ("activation", ""), ("epochs", "")} <= kinds
+    if several:
+        links = {"bcast", "alltoallv", "allreduce", "reduce", "allgather", "reduce_scatter"}
+        assert all({(kind, level) for kind in links} <= kinds for level in ("node", "network"))
+        assert all(set(level.kinds) == links for level in read.levels)
+        assert read.levels[0].ranks == 2 and read.levels[1].injection < fit.FREE
+    assert comm.allgather(found.machine) == [found.machine] * comm.Get_size()
+
+
+@pytest.mark.ranks(4)
+def test_ranks_are_put_in_the_order_of_their_nodes(comm):
+    grid, notes = by_nodes(InTurns(comm), "numpy")
+    assert grid.shape == {"far": 1, "near": 2, "outer": 1, "inner": 2} and notes == [IN_TURNS]
+    assert grid.rank == [0, 2, 1, 3][comm.Get_rank()]
+    grid.free()
+    with pytest.raises(UserError, match="nodes have 1, 3 ranks"):
+        by_nodes(Uneven(comm), "numpy")
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_seconds_must_be_positive(seconds):
+    with pytest.raises(ArgumentError, match="seconds"):
+        calibrate(MPI.COMM_SELF, seconds)
