@@ -182,10 +182,11 @@ def priced(
     kinds: dict[int, Costs] = {id(costs): costs for costs in dry.ranks}
     programs = [costs.epoch.steps or [] for costs in kinds.values()]
     itemsize = np.dtype(settings.dtype).itemsize
-    return [
-        Choice(replace(way, grid=grid), dry, estimate(machine, grid, programs, itemsize))
-        for grid in axis_orders(way.grid, list(parse_grid(settings.grid, way.algorithm) or ()))
-    ]
+    orders = axis_orders(way.grid, list(parse_grid(settings.grid, way.algorithm) or ()))
+    found = [(replace(way, grid=grid), estimate(machine, grid, programs, itemsize)) for grid in orders]
+    for costs in kinds.values():
+        costs.epoch.steps = None  # of many ways they would fill the memory
+    return [Choice(one, dry, seconds) for one, seconds in found]
 
 
 def axis_orders(grid: Sizes, named: Sequence[str] = ()) -> Iterator[Sizes]:

@@ -246,12 +246,10 @@ class Estimate:
 
     Attributes:
         phases: they add up to ``seconds``; "comm" is what is waited for.
-        clocks: one per distinct program of a rank.
     """
 
     seconds: float
     phases: Phases
-    clocks: list[Clock]
 
 
 def estimate(
@@ -268,7 +266,7 @@ def estimate(
         for phase, seconds in stretch.items():
             phases[phase] += seconds
     phases[OTHER] += machine.update
-    return Estimate(sum(phases.values()), dict(phases), clocks)
+    return Estimate(sum(phases.values()), dict(phases))
 
 
 def _slowest(clocks: Sequence[Clock]) -> Iterator[Phases]:
