@@ -265,10 +265,10 @@ def charge(
 def repeated(times: int) -> Iterator[None]:
     """What is charged inside counts so many times: one turn of a loop for all, in dry runs."""
     global _open
-    outer, once = _open, Ledger(steps=True)
     if times == 1:
         yield
         return
+    outer, once = _open, Ledger(steps=True)
     _open = []
     try:
         with once:
