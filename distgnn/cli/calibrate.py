@@ -74,9 +74,9 @@ def _line(one: Fit) -> tuple[str, ...]:
 
     sizes = np.abs(one.residuals)
     values = (f"{name.replace('_', ' ')} {_shown(name, value)}" for name, value in one.values.items())
-    level = one.level or "rank"
-    shares = f"{np.median(sizes):.1%}", f"{sizes.max():.1%}"
-    return one.kind, level, str(len(one.samples)), f"{one.r2:.4f}", *shares, ", ".join(values)
+    r2 = "-" if len(one.samples) < 3 else f"{one.r2:.4f}"
+    fitted = r2, f"{np.median(sizes):.1%}", f"{sizes.max():.1%}", ", ".join(values)
+    return one.kind, one.level or "rank", str(len(one.samples)), *fitted
 
 
 def _shown(name: str, value: float) -> str:

@@ -59,7 +59,7 @@ def calibrate(
     grid, notes = by_nodes(MPI.COMM_WORLD if comm is None else comm, backend)
     budget = Budget(grid.world, seconds)
     machine = replace(fit.free(_levels(grid)), name=name, title=title or "measured", memory=memory(grid))
-    machine, fits = _kernels(machine, budget.part(0.4), _scale(grid.backend, seconds))
+    machine, fits = _kernels(machine, budget.part(0.35), _scale(grid.backend, seconds))
     if grid.size > 1:
         machine, more = _network(machine, budget.part(0.7), grid)
         machine, overlap = _overlap(machine, budget.part(0.5))
@@ -224,23 +224,26 @@ def _overlap(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
 
 def _balanced(machine: Machine, ranks: int, seconds: float, share: float) -> tuple[int, int]:
     """Rows and non-zeros per row of a matrix that a 1D product computes with for about so many seconds, of
-    which its messages take this share.
+    which its messages take this share, or more where the matrix would be too dense.
     """
-    network, width, rows, degree = Network(machine, {"rows": ranks}), OVERLAP_WIDTH, 256, 2
+    network, width, rows = Network(machine, {"rows": ranks}), OVERLAP_WIDTH, 256
 
     def messages(rows: int) -> float:
         panel = Step("comm", "bcast", "rows", "H", rows * width * 4.0, 1)
         return (ranks - 1) * network.seconds(panel)[1]
 
-    def computing(degree: int) -> float:
-        return compute_seconds(machine, Step("spmm", "spmm", "", "", shape=(rows, n, rows * degree, width)))
+    def degree(rows: int) -> int:
+        n, found = rows * ranks, 2
+        more = lambda: Step("spmm", "spmm", "", "", shape=(rows, n, rows * 2 * found, width))  # noqa: E731
+        while compute_seconds(machine, more()) < seconds and n * found < MOST_NONZEROS:
+            found *= 2
+        return found
 
-    while messages(2 * rows) < share * seconds and rows * ranks < MOST_NODES:
+    while messages(2 * rows) < share * seconds or rows * ranks < 2 * degree(rows):
+        if rows * ranks >= MOST_NODES:
+            break
         rows *= 2
-    n = rows * ranks
-    while computing(2 * degree) < seconds and n * degree < MOST_NONZEROS and 4 * degree < n:
-        degree *= 2
-    return n, degree
+    return rows * ranks, degree(rows)
 
 
 def _product(case: Timed, ranks: int, overlap: Overlap) -> float:

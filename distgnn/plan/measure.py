@@ -31,14 +31,15 @@ from distgnn.ledger import Ledger, Step
 from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
 from distgnn.operators.dense import DistDense
+from distgnn.operators.sources import LocalBlocks
 from distgnn.plan.fit import Sample
 from distgnn.store.write.ranks import arrive
 from distgnn.train.full_graph import train
 
 Run = Callable[[], object]
 LEAST, MOST = 3, 15  # batches of calls that are timed
-BATCH = 0.02  # seconds of a batch, in which quick calls are repeated: as long as several turns on a core
-SMALLEST, LARGEST = 1 << 10, 16 << 20  # bytes of messages
+BATCH = 0.1  # seconds of a batch of quick calls: many turns on a core, more bytes than a link lets burst
+SMALLEST, LARGEST, FACTOR = 1 << 10, 16 << 20, 8  # bytes of messages, and from one size to the next
 WARM_UP = 2  # epochs
 
 
@@ -139,7 +140,7 @@ def sparse_products(budget: Budget, scale: Scale) -> list[Sample]:
     for most, number, (nbytes, width, degree) in _cases(budget, scale.operands, (16, 64, 128), (2, 8, 32)):
         k = max(nbytes // (4 * width), 1)
         few = scale.nonzeros // (64 if number % 4 == 3 else 1)  # some of them are short
-        A = random_rows(random, max(few // degree, 1), k, degree, world.backend)
+        A = CSR.from_scipy(random_rows(random, max(few // degree, 1), k, degree), world.backend)
         m = A.shape[0]
         B, out = room[: k * width].reshape(k, width), results[: m * width].reshape(m, width)
         what = f"{m} x {k}, {degree} non-zeros per row, width {width}"
@@ -164,13 +165,11 @@ def _cases(budget: Budget, *choices: Sequence[Any]) -> Iterator[tuple[float, int
         yield left / 2 / (len(combined) - number), number, combined[case]
 
 
-def random_rows(random: np.random.Generator, m: int, k: int, degree: int, on: Backend) -> CSR:
-    """An m x k block with so many non-zeros per row, of which some may coincide."""
+def random_rows(random: np.random.Generator, m: int, k: int, degree: int) -> sp.csr_array:
+    """An m x k matrix with so many non-zeros per row, of which some may coincide."""
     columns = random.integers(0, k, m * degree, dtype=np.int64)
-    matrix = sp.csr_array(
-        (np.ones(m * degree, np.float32), columns, np.arange(0, m * degree + 1, degree)), shape=(m, k)
-    )
-    return CSR.from_scipy(matrix, on)
+    pointers = np.arange(0, m * degree + 1, degree)
+    return sp.csr_array((np.ones(m * degree, np.float32), columns, pointers), shape=(m, k))
 
 
 def filled(on: Backend, shape: tuple[int, int], number: float = 1) -> Any:
@@ -331,13 +330,13 @@ def series(
     group, found, each = grid.along(*axes), list[Sample](), budget.left() / 10
     nbytes = max(least, collective.least)
     while nbytes <= LARGEST:
-        if len(found) >= 2 and 4 * found[-1].seconds * (LEAST + 2) > budget.left():
+        if len(found) >= 2 and FACTOR * found[-1].seconds * (LEAST + 2) > budget.left():
             break
         run = collective.make(grid, group, nbytes)
         what = f"{collective.name}, {nbytes} bytes, {group.size} ranks"
         one = sample(grid.world, what, run, each, group, active)
         found.append(replace(one, grid=grid.shape))
-        nbytes *= 4
+        nbytes *= FACTOR
     return found
 
 
@@ -363,7 +362,10 @@ def overlapping(budget: Budget, n: int, degree: int, width: int) -> Timed:
     """A 1D product of a random n x n matrix with a dense one of this width."""
     world = budget.world
     grid = Grid(world.mpi, backend=world.backend, rows=world.size)
-    A = operators.distribute(random_graph(n, degree), grid, "1d")
+    bounds, random = partition(n, world.size), np.random.default_rng(world.rank)
+    rows = int(bounds[world.rank]), int(bounds[world.rank + 1])
+    own = random_rows(random, rows[1] - rows[0], n, degree)
+    A = operators.distribute(LocalBlocks((n, n), [(rows, (0, n), own)]), grid, "1d")
     H = DistDense.empty(A.input_layout, (n, width), np.float32)
     T = DistDense.empty(A.output_layout, (n, width), np.float32)
     H.block[...] = 1
