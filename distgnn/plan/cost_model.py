@@ -217,14 +217,26 @@ class Clock:
 
     def _compute(self, step: Step) -> None:
         seconds, overlap = compute_seconds(self.machine, step, self.itemsize), self.machine.overlap
-        pending = max((sum(one.seconds for one in queue) for queue in self.queues.values()), default=0.0)
+        slowed = seconds * (1 + overlap.slowdown)
+        pending = self._pending(slowed * overlap.progress)
         if pending and seconds:
-            slowed = seconds * (1 + overlap.slowdown)
             if pending < slowed * overlap.progress:  # all is there before the computation ends
                 slowed = seconds + pending / overlap.progress * overlap.slowdown / (1 + overlap.slowdown)
             seconds = slowed
             self._go_on(seconds * overlap.progress)
         self.stretches[-1][step.phase] += seconds
+
+    def _pending(self, enough: float) -> float:
+        """Seconds for what is under way on the busiest level, or so many of them that it is enough to know."""
+        most = 0.0
+        for queue in self.queues.values():
+            left = 0.0
+            for one in queue:
+                left += one.seconds
+                if left >= enough:
+                    return left
+            most = max(most, left)
+        return most
 
     def _go_on(self, seconds: float) -> None:
         """So many seconds pass for what is under way."""
