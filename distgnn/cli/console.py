@@ -14,17 +14,26 @@ from distgnn.errors import TrainingError
 from distgnn.layout import written
 from distgnn.ledger import MOST_EVENTS
 from distgnn.nn.loss import PARTS
+from distgnn.plan.settle import settle_together
 from distgnn.train.check import CheckFailedError
 from distgnn.train.run import Run
 from distgnn.train.settings import Settings
 
 
-def train(store: str, settings: Settings, comm: MPI.Intracomm | None = None) -> int:
-    """A run with its progress on rank 0's terminal; returns the exit code, 1 if it fails. Collective."""
-    run = Run(store, settings, comm)
+def train(
+    store: str, settings: Settings, comm: MPI.Intracomm | None = None, machine: str | None = None
+) -> int:  # fmt: skip
+    """A run, planned for this machine where settings leave something open, with its progress on rank 0's
+    terminal; returns the exit code, 1 if it fails. Collective.
+    """
+    comm = MPI.COMM_WORLD if comm is None else comm
+    settled = settle_together(comm, store, settings, machine)
+    run = Run(store, settled.settings, comm)
     speaks = run.grid.rank == 0 and not settings.quiet
+    if settled.machine is not None:
+        run.record["plan"] = settled.record()
     if speaks:
-        print(describe(run), flush=True)
+        print(*([settled] if settled.machine else []), describe(run), sep="\n", flush=True)
     try:
         with progress(speaks, run.first_epoch, settings.epochs) as show:
             for record in run.train():

@@ -88,10 +88,19 @@ def _make_store(out: Path, nodes: int) -> None:
 
 
 def _train(out: Path, algorithm: str, epochs: int, check: bool) -> int:
-    """``distgnn train`` with one algorithm; returns its exit code."""
-    from distgnn.cli import train
+    """``distgnn train`` with one algorithm, on a grid with as many axes as it can have, not on the fastest:
+    on few ranks that would be block rows for most. Returns its exit code.
+    """
+    from mpi4py import MPI
 
+    from distgnn.cli import train
+    from distgnn.layout import written
+    from distgnn.operators import grids
+
+    possible = grids(algorithm, MPI.COMM_WORLD.Get_size())
+    grid = max(possible, key=lambda sizes: sum(size > 1 for size in sizes.values()))
     words = f"train @/graph.dg --log @/{algorithm}.jsonl --algorithm {algorithm} --epochs {epochs} "
+    words += f"--grid {written(grid)} "
     words += "--layers 3 --hidden 64 --dropout 0.2 --force --quiet" + check * " --check"
     return train.run(_parse(words, out))
 

@@ -19,11 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     switch: Any = {"action": argparse.BooleanOptionalAction}
     parser.add_argument("store", metavar="STORE", help="what prepare made")
     where = parser.add_argument_group("algorithm").add_argument
-    where("--algorithm", metavar="NAME", help="see distgnn algorithms (default: 1d; of minibatches 1.5d)")
+    where("--algorithm", metavar="NAME",
+          help="see distgnn algorithms, or auto: the fastest by a plan (default: 1d; of minibatches 1.5d)")
     where("--grid", metavar="SHAPE",
-          help="2x2 in the order of its axes, or rows=2,cols=2, the last within a node (default: best)")
+          help="2x2 in the order of its axes, or rows=2,cols=2, the last within a node (default: by a plan)")
     where("--replication", type=count, metavar="C", help="copies of 1.5d, as --grid reps=C (minibatches: 1)")
-    where("--sparsity-aware", type=fetching, nargs="?", const=True, default=False, metavar="auto",
+    where("--machine", metavar="NAME|FILE",
+          help="to plan for (default: infiniband-cpu or, of GPUs, dgx-a100, with this job's ranks per node)")
+    where("--sparsity-aware", type=fetching, nargs="?", const=True, metavar="auto",
           help="1d and 1.5d: send only the rows needed; =auto: or whole blocks where estimated to be faster")
     where("--overlap", **switch, default=True, help="let blocks travel while others are multiplied")
     where("--product-order", choices=("auto", "aggregate-first", "transform-first"), default="auto",
@@ -33,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where("--block-rows", type=count, metavar="N",
           help="3d and 1.5d: sum products in row blocks of N while the next is multiplied (default: by size)")
     where("--tune-gemm", **switch, default=True, help="time the forms of dense products, take the fastest")
-    where("--order", metavar="NAME", help="node order of the store (default: its first)")
+    where("--order", metavar="NAME", help="node order of the store (default: its first; of auto by a plan)")
     where("--dtype", choices=("float32", "float64"), default="float32", help="of all matrices")
     where("--backend", choices=("auto", "numpy", "cupy"), help="of arrays (default: a GPU if there is one)")
     batches = parser.add_argument_group("minibatches").add_argument
@@ -85,7 +88,7 @@ def run(args: argparse.Namespace, comm: Any = None) -> int:
     """Returns the exit code."""
     from distgnn.cli.console import train
 
-    return train(args.store, settings(args), comm)
+    return train(args.store, settings(args), comm, args.machine)
 
 
 def settings(args: argparse.Namespace) -> Settings:
@@ -93,5 +96,5 @@ def settings(args: argparse.Namespace) -> Settings:
     from distgnn.train.settings import FOR_MINIBATCHES, Settings
 
     undone = ("sampler", *FOR_MINIBATCHES) if args.sampler == "none" else ()
-    skipped = ("command", "config", "store", *undone)
+    skipped = ("command", "config", "machine", "store", *undone)
     return Settings(**{name: value for name, value in vars(args).items() if name not in skipped})

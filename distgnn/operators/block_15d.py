@@ -57,8 +57,20 @@ class Block15D(BlockRows):
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
-        """Every c that divides P: c² ≤ P from the largest down, which still pay, then the rest."""
-        divisors = [c for c in range(1, ranks + 1) if ranks % c == 0]
-        light = [c for c in divisors if c * c <= ranks]
-        heavy = [c for c in divisors if c * c > ranks]
-        return [{"rows": ranks // c, "reps": c} for c in [*reversed(light), *heavy]]
+        """Every c that divides P, by the words that a rank receives in a product at most (see `words`), which
+        need no graph: first the smallest c within 10 % of the least, as ``H`` is held in c copies.
+        """
+        received = {c: words(ranks, c) for c in range(1, ranks + 1) if ranks % c == 0}
+        near = 1.1 * min(received.values())
+        best = sorted(received, key=lambda c: (max(received[c], near), c))
+        return [{"rows": ranks // c, "reps": c} for c in best]
+
+
+def words(ranks: int, c: int) -> int:
+    """What a rank of so many receives at most in a product with c copies, in units of n f/P words: c for each
+    of its stages' blocks of ``H``, less the own one where a process column has all stages, and 2 (c-1) in the
+    all-reduce. Where c² divides P and c > 1, that is n f/c + 2 (c-1)/P n f words.
+    """
+    rows = ranks // c
+    stages = -(-rows // c)
+    return c * (stages - (stages == rows)) + 2 * (c - 1)

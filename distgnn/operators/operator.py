@@ -57,7 +57,9 @@ class DistSparse(ABC):
     @staticmethod
     @abstractmethod
     def grids(ranks: int) -> list[dict[str, int]]:
-        """The grids of this many ranks that the algorithm can use, the best first."""
+        """The grids of this many ranks that the algorithm can use, by the words that a rank receives in a
+        product, as far as these are known without graph and machine (with both: ``distgnn.plan.settle``).
+        """
 
     @classmethod
     def no_grid(cls, sizes: Mapping[str, int], ranks: int) -> ArgumentError:

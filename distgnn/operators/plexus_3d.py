@@ -144,7 +144,10 @@ class Plexus3D(DistSparse):
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
-        """Every x y z = P, the most cubic first."""
+        """Every x y z = P, by the words received in three layers of equal widths, in which the roles go
+        around: about 4 (x-1 + y-1 + z-1) n f/P. Of equal sums the one with the smallest largest axis, then
+        the smallest z, over which two layers send most.
+        """
         divisors = [d for d in range(1, ranks + 1) if ranks % d == 0]
         shapes = [(x, y, ranks // (x * y)) for x in divisors for y in divisors if ranks % (x * y) == 0]
         shapes.sort(key=lambda s: (sum(s), max(s), s[::-1]))

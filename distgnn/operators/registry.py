@@ -86,7 +86,9 @@ def get(name: str, sparsity_aware: bool | str = False) -> type[DistSparse]:
 
 
 def grids(name: str, ranks: int) -> list[dict[str, int]]:
-    """Every grid of ``ranks`` processes that an algorithm can use, the one to take by default first."""
+    """Every grid of ``ranks`` processes that an algorithm can use. The first is the default: it receives the
+    fewest words in a product, as far as that can be said without graph and machine.
+    """
     return get(name).grids(ranks)
 
 
@@ -94,7 +96,7 @@ def make_grid(
     comm: MPI.Intracomm, name: str, sizes: Mapping[str, int] | None = None, replication: int | None = None,
     backend: Any = None,
 ) -> Grid:  # fmt: skip
-    """The grid for an algorithm on ``comm``, with the sizes asked for or the best ones. Collective.
+    """The grid for an algorithm on ``comm``, with the sizes asked for or as :func:`grids` has it. Collective.
 
     Args:
         sizes: axis sizes by name, all or some. The grid has its axes in this order, the last one nearest: its

@@ -98,7 +98,9 @@ class Summa2D(DistSparse):
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
-        """Every pr x pc = P, the squarest first."""
+        """Every pr x pc = P, the squarest first: it receives the fewest words where the non-zeros of A (index
+        and value) have as many as ``H``. On other graphs, another shape may.
+        """
         shapes = [(pr, ranks // pr) for pr in range(1, ranks + 1) if ranks % pr == 0]
         return [{"rows": pr, "cols": pc} for pr, pc in sorted(shapes, key=lambda s: (sum(s), s[0]))]
 

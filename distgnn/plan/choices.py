@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from distgnn import operators
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError, UserError
 from distgnn.layout import written
 from distgnn.plan.cost_model import Estimate, estimate
 from distgnn.plan.dry_run import Costs, DryRun, dry_run
 from distgnn.plan.graphs import Graph, Histogram
 from distgnn.plan.machine import Machine
-from distgnn.train.settings import Settings, parse_grid
+from distgnn.train.settings import AUTO, Settings, parse_grid
 
 Sizes = dict[str, int]
 #: Ranks up to which a dry run of a graph that is known takes all of them, and not the busiest alone.
@@ -152,17 +152,23 @@ def plan(settings: Settings, graphs: Mapping[str | None, Graph], ranks: int, mac
 
 def ways(settings: Settings, ranks: int, order: str | None = None) -> Iterator[Way]:
     """The algorithms and shapes of grids for these settings, each shape once."""
-    wanted = settings.algorithm
-    for name in operators.ALGORITHMS if wanted in (None, "auto") else [wanted]:
-        sizes = dict(parse_grid(settings.grid, name) or {})
-        if settings.replication is not None:
-            sizes["reps"] = settings.replication
+    wanted, told = settings.algorithm, settings.sparsity_aware
+    for name in operators.ALGORITHMS if wanted in (None, AUTO) else [wanted]:
+        try:
+            sizes = dict(parse_grid(settings.grid, name) or {})
+        except ArgumentError:
+            if wanted not in (None, AUTO):
+                raise
+            continue  # 2x2, say, has sizes for two axes
+        copies = settings.replication
+        if copies is not None and sizes.setdefault("reps", copies) != copies:
+            continue
         aware = (False, True) if name in operators.SPARSITY_AWARE else (False,)
         for grid in operators.grids(name, ranks):
             if sizes.items() <= grid.items():
                 given = {axis: grid[axis] for axis in (*sizes, *(a for a in grid if a not in sizes))}
                 yield from (
-                    Way(name, given, order, way) for way in aware if not settings.sparsity_aware or way
+                    Way(name, given, order, way) for way in aware if told is None or way == bool(told)
                 )
 
 
@@ -170,6 +176,8 @@ def priced(
     settings: Settings, graph: Graph, ranks: int, machine: Machine, way: Way
 ) -> list[Choice | Infeasible]:
     """A shape of a grid, with its axes in every order that makes a difference."""
+    if problem := unsuitable(way, graph):
+        return [Infeasible(way, problem)]
     try:
         one = ranks > ALL_RANKS or isinstance(graph.source, Histogram)
         dry = dry_run(way.settings(settings), graph, ranks, False, busiest=one, evaluation=False)
@@ -187,6 +195,16 @@ def priced(
     for costs in kinds.values():
         costs.epoch.steps = None  # of many ways they would fill the memory
     return [Choice(one, dry, seconds) for one, seconds in found]
+
+
+def unsuitable(way: Way, graph: Graph) -> str | None:
+    """Why an order of the nodes is not for this way to train, if it is not: see ``distgnn.load``."""
+    if graph.odd is not None and way.algorithm != "3d":
+        return f"only algorithm 3d alternates the two permutations of order {way.order}"
+    rows, parts = way.grid.get("rows"), 0 if graph.parts is None else len(graph.parts) - 1
+    if parts and way.algorithm in operators.SPARSITY_AWARE and parts != rows:
+        return f"order {way.order} has {parts} parts, the grid {rows} block rows"
+    return None
 
 
 def axis_orders(grid: Sizes, named: Sequence[str] = ()) -> Iterator[Sizes]:

@@ -221,7 +221,7 @@ def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Tar
         partitions["odd"] = graph.odd
     if graph.parts is not None and name in operators.SPARSITY_AWARE:
         partitions = {"row_parts": graph.parts, "col_parts": graph.parts}
-    A = operators.distribute(graph.source, grid, name, s.sparsity_aware, **partitions)
+    A = operators.distribute(graph.source, grid, name, s.sparsity_aware or False, **partitions)
     network = SageMean if s.model == "sage" else GCN
     options: Any = {"product_order": s.product_order, "keep_aggregate": s.keep_aggregate}
     widths = [graph.width, *s.hidden_widths, graph.classes]

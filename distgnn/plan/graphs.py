@@ -1,12 +1,14 @@
-"""Graphs as a dry run knows them: exactly, window by window, or how many non-zeros stand where."""
+"""Graphs as a dry run knows them: exactly, or how many non-zeros stand where."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from distgnn.arrays.csr import Shape
 from distgnn.arrays.shapes import ShapeMatrix
@@ -78,8 +80,8 @@ class Graph:
         layers: int = 2,
         exact: bool = True,
     ) -> Graph:
-        """The graph of a store, for a network of so many layers: its windows, which are read for their
-        patterns, with its labels; or its histogram of shards.
+        """The graph of a store, for a network of so many layers: itself, read when it is asked for and kept,
+        with its labels; or its histogram of shards.
         """
         found = store.order(order)
         output = found.layer(layers - 1)
@@ -93,16 +95,26 @@ class Graph:
         if not exact:
             trained = (store.manifest["split"] or {}).get("train", 0)
             return cls(sources[0], width, classes, None, _trained(store.n, trained / max(store.n, 1)), **made)
-        labels = lambda *rows: (store.labels(output, rows), store.split(output, rows))  # noqa: E731
-        return cls(sources[0], width, classes, labels, _counts(*labels(0, store.n)), **made)
+        labels, split = store.labels(output), store.split(output)
+        own = lambda first, last: (labels[first:last], split[first:last])  # noqa: E731
+        return cls(sources[0], width, classes, own, _counts(labels, split), **made)
 
 
 class Known:
-    """The blocks of a source one by one, each for the rank that asks: no ranks read them together."""
+    """The blocks of a source one by one, each for the rank that asks: no ranks read them together. All of the
+    matrix is read once, and kept.
+    """
 
     def __init__(self, source: BlockSource) -> None:
         self.shape, self.dtype, self.symmetric = source.shape, source.dtype, source.symmetric
-        self.block = source.block
+        self.source = source
+
+    @cached_property
+    def matrix(self) -> sp.csr_array:
+        return self.source.block((0, self.shape[0]), (0, self.shape[1]))
+
+    def block(self, rows: Range, cols: Range) -> sp.csr_array:
+        return self.matrix[rows[0] : rows[1], cols[0] : cols[1]]
 
 
 @dataclass

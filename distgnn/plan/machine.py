@@ -10,7 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +183,19 @@ def read(name: str | Path) -> Machine:
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"machine {path}: not valid TOML: {error}") from error
     return of(content, str(path))
+
+
+def with_nodes_of(machine: Machine, ranks: int, memory: float | None = None) -> Machine:
+    """The same machine with so many ranks per node, where it has nodes: units of its last level but one.
+    Levels within a node that no longer divide it are left out.
+
+    Args:
+        memory: bytes of a rank; default: as it was.
+    """
+    *inner, network = machine.levels
+    node = [replace(level, ranks=ranks) for level in inner[-1:]]
+    inside = [one for one in inner[:-1] if one.ranks and one.ranks < ranks and ranks % one.ranks == 0]
+    return replace(machine, levels=[*inside, *node, network], memory=memory or machine.memory)
 
 
 def of(content: Mapping[str, Any], where: str = "machine") -> Machine:

@@ -4,6 +4,9 @@
     {"event": "epoch", "epoch": 1, "loss": ..., "train_acc": ..., "seconds": ..., "phases": {...}, ...}
     {"event": "end", "epoch_seconds_median": ..., "words": [per rank], "bytes": [...], "messages": [...], ...}
 
+The first line of a planned run has a ``plan`` as well: the name of its ``machine``, the ``seconds`` of an
+epoch that were predicted, these by ``phases``, and lines of ``advice`` on better orders.
+
 In place of the end, where training gave something wrong:
 
     {"event": "failed", "epoch": 3, "problem": "epoch 3, layer 0: the loss is nan, ..."}

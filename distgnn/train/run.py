@@ -53,7 +53,9 @@ class Run:
 
     Args:
         store: the path of a store.
-        settings: default: a GCN on the whole graph.
+        settings: default: a GCN on the whole graph. A run does not plan: ``distgnn.plan.settle`` chooses an
+            algorithm and a grid by the graph and the machine; here a grid that is not given is the first of
+            ``operators.grids``.
         comm: the ranks of the run; default: all.
 
     Attributes:
@@ -79,7 +81,7 @@ class Run:
         agree(comm, identity(store) | settings.shared())
         s = self.settings = settings.resolved(comm.Get_size())
         name = str(s.algorithm)
-        operators.get(name, s.sparsity_aware)  # refuses what does not go together
+        operators.get(name, s.sparsity_aware or False)  # refuses what does not go together
         sizes = parse_grid(s.grid, name)
         self.grid = operators.make_grid(comm, name, sizes, s.replication, s.backend)
         self.grid.overlap, self.grid.block_rows = s.overlap, s.block_rows
@@ -153,7 +155,8 @@ class Run:
     def _load(self) -> None:
         """Operator, model, features, targets and minibatches."""
         s, order, sage = self.settings, self.order.name, self.settings.model == "sage"
-        A = load(self.store, self.grid, str(s.algorithm), order, s.dtype, s.sparsity_aware, neighbours=sage)
+        aware = s.sparsity_aware or False
+        A = load(self.store, self.grid, str(s.algorithm), order, s.dtype, aware, neighbours=sage)
         network = SageMean if sage else GCN
         options = s.seed, s.dropout, s.bias, s.product_order, s.keep_aggregate
         self.model = network(A, self.widths, *options)

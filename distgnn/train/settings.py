@@ -15,6 +15,8 @@ PER_UPDATE = 8
 BATCH_SIZE, BULK = 1024, 4
 FANOUT = {"sage": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
 
+#: The algorithm that a planner replaces by one of those that there are.
+AUTO = "auto"
 #: Settings that mean something for minibatches only.
 FOR_MINIBATCHES = "fanout batch_size bulk batches_per_update partition_graph importance rescale".split()
 CHOICES = {
@@ -32,14 +34,15 @@ LEAST = {"batch_size": 1, "batches_per_update": 1, "block_rows": 1, "bulk": 1, "
 class Settings:
     """All of a training run but its store and its ranks. ``distgnn train --help`` describes each setting.
 
-    None stands for a default that depends on the others, on the store or on the ranks.
+    None stands for a default that depends on the others, on the store or on the ranks. The algorithm "auto",
+    and what a plan shall choose for others, are for ``distgnn.plan.settle``.
     """
 
     # the distributed product
     algorithm: str | None = None
     grid: str | Mapping[str, int] | None = None
     replication: int | None = None
-    sparsity_aware: bool | str = False
+    sparsity_aware: bool | str | None = None
     overlap: bool = True
     product_order: str = "auto"
     keep_aggregate: bool = True
@@ -108,7 +111,7 @@ class Settings:
         if done.block_rows is not None and done.algorithm not in ("1.5d", "3d"):
             problem = f"is for 1.5d and 3d, which all-reduce products; algorithm {done.algorithm} does not"
             raise ArgumentError("block_rows", done.block_rows, problem)
-        return done
+        return replace(done, sparsity_aware=self.sparsity_aware or False)
 
     @property
     def hidden_widths(self) -> list[int]:
@@ -155,6 +158,9 @@ class Settings:
             value = getattr(self, name)
             if value is not None and (name != "partition_graph" or value):
                 raise ArgumentError(name, value, "is for minibatches; say with sampler=NAME how to make them")
+        if self.algorithm == AUTO:
+            problem = "a run takes what it is given; distgnn.plan.settle chooses"
+            raise ArgumentError("algorithm", AUTO, f"{problem} one of {', '.join(operators.ALGORITHMS)}")
         return replace(self, model=model, algorithm=self.algorithm or "1d")
 
     def _sampling(self, model: str, ranks: int) -> Settings:

@@ -16,6 +16,8 @@ from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
 from distgnn.sampling import Replicated, sample_rows
 from distgnn.sampling.rows import row_keys
 
+from ..nn.problem import wide_grid
+
 FORMATS = ("csr", "csr", "csr_matrix", "csc", "coo", "bsr", "lil", "dok", "dia", "dense")
 KINDS = ("f4", "f4", "f8", "f2", "i1", "i8", "u2", "?", ">f8")
 WAYS = [
@@ -209,7 +211,7 @@ class Raw:
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize(("name", "aware"), WAYS)
 def test_blocks_of_another_source_are_made_canonical(comm, name, aware):
-    grid, source = make_grid(comm, name, backend="numpy"), Raw()
+    grid, source = wide_grid(comm, name, "numpy"), Raw()
     A = dg.distribute(source, grid, name, aware)
     product = dg.gather(A @ dg.scatter(np.ones((8, 1)), A.input_layout))
     assert product is None or (product.min() > 0 and (product % 3 == 0).all())  # 3 for each block in a row

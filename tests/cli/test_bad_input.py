@@ -114,7 +114,7 @@ CASES: dict[str, tuple[Callable[[Path, Path], list[str]], list[str]]] = {
     "grid": (lambda s, f: ["train", str(s), "--algorithm", "2d", "--grid", "3x2"], ["1x4", "2x2", "4x1"]),
     "replication": (
         lambda s, f: ["train", str(s), "--algorithm", "1.5d", "--replication", "3"],
-        ["possible (rows x reps): 2x2; 4x1; 1x4"],
+        ["possible (rows x reps): 4x1; 2x2; 1x4"],
     ),
     "pickle": (lambda s, f: planetoid(f), ["system"]),
     "existing output": (lambda s, f: existing(f), ["out.dg", "--force"]),

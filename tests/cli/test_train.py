@@ -64,7 +64,7 @@ def test_defaults_and_flags() -> None:
 @pytest.mark.parametrize(
     ("words", "environ", "text", "expected"),
     [
-        ([], None, "", False),
+        ([], None, "", None),
         (["--sparsity-aware"], None, "", True),
         (["--sparsity-aware=auto"], "0", "", "auto"),
         (["--sparsity-aware=no"], "auto", "", False),
@@ -73,7 +73,7 @@ def test_defaults_and_flags() -> None:
         ([], None, "sparsity-aware = true", True),
         ([], None, 'sparsity_aware = "auto"', "auto"),
         ([], "", "sparsity-aware = true", False),
-        (["--algorithm=2d"], "auto", "", False),  # left out: it is for others
+        (["--algorithm=2d"], "auto", "", None),  # left out: it is for others
     ],
 )
 def test_sparsity_aware_from_everywhere(words, environ, text, expected, tmp_path: Path, monkeypatch) -> None:

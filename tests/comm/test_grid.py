@@ -131,7 +131,8 @@ def test_defaults_are_the_best_grids():
     assert grids("2d", 12)[0] == {"rows": 3, "cols": 4}
     assert grids("3d", 8)[0] == {"x": 2, "y": 2, "z": 2}
     assert grids("3d-split", 12)[0] == {"rows": 2, "cols": 2, "fibers": 3}
-    assert grids("1.5d", 8)[0] == {"rows": 4, "reps": 2}
+    copies = {P: grids("1.5d", P)[0]["reps"] for P in (4, 8, 16, 64, 256, 1024, 2048)}
+    assert copies == {4: 1, 8: 2, 16: 2, 64: 4, 256: 8, 1024: 16, 2048: 32}
     for name in ("1d", "1.5d", "2d", "3d-split", "3d"):
         for ranks in range(1, 17):
             shapes = grids(name, ranks)

@@ -90,10 +90,20 @@ def some_grids(algorithm: str, ranks: int) -> list[dict[str, int]]:
     return [possible[i] for i in sorted(wanted)]
 
 
+def wide(algorithm: str, ranks: int) -> dict[str, int]:
+    """The first grid with as many axes longer than 1 as can be: an algorithm does all that it does on it."""
+    return max(grids(algorithm, ranks), key=lambda sizes: sum(size > 1 for size in sizes.values()))
+
+
+def wide_grid(comm: Any, algorithm: str, backend: Any = None) -> Any:
+    """`wide`, made."""
+    return make_grid(comm, algorithm, wide(algorithm, comm.Get_size()), backend=backend)
+
+
 def each_grid(comm: Any, algorithm: str, backend: Any) -> Any:
     """`some_grids`, made."""
     for sizes in some_grids(algorithm, comm.Get_size()):
         yield make_grid(comm, algorithm, sizes, backend=backend)
 
 
-__all__ = ["ALGORITHMS", "Problem", "each_grid", "some_grids"]
+__all__ = ["ALGORITHMS", "Problem", "each_grid", "some_grids", "wide", "wide_grid"]

@@ -10,7 +10,7 @@ from distgnn.layout import NodeOrder
 from distgnn.operators import make_grid
 from distgnn.operators.sources import MatrixSource
 
-from .problem import ALGORITHMS, Problem
+from .problem import ALGORITHMS, Problem, wide_grid
 
 PROBLEM = Problem()
 
@@ -19,7 +19,7 @@ PROBLEM = Problem()
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_weights_are_global_and_come_back(comm, name, backend):
     """Plain lists of matrices, equal on every rank, the same for every algorithm and rank count."""
-    model, X, _ = PROBLEM.model(make_grid(comm, name, backend=backend), name, bias=True, seed=5)
+    model, X, _ = PROBLEM.model(wide_grid(comm, name, backend), name, bias=True, seed=5)
     reference = PROBLEM.reference(seed=5, bias=True)
     weights = model.get_weights()
     assert [W.shape for W in weights] == [(11, 8), (8, 7), (7, 5)]
@@ -51,7 +51,7 @@ def test_ids_that_one_rank_cannot_read_are_every_ranks_error(comm, name, backend
 
     source = MatrixSource(PROBLEM.A)
     source.row_order = source.col_order = NodeOrder("damaged", 0, permutation)
-    A = dg.distribute(source, make_grid(comm, name, backend=backend), name)
+    A = dg.distribute(source, wide_grid(comm, name, backend), name)
     with pytest.raises(dg.UserError, match=r"permutation-0001.h5: truncated"):
         dg.nn.GCN(A, [PROBLEM.width, PROBLEM.classes])
 
@@ -70,7 +70,7 @@ def test_setting_weights_copies_them(comm, backend):
 @pytest.mark.parametrize("name", ["1d", "3d"])
 def test_wrong_weights_raise_on_every_rank(comm, name, backend):
     """Also where only one rank's weights are wrong."""
-    model, _, _ = PROBLEM.model(make_grid(comm, name, backend=backend), name, bias=True)
+    model, _, _ = PROBLEM.model(wide_grid(comm, name, backend), name, bias=True)
     weights, biases = model.get_weights(), model.get_biases()
     last = comm.Get_rank() == comm.Get_size() - 1
     with pytest.raises((ValueError, RuntimeError), match="weights of shapes"):
@@ -126,7 +126,7 @@ def test_evaluation_has_no_dropout_and_training_has_another_mask_every_epoch(com
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_backward_keeps_nothing(comm, name, backend):
     """What forward kept for backward is as large as the graph: it must be gone when backward is done."""
-    model, X, targets = PROBLEM.model(make_grid(comm, name, backend=backend), name, dropout=0.5)
+    model, X, targets = PROBLEM.model(wide_grid(comm, name, backend), name, dropout=0.5)
     model.gradients(X, targets, epoch=1)
     assert all(layer.kept is None for layer in model.layers)
     assert all(layer.bits is None for layer in model.layers[1:])

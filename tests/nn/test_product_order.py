@@ -15,7 +15,7 @@ from distgnn.nn.optim import make
 from distgnn.operators import make_grid
 from distgnn.train.full_graph import train
 
-from .problem import ALGORITHMS, Problem
+from .problem import ALGORITHMS, Problem, wide_grid
 
 PROBLEM = Problem()
 REPLICATED = [name for name in ALGORITHMS if name != "3d"]
@@ -49,7 +49,7 @@ def serial_losses(dropout, train_features) -> list[float]:
 @pytest.mark.slow
 def test_every_order_of_products_trains_the_same_network(comm, name, backend, dropout, train_features):
     """Whether A X is kept matters only where neither dropout nor training changes X."""
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     expected = serial_losses(dropout, train_features)
     for order in ORDERS if name != "3d" else ORDERS[:2]:
         for keep in (True,) if dropout or train_features else (True, False):
@@ -104,9 +104,7 @@ def test_forced_orders_cost_what_the_formula_says(comm, backend):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_kept_aggregate_is_dropped_when_features_are_trained(comm, name, backend):
     """After epochs that changed the features, an aggregate from before is of another matrix."""
-    model, X, targets = PROBLEM.model(
-        make_grid(comm, name, backend=backend), name, product_order="aggregate-first"
-    )
+    model, X, targets = PROBLEM.model(wide_grid(comm, name, backend), name, product_order="aggregate-first")
     model.gradients(X, targets)
     list(train(model, X, targets, make("sgd", 5.0), 2, train_features=True))
     found, *_ = model.gradients(X, targets)
@@ -122,7 +120,7 @@ def test_kept_aggregate_is_dropped_when_features_are_trained(comm, name, backend
 def test_a_network_of_equal_widths_borrows_one_buffer_per_layer_and_one(comm, name, backend, layers):
     """MG-GCN section 4.2: L + 3 buffers with the two that panels are received into."""
     width = PROBLEM.classes
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     A = dg.distribute(PROBLEM.A, grid, name)
     model = dg.nn.GCN(A, [width] * (layers + 1))
     targets = model.targets(PROBLEM.labels, PROBLEM.split)

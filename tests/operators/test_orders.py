@@ -11,6 +11,7 @@ import scipy.sparse as sp
 import distgnn as dg
 from distgnn.operators import ALGORITHMS, make_grid
 
+from ..nn.problem import wide_grid
 from .orders import Permuted
 
 N, WIDTH = 29, 3
@@ -24,7 +25,7 @@ def test_the_ledger_does_not_change(comm: Any, name: str, backend: Any) -> None:
     p, q = r.permutation(N), r.permutation(N)
     A = sp.csr_array(np.where(r.random((N, N)) < 0.3, r.standard_normal((N, N)), 0))
     B, X = sp.csr_array(A.toarray()[np.argsort(p)][:, np.argsort(q)]), r.standard_normal((N, WIDTH))
-    grid, ledgers, found = make_grid(comm, name, backend=backend), [], []
+    grid, ledgers, found = wide_grid(comm, name, backend), [], []
     for matrix in (A, Permuted(B, p, q)):  # the same blocks on every rank
         operator = dg.distribute(matrix, grid, name)
         with dg.Ledger() as ledger:

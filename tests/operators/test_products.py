@@ -14,6 +14,7 @@ from awkward_shapes import awkward
 from distgnn.errors import DisagreementError
 from distgnn.operators import ALGORITHMS, grids, make_grid
 
+from ..nn.problem import wide_grid
 from . import formulas
 from .formulas import (
     ADJOINT_PARTS,
@@ -96,7 +97,7 @@ def check_words(name, A, operator, H, G, label):
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.slow
 def test_awkward_matrices(comm, name, backend):
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     for matrix, A in awkward_matrices(comm.Get_size()).items():
         check_product(A, grid, name, WIDTH, label=matrix)
 
@@ -148,7 +149,7 @@ def by_matrix(ledger):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_words_of_weights_belong_to_them(comm, name, backend):
     A, (f, h) = MATRICES["symmetric"], (7, 4)
-    operator = dg.distribute(A, make_grid(comm, name, backend=backend), name)
+    operator = dg.distribute(A, wide_grid(comm, name, backend), name)
     weights, n = operator.weights, A.shape[0]
     T, W, G = (
         dg.scatter(np.ones(shape), layout)
@@ -165,7 +166,7 @@ def test_words_of_weights_belong_to_them(comm, name, backend):
 @pytest.mark.ranks(1, 2, 4, 9)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_widths(comm, name, backend):
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     for f in (0, 1, 2, 64):
         check_product(MATRICES["prime"], grid, name, f, label=f"width {f}")
 
@@ -173,7 +174,7 @@ def test_widths(comm, name, backend):
 @pytest.mark.ranks(1, 4, 6)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_float32(comm, name, backend):
-    check_product(MATRICES["larger_prime"], make_grid(comm, name, backend=backend), name, WIDTH, np.float32)
+    check_product(MATRICES["larger_prime"], wide_grid(comm, name, backend), name, WIDTH, np.float32)
 
 
 @pytest.mark.ranks(1, 2, 4, 6, 8)
@@ -182,7 +183,7 @@ def test_uneven_partition_vectors(comm, name, backend):
     """Partition vectors with empty blocks first, in the middle and last."""
     A = MATRICES["prime"]
     n = A.shape[0]
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     pieces = {"3d-split": grid.shape.get("rows", 1) * grid.shape.get("fibers", 1), "3d": None}.get(
         name, grid.shape.get("rows")
     )
@@ -242,7 +243,7 @@ def test_ledger_equals_formula_on_uneven_partitions(comm, name, backend, monkeyp
 def test_flops_are_shared(comm, name, backend):
     """Over all ranks, each non-zero is multiplied once per column (once per replica group in 3D and 1.5D)."""
     A = MATRICES["prime"]
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     operator = dg.distribute(A, grid, name)
     H = dg.scatter(right_sides(A, WIDTH)[0], operator.input_layout)
     with dg.Ledger() as ledger:
@@ -313,7 +314,7 @@ def test_dense_ledger_equals_formula(comm, name, backend):
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_symmetric_needs_no_transpose(comm, name, backend):
-    operator = dg.distribute(MATRICES["symmetric"], make_grid(comm, name, backend=backend), name)
+    operator = dg.distribute(MATRICES["symmetric"], wide_grid(comm, name, backend), name)
     assert (operator.T is operator) == (name != "3d")
     assert operator.T.T is operator
 
@@ -323,7 +324,7 @@ def test_symmetric_needs_no_transpose(comm, name, backend):
 def test_local_blocks_alone(comm, name, backend):
     """An operator can be built from nothing but the pieces a rank holds."""
     A = MATRICES["directed"]
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     seen = Recorder(A)
     operator = dg.distribute(seen, grid, name)
     X, Y = right_sides(A, WIDTH)
@@ -364,7 +365,7 @@ def test_ranks_with_different_whole_matrices_are_refused_together(comm, what):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_adjoint_is_an_operator_like_any_other(comm, name, backend):
     A = MATRICES["directed"]
-    operator = dg.distribute(A, make_grid(comm, name, backend=backend), name)
+    operator = dg.distribute(A, wide_grid(comm, name, backend), name)
     assert operator.T is operator.T and operator.T.T is operator
     assert operator.T.layer(1).T is operator.layer(1)
     with pytest.raises(AttributeError, match="weights"):
@@ -391,7 +392,7 @@ class Recorder(dg.MatrixSource):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_wrong_operands_raise_on_every_rank(comm, name, backend):
     A = MATRICES["prime"]
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     operator = dg.distribute(A, grid, name)
     H = dg.scatter(right_sides(A, WIDTH)[0], operator.input_layout)
     with pytest.raises(TypeError, match="DistDense"):

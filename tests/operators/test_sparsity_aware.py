@@ -21,6 +21,7 @@ from distgnn.gallery import rmat
 from distgnn.operators import SPARSITY_AWARE, grids, make_grid
 from distgnn.operators.block_rows import in_groups
 
+from ..nn.problem import wide_grid
 from . import formulas
 from .formulas import SPARSITY_AWARE_ADJOINT_WORDS, SPARSITY_AWARE_WORDS
 from .test_products import Recorder, awkward_matrices, check_product, right_sides, uneven
@@ -35,7 +36,7 @@ names = pytest.mark.parametrize("name", SPARSITY_AWARE)
 @names
 @pytest.mark.slow
 def test_awkward_matrices(comm, name, backend):
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     for matrix, A in awkward_matrices(comm.Get_size()).items():
         check_product(A, grid, name, WIDTH, label=matrix, sparsity_aware=True)
     grid.free()
@@ -45,7 +46,7 @@ def test_awkward_matrices(comm, name, backend):
 @names
 @pytest.mark.slow
 def test_awkward_matrices_with_whole_blocks_among_them(comm, name, backend):
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     for matrix, A in awkward_matrices(comm.Get_size()).items():
         check_product(A, grid, name, WIDTH, label=matrix, sparsity_aware="auto")
     grid.free()
@@ -54,7 +55,7 @@ def test_awkward_matrices_with_whole_blocks_among_them(comm, name, backend):
 @pytest.mark.ranks(1, 2, 4, 6)
 @names
 def test_widths_and_types(comm, name, backend):
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     for f in (0, 1, 2, 64):
         check_product(MATRICES["prime"], grid, name, f, label=f"width {f}", sparsity_aware=True)
     check_product(MATRICES["larger_prime"], grid, name, WIDTH, np.float32, sparsity_aware=True)
@@ -144,7 +145,7 @@ def test_auto_charges_what_it_receives(comm, name, backend, monkeypatch):
     half = Costs(sent=1.0, packed=1.0, call=0.0)
     monkeypatch.setattr(fetch_costs, "measure", lambda grid, comm: half)
     A = MATRICES["larger_prime"]
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     operator = dg.distribute(A, grid, name, sparsity_aware="auto")
     parts = formulas.partition(A.shape[0], grid.shape["rows"])
     i, expected = grid.coords["rows"], 0
@@ -185,7 +186,7 @@ def test_whole_blocks_are_sent_where_packing_costs_more():
 def test_rows_that_follow_each_other_are_not_packed(comm, name, backend):
     n = 60
     band = sp.diags_array([np.ones(n - 2), np.ones(n), np.ones(n - 2)], offsets=[-2, 0, 2], format="csr")
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     operator = dg.distribute(band, grid, name, sparsity_aware=True)
     assert all(isinstance(rows, slice) for rows in operator.A.rows.asked.values())
     assert operator.T is operator
@@ -197,7 +198,7 @@ def test_rows_that_follow_each_other_are_not_packed(comm, name, backend):
 @names
 def test_memory_is_used_again(comm, name, backend):
     A = MATRICES["larger_prime"]
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     operator = dg.distribute(A, grid, name, sparsity_aware=True)
     H, G = (dg.scatter(*pair) for pair in zip(right_sides(A, WIDTH), layouts(operator), strict=True))
     out, back = operator @ H, operator.T @ G
@@ -217,7 +218,7 @@ def test_memory_is_used_again(comm, name, backend):
 @names
 def test_flops_are_shared(comm, name, backend):
     A = MATRICES["prime"]
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     operator = dg.distribute(A, grid, name, sparsity_aware=True)
     H = dg.scatter(right_sides(A, WIDTH)[0], operator.input_layout)
     with dg.Ledger() as ledger:
@@ -230,7 +231,7 @@ def test_flops_are_shared(comm, name, backend):
 @names
 def test_a_rank_asks_for_the_blocks_of_its_stages_only(comm, name, backend):
     """And the adjoint of a directed graph asks for nothing more."""
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     source = Recorder(MATRICES["directed"])
     operator = dg.distribute(source, grid, name, sparsity_aware=True)
     assert operator.sparsity_aware is True
@@ -248,7 +249,7 @@ def test_what_fails_on_one_rank_fails_on_all(comm, name, backend):
                 raise dg.UserError("shard 7: damaged")
             return super().block(rows, cols)
 
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     with pytest.raises(dg.UserError, match="shard 7: damaged"):
         dg.distribute(Broken(MATRICES["directed"]), grid, name, sparsity_aware=True)
     grid.free()
@@ -260,7 +261,7 @@ def test_without_compiled_kernels(comm, name, monkeypatch):
     kernel = importlib.import_module("distgnn.local.spmm")._spmm_kernel
     monkeypatch.setattr(local.host, "module", lambda: None)
     kernel.cache_clear()
-    grid = make_grid(comm, name, backend="numpy")
+    grid = wide_grid(comm, name, "numpy")
     check_product(MATRICES["prime"], grid, name, WIDTH, sparsity_aware=True)
     kernel.cache_clear()
     grid.free()

@@ -11,6 +11,7 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.gallery import rmat
 from distgnn.operators import make_grid
 
+from ..nn.problem import wide_grid
 from . import formulas
 from .test_products import MATRICES, WIDTH, awkward_matrices, check_product, check_words, representative
 
@@ -41,7 +42,7 @@ def test_products_and_words_of_panels(comm, name, backend, block_size, monkeypat
 @pytest.mark.ranks(2, 4, 6)
 @names
 def test_awkward_matrices_in_panels(comm, name, backend):
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     for matrix, A in awkward_matrices(comm.Get_size()).items():
         check_product(A, grid, name, WIDTH, label=matrix, block_size=3)
 
@@ -50,7 +51,7 @@ def test_awkward_matrices_in_panels(comm, name, backend):
 @pytest.mark.ranks(1, 4)
 def test_a_panel_has_columns(comm, name):
     with pytest.raises(dg.UserError, match="block_size=0: must be positive"):
-        dg.distribute(MATRICES["prime"], make_grid(comm, name), name, block_size=0)
+        dg.distribute(MATRICES["prime"], wide_grid(comm, name), name, block_size=0)
 
 
 @names
@@ -58,7 +59,7 @@ def test_a_panel_has_columns(comm, name):
 def test_two_panels_of_each_are_the_memory_of_a_product(comm, name, backend):
     """And of its adjoint a few panels of the result, and what the owner of one receives."""
     A = rmat(512, degree=40, directed=True, features=0, classes=0).A.astype(np.float64)
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     operator = dg.distribute(A, grid, name, block_size=16)
     plane = operator.plane
     H = dg.scatter(np.ones((512, 8)), operator.input_layout)
@@ -84,7 +85,7 @@ def test_sums_of_the_adjoint_are_under_way_in_few_buffers(comm, name, backend, u
     monkeypatch.setattr(TUNING, "sums_under_way", under_way)
     A = rmat(1200, degree=6, directed=True, features=0, classes=0).A.astype(np.float64)
     G = np.random.default_rng(2).standard_normal((1200, 96))
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     found = []
     for overlap in (True, False):
         grid.overlap = overlap

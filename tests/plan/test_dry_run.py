@@ -22,7 +22,7 @@ from distgnn.store import Store, prepare
 from distgnn.train import Run
 from distgnn.train.settings import Settings
 
-from ..nn.problem import Problem, some_grids
+from ..nn.problem import Problem, some_grids, wide
 from ..train.stores import Communities
 
 HIDDEN = {"hidden": (8, 7)}
@@ -90,7 +90,7 @@ def test_a_run_is_charged_what_was_planned(comm, algorithm, aware):
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(("algorithm", "aware"), [way for way in WAYS if way[0] != "1d"])
 def test_so_it_is_with_the_axes_in_another_order(comm, algorithm, aware):
-    grid = dict(reversed(some_grids(algorithm, comm.Get_size())[0].items()))
+    grid = dict(reversed(wide(algorithm, comm.Get_size()).items()))
     compare(comm, Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, hidden=6, **ALL), graph())
 
 
@@ -101,7 +101,8 @@ def test_so_it_is_with_the_axes_in_another_order(comm, algorithm, aware):
 def test_so_is_every_other_way_to_train(comm, algorithm, aware, case):
     if algorithm == "3d" and case in ("transform first", "sage"):
         return  # it can do neither
-    settings = Settings(algorithm=algorithm, sparsity_aware=aware, **HIDDEN, **CASES[case])
+    grid = wide(algorithm, comm.Get_size())
+    settings = Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **HIDDEN, **CASES[case])
     compare(comm, settings, graph(case == "symmetric", settings.dtype))
 
 
@@ -146,7 +147,9 @@ def test_small_panels_row_blocks_and_messages_count_alike(comm, monkeypatch, cas
     for name, value in thresholds.items():
         monkeypatch.setattr(TUNING, name, value)
     for algorithm, aware in ways:
-        compare(comm, Settings(algorithm=algorithm, sparsity_aware=aware, bias=True, **HIDDEN), graph())
+        grid = wide(algorithm, comm.Get_size())
+        settings = Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, bias=True, **HIDDEN)
+        compare(comm, settings, graph())
 
 
 @pytest.mark.slow

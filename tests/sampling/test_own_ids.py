@@ -14,6 +14,7 @@ from distgnn.operators import grids, make_grid
 from distgnn.sampling import FastGCN, Features, GraphSage, Ladies, Partitioned, Replicated, Saint
 from distgnn.train import MinibatchTraining
 
+from ..nn.problem import wide_grid
 from ..operators.orders import Permuted
 
 N = 40
@@ -71,7 +72,7 @@ def test_positions_give_the_same_samples() -> None:
     ("batch", "complaint"), [([N], f"no node {N}: there are {N}"), ([0.5], "list of integers")]
 )
 def test_ids_that_are_none_are_refused_on_all_ranks(comm: Any, batch: Any, complaint: str) -> None:
-    grid = make_grid(comm, "1.5d", backend="numpy")
+    grid = wide_grid(comm, "1.5d", "numpy")
     for graph in (Replicated(A), Partitioned(grid, Permuted(A, ORDER))):
         sampler = GraphSage(graph, [2])
         bad = comm.rank == comm.size - 1 or not graph.collective

@@ -14,6 +14,8 @@ from distgnn.operators import grids, make_grid
 from distgnn.sampling import FastGCN, GraphSage, Ladies, Partitioned, Replicated, Saint
 from distgnn.train import Minibatches
 
+from ..nn.problem import wide_grid
+
 N = 60
 
 
@@ -67,7 +69,7 @@ def test_samples_of_a_partitioned_graph_are_those_of_a_replicated_one(
 
 @pytest.mark.ranks(2, 4)
 def test_samplers_that_disagree(comm: MPI.Intracomm) -> None:
-    last, G = comm.rank == comm.size - 1, Partitioned(make_grid(comm, "1.5d"), sp.csr_array(matrix()))
+    last, G = comm.rank == comm.size - 1, Partitioned(wide_grid(comm, "1.5d"), sp.csr_array(matrix()))
     with pytest.raises(DisagreementError, match="ranks disagree: the sampler's seed is 0"):
         GraphSage(G, [4, 3], seed=int(last))
     with pytest.raises(DisagreementError, match="ranks disagree: the sampler's fanout is 9,8"):

@@ -22,6 +22,7 @@ from distgnn.store import Store
 from train.stores import small_store
 
 from ..comm.test_group import StagedBackend
+from ..nn.problem import wide_grid
 
 MATRICES = awkward()
 SOME = (
@@ -266,7 +267,7 @@ def test_on_a_grid_of_device_arrays(comm):
 @pytest.mark.ranks(1, 2, 4)
 def test_errors_are_raised_on_all_ranks(comm):
     A = MATRICES["prime"]
-    grid = make_grid(comm, "1.5d", backend="numpy")
+    grid = wide_grid(comm, "1.5d", "numpy")
     graph = Partitioned(grid, A)
     bad = comm.Get_rank() == comm.Get_size() - 1
     with pytest.raises((ValueError, RuntimeError), match="a column for each of the 31 rows"):

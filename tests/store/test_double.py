@@ -20,6 +20,7 @@ from distgnn.store import Store, load, load_features, load_targets, prepare
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.read.node_files import NodeFiles
 
+from ..nn.problem import wide_grid
 from .graphs import AWKWARD, Graph, adjacency, assert_same, permuted, random_graph, reseal
 from .test_writer import store_small_limits  # noqa: F401
 
@@ -238,7 +239,7 @@ def test_other_algorithms_refuse_it(algorithm: str, comm, shared_tmp_path: Path)
         prepare(AWKWARD["prime"], shared_tmp_path / "a.dg", order=("double", "random", "original"))
         prepare(AWKWARD["prime"], shared_tmp_path / "b.dg", order=("double",))
     comm.Barrier()
-    grid = make_grid(comm, algorithm)
+    grid = wide_grid(comm, algorithm)
     message = "order=double: only algorithm 3d alternates two permutations; use algorithm=3d or {}"
     with pytest.raises(UserError, match=message.format("order=random or original")):
         load(shared_tmp_path / "a.dg", grid, algorithm)

@@ -21,6 +21,7 @@ from distgnn.store import Store, load, load_features, load_targets, prepare
 from distgnn.store.read.neighbours import Neighbours
 from distgnn.train import train
 
+from ..nn.problem import wide_grid
 from .graphs import Graph, adjacency, random_graph
 
 N = 41
@@ -50,7 +51,7 @@ def check(found: np.ndarray | None, expected: np.ndarray) -> None:
 @pytest.mark.parametrize(("name", "aware"), CASES)
 def test_products(comm: Any, name: str, aware: bool, backend: Any, shared_tmp_path: Path) -> None:
     """A H and Aᵀ G of a directed graph, its features and labels, and which rows a rank has."""
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     store = stored(comm, shared_tmp_path, parts=grid.shape.get("rows", 2))
     H, G = np.random.default_rng(0).standard_normal((2, N, 3))
     for order in orders_for(store, name):
@@ -71,7 +72,7 @@ def test_products(comm: Any, name: str, aware: bool, backend: Any, shared_tmp_pa
 @pytest.mark.ranks(1, 4)
 def test_neighbours(comm: Any, shared_tmp_path: Path) -> None:
     """What GraphSAGE sums over and samples from."""
-    grid, store = make_grid(comm, "1.5d"), stored(comm, shared_tmp_path)
+    grid, store = wide_grid(comm, "1.5d"), stored(comm, shared_tmp_path)
     pattern = (A_OF_USER != 0) & ~np.eye(N, dtype=bool)
     A = load(store, grid, "1.5d", "random", neighbours=True)
     check(dg.gather(A @ dg.scatter(GRAPH.X.astype(np.float64), A.input_layout)), pattern @ GRAPH.X)
@@ -87,7 +88,7 @@ def test_neighbours(comm: Any, shared_tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_networks(comm: Any, name: str, backend: Any, shared_tmp_path: Path) -> None:
     """Logits, also under dropout; and losses alike with labels from arrays and from the store."""
-    grid, widths = make_grid(comm, name, backend=backend), [GRAPH.width, 4, 6, GRAPH.classes]
+    grid, widths = wide_grid(comm, name, backend), [GRAPH.width, 4, 6, GRAPH.classes]
     store = stored(comm, shared_tmp_path, parts=grid.shape.get("rows", 2))
     reference = GCNReference(adjacency(GRAPH), widths, dropout=0.4, dtype=np.float64)
     records = reference.train(GRAPH.X, GRAPH.labels, GRAPH.split, 3, lr=0.05)

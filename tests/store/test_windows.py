@@ -24,6 +24,7 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.store.read import windows
 from distgnn.store.team import Team
 
+from ..nn.problem import wide_grid
 from .graphs import Graph, adjacency, random_graph
 
 PRIME = random_graph(47, 400, weighted=True)
@@ -200,7 +201,7 @@ def test_entries_that_cannot_be(window, dataset, position, value, message, tmp_p
 def test_products_of_a_loaded_matrix(comm, name, backend, shared_tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(LIMITS, "window_entries", 9)
     path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=(5, 7), dtype="float64")
-    grid = operators.make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     A = dg.load(path, grid, name)
     H = np.random.default_rng(0).integers(-5, 5, (47, 6)).astype(np.float64)
     Y = dg.gather(A @ dg.scatter(H, A.input_layout))
@@ -277,7 +278,7 @@ def test_a_damaged_file_fails_on_all_ranks(comm, name, backend, shared_tmp_path,
         data[len(data) // 3 :] = bytes(len(data) - len(data) // 3)
         shard.write_bytes(data)
     comm.Barrier()
-    grid = operators.make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     with pytest.raises(UserError, match=r"shard-0005-0002.h5: truncated or corrupt HDF5 file"):
         A = dg.load(path, grid, name)
         A.layer(1)

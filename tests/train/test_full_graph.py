@@ -13,7 +13,7 @@ from distgnn.operators import grids, make_grid
 from distgnn.operators.sources import MatrixSource
 from distgnn.train.full_graph import parameters, train
 
-from ..nn.problem import ALGORITHMS, Problem, each_grid, some_grids
+from ..nn.problem import ALGORITHMS, Problem, each_grid, wide, wide_grid
 from ..operators.orders import Permuted
 
 PROBLEM = Problem()
@@ -36,7 +36,7 @@ def test_loss_curve_is_the_serial_one(comm, name, backend):
 @pytest.mark.ranks(4, 6)
 @pytest.mark.parametrize("name", ["1.5d", "2d", "3d-split", "3d"])
 def test_the_order_of_axes_changes_nothing(comm, name, backend):
-    sizes = dict(reversed(some_grids(name, comm.Get_size())[0].items()))
+    sizes = dict(reversed(wide(name, comm.Get_size()).items()))
     grid = make_grid(comm, name, sizes, backend=backend)
     assert list(grid.shape) == list(sizes)
     PROBLEM.compare(grid, name, epochs=2, hidden=(6,), bias=True, dropout=0.3, train_features=True)
@@ -59,23 +59,21 @@ def test_any_number_of_layers_and_any_widths(comm, name, backend, hidden):
     """One layer; a hidden layer narrower than the grid; five layers, so that the 3D roles go round and begin
     again.
     """
-    PROBLEM.compare(make_grid(comm, name, backend=backend), name, hidden=hidden, bias=True, dropout=0.2)
+    PROBLEM.compare(wide_grid(comm, name, backend), name, hidden=hidden, bias=True, dropout=0.2)
 
 
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("name", ["1d", "3d"])  # weights replicated, weights cut
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_optimizers(comm, name, backend, optimizer):
-    grid = make_grid(comm, name, backend=backend)
+    grid = wide_grid(comm, name, backend)
     PROBLEM.compare(grid, name, optimizer=optimizer, weight_decay=[0.1, 0.02], bias=True)
 
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_float32(comm, name, backend):
-    PROBLEM.compare(
-        make_grid(comm, name, backend=backend), name, dtype=np.float32, rtol=2e-5, lr=0.01, dropout=0.5
-    )
+    PROBLEM.compare(wide_grid(comm, name, backend), name, dtype=np.float32, rtol=2e-5, lr=0.01, dropout=0.5)
 
 
 @pytest.mark.ranks(1, 4)
@@ -85,7 +83,7 @@ def test_node_order_changes_nothing(comm, name, backend):
     p = np.random.default_rng(4).permutation(PROBLEM.n)
     losses = []
     for matrix in (PROBLEM.A, Permuted(PROBLEM.A, p)):
-        grid = make_grid(comm, name, backend=backend)
+        grid = wide_grid(comm, name, backend)
         model, X, targets = PROBLEM.model(grid, name, matrix=matrix, dropout=0.5)
         losses.append([r["loss"] for r in train(model, X, targets, make("adam", 0.05), 3)])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-10)
@@ -136,7 +134,7 @@ def test_matrices_that_take_turns_have_one_size(comm, backend):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_rank_has_the_same_loss_and_accuracies(comm, name, backend):
     """A loss summed by one row group only would differ between ranks."""
-    model, X, targets = PROBLEM.model(make_grid(comm, name, backend=backend), name)
+    model, X, targets = PROBLEM.model(wide_grid(comm, name, backend), name)
     (record,) = train(model, X, targets, make("sgd", 0.1), 1)
     mine = [record[key] for key in ("loss", "train_acc", "val_acc", "test_acc")]
     assert all(other == mine for other in comm.allgather(mine))
@@ -207,7 +205,7 @@ def test_every_parameter_is_trained(comm, name, backend):
     """Layers kept in a plain list once left an optimiser without weights: only the features moved, the loss
     still fell.
     """
-    model, X, targets = PROBLEM.model(make_grid(comm, name, backend=backend), name, bias=True)
+    model, X, targets = PROBLEM.model(wide_grid(comm, name, backend), name, bias=True)
     before, features = model.get_weights() + model.get_biases(), dg.gather(X)
     assert [p.name for p in parameters(model, X, True)] == ["W0", "W1", "W2", "b0", "b1", "b2", "X"]
     list(train(model, X, targets, make("sgd", 0.1), 1, train_features=True))
@@ -245,7 +243,7 @@ def test_skipping_the_features_gradient_is_exact(comm, name, backend):
     """Without trained features the last product with A transposed is left out, and the weights' gradients
     stay the same.
     """
-    model, X, targets = PROBLEM.model(make_grid(comm, name, backend=backend), name)
+    model, X, targets = PROBLEM.model(wide_grid(comm, name, backend), name)
     counted = []
     for need_input in (True, False):
         with dg.Ledger() as ledger:
@@ -262,7 +260,7 @@ def test_skipping_the_features_gradient_is_exact(comm, name, backend):
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_training_leaves_features_and_labels_alone(comm, name, backend):
-    model, X, targets = PROBLEM.model(make_grid(comm, name, backend=backend), name, dropout=0.5)
+    model, X, targets = PROBLEM.model(wide_grid(comm, name, backend), name, dropout=0.5)
     on = backend
     copies = [on.to_host(a).copy() for a in (X.block, targets.labels, targets.train_labels, targets.parts)]
     list(train(model, X, targets, make("adam", 0.1), 3))

@@ -20,6 +20,8 @@ from distgnn.sampling import FastGCN, GraphSage, Ladies, Partitioned, Replicated
 from distgnn.train import Minibatches, MinibatchTraining, train
 from distgnn.train.minibatch import STEPS
 
+from ..nn.problem import wide_grid
+
 N, WIDTH, CLASSES = 41, 6, 3
 SAMPLERS = ("sage", "sage-mean", "ladies", "fastgcn", "saint")
 
@@ -66,7 +68,7 @@ def test_samples_of_everything_give_full_graph_training(
     comm: MPI.Intracomm, name: str, partitioned: bool, backend: Any
 ) -> None:
     """One minibatch of all nodes and all neighbours: the same losses, with dropout and biases."""
-    grid = make_grid(comm, "1.5d", backend=backend)
+    grid = wide_grid(comm, "1.5d", backend)
     options = {"dropout": 0.3, "bias": True, "seed": 4}
     model, features, targets = network(grid, name, **options)
     expected = [record["loss"] for record in train(model, features, targets, Adam(0.05), 3)]
@@ -85,7 +87,7 @@ def test_every_update_is_a_step_with_its_own_minibatches(comm: MPI.Intracomm, ba
     """Against the serial reference's gradients over the nodes of two minibatches at a time, in the order of
     each epoch.
     """
-    grid = make_grid(comm, "1.5d", backend=backend)
+    grid = wide_grid(comm, "1.5d", backend)
     model, features, targets = network(grid, "sage")
     sampler = make_sampler(grid, "sage", False, [N, N])
     training = MinibatchTraining(model, features, targets, sampler, 2, 2, bulk=2, seed=6)
@@ -108,7 +110,7 @@ def test_every_update_is_a_step_with_its_own_minibatches(comm: MPI.Intracomm, ba
 
 @pytest.mark.ranks(2)
 def test_minibatches_that_disagree(comm: MPI.Intracomm, backend: Any) -> None:
-    grid = make_grid(comm, "1.5d", backend=backend)
+    grid = wide_grid(comm, "1.5d", backend)
     given = network(grid, "sage")
     for named, seed, size in (("the sampler's seed", comm.rank, 2), ("batch_size", 0, 2 + comm.rank)):
         sampler = GraphSage(Replicated(PATTERN), [4, 3], seed=seed)
@@ -178,7 +180,7 @@ def test_words_of_an_update_are_those_of_its_all_reduce(comm: MPI.Intracomm, bac
 
 @pytest.mark.ranks(2)
 def test_graph_sage_needs_its_own_features_first(comm: MPI.Intracomm, backend: Any) -> None:
-    grid = make_grid(comm, "1.5d", backend=backend)
+    grid = wide_grid(comm, "1.5d", backend)
     model, features, targets = network(grid, "sage-mean")
     with pytest.raises(ValueError, match="where Ladies has others"):
         MinibatchTraining(model, features, targets, Ladies(Replicated(PATTERN), [4, 3]), 4, 2)
@@ -196,7 +198,7 @@ def test_losses_of_saint_leave_out_whom_nobody_gathers_from() -> None:
 @pytest.mark.ranks(1, 2)
 def test_minibatches_leave_the_kept_aggregate_alone(comm: MPI.Intracomm, backend: Any) -> None:
     """Evaluation multiplies A by the features once; blocks of minibatches are never kept."""
-    grid = make_grid(comm, "1.5d", backend=backend)
+    grid = wide_grid(comm, "1.5d", backend)
     model, features, targets = network(grid, "sage-mean")
     sampler = make_sampler(grid, "sage-mean", False, [3, 3])
     epochs = MinibatchTraining(model, features, targets, sampler, 4, 2).train(Adam(0.05), 3)
@@ -212,7 +214,7 @@ def test_minibatches_leave_the_kept_aggregate_alone(comm: MPI.Intracomm, backend
 @pytest.mark.parametrize("name", ["sage-mean", "saint"])
 def test_minibatches_give_back_all_that_they_borrow(comm: MPI.Intracomm, name: str, backend: Any) -> None:
     """Layer 0 drops in the memory that features were fetched into: later epochs ask for no more."""
-    grid = make_grid(comm, "1.5d", backend=backend)
+    grid = wide_grid(comm, "1.5d", backend)
     model, features, targets = network(grid, name, dropout=0.3, bias=True)
     sampler = make_sampler(grid, name, False, [4, 3])
     for _ in MinibatchTraining(model, features, targets, sampler, 4, 2).train(Adam(0.05), 3):

@@ -20,7 +20,7 @@ from distgnn.train import MinibatchTraining, Run, Settings, train
 from distgnn.train.check import CheckFailedError, SerialCheck
 from distgnn.train.full_graph import parameters
 
-from ..nn.problem import ALGORITHMS, Problem
+from ..nn.problem import ALGORITHMS, Problem, wide_grid
 from .stores import events, run, small_store
 
 PROBLEM = Problem()
@@ -36,7 +36,7 @@ def raised(comm: MPI.Intracomm, work: Any) -> NotFiniteError:
 
 
 def made(comm: MPI.Intracomm, name: str, backend: Any, **options: Any) -> Any:
-    return PROBLEM.model(make_grid(comm, name, backend=backend), name, dtype=np.float32, **options)
+    return PROBLEM.model(wide_grid(comm, name, backend), name, dtype=np.float32, **options)
 
 
 @pytest.mark.ranks(1, 4, 8)
@@ -98,7 +98,7 @@ def test_looking_costs_no_words(comm, backend):
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("weight", [1.0, 1e30])
 def test_minibatches(comm, weight, backend):
-    grid = make_grid(comm, "1.5d", backend=backend)
+    grid = wide_grid(comm, "1.5d", backend)
     model, X, targets = PROBLEM.model(grid, "1.5d", hidden=(8,), dtype=np.float32)
     model.set_weights([np.full(one.shape, weight) for one in model.get_weights()])
     X.block[...] = abs(X.block)

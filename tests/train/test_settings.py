@@ -11,6 +11,8 @@ import pytest
 import distgnn as dg
 from distgnn import cli
 from distgnn.errors import ArgumentError
+from distgnn.layout import written
+from distgnn.operators import grids
 from distgnn.store import Store
 from distgnn.train import Run, Settings
 from distgnn.train.settings import parse_grid
@@ -70,16 +72,16 @@ def test_a_run_hands_out_records_and_prints_nothing(comm, shared_tmp_path, capsy
         small_store(shared_tmp_path, comm),
         [shared_tmp_path / name for name in ("python", "command")],
     )
-    settings = Settings(algorithm="2d", epochs=3, hidden=[5], log=str(logs[0]), check=True)
+    grid = grids("2d", comm.Get_size())[0]  # else the command line would plan it
+    settings = Settings(algorithm="2d", grid=grid, epochs=3, hidden=[5], log=str(logs[0]), check=True)
     job = Run(Store(store).path, settings, comm)
     assert not job.end
     records = list(job.train())
     assert [record["epoch"] for record in records] == [1, 2, 3] and job.end["loss"] == records[-1]["loss"]
     assert job.check is not None and job.check.largest < 1e-4
     assert capsys.readouterr().out == ""
-    run(
-        comm, store, "--algorithm", "2d", "--epochs", 3, "--hidden", 5, "--check", "--log", logs[1], "--quiet"
-    )
+    words = ["--algorithm", "2d", "--grid", written(grid), "--epochs", 3, "--hidden", 5, "--check", "--quiet"]
+    run(comm, store, *words, "--log", logs[1])
     comm.Barrier()
     if comm.Get_rank() == 0:
         first, second = (events(log, "run")[0]["config"] for log in logs)

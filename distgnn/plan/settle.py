@@ -1,0 +1,251 @@
+"""What settings leave open, filled in by a plan: the algorithm, the grid, the order of the nodes.
+
+A run takes what it is given. Here is chosen what it is given, and what is said stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from distgnn.arrays import backend as backends
+from distgnn.comm.agree import agree, together
+from distgnn.errors import ArgumentError
+from distgnn.layout import partition
+from distgnn.partition import METHODS
+from distgnn.partition.orders import KNOWN
+from distgnn.plan.choices import Choice, Infeasible, Plan, Way, axis_orders, plan, priced, ways
+from distgnn.plan.graphs import Graph, Histogram
+from distgnn.plan.machine import Machine, read, with_nodes_of
+from distgnn.store.checkpoint import CHECKPOINT
+from distgnn.store.format import manifest
+from distgnn.store.read.distributed import identity
+from distgnn.store.read.store import Store
+from distgnn.train.run import check_content, check_outputs
+from distgnn.train.settings import AUTO, Settings, parse_grid
+
+Graphs = dict[str | None, Graph]
+#: Machines that stand for those that nobody has measured.
+USUAL = {False: "infiniband-cpu", True: "dgx-a100"}
+#: Non-zeros of a store up to which a plan goes by where they are; else by how many each shard has.
+EXACT = 4_000_000
+#: An order is worth making for an epoch that takes at most this share of the time.
+CLEAR = 0.9
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Settings for a run, and why.
+
+    Attributes:
+        settings: with an algorithm and a grid, where these were open; else as they were given.
+        machine: planned for, by name; None where nothing was open, and nothing was planned.
+        way: chosen; seconds: predicted, of an epoch; phases: of these.
+        advice: a line for each order that ``prepare`` would have to make for a better way.
+    """
+
+    settings: Settings
+    machine: str | None = None
+    way: Way | None = None
+    seconds: float = 0.0
+    phases: Mapping[str, float] = field(default_factory=dict)
+    advice: Sequence[str] = ()
+
+    def record(self) -> dict[str, Any]:
+        """For the log of the run."""
+        found = {"machine": self.machine, "seconds": self.seconds, "phases": dict(self.phases)}
+        return found | {"advice": list(self.advice)}
+
+    def __str__(self) -> str:
+        """The way in a line, then the advice."""
+        if self.way is None:
+            return "nothing was left to plan"
+        way = f"{self.way} on order {self.way.order}, {self.seconds:.3g} s per epoch"
+        return "\n".join([f"planned for {self.machine}: {way}", *self.advice])
+
+
+def settle(settings: Settings, store: Store, ranks: int, machine: Machine) -> Settled:
+    """Settings for a run on so many ranks of a machine, with what they leave open as a plan has it. Runs no
+    MPI: call it on one rank, and give all the same (or see :func:`settle_together`).
+
+    Open are the algorithm and the node order where the algorithm is ``auto``, and the grid of every algorithm
+    that could have another one, or its axes in another order. What is given is kept: some sizes of a grid, a
+    replication, sparsity-awareness, an order. Minibatches are as they are without a plan.
+
+    Raises:
+        UserError: settings that a run would refuse; a store without features or labels; no way to train that
+            fits into the machine's memory (the message says what would do).
+    """
+    if not is_open(settings, ranks):
+        return Settled(settings)
+    check_content(store)
+    asked = _asked(settings, ranks)
+    found = _planned(asked, store, ranks, machine)
+    if settings.algorithm != AUTO and not found.choices and not any(way.peak for way in found.infeasible):
+        return Settled(settings)  # refused: the run says it better
+    best = found.best
+    kept: dict[str, Any] = {"replication": settings.replication}
+    kept |= {"sparsity_aware": "auto"} if settings.sparsity_aware == "auto" else {}
+    chosen = replace(best.way.settings(settings), **kept)
+    advice = tuple(_advice(asked, store, found)) if settings.order is None else ()
+    return Settled(chosen, machine.name, best.way, best.seconds, best.estimate.phases, advice)
+
+
+def settle_together(
+    comm: MPI.Intracomm, store: str | os.PathLike[str], settings: Settings, machine: str | None = None
+) -> Settled:
+    """:func:`settle` on the first rank for all of ``comm``, which get the same. Collective.
+
+    Args:
+        store: its path.
+        machine: one that ships, or a file (see :func:`machine.read`); default: :func:`usual_machine`.
+
+    Raises:
+        UserError: of `settle` and `machine.read`, or ranks that disagree; on every rank.
+    """
+    ranks = comm.Get_size()
+    agree(comm, identity(store) | settings.shared() | {"machine": machine})
+    with together(comm):
+        on = read(machine) if machine else None
+    if not is_open(settings, ranks):
+        return Settled(settings)
+    on = on or usual_machine(comm, settings.backend)
+    found = Settled(settings)
+    with together(comm):
+        if comm.Get_rank() == 0:
+            check_outputs(settings)  # before a plan takes its time
+            found = settle(settings, Store(store), ranks, on)
+    return comm.bcast(found)
+
+
+def usual_machine(comm: MPI.Intracomm, backend: str | None = None) -> Machine:
+    """The machine that stands for this one, by the arrays: with as many ranks per node as there are (of
+    unequal nodes, the most), which share a host's memory. Collective.
+    """
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    ranks = comm.allreduce(node.Get_size(), MPI.MAX)
+    node.Free()
+    with together(comm):
+        on_device = backends.get(backend).on_device
+        machine = read(USUAL[on_device])
+    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / ranks
+    memory = machine.memory if on_device else comm.allreduce(host, MPI.MIN)
+    return with_nodes_of(machine, ranks, memory)
+
+
+def is_open(settings: Settings, ranks: int) -> bool:
+    """Whether there is something to plan for so many ranks. ArgumentError: what a run would refuse."""
+    if settings.sampler or settings.algorithm == AUTO:
+        return not settings.sampler
+    s = _asked(settings, ranks)
+    named = list(parse_grid(s.grid, str(s.algorithm)) or ())
+    return sum(1 for way in ways(s, ranks) for _ in axis_orders(way.grid, named)) > 1
+
+
+def _asked(settings: Settings, ranks: int) -> Settings:
+    """The settings to plan with: only ``auto`` leaves open whether blocks are sent whole."""
+    if settings.algorithm != AUTO:
+        return settings.resolved(ranks)
+    replace(settings, algorithm="1.5d").resolved(ranks)  # numbers, and what excludes what
+    if not list(ways(settings, ranks)):
+        name = "replication" if settings.grid is None else "grid"
+        problem = f"no algorithm can do this on {ranks} ranks; leave it out, or name an algorithm"
+        raise ArgumentError(name, getattr(settings, name), problem)
+    return settings
+
+
+def _orders(s: Settings, store: Store) -> list[str]:
+    """Those to choose from: of a checkpoint with trained features the one they are in; else where the
+    algorithm is open all, of a given one the first.
+    """
+    order = s.order
+    if order is None and s.resume and s.train_features and s.checkpoint and Path(s.checkpoint).exists():
+        order = manifest.read(s.checkpoint, CHECKPOINT).get("meta", {}).get("run", {}).get("order")
+    if order is not None or s.algorithm != AUTO:
+        return [store.order(order).name]
+    return list(store.orders)
+
+
+def _planned(s: Settings, store: Store, ranks: int, machine: Machine) -> Plan:
+    """All ways by how many non-zeros the shards have. Of a graph that is small enough, those that might be
+    the best again by where its non-zeros are: only then is known what sparsity-aware ones send, and others
+    seldom take less than where all blocks are as full.
+    """
+    found = plan(s, _graphs(s, store, exact=False), ranks, machine)
+    if store.nnz > EXACT or not found.choices:
+        return found
+    itself = _graphs(s, store, exact=True)
+    choices, full, seen, best = [], found.infeasible, set(), math.inf
+    for choice in sorted(found.choices, key=lambda one: (not one.way.sparsity_aware, one.seconds)):
+        way = choice.way
+        shape = way.algorithm, way.order, way.sparsity_aware, *sorted(way.grid.items())
+        if shape not in seen and (way.sparsity_aware or choice.seconds < best):
+            seen.add(shape)
+            again = priced(s, itself[way.order], ranks, machine, way)
+            choices += [one for one in again if isinstance(one, Choice)]
+            full += [one for one in again if isinstance(one, Infeasible)]
+            best = min((one.seconds for one in choices), default=best)
+    return Plan(machine, ranks, sorted(choices, key=lambda one: one.seconds), full)
+
+
+def _graphs(s: Settings, store: Store, exact: bool) -> Graphs:
+    layers = len(s.hidden_widths) + 1
+    return {name: Graph.of_store(store, name, s.dtype, layers, exact) for name in _orders(s, store)}
+
+
+def _advice(s: Settings, store: Store, found: Plan) -> Iterator[str]:
+    """The orders that are worth making."""
+    even = _even(s, store, 1)
+    makeable = {"double": replace(even, odd=even.source), "random": even}
+    missing: Graphs = {name: graph for name, graph in makeable.items() if name not in store.orders}
+    better = plan(s, missing, found.ranks, found.machine).choices
+    if better and better[0].seconds < CLEAR * found.best.seconds:
+        yield _line(store, better[0], found.best, [str(better[0].way.order)])
+    if s.sparsity_aware is not False:
+        yield from _of_parts(s, store, found)
+
+
+def _of_parts(s: Settings, store: Store, found: Plan) -> Iterator[str]:
+    """That a partition may help, if it would help were no part to read a row of another. What it really does
+    is known when it is made.
+    """
+    aware = [way.grid["rows"] for way in ways(replace(s, sparsity_aware=True), found.ranks)]
+    parts = max(aware, default=1)
+    vectors = [store.order(name).partition for name in store.orders]
+    there = {len(vector) - 1 for vector in vectors if vector is not None}
+    if parts == 1 or parts in there or parts > store.n:
+        return
+    apart: Graphs = {f"volume-{parts}": _even(s, store, parts)}
+    least = plan(replace(s, sparsity_aware=True), apart, found.ranks, found.machine).choices
+    if least and least[0].seconds < CLEAR * found.best.seconds:
+        yield _line(store, least[0], found.best, [], [f"volume:{parts}"], at_least=True)
+
+
+def _even(s: Settings, store: Store, parts: int) -> Graph:
+    """As many nodes and non-zeros as the store has, evenly spread; or, in parts, only within these."""
+    ends = partition(store.n, parts)
+    nnz = np.diff(partition(store.nnz, parts))
+    trained = store.manifest["split"]["train"] / store.n
+    like = Graph.of_size(store.n, store.nnz, store.width, store.classes, trained, store.symmetric, s.dtype)
+    source = Histogram(ends, ends, np.diag(nnz), np.dtype(s.dtype), store.symmetric)
+    return replace(like, source=source, parts=ends if parts > 1 else None)
+
+
+def _line(
+    store: Store, better: Choice, best: Choice, orders: list[str], parts: Sequence[str] = (),
+    at_least: bool = False,
+) -> str:  # fmt: skip
+    made = [name.rpartition("-") for name in store.orders if name not in KNOWN]
+    orders = [*(name for name in store.orders if name in KNOWN), *orders]
+    parts = [*(f"{method}:{k}" for method, _, k in made if method in METHODS), *parts]
+    flags = f"--order {','.join(orders)}" + (f" --partition {','.join(parts)}" if parts else "")
+    took = f"{better.seconds:.3g} s per epoch, {best.seconds / better.seconds:.2g} times as fast"
+    would = "may take less: at the very least" if at_least else "would take"
+    return f"{better.way} on order {better.way.order} {would} {took}: distgnn prepare with {flags}"

@@ -1,0 +1,39 @@
+"""The first grid of an algorithm receives the fewest words in a product that can be had without the graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from distgnn.layout import Axes
+from distgnn.operators import grids
+
+from . import formulas
+
+WIDTH = 48
+
+
+def received(name: str, ranks: int) -> list[float]:
+    """The words of the rank that receives the most, by grid; as many of A, in index and value, as of H."""
+    n = 48 * ranks
+    A = sp.random_array((n, n), density=WIDTH / 2 / n, format="csr", rng=np.random.default_rng(0))
+    words = formulas.WORDS[name]
+    return [max(float(words(Axes(grid, r), A, WIDTH)) for r in range(ranks)) for grid in grids(name, ranks)]
+
+
+@pytest.mark.parametrize("ranks", [*range(1, 17), 36, 64])
+def test_15d_has_the_fewest_copies_within_ten_percent_of_the_fewest_words(ranks):
+    copies = [grid["reps"] for grid in grids("1.5d", ranks)]
+    found = dict(zip(copies, received("1.5d", ranks), strict=True))
+    near = [c for c in copies if found[c] <= 1.1 * min(found.values())]
+    assert copies[: len(near)] == sorted(near)
+    rest = [found[c] for c in copies[len(near) :]]
+    assert rest == sorted(rest)
+
+
+@pytest.mark.parametrize("ranks", [4, 12, 16, 36])
+@pytest.mark.parametrize("name", ["2d", "3d-split"])
+def test_summa_receives_about_the_fewest_words_where_A_has_as_many_as_H(name, ranks):
+    words = received(name, ranks)
+    assert words[0] <= 1.1 * min(words) < max(words)
