@@ -227,7 +227,7 @@ class Clock:
         self.stretches[-1][step.phase] += seconds
 
     def _pending(self, enough: float) -> float:
-        """Seconds for what is under way on the busiest level, or so many of them that it is enough to know."""
+        """Seconds for what is under way on the busiest level, or as many as it is enough to know of."""
         most = 0.0
         for queue in self.queues.values():
             left = 0.0
