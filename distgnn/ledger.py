@@ -185,7 +185,8 @@ class Ledger:
         """Seconds by phase: ``spmm``, ``gemm``, ``comm``, and others there were. All zero without timing."""
         totals = dict.fromkeys(PHASES, 0.0)
         for (phase, *_), entry in self._entries.items():
-            totals[phase] = totals.get(phase, 0.0) + entry.seconds
+            if entry.seconds:
+                totals[phase] = totals.get(phase, 0.0) + entry.seconds
         return totals
 
     @property
