@@ -19,7 +19,9 @@ from distgnn.comm import launch
 from distgnn.errors import UserError
 
 #: In the order in which ``--help`` shows them.
-COMMANDS = ("demo", "generate", "prepare", "info", "train", "bench", "calibrate", "report", "algorithms")
+COMMANDS = (
+    "demo", "generate", "prepare", "info", "plan", "train", "bench", "calibrate", "report", "algorithms"
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -21,6 +22,7 @@ from distgnn.train.settings import AUTO, Settings, parse_grid
 Sizes = dict[str, int]
 #: Ranks up to which a dry run of a graph that is known takes all of them, and not the busiest alone.
 ALL_RANKS = 16
+MOST_RANKS = 4096  # that are looked for where memory is short
 
 
 @dataclass(frozen=True)
@@ -97,18 +99,20 @@ class Infeasible:
 
 @dataclass(frozen=True)
 class Plan:
-    """What there is to choose from, the fastest first."""
+    """What there is to choose from, the fastest first, and what was asked: see :func:`plan`."""
 
     machine: Machine
     ranks: int
     choices: list[Choice]
     infeasible: list[Infeasible]
+    settings: Settings
+    graphs: Mapping[str | None, Graph]
 
     @property
     def best(self) -> Choice:
         """The fastest. UserError: there is none; the message says what is short, and what would do."""
         if not self.choices:
-            raise UserError(self._short())
+            raise UserError(shortage(self))
         return self.choices[0]
 
     def record(self) -> dict[str, Any]:
@@ -116,19 +120,6 @@ class Plan:
             "choices": [choice.record() for choice in self.choices],
             "infeasible": [way.record() for way in self.infeasible],
         }
-
-    def _short(self) -> str:
-        full = [way for way in self.infeasible if way.peak]
-        if not full:
-            reasons = "; ".join(dict.fromkeys(f"{way.way}: {way.reason}" for way in self.infeasible))
-            return f"no way to train on {self.ranks} ranks: {reasons}"
-        least = min(full, key=lambda way: way.peak)
-        more = -(-least.peak // int(self.machine.memory)) * self.ranks
-        room, needed = (f"{size / 2**30:.3g} GiB" for size in (self.machine.memory, least.peak))
-        return (
-            f"no way to train fits into the {room} that a rank of {self.machine.name} has: {least.way} on "
-            f"{self.ranks} ranks needs the least, {needed}; take ranks with as much, or about {more} of these"
-        )
 
 
 def plan(settings: Settings, graphs: Mapping[str | None, Graph], ranks: int, machine: Machine) -> Plan:
@@ -140,29 +131,20 @@ def plan(settings: Settings, graphs: Mapping[str | None, Graph], ranks: int, mac
         graphs: by the name of the order; None where there is no store.
     """
     choices: list[Choice] = []
-    infeasible: list[Infeasible] = []
+    infeasible = list(gridless(settings, ranks, next(iter(graphs), None)))
     for order, graph in graphs.items():
         for way in ways(settings, ranks, order):
             found = priced(settings, graph, ranks, machine, way)
             choices += [one for one in found if isinstance(one, Choice)]
             infeasible += [one for one in found if isinstance(one, Infeasible)]
     choices.sort(key=lambda choice: choice.seconds)
-    return Plan(machine, ranks, choices, infeasible)
+    return Plan(machine, ranks, choices, infeasible, settings, graphs)
 
 
 def ways(settings: Settings, ranks: int, order: str | None = None) -> Iterator[Way]:
     """The algorithms and shapes of grids for these settings, each shape once."""
-    wanted, told = settings.algorithm, settings.sparsity_aware
-    for name in operators.ALGORITHMS if wanted in (None, AUTO) else [wanted]:
-        try:
-            sizes = dict(parse_grid(settings.grid, name) or {})
-        except ArgumentError:
-            if wanted not in (None, AUTO):
-                raise
-            continue  # 2x2, say, has sizes for two axes
-        copies = settings.replication
-        if copies is not None and sizes.setdefault("reps", copies) != copies:
-            continue
+    told = settings.sparsity_aware
+    for name, sizes in asked(settings).items():
         aware = (False, True) if name in operators.SPARSITY_AWARE else (False,)
         for grid in operators.grids(name, ranks):
             if sizes.items() <= grid.items():
@@ -172,6 +154,60 @@ def ways(settings: Settings, ranks: int, order: str | None = None) -> Iterator[W
                 )
 
 
+def asked(settings: Settings) -> dict[str, Sizes]:
+    """The algorithms that have all that these settings ask for, with the sizes of axes that they name.
+
+    Raises:
+        ArgumentError: the settings name an algorithm that there is not, or what it can't read or send.
+    """
+    found: dict[str, Sizes] = {}
+    free, copies = settings.algorithm in (None, AUTO), settings.replication
+    for name in operators.ALGORITHMS if free else [str(settings.algorithm)]:
+        try:
+            axes = operators.get(name, settings.sparsity_aware or False).axes
+            sizes = dict(parse_grid(settings.grid, name) or {})
+        except ArgumentError:
+            if not free:
+                raise
+            continue  # 2x2, say, has sizes for two axes
+        same = copies is None or sizes.setdefault("reps", copies) == copies
+        if same and sizes.keys() <= {*axes} and min(sizes.values(), default=1) > 0:
+            found[name] = sizes
+    return found
+
+
+def gridless(settings: Settings, ranks: int, order: str | None) -> Iterator[Infeasible]:
+    """The algorithms without a grid of so many ranks that has the sizes asked for, and how many would do.
+
+    Raises:
+        ArgumentError: no number would.
+    """
+    found = asked(settings)
+    if not found:
+        argument = "replication" if settings.grid is None else "grid"
+        who = (
+            "no algorithm" if settings.algorithm in (None, AUTO) else f"algorithm {settings.algorithm} never"
+        )
+        problem = f"{who} has such a grid; distgnn algorithms lists the axes"
+        raise ArgumentError(argument, getattr(settings, argument), problem)
+    for name, sizes in found.items():
+        if not has_grid(name, sizes, ranks):
+            step = math.prod(sizes.values())
+            last = ranks // step * step
+            below = (count for count in range(last, max(last - 16 * step, 0), -step))
+            above = (count for count in range(last + step, last + 17 * step, step))
+            nearest = (
+                next((one for one in some if has_grid(name, sizes, one)), 0) for some in (below, above)
+            )
+            would = " or ".join(str(count) for count in nearest if count)
+            reason = f"there is no such grid of {ranks} ranks{f'; {would} would do' if would else ''}"
+            yield Infeasible(Way(name, sizes, order, bool(settings.sparsity_aware)), reason)
+
+
+def has_grid(name: str, sizes: Sizes, ranks: int) -> bool:
+    return any(sizes.items() <= grid.items() for grid in operators.grids(name, ranks))
+
+
 def priced(
     settings: Settings, graph: Graph, ranks: int, machine: Machine, way: Way
 ) -> list[Choice | Infeasible]:
@@ -179,14 +215,12 @@ def priced(
     if problem := unsuitable(way, graph):
         return [Infeasible(way, problem)]
     try:
-        one = ranks > ALL_RANKS or isinstance(graph.source, Histogram)
-        dry = dry_run(way.settings(settings), graph, ranks, False, busiest=one, evaluation=False)
+        dry = counted(settings, graph, ranks, way)
     except UserError as error:
         return [Infeasible(way, str(error))]
     peak = max(sum(costs.peak.values()) for costs in dry.ranks)
     if peak > machine.memory:
-        room, needed = (f"{size / 2**30:.3g} GiB" for size in (machine.memory, peak))
-        return [Infeasible(way, f"a rank needs {needed} and has {room}", peak)]
+        return [Infeasible(way, f"a rank needs {amount(peak)} and has {amount(machine.memory)}", peak)]
     kinds: dict[int, Costs] = {id(costs): costs for costs in dry.ranks}
     programs = [costs.epoch.steps or [] for costs in kinds.values()]
     itemsize = np.dtype(settings.dtype).itemsize
@@ -197,13 +231,22 @@ def priced(
     return [Choice(one, dry, seconds) for one, seconds in found]
 
 
+def counted(settings: Settings, graph: Graph, ranks: int, way: Way) -> DryRun:
+    """The dry run of a way to train, with its steps."""
+    one = ranks > ALL_RANKS or isinstance(graph.source, Histogram)
+    return dry_run(way.settings(settings), graph, ranks, False, busiest=one, evaluation=False)
+
+
 def unsuitable(way: Way, graph: Graph) -> str | None:
-    """Why an order of the nodes is not for this way to train, if it is not: see ``distgnn.load``."""
+    """Why a graph, or its order, is not for this way to train, if it is not: see ``distgnn.load``."""
+    ranks = math.prod(way.grid.values())
+    if ranks > graph.n and (ranks > ALL_RANKS or isinstance(graph.source, Histogram)):
+        return f"{ranks} ranks are more than the graph has nodes, {graph.n}"
     if graph.odd is not None and way.algorithm != "3d":
         return f"only algorithm 3d alternates the two permutations of order {way.order}"
     rows, parts = way.grid.get("rows"), 0 if graph.parts is None else len(graph.parts) - 1
     if parts and way.algorithm in operators.SPARSITY_AWARE and parts != rows:
-        return f"order {way.order} has {parts} parts, the grid {rows} block rows"
+        return f"order {way.order} has {parts} parts, and not as many block rows as the grid"
     return None
 
 
@@ -215,3 +258,63 @@ def axis_orders(grid: Sizes, named: Sequence[str] = ()) -> Iterator[Sizes]:
     for order in permutations(axis for axis, size in grid.items() if size > 1):
         if [axis for axis in order if axis in named] == [axis for axis in named if axis in order]:
             yield single | {axis: grid[axis] for axis in order}
+
+
+def shortage(asked: Plan) -> str:
+    """Why a plan has no choice, in one line: memory, or another number of ranks."""
+    full = [way for way in asked.infeasible if way.peak]
+    if not full:
+        reasons: dict[str, list[str]] = {}
+        for one in asked.infeasible:
+            named = reasons.setdefault(one.reason, [])
+            named += [one.way.algorithm] if one.way.algorithm not in named else []
+        told = "; ".join(f"{', '.join(named)}: {why}" for why, named in reasons.items())
+        return f"no way to train on {asked.ranks} ranks: {told}"
+    least = min(full, key=lambda way: way.peak)
+    has = f"the {amount(asked.machine.memory)} that a rank of {asked.machine.name} has"
+    needs = f"{least.way} on {asked.ranks} ranks needs the least, {amount(least.peak)}"
+    return f"no way to train fits into {has}: {needs}; {_enough(asked, least)}"
+
+
+def amount(size: float) -> str:
+    """Bytes, as people read them."""
+    power, unit = next((one for one in ((30, "GiB"), (20, "MiB")) if size >= 2 ** one[0]), (10, "KiB"))
+    number = size / 2**power
+    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
+
+
+def _enough(asked: Plan, least: Infeasible) -> str:
+    """The least number of ranks, by doubling, on which a way has room. Twice the ranks need no less than half
+    the memory each, so that smaller numbers are left out.
+    """
+    ranks, before = asked.ranks, least
+    most = min(MOST_RANKS, max(graph.n for graph in asked.graphs.values()))
+    while 2 * ranks <= most:
+        ranks *= 2
+        if least.peak * asked.ranks > asked.machine.memory * ranks:
+            continue
+        found = _roomiest(asked, ranks, before)
+        if isinstance(found, Choice):
+            return f"{ranks} of these would do ({found.way}, {amount(max(found.peak_bytes))})"
+        if found is None:
+            break
+        if found.peak > 0.95 * before.peak:
+            return f"more ranks do not help, on {ranks} it is {amount(found.peak)}; take ranks with as much"
+        before = found
+    return f"up to {ranks} ranks need more, take ranks with as much"
+
+
+def _roomiest(asked: Plan, ranks: int, before: Infeasible) -> Choice | Infeasible | None:
+    """A way that has room on so many ranks, or the one that needs the least; None where there is none."""
+    most: Infeasible | None = None
+    for order, graph in asked.graphs.items():
+        candidates = sorted(
+            ways(asked.settings, ranks, order), key=lambda way: way.algorithm != before.way.algorithm
+        )
+        for way in candidates:
+            for found in priced(asked.settings, graph, ranks, asked.machine, way):
+                if isinstance(found, Choice):
+                    return found
+                if found.peak and (most is None or found.peak < most.peak):
+                    most = found
+    return most

@@ -51,6 +51,20 @@ class Graph:
         """Whether all that is known of the non-zeros is how many there are."""
         return isinstance(self.source, Histogram) and self.source.nnz.size == 1
 
+    @property
+    def nnz(self) -> int:
+        """Non-zeros of the adjacency matrix."""
+        known = getattr(self.source, "nnz", None)
+        return int(np.sum(known)) if known is not None else int(self.source.block(*[(0, self.n)] * 2).nnz)
+
+    def grown(self, factor: float) -> Graph:
+        """So many times the nodes and non-zeros, in the same places of the matrix: its histogram, scaled."""
+        source = _grown(self.source, self.nnz, factor)
+        odd = None if self.odd is None else _grown(self.odd, self.nnz, factor)
+        parts = None if self.parts is None else _times(self.parts, factor)
+        trained = _trained(source.shape[0], self.counts[TRAIN] / max(self.n, 1))
+        return Graph(source, self.width, self.classes, None, trained, odd, parts)
+
     @classmethod
     def known(
         cls, matrix: Any, width: int, classes: int, labels: np.ndarray, split: np.ndarray,
@@ -107,7 +121,7 @@ class Known:
 
     def __init__(self, source: BlockSource) -> None:
         self.shape, self.dtype, self.symmetric = source.shape, source.dtype, source.symmetric
-        self.source = source
+        self.source, self.nnz = source, getattr(source, "nnz", None)
 
     @cached_property
     def matrix(self) -> sp.csr_array:
@@ -140,6 +154,19 @@ class Histogram:
         (top, of_rows), (left, of_cols) = cells
         table = self.nnz[top : top + len(of_rows), left : left + len(of_cols)]
         return ShapeMatrix(shape, round(float(of_rows @ table @ of_cols)), self.dtype)
+
+
+def _grown(source: BlockSource, nnz: int, factor: float) -> Histogram:
+    ends = np.array([0, source.shape[0]])
+    cells = ends, ends, np.array([[nnz]])
+    if isinstance(source, Histogram):
+        cells = source.rows, source.cols, source.nnz
+    rows, cols, counts = (_times(one, factor) for one in cells)
+    return Histogram(rows, cols, counts, source.dtype, source.symmetric)
+
+
+def _times(numbers: np.ndarray, factor: float) -> np.ndarray:
+    return np.rint(numbers * factor).astype(np.int64)
 
 
 def _shares(vector: np.ndarray, some: Range) -> tuple[int, np.ndarray]:

@@ -192,7 +192,7 @@ def _planned(s: Settings, store: Store, ranks: int, machine: Machine) -> Plan:
             choices += [one for one in again if isinstance(one, Choice)]
             full += [one for one in again if isinstance(one, Infeasible)]
             best = min((one.seconds for one in choices), default=best)
-    return Plan(machine, ranks, sorted(choices, key=lambda one: one.seconds), full)
+    return replace(found, choices=sorted(choices, key=lambda one: one.seconds), infeasible=full)
 
 
 def _graphs(s: Settings, store: Store, exact: bool) -> Graphs:

@@ -40,7 +40,7 @@ def write(logs: Sequence[str], traces: Sequence[str], out: str, force: bool) -> 
     check_output("out", path, force)
     read = [read_log(Path(log)) for log in logs]
     timelines = [(trace, read_trace(Path(trace))) for trace in traces]
-    sections = ["<h2>Runs</h2>" + _html_table(HEADS, [table_row(log) for log in read])]
+    sections = ["<h2>Runs</h2>" + html_table(HEADS, [table_row(log) for log in read])]
     sections.append(drawn("Loss and accuracy", draw_curves, read))
     sections.append(drawn("Seconds of an epoch", draw_phases, read))
     sections.append(drawn("Communication and memory by rank", draw_ranks, read))
@@ -50,7 +50,7 @@ def write(logs: Sequence[str], traces: Sequence[str], out: str, force: bool) -> 
     sections += [details(log) for log in read]
     try:
         with replaced(path) as file:
-            file.write(PAGE.format(body="\n".join(sections)).encode())
+            file.write(PAGE.format(title="distgnn report", body="\n".join(sections)).encode())
     except OSError as error:
         raise ArgumentError("out", path, f"cannot write it ({error.strerror})") from None
 
@@ -146,15 +146,16 @@ def details(log: Log) -> str:
             columns[f"MiB of {purpose}"] = [held.get(purpose, 0) / 2**20 for held in buffers]
         texts = ([f"{value:.6g}" for value in column] for column in columns.values())
         rows = [(rank, *row) for rank, row in enumerate(zip(places, *texts, strict=False))]
-        parts.append(_html_table(["rank", "runs on", *columns], rows))
+        parts.append(html_table(["rank", "runs on", *columns], rows))
     facts = [*run["config"].items(), ("started", run.get("started", "")), ("mpi", run.get("mpi", ""))]
     facts += run.get("versions", {}).items()
-    settings = _html_table(("name", "value"), facts)
+    settings = html_table(("name", "value"), facts)
     parts.append(f"<details><summary>settings and versions</summary>{settings}</details>")
     return "".join(parts)
 
 
-def _html_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def html_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table of texts and numbers."""
     lines = ["".join(f"<th>{html.escape(head)}</th>" for head in heads)]
     lines += ["".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) for row in rows]
     return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
@@ -166,19 +167,25 @@ def _number(value: float | None) -> str:
 
 def drawn(title: str, draw: Callable[..., Any], *arguments: Any) -> str:
     """A heading and a drawing, as SVG within the page."""
-    try:
-        import matplotlib
-    except ImportError:
-        problem = "install the extra plot, as in pip install 'distgnn[plot]'"
-        raise UserError(f"report needs matplotlib: {problem}") from None
-    matplotlib.use("svg")
+    check_matplotlib("report")
     text = io.StringIO()
     draw(*arguments).savefig(text, format="svg", bbox_inches="tight")
     svg = text.getvalue()
     return f"<h2>{html.escape(title)}</h2>{svg[svg.index('<svg') :]}"
 
 
-def _figure(columns: int = 1, height: float = 3.2) -> tuple[Any, Any]:
+def check_matplotlib(command: str) -> None:
+    """Draw without a display. UserError: there is no matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        problem = "install the extra plot, as in pip install 'distgnn[plot]'"
+        raise UserError(f"{command} needs matplotlib: {problem}") from None
+    matplotlib.use("svg")
+
+
+def new_figure(columns: int = 1, height: float = 3.2) -> tuple[Any, Any]:
+    """A figure, and the axes of its columns."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, height), layout="constrained")
@@ -186,7 +193,7 @@ def _figure(columns: int = 1, height: float = 3.2) -> tuple[Any, Any]:
 
 
 def draw_curves(logs: Sequence[Log]) -> Any:
-    figure, (left, right) = _figure(2)
+    figure, (left, right) = new_figure(2)
     for log in logs:
         for axes, name in ((left, "loss"), (right, "val_acc")):
             points = [(epoch["epoch"], epoch[name]) for epoch in log["epochs"] if epoch.get(name) is not None]
@@ -201,7 +208,7 @@ def draw_curves(logs: Sequence[Log]) -> Any:
 
 def draw_phases(logs: Sequence[Log]) -> Any:
     """A bar per run, as MG-GCN Figure 5: an epoch of rank 0. Communication is what it waited for or drove."""
-    figure, (axes,) = _figure(height=0.8 + 0.4 * len(logs))
+    figure, (axes,) = new_figure(height=0.8 + 0.4 * len(logs))
     left = [0.0] * len(logs)
     medians = [median_phases(log) for log in logs]
     shown = [phase for phase in COLOURS if any(phase in found for found in medians)]
@@ -217,7 +224,7 @@ def draw_phases(logs: Sequence[Log]) -> Any:
 
 
 def draw_ranks(logs: Sequence[Log]) -> Any:
-    figure, parts = _figure(len(RANKS))
+    figure, parts = new_figure(len(RANKS))
     for axes, (name, (unit, scale)) in zip(parts, RANKS.items(), strict=True):
         for log in (log for log in logs if log["end"]):
             axes.plot([value / scale for value in log["end"][name]], "o-", label=log["name"])
@@ -240,7 +247,7 @@ def draw_timeline(events: Sequence[dict[str, Any]], epoch: dict[str, Any]) -> An
     """Three rows per rank, as MG-GCN Figures 6 and 8: what it computes, waits for, and has under way."""
     start, stop = epoch["ts"], epoch["ts"] + epoch["dur"]
     ranks = sorted({event["pid"] for event in events})
-    figure, (axes,) = _figure(height=1 + 0.7 * len(ranks))
+    figure, (axes,) = new_figure(height=1 + 0.7 * len(ranks))
     bars = defaultdict(list)  # one drawing for all that look alike is much faster than one for each event
     for event in events:
         if event["tid"] != EPOCHS and event["ts"] + event["dur"] >= start and event["ts"] <= stop:
@@ -262,12 +269,12 @@ ROWS = ("computes", "waits", "messages")
 assert (COMPUTE, WAITED, UNDER_WAY) == (1, 2, 3)  # the rows of a timeline, in this order
 
 PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>distgnn report</title><style>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
 body {{ font: 15px/1.5 sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em }}
 table {{ border-collapse: collapse }}
 td, th {{ border-bottom: 1px solid #ccc; padding: .2em .6em; text-align: left }}
 svg {{ max-width: 100%; height: auto }}
-</style></head><body><h1>distgnn report</h1>
+</style></head><body><h1>{title}</h1>
 {body}
 </body></html>
 """

@@ -1,0 +1,201 @@
+"""``distgnn plan``: what every way to train would cost on a machine, before a job is submitted."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from distgnn.cli.values import count
+from distgnn.errors import ArgumentError, UserError
+
+if TYPE_CHECKING:
+    from distgnn.plan.graphs import Graph
+    from distgnn.plan.machine import Machine
+    from distgnn.train.settings import Settings
+
+HELP = "predict seconds, words, messages and memory of every way to train on a machine"
+
+#: Settings that are those of train.
+SHARED = {
+    "algorithm": "plan this one only (default: all)",
+    "grid": "plan these sizes of axes only, the last within a node",
+    "replication": "plan so many copies of 1.5d only",
+    "sparsity_aware": "plan only what sends needed rows alone (default: both)",
+    "model": "sage: GraphSAGE with means (default: gcn)",
+    "order": "plan this order of the store only (default: all it has)",
+} | dict.fromkeys(
+    "overlap product_order keep_aggregate block_rows dtype layers hidden bias dropout train_features "
+    "optimizer eval_every".split(),
+    "",
+)
+#: What says how large a graph is where there is no store.
+SIZES = ("nodes_of_graph", "nnz", "features", "classes")
+#: A store is planned non-zero by non-zero up to here, else by its histogram of shards.
+EXACT_NONZEROS, EXACT_RANKS = 20_000_000, 16
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    # fmt: off
+    parser.add_argument("store", metavar="STORE", nargs="?", help="what prepare made")
+    add = parser.add_argument
+    add("--ranks", type=numbers_of_ranks, required=True, metavar="P", help="how many; or numbers of them, as "
+        "4,8,16, or 1..2048 for the powers of two, for curves of scaling")
+    add("--machine", required=True, metavar="NAME", help="one that is known, or a TOML file of calibrate")
+    size = parser.add_argument_group("a graph without a store").add_argument
+    size("--nodes-of-graph", type=count, metavar="N", help="nodes")
+    size("--nnz", type=count, metavar="M", help="non-zeros of its matrix: twice the edges, and the diagonal")
+    size("--features", type=count, metavar="F", help="their width")
+    size("--classes", type=count, metavar="C", help="of nodes")
+    size("--directed", action="store_true", help="its matrix is not symmetric")
+    _share_settings(parser)
+    out = parser.add_argument_group("output").add_argument
+    out("--all", action="store_true", help="print all, not the best dozen and the best of each algorithm")
+    out("--explain", type=count, metavar="K", help="print what choice K consists of, beside its formula")
+    out("--json", action="store_true", help="print one JSON object")
+    out("--out", metavar="FILE", help="write curves of strong and weak scaling as an HTML page")
+    out("--png", metavar="FILE", help="write them as a PNG")
+    out("--logs", nargs="+", default=[], metavar="LOG", help="of train --log, to draw beside the curves")
+    out("--force", action="store_true", help="replace an existing --out or --png")
+    # fmt: on
+
+
+def _share_settings(parser: argparse.ArgumentParser) -> None:
+    """The flags of train that a plan goes by, with its names, types and defaults."""
+    from distgnn.cli import train
+
+    whole = argparse.ArgumentParser(add_help=False)
+    train.add_arguments(whole)
+    for group in whole._action_groups:
+        actions = [
+            copy.copy(one) for one in group._group_actions if one.dest in SHARED and one.option_strings
+        ]
+        own = parser.add_argument_group(group.title) if actions else parser
+        for action in actions:
+            action.help = SHARED[action.dest] or action.help
+            own._add_action(action)
+
+
+def numbers_of_ranks(text: str) -> list[int]:
+    """ "64", "4,8,16", or "1..2048": the powers of two from the first to the last."""
+    try:
+        if ".." not in text:
+            found = [count(word) for word in text.split(",")]
+        else:
+            first, last = map(count, text.split(".."))
+            found = [2**power for power in range(last.bit_length()) if first <= 2**power <= last]
+    except (argparse.ArgumentTypeError, ValueError):
+        found = []
+    if not found or found != sorted(set(found)):
+        problem = f"expected a whole number, at least 1, as 64, or more as in 4,8,16 or 1..2048, not {text!r}"
+        raise argparse.ArgumentTypeError(problem)
+    return found
+
+
+def run(args: argparse.Namespace) -> None:
+    from distgnn.cli.first_rank import on_first_rank
+
+    on_first_rank(lambda: print(answer(args), flush=True))
+
+
+def answer(args: argparse.Namespace) -> str:
+    """The text to print, once files are written. UserError: bad input, or nothing can be trained."""
+    from distgnn.plan import machine
+
+    check(args)
+    settings = settings_of(args)
+    asked = graphs(args, settings), machine.read(args.machine)
+    return curves(args, settings, *asked) if len(args.ranks) > 1 else choices(args, settings, *asked)
+
+
+def check(args: argparse.Namespace) -> None:
+    """ArgumentError for arguments that do not go together."""
+    given = [name for name in SIZES if getattr(args, name) is not None]
+    if args.store is not None and (given or args.directed):
+        name = (given or ["directed"])[0]
+        raise ArgumentError(
+            name, getattr(args, name), "is for a graph without a store; leave out one of them"
+        )
+    if args.store is None and len(given) < len(SIZES):
+        flags = [f"--{name.replace('_', '-')}" for name in SIZES if name not in given]
+        raise UserError(f"name a store, or give the size of a graph with {', '.join(flags)}")
+    if args.store is None and args.nnz > args.nodes_of_graph**2:
+        most = f"a graph of {args.nodes_of_graph} nodes has at most {args.nodes_of_graph**2} non-zeros"
+        raise ArgumentError("nnz", args.nnz, most)
+    if args.store is None and args.order is not None:
+        raise ArgumentError("order", args.order, "is one of a store, and there is none")
+    single = len(args.ranks) == 1
+    for name in ("out", "png", "logs") if single else ("explain", "all"):
+        if getattr(args, name):
+            needed = "several numbers of ranks, as in 1..64" if single else "one number of ranks"
+            raise ArgumentError(name, getattr(args, name), f"needs {needed}")
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    from distgnn.train.settings import Settings
+
+    given = {name: getattr(args, name) for name in SHARED}
+    given["sparsity_aware"] = given["sparsity_aware"] is True or None  # auto: of both, the faster one
+    settings = Settings(**given)
+    replace(settings, algorithm="1.5d").resolved(1)  # refused here, and not way by way; 1.5d takes all
+    return settings
+
+
+def graphs(args: argparse.Namespace, settings: Settings) -> dict[str | None, Graph]:
+    """By order. UserError: no store, an order it has not, or nothing to train on."""
+    from distgnn.plan.graphs import Graph
+    from distgnn.store.read.store import Store
+    from distgnn.train.run import check_content
+
+    if args.store is None:
+        sizes = args.nodes_of_graph, args.nnz, args.features, args.classes
+        return {None: Graph.of_size(*sizes, symmetric=not args.directed, dtype=settings.dtype)}
+    store = Store(args.store)
+    check_content(store)
+    exact = store.nnz <= EXACT_NONZEROS and max(args.ranks) <= EXACT_RANKS
+    layers = len(settings.hidden_widths) + 1
+    orders = store.orders if args.order is None else [args.order]
+    return {name: Graph.of_store(store, name, settings.dtype, layers, exact) for name in orders}
+
+
+def choices(
+    args: argparse.Namespace, settings: Settings, graphs: dict[str | None, Graph], machine: Machine
+) -> str:
+    """The ranking, or one of it explained."""
+    import json
+
+    from distgnn.plan import tables
+    from distgnn.plan.choices import plan
+    from distgnn.plan.explain import explain
+
+    found = plan(settings, graphs, args.ranks[0], machine)
+    found.best
+    if args.explain is None:
+        return json.dumps(found.record()) if args.json else tables.text(found, args.all)
+    if args.explain > len(found.choices):
+        raise ArgumentError("explain", args.explain, f"there are {len(found.choices)} choices")
+    explained = explain(found, found.choices[args.explain - 1])
+    return json.dumps(explained.record()) if args.json else tables.explanation(explained, args.explain)
+
+
+def curves(
+    args: argparse.Namespace, settings: Settings, graphs: dict[str | None, Graph], machine: Machine
+) -> str:
+    """Seconds by number of ranks; files with drawings."""
+    import json
+
+    from distgnn.plan import curves as drawings
+    from distgnn.plan import scaling
+
+    files = drawings.Files(args.out, args.png, args.logs, args.force)
+    strong = scaling.strong(settings, graphs, args.ranks, machine)
+    found = {"strong": strong.record()} if args.json else {}
+    if files.outputs:
+        weak = scaling.weak(settings, graphs, args.ranks, machine)
+        files.write(strong, weak)
+        found |= {"weak": weak.record()} if args.json else {}
+    if args.json:
+        return json.dumps(found)
+    measured = ["", drawings.text(strong, files.measured)] if files.measured else []
+    return "\n".join([scaling.text(strong), *measured])

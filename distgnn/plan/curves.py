@@ -1,0 +1,149 @@
+"""Curves of scaling as an HTML page and a PNG, beside logs of runs."""
+
+from __future__ import annotations
+
+import html
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distgnn.errors import ArgumentError
+from distgnn.layout import written
+from distgnn.plan.choices import Way
+from distgnn.plan.scaling import TIE, Curves, sentences, table
+from distgnn.plan.tables import columns, digits, name
+from distgnn.report.files import check_output, replaced
+from distgnn.report.page import PAGE, check_matplotlib, drawn, html_table, new_figure, read_log
+
+COLOURS = {
+    "1d": "#4269d0", "1d aware": "#97bbf5", "1.5d": "#3ca951", "1.5d aware": "#a0d39a", "2d": "#efb118",
+    "3d-split": "#a463f2", "3d": "#ff725c",
+}  # fmt: skip
+HEADS = ("log", "ranks", "algorithm", "grid", "measured ms", "predicted ms")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run: the median of its epochs' seconds."""
+
+    log: str
+    way: Way
+    ranks: int
+    seconds: float
+
+    @classmethod
+    def read(cls, path: str) -> Measured:
+        """From a log of train. UserError: it is none."""
+        log = read_log(Path(path))
+        run, config = log["run"], log["run"]["config"]
+        aware = bool(config.get("sparsity_aware"))
+        way = Way(config["algorithm"], run["grid"], config.get("order"), aware)
+        return cls(
+            log["name"], way, len(run["ranks"]), statistics.median(one["seconds"] for one in log["epochs"])
+        )
+
+    def predicted(self, curves: Curves) -> float | None:
+        """Seconds of the same way to train, where it was planned."""
+        for point in curves.points:
+            for way, seconds in point.ways if point.ranks == self.ranks else ():
+                if _same(way, self.way):
+                    return seconds
+        return None
+
+
+def _same(planned: Way, run: Way) -> bool:
+    grids = [[one for one in way.grid.items() if one[1] > 1] for way in (planned, run)]
+    same = planned.algorithm == run.algorithm and planned.sparsity_aware == run.sparsity_aware
+    return same and grids[0] == grids[1] and planned.order in (None, run.order)
+
+
+class Files:
+    """What to write and to read, checked before the work.
+
+    Raises:
+        UserError: an output that can't be written or exists (without ``force``), no matplotlib, or no log.
+    """
+
+    def __init__(self, page: str | None, png: str | None, logs: Sequence[str], force: bool) -> None:
+        self.outputs = {what: Path(path) for what, path in (("out", page), ("png", png)) if path}
+        for argument, path in self.outputs.items():
+            check_output(argument, path, force)
+        if self.outputs:
+            check_matplotlib("plan")
+        self.measured = [Measured.read(log) for log in logs]
+
+    def write(self, strong: Curves, weak: Curves) -> None:
+        for argument, path in self.outputs.items():
+            try:
+                with replaced(path) as file:
+                    if argument == "png":
+                        draw(strong, weak, self.measured).savefig(file, format="png", dpi=150)
+                    else:
+                        file.write(page(strong, weak, self.measured).encode())
+            except OSError as error:
+                raise ArgumentError(argument, path, f"cannot write it ({error.strerror})") from None
+
+
+def page(strong: Curves, weak: Curves, measured: Sequence[Measured]) -> str:
+    """The HTML page."""
+    parts = [drawn("Seconds of an epoch", draw, strong, weak, measured)]
+    for title, curves in (("The same graph", strong), ("As much of the graph per rank", weak)):
+        heads, *rows = table(curves)
+        parts += [f"<h2>{title}</h2>", html_table(heads, rows)]
+        parts += [f"<p>{html.escape(line)}</p>" for line in sentences(curves)]
+    if measured:
+        parts += ["<h2>Measured</h2>", html_table(HEADS, rows_of(strong, measured))]
+    return PAGE.format(title="distgnn plan", body="\n".join(parts))
+
+
+def text(strong: Curves, measured: Sequence[Measured]) -> str:
+    """Measured beside predicted seconds."""
+    return "\n".join(columns([HEADS, *rows_of(strong, measured)], left=4))
+
+
+def rows_of(curves: Curves, measured: Sequence[Measured]) -> list[list[str]]:
+    rows = []
+    for one in measured:
+        predicted = one.predicted(curves)
+        cells = [one.log, str(one.ranks), name(one.way), written(one.way.grid), digits(1e3 * one.seconds)]
+        rows.append([*cells, "" if predicted is None else digits(1e3 * predicted)])
+    return rows
+
+
+def draw(strong: Curves, weak: Curves, measured: Sequence[Measured]) -> Any:
+    """Both kinds of scaling side by side; circles: who is fastest from there on; crosses: measured."""
+    figure, (left, right) = new_figure(2, height=4.5)
+    for axes, curves in ((left, strong), (right, weak)):
+        for one in curves.algorithms:
+            seconds = curves.seconds(one)
+            axes.plot([*seconds], [*seconds.values()], ".-", color=COLOURS.get(one), label=one)
+        _mark_leads(axes, curves)
+        axes.set(xlabel="ranks", ylabel="seconds of an epoch")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter(lambda count, _: f"{count:g}")
+        axes.grid(alpha=0.3)
+    for run in measured:
+        left.plot(run.ranks, run.seconds, "x", color=COLOURS.get(name(run.way)), markersize=8)
+    left.set_title("strong: the same graph")
+    right.set_title(f"weak: as much of it per rank as on {weak.ranks[0]}")
+    left.legend(fontsize=8)
+    return figure
+
+
+def _mark_leads(axes: Any, curves: Curves) -> None:
+    """A circle where the fastest algorithm is overtaken."""
+    every = [curves.seconds(one) for one in curves.algorithms]
+    for cross in curves.crossovers():
+        here = np.log(cross.at)
+        heights = [
+            np.interp(here, np.log([*seconds]), np.log([*seconds.values()]), left=np.inf, right=np.inf)
+            for seconds in every
+        ]
+        own = heights[curves.algorithms.index(cross.faster)]
+        if own <= min(heights) + TIE:
+            axes.plot(cross.at, np.exp(own), "o", color="black", fillstyle="none", markersize=10)

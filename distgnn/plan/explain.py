@@ -1,0 +1,118 @@
+"""One choice of a plan, collective by collective and kernel by kernel, beside its paper's formula."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from distgnn.ledger import Step
+from distgnn.plan import formulas
+from distgnn.plan.choices import Choice, Plan, counted
+from distgnn.plan.cost_model import Clock, Network, compute_seconds
+from distgnn.plan.dry_run import Costs
+from distgnn.plan.formulas import Case, Formula
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What one rank does in an epoch: the one that takes longest.
+
+    Attributes:
+        collectives: a record per operation, group and matrix: "calls", "messages", "words", "bytes", the
+            "level" of the network that they take, seconds "under_way", alone, and "exposed", of waiting.
+        kernels: a record per operation and shape, "calls", "flops", bytes "touched", "seconds" alone.
+        memory: bytes by purpose of the fullest rank, when they are most.
+        formula: the paper's, or None where there is none; compared: matrices, its words and the ledger's.
+    """
+
+    choice: Choice
+    collectives: list[dict[str, Any]]
+    kernels: list[dict[str, Any]]
+    memory: dict[str, int]
+    formula: Formula | None
+    compared: list[tuple[str, float | None, int]]
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        found: dict[str, Any] = {"choice": self.choice.record()}
+        found |= {"collectives": self.collectives, "kernels": self.kernels, "memory": self.memory}
+        if self.formula is None:
+            return found | {"formula": None}
+        lines = [dict(zip(("matrix", "formula", "dry_run"), line, strict=True)) for line in self.compared]
+        return found | {"formula": asdict(self.formula) | {"words": lines}}
+
+
+def explain(plan: Plan, choice: Choice) -> Explanation:
+    """What the seconds, words and bytes of a choice consist of."""
+    settings, graph = plan.settings, plan.graphs[choice.way.order]
+    itemsize = np.dtype(settings.dtype).itemsize
+    ranks = counted(settings, graph, plan.ranks, choice.way).ranks  # a plan does not keep the steps
+    kinds = {id(costs): costs for costs in ranks}
+    clocks = {key: _clock(plan, choice, costs, itemsize) for key, costs in kinds.items()}
+    longest = max(clocks, key=lambda key: sum(sum(some.values()) for some in clocks[key].stretches))
+    costs = kinds[longest]
+    widths = [graph.width, *settings.hidden_widths, graph.classes]
+    case = Case(graph, widths, choice.way.grid, plan.machine, itemsize)
+    formula = formulas.evaluate(choice.way.algorithm, choice.way.sparsity_aware, case)
+    fullest = max(ranks, key=lambda one: sum(one.peak.values()))
+    return Explanation(
+        choice,
+        collectives(costs, clocks[longest]),
+        kernels(costs.epoch.steps or [], clocks[longest]),
+        {purpose: size for purpose, size in fullest.peak.items() if size},
+        formula,
+        compared(formula, costs) if formula else [],
+    )
+
+
+def _clock(plan: Plan, choice: Choice, costs: Costs, itemsize: int) -> Clock:
+    return Clock(Network(plan.machine, choice.way.grid), itemsize).run(costs.epoch.steps or [])
+
+
+def collectives(costs: Costs, clock: Clock) -> list[dict[str, Any]]:
+    """What a rank sends and gets, the slowest first."""
+    found = []
+    for entry in costs.epoch.entries():
+        key = entry["operation"], entry["group"], entry["matrix"]
+        if entry["phase"] == "comm" and entry["messages"]:
+            record = dict(zip(("operation", "group", "matrix"), key, strict=True))
+            record |= {name: entry[name] for name in ("calls", "messages", "words", "bytes")}
+            level = clock.places.get(key)
+            record["level"] = None if level is None else clock.machine.levels[level].name
+            found.append(record | {"under_way": clock.flight[key], "exposed": clock.exposed[key]})
+    return sorted(found, key=lambda record: -record["under_way"])
+
+
+def kernels(steps: list[Step], clock: Clock) -> list[dict[str, Any]]:
+    """What a rank computes, the slowest first."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = defaultdict(
+        lambda: {"calls": 0, "nonzeros": 0, "flops": 0, "touched": 0, "seconds": 0.0}
+    )
+    for step in steps:
+        if step.phase not in ("comm", "wait"):
+            sparse = step.operation == "spmm"
+            shape = (*step.shape[:2], step.shape[3]) if sparse else step.shape
+            record = found[step.phase, step.operation, shape]
+            record["calls"] += 1
+            record["nonzeros"] += step.shape[2] if sparse else 0
+            record["flops"] += step.flops
+            record["touched"] += step.touched
+            record["seconds"] += compute_seconds(clock.machine, step, clock.itemsize)
+    named = (
+        {"phase": phase, "operation": operation, "shape": shape} | record
+        for (phase, operation, shape), record in found.items()
+    )
+    return sorted(named, key=lambda record: -record["seconds"])
+
+
+def compared(formula: Formula, costs: Costs) -> list[tuple[str, float | None, int]]:
+    """The formula's words and the ledger's, by what the formula takes together; then the rest."""
+    words = dict(costs.words)
+    lines: list[tuple[str, float | None, int]] = []
+    for matrices, expected in formula.words.items():
+        own = [matrix for matrix in matrices if matrix in words]
+        lines.append((", ".join(own or matrices[:1]), expected, sum(words.pop(matrix) for matrix in own)))
+    return lines + [(matrix or "other", None, count) for matrix, count in words.items()]

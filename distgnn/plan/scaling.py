@@ -1,0 +1,175 @@
+"""Seconds of an epoch by the number of ranks: of every algorithm's best way, and who overtakes whom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from distgnn import operators
+from distgnn.layout import written
+from distgnn.plan.choices import Choice, Plan, Way, plan
+from distgnn.plan.graphs import Graph
+from distgnn.plan.machine import Machine
+from distgnn.plan.tables import columns, digits, name, wrap
+from distgnn.train.settings import Settings
+
+Graphs = Mapping[str | None, Graph]
+OPTIMUM = "*"
+TIE = 0.01  # a share of the seconds
+
+
+@dataclass(frozen=True)
+class Point:
+    """A number of ranks.
+
+    Attributes:
+        best: by algorithm, the best first; ways: all, with their seconds; infeasible: records of the rest.
+    """
+
+    ranks: int
+    best: dict[str, Choice]
+    ways: list[tuple[Way, float]]
+    infeasible: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """From one number of ranks to the next, an algorithm becomes faster than another.
+
+    Attributes:
+        at: the number of ranks where straight lines between logarithms cross.
+    """
+
+    between: tuple[int, int]
+    faster: str
+    slower: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Curves:
+    """By number of ranks."""
+
+    points: list[Point]
+
+    @property
+    def ranks(self) -> list[int]:
+        return [point.ranks for point in self.points]
+
+    @property
+    def algorithms(self) -> list[str]:
+        """Those that can be on some number of ranks."""
+        ways = {one: choice.way for point in self.points for one, choice in point.best.items()}
+        order = list(operators.ALGORITHMS)
+        return sorted(ways, key=lambda one: (order.index(ways[one].algorithm), ways[one].sparsity_aware))
+
+    def seconds(self, algorithm: str) -> dict[int, float]:
+        """By number of ranks, where the algorithm can be."""
+        found = ((point.ranks, point.best.get(algorithm)) for point in self.points)
+        return {ranks: choice.seconds for ranks, choice in found if choice is not None}
+
+    def crossovers(self) -> list[Crossover]:
+        """Of all pairs of algorithms, in the order of ranks."""
+        found = [
+            cross for pair in combinations(self.algorithms, 2) for cross in self._crossings(*pair)
+        ]  # fmt: skip
+        return sorted(found, key=lambda cross: cross.between)
+
+    def _crossings(self, one: str, other: str) -> Iterator[Crossover]:
+        """Where of two algorithms the faster one changes, by more than a ``TIE`` on either side."""
+        first, second = self.seconds(one), self.seconds(other)
+        before: tuple[int, float] | None = None
+        for count in sorted(first.keys() & second.keys()):
+            lead = math.log(second[count] / first[count])
+            if abs(lead) < TIE:
+                continue
+            if before is not None and lead * before[1] < 0:
+                low, was = before
+                pair = (one, other) if lead > 0 else (other, one)
+                yield Crossover((low, count), *pair, low * (count / low) ** (was / (was - lead)))
+            before = count, lead
+
+    def record(self) -> dict[str, Any]:
+        """For JSON: at every number of ranks the best of each algorithm, best first."""
+        points = [
+            {"ranks": point.ranks, "choices": [choice.record() for choice in point.best.values()]}
+            | {"infeasible": point.infeasible}
+            for point in self.points
+        ]
+        crossovers = [
+            {"between": cross.between, "faster": cross.faster, "slower": cross.slower}
+            for cross in self.crossovers()
+        ]
+        return {"points": points, "crossovers": crossovers}
+
+
+def strong(settings: Settings, graphs: Graphs, ranks: Sequence[int], machine: Machine) -> Curves:
+    """The same graph on more and more ranks.
+
+    Raises:
+        UserError: no number of them is enough.
+    """
+    points = []
+    for count in ranks:
+        found = plan(settings, graphs, count, machine)
+        points.append(_point(found))
+    if not any(point.best for point in points):
+        found.best
+    return Curves(points)
+
+
+def weak(settings: Settings, graphs: Graphs, ranks: Sequence[int], machine: Machine) -> Curves:
+    """A graph with as many nodes and non-zeros per rank as at the first number of ranks."""
+    points = []
+    for count in ranks:
+        grown = {order: graph.grown(count / ranks[0]) for order, graph in graphs.items()}
+        points.append(_point(plan(settings, grown, count, machine)))
+    return Curves(points)
+
+
+def _point(found: Plan) -> Point:
+    best: dict[str, Choice] = {}
+    for choice in found.choices:
+        best.setdefault(name(choice.way), choice)
+    ways = [(choice.way, choice.seconds) for choice in found.choices]
+    return Point(found.ranks, best, ways, [one.record() for one in found.infeasible])
+
+
+def text(curves: Curves) -> str:
+    """Milliseconds of the best of each algorithm, the fastest marked; crossovers; where scaling stops."""
+    return "\n".join([*columns(table(curves), left=0), "", *sentences(curves)])
+
+
+def table(curves: Curves) -> list[list[str]]:
+    """A line per number of ranks; the grid is that of the fastest."""
+    lines = [["ranks", *curves.algorithms, "fastest grid"]]
+    for point in curves.points:
+        fastest = next(iter(point.best), None)
+        cells = [_cell(point.best.get(one), one == fastest) for one in curves.algorithms]
+        lines.append([str(point.ranks), *cells, written(point.best[fastest].way.grid) if fastest else ""])
+    return lines
+
+
+def _cell(choice: Choice | None, fastest: bool) -> str:
+    return "-" if choice is None else digits(1e3 * choice.seconds) + OPTIMUM * fastest
+
+
+def sentences(curves: Curves) -> list[str]:
+    """What the table shows."""
+    lines = ["ms of an epoch, the best grid of each algorithm; * the fastest; - infeasible."]
+    places: dict[tuple[int, int], dict[str, list[str]]] = {}
+    for cross in curves.crossovers():
+        places.setdefault(cross.between, {}).setdefault(cross.faster, []).append(cross.slower)
+    for (low, high), found in places.items():
+        words = "; ".join(f"{faster} overtakes {', '.join(slower)}" for faster, slower in found.items())
+        lines += wrap(f"Between {low} and {high} ranks {words}.")
+    best = {
+        one: min(seconds, key=seconds.__getitem__)
+        for one in curves.algorithms
+        if (seconds := curves.seconds(one))
+    }
+    stops = [f"{one} on {count}" for one, count in best.items() if count < max(curves.seconds(one))]
+    return lines + (wrap(f"Scaling stops: {', '.join(stops)}.") if stops else [])

@@ -1,0 +1,176 @@
+"""Plans and explanations as text: ASCII columns of at most 110 characters."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from distgnn.layout import written
+from distgnn.plan.choices import Choice, Infeasible, Plan, Way, amount
+from distgnn.plan.explain import Explanation
+
+WIDTH = 110
+SHOWN = 12
+#: Phases that have a column of their own.
+PHASES = ("spmm", "gemm", "comm")
+HEADS = ("", "algorithm", "grid", "order", "ms", *PHASES, "other", "words", "messages", "memory")
+LEGEND = (
+    "ms: of an epoch, and of it products, and communication that is waited for. Words and messages: of the "
+    "rank with most. Memory: of the fullest rank. Grids: the last axis is the nearest within a node."
+)
+#: Why a run may get less than a formula says.
+LESS = (
+    "A run gets less where it keeps A X of features that do not change, and multiplies the narrower of H and "
+    "H W by A."
+)
+
+
+def name(way: Way) -> str:
+    """An algorithm as tables and drawings call it."""
+    return f"{way.algorithm} aware" if way.sparsity_aware else way.algorithm
+
+
+def shown(plan: Plan, everything: bool) -> list[tuple[int, Choice]]:
+    """The best dozen and the best of every algorithm, with their places; or all."""
+    best: set[str] = set()
+    found = []
+    for place, choice in enumerate(plan.choices, 1):
+        if everything or place <= SHOWN or name(choice.way) not in best:
+            found.append((place, choice))
+        best.add(name(choice.way))
+    return found
+
+
+def text(plan: Plan, everything: bool = False) -> str:
+    """The choices, best first, and what can't be."""
+    rows = [row(place, choice) for place, choice in shown(plan, everything)]
+    orders = any(choice.way.order for choice in plan.choices)
+    keep = [i for i, head in enumerate(HEADS) if head != "order" or orders]
+    lines = columns([[line[i] for i in keep] for line in (HEADS, *rows)], left=3 + orders)
+    left_out = len(plan.choices) - len(rows)
+    lines += [f"... and {left_out} more; --all shows them"] if left_out else []
+    return "\n".join([*lines, "", *wrap(LEGEND), *infeasible(plan.infeasible)])
+
+
+def row(place: int, choice: Choice) -> list[str]:
+    way, phases, epochs = choice.way, choice.estimate.phases, [one.epoch for one in choice.dry.ranks]
+    spent = [phases.get(phase, 0.0) for phase in PHASES]
+    seconds = [choice.seconds, *spent, choice.seconds - sum(spent)]
+    cells = [str(place), name(way), written(way.grid), way.order or ""]
+    cells += [digits(1e3 * part) for part in seconds]
+    cells += [scaled(max(getattr(epoch, what) for epoch in epochs)) for what in ("words", "messages")]
+    return [*cells, amount(max(choice.peak_bytes))]
+
+
+def infeasible(ways: Iterable[Infeasible]) -> list[str]:
+    """Ways that can't be, grouped: those without room by algorithm, the others by their reasons."""
+    full: dict[str, list[Infeasible]] = {}
+    reasons: dict[str, list[Infeasible]] = {}
+    for one in ways:
+        group, key = (full, name(one.way)) if one.peak else (reasons, one.reason)
+        group.setdefault(key, []).append(one)
+    lines = []
+    for algorithm, found in full.items():
+        least = min(found, key=lambda one: one.peak)
+        lines += wrap(
+            f"{algorithm}, {grids(found)}: {least.reason}, on {written(least.way.grid)} at least", "  "
+        )
+    for reason, found in reasons.items():
+        names = ", ".join(dict.fromkeys(name(one.way) for one in found))
+        which = written(found[0].way.grid) if len(found) == 1 else grids(found)
+        lines += wrap(f"{names}, {which}: {reason}", "  ")
+    return ["", "Infeasible:", *lines] if lines else []
+
+
+def grids(found: Sequence[Any]) -> str:
+    return f"{len(found)} grid{'s' if len(found) > 1 else ''}"
+
+
+def explanation(found: Explanation, place: int) -> str:
+    """One choice in all that it consists of."""
+    choice = found.choice
+    phases = ", ".join(f"{phase} {digits(1e3 * part)}" for phase, part in choice.estimate.phases.items())
+    order = f", order {choice.way.order}" if choice.way.order else ""
+    near = " ".join(list(choice.way.grid)[::-1])
+    lines = [f"{place}. {choice.way}{order}: {digits(1e3 * choice.seconds)} ms per epoch"]
+    lines += [*wrap(f"ms by phase: {phases}"), f"axes, nearest in a node first: {near}", ""]
+    lines += ["Communication of the rank that takes longest:", *_communication(found), ""]
+    lines += ["Kernels of this rank, each alone:", *_kernels(found), ""]
+    total = sum(found.memory.values())
+    memory = [
+        [purpose, amount(size)] for purpose, size in sorted(found.memory.items(), key=lambda one: -one[1])
+    ]
+    lines += [f"Memory of the fullest rank, {amount(total)}:", *columns(memory, left=1)]
+    return "\n".join([*lines, "", *_formula(found)])
+
+
+def _communication(found: Explanation) -> list[str]:
+    heads = ["operation", "group", "matrix", "level", "calls", "messages", "words", "bytes", "ms", "exposed"]
+    lines = []
+    for one in found.collectives:
+        counts = [str(one["calls"]), str(one["messages"]), scaled(one["words"]), scaled(one["bytes"])]
+        seconds = [digits(1e3 * one[name]) for name in ("under_way", "exposed")]
+        lines.append([one["operation"], one["group"], one["matrix"], one["level"] or "", *counts, *seconds])
+    return columns([heads, *lines], left=4) if lines else ["none"]
+
+
+def _kernels(found: Explanation) -> list[str]:
+    heads = ["phase", "operation", "shape", "calls", "non-zeros", "flops", "bytes", "ms"]
+    lines = [
+        [one["phase"], one["operation"], "x".join(map(str, one["shape"])), str(one["calls"])]
+        + [scaled(one[what]) if one[what] else "" for what in ("nonzeros", "flops", "touched")]
+        + [digits(1e3 * one["seconds"])]
+        for one in found.kernels
+    ]
+    return columns([heads, *lines], left=3)
+
+
+def _formula(found: Explanation) -> list[str]:
+    formula = found.formula
+    if formula is None:
+        return [f"No paper's formula for {found.choice.way.algorithm}."]
+    lines = [
+        [matrix, "" if words is None else scaled(words), scaled(own)] for matrix, words, own in found.compared
+    ]
+    totals = [formula.words.values(), [own for *_, own in found.compared]]
+    lines.append(["all", *(scaled(sum(words)) for words in totals)])
+    comm = sum(one["under_way"] for one in found.collectives)
+    messages = sum(one["messages"] for one in found.collectives)
+    lines.append(["messages", scaled(formula.messages) if formula.messages else "", scaled(messages)])
+    lines.append(["ms", digits(1e3 * formula.seconds), digits(1e3 * comm)])
+    head = [*wrap(f"{formula.section}: {formula.text}"), *wrap(formula.where, "  "), *wrap(LESS, "  ")]
+    return [*head, *columns([["words of", "formula", "dry run"], *lines], left=1)]
+
+
+def wrap(text: str, indent: str = "") -> list[str]:
+    """A text in lines of the width of tables."""
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  " * bool(indent))
+
+
+def columns(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+    """Rows as lines, the first columns aligned at their left, the others at their right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    gap = "  " if sum(widths) + 2 * len(widths) <= WIDTH else " "
+    return [
+        gap.join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in rows
+    ]
+
+
+def digits(number: float) -> str:
+    """Three significant digits, without an exponent where that is short."""
+    if 0.001 <= number < 1e6:
+        return f"{number:.0f}" if number >= 100 else f"{number:#.3g}"
+    return "0" if number == 0 else f"{number:.1e}"
+
+
+def scaled(number: float) -> str:
+    """A count with k, M, G or T."""
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= scale:
+            return f"{number / scale:.3g}{unit}" if number < 999.5 * scale else f"{number / scale:.0f}{unit}"
+    return f"{number:.4g}"

@@ -1,0 +1,239 @@
+"""``distgnn plan``: the ranking, one choice explained, curves, and one line for bad input."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distgnn import cli
+from distgnn.plan.machine import read
+from distgnn.store import prepare
+from mpi_helpers import mpiexec
+
+from ..train.stores import Communities
+
+GRAPH = "--nodes-of-graph 4000 --nnz 60000 --features 16 --classes 8".split()
+MACHINE = ["--machine", "perlmutter"]
+WIDTH = 110
+
+
+def call(*words: Any) -> int:
+    return cli.main(["plan", *map(str, words)])
+
+
+def printed(capsys: Any, *words: Any) -> str:
+    assert call(*words) == 0
+    return str(capsys.readouterr().out)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("plan") / "small.dg"
+    prepare(Communities(), path, order=("random", "double"))
+    return str(path)
+
+
+def log(path: Path, grid: dict[str, int], algorithm: str, seconds: float) -> Path:
+    """That of a run of three epochs, the second of these seconds."""
+    ranks = [{}] * grid["rows"]
+    config = {"algorithm": algorithm, "widths": [16, 16, 8], "sparsity_aware": False, "order": "random"}
+    lines: list[dict[str, Any]] = [{"event": "run", "config": config, "grid": grid, "ranks": ranks}]
+    for epoch, part in enumerate((0.5, 1, 3), 1):
+        lines.append({"event": "epoch", "epoch": epoch, "loss": 1.0, "seconds": part * seconds, "phases": {}})
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    return path
+
+
+def test_the_table_has_the_best_first_in_plain_columns(capsys):
+    text = printed(capsys, *GRAPH, *MACHINE, "--ranks", 16)
+    lines = text.splitlines()
+    assert text.isascii() and all(len(line) <= WIDTH for line in lines)
+    assert lines[0].split() == "algorithm grid ms spmm gemm comm other words messages memory".split()
+    assert [line.split()[0] for line in lines[1:13]] == [str(place) for place in range(1, 13)]
+    seconds = json.loads(printed(capsys, *GRAPH, *MACHINE, "--ranks", 16, "--json"))["choices"][0]["seconds"]
+    assert float(lines[1].split()[3]) == pytest.approx(1e3 * seconds, rel=0.01)
+    everything = printed(capsys, *GRAPH, *MACHINE, "--ranks", 16, "--all")
+    more = next(int(line.split()[2]) for line in lines if line.startswith("..."))
+    assert len(everything.splitlines()) == len(lines) - 1 + more
+    names = {"1d", "1.5d", "2d", "3d-split", "3d"}
+    assert names <= {line.split()[1] for line in lines[1:] if line.split()[:1] and line.split()[0].isdigit()}
+
+
+def test_json_has_the_keys_of_every_choice(capsys):
+    found = json.loads(printed(capsys, *GRAPH, *MACHINE, "--ranks", 4, "--json"))
+    seconds = [one["seconds"] for one in found["choices"]]
+    assert found.keys() == {"choices", "infeasible"} and seconds == sorted(seconds)
+    one = found["choices"][0]
+    assert one["axes_in_node"] == list(one["grid"])[::-1]
+    assert len(one["words"]) == len(one["messages"]) == len(one["peak_bytes"]) == 4
+
+
+def test_what_does_not_fit_is_listed_with_its_reason(capsys, tmp_path):
+    peaks = [
+        max(c["peak_bytes"])
+        for c in json.loads(printed(capsys, *GRAPH, *MACHINE, "--ranks", 8, "--json"))["choices"]
+    ]
+    small = tmp_path / "small.toml"
+    small.write_text(replace(read("perlmutter"), memory=float(sorted(peaks)[5])).toml())
+    text = printed(capsys, *GRAPH, "--machine", small, "--ranks", 8)
+    assert (
+        "Infeasible:" in text
+        and "a rank needs" in text
+        and all(len(line) <= WIDTH for line in text.splitlines())
+    )
+    small.write_text(replace(read("perlmutter"), memory=float(min(peaks)) / 2).toml())
+    assert call(*GRAPH, "--machine", small, "--ranks", 8) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no way to train fits into" in line and "would do" in line
+
+
+@pytest.mark.parametrize("algorithm", ["1d", "1.5d", "2d", "3d-split", "3d"])
+def test_a_choice_is_explained(capsys, algorithm):
+    words = [*GRAPH, *MACHINE, "--ranks", 8, "--algorithm", algorithm, "--explain", 1]
+    text = printed(capsys, *words)
+    assert text.isascii() and all(len(line) <= WIDTH for line in text.splitlines())
+    assert (
+        text.startswith(f"1. {algorithm} ")
+        and "CAGNET, IV-" in text
+        or "Plexus, 4.2" in text
+        or "Sparsity" in text
+    )
+    assert "Kernels of this rank" in text and "Memory of the fullest rank" in text
+    found = json.loads(printed(capsys, *words, "--json"))
+    assert found.keys() == {"choice", "collectives", "kernels", "memory", "formula"}
+    assert found["formula"]["words"][0].keys() == {"matrix", "formula", "dry_run"}
+    best = json.loads(printed(capsys, *words[:-2], "--json"))["choices"][0]
+    assert found["choice"] == best
+
+
+def test_orders_of_a_store_are_choices(capsys, store):
+    found = json.loads(printed(capsys, store, *MACHINE, "--ranks", 4, "--json"))
+    assert {(one["algorithm"], one["order"]) for one in found["choices"]} == {
+        *((name, "random") for name in ("1d", "1.5d", "2d", "3d-split", "3d")), ("3d", "double")
+    }  # fmt: skip
+    assert {one["order"] for one in found["infeasible"]} == {"double"}
+    table = printed(capsys, store, *MACHINE, "--ranks", 4)
+    assert table.split()[:3] == ["algorithm", "grid", "order"] and "takes order double" in table
+    one = json.loads(printed(capsys, store, *MACHINE, "--ranks", 4, "--order", "double", "--json"))
+    assert {choice["order"] for choice in one["choices"]} == {"double"}
+
+
+def test_settings_have_the_names_and_sources_that_train_has(capsys, tmp_path, monkeypatch):
+    def widths(*words):
+        return json.loads(printed(capsys, *GRAPH, *MACHINE, "--ranks", 2, "--json", *words))
+
+    narrow, wide = widths("--algorithm", "1d"), widths("--algorithm", "1d", "--hidden", "64")
+    assert narrow["choices"][0]["words"] < wide["choices"][0]["words"]
+    (tmp_path / "plan.toml").write_text('algorithm = "1d"\n[plan]\nhidden = 64\n[train]\nepochs = 3\n')
+    assert widths("--config", tmp_path / "plan.toml") == wide
+    monkeypatch.setenv("DISTGNN_HIDDEN", "64")
+    assert widths("--algorithm", "1d") == wide
+
+
+def test_numbers_of_ranks_make_curves(capsys, tmp_path):
+    text = printed(capsys, *GRAPH, *MACHINE, "--ranks", "1..4")
+    assert [line.split()[0] for line in text.splitlines()[:4]] == ["ranks", "1", "2", "4"]
+    run = log(tmp_path / "run.jsonl", {"rows": 2}, "1d", 0.25)
+    beside = printed(capsys, *GRAPH, *MACHINE, "--ranks", "2,3", "--logs", run)
+    assert beside.splitlines()[-1].split()[:5] == ["run", "2", "1d", "rows=2", "250"]
+    predicted = json.loads(printed(capsys, *GRAPH, *MACHINE, "--ranks", 2, "--algorithm", "1d", "--json"))
+    whole = next(one for one in predicted["choices"] if not one["sparsity_aware"])
+    assert float(beside.split()[-1]) == pytest.approx(1e3 * whole["seconds"], rel=0.01)
+    found = json.loads(printed(capsys, *GRAPH, *MACHINE, "--ranks", "2,3", "--json"))
+    assert found.keys() == {"strong"} and [point["ranks"] for point in found["strong"]["points"]] == [2, 3]
+
+
+@pytest.mark.slow
+def test_curves_are_drawn_on_a_page_and_in_a_png(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    out, png = tmp_path / "curves.html", tmp_path / "curves.png"
+    run = log(tmp_path / "run.jsonl", {"rows": 2}, "1d", 0.25)
+    words = [*GRAPH, *MACHINE, "--ranks", "1..4", "--out", out, "--png", png, "--logs", run]
+    assert call(*words) == 0
+    page = out.read_text()
+    assert page.count("<svg") == 1 and "<td>rows=2</td><td>250</td>" in page
+    assert "The same graph" in page and "As much of the graph per rank" in page
+    assert png.read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
+    assert call(*words) == 2  # they exist
+    assert "--out" in capsys.readouterr().err
+    found = json.loads(printed(capsys, *words, "--force", "--json"))
+    assert found.keys() == {"strong", "weak"}
+
+
+def test_drawings_need_matplotlib_and_say_so_before_the_work(capsys, tmp_path, monkeypatch):
+    import builtins
+
+    known = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.split(".")[0] == "matplotlib":
+            raise ImportError(name)
+        return known(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    out = tmp_path / "curves.html"
+    assert call(*GRAPH, *MACHINE, "--ranks", "1..4", "--out", out) == 2
+    assert "plan needs matplotlib: install the extra plot" in capsys.readouterr().err
+    assert not out.exists()
+
+
+BAD = {
+    "unknown machine": ([*GRAPH, "--ranks", 4, "--machine", "summit"], ["summit", "perlmutter", "frontier"]),
+    "no machine": ([*GRAPH, "--ranks", 4], ["--machine"]),
+    "no ranks": ([*GRAPH, *MACHINE], ["--ranks"]),
+    "zero ranks": ([*GRAPH, *MACHINE, "--ranks", "0"], ["--ranks", "'0'"]),
+    "text for ranks": ([*GRAPH, *MACHINE, "--ranks", "many"], ["--ranks", "'many'"]),
+    "ranks backwards": ([*GRAPH, *MACHINE, "--ranks", "8..2"], ["--ranks", "'8..2'"]),
+    "ranks twice": ([*GRAPH, *MACHINE, "--ranks", "4,4"], ["--ranks", "'4,4'"]),
+    "no graph": ([*MACHINE, "--ranks", 4], ["store", "--nodes-of-graph", "--nnz", "--features", "--classes"]),
+    "half a graph": ([*GRAPH[:4], *MACHINE, "--ranks", 4], ["--features, --classes"]),
+    "two graphs": (["a.dg", *GRAPH, *MACHINE, "--ranks", 4], ["--nodes-of-graph 4000"]),
+    "a directed store": (["a.dg", "--directed", *MACHINE, "--ranks", 4], ["--directed"]),
+    "too many non-zeros": (
+        [*"--nodes-of-graph 9 --nnz 82 --features 2 --classes 2".split(), *MACHINE, "--ranks", 2],
+        ["--nnz 82", "81"],
+    ),
+    "no store": (["no.dg", *MACHINE, "--ranks", 4], ["no.dg"]),
+    "an order without a store": ([*GRAPH, *MACHINE, "--ranks", 4, "--order", "random"], ["--order random"]),
+    "no such algorithm": ([*GRAPH, *MACHINE, "--ranks", 4, "--algorithm", "4d"], ["--algorithm 4d", "1.5d"]),
+    "a setting out of range": ([*GRAPH, *MACHINE, "--ranks", 4, "--dropout", 2], ["--dropout 2"]),
+    "no such choice": ([*GRAPH, *MACHINE, "--ranks", 1, "--explain", 99], ["--explain 99", "choices"]),
+    "curves of one number": ([*GRAPH, *MACHINE, "--ranks", 4, "--out", "c.html"], ["--out c.html", "1..64"]),
+    "curves explained": ([*GRAPH, *MACHINE, "--ranks", "1..4", "--explain", 1], ["--explain 1"]),
+    "no log": ([*GRAPH, *MACHINE, "--ranks", "1..4", "--logs", "no.jsonl"], ["no.jsonl"]),
+    "no such folder": ([*GRAPH, *MACHINE, "--ranks", "1..4", "--png", "/no/c.png"], ["--png /no/c.png"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line(capsys, monkeypatch, tmp_path, case):
+    monkeypatch.chdir(tmp_path)
+    words, expected = BAD[case]
+    assert call(*words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("distgnn: error: ") and all(part in line for part in expected)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [(("memory = ", "# "), "memory is missing"), (("progress = ", "progress = 7 #"), "overlap.progress=7")],
+)
+def test_a_field_that_is_missing_or_absurd_is_named(capsys, tmp_path, change, expected):
+    path = tmp_path / "mine.toml"
+    path.write_text(read("perlmutter").toml().replace(*change))
+    assert call(*GRAPH, "--machine", path, "--ranks", 4) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line and expected in line
+
+
+@pytest.mark.slow
+def test_one_rank_of_a_job_plans(tmp_path):
+    done = mpiexec(2, "-m", "distgnn", "plan", *GRAPH, *MACHINE, "--ranks", 4, "--algorithm", "1d")
+    assert done.code == 0, done.err
+    assert done.out.count("algorithm") == 1

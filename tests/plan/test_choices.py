@@ -1,0 +1,200 @@
+"""Every way to train, the fastest first; and what is short where there is none."""
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from distgnn.errors import ArgumentError, UserError
+from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids
+from distgnn.plan import Graph, Known
+from distgnn.plan.choices import Way, axis_orders, plan, ways
+from distgnn.plan.machine import read
+from distgnn.train.settings import Settings
+
+MACHINE = read("perlmutter")
+SETTINGS = Settings(hidden=(16, 16), train_features=True)
+GRAPH = Graph.of_size(4000, 60_000, 16, 8)
+
+
+def planned(ranks, settings=SETTINGS, memory=MACHINE.memory, graphs=None):
+    return plan(settings, graphs or {None: GRAPH}, ranks, replace(MACHINE, memory=memory))
+
+
+def peak(choice):
+    return max(choice.peak_bytes)
+
+
+@pytest.fixture(scope="module")
+def eight():
+    return planned(8)
+
+
+def test_every_algorithm_grid_and_order_of_axes_is_there_once(eight):
+    assert not eight.infeasible
+    found = [(c.way.algorithm, c.way.sparsity_aware, *c.way.grid.items()) for c in eight.choices]
+    expected = []
+    for name in ALGORITHMS:
+        for grid in grids(name, 8):
+            orders = math.factorial(sum(size > 1 for size in grid.values()))
+            expected += [(name, tuple(sorted(grid.items())))] * orders * (1 + (name in SPARSITY_AWARE))
+    assert len(found) == len(set(found))
+    assert sorted((name, tuple(sorted(grid))) for name, _, *grid in found) == sorted(expected)
+
+
+def test_the_fastest_is_first_and_phases_add_up(eight):
+    seconds = [choice.seconds for choice in eight.choices]
+    assert seconds == sorted(seconds) and seconds[0] > 0 and eight.best is eight.choices[0]
+    assert seconds == pytest.approx([sum(choice.estimate.phases.values()) for choice in eight.choices])
+
+
+def test_where_axes_stand_in_nodes_makes_a_difference(eight):
+    """Nodes have four ranks: of 2 x 2 x 2, the axis that leaves the node is the slow one."""
+    assert MACHINE.levels[0].ranks == 4
+    cubes = [c for c in eight.choices if c.way.algorithm == "3d" and set(c.way.grid.values()) == {2}]
+    assert len(cubes) == 6 and len({round(choice.seconds, 9) for choice in cubes}) > 1
+    assert len({tuple(choice.record()["words"]) for choice in cubes}) == 1
+
+
+def test_the_record_is_what_the_command_prints(eight):
+    record = json.loads(json.dumps(eight.record()))
+    assert record.keys() == {"choices", "infeasible"}
+    for one in record["choices"]:
+        assert list(one) == [
+            "algorithm", "grid", "axes_in_node", "order", "sparsity_aware", "seconds", "phases", "words",
+            "messages", "peak_bytes",
+        ]  # fmt: skip
+        assert one["axes_in_node"] == list(one["grid"])[::-1]
+        assert all(len(one[name]) == 8 for name in ("words", "messages", "peak_bytes"))
+
+
+def test_what_does_not_fit_says_what_it_needs(eight):
+    peaks = sorted(peak(choice) for choice in eight.choices)
+    room = peaks[len(peaks) // 2]
+    tight = planned(8, memory=room)
+    assert all(peak(choice) <= room for choice in tight.choices)
+    assert tight.infeasible and all(one.peak > room for one in tight.infeasible)
+    assert {str(one.way) for one in tight.infeasible}.isdisjoint(str(c.way) for c in tight.choices)
+    record = tight.record()["infeasible"][0]
+    assert list(record) == ["algorithm", "grid", "axes_in_node", "order", "sparsity_aware", "reason"]
+    assert re.fullmatch(r"a rank needs [\d.]+ (K|M|G)iB and has [\d.]+ (K|M|G)iB", record["reason"])
+
+
+@pytest.mark.parametrize("share", [0.9, 0.3])
+def test_short_memory_says_the_least_ranks_that_would_do(share):
+    room = share * min(peak(choice) for choice in planned(2).choices)
+    with pytest.raises(UserError, match="no way to train fits into") as caught:
+        planned(2, memory=room).best
+    enough = int(re.search(r"(\d+) of these would do", str(caught.value))[1])
+    assert planned(enough, memory=room).choices
+    assert enough == 4 or not planned(enough // 2, memory=room).choices
+
+
+def test_memory_that_no_number_of_ranks_makes_enough():
+    with pytest.raises(UserError, match="take ranks with as much"):
+        planned(2, memory=100).best
+    with pytest.raises(UserError, match="take ranks with as much"):  # this grid is one of two ranks
+        planned(2, Settings(algorithm="2d", grid="2x1"), memory=1000).best
+
+
+@pytest.mark.parametrize(
+    ("ranks", "asked", "would"),
+    [(5, {"grid": "rows=2,cols=2"}, "4 or 8"), (5, {"algorithm": "3d-split", "grid": {"rows": 2}}, "4 or 8"),
+     (2, {"grid": "x=2,y=2,z=2"}, "8"), (6, {"replication": 4}, "4 or 8")],
+)  # fmt: skip
+def test_ranks_that_make_no_such_grid_say_which_do(ranks, asked, would):
+    none = planned(ranks, Settings(**asked))
+    assert not none.choices and none.infeasible
+    with pytest.raises(UserError, match=f"no way to train on {ranks} ranks: .*{would.split()[-1]} would do"):
+        none.best
+    for count in would.split(" or "):
+        assert planned(int(count), Settings(**asked)).choices
+
+
+@pytest.mark.parametrize(
+    ("asked", "argument"),
+    [({"algorithm": "4d"}, "algorithm"), ({"algorithm": "1d", "replication": 2}, "replication"),
+     ({"algorithm": "2d", "sparsity_aware": True}, "sparsity_aware"), ({"grid": "0x2"}, "grid"),
+     ({"algorithm": "2d", "grid": "rows=-2"}, "grid"), ({"grid": "a=2"}, "grid")],
+)  # fmt: skip
+def test_what_no_algorithm_has_is_refused(asked, argument):
+    with pytest.raises(ArgumentError) as caught:
+        planned(4, Settings(**asked))
+    assert caught.value.argument == argument
+
+
+def test_what_is_asked_for_is_kept():
+    assert {c.way.algorithm for c in planned(4, Settings(grid="2x2")).choices} == {"1.5d", "2d"}
+    assert {c.way.sparsity_aware for c in planned(4, Settings(sparsity_aware=True)).choices} == {True}
+    kept = planned(8, Settings(algorithm="3d", grid="z=2,x=2,y=2")).choices
+    assert [list(choice.way.grid) for choice in kept] == [["z", "x", "y"]]
+    copies = planned(8, Settings(replication=2)).choices
+    assert {(c.way.algorithm, c.way.grid["reps"]) for c in copies} == {("1.5d", 2)}
+
+
+def test_each_shape_is_one_way():
+    found = [(way.algorithm, way.sparsity_aware, tuple(way.grid.items())) for way in ways(Settings(), 12)]
+    assert len(found) == len(set(found))
+    assert len(found) == sum(len(grids(name, 12)) * (1 + (name in SPARSITY_AWARE)) for name in ALGORITHMS)
+
+
+def test_axes_of_size_one_have_one_place():
+    assert [list(grid) for grid in axis_orders({"x": 2, "y": 1, "z": 4})] == [
+        ["y", "x", "z"],
+        ["y", "z", "x"],
+    ]
+    assert list(axis_orders({"x": 1})) == [{"x": 1}]
+
+
+def test_orders_are_for_the_algorithms_that_take_them():
+    matrix = sp.random_array((96, 96), density=0.2, rng=np.random.default_rng(0), format="csr")
+    matrix = (matrix + matrix.T).tocsr()
+    plain = Graph.known(matrix, 8, 4, np.zeros(96, np.int32), np.ones(96, np.uint8))
+    graphs = {
+        "plain": plain,
+        "double": replace(plain, odd=plain.source),
+        "volume-4": replace(plain, parts=np.array([0, 20, 50, 70, 96])),
+    }
+    found = planned(4, Settings(hidden=(8,)), graphs=graphs)
+    by_order = {order: {c.way.algorithm for c in found.choices if c.way.order == order} for order in graphs}
+    assert by_order == {"plain": {*ALGORITHMS}, "double": {"3d"}, "volume-4": {*ALGORITHMS}}
+    rows = {c.way.grid["rows"] for c in found.choices if c.way.order == "volume-4" and "reps" in c.way.grid}
+    assert rows == {4}
+    reasons = {one.way.order: one.reason for one in found.infeasible}
+    assert reasons.keys() == {"double", "volume-4"}
+    assert "3d" in reasons["double"] and "4 parts" in reasons["volume-4"]
+
+
+def test_more_ranks_than_nodes_are_refused():
+    with pytest.raises(UserError, match="32 ranks are more than the graph has nodes, 10"):
+        planned(32, graphs={None: Graph.of_size(10, 30, 4, 2)}).best
+
+
+def test_a_grown_graph_has_as_much_in_every_place():
+    matrix = sp.random_array((64, 64), density=0.2, rng=np.random.default_rng(0), format="csr")
+    known = Graph.known(matrix, 8, 4, np.zeros(64, np.int32), np.ones(64, np.uint8))
+    assert (
+        known.nnz == matrix.nnz and Graph.known(Known(known.source), 8, 4, np.zeros(64), np.ones(64, int)).nnz
+    )
+    for graph in (GRAPH, known):
+        grown = graph.grown(3)
+        assert (grown.n, grown.nnz) == (3 * graph.n, 3 * graph.nnz)
+        assert (grown.width, grown.classes, grown.counts[1]) == (
+            graph.width,
+            graph.classes,
+            3 * graph.counts[1],
+        )
+    one_d = Settings(algorithm="1d", hidden=(16,))
+    small, large = planned(4, one_d).best, planned(8, one_d, graphs={None: GRAPH.grown(2)}).best
+    assert large.dry.ranks[0].epoch.flops == pytest.approx(small.dry.ranks[0].epoch.flops, rel=0.001)
+
+
+def test_a_way_makes_the_settings_of_a_run():
+    way = Way("1.5d", {"reps": 2, "rows": 2}, "random", True)
+    made = way.settings(Settings(replication=2, hidden=(8,)))
+    assert (made.algorithm, made.grid, made.order, made.sparsity_aware) == ("1.5d", way.grid, "random", True)
+    assert made.replication is None and made.hidden == (8,)
