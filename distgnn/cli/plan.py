@@ -32,8 +32,6 @@ SHARED = {
 )
 #: What says how large a graph is where there is no store.
 SIZES = ("nodes_of_graph", "nnz", "features", "classes")
-#: A store is planned non-zero by non-zero up to here, else by its histogram of shards.
-EXACT_NONZEROS, EXACT_RANKS = 20_000_000, 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -144,7 +142,9 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 def graphs(args: argparse.Namespace, settings: Settings) -> dict[str | None, Graph]:
     """By order. UserError: no store, an order it has not, or nothing to train on."""
+    from distgnn.plan.choices import ALL_RANKS
     from distgnn.plan.graphs import Graph
+    from distgnn.plan.settle import EXACT
     from distgnn.store.read.store import Store
     from distgnn.train.run import check_content
 
@@ -153,7 +153,7 @@ def graphs(args: argparse.Namespace, settings: Settings) -> dict[str | None, Gra
         return {None: Graph.of_size(*sizes, symmetric=not args.directed, dtype=settings.dtype)}
     store = Store(args.store)
     check_content(store)
-    exact = store.nnz <= EXACT_NONZEROS and max(args.ranks) <= EXACT_RANKS
+    exact = store.nnz <= EXACT and max(args.ranks) <= ALL_RANKS  # else by how many each shard has
     layers = len(settings.hidden_widths) + 1
     orders = store.orders if args.order is None else [args.order]
     return {name: Graph.of_store(store, name, settings.dtype, layers, exact) for name in orders}
