@@ -187,7 +187,7 @@ class ShapeBackend(Backend):
         """What the array was made from, or zeros."""
         if not isinstance(x, ShapeArray):
             return np.asarray(x)
-        return np.zeros(x.shape, x.dtype) if x.known is None else x.known
+        return np.zeros(x.shape, x.dtype) if x.known is None else np.asarray(x.known)
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return ShapeArray(shape, dtype)

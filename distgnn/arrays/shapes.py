@@ -37,7 +37,8 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     Attributes:
         shape, dtype, size, strides (bytes), address: as of an array of NumPy.
-        known: the host array that it was made from, or None; it is not followed any further.
+        known: the host array that it was made from, or a range of the same numbers, or None; it is not
+            followed any further.
     """
 
     __slots__ = ("_strides", "address", "dtype", "known", "shape", "size")
@@ -49,7 +50,7 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
         self.dtype, self.size = np.dtype(dtype), math.prod(self.shape)
         self._strides = strides  # None: row by row
         self.address = _allocate(self.nbytes) if address is None else address
-        self.known: np.ndarray | None = None
+        self.known: np.ndarray | range | None = None
 
     @property
     def strides(self) -> Shape:
@@ -232,7 +233,9 @@ class ShapeMatrix:
         width = self.shape[1]
         missed = (1 - 1 / width) ** self.nnz if width else 0
         count = min(round(width * (1 - missed)), self.nnz)
-        return np.arange(width) if count == width else ShapeArray((count,), np.int64)
+        columns = ShapeArray((count,), np.int64)
+        columns.known = range(width) if count == width else None
+        return columns
 
 
 class Functions:

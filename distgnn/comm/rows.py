@@ -165,7 +165,9 @@ def consecutive(sizes: Mapping[int, int]) -> dict[int, slice]:
     return {q: slice(end - size, end) for (q, size), end in zip(sizes.items(), ends, strict=True)}
 
 
-def as_slice(rows: np.ndarray) -> slice | None:
+def as_slice(rows: Any) -> slice | None:
     """Rising row numbers as a slice, if that is what they are."""
-    follow = rows.size > 0 and rows[-1] - rows[0] + 1 == rows.size
-    return slice(int(rows[0]), int(rows[-1]) + 1) if follow else None
+    known = getattr(rows, "known", rows)  # of a dry run
+    if known is None or len(known) == 0 or known[-1] - known[0] + 1 != len(known):
+        return None
+    return slice(int(known[0]), int(known[-1]) + 1)
