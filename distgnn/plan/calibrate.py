@@ -267,7 +267,7 @@ def _alone(machine: Machine) -> Machine:
 
 
 def _update(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
-    """What small epochs take beyond their steps."""
+    """What small epochs take beyond their steps: the least of them, as others may wait for more."""
     samples, beyond = list[Sample](), list[float]()
     for number, rows in enumerate(EPOCHS):
         if samples and budget.left() < 0:
@@ -276,6 +276,6 @@ def _update(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
         one = measure.epoch(part, rows * budget.world.size, 8, WIDTHS)
         samples.append(one)
         beyond.append(one.seconds - estimate(machine, one.grid, [one.steps]).seconds)
-    found = replace(machine, update=max(float(np.median(beyond)), 0.0))
+    found = replace(machine, update=max(min(beyond), 0.0))
     predicted = [one.seconds - more + found.update for one, more in zip(samples, beyond, strict=True)]
     return found, Fit("epochs", "", {"update": found.update}, samples, predicted)
