@@ -134,7 +134,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
     from distgnn.train.settings import Settings
 
     given = {name: getattr(args, name) for name in SHARED}
-    given["sparsity_aware"] = given["sparsity_aware"] is True or None  # auto: of both, the faster one
+    given["sparsity_aware"] = None if given["sparsity_aware"] == "auto" else given["sparsity_aware"]
     settings = Settings(**given)
     replace(settings, algorithm="1.5d").resolved(1)  # refused here, and not way by way; 1.5d takes all
     return settings

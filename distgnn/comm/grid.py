@@ -61,7 +61,7 @@ class Grid(Axes):
             sizes = " x ".join(f"{name}={count}" for name, count in axes.items())
             problem = f"axes must be positive and multiply to the {size} ranks of this run"
             raise UserError(f"grid {sizes}: {problem}")
-        if size > 1 and sys.excepthook is sys.__excepthook__:
+        if size > 1 and isinstance(comm, MPI.Comm) and sys.excepthook is sys.__excepthook__:
             launch.install_abort_hook()  # else the others would wait for a rank that failed
         comm = comm.Dup()  # messages of ours never meet messages of the caller's
         with together(comm):  # one rank may have no GPU

@@ -259,10 +259,11 @@ class Comm:
         words = array.size if words is None else words
         self._charge(operation, matrix, away * words, _ratio(array.nbytes, words), int(away), shape)
 
-    def charge_share(self, operation: str, matrix: str, array: Any) -> None:
+    def charge_share(self, operation: str, matrix: str, array: Any, shape: tuple[int, ...] = ()) -> None:
         """Charge a reduce_scatter of ``array``, or an allreduce, which is that and an all-gather."""
         messages = (2 if operation == "allreduce" else 1) * (self.size - 1)
-        self._charge(operation, matrix, _ratio(messages * array.size, self.size), array.itemsize, messages)
+        words = _ratio(messages * array.size, self.size)
+        self._charge(operation, matrix, words, array.itemsize, messages, shape)
 
     def charge_alltoallv(self, arrays: Sequence[Any], matrix: str) -> None:
         """Charge an all-to-allv in which this rank receives these arrays, each from another rank."""

@@ -23,6 +23,9 @@ from distgnn.layout import partition
 
 Array = Any
 
+#: The shape of a step that goes straight from rank to rank, unlike a sum of MPI's.
+STRAIGHT = (1,)
+
 
 class Sums(AbstractContextManager["Sums"]):
     """All-reduces, and reduces to one rank, of arrays handed over one after another, the same on all ranks of
@@ -49,9 +52,9 @@ class Sums(AbstractContextManager["Sums"]):
         Cost: an all-reduce's words, or with ``root`` as many as the array has, sent by every other rank.
         """
         if root is None:
-            self.group.charge_share("allreduce", "sums", array)
+            self.group.charge_share("allreduce", "sums", array, STRAIGHT)
         else:
-            self.group.charge_whole("reduce", "sums", array, self.group.rank != root)
+            self.group.charge_whole("reduce", "sums", array, self.group.rank != root, shape=STRAIGHT)
         if self.group.size == 1 or not array.size:
             return
         if root not in self.streams:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
@@ -43,8 +43,12 @@ class Way:
         chosen: Any = {"algorithm": self.algorithm, "grid": self.grid, "order": self.order}
         return replace(given, **chosen, replication=None, sparsity_aware=self.sparsity_aware)
 
-    def record(self) -> dict[str, Any]:
-        near = list(self.grid)[::-1]
+    def record(self, node: int | None = None) -> dict[str, Any]:
+        """For JSON. ``node``: ranks of a node, default all; the axes in it are listed from the nearest on."""
+        near, ranks = list[str](), 1
+        for axis, size in reversed(self.grid.items()):
+            if size > 1 and (node is None or ranks < node):
+                near, ranks = [*near, axis], ranks * size
         found = {"algorithm": self.algorithm, "grid": self.grid, "axes_in_node": near, "order": self.order}
         return found | {"sparsity_aware": self.sparsity_aware}
 
@@ -71,16 +75,20 @@ class Choice:
     @property
     def peak_bytes(self) -> list[int]:
         """The most that each rank holds."""
-        return [sum(costs.peak.values()) for costs in self.dry.ranks]
+        return self.by_rank(lambda costs: sum(costs.peak.values()))
 
-    def record(self) -> dict[str, Any]:
+    def by_rank(self, of: Callable[[Costs], int]) -> list[int]:
+        """A number of each rank's costs; ranks of a kind share them."""
+        told = {key: of(costs) for key, costs in {id(one): one for one in self.dry.ranks}.items()}
+        return [told[id(costs)] for costs in self.dry.ranks]
+
+    def record(self, node: int | None = None) -> dict[str, Any]:
         """For JSON: the way, seconds per epoch by phase, and words, messages and bytes by rank."""
-        epochs = [costs.epoch for costs in self.dry.ranks]
-        return self.way.record() | {
+        return self.way.record(node) | {
             "seconds": self.seconds,
             "phases": self.estimate.phases,
-            "words": [epoch.words for epoch in epochs],
-            "messages": [epoch.messages for epoch in epochs],
+            "words": self.by_rank(lambda costs: costs.epoch.words),
+            "messages": self.by_rank(lambda costs: costs.epoch.messages),
             "peak_bytes": self.peak_bytes,
         }
 
@@ -93,8 +101,8 @@ class Infeasible:
     reason: str
     peak: int = 0
 
-    def record(self) -> dict[str, Any]:
-        return self.way.record() | {"reason": self.reason}
+    def record(self, node: int | None = None) -> dict[str, Any]:
+        return self.way.record(node) | {"reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -117,8 +125,8 @@ class Plan:
 
     def record(self) -> dict[str, Any]:
         return {
-            "choices": [choice.record() for choice in self.choices],
-            "infeasible": [way.record() for way in self.infeasible],
+            "choices": [choice.record(self.machine.node) for choice in self.choices],
+            "infeasible": [way.record(self.machine.node) for way in self.infeasible],
         }
 
 
@@ -225,7 +233,8 @@ def priced(
     programs = [costs.epoch.steps or [] for costs in kinds.values()]
     itemsize = np.dtype(settings.dtype).itemsize
     orders = axis_orders(way.grid, list(parse_grid(settings.grid, way.algorithm) or ()))
-    found = [(replace(way, grid=grid), estimate(machine, grid, programs, itemsize)) for grid in orders]
+    on = machine.used(settings.overlap)
+    found = [(replace(way, grid=grid), estimate(on, grid, programs, itemsize)) for grid in orders]
     for costs in kinds.values():
         costs.epoch.steps = None  # of many ways they would fill the memory
     return [Choice(one, dry, seconds) for one, seconds in found]

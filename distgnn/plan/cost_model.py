@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
-from distgnn.arrays.tuning import TUNING
+import numpy as np
+
 from distgnn.layout import Axes
 from distgnn.ledger import Step
 from distgnn.plan.machine import Link, Machine, SpmmRates
@@ -24,6 +25,7 @@ OTHER = "other"  # the phase of what no step accounts for
 Phases = dict[str, float]
 #: What is sent straight from rank to rank; all else goes around a ring, or up and down a tree.
 DIRECT = ("alltoallv", "send", "receive")
+TOGETHER = 1e-3  # bytes: what rounding may leave
 FLOAT = 4  # bytes of the numbers that rates are given for
 #: How much longer a relay takes whose ranks take panels in the same turn, as links stand idle, and from how
 #: many ranks on: a simulation of two buffers per rank gives 1.42 for 4, 1.34 for 8 and 1.27 for 32 ranks.
@@ -50,33 +52,38 @@ class Network:
     def __init__(self, machine: Machine, grid: Mapping[str, int]) -> None:
         self.machine, self.axes = machine, Axes(grid, 0)
         self._routes: dict[tuple[str, str, bool], Route] = {}
-        self._together: dict[str, list[int]] = {}
+        self._places: dict[str, tuple[list[int], list[int]]] = {}
 
     def together(self, group: str) -> list[int]:
-        """How many ranks of this group share a unit of each level, from the innermost; at last, all."""
-        if group not in self._together:
-            names = (
-                self.axes.shape if group == "world" else [a for a in group.split("+") if a in self.axes.shape]
-            )
-            numbers, stride = [0], 1
-            for axis, size in reversed(self.axes.shape.items()):
-                if axis in names:
-                    numbers = [number + stride * i for i in range(size) for number in numbers]
-                stride *= size
+        """How many ranks of this group share a unit of each level, from the innermost; at last, all. Of the
+        groups along these axes, the most scattered one counts.
+        """
+        return self._stand(group)[0]
+
+    def _stand(self, group: str) -> tuple[list[int], list[int]]:
+        """That, and how many groups have ranks in the first unit of the level below each."""
+        if group not in self._places:
+            every, names = list(self.axes.shape), group.split("+")
+            inside = [axis for axis in every if group == "world" or axis in names]
+            places: np.ndarray = np.arange(self.axes.size).reshape([*self.axes.shape.values()])
+            moved = np.moveaxis(places, [every.index(axis) for axis in inside], range(len(inside)))
+            groups = moved.reshape(math.prod(self.axes.shape[axis] for axis in inside), -1)
             units = [level.ranks or self.axes.size for level in self.machine.levels]
-            self._together[group] = [sum(number < unit for number in numbers) for unit in units]
-        return self._together[group]
+            together = [int(np.sum(groups // unit == groups[:1] // unit, axis=0).min()) for unit in units]
+            sharing = [int((groups < unit).any(axis=0).sum()) for unit in (1, *units[:-1])]
+            self._places[group] = together, sharing
+        return self._places[group]
 
     def seconds(self, step: Step) -> tuple[int, float]:
         """The level that a transfer takes, and how long it does, alone."""
-        direct = step.operation in DIRECT or (step.matrix == "sums" and step.nbytes > TUNING.small_sum)
-        direct = direct and step.operation not in ("bcast", "allgather", "reduce_scatter")
+        direct = step.operation in DIRECT or (step.operation != "bcast" and bool(step.shape))
         key = step.operation, step.group, direct
         if key not in self._routes:
             self._routes[key] = (self._direct if direct else self._ring)(step.operation, step.group)
         route = self._routes[key]
         messages = step.messages if direct or step.operation == "bcast" else min(step.messages, 1)
-        waits = IN_TURN if step.shape and self.together(step.group)[-1] >= FEW else 1.0
+        in_turn = step.operation == "bcast" and step.shape and self.together(step.group)[-1] >= FEW
+        waits = IN_TURN if in_turn else 1.0
         seconds = route.call + messages * route.alpha + step.nbytes * route.byte * waits
         return route.level, seconds * (messages > 0)
 
@@ -84,19 +91,19 @@ class Network:
         """Each rank gets everything from its neighbour, so that the slowest link counts; MPI's own take as
         many rounds as a tree is high.
         """
-        together = self.together(group)
-        level = next(k for k, count in enumerate(together) if count == together[-1])
-        inner = self._inner(level)
-        link, here = self._link(level, operation), together[level - 1] if level else 1
-        share = self.machine.levels[level].injection / max(inner / here, 1.0)
-        alpha = link.alpha
-        if operation != "bcast":
-            heights = [1, *together[: level + 1]]
-            alpha = sum(
-                math.ceil(math.log2(max(high / low, 1))) * self._link(k, operation).alpha
-                for k, (low, high) in enumerate(zip(heights, heights[1:], strict=False))
-            ) * (2 if operation == "allreduce" else 1)
-        return Route(level, link.call, alpha, 1 / min(link.bandwidth, share))
+        together, sharing = self._stand(group)
+        heights = [1, *together]
+        alpha = byte = call = 0.0
+        slowest = 0
+        for level, (here, count) in enumerate(zip(heights, heights[1:], strict=False)):
+            link = self._link(level, operation)
+            if count > here:
+                each = 1 / min(link.bandwidth, self.machine.levels[level].injection / sharing[level])
+                rounds = math.ceil(math.log2(count / here)) * (2 if operation == "allreduce" else 1)
+                call = max(call, link.call)
+                alpha = max(alpha, link.alpha) if operation == "bcast" else alpha + rounds * link.alpha
+                slowest, byte = (level, each) if each > byte else (slowest, byte)
+        return Route(slowest, call, alpha, byte)
 
     def _direct(self, operation: str, group: str) -> Route:
         """Each rank hears of every other: of those in its node over the node's links, and so on. All ranks
@@ -170,6 +177,7 @@ class Clock:
         self.network, self.machine, self.itemsize = network, network.machine, itemsize
         self.queues: dict[int, deque[_Transfer]] = defaultdict(deque)
         self.places: dict[tuple[str, str, str], int] = {}  # the queue of each key
+        self.arrived: dict[tuple[str, str, str], float] = defaultdict(float)  # bytes not yet waited for
         self.stretches: list[Phases] = [defaultdict(float)]
         self.exposed: dict[tuple[str, str, str], float] = defaultdict(float)
         self.flight: dict[tuple[str, str, str], float] = defaultdict(float)
@@ -199,11 +207,11 @@ class Clock:
         """Until so many bytes of this key are there, and all that its level moves before them."""
         key = step.operation, step.group, step.matrix
         queue = self.queues[self.places[key]] if key in self.places else deque()
-        due = math.inf if step.nbytes < 0 else step.nbytes
+        due = math.inf if step.nbytes < 0 else step.nbytes - self.arrived[key]
         last = max((place for place, one in enumerate(queue) if one.key == key), default=-1)
         seconds = 0.0
         for place, one in enumerate(queue):
-            if due <= 0 or place > last:
+            if due <= TOGETHER or place > last:
                 break
             share = min(due / one.nbytes, 1.0) if one.key == key and one.nbytes else 1.0
             due -= one.nbytes if one.key == key else 0
@@ -212,6 +220,7 @@ class Clock:
             self._go_on(seconds)
             self.stretches[-1]["comm"] += seconds
             self.exposed[key] += seconds
+        self.arrived[key] = 0.0 if step.nbytes < 0 else max(self.arrived[key] - step.nbytes, 0.0)
         if step.operation not in ("bcast", "alltoallv"):
             self.stretches.append(defaultdict(float))
 
@@ -244,12 +253,14 @@ class Clock:
             left = seconds
             while queue and left > 0:
                 first = queue[0]
-                if first.seconds > left:
-                    first.nbytes *= 1 - left / first.seconds
-                    first.seconds -= left
-                    break
+                share = min(left / first.seconds, 1.0)
+                self.arrived[first.key] += share * first.nbytes
                 left -= first.seconds
-                queue.popleft()
+                if share < 1:
+                    first.nbytes *= 1 - share
+                    first.seconds *= 1 - share
+                else:
+                    queue.popleft()
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,9 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
 
 
 def _clock(plan: Plan, choice: Choice, costs: Costs, itemsize: int) -> Clock:
-    return Clock(Network(plan.machine, choice.way.grid), itemsize).run(costs.epoch.steps or [])
+    return Clock(Network(plan.machine.used(plan.settings.overlap), choice.way.grid), itemsize).run(
+        costs.epoch.steps or []
+    )
 
 
 def collectives(costs: Costs, clock: Clock) -> list[dict[str, Any]]:

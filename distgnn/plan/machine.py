@@ -27,7 +27,7 @@ SHIPPED = Path(__file__).with_name("machines")
 KINDS = ("bcast", "allgather", "reduce_scatter", "allreduce", "reduce", "alltoallv", "send", "receive")
 #: The phases of the ledger whose passes have rates of their own, where a machine gives them.
 PASSES = ("activation", "loss", "optimizer")
-_POSITIVE, _SHARE = "a positive number", "a number from 0 to 1"
+_POSITIVE, _SHARE = "a number from 1", "a number from 0 to 1"
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,15 @@ class Machine:
     overlap: Overlap
     update: float = 0.0
 
+    @property
+    def node(self) -> int | None:
+        """Ranks that share what is next to the whole machine; None where nothing is."""
+        return self.levels[-2].ranks if len(self.levels) > 1 else None
+
+    def used(self, overlap: bool) -> Machine:
+        """The machine of a run, in which messages go on during computations, or do not."""
+        return self if overlap else replace(self, overlap=Overlap(0.0, 0.0))
+
     def toml(self) -> str:
         """The file that :func:`read` makes this machine of."""
         return _written(self)
@@ -219,8 +228,8 @@ _TABLES: dict[str, type] = {
     "overlap": Overlap,
 }  # fmt: skip
 _ZERO = ("alpha", "call", "row", "row_column", "nonzero", "nonzero_column", "update", "cache")  # may be 0
-#: More than any machine has; seconds are checked against the first, rates and bytes against the second.
-_LONGEST, _LARGEST = 60.0, 1e18
+#: More than any machine takes: seconds per message, call or epoch; per row or non-zero. And rates and bytes.
+_LONGEST, _LONG, _LARGEST = 10.0, 1e-3, 1e18
 
 
 def _table(cls: type, content: Any, where: str, prefix: str) -> Any:
@@ -263,7 +272,7 @@ def _value(name: str, value: Any, where: str, prefix: str) -> Any:
 
 
 def _number(name: str, value: Any, what: str) -> float | int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < math.inf:
         raise UserError(f"{what}: expected a number")
     if name in ("ranks", "links"):
         if not isinstance(value, int) or value < 1:
@@ -274,11 +283,12 @@ def _number(name: str, value: Any, what: str) -> float | int:
     elif name == "slowdown":
         good, right = 0 <= value <= 10, "a number from 0 to 10"
     elif name in _ZERO and name != "cache":
-        good, right = 0 <= value <= _LONGEST, f"seconds from 0 to {_LONGEST:g}"
+        most = _LONG if name.startswith(("row", "nonzero")) else _LONGEST
+        good, right = 0 <= value <= most, f"seconds from 0 to {most:g}"
     else:
         good, right = (
             (value >= 0 if name == "cache" else value >= 1) and value <= _LARGEST,
-            (f"{_POSITIVE} of bytes, or of bytes or flops per second, up to {_LARGEST:g}"),
+            (f"{_POSITIVE} to {_LARGEST:g}, of bytes, or of bytes or flops per second"),
         )
     if not good:
         raise UserError(f"{what}: expected {right}")

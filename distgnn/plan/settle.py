@@ -28,6 +28,7 @@ from distgnn.store.checkpoint import CHECKPOINT
 from distgnn.store.format import manifest
 from distgnn.store.read.distributed import identity
 from distgnn.store.read.store import Store
+from distgnn.store.write.ranks import arrive
 from distgnn.train.run import check_content, check_outputs
 from distgnn.train.settings import AUTO, Settings, parse_grid
 
@@ -119,9 +120,12 @@ def settle_together(
     on = on or usual_machine(comm, settings.backend)
     found = Settled(settings)
     with together(comm):
-        if comm.Get_rank() == 0:
-            check_outputs(settings)  # before a plan takes its time
-            found = settle(settings, Store(store), ranks, on)
+        try:
+            if comm.Get_rank() == 0:
+                check_outputs(settings)  # before a plan takes its time
+                found = settle(settings, Store(store), ranks, on)
+        finally:
+            arrive(comm)  # without taking the core from the rank that plans
     return comm.bcast(found)
 
 
@@ -133,11 +137,10 @@ def usual_machine(comm: MPI.Intracomm, backend: str | None = None) -> Machine:
     ranks = comm.allreduce(node.Get_size(), MPI.MAX)
     node.Free()
     with together(comm):
-        on_device = backends.get(backend).on_device
-        machine = read(USUAL[on_device])
-    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / ranks
-    memory = machine.memory if on_device else comm.allreduce(host, MPI.MIN)
-    return with_nodes_of(machine, ranks, memory)
+        on = backends.get(backend)
+        machine = read(USUAL[on.on_device])
+    memory = on.memory_bytes() / (1 if on.on_device else ranks)
+    return with_nodes_of(machine, ranks, comm.allreduce(memory, MPI.MIN))
 
 
 def is_open(settings: Settings, ranks: int) -> bool:

@@ -54,12 +54,14 @@ def text(plan: Plan, everything: bool = False) -> str:
 
 
 def row(place: int, choice: Choice) -> list[str]:
-    way, phases, epochs = choice.way, choice.estimate.phases, [one.epoch for one in choice.dry.ranks]
+    way, phases = choice.way, choice.estimate.phases
+    epochs = [(lambda costs: costs.epoch.words), (lambda costs: costs.epoch.messages)]
+    busiest = [max(choice.by_rank(of)) for of in epochs]
     spent = [phases.get(phase, 0.0) for phase in PHASES]
     seconds = [choice.seconds, *spent, choice.seconds - sum(spent)]
     cells = [str(place), name(way), written(way.grid), way.order or ""]
     cells += [digits(1e3 * part) for part in seconds]
-    cells += [scaled(max(getattr(epoch, what) for epoch in epochs)) for what in ("words", "messages")]
+    cells += map(scaled, busiest)
     return [*cells, amount(max(choice.peak_bytes))]
 
 
