@@ -32,6 +32,8 @@ SHARED = {
 )
 #: What says how large a graph is where there is no store.
 SIZES = ("nodes_of_graph", "nnz", "features", "classes")
+#: More than anybody has; larger numbers would only take their time.
+LARGEST = {"ranks": 1 << 20, "nodes_of_graph": 1 << 40, "nnz": 1 << 50}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,6 +120,10 @@ def check(args: argparse.Namespace) -> None:
     if args.store is None and len(given) < len(SIZES):
         flags = [f"--{name.replace('_', '-')}" for name in SIZES if name not in given]
         raise UserError(f"name a store, or give the size of a graph with {', '.join(flags)}")
+    for name, largest in LARGEST.items():
+        value = max(args.ranks) if name == "ranks" else getattr(args, name)
+        if value is not None and value > largest:
+            raise ArgumentError(name, value, f"must be at most {largest}")
     if args.store is None and args.nnz > args.nodes_of_graph**2:
         most = f"a graph of {args.nodes_of_graph} nodes has at most {args.nodes_of_graph**2} non-zeros"
         raise ArgumentError("nnz", args.nnz, most)

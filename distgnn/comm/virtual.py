@@ -202,13 +202,15 @@ class _Stage(Generic[T]):
         play = lambda rank: threading.Thread(target=self._play, args=(rank,), daemon=True)  # noqa: E731
         threads = list(map(play, range(self.size)))
         before = ledger.switch(ledger.books()), progress.switch([])
-        for thread in threads:
-            thread.start()
-        self._next()
-        self.over.acquire()
-        for thread in threads:
-            thread.join()
-        ledger.switch(before[0]), progress.switch(before[1])
+        try:
+            for thread in threads:
+                thread.start()
+            self._next()
+            self.over.acquire()
+            for thread in threads:
+                thread.join()
+        finally:  # it may be interrupted
+            ledger.switch(before[0]), progress.switch(before[1])
         own = {rank: error for rank, error in self.errors.items() if not isinstance(error, Stuck)}
         if self.errors:
             raise min((own or self.errors).items())[1]

@@ -40,6 +40,8 @@ class Measured:
         """From a log of train. UserError: it is none."""
         log = read_log(Path(path))
         run, config = log["run"], log["run"]["config"]
+        if config.get("sampler"):
+            raise ArgumentError("logs", path, "is of minibatches, which are not planned")
         aware = bool(config.get("sparsity_aware"))
         way = Way(config["algorithm"], run["grid"], config.get("order"), aware)
         return cls(

@@ -194,6 +194,7 @@ BAD = {
         [*"--nodes-of-graph 9 --nnz 82 --features 2 --classes 2".split(), *MACHINE, "--ranks", 2],
         ["--nnz 82", "81"],
     ),
+    "too many ranks": ([*GRAPH, *MACHINE, "--ranks", 1 << 21], ["--ranks 2097152", "at most 1048576"]),
     "no store": (["no.dg", *MACHINE, "--ranks", 4], ["no.dg"]),
     "an order without a store": ([*GRAPH, *MACHINE, "--ranks", 4, "--order", "random"], ["--order random"]),
     "no such algorithm": ([*GRAPH, *MACHINE, "--ranks", 4, "--algorithm", "4d"], ["--algorithm 4d", "1.5d"]),
