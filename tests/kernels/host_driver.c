@@ -235,7 +235,7 @@ static void partition(int64_t nodes, int32_t parts, int64_t degree)
 
 /* Rows of every length to `longest`, weights of very different sizes and zeros between them: sizes, and the
  * weight that remains. */
-static void rows_sampled(int64_t longest, int64_t count, int weighted)
+static void rows_sampled(int64_t longest, int64_t count)
 {
     int64_t entries = longest * (longest + 1) / 2;
     int64_t *pointers = malloc((size_t)(longest + 2) * sizeof *pointers);
@@ -251,14 +251,13 @@ static void rows_sampled(int64_t longest, int64_t count, int weighted)
     }
     for (int64_t e = 0; e < entries; e++)
         weights[e] = uniform() > 0.6 ? 0 : exp(20 * uniform());
-    struct sample s = {longest + 1, count,  pointers, weighted ? weights : 0, keys, picked,
-                       remaining,   prefix, 0};
+    struct sample s = {longest + 1, count, pointers, weights, keys, picked, remaining, prefix, 0};
     expect(sample_run(&s) == -1, "rows without fault", longest);
     for (int64_t r = 0; r <= longest; r++) {
         int64_t positive = 0, drawn = 0;
         double left = 0;
         for (int64_t e = pointers[r]; e < pointers[r + 1]; e++) {
-            double w = weighted ? weights[e] : 1;
+            double w = weights[e];
             positive += w > 0;
             drawn += picked[e];
             left += picked[e] ? 0 : w;
@@ -269,7 +268,7 @@ static void rows_sampled(int64_t longest, int64_t count, int weighted)
         expect(positive <= count ? told == 0 : fabs(told - left) <= 1e-12 * left, "weight that remains", r);
     }
     weights[entries - 1] = -1;
-    expect(!weighted || sample_run(&s) == longest, "row with a fault", longest);
+    expect(sample_run(&s) == longest, "row with a fault", longest);
     release(picked);
     void *all[] = {pointers, weights, prefix, keys, remaining};
     for (size_t a = 0; a < sizeof all / sizeof *all; a++)
@@ -354,8 +353,7 @@ int main(void)
             for (int64_t degree = 0; degree < 30; degree += 7)
                 partition(nodes, parts, degree);
     for (int64_t count = 0; count < 40; count = 2 * count + 1)
-        for (int weighted = 0; weighted < 2; weighted++)
-            rows_sampled(30, count, weighted);
+        rows_sampled(30, count);
     for (int64_t count = 0; count < 40; count = 2 * count + 1)
         rows_selected(30, count);
     for (int64_t count = 0; count < 100; count = 3 * count + 1)
