@@ -72,6 +72,7 @@ def test_json_has_the_keys_of_every_choice(capsys):
     assert len(one["words"]) == len(one["messages"]) == len(one["peak_bytes"]) == 4
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_listed_with_its_reason(capsys, tmp_path):
     peaks = [
         max(c["peak_bytes"])
@@ -106,6 +107,7 @@ def test_a_choice_is_explained(capsys, algorithm):
     assert found["choice"] == best
 
 
+@pytest.mark.slow
 def test_orders_of_a_store_are_choices(capsys, store):
     found = json.loads(printed(capsys, store, *MACHINE, "--ranks", 4, "--json"))
     assert {(one["algorithm"], one["order"]) for one in found["choices"]} == {

@@ -152,6 +152,7 @@ def test_axes_of_size_one_have_one_place():
     assert list(axis_orders({"x": 1})) == [{"x": 1}]
 
 
+@pytest.mark.slow
 def test_orders_are_for_the_algorithms_that_take_them():
     matrix = sp.random_array((96, 96), density=0.2, rng=np.random.default_rng(0), format="csr")
     matrix = (matrix + matrix.T).tocsr()

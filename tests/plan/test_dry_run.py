@@ -229,6 +229,7 @@ def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware, turn
 
 
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
+@pytest.mark.slow
 def test_one_rank_alone_takes_the_same_steps(monkeypatch, algorithm, aware):
     """Where nothing travels, relays post and wait in the same order, and one row block stands for all."""
     for name, value in SMALL["blocks"][1].items():
@@ -244,6 +245,7 @@ def test_one_rank_alone_takes_the_same_steps(monkeypatch, algorithm, aware):
 
 
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
+@pytest.mark.slow
 def test_the_busiest_rank_is_one_that_no_other_outdoes(algorithm, aware):
     ranks, uniform = 12, Graph.of_size(2311, 2311 * 40, 25, 13)
     for grid in ALGORITHMS[algorithm].grids(ranks):

@@ -53,6 +53,7 @@ def store(tmp_path_factory):
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
+@pytest.mark.slow
 def test_auto_takes_the_best_of_all_ways_on_all_orders(store, ranks):
     graphs = {name: Graph.of_store(store, name) for name in store.orders}
     best = plan(AUTO, graphs, ranks, HOSTS).best
@@ -148,6 +149,7 @@ def test_a_run_does_not_plan():
         replace(AUTO, sampler="sage").resolved(4)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_said(store):
     with pytest.raises(UserError, match="no way to train fits into the .* that a rank of slow has"):
         settle(AUTO, store, 4, slow(memory=1e3))
@@ -180,6 +182,7 @@ def generated(folder, kind, nodes, *words):
     return Store(out)
 
 
+@pytest.mark.slow
 def test_advice_names_the_partition_that_may_be_better(tmp_path):
     """On a slow network, of a graph that can be cut well; once it is there, it is taken and not advised."""
     before = settle(AUTO, generated(tmp_path, "road", 600), 4, FAR)
@@ -191,6 +194,7 @@ def test_advice_names_the_partition_that_may_be_better(tmp_path):
     assert 0.99 * least <= after.seconds < before.seconds
 
 
+@pytest.mark.slow
 def test_advice_names_the_order_that_evens_out_the_work(tmp_path):
     """Where non-zeros take most of the time, and one rank has them all; the orders that are there stay."""
     machine, asked = slow(nonzero=1e-5), Settings(algorithm="3d", hidden=(8,))
@@ -206,6 +210,7 @@ def test_advice_names_the_order_that_evens_out_the_work(tmp_path):
     assert not settle(replace(asked, order="original"), Store(tmp_path / "made.dg"), 4, machine).advice
 
 
+@pytest.mark.slow
 def test_advice_keeps_the_orders_that_can_be_made_again(tmp_path):
     first = generated(tmp_path, "road", 600, "--order", "original", "--partition", "random:3")
     (advice,) = settle(AUTO, first, 4, FAR).advice

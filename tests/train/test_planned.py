@@ -53,6 +53,7 @@ def test_it_trains_as_with_the_flags_that_it_chose(comm, shared_tmp_path, store,
 
 
 @pytest.mark.ranks(4)
+@pytest.mark.slow
 def test_a_resumed_run_may_be_planned_anew(comm, shared_tmp_path, store):
     """Trained features are saved in their order, so that another is not to be chosen."""
     machine = ["--machine", shared_tmp_path / "slow.toml"]
