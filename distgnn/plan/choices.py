@@ -293,15 +293,11 @@ def amount(size: float) -> str:
 
 
 def _enough(asked: Plan, least: Infeasible) -> str:
-    """The least number of ranks, by doubling, on which a way has room. Twice the ranks need no less than half
-    the memory each, so that smaller numbers are left out.
-    """
+    """The least number of ranks, by doubling, on which a way has room."""
     ranks, before = asked.ranks, least
     most = min(MOST_RANKS, max(graph.n for graph in asked.graphs.values()))
     while 2 * ranks <= most:
         ranks *= 2
-        if least.peak * asked.ranks > asked.machine.memory * ranks:
-            continue
         found = _roomiest(asked, ranks, before)
         if isinstance(found, Choice):
             return f"{ranks} of these would do ({found.way}, {amount(max(found.peak_bytes))})"
