@@ -2,15 +2,18 @@
 graph by graph.
 
     python benchmarks/gpu_spmm.py --out results/gpu_spmm.md
+    python benchmarks/gpu_spmm.py --quick --out results/gpu_spmm.md         three graphs, three widths
     python benchmarks/gpu_spmm.py --graphs rmat-17 uniform-17 --widths 16 128 --variants
 
 Every number is the median over rounds in which all kernels take turns, each timed by events around enough
-launches to fill some milliseconds. What the columns say:
+launches to fill some milliseconds. Results are written as they come. What the columns say:
 
 - GB/s: bytes if no row of B were ever found in a cache, nnz (8 + 4 f) + 4 n f + 8 n for float32, per second;
 - roof: that rate over the copy bandwidth measured in the same run; more than 1 means that caches helped;
-- vs cuSPARSE: its time (descriptors and buffers made once, the better of CSR_ALG2 and CSR_ALG3, row-major)
-  over this one.
+- gathers: bytes of B gathered per second over the rate of random gathers measured in the same run, of rows as
+  wide from as many bytes: more than 1 means that the graph has locality;
+- vs cuSPARSE: its time over this one: the better of CSR_ALG2 and CSR_ALG3, row-major. Descriptors, workspace
+  and, for CSR_ALG3, preprocessing are made once and not timed.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import math
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,15 +34,18 @@ from distgnn import gallery
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
 from distgnn.local import cuda
-from distgnn.local.cuda import csr, launch
+from distgnn.local.cuda import csr, cusparse, launch
 
-WIDTHS = [8, 16, 32, 41, 64, 100, 128, 256, 602]
+WIDTHS = [16, 32, 64, 128, 256]
 TARGETS = {
     "vs cuSPARSE, geometric mean": 1.3,
     "vs cuSPARSE, worst": 0.95,
     "roof, worst": 0.9,
     "roof on power-law graphs": 1.2,
 }
+
+#: Bytes of rows, and megabytes of the arrays that they are drawn from.
+GATHERED_ROWS, GATHERED_FROM = (32, 64, 128, 512), (8, 16, 32, 64, 100, 200)
 
 CEILINGS = str(Path(__file__).resolve().with_name("ceilings.cu"))
 
@@ -53,19 +59,35 @@ def uniform(n: int, degree: int) -> sp.csr_array:
     return sp.csr_array((np.ones(n * degree), indices, np.arange(n + 1) * degree), shape=(n, n))
 
 
+def reddit(n: int, degree: int = 256) -> sp.csr_array:
+    """Degrees log-normal around ``degree``; a fifth of the columns in four fifths of the draws."""
+    rng = np.random.default_rng(0)
+    degrees = np.minimum(rng.lognormal(math.log(degree) - 0.5, 1, n).astype(np.int64) + 1, n)
+    indptr = np.concatenate(([0], np.cumsum(degrees)))
+    drawn = (n * rng.random(indptr[-1], np.float32) ** 7).astype(np.int64)  # 0.2^(1/7) = 0.8
+    A = sp.csr_array((np.ones(len(drawn), np.float32), drawn * 40503 % n, indptr), shape=(n, n))
+    A.sort_indices()
+    return A
+
+
 def graph(name: str) -> sp.csr_array:
-    """rmat-K, uniform-K, dense-K (degree 128), sbm-K or road-K of 2^K nodes, as a matrix of random values."""
+    """rmat-K, uniform-K, dense-K (degree 128), reddit-K (degree 256), sbm-K or road-K of 2^K nodes, as a
+    matrix of random values.
+    """
     kind, _, exponent = name.partition("-")
     n = 1 << int(exponent)
     if kind in ("uniform", "dense"):
         A = uniform(n, 16 if kind == "uniform" else 128)
+    elif kind == "reddit":
+        A = reddit(n)
     else:
         A = {"rmat": gallery.rmat, "sbm": gallery.sbm, "road": gallery.road}[kind](n).A
     A.data = np.random.default_rng(1).uniform(0.5, 1, A.nnz)
     return A
 
 
-GRAPHS = ["rmat-15", "rmat-17", "rmat-20", "uniform-17", "uniform-20", "dense-17", "sbm-17", "road-20"]
+GRAPHS = ["road-20", "rmat-17", "rmat-20", "uniform-17", "uniform-20", "reddit-17"]
+QUICK_GRAPHS, QUICK_WIDTHS = ["road-19", "rmat-18", "reddit-15"], [16, 32, 128]
 
 
 @dataclass
@@ -115,29 +137,65 @@ def medians(xp: Any, works: dict[str, Work], rounds: int, least_ms: float) -> di
     return {name: float(np.median(ms)) for name, ms in times.items()}
 
 
-def ceilings(xp: Any, scale: float = 1.0) -> dict[str, float]:
-    """Bytes per second of a copy, of reads from memory and of reads from the L2 cache."""
-    big = int(scale * 2**30) // 4096 * 4096
+@dataclass
+class Ceilings:
+    """Bytes per second: of a copy, of reads from memory and from the L2 cache, and of random gathers, by
+    bytes of a row and of the array.
+    """
+
+    copy: float
+    read: float
+    cache: float
+    gathers: dict[tuple[int, int], float]
+
+    def gather(self, row: int, array: int) -> float:
+        """Of such rows from so many bytes: what was measured of the next narrower, from the next more."""
+        rows = max((r for r, _ in self.gathers if r <= row), default=min(r for r, _ in self.gathers))
+        sizes = [size for _, size in self.gathers]
+        return self.gathers[rows, min((size for size in sizes if size >= array), default=max(sizes))]
+
+    def markdown(self) -> str:
+        lines = [f"- copy: {self.copy / 1e9:.0f} GB/s", f"- read: {self.read / 1e9:.0f} GB/s"]
+        lines.append(f"- L2 read: {self.cache / 1e9:.0f} GB/s")
+        rows, sizes = (list(dict.fromkeys(key[i] for key in self.gathers)) for i in (0, 1))
+        heads = " | ".join(f"{size / 1e6:.3g} MB" for size in sizes)
+        lines += ["", f"| GB/s of random rows from | {heads} |", "|---|" + "---:|" * len(sizes)]
+        for row in rows:
+            rates = " | ".join(f"{self.gathers[row, size] / 1e9:.0f}" for size in sizes)
+            lines.append(f"| {row} bytes | {rates} |")
+        return "\n".join(lines)
+
+
+def ceilings(xp: Any, scale: float = 1.0) -> Ceilings:
+    """What the memory of this GPU does at most; ``scale`` shrinks the arrays, for tests."""
+    big = max(int(scale * 2**30) // 4096, 1) * 4096
     x, y = xp.zeros(big // 4, np.float32), xp.zeros(big // 4, np.float32)
+    blocks = max(1, int(min(scale, 1) * 132 * 8 * 4))
+    sums = xp.empty(blocks * launch.THREADS, np.uint32)
+
+    def seconds(work: Work) -> float:
+        return medians(xp, {"": work}, 5, 10 * scale)[""] / 1e3
 
     def copy() -> None:
         y[...] = x
 
     def read(nbytes: int, rounds: int) -> float:
-        blocks = max(1, min(132 * 8, nbytes // 16 // launch.THREADS))
-        sums = xp.empty(blocks * launch.THREADS, np.uint32)
         arguments = x, np.int64(nbytes // 16), np.int32(rounds), sums
+        grid = max(1, min(132 * 8, nbytes // 16 // launch.THREADS, blocks))
+        return (
+            nbytes
+            * rounds
+            / seconds(lambda: launch.launch(xp, CEILINGS, "read_repeatedly", grid, *arguments))
+        )
 
-        def work() -> None:
-            launch.launch(xp, CEILINGS, "read_repeatedly", blocks, *arguments)
+    def gather(row: int, nbytes: int) -> float:
+        arguments = x, np.int32(max(nbytes // row, 1)), np.int32(row // 16), np.int32(64), sums
+        taken = seconds(lambda: launch.launch(xp, CEILINGS, "gather_randomly", blocks, *arguments))
+        return blocks * launch.THREADS * 16 * 64 / taken
 
-        return nbytes * rounds / medians(xp, {"read": work}, 5, 20 * scale)["read"] * 1e3
-
-    return {
-        "copy": 2 * big / medians(xp, {"copy": copy}, 5, 20 * scale)["copy"] * 1e3,
-        "read": read(big, 1),
-        "L2 read": read(int(min(scale, 1) * 2**24), 50),
-    }
+    sizes = [max(512, int(min(scale, 1) * megabytes * 1e6)) for megabytes in GATHERED_FROM]
+    gathers = {(row, size): gather(row, size) for row in GATHERED_ROWS for size in sizes}
+    return Ceilings(2 * big / seconds(copy), read(big, 1), read(int(min(scale, 1) * 2**24), 50), gathers)
 
 
 def kernels(xp: Any, block: CSR, B: Any, out: Any, variants: bool) -> dict[str, Work]:
@@ -145,7 +203,8 @@ def kernels(xp: Any, block: CSR, B: Any, out: Any, variants: bool) -> dict[str, 
     works: dict[str, Work] = {"raw": lambda: cuda.spmm(block, B, out)}
     if variants:
         alignment = launch.address(B) & -launch.address(B) or 256
-        for way in csr.candidates(B.shape[1], B.dtype.itemsize, alignment, csr.Plan.of(xp, block).average):
+        plan = csr.Plan.of(xp, block)
+        for way in csr.ways(xp, plan, plan.size(B.shape[1], B.dtype.itemsize), alignment):
             works[f"raw {way}"] = lambda way=way: cuda.spmm(block, B, out, variant=way)  # type: ignore[misc]
     if hasattr(xp.cuda, "cusparse"):
         for name in ("CSR_ALG2", "CSR_ALG3"):
@@ -192,35 +251,36 @@ def settle(works: dict[str, Work]) -> None:
             work()
 
 
-def rows_of(case: Case, times: dict[str, float], copy: float) -> list[list[Any]]:
+def rows_of(case: Case, times: dict[str, float], limits: Ceilings) -> list[list[Any]]:
     """Table rows of one case."""
     cusparse = min((ms for name, ms in times.items() if name.startswith("cuSPARSE")), default=math.nan)
-    table = []
+    width, nnz = case.f * case.itemsize, case.A.nnz
+    gather = limits.gather(width, case.A.shape[1] * width)
+    rows = []
     for name, ms in times.items():
-        rate = case.no_reuse_bytes / ms * 1e3
-        table.append(
-            [case.name, case.f, name, ms, case.flops / ms / 1e6, rate / 1e9, rate / copy, cusparse / ms]
-        )
-    return table
+        rate, gathered = case.no_reuse_bytes / ms * 1e3, nnz * width / ms * 1e3
+        shares = rate / limits.copy, gathered / gather, cusparse / ms
+        rows.append([case.name, case.f, name, ms, case.flops / ms / 1e6, rate / 1e9, *shares])
+    return rows
 
 
-HEADER = ["graph", "f", "kernel", "ms", "GFLOP/s", "GB/s", "roof", "vs cuSPARSE"]
+HEADER = ["graph", "f", "kernel", "ms", "GFLOP/s", "GB/s", "roof", "gathers", "vs cuSPARSE"]
+HEAD = "| " + " | ".join(HEADER) + " |\n|---|---:|---|" + "---:|" * 6
 
 
-def markdown(table: list[list[Any]]) -> str:
-    lines = ["| " + " | ".join(HEADER) + " |", "|---|---:|---|" + "---:|" * 5]
-    for name, f, kernel, ms, gflops, gbytes, roof, ratio in table:
-        compared = "" if math.isnan(ratio) else f"{ratio:.2f}"
-        lines.append(
-            f"| {name} | {f} | {kernel} | {ms:.4f} | {gflops:.0f} | {gbytes:.0f} | {roof:.2f} | {compared} |"
-        )
+def markdown(rows: list[list[Any]]) -> str:
+    """Lines of the table."""
+    lines = []
+    for name, f, kernel, ms, gflops, gbytes, roof, gathers, ratio in rows:
+        shares = f"{roof:.2f} | {gathers:.2f} | {'' if math.isnan(ratio) else f'{ratio:.2f}'}"
+        lines.append(f"| {name} | {f} | {kernel} | {ms:.4f} | {gflops:.0f} | {gbytes:.0f} | {shares} |")
     return "\n".join(lines)
 
 
 def summary(table: list[list[Any]]) -> str:
     """The figures that there are targets for, of the kernel "raw"."""
     raw = [row for row in table if row[2] == "raw"]
-    ratios = [row[7] for row in raw if not math.isnan(row[7])]
+    ratios = [row[-1] for row in raw if not math.isnan(row[-1])]
     found = {"roof, worst": min(row[6] for row in raw)}
     if ratios:
         found["vs cuSPARSE, geometric mean"] = math.exp(sum(map(math.log, ratios)) / len(ratios))
@@ -246,46 +306,47 @@ class Options:
     scale: float = 1.0
 
 
+def block_of(A: sp.csr_array, dtype: np.dtype, asarray: Callable[[Any], Any]) -> CSR:
+    """The matrix on the GPU, with 32-bit indices."""
+    packed = np.empty(CSR.nbytes(A.shape, A.nnz, np.int32, dtype), np.uint8)
+    host = CSR(A.shape, A.nnz, np.int32, dtype, packed)
+    host.data[...], host.indices[...], host.indptr[...] = A.data, A.indices, A.indptr
+    return CSR(A.shape, A.nnz, np.int32, dtype, asarray(packed))
+
+
 def run(
     xp: Any,
     asarray: Callable[[Any], Any],
     to_host: Callable[[Any], np.ndarray],
-    cases: list[Any],
+    cases: Iterable[tuple[str, sp.csr_array]],
     options: Options,
-) -> str:
-    """The report on some (name, matrix) pairs."""
-    dtype = np.dtype(options.dtype)
+    write: Callable[[str], None],
+) -> bool:
+    """Write the report on some (name, matrix) pairs line by line. Returns whether all results are right."""
+    dtype, table, right = np.dtype(options.dtype), [], True
     limits = ceilings(xp, options.scale)
-    print(
-        ", ".join(f"{name} {rate / 1e9:.0f} GB/s" for name, rate in limits.items()),
-        file=sys.stderr,
-        flush=True,
-    )
-    table: list[list[Any]] = []
-    problems = []
+    write(f"### Ceilings\n\n{limits.markdown()}\n\n### {dtype.name}\n\n{HEAD}\n")
     for name, A in cases:
-        n = A.shape[0]
-        packed = np.empty(CSR.nbytes(A.shape, A.nnz, np.int32, dtype), np.uint8)
-        host = CSR(A.shape, A.nnz, np.int32, dtype, packed)
-        host.data[...], host.indices[...], host.indptr[...] = A.data, A.indices, A.indptr
-        block = CSR(A.shape, A.nnz, np.int32, dtype, asarray(packed))
+        block, n = block_of(A, dtype, asarray), A.shape[0]
         first = A[: min(n, 4096)]
         for f in options.widths:
-            B_host = np.random.default_rng(2).standard_normal((n, f)).astype(dtype)
+            B_host = np.random.default_rng(2).standard_normal((n, f), np.float32).astype(dtype)
             B, out = asarray(B_host), xp.zeros((n, f), dtype)
             works = kernels(xp, block, B, out, options.variants)
             wrong = check(works, out, first @ B_host.astype(np.float64), to_host)
-            problems += [f"{name}, f={f}: {kernel} is wrong" for kernel in wrong]
             settle(works)
             times = medians(xp, works, options.rounds, options.least_ms)
-            rows = rows_of(Case(name, A, f, dtype.itemsize), times, limits["copy"])
+            rows = rows_of(Case(name, A, f, dtype.itemsize), times, limits)
             table += rows
-            print(markdown(rows).split("\n", 2)[2], file=sys.stderr, flush=True)
-    measured = "\n".join(f"- {name}: {rate / 1e9:.0f} GB/s" for name, rate in limits.items())
-    warnings = "".join(f"\n**WRONG: {problem}**\n" for problem in problems)
-    return (
-        f"### Ceilings\n\n{measured}\n\n### {dtype.name}\n{warnings}\n{markdown(table)}\n\n{summary(table)}\n"
+            write(markdown(rows) + "\n")
+            for kernel in wrong:
+                write(f"**WRONG: {name}, f={f}: {kernel} is wrong**\n")
+            right = right and not wrong
+    alone = (
+        "" if cusparse.preprocesses() else "- cuSPARSE: CSR_ALG3 without preprocessing, which was not found\n"
     )
+    write(f"\n{summary(table)}\n{alone}\n")
+    return right
 
 
 def device_name(xp: Any) -> str:
@@ -295,31 +356,48 @@ def device_name(xp: Any) -> str:
     return f"{properties['name'].decode()}, {versions}"
 
 
+def writer(path: Path | None) -> Callable[[str], None]:
+    """Prints, and appends to the file at once."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(text: str) -> None:
+        print(text, end="", flush=True)
+        if path is not None:
+            with open(path, "a") as file:
+                file.write(text)
+
+    return write
+
+
 def main() -> int:
     parser = table.arguments(__doc__)
     parser.add_argument(
-        "--graphs", nargs="+", default=GRAPHS, help="rmat-K uniform-K dense-K sbm-K road-K: 2^K nodes"
+        "--graphs", nargs="+", help="rmat-K uniform-K dense-K reddit-K sbm-K road-K: 2^K nodes"
     )
-    parser.add_argument("--widths", nargs="+", type=int, default=WIDTHS)
+    parser.add_argument("--widths", nargs="+", type=int)
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--quick", action="store_true", help="three graphs and widths, for about two minutes")
     parser.add_argument("--variants", action="store_true", help="also every variant that the tuner tries")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="of the arrays that bandwidth is measured on"
+    )
     arguments = parser.parse_args()
     if "cupy" not in backend.available():
         print("gpu_spmm: no GPU here, or no CuPy", file=sys.stderr)
         return 2
-    on = backend.get("cupy")
-    cases = [(name, graph(name)) for name in arguments.graphs]
-    options = Options(arguments.widths, arguments.dtype, arguments.rounds, variants=arguments.variants)
-    report = run(on.xp, on.asarray, on.to_host, cases, options)
+    on, quick = backend.get("cupy"), arguments.quick
+    graphs = arguments.graphs or (QUICK_GRAPHS if quick else GRAPHS)
+    rounds = arguments.rounds or (3 if quick else 7)
+    widths = arguments.widths or (QUICK_WIDTHS if quick else WIDTHS)
+    least_ms = 5 * min(arguments.scale, 1)
+    options = Options(widths, arguments.dtype, rounds, least_ms, arguments.variants, arguments.scale)
+    write = writer(arguments.out)
     versions = f"CuPy {on.xp.__version__}, NumPy {np.__version__}, Python {platform.python_version()}"
-    text = f"## CSR SpMM on {device_name(on.xp)}\n\n{versions}; `{' '.join(sys.argv)}`\n\n{report}\n"
-    print(text)
-    if arguments.out:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        with open(arguments.out, "a") as file:
-            file.write(text)
-    return 1 if "**WRONG" in report else 0
+    write(f"## CSR SpMM on {device_name(on.xp)}\n\n{versions}; `{table.command()}`\n\n")
+    cases = ((name, graph(name)) for name in graphs)
+    return 0 if run(on.xp, on.asarray, on.to_host, cases, options, write) else 1
 
 
 if __name__ == "__main__":

@@ -81,7 +81,8 @@ def measure(
     operator = dg.load(store, grid, "1.5d", neighbours=network is SageMean)
     hidden = [args.hidden] * (len(fanout) - 1)
     X = dg.load_features(store, operator.input_layout)
-    graph = Partitioned(grid, matrix, order.partition) if partitioned else Replicated(matrix)
+    there = grid.backend
+    graph = Partitioned(grid, matrix, order.partition) if partitioned else Replicated(matrix, backend=there)
     for bulk in args.bulk:
         model = network(operator, [store.width, *hidden, store.classes])
         targets = model.targets(*load_targets(store, model.output_layout))

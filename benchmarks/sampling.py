@@ -22,7 +22,7 @@ from distgnn.bench import timing
 from distgnn.gallery import RMat
 from distgnn.ledger import Ledger
 from distgnn.nn.reference import normalize
-from distgnn.sampling import FastGCN, GraphSage, Ladies, Replicated, Saint, Sampler
+from distgnn.sampling import FastGCN, Graph, GraphSage, Ladies, Replicated, Saint, Sampler
 from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY
 from distgnn.train import Minibatches
 
@@ -31,18 +31,11 @@ REPEATS = 7
 STEPS = (PROBABILITY, DRAW, EXTRACT)
 
 
-class Multiplied:
+class Multiplied(Graph):
     """A replicated graph that is only multiplied, as a partitioned one: GraphSAGE draws from Q A."""
 
     def __init__(self, G: Replicated) -> None:
-        self.shape, self.dtype, self.n, self.multiply, self.row_blocks, self.map = (
-            G.shape,
-            G.dtype,
-            G.n,
-            G.multiply,
-            G.row_blocks,
-            G.map,
-        )
+        self.A, self.shape, self.dtype, self.row_blocks = G.A, G.shape, G.dtype, G.row_blocks
 
 
 #: Name -> (batch sizes, sampler for a batch size). All but SAGE take as many vertices per layer as a batch

@@ -77,8 +77,7 @@ class Step(NamedTuple):
     Attributes:
         nbytes: of a transfer; of a wait, so many of those that this key still expects, or -1 for all.
         shape: of a sparse product rows, columns, non-zeros and width; of a dense one rows, inner, columns; of
-            a relay's panel whether ranks take it in the same turn, of a sum whether its messages go straight
-            from rank to rank (see ``comm/relay.py`` and ``comm/sums.py``).
+            a sum whether its messages go straight from rank to rank (see ``comm/sums.py``).
     """
 
     phase: str  # or "wait"

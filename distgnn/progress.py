@@ -58,6 +58,14 @@ def wait(done: Callable[[], bool], advance: Callable[[], bool]) -> None:
         poll()
 
 
+def watch(done: Callable[[], bool], advance: Callable[[], object] = lambda: None) -> None:
+    """:func:`wait` for a device, which is a matter of microseconds: without naps."""
+    while not done():
+        advance()
+        poll()
+        _yield_core()
+
+
 def _rest(waited: float) -> None:
     """Leave the core to others for a moment. A nap is a fraction of the seconds waited and adds little."""
     if waited < PATIENCE:

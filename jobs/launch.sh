@@ -1,7 +1,8 @@
 # Sourced by the job scripts, at the top of the repository: which distgnn, and how to start it on many ranks.
 #
 #   DISTGNN   the program: as set, else that of .venv, else the one on the path
-#   launch RANKS COMMAND...   as MPIEXEC says, else by srun where it speaks to MPI (SRUN_MPI=pmi2|pmix|... forces how), else by mpiexec
+#   launch RANKS COMMAND...   as MPIEXEC says, else by srun where it speaks to MPI (SRUN_MPI=pmi2|pmix|... forces how), else by mpiexec;
+#                             in a Slurm job with GPUs, with as many ranks as these
 
 if [[ -z ${DISTGNN:-} ]]; then
   if [[ -x .venv/bin/distgnn ]]; then
@@ -21,6 +22,11 @@ launch() {
   # Waiting ranks of MPICH poll. Where they outnumber the cores they must sleep between polls, or they starve those that work.
   if [[ -z ${SLURM_JOB_ID:-} ]] && ((ranks > $(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))); then
     export MPIR_CVAR_ENABLE_HEAVY_YIELD=${MPIR_CVAR_ENABLE_HEAVY_YIELD:-1}
+  fi
+  local gpus=$((${SLURM_GPUS_ON_NODE:-0} * ${SLURM_NNODES:-1}))
+  if ((gpus && gpus != ranks)); then
+    echo "$ranks ranks for $gpus GPUs, but each rank has a GPU of its own: sbatch --ntasks-per-node=$SLURM_GPUS_ON_NODE ..." >&2
+    exit 2
   fi
   if [[ -n ${MPIEXEC:-} ]]; then
     exec $MPIEXEC -n "$ranks" "$@"          # unquoted: it may bring flags of its own

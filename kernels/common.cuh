@@ -40,6 +40,16 @@ template <int N, class T> __device__ inline void stream_out(T* to, const Pack<T,
     __stcs(reinterpret_cast<W*>(to) + i, reinterpret_cast<const W*>(&values)[i]);
 }
 
+// A load of what other blocks of this kernel may have stored: the L1 cache may know something older.
+template <int N, class T> __device__ inline Pack<T, N> load_shared(const T* from) {
+  using W = typename Word<alignof(Pack<T, N>)>::type;
+  Pack<T, N> values;
+#pragma unroll
+  for (int i = 0; i < int(sizeof(values) / sizeof(W)); i++)
+    reinterpret_cast<W*>(&values)[i] = __ldcg(reinterpret_cast<const W*>(from) + i);
+  return values;
+}
+
 template <int N, class T> __device__ inline bool aligned(const T* at) {
   return reinterpret_cast<size_t>(at) % alignof(Pack<T, N>) == 0;
 }
@@ -70,4 +80,19 @@ __device__ inline uint64 splitmix64(uint64 x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
   return x ^ (x >> 31);
+}
+
+// The part that `at` lies in, of parts that begin at pointers[0 .. parts - 1]. Empty parts are passed over.
+__device__ inline int64 part_of(const int64* __restrict__ pointers, int64 parts, int64 at) {
+  int64 low = 0;
+  for (int64 length = parts - 1; length > 0;) {  // pointers[low] <= at, and what is sought is within length of it
+    const int64 half = (length + 1) / 2;
+    if (pointers[low + half] <= at) {
+      low += half;
+      length -= half;
+    } else {
+      length = half - 1;
+    }
+  }
+  return low;
 }

@@ -206,3 +206,30 @@ __global__ void __launch_bounds__(THREADS)
   draw(row, count, keys[r], nullptr);
   Ones{length, order, positions, 0}.sort(count, first);
 }
+
+// tau[r] = the time at which the first entry of row r that was not drawn would have rung, as told at `inclusion`
+// in distgnn/sampling/rows.py. remaining: rows x steps, of sample_weighted. The lanes' sums are added up in a
+// fixed order, which is not the host's: results agree to rounding.
+__global__ void __launch_bounds__(THREADS)
+    ring_times(int64 rows, int64 steps, const uint64* __restrict__ keys,
+               const double* __restrict__ remaining, double* tau) {
+  const int64 r = flat_index() / WARP;
+  if (r >= rows) return;
+  const uint64 state = splitmix64(~keys[r]);
+  double sum = 0;
+  for (int64 j = lane_index(); j < steps; j += WARP) {
+    const double number = (double(splitmix64(state + uint64(j) * GOLDEN) >> 12) + 0.5) * 0x1p-52;
+    sum += -log1p(-number) / remaining[r * steps + j];
+  }
+#pragma unroll
+  for (int step = WARP / 2; step > 0; step /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
+  if (lane_index() == 0) tau[r] = sum;
+}
+
+// p[i] = 1 - exp(-weights[i] tau), of the row that i stands in.
+__global__ void __launch_bounds__(THREADS)
+    inclusion(int64 count, int64 rows, const int64* __restrict__ bounds, const double* __restrict__ weights,
+              const double* __restrict__ tau, double* p) {
+  const int64 i = flat_index();
+  if (i < count) p[i] = -expm1(-weights[i] * tau[part_of(bounds, rows, i)]);
+}

@@ -1,13 +1,16 @@
-"""jobs/gpu-check.sh without a GPU: the plan that it prints, what it says is missing, a run with stand-ins for
-its programs.
+"""jobs/gpu-check.sh without a GPU: its plans, what becomes of steps that fail or hang, and that it says what
+is missing.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
-import shutil
 import subprocess
+import sys
+import tarfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,148 +18,88 @@ from mpi_helpers import clean_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Stands in for Python: knows which modules "are there", fails the tests of two ranks, and prints how it was
-# called.
-PYTHON = """#!/bin/sh
-case "$*" in
-  "-c import "*) module=${2#import }; module=${module%%;*}
-    case " $MODULES " in *" $module "*) exit 0;; esac; exit 1 ;;
-  *cuda_aware*) echo 0 ;;
-  *) echo "python $*" ;;
-esac
-"""
-LAUNCHER = """#!/bin/sh
-[ "$1" = --version ] && { echo "mpirun (Open MPI) 4.1.4"; exit; }
-echo "launcher $*"
-case "$*" in *"-n 2"*) exit 3 ;; esac
-"""
-ALL = "cupy numpy scipy h5py mpi4py tqdm pytest iniconfig pluggy packaging pygments pytest_timeout pytest_mpi"
+
+@pytest.fixture(scope="module")
+def gpu_check() -> ModuleType:
+    """The program, which lies outside of the package."""
+    spec = importlib.util.spec_from_file_location("gpu_check", ROOT / "jobs" / "gpu_check.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> dict[str, str]:
-    """An environment with a GPU, as far as its programs say, and nothing else on the path but what a shell
-    needs.
-    """
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name, text in (
-        ("python3", PYTHON),
-        ("mpiexec", LAUNCHER),
-        ("compute-sanitizer", '#!/bin/sh\necho "sanitizer $*"\n'),
-    ):
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-    for name in (
-        "bash",
-        "sh",
-        "dirname",
-        "date",
-        "mkdir",
-        "tee",
-        "sed",
-        "env",
-        "grep",
-        "head",
-        "tail",
-        "cat",
-        "git",
-    ):
-        program = shutil.which(name)
-        if program:
-            (folder / name).symlink_to(program)
-    dropped = ("WHEELS", "MPI_HOME", "RANKS", "MPIEXEC", "PYTHON", "DISTGNN_CUDA_AWARE")
-    environ = clean_environment(PATH=str(folder), MODULES=ALL)
-    return {name: value for name, value in environ.items() if name not in dropped}
-
-
-def run(*words: str | os.PathLike[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run(*words: str | os.PathLike[str], **env: str) -> subprocess.CompletedProcess[str]:
+    environ = clean_environment(PYTHON=sys.executable) | env
     command = ["bash", "jobs/gpu-check.sh", *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
 
 
-def test_syntax() -> None:
-    subprocess.run(["bash", "-n", "jobs/gpu-check.sh"], cwd=ROOT, check=True)
+def test_part_1_comes_in_this_order_and_fits_ten_minutes(gpu_check: ModuleType, tmp_path: Path) -> None:
+    plan = gpu_check.Plan(tmp_path / "report.md", tmp_path, "mpiexec")
+    steps = plan.steps(1)
+    ranks = [f"ranks-{count}-{way}" for way in ("staged", "cuda-aware") for count in (2, 4)]
+    assert [step.name for step in steps] == ["train", "tests-once", "tests-all", "spmm", "epoch", *ranks]
+    assert sum(step.seconds for step in steps) <= 570
+    for step in steps[5:]:
+        assert step.env["DISTGNN_CUDA_AWARE"] == str(int("aware" in step.name))
+    for part in (1, 2, 3):
+        words = [word for step in plan.steps(part) for command in step.commands for word in command]
+        assert all((ROOT / word).exists() for word in words if word.startswith(("tests", "benchmarks/")))
 
 
-def test_dry_run_prints_the_plan_and_leaves_nothing(machine: dict[str, str], tmp_path: Path) -> None:
-    before = sorted(ROOT.iterdir())
-    done = run("--dry-run", env=machine)
-    assert done.returncode == 0, done.stderr
-    plan = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    steps = "environment tests ranks-2-staged ranks-4-staged ranks-2-cuda-aware ranks-4-cuda-aware "
-    steps += "tests-cusparse sanitizer-warm-up "
-    steps += "sanitizer-memcheck sanitizer-racecheck sanitizer-initcheck benchmark-float32 benchmark-float64"
-    assert " ".join(plan) == steps
-    assert plan["tests"].startswith("env DISTGNN_BACKEND=cupy python3 -m pytest")
-    assert (
-        "DISTGNN_CUDA_AWARE=0" in plan["ranks-2-staged"]
-        and "--oversubscribe -n 2 python3" in plan["ranks-2-staged"]
-    )
-    assert (
-        "DISTGNN_CUDA_AWARE=1" in plan["ranks-4-cuda-aware"] and "-n 4 python3" in plan["ranks-4-cuda-aware"]
-    )
-    assert (
-        "set_allocator(None)" in plan["sanitizer-racecheck"]
-        and "--tool racecheck" in plan["sanitizer-racecheck"]
-    )
-    for words in plan.values():
-        for word in words.split():
-            if word.startswith(("tests/", "benchmarks/")):
-                assert (ROOT / word).exists(), word
-    assert sorted(ROOT.iterdir()) == before
-    only = run("--dry-run", "--quick", "--only", "benchmark", env=machine).stdout
-    assert [line.split(":")[0] for line in only.splitlines()] == [
-        "benchmark-float32",
-        "benchmark-float64",
-    ] and "--rounds 5" in only
+def test_steps_that_fail_or_hang_are_named_and_the_others_run(
+    gpu_check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [
+        gpu_check.Step("broken", 9, [["sh", "-c", "echo first >&2; exit 3"], ["echo", "not reached"]]),
+        gpu_check.Step("stuck", 0.3, [["sh", "-c", "echo begun; sleep 60 & wait"]]),
+        gpu_check.Step("absent", 9, [["no-such-program"]]),
+        gpu_check.Step("tests-of-it", 9, [["echo", "===== 3 passed in 0.01s ====="]]),
+    ]
+    monkeypatch.setattr(gpu_check, "PROBE", "print('a fine GPU')")
+    assert gpu_check.check(tmp_path / "report.md", dict(os.environ), steps, 1) == 1
+    report = (tmp_path / "report.md").read_text()
+    assert "a fine GPU" in report and "    ===== 3 passed" in report
+    for words in ("broken: exit status 3", "stuck: over its time", "absent: no-such-program: No such file"):
+        assert report.count(words) == 2, "where it happened, and at the end"
+    assert "1 of 4 steps passed" in report
+    assert (tmp_path / "broken.log").read_text().splitlines()[1:] == ["first"]
+    assert "begun" in (tmp_path / "stuck.log").read_text() and (tmp_path / "tests.log").exists()
+
+
+def test_an_mpi_is_a_folder_or_an_archive(gpu_check: ModuleType, tmp_path: Path) -> None:
+    mpi, packed = tmp_path / "some-mpi", tmp_path / ".mpi"
+    (mpi / "bin").mkdir(parents=True)
+    (mpi / "bin" / "mpiexec").touch()
+    packed.mkdir()
+    with tarfile.open(packed / "mpi.txz", "w:xz") as archive:
+        archive.add(mpi, "some-mpi")
+    launcher, env = gpu_check.mpi(mpi, tmp_path)
+    assert launcher == str(mpi / "bin" / "mpiexec") and env["PATH"].startswith(f"{mpi / 'bin'}:")
+    for where in (packed, packed / "mpi.txz"):
+        launcher, env = gpu_check.mpi(where, tmp_path)
+        assert Path(launcher).exists() and env["OPAL_PREFIX"] == str(tmp_path / "mpi" / "some-mpi")
+    with pytest.raises(SystemExit, match="has no bin/mpiexec"):
+        gpu_check.mpi(tmp_path / "bin", tmp_path)
 
 
 @pytest.mark.slow
-def test_a_run_keeps_logs_and_counts_failures(machine: dict[str, str], tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    done = run(results, env=machine)
-    assert done.returncode == 1
-    summary = (results / "summary.txt").read_text().splitlines()
-    assert summary[-1].startswith("gpu-check: 10 passed, 1 failed, 1 skipped")
-    assert sum("FAILED   ranks-2-staged (status 3" in line for line in summary) == 1
-    assert sum("skipped  ranks-cuda-aware" in line for line in summary) == 1
-    log = (results / "sanitizer-memcheck.log").read_text()
-    assert "sanitizer --tool memcheck --error-exitcode 9 python3 -c import sys, cupy" in log
-    assert (
-        "launcher --allow-run-as-root --oversubscribe -n 2 python3 -m pytest"
-        in (results / "ranks-2-staged.log").read_text()
-    )
-    assert run(results, env=machine | {"RANKS": "4"}).returncode == 0
+def test_a_training_on_the_stand_in_for_cupy(tmp_path: Path) -> None:
+    done = run("--tiny", "--only", "train", tmp_path, PYTHONPATH=str(ROOT / "tests" / "fake_cupy"))
+    report = (tmp_path / "gpu-check.md").read_text()
+    assert done.returncode == 0, report
+    assert "check: every loss equals the serial one" in report and "1 of 1 steps passed" in report
 
 
-def test_missing_things_are_named(machine: dict[str, str], tmp_path: Path) -> None:
-    done = run(tmp_path / "a", env=machine | {"MODULES": ALL.replace("cupy", "")})
-    assert done.returncode == 2 and "python3 has no CuPy" in done.stdout
-    done = run(tmp_path / "b", env=machine | {"MPI_HOME": "/nowhere"})
-    assert done.returncode == 2 and "MPI_HOME=/nowhere has no bin/mpiexec" in done.stdout
-    done = run(tmp_path / "c", env=machine | {"WHEELS": "/nowhere"})
-    assert done.returncode == 2 and "WHEELS=/nowhere is no folder" in done.stdout
-    done = run("--fast", env=machine)
-    assert done.returncode == 2 and "unknown option --fast" in done.stderr
-
-    Path(machine["PATH"], "compute-sanitizer").unlink()
-    Path(machine["PATH"], "mpiexec").unlink()
-    done = run(tmp_path / "d", env=machine)
-    assert done.returncode == 0
-    assert (
-        "skipped  sanitizer: compute-sanitizer is not on the path" in done.stdout
-        and "skipped  ranks: no mpiexec found" in done.stdout
-    )
-
-
-def test_wheels_fill_the_gaps(machine: dict[str, str], tmp_path: Path) -> None:
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    have = machine | {"MODULES": ALL.replace("pytest_mpi", "").replace("tqdm", ""), "WHEELS": str(wheels)}
-    done = run("--only", "tests", tmp_path / "results", env=have)
-    log = (tmp_path / "results" / "packages.log").read_text()
-    assert done.returncode == 0
-    assert "pip install --quiet --no-index --no-deps --find-links" in log and log.rstrip().endswith(
-        "tqdm pytest-mpi"
-    )
+def test_without_a_gpu_it_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "cupy.py").write_text("raise ImportError('no CuPy here')")
+    environ = {"PYTHONPATH": str(tmp_path), "RESULTS": str(tmp_path / "results")}
+    done = run(**environ)
+    assert done.returncode == 2 and "no GPU, no CuPy or no MPI here" in done.stderr
+    assert not (tmp_path / "results").exists()
+    assert run("--fast").returncode == 2
+    plan = run("--dry-run", "--part", "2", "--only", "mem", **environ)
+    assert plan.returncode == 0 and plan.stdout.count("\n") == 1
+    assert "compute-sanitizer --error-exitcode 9 --tool memcheck" in plan.stdout

@@ -101,6 +101,13 @@ def test_slurm(machine: dict[str, str]) -> None:
     assert trained == f"{started} DISTGNN train graph.dg --log train-7.jsonl --epochs 3"
 
 
+def test_as_many_ranks_as_gpus(machine: dict[str, str]) -> None:
+    environ = machine | SLURM | {"SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "2"}
+    assert "--ntasks=4 DISTGNN train" in run("train.sbatch", "graph.dg", env=environ)
+    refused = run("train.sbatch", "graph.dg", env=environ | {"SLURM_GPUS_ON_NODE": "8"})
+    assert refused.startswith("4 ranks for 16 GPUs") and "--ntasks-per-node=8" in refused
+
+
 def test_a_slurm_job_says_how_it_is_started(machine: dict[str, str], tmp_path: Path) -> None:
     outside = run("train.sbatch", "graph.dg", env=machine)
     assert (
@@ -122,7 +129,7 @@ def test_slurm_without_a_fitting_srun(machine: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "script", sorted(path.name for path in (ROOT / "jobs").glob("*.*") if path.name != "launch.sh")
+    "script", sorted(path.name for path in (ROOT / "jobs").glob("*.s*") if path.name != "launch.sh")
 )
 def test_every_job_tells_its_cost(script: str) -> None:
     cost = (ROOT / "jobs" / script).read_text().split("\n# Cost: ")[1].split("\n#\n")[0].lower()

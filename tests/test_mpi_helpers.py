@@ -4,13 +4,14 @@ print once.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from pathlib import Path
 
 import pytest
 from mpi4py import MPI
 
-from mpi_helpers import Finished, mpiexec
+from mpi_helpers import Finished, mpiexec, plugin
 
 TESTS = Path(__file__).parent
 HEADER = "import pytest, time\nfrom mpi4py import MPI\nWORLD = MPI.COMM_WORLD\n"
@@ -20,7 +21,8 @@ def run_tests(folder: Path, ranks: int, source: str, *options: str) -> Finished:
     """Run ``source`` as a test file with the plugin on ``ranks`` ranks."""
     (folder / "test_tiny.py").write_text(HEADER + textwrap.dedent(source))
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --with-mpi -p no:cacheprovider\ntimeout = 30\n")
-    words = ["-m", "pytest", "-p", "mpi_helpers.plugin", *options, folder / "test_tiny.py"]
+    (folder / "conftest.py").write_text('pytest_plugins = ["mpi_helpers.plugin"]\n')
+    words = ["-m", "pytest", *options, folder / "test_tiny.py"]
     return mpiexec(
         ranks, *words, cwd=folder, env={"PYTHONPATH": f"{TESTS}:{TESTS.parent}", "TMPDIR": str(folder)}
     )
@@ -101,6 +103,22 @@ def test_ranks_that_begin_later_learn_what_failed(tmp_path: Path, option: str, t
 
 
 @pytest.mark.slow
+def test_a_spent_budget_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
+    """Without pytest-mpi and pytest-timeout, which it need not have."""
+    source = """
+        @pytest.mark.timeout(20)
+        @pytest.mark.ranks(2, 3)
+        @pytest.mark.parametrize("turn", range(2))
+        def test_sizes(comm, turn):
+            time.sleep(0.5)
+        """
+    absent = "-p no:pytest_mpi -p no:timeout --strict-markers --only-mpi".split()
+    result = run_tests(tmp_path, 3, source, *absent, "--budget=0.3")
+    assert result.code == 0
+    assert "the budget is spent: 3 tests not run" in result.out and "1 passed" in result.out
+
+
+@pytest.mark.slow
 def test_a_hang_is_ended_with_its_stacks(tmp_path: Path) -> None:
     result = run_tests(
         tmp_path,
@@ -114,10 +132,10 @@ def test_a_hang_is_ended_with_its_stacks(tmp_path: Path) -> None:
             if WORLD.rank < 2:
                 wait_for_nobody()
         """,
-        "--timeout=2",
+        "--timeout=1",
     )
     assert result.code != 0
-    assert "test_hangs has not ended after 3 s" in result.err
+    assert "test_hangs has not ended after 2 s" in result.err
     assert result.err.count("in wait_for_nobody") == 2, "both ranks' stacks, once"
     assert "in agree" in result.err, "and that of the rank which waits at the end of the test"
 
@@ -188,6 +206,24 @@ def test_communicators_that_tests_forget_are_freed(tmp_path: Path) -> None:
     )
     assert result.code == 0, result.out
     assert "24 passed" in result.out
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("def test_a(): ...", 0),
+        ("def helper(comm): ...", 0),
+        ("@pytest.mark.ranks(1, 4)\n@pytest.mark.slow\ndef test_a(comm): ...\ndef test_b(): ...", 4),
+        ("@pytest.mark.ranks(2)\ndef test_a(comm): ...\n@pytest.mark.ranks(3)\ndef test_b(comm): ...", 3),
+        ("@pytest.mark.ranks(2)\ndef test_a(comm): ...\ndef test_b(shared_tmp_path): ...", math.inf),
+        ("@pytest.mark.ranks(*SIZES)\ndef test_a(comm): ...", math.inf),
+        ("@pytest.fixture\ndef grid(comm): ...\n@pytest.mark.ranks(2)\ndef test_a(grid): ...", math.inf),
+        ("class TestA:\n    def test_a(self, comm): ...", math.inf),
+        ("@pytest.mark.mpi\ndef test_a(): ...", math.inf),
+    ],
+)
+def test_files_without_tests_for_so_many_ranks_are_known_by_their_text(text: str, most: float) -> None:
+    assert plugin.most_ranks(text) == most
 
 
 def test_comm_is_what_it_says(comm: MPI.Intracomm) -> None:

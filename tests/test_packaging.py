@@ -46,4 +46,5 @@ def test_a_build_contains_the_kernels_and_the_machines_and_finds_them(tmp_path: 
     ).stdout.split("\n")[:-1]
     assert Path(found) == built / "distgnn" / "kernels"
     assert contents(Path(found)) == contents(ROOT / "kernels")
+    assert (built / "distgnn" / "py.typed").exists()  # type checkers look for it
     assert machines == sorted(path.stem for path in (ROOT / "distgnn/plan/machines").glob("*.toml")) != []

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import functools
-import logging
 import math
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
+from distgnn import progress
 from distgnn.arrays.shapes import Functions, ShapeArray
 from distgnn.errors import ArgumentError
 
-log = logging.getLogger(__name__)
+#: Says whether work that a device was given is done, without waiting for it.
+Mark = Callable[[], bool]
+
+
+def DONE() -> bool:
+    """The mark of what is done already, such as everything on a host."""
+    return True
+
+
+_here = nullcontext()
 
 
 class Backend:
@@ -24,15 +35,21 @@ class Backend:
 
     Attributes:
         numbers: whether arrays hold any; those of a dry run have shapes only.
+        bound: the device that this process is bound to, by its place in :meth:`devices`.
     """
 
     name = "numpy"
     on_device = False
     numbers = True
     xp: Any = np
+    bound: int | None = None
 
-    def bind(self, local_rank: int) -> str:
-        """Bind this process to a device by its rank on the node; returns the device's name for the log."""
+    def devices(self) -> list[str]:
+        """PCI bus ids of the devices that this process may be bound to; none on a host."""
+        return []
+
+    def bind(self, device: int) -> str:
+        """Bind this process to the device in this place; returns its name for the log."""
         return "host"
 
     def asarray(self, x: Any, dtype: Any = None) -> Any:
@@ -61,20 +78,46 @@ class Backend:
         """A host array that device copies reach at full speed."""
         return np.empty(shape, dtype=dtype)
 
-    def copy_out(self, array: Any, host: np.ndarray) -> None:
-        """Copy an array to a host array of the same shape; the copy is complete on return."""
-        host[...] = array
-
     def copy_in(self, host: np.ndarray, array: Any) -> None:
         """Copy a host array into an array of the same shape; ``host`` may be reused on return."""
         array[...] = host
 
     def synchronize(self) -> None:
-        """Wait until everything queued on the current stream is done."""
+        """Wait until everything queued on the current stream is done; messages under way are driven."""
 
-    def mark(self) -> Callable[[], bool]:
-        """A function that says whether everything queued on the current stream up to now is done."""
-        return lambda: True
+    def mark(self) -> Mark:
+        """Stands for everything queued on the current stream up to now."""
+        return DONE
+
+    def beside(self, lane: str, after: Mark = DONE) -> AbstractContextManager[None]:
+        """Inside, the current stream is the one of this name, and goes on after a mark. What is queued there
+        runs beside what is computed. No array may be made there.
+        """
+        return _here
+
+    def carry(self, source: Any, target: Any, after: Mark) -> Mark:
+        """Begin to copy an array to pinned host memory of its shape, or back, after a mark and beside what is
+        computed.
+        """
+        target[...] = source
+        return DONE
+
+    def follow(self, mark: Mark) -> None:
+        """What is queued on the current stream from now on runs after a mark, for which the host does not
+        wait.
+        """
+
+    def stream(self) -> int:
+        """The handle of the current stream, for libraries."""
+        return 0
+
+    def nccl(self) -> Any:
+        """The module of NCCL's communicators, or None where there is none."""
+        return None
+
+    def csr_matrix(self, parts: tuple[Any, Any, Any], shape: tuple[int, int]) -> Any:
+        """The library's sparse matrix of these values, columns and row pointers."""
+        return sparse.csr_array(parts, shape=shape)
 
     def peak_bytes(self) -> int:
         """The most memory this process has held so far, in bytes."""
@@ -102,7 +145,9 @@ def _at_cache_line(allocate: Callable[..., Any], shape: tuple[int, ...], dtype: 
 
 
 class CupyBackend(Backend):
-    """CuPy arrays on one GPU, chosen by the rank on the node."""
+    """CuPy arrays on one GPU, which ``comm/devices.py`` chooses. The thread that binds it computes on a
+    stream of its own from then on.
+    """
 
     name = "cupy"
     on_device = True
@@ -111,13 +156,20 @@ class CupyBackend(Backend):
         import cupy
 
         self.xp = cupy
+        self._lanes: dict[str, Any] = {}
 
-    def bind(self, local_rank: int) -> str:
-        count = self.xp.cuda.runtime.getDeviceCount()
-        device = local_rank % count
-        self.xp.cuda.Device(device).use()
-        if local_rank >= count:
-            log.warning("more ranks than GPUs on this node: rank %d shares device %d", local_rank, device)
+    def devices(self) -> list[str]:
+        runtime = self.xp.cuda.runtime
+        return [runtime.deviceGetPCIBusId(device) for device in range(runtime.getDeviceCount())]
+
+    def bind(self, device: int) -> str:
+        if CupyBackend.bound != device:
+            self.xp.cuda.Device(device).use()
+            self.xp.cuda.Device(device).synchronize()
+            self._lanes.clear()
+            # From now on not the null stream, with which an MPI's own streams may take turns.
+            self._computing = self.xp.cuda.Stream(non_blocking=True).use()
+            CupyBackend.bound = device
         return f"cuda:{device}"
 
     def asarray(self, x: Any, dtype: Any = None) -> Any:
@@ -140,26 +192,76 @@ class CupyBackend(Backend):
         memory = self.xp.cuda.alloc_pinned_memory(max(1, count * np.dtype(dtype).itemsize))
         return np.frombuffer(memory, dtype, count).reshape(shape)
 
-    def copy_out(self, array: Any, host: np.ndarray) -> None:
-        array.get(out=host)
-
     def copy_in(self, host: np.ndarray, array: Any) -> None:
         array.set(host)
         self.synchronize()
 
     def synchronize(self) -> None:
-        self.xp.cuda.get_current_stream().synchronize()
+        if progress.pending():
+            progress.watch(self.mark())
+        else:
+            self.xp.cuda.get_current_stream().synchronize()
 
-    def mark(self) -> Callable[[], bool]:
+    def mark(self) -> Mark:
         event = self.xp.cuda.Event(disable_timing=True)
         event.record()
-        return lambda: bool(event.done)
+        return _Event(self.xp.cuda.runtime, event)
+
+    @contextmanager
+    def beside(self, lane: str, after: Mark = DONE) -> Iterator[None]:
+        if lane not in self._lanes:  # non-blocking, or it would take turns with the null stream
+            self._lanes[lane] = self.xp.cuda.Stream(non_blocking=True)
+        with self._lanes[lane]:
+            self.follow(after)
+            yield
+
+    def carry(self, source: Any, target: Any, after: Mark) -> Mark:
+        if not source.size:
+            return after
+        out = isinstance(target, np.ndarray)
+        with self.beside("out" if out else "in", after):  # a device copies both ways at once
+            source.get(out=target, blocking=False) if out else target.set(source)
+            return self.mark()
+
+    def follow(self, mark: Mark) -> None:
+        if isinstance(mark, _Event):
+            self.xp.cuda.get_current_stream().wait_event(mark.event)
+
+    def stream(self) -> int:
+        return int(self.xp.cuda.get_current_stream().ptr)
+
+    def nccl(self) -> Any:
+        try:
+            from cupy.cuda import nccl
+        except ImportError:
+            return None
+        return nccl if nccl.available else None
+
+    def csr_matrix(self, parts: tuple[Any, Any, Any], shape: tuple[int, int]) -> Any:
+        from cupyx.scipy import sparse
+
+        return sparse.csr_matrix(parts, shape=shape)
 
     def peak_bytes(self) -> int:
         return int(self.xp.get_default_memory_pool().total_bytes())
 
     def memory_bytes(self) -> int:
         return int(self.xp.cuda.runtime.memGetInfo()[1])
+
+
+class _Event:
+    """A mark of a CUDA stream. ``event.done`` would be False for ever after a kernel that failed."""
+
+    NOT_READY = 600  # cudaErrorNotReady
+
+    def __init__(self, runtime: Any, event: Any) -> None:
+        self.runtime, self.event = runtime, event
+
+    def __call__(self) -> bool:
+        status = self.runtime.eventQuery(self.event.ptr)
+        if status not in (0, self.NOT_READY):
+            raise self.runtime.CUDARuntimeError(status)
+        return bool(status == 0)
 
 
 class ShapeBackend(Backend):
@@ -169,7 +271,7 @@ class ShapeBackend(Backend):
     numbers = False
     xp = Functions()
 
-    def bind(self, local_rank: int) -> str:
+    def bind(self, device: int) -> str:
         return "nothing"
 
     def asarray(self, x: Any, dtype: Any = None) -> Any:
@@ -192,16 +294,11 @@ class ShapeBackend(Backend):
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return ShapeArray(shape, dtype)
 
-    def copy_out(self, array: Any, host: Any) -> None:
-        pass
-
     def copy_in(self, host: Any, array: Any) -> None:
         pass
 
-    def mark(self) -> Callable[[], bool]:
-        """Done when asked for the third time, so that who waits looks at messages once, as products do."""
-        looks = iter((False, False))
-        return lambda: next(looks, True)
+    def carry(self, source: Any, target: Any, after: Mark) -> Mark:
+        return after
 
 
 SHAPES = ShapeBackend()

@@ -113,6 +113,13 @@ class CSR:
             self.cached[key] = self._view(first, last)
         return self.cached[key]
 
+    def with_values(self, data: Any) -> CSR:
+        """A block of the same structure, which is shared, with other values."""
+        other = object.__new__(CSR)
+        other.shape, other.buffer, other.cached = self.shape, None, {}
+        other.indptr, other.indices, other.data = self.indptr, self.indices, data
+        return other
+
     def _view(self, first: int, last: int) -> CSR:
         start, stop = self._before(first), self._before(last)
         rows = object.__new__(CSR)
@@ -127,16 +134,31 @@ class CSR:
         return int(self.indptr[row]) if known else self.nnz * row // max(self.shape[0], 1)
 
     def transposed(self, backend: Backend) -> CSR:
-        """The transposed block. On the host it is made where it stays, so that nothing is ever held twice."""
-        if backend.on_device:
+        """The transposed block, its rows sorted; made where the block is, so that nothing is held twice on a
+        host. On a GPU by sorting, for which one of more than ``sorted_on_device`` non-zeros is too large: it
+        goes through the host.
+        """
+        if backend.on_device and self.nnz > TUNING.sorted_on_device:
             return CSR.from_scipy(self.to_scipy().T, backend)
         block = CSR.empty(self.shape[::-1], self.nnz, self.dtype, backend)
         if not backend.numbers:
+            return block
+        if backend.on_device:
+            self._sort_columns(block, backend.xp)
             return block
         _sparsetools.csr_tocsc(
             *self.shape, self.indptr, self.indices, self.data, block.indptr, block.indices, block.data
         )
         return block
+
+    def _sort_columns(self, block: CSR, xp: Any) -> None:
+        """Fill the transposed block: entries by column, and by row within one, as the sort is stable."""
+        order = xp.argsort(self.indices, kind="stable")
+        rows = xp.searchsorted(self.indptr[1:], xp.arange(self.nnz, dtype=self.indptr.dtype), side="right")
+        block.indices[...] = rows[order]
+        block.data[...] = self.data[order]
+        columns = xp.arange(block.shape[0] + 1, dtype=self.indices.dtype)
+        block.indptr[...] = xp.searchsorted(self.indices[order], columns)
 
     def to_scipy(self) -> sp.csr_array:
         """The block as a SciPy matrix on the host, sharing memory where the block is there already."""

@@ -17,6 +17,8 @@ class Tuning:
     """Non-zeros from which on it is measured how far a product should prefetch: fewer are too quick."""
     copied_elements: int = 1 << 22
     """Elements of a matrix that are converted and copied to a device at a time."""
+    sorted_on_device: int = 1 << 27
+    """Non-zeros of a block that is transposed on a GPU at most: sorting takes some 50 bytes of each."""
     flops_between_polls: int = 1 << 25
     """Multiplications and additions of a sparse product between two looks at the messages under way: one or
     two milliseconds. Less often, sockets run empty; more often, the product is slower.
@@ -34,6 +36,8 @@ class Tuning:
     """Non-zeros of a sampler's product that are made at a time: 2 to 4 MiB, which the step after reads from a
     cache.
     """
+    device_entries: int = 1 << 24
+    """The same on a GPU, where a block of 33 bytes per non-zero is drawn from in a launch."""
 
     # Messages under way.
     relay_segments: int = 16
@@ -62,6 +66,9 @@ class Tuning:
     """A row block, where nobody says how many rows it should have."""
     sum_blocks: int = 16
     """Row blocks of a product at least, unless they would be smaller than that."""
+    smallest_sum_block_on_device: int = 4 << 20
+    sum_blocks_on_device: int = 4
+    """The same on a device, where a row block costs launches of kernels: so many at most."""
 
     # Panels and groups of rows: nothing hides the product with the last one to arrive, but each costs a pass
     # over the product, which only many non-zeros per row are worth.

@@ -21,18 +21,19 @@ from distgnn.arrays.backend import Backend
 
 Array = Any
 
-_BORROWED = "layers"
-
 
 class Workspace:
     """Buffers of one backend. Not shared between threads.
+
+    Args:
+        purpose: of what is borrowed, for the ledger.
 
     Attributes:
         reserved: bytes of all buffers, lent or not; borrowed: of those without a name.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
+    def __init__(self, backend: Backend, purpose: str = "layers") -> None:
+        self.backend, self.purpose = backend, purpose
         self.reserved = self.borrowed = 0
         self._named: dict[str, Array] = {}
         self._free: list[Array] = []
@@ -60,8 +61,8 @@ class Workspace:
             chosen = self._free.pop(index)
         else:
             if self._free:
-                self._count(_BORROWED, -self._free.pop().size)
-            chosen = self._make(size, _BORROWED)
+                self._count(self.purpose, -self._free.pop().size)
+            chosen = self._make(size, self.purpose)
         self._lent[self.backend.address(chosen)] = chosen
         return chosen[:size].view(dtype).reshape(shape)
 
@@ -81,14 +82,14 @@ class Workspace:
     def forget(self, array: Array) -> None:
         """A borrowed array that won't be given back."""
         for buffer in self._returned(array):
-            self._count(_BORROWED, -buffer.size)
+            self._count(self.purpose, -buffer.size)
 
     def clear(self) -> None:
         """Let go of all memory that is not lent."""
         for name in list(self._named):
             self._count(name, -self._named.pop(name).size)
         while self._free:
-            self._count(_BORROWED, -self._free.pop().size)
+            self._count(self.purpose, -self._free.pop().size)
 
     def _returned(self, array: Array) -> list[Array]:
         """The buffer that this array was lent from, if any."""
@@ -101,5 +102,5 @@ class Workspace:
 
     def _count(self, purpose: str, size: int) -> None:
         self.reserved += size
-        self.borrowed += size if purpose == _BORROWED else 0
+        self.borrowed += size if purpose == self.purpose else 0
         ledger.held(purpose, size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,8 @@ def _run(args: argparse.Namespace, world: Any) -> None:
             if args.out is not None:
                 with replaced(Path(args.out)) as file:
                     file.write(text.encode())
+            for line in found.warnings:
+                print(f"distgnn: warning: {line}", file=sys.stderr, flush=True)
             printed = "" if args.out else f"\n\n{text.strip()}"
             print(json.dumps(found.record()) if args.json else table(found) + printed, flush=True)
 

@@ -25,7 +25,7 @@ else:
     import tomli as tomllib
 
 #: Variables DISTGNN_NAME that are read beside those of the flags: for kernels, MPI and tests.
-_NAMES = ("backend", "config", "cuda-aware", "emulation-cache", "host-isa", "init-timeout", "spmm",
+_NAMES = ("backend", "config", "cuda-aware", "emulation-cache", "host-isa", "init-timeout", "nccl", "spmm",
           "spmm-tune")  # fmt: skip
 
 #: Settings for some algorithms only: these, or (none) the one that was chosen where they are set.

@@ -27,7 +27,7 @@ def train(
     terminal; returns the exit code, 1 if it fails. Collective.
     """
     comm = MPI.COMM_WORLD if comm is None else comm
-    settled = settle_together(comm, store, settings, machine)
+    settled = settle_together(comm, settings, store, machine)
     run = Run(store, settled.settings, comm)
     speaks = run.grid.rank == 0 and not settings.quiet
     if settled.machine is not None:

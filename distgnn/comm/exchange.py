@@ -11,10 +11,11 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
+from distgnn.arrays.backend import DONE
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm.flight import Flight
 from distgnn.comm.group import Comm
 
 Array = Any
@@ -35,27 +36,34 @@ class Exchange(AbstractContextManager["Exchange"]):
     ) -> None:
         self.comm, self.overlap = comm, overlap
         self.tag = comm.reserve_tags(1)
-        self.flight = Flight(comm.mpi, "alltoallv", comm.name, matrix, self._send_next)
+        self.flight = comm.flight("alltoallv", matrix, self._send_next)
         self.queue: deque[tuple[Array, int]] = deque()  # what is still to be sent, and to whom
         self.sending = 0
         receives = [(source, array) for source, array in receives if array.size]
         comm.charge_alltoallv([array for _, array in receives], matrix)
-        comm.backend.synchronize()  # kernels may still read what is received into
-        self.deliveries = {source: self._receive(source, array) for source, array in receives}
+        self.read = comm.backend.mark()  # kernels may still read what is received into
+        self.deliveries = {source: _Delivery(array, comm) for source, array in receives}
+        # What is sent, and its wire. The memory of a temporary would be lent again while it is copied.
+        self.sent: list[tuple[Array, Array]] = []
+        if comm.moves and receives:
+            self.flight.after(self.read if comm.direct else DONE, self._receive)
 
     def __exit__(self, kind: Any, *_: object) -> None:
         try:
             if kind is None:
                 self.finish()
+                if not self.comm.direct:
+                    self._release()
         finally:
             self.flight.close()
 
     def send(self, array: Array, destination: int) -> None:
         """Send a contiguous array, which must stay as it is until the exchange is over."""
         if array.size and self.comm.moves:
-            self.comm.backend.synchronize()  # MPI knows nothing of the stream that computes it
-            wire = self.comm.wire(array, send=True)
-            self.queue.extend((message, destination) for message in self.comm.countable(wire))
+            wire = self.comm.wire(array)
+            filled = self.comm.fill(wire, array.reshape(-1), self.comm.backend.mark())
+            self.sent.append((array, wire))
+            self.flight.after(filled, partial(self._enqueue, wire, destination))
             self.flight.drive()
 
     def wait(self, sources: Iterable[int]) -> None:
@@ -64,11 +72,11 @@ class Exchange(AbstractContextManager["Exchange"]):
         self.flight.until(lambda: not any(delivery.missing for delivery in wanted))
         self.flight.waited(sum(delivery.wire.nbytes for delivery in wanted))
         for delivery in wanted:
-            self.comm.unwire(delivery.wire, delivery.array)
+            self.comm.backend.follow(delivery.copied)
 
     def finish(self) -> None:
         """Until everything is sent and received."""
-        self.flight.until(lambda: not (self.flight.requests or self.queue))
+        self.flight.until(lambda: not self._busy())
         self.flight.waited()
 
     @contextmanager
@@ -76,19 +84,33 @@ class Exchange(AbstractContextManager["Exchange"]):
         """Around computations: with overlap they drive the messages, without those are through before."""
         if not self.overlap:
             self.finish()
-        with self.flight.driven(bool(self.flight.requests or self.queue)):
+        with self.flight.driven(self._busy()):
             yield
 
-    def _receive(self, source: int, array: Array) -> _Delivery:
-        delivery = _Delivery(array, self.comm.wire(array, send=False))
-        for message in self.comm.countable(delivery.wire) if self.comm.moves else ():
-            delivery.missing += 1
-            self.flight.receive(message, source, self.tag, lambda: self._received(delivery))
-        return delivery
+    def _busy(self) -> bool:
+        return bool(self.flight.requests or self.queue or self.flight.marks)
+
+    def _receive(self) -> None:
+        for source, delivery in self.deliveries.items():
+            for message in self.comm.countable(delivery.wire):
+                self.flight.receive(message, source, self.tag, partial(self._received, delivery))
+
+    def _enqueue(self, wire: Array, destination: int) -> None:
+        self.queue.extend((message, destination) for message in self.comm.countable(wire))
+
+    def _release(self) -> None:
+        """The host copies; what nobody waited for is there, too."""
+        for delivery in self.deliveries.values():
+            self.comm.backend.follow(delivery.copied)
+            self.comm.release(delivery.wire, delivery.copied)
+        for _, wire in self.sent:
+            self.comm.release(wire)
 
     def _received(self, delivery: _Delivery) -> None:
         delivery.missing -= 1
         if not delivery.missing:
+            if not self.comm.direct:
+                delivery.copied = self.comm.unwire(delivery.wire, delivery.array.reshape(-1), self.read)
             self.flight.landed(delivery.posted, delivery.wire.nbytes)
 
     def _send_next(self) -> None:
@@ -101,8 +123,11 @@ class Exchange(AbstractContextManager["Exchange"]):
 
 
 class _Delivery:
-    """What one rank sends: the array it ends up in, what MPI receives into, and messages that are missing."""
+    """What one rank sends: the array it ends up in, what MPI receives into, messages that are missing, and
+    the mark of the copy from there to the array.
+    """
 
-    def __init__(self, array: Array, wire: Array) -> None:
-        self.array, self.wire = array, wire
-        self.missing, self.posted = 0, time.perf_counter()
+    def __init__(self, array: Array, comm: Comm) -> None:
+        self.array, self.wire, self.copied = array, comm.wire(array), DONE
+        self.missing = -(-array.size // comm.count_limit) if comm.moves else 0
+        self.posted = time.perf_counter()

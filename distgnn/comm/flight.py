@@ -16,6 +16,7 @@ from typing import Any
 from mpi4py import MPI
 
 from distgnn import ledger, progress
+from distgnn.arrays.backend import DONE, Mark
 
 Array = Any
 
@@ -24,23 +25,26 @@ _abandoned: list[Flight] = []  # requests keep the memory that MPI may still use
 
 
 class Flight:
-    """The messages of one operation that this rank sends and receives.
+    """The messages of one operation that this rank sends and receives, and the work of a device that they
+    wait for.
 
     Args:
         mpi: the group's communicator.
         operation, group, matrix: what the ledger calls them.
         step: called at each look, to start what can be started.
+        computed: gives a mark of what a device has been given to compute; None on a host.
     """
 
     def __init__(
         self, mpi: MPI.Intracomm, operation: str, group: str, matrix: str,
-        step: Callable[[], object] = lambda: None,
+        step: Callable[[], object] = lambda: None, computed: Callable[[], Mark] | None = None,
     ) -> None:  # fmt: skip
-        self.mpi, self.step = mpi, step
+        self.mpi, self.step, self.computed = mpi, step, computed
         self.testsome = getattr(mpi, "Testsome", MPI.Request.Testsome)  # messages of a dry run are others
         self.operation, self.group, self.matrix = operation, group, matrix
         self.requests: list[MPI.Request] = []
         self._then: list[tuple[bool, Callable[[], object]]] = []  # of each: is it a receive, what follows
+        self.marks: list[tuple[Mark, Callable[[], object]]] = []  # work of the device, what follows
 
     def receive(self, array: Array, source: int, tag: int, then: Callable[[], object]) -> None:
         """Begin to receive into an array of at most ``count_limit`` elements; then ``then()``."""
@@ -51,6 +55,13 @@ class Flight:
         """Begin to send such an array."""
         self.requests.append(self.mpi.Isend(array, destination, tag % _TAGS))
         self._then.append((False, then))
+
+    def after(self, mark: Mark, then: Callable[[], object]) -> None:
+        """``then()`` when a device has done what a mark stands for; now, if it has."""
+        if mark():
+            then()
+        else:
+            self.marks.append((mark, then))
 
     def swap(self, receives: Mapping[int, Array], sends: Mapping[int, Array], tag: int) -> Iterator[None]:
         """Receive from and send to ranks; yields until all is through."""
@@ -68,8 +79,10 @@ class Flight:
             yield
 
     def until(self, done: Callable[[], bool]) -> None:
-        """Drive this flight, and all others, until something is the case."""
-        if not done():
+        """Drive this flight, and all others, until something is the case. As long as a device has something
+        to compute, this is no wait for messages.
+        """
+        if not done() and not (self.computed and self._computed_first(done)):
             with ledger.timed("comm", self.operation, self.group, self.matrix):
                 progress.wait(done, self._look)
 
@@ -98,6 +111,7 @@ class Flight:
         for request, (receive, _) in zip(self.requests, self._then, strict=True):
             if receive:
                 request.Cancel()
+                request.Test()  # if nothing has come for it, its memory is free
         if self.requests:
             _abandoned.append(self)
 
@@ -108,6 +122,7 @@ class Flight:
 
     def _look(self) -> bool:
         """See what has completed and start what can be. Has anything been completed?"""
+        passed = self.marks and self._passed()
         completed = self.testsome(self.requests) if self.requests else None
         if completed:
             following = [self._then[index][1] for index in completed]
@@ -117,4 +132,17 @@ class Flight:
             for then in following:
                 then()
         self.step()
-        return bool(completed)
+        return bool(completed or passed)
+
+    def _computed_first(self, done: Callable[[], bool]) -> bool:
+        """Drive messages until all that a device was given is computed, or something is the case. Is it?"""
+        computed = self.computed() if self.computed else DONE
+        progress.watch(lambda: computed() or done(), self._look)
+        return done()
+
+    def _passed(self) -> bool:
+        """Go on with what waited for the device. Has anything?"""
+        marks, self.marks = self.marks, []
+        for mark, then in marks:
+            self.after(mark, then)
+        return len(self.marks) < len(marks)

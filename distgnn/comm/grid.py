@@ -15,8 +15,10 @@ from distgnn.arrays.backend import Backend
 from distgnn.arrays.workspace import Workspace
 from distgnn.comm import launch
 from distgnn.comm.agree import agree, together
+from distgnn.comm.devices import bind
 from distgnn.comm.facts import process
 from distgnn.comm.group import Comm
+from distgnn.comm.transport import NCCL, transport
 from distgnn.comm.virtual import OneOfMany
 from distgnn.errors import UserError
 from distgnn.layout import Axes
@@ -37,6 +39,7 @@ class Grid(Axes):
         axes: the size of each axis, by name; their product must be ``comm.size``.
 
     Attributes:
+        transport: how arrays move between ranks (see ``group.py``).
         node: the lowest rank on this rank's node; ranks with equal ``node`` read files together (see
             :meth:`on_node`). A test may set it, to have several nodes on one machine.
         overlap: panels and sums of row blocks travel while others are multiplied; results do not change.
@@ -66,17 +69,18 @@ class Grid(Axes):
         comm = comm.Dup()  # messages of ours never meet messages of the caller's
         with together(comm):  # one rank may have no GPU
             self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
+            self.transport = transport(self.backend)
         super().__init__(axes, rank)
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.device = self.backend.bind(node.Get_rank())
+        self.device = bind(self.backend, node)  # type: ignore[arg-type]
         self.node: int = node.bcast(self.rank)
         node.Free()
         self.overlap = True
         self.block_rows: int | None = None
         self.workspace = Workspace(self.backend)
-        self.world = Comm(comm, self.backend, "world")
+        agree(comm, {"backend": f"{self.backend.name}, {self.transport}"})
+        self.world = self._group(comm, "world")
         self._along: dict[tuple[str, ...], Comm] = {(): Comm(MPI.COMM_SELF, self.backend, "self")}
-        self.world.agree({"backend": self.backend.name + ("" if self.world.direct else ", staged")})
 
     def __repr__(self) -> str:
         return f"Grid({', '.join(f'{name}={count}' for name, count in self.shape.items())})"
@@ -86,8 +90,11 @@ class Grid(Axes):
         first axis slowest. Collective over the grid the first time, but for ``along()``: this rank alone.
         """
         if axes not in self._along:
-            self._along[axes] = Comm(self._split(axes), self.backend, "+".join(axes))
+            self._along[axes] = self._group(self._split(axes), "+".join(axes))
         return self._along[axes]
+
+    def _group(self, mpi: Any, name: str) -> Comm:
+        return Comm(mpi, self.backend, name, connect=self.transport == NCCL)
 
     def _split(self, axes: tuple[str, ...]) -> Any:
         mpi: Any = self.world.mpi
@@ -124,5 +131,5 @@ class Grid(Axes):
         """
         del self._along[()]
         for comm in (self.world, *self._along.values()):
-            comm.mpi.Free()
+            comm.free()
         self._along.clear()

@@ -4,19 +4,20 @@ A :class:`Comm` is a group of ranks. Its methods take and return arrays of the g
 over the group, block until their result may be used, and charge the ledger what their bandwidth-optimal form
 moves (see ``ledger.py``), on the ``matrix`` that they are told.
 
-Where the arrays are on a GPU there are two ways, decided once per process by :func:`cuda_aware`: a CUDA-aware
+Where the arrays are on a GPU there are two ways, decided once per process in ``transport.py``: a CUDA-aware
 MPI is given device pointers, any other MPI pinned host copies. Device arrays never enter a reduction of MPI,
 which would stage them through pageable host memory: large ones travel from rank to rank and are added on the
-device, the others are summed as host copies.
+device, the others are summed as host copies. With ``DISTGNN_NCCL=1``, NCCL sums and gathers what would need
+host copies (see ``nccl.py``). The ledger charges the same in all cases.
+
+MPI knows nothing of streams. Memory that it is given is ready when a mark says so, which is looked at while
+messages are driven: the device goes on computing. Copies, and sums on the device, run on streams beside the
+one that computes, which waits for them by events. The host waits for kernels in blocking collectives only.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import logging
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from fractions import Fraction
@@ -26,47 +27,19 @@ import numpy as np
 from mpi4py import MPI
 
 from distgnn import ledger, progress
-from distgnn.arrays.backend import Backend
+from distgnn.arrays import backend as backends
+from distgnn.arrays.backend import DONE, Backend, Mark
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.agree import Facts, agree, together
 from distgnn.comm.flight import Flight
-from distgnn.errors import UserError
+from distgnn.comm.nccl import Nccl
+from distgnn.comm.staging import staging
+from distgnn.comm.transport import direct
 from distgnn.layout import partition
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _OPERATIONS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
-
-
-def cuda_aware(environ: Mapping[str, str] = os.environ) -> tuple[bool, str]:
-    """Does this MPI take device pointers, and how do we know? First answer wins:
-    ``DISTGNN_CUDA_AWARE``, MPI's ``mpi_memory_alloc_kinds``, ``MPIX_Query_cuda_support``,
-    ``MPICH_GPU_SUPPORT_ENABLED``.
-    """
-    override = environ.get("DISTGNN_CUDA_AWARE")
-    if override:
-        if override.lower() not in ("0", "1", "true", "false", "yes", "no"):
-            raise UserError(f"DISTGNN_CUDA_AWARE={override}: expected 0 or 1")
-        return override.lower() in ("1", "true", "yes"), "DISTGNN_CUDA_AWARE"
-    kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds")
-    if kinds and "cuda" in kinds:
-        return True, f"mpi_memory_alloc_kinds={kinds}"
-    try:
-        query = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support
-        return bool(query()), "MPIX_Query_cuda_support"
-    except (AttributeError, OSError):
-        pass
-    if environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1":
-        return True, "MPICH_GPU_SUPPORT_ENABLED"
-    return False, "nothing says so"
-
-
-@functools.cache
-def _cuda_aware_once() -> bool:
-    answer, reason = cuda_aware()
-    log.info("CUDA-aware MPI: %s (%s)", answer, reason)
-    return answer
 
 
 class Comm:
@@ -76,18 +49,33 @@ class Comm:
         mpi: the mpi4py communicator of the group.
         backend: where the arrays live.
         name: the group's name in the ledger (grid axes, as a rule).
+        connect: have NCCL connect the ranks; collective, with no messages under way.
+
+    Attributes:
+        direct: MPI is given the arrays themselves, not host copies.
+        moves: whether messages must be sent at all, which are charged in any case.
+        nccl: NCCL's communicator, where it sums and gathers.
     """
 
     #: The largest count handed to MPI in one call; longer arrays travel in several, so any MPI will do.
     count_limit = 2**31 - 1
 
-    def __init__(self, mpi: MPI.Intracomm, backend: Backend, name: str = "world") -> None:
+    def __init__(
+        self, mpi: MPI.Intracomm, backend: Backend, name: str = "world", connect: bool = False
+    ) -> None:
         self.mpi, self.backend, self.name = mpi, backend, name
         self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
-        self.direct = not backend.on_device or _cuda_aware_once()
-        #: whether messages must be sent at all, which are charged in any case
+        self.direct = direct(backend)
         self.moves: bool = getattr(mpi, "moves", True)
+        self.nccl = Nccl(mpi, backend) if connect and self.size > 1 else None
         self._tags = 0
+
+    def free(self) -> None:
+        """Give the communicators back. Collective."""
+        if self.nccl is not None:
+            self.backend.synchronize()
+            self.nccl.free()
+        self.mpi.Free()
 
     # -- collectives on arrays -------------------------------------------------------------------------------
 
@@ -98,7 +86,9 @@ class Comm:
         """
         away = self.rank != root
         self.charge_whole("bcast", matrix, array, away, words)
-        if self.size > 1:
+        if self.by_nccl(array):
+            self._queued("bcast", matrix, lambda nccl: nccl.bcast(self._flat(array), root))
+        elif self.size > 1:
             self._call("bcast", matrix, (array, not away, away), lambda part: self.mpi.Bcast(part, root))
         return array
 
@@ -109,7 +99,9 @@ class Comm:
         that waits here would else keep from others what they need to get here.
         """
         self.charge_share("allreduce", matrix, array)
-        if self.size > 1 and op == "sum" and self._sums_on_device(array):
+        if self.by_nccl(array):
+            self._queued("allreduce", matrix, lambda nccl: nccl.allreduce(self._flat(array), op))
+        elif self.size > 1 and op == "sum" and self._sums_on_device(array):
             self._sum("allreduce", matrix, array, partition(array.size, self.size), self.add_and_share)
         elif self.size > 1:
 
@@ -136,6 +128,10 @@ class Comm:
             return block
         whole = self.backend.empty((int(parts[-1]), *block.shape[1:]), block.dtype) if out is None else out
         bounds = parts * row
+        if self.by_nccl(whole):
+            source, target = self._flat(block), self._flat(whole)
+            self._queued("allgather", matrix, lambda nccl: nccl.allgather(source, target, bounds))
+            return whole
         arrays = (block, True, False), (whole, False, True)
         with self._wires("allgather", matrix, *arrays) as (source, target):
             if target.size <= self.count_limit:
@@ -161,6 +157,10 @@ class Comm:
         rows = array[parts[self.rank] : parts[self.rank + 1]]
         mine = self.backend.empty(rows.shape, array.dtype) if out is None else out
         bounds = parts * math.prod(array.shape[1:])
+        if self.by_nccl(array):
+            flat, part = self._flat(array), self._flat(mine)
+            self._queued("reduce_scatter", matrix, lambda nccl: nccl.reduce_scatter(flat, part, bounds))
+            return mine
         if self.size > 1 and not self._sums_on_device(array):
             self._reduce_scatter(array, mine, bounds, matrix)
             return mine
@@ -190,22 +190,36 @@ class Comm:
         self._tags += count
         return first
 
-    def wire(self, array: Any, send: bool, staged: bool = False) -> Any:
-        """What MPI is given for ``array``: its numbers in one dimension, or a pinned host copy of them, to be
-        filled unless they are to ``send``. The stream that computes ``array`` must be done with it.
-        """
-        flat = self._flat(array)
-        if self.direct and not staged:
-            return flat
-        host = self.backend.pinned(flat.shape, flat.dtype)
-        if send:
-            self.backend.copy_out(flat, host)
-        return host
+    def by_nccl(self, array: Any) -> bool:
+        """Whether NCCL sums and gathers this array."""
+        return self.nccl is not None and self.nccl.takes(array)
 
-    def unwire(self, wire: Any, array: Any, staged: bool = False) -> None:
-        """Bring what was received into ``wire`` to ``array``."""
-        if staged or not self.direct:
-            self.backend.copy_in(wire, self._flat(array))
+    def flight(self, operation: str, matrix: str, step: Callable[[], object] = lambda: None) -> Flight:
+        """The messages of an operation in this group, see :class:`Flight`."""
+        computed = self.backend.mark if self.backend.on_device else None
+        return Flight(self.mpi, operation, self.name, matrix, step, computed)
+
+    def wire(self, array: Any) -> Any:
+        """What MPI is given for ``array``: its numbers in one dimension, or pinned host memory for them."""
+        flat = self._flat(array)
+        return flat if self.direct else staging(self.backend).borrow(flat.shape, flat.dtype)
+
+    def fill(self, wire: Any, array: Any, computed: Mark) -> Mark:
+        """Have what is in ``array``, of one dimension, in its wire, or the same part of both. Returns the
+        mark from which on MPI may read the wire.
+        """
+        return computed if self.direct else self.backend.carry(array, wire, computed)
+
+    def unwire(self, wire: Any, array: Any, read: Mark) -> Mark:
+        """Bring what was received into ``wire`` to ``array``, once that has been ``read``. Returns the mark
+        that those must follow who use it.
+        """
+        return DONE if self.direct else self.backend.carry(wire, array, read)
+
+    def release(self, wire: Any, copied: Mark = DONE) -> None:
+        """MPI has done with a wire, and so has, at a mark, who copies it."""
+        if not self.direct:
+            staging(self.backend).give_back(wire, copied)
 
     def countable(self, wire: Any) -> Iterator[Any]:
         """``wire`` in parts that MPI can count; one, possibly empty, as a rule."""
@@ -223,11 +237,12 @@ class Comm:
         if received:
             own = parts[self.rank]
             numbers = {**received, self.rank: own}
-            total = numbers[0]
-            for rank in range(1, self.size):
-                into = own if rank == self.size - 1 or self.rank == 0 else total
-                total = np.add(total, numbers[rank], out=into)
-            added = self.backend.mark()
+            total, on = numbers[0], backends.of(own)
+            with on.beside("sums"):
+                for rank in range(1, self.size):
+                    into = own if rank == self.size - 1 or self.rank == 0 else total
+                    total = np.add(total, numbers[rank], out=into)
+                added = on.mark()
             while not added():
                 yield
 
@@ -334,16 +349,41 @@ class Comm:
         """What MPI is given for (array, is it sent, is it received) each; timed once, to the last byte.
 
         Waits for the stream, which MPI knows nothing of; for receive buffers too, as a queued kernel may
-        still read their old contents.
+        still read their old contents, unless MPI receives into a copy.
         """
-        self.backend.synchronize()
-        staged = reduction and self.backend.on_device
+        flat = [self._flat(array) for array, _, _ in arrays]
+        staged = not self.direct or (reduction and self.backend.on_device)
+        if not staged or any(send for _, send, _ in arrays):
+            self.backend.synchronize()
         with ledger.timed("comm", operation, self.name, matrix):
-            wires = [self.wire(array, send, staged) for array, send, _ in arrays]
-            yield wires
-            for wire, (array, _, receive) in zip(wires, arrays, strict=True):
-                if receive:
-                    self.unwire(wire, array, staged)
+            if not staged:
+                yield flat
+            else:
+                with self._copies(flat, arrays) as copies:
+                    yield copies
+        ledger.waited(operation, self.name, matrix)
+
+    @contextmanager
+    def _copies(
+        self, flat: Sequence[Any], arrays: Sequence[tuple[Any, bool, bool]]
+    ) -> Iterator[list[np.ndarray]]:
+        """Pinned host copies, the received ones of which are brought to the device without waiting for it."""
+        on, read, memory = self.backend, self.backend.mark(), staging(self.backend)
+        copies = [memory.borrow(array.shape, array.dtype) for array in flat]
+        for copy, array, (_, send, _) in zip(copies, flat, arrays, strict=True):
+            if send:
+                progress.watch(on.carry(array, copy, DONE))
+        yield copies
+        for copy, array, (_, _, receive) in zip(copies, flat, arrays, strict=True):
+            brought = on.carry(copy, array, read) if receive else DONE
+            on.follow(brought)
+            memory.give_back(copy, brought)
+
+    def _queued(self, operation: str, matrix: str, queue: Callable[[Nccl], Mark]) -> None:
+        """A collective of NCCL, for which the device waits and the host does not."""
+        assert self.nccl is not None
+        with ledger.timed("comm", operation, self.name, matrix, synchronize=self.backend.synchronize):
+            self.backend.follow(queue(self.nccl))
         ledger.waited(operation, self.name, matrix)
 
     def _call(
@@ -379,7 +419,7 @@ class Comm:
         step = min(max(TUNING.sum_chunk // flat.itemsize, 1), self.count_limit)  # of a part at a time
         sizes = np.diff(bounds)
         room = self.backend.empty((self.size - 1, min(step, int(sizes[self.rank]))), flat.dtype)
-        flight = Flight(self.mpi, operation, self.name, matrix)
+        flight = self.flight(operation, matrix)
         with self._wires(operation, matrix), closing(flight):
             for start in range(0, int(sizes.max()), step):
                 firsts, lasts = (bounds[:-1] + np.minimum(end, sizes) for end in (start, start + step))

@@ -11,8 +11,14 @@ A rank takes the panels in an order of its own, its *turns*, into a few buffers,
 wait for each other in a circle if a rank's turns are its predecessor's but for panels of the rank itself,
 which may come at any time as they need no buffer: a rank's t-th receive waits for an earlier one to be
 multiplied and handed on, and for the predecessor to have the panel, as its receive t or an earlier one, and
-so on back to the root. Two orders are of this kind: 0, 1, 2 ... on all ranks, and the rank's own panels
-first, then those of its predecessor, of the one before that, and so on, in which nobody waits at the start.
+so on back to the root. Two orders are of this kind: the rank's own panels first, then those of its
+predecessor, of the one before that, and so on, in which nobody waits at the start; and one order for all
+ranks. Of these, the roots should descend: a panel then follows the one before it around the ring, and takes
+hardly longer than in the first order. Where roots ascend, a panel meets the one that is needed before it on
+all of its links, and large panels take 1.5 times as long (``benchmarks/results/relay-orders.md``).
+
+On a device, a buffer is used again when the kernels that read it are done. Nothing else waits for kernels: a
+panel that has come is copied to the device while earlier ones are multiplied.
 """
 
 from __future__ import annotations
@@ -23,14 +29,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from distgnn import progress
+from distgnn.arrays.backend import DONE, Mark
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm.flight import Flight
 from distgnn.comm.group import Comm
 
 Array = Any
-
-#: The shape of a step whose panel all ranks take in the same turn: most wait for it at times.
-IN_TURN = (1,)
 
 
 def upstream(comm: Comm, roots: Sequence[int]) -> list[int]:
@@ -62,21 +66,21 @@ class Relay:
         self.panel, self.words = panel, words
         self.first_tag = comm.reserve_tags(len(roots))
         self.turns = [(stage, roots[stage]) for stage in turns]
-        self.order = IN_TURN if isinstance(turns, range) else ()  # for the steps of the ledger
         self.posted: deque[_Panel] = deque()  # in turn, until they are taken
         self.active: list[_Panel] = []  # that are not done with
         self.current, self.next = -1, 0  # the turn; the next to be posted
         self.free = list(range(buffers or TUNING.relay_buffers))
-        self.flight = Flight(comm.mpi, "bcast", comm.name, matrix, self._post)
+        self.flight = comm.flight("bcast", matrix, self._post)
+        self.computed: Mark = DONE
 
     def __iter__(self) -> Iterator[Array]:
         """The panels in turn, each valid until the next is asked for; at the end all are handed on."""
-        return self._relayed() if self.comm.moves else self._at_once()
+        return self._relayed() if self.comm.moves and self.comm.size > 1 else self._at_once()
 
     def _relayed(self) -> Iterator[Array]:
-        flight, mark = self.flight, self.comm.backend.mark
+        flight, on = self.flight, self.comm.backend
         try:
-            flight.until(mark())  # what is sent has been computed, what is received into has been read
+            self.computed = on.mark()  # what is sent has been computed, what is received into has been read
             for turn in range(len(self.turns)):
                 self.current = turn
                 self._post()
@@ -85,15 +89,29 @@ class Relay:
                 self._move(panel)
                 flight.until(panel.ready if self.overlap else panel.settled)
                 flight.waited(panel.received_bytes)
-                with flight.driven(self.overlap and self.comm.size > 1):
-                    yield panel.take(self.comm)
-                flight.until(mark())  # kernels that read it may still be queued
-                panel.taken = True
+                on.follow(panel.copied)
+                with flight.driven(self.overlap):
+                    yield panel.array
+                flight.after(on.mark(), panel.finish)  # kernels that read it may still be queued
+                flight.drive()  # hand on what has come, so that its buffer is free for the next
+                if not self.overlap:
+                    on.synchronize()
             flight.until(lambda: all(panel.settled() for panel in self.active))
+            for panel in self.active:
+                self.comm.release(panel.wire, panel.copied)
         finally:
-            for panel in self.active:  # after an error: ranks that did not fail wait for what is here
-                self._hand_on(panel, panel.count)
-            flight.close()
+            try:
+                self._leave()
+            finally:
+                flight.close()
+
+    def _leave(self) -> None:
+        """After an error: ranks that did not fail wait for what is here."""
+        for panel in self.active:
+            for mark, segments in panel.marks:
+                progress.watch(mark)
+                panel.open_to(segments)
+            self._hand_on(panel, panel.count)
 
     def _at_once(self) -> Iterator[Array]:
         """Where no messages are needed: charged and waited for in the same order."""
@@ -117,7 +135,7 @@ class Relay:
         buffer = -1 if own else self.free.pop(0)
         array = self.panel(stage, buffer)
         words = None if self.words is None else self.words[stage]
-        self.comm.charge_whole("bcast", self.matrix, array, not own, words, self.order)
+        self.comm.charge_whole("bcast", self.matrix, array, not own, words)
         self.next += 1
         return array, buffer
 
@@ -125,6 +143,7 @@ class Relay:
         """From the first turn on, start the next panels: own ones, of others as many as buffers are free."""
         for panel in [panel for panel in self.active if panel.taken and panel.settled()]:
             self.active.remove(panel)
+            self.comm.release(panel.wire, panel.copied)
             self.free += [panel.buffer] if panel.buffer >= 0 else []
         while 0 <= self.current and self.next < len(self.turns):
             turn, (stage, root) = self.next, self.turns[self.next]
@@ -134,13 +153,31 @@ class Relay:
             panel = _Panel(self.comm, begun[0], turn, self.first_tag + stage, begun[1], last_stop)
             self.posted.append(panel)
             self.active.append(panel)
-            self._move(panel)
+            panel.marks = self._marks(panel)
+            self._open(panel)
+
+    def _marks(self, panel: _Panel) -> deque[tuple[Mark, int]]:
+        """From which marks on MPI may have how many segments: own ones when they are computed, and copied
+        where they must be; others when what they are received into has been read, unless that is a copy.
+        """
+        if self.comm.direct or panel.buffer >= 0:
+            return deque([(self.computed if self.comm.direct else DONE, panel.count)])
+        numbers = range(panel.count)
+        return deque((self.comm.fill(*panel.segment(n), self.computed), n + 1) for n in numbers)
+
+    def _open(self, panel: _Panel) -> None:
+        """Let MPI have the segments of which the device says that it may."""
+        while panel.marks and panel.marks[0][0]():
+            panel.open_to(panel.marks.popleft()[1])
+        self._move(panel)
+        if panel.marks:
+            self.flight.after(panel.marks[0][0], partial(self._open, panel))
 
     def _move(self, panel: _Panel) -> None:
         """Receive the next segments and hand on what has arrived; without overlap not before its turn."""
-        while panel.asked < panel.count and panel.asked - panel.received < TUNING.relay_at_a_time:
+        while panel.asked < panel.open and panel.asked - panel.received < TUNING.relay_at_a_time:
             then = partial(self._received, panel, panel.asked)
-            self.flight.receive(panel.segment(panel.asked), self.predecessor, panel.tag, then)
+            self.flight.receive(panel.message(panel.asked), self.predecessor, panel.tag, then)
             panel.asked += 1
         if self.overlap or panel.turn <= self.current:
             self._hand_on(panel, TUNING.relay_at_a_time)
@@ -151,17 +188,19 @@ class Relay:
             panel.handed_on = panel.in_order
         while panel.handed_on < panel.in_order and panel.sending < most:
             then = partial(self._sent, panel)
-            self.flight.send(panel.segment(panel.handed_on), self.successor, panel.tag, then)
+            self.flight.send(panel.message(panel.handed_on), self.successor, panel.tag, then)
             panel.handed_on += 1
             panel.sending += 1
 
     def _received(self, panel: _Panel, segment: int) -> None:
         panel.received += 1
+        if not self.comm.direct:
+            panel.copied = self.comm.unwire(*panel.segment(segment), self.computed)
         panel.early.add(segment)
         while panel.in_order in panel.early:
             panel.early.remove(panel.in_order)
             panel.in_order += 1
-        if panel.ready():
+        if panel.in_order == panel.count:
             self.flight.landed(panel.posted_at, panel.wire.nbytes)
         self._move(panel)
 
@@ -175,8 +214,10 @@ class _Panel:
 
     Attributes:
         turn: when this rank takes it; buffer: which buffer it is received into, -1 for an own panel.
-        last_stop: the successor is the root, or there is none.
-        count: of its segments; asked, received, handed_on: how many of them are, or have been.
+        last_stop: the successor is the root.
+        wire: its memory for MPI; copied: the mark of the last copy from there to ``array``.
+        count: of its segments; open: how many MPI may receive; asked, received, handed_on: how many are, or
+            have been. marks: from which on MPI may have more of them.
         in_order: those that have arrived, but for those with a gap before them, which are ``early``.
         sending: those of them handed on that are under way; taken: the taker has done with it.
         received_bytes: of it, none of an own panel.
@@ -186,29 +227,41 @@ class _Panel:
         own = buffer < 0
         self.array, self.turn, self.tag, self.buffer, self.last_stop = array, turn, tag, buffer, last_stop
         self.posted_at = time.perf_counter()
-        self.wire = array.reshape(-1) if comm.size == 1 else comm.wire(array, send=own)
+        self.wire, self.copied = comm.wire(array), DONE
+        self.marks: deque[tuple[Mark, int]] = deque()
         size = min(max(array.nbytes // TUNING.relay_segments, TUNING.relay_segment), TUNING.largest_segment)
         self.step = max(size // array.itemsize, 1)
         self.count = max(-(-self.wire.size // self.step), 1)
-        self.asked = self.received = self.in_order = self.count if own else 0
-        self.handed_on = self.sending = 0
+        self.asked = self.received = self.count if own else 0
+        self.open = self.in_order = self.handed_on = self.sending = 0
         self.early: set[int] = set()
         self.taken = False
         self.received_bytes = 0 if own else array.nbytes
 
-    def segment(self, number: int) -> Array:
+    def message(self, number: int) -> Array:
+        """A segment of the wire."""
         return self.wire[number * self.step : (number + 1) * self.step]
 
+    def segment(self, number: int) -> tuple[Array, Array]:
+        """A segment of the wire and of the array."""
+        place = slice(number * self.step, (number + 1) * self.step)
+        return self.wire[place], self.array.reshape(-1)[place]
+
+    def open_to(self, segments: int) -> None:
+        """MPI may have so many segments: own ones are there then."""
+        if self.buffer < 0:
+            self.in_order = segments
+        else:
+            self.open = segments
+
     def ready(self) -> bool:
-        """It has arrived."""
-        return self.in_order == self.count
+        """It can be taken: it has arrived, or is an own one."""
+        return self.in_order == self.count or self.buffer < 0
 
     def settled(self) -> bool:
         """It has arrived and been handed on: its memory is nobody else's business."""
         return self.handed_on == self.count and not self.sending
 
-    def take(self, comm: Comm) -> Array:
-        """The array, complete, where products read it."""
-        if self.buffer >= 0:
-            comm.unwire(self.wire, self.array)
-        return self.array
+    def finish(self) -> None:
+        """The taker has done with it."""
+        self.taken = True

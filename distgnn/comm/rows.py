@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from distgnn import local, progress
+from distgnn import local
 from distgnn.arrays.csr import index_type
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.grid import Grid
@@ -97,7 +97,6 @@ class Rows:
             for ranks, item in work:
                 with exchange.driven() if self.grid.overlap else nullcontext():
                     yield item
-                    progress.wait(self.comm.backend.mark(), lambda: False)  # for kernels that are queued
                 for q in ranks:
                     if q != self.me:
                         exchange.send(Y[self.places[q]], q)

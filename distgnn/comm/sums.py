@@ -2,23 +2,25 @@
 
 A sum is a reduce-scatter and an all-gather by messages straight from rank to rank, or a message from every
 other rank to the root. A number is added up in the order of the ranks wherever it stands, so that results
-depend neither on the blocks nor on the MPI, and are bitwise equal on all ranks. On a GPU, whose one stream
-runs a sum after the products queued before, little is hidden yet.
+depend neither on the blocks nor on the MPI, and are bitwise equal on all ranks. On a GPU, sums run beside the
+products queued before and after.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
-from distgnn import progress
+from distgnn import ledger, progress
+from distgnn.arrays.backend import DONE, Mark
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm.flight import Flight
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
+from distgnn.comm.staging import staging
 from distgnn.layout import partition
 
 Array = Any
@@ -35,15 +37,15 @@ class Sums(AbstractContextManager["Sums"]):
 
     def __init__(self, grid: Grid, group: Comm) -> None:
         self.grid, self.group = grid, group
-        self.streams: dict[int | None, _Stream] = {}  # by root: the sums of different roots pass each other
+        self.series: dict[int | None, _Series | _Queue] = {}  # by root: sums of different roots pass others
 
     def __exit__(self, kind: Any, *_: object) -> None:
         try:
-            for stream in self.streams.values() if kind is None else ():
-                stream.finish()
+            for one in self.series.values() if kind is None else ():
+                one.finish()
         finally:
-            for stream in self.streams.values():
-                stream.flight.close()
+            for one in self.series.values():
+                one.flight.close()
 
     def start(self, array: Array, root: int | None = None) -> None:
         """Begin to sum a C-contiguous array in place; it is the sum when the context ends. With ``root`` it
@@ -57,25 +59,56 @@ class Sums(AbstractContextManager["Sums"]):
             self.group.charge_whole("reduce", "sums", array, self.group.rank != root, shape=STRAIGHT)
         if self.group.size == 1 or not array.size:
             return
-        if root not in self.streams:
-            self.streams[root] = _Stream(self.grid, self.group, root)
-        self.streams[root].start(array.reshape(-1))
+        if root not in self.series:
+            kind = _Queue if self.group.by_nccl(array) else _Series
+            self.series[root] = kind(self.grid, self.group, root)
+        self.series[root].start(array.reshape(-1))
 
     def finish(self, root: int | None) -> None:
         """Until all that was started with this root is complete; its arrays may then be used again."""
-        if root in self.streams:
-            self.streams[root].finish()
+        if root in self.series:
+            self.series[root].finish()
 
 
-class _Stream:
+class _Queue:
+    """The sums with one root that NCCL makes: queued, and over when the stream that computes says so."""
+
+    def __init__(self, grid: Grid, group: Comm, root: int | None) -> None:
+        self.grid, self.group, self.root = grid, group, root
+        self.operation = "allreduce" if root is None else "reduce"
+        self.flight = group.flight(self.operation, "sums")
+        self.summed: Mark = DONE
+
+    def start(self, flat: Array) -> None:
+        group, nccl = self.group, self.group.nccl
+        assert nccl is not None
+        share = flat.nbytes * (group.size - 1) // group.size
+        nbytes = 2 * share if self.root is None else flat.nbytes * (self.root != group.rank)
+        begun = time.perf_counter()
+        self.summed = nccl.allreduce(flat) if self.root is None else nccl.reduce(flat, self.root)
+        self.flight.after(self.summed, partial(self.flight.landed, begun, nbytes))
+        if self.grid.overlap:
+            progress.register(self.flight.drive)
+        else:
+            self.finish()
+
+    def finish(self) -> None:
+        on, group = self.grid.backend, self.group
+        with ledger.timed("comm", self.operation, group.name, "sums", synchronize=on.synchronize):
+            on.follow(self.summed)
+        self.flight.drive()
+        self.flight.waited()
+
+
+class _Series:
     """The sums with one root: each chunk begins after those before it, a few are under way."""
 
     def __init__(self, grid: Grid, group: Comm, root: int | None) -> None:
         self.grid, self.group, self.root = grid, group, root
         operation = "allreduce" if root is None else "reduce"
-        self.flight = Flight(group.mpi, operation, group.name, "sums", self._advance)
-        # chunks, tags, and whether the numbers are there
-        self.waiting: deque[tuple[Array, int, Callable[[], bool]]] = deque()
+        self.flight = group.flight(operation, "sums", self._advance)
+        self.waiting: deque[tuple[Array, int, Mark]] = deque()  # chunks, tags, when the numbers are there
+        self.copied: Mark = DONE  # of the last copy of a sum to where it belongs
         self.active: list[tuple[int, Iterator[None]]] = []  # rooms, and the steps of the sums
         self.free = list(range(TUNING.sums_under_way))  # rooms for what is received
 
@@ -83,8 +116,8 @@ class _Stream:
         step = min(max(TUNING.sum_chunk // flat.itemsize, 1), self.group.count_limit)
         if self.root is not None:  # so that what the root receives fits the rooms of an all-reduce
             step = -(-step // self.group.size)
-        for room in range(TUNING.sums_under_way):  # nothing queued after the mark may use memory free now
-            self._room(min(step, flat.size), flat.dtype, room)
+        for room in range(TUNING.sums_under_way if self.group.direct else 0):
+            self._room(min(step, flat.size), flat.dtype, room)  # free now: nothing queued later may use it
         if not self.group.moves:
             return
         there = self.grid.backend.mark()
@@ -99,6 +132,7 @@ class _Stream:
     def finish(self) -> None:
         self.flight.until(lambda: not (self.waiting or self.active))
         self.flight.waited()
+        self.grid.backend.follow(self.copied)
 
     def _advance(self) -> None:
         """Take every chunk as far as it goes, and begin others."""
@@ -119,7 +153,10 @@ class _Stream:
 
     def _sum(self, flat: Array, room: Array, tag: int) -> Iterator[None]:
         group, flight, begun = self.group, self.flight, time.perf_counter()
-        wire = group.wire(flat, send=True)
+        wire = group.wire(flat)
+        filled = group.fill(wire, flat, DONE)
+        while not filled():
+            yield
         if self.root is None:
             bounds = partition(flat.size, group.size)
             parts = {rank: wire[bounds[rank] : bounds[rank + 1]] for rank in range(group.size)}
@@ -131,7 +168,9 @@ class _Stream:
         received = dict(zip(group.others(), room[:, :own], strict=True)) if len(room) else {}
         yield from sum_up(flight, parts, received, tag)
         if received:
-            group.unwire(wire, flat)
+            self.copied = group.unwire(wire, flat, DONE)
+            group.release(room)
+        group.release(wire, self.copied)
         flight.landed(begun, nbytes)
 
     def _room(self, size: int, dtype: Any, room: int) -> Array:
@@ -140,4 +179,4 @@ class _Stream:
         shape = (self.group.size - 1 if self.root in (None, self.group.rank) else 0, width)
         if self.group.direct:
             return self.grid.workspace.take(f"{name} {room}", shape, dtype)
-        return self.grid.backend.pinned(shape, dtype)
+        return staging(self.grid.backend).borrow(shape, dtype)

@@ -24,7 +24,7 @@ Packed = tuple[Array, Array, Array]  # of rows, one after another: lengths, colu
 def row_pointers(counts: Array) -> Array:
     """int64 (rows + 1): where rows of so many entries begin and end."""
     pointers = backend.of(counts).zeros((counts.size + 1,), np.int64)
-    pointers[1:] = backend.module(counts).cumsum(counts)
+    pointers[1:] = backend.module(counts).cumsum(counts, dtype=np.int64)
     return pointers
 
 
@@ -69,13 +69,23 @@ def gather(B: Any, rows: Array | slice) -> Packed:
     return counts, columns, values
 
 
-def owners(counts: Array) -> Array:
-    """For each entry of rows of so many entries, the row it stands in: int64 (sum of counts)."""
+def owners(counts: Array, total: int | None = None) -> Array:
+    """For each entry of rows of so many entries, the row it stands in: int64 (sum of counts). A GPU has to be
+    waited for where the caller does not know this sum.
+    """
     xp = backend.module(counts)
     if xp is np:
         return np.repeat(np.arange(counts.size), counts)
     # CuPy cannot repeat
-    return xp.searchsorted(xp.cumsum(counts), xp.arange(int(counts.sum())), side="right")
+    total = int(counts.sum()) if total is None else total
+    return xp.searchsorted(xp.cumsum(counts), xp.arange(total), side="right")
+
+
+def repeated(values: Array, counts: Array, total: int) -> Array:
+    """``values[i]`` as often as ``counts[i]`` says; `total` is the sum of the counts."""
+    if not backend.of(counts).on_device:
+        return np.repeat(values, counts)
+    return values[owners(counts, total)]
 
 
 def at_most_one_per_row(A: Any) -> bool:

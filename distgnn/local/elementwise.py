@@ -16,6 +16,7 @@ from distgnn.arrays import backend
 from distgnn.local import cuda, host
 
 Array = Any
+PART_ROWS = 1024  # that column_sums adds up at a time on a GPU
 
 
 def compiled(block: Array) -> bool:
@@ -24,8 +25,8 @@ def compiled(block: Array) -> bool:
 
 
 def on_gpu(block: Array) -> bool:
-    """Whether the CUDA kernels do this block."""
-    return backend.of(block).on_device and block.dtype.char in "fd" and block.size > 0
+    """Whether the CUDA kernels do this block. Whether it is empty must not matter: other ranks' are not."""
+    return backend.of(block).on_device and block.dtype.char in "fd"
 
 
 def relu(block: Array) -> None:
@@ -109,6 +110,19 @@ def cross_entropy(
     if not backend.of(logits).numbers:
         return rows.astype(np.float64), logits if overwrite else logits.copy()
     return None
+
+
+def column_sums(block: Array) -> Array:
+    """Sums of the columns (1, f), added up in float64.
+
+    CuPy gives 32 columns to a thread block, which leaves most of a GPU idle: there, parts of the rows first.
+    """
+    parts = len(block) // PART_ROWS if backend.of(block).on_device else 0
+    sums = block[parts * PART_ROWS :].sum(axis=0, keepdims=True, dtype="float64")
+    if parts:
+        whole = block[: parts * PART_ROWS].reshape(parts, PART_ROWS, block.shape[1])
+        sums += whole.sum(axis=1, dtype="float64").sum(axis=0, keepdims=True)
+    return sums.astype(block.dtype)
 
 
 def adam(w: Array, g: Array, m: Array, v: Array, **factors: float) -> None:

@@ -106,15 +106,18 @@ class GCN:
         (others pass anything), or as `load_targets` reads them for `output_layout`. Collective."""
         return Targets(self.output_layout, self.widths[-1], labels, split)
 
-    def forward(self, X: DistDense, epoch: int | None = None, keep: bool = False) -> DistDense:
+    def forward(
+        self, X: DistDense, epoch: int | None = None, keep: bool = False, layers: int | None = None
+    ) -> DistDense:
         """Logits of all nodes, n x classes in `output_layout`, the caller's own. Collective.
 
         Args:
             X: features, n x widths[0], in `input_layout`; left alone.
             epoch: apply this epoch's dropout; None for none.
             keep: keep what `backward` needs, one n x fan-in matrix per layer.
+            layers: apply so many and return what the last of them gives, before its activation; default: all.
         """
-        Z = self._forward(self.graphs, X, epoch, keep)
+        Z = self._forward(self.graphs[:layers], X, epoch, keep)
         self.grid.workspace.forget(Z.block)
         return Z
 
@@ -135,7 +138,7 @@ class GCN:
         if not X.layout.same(needed, X.shape):
             cut = f"features are cut over {X.layout.words()}"
             raise ValueError(f"{cut}, the network needs {needed.words()}")
-        for layer, graph in zip(self.layers, graphs, strict=True):
+        for layer, graph in zip(self.layers[: len(graphs)], graphs, strict=True):
             X = layer.forward(graph, X, epoch, keep, need_input or layer.index > 0, scratch)
         return X
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from distgnn import ledger, rng
 from distgnn.layout import Cut, Layout
+from distgnn.local import elementwise
 from distgnn.local.elementwise import keep_positive, positive_bits, relu
 from distgnn.nn.dropout import Dropout
 from distgnn.operators.dense import DistDense
@@ -277,5 +278,5 @@ class GraphConvolution:
 
 def column_sums(G: DistDense) -> Array:
     """Sums over all rows of this rank's columns: over the axes that cut the rows, never over replicas."""
-    sums = G.block.sum(axis=0, keepdims=True, dtype="float64").astype(G.dtype)
+    sums = elementwise.column_sums(G.block)
     return G.grid.along(*G.layout.row_axes).allreduce(sums, matrix="gradients")

@@ -80,7 +80,8 @@ class Optimizer:
         for p in parameters:
             if p.name not in self.state:
                 xp = backend.module(p.block)
-                self.state[p.name] = {slot: xp.zeros_like(p.block) for slot in self.slots}
+                state = self.state[p.name] = {slot: xp.zeros_like(p.block) for slot in self.slots}
+                ledger.holds(self, "optimizer", sum(block.nbytes for block in state.values()))
 
     @QUIETLY
     def step(self, parameters: Sequence[Parameter], gradients: Sequence[Array]) -> None:

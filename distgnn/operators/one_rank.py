@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from distgnn import local
+from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.grid import Grid
 from distgnn.layout import Axes, Cut, Layout
@@ -36,28 +37,23 @@ class OneRank(DistSparse):
 
     Args:
         alone: the grid of this rank.
-        data, indices, indptr: on the host, copied to the device; the columns of a row in any order.
+        data, indices, indptr: on the host or on the grid's device; the columns of a row in any order.
         dtype: of the values there.
     """
 
     name, axes = "one rank", ()
 
-    def __init__(
-        self,
-        alone: Alone,
-        shape: Shape,
-        data: np.ndarray,
-        indices: np.ndarray,
-        indptr: np.ndarray,
-        dtype: Any,
-    ) -> None:
+    def __init__(self, alone: Alone, shape: Shape, data: Any, indices: Any, indptr: Any, dtype: Any) -> None:
         self.grid: Any = alone
         self.shape, self.dtype, self.symmetric = shape, np.dtype(dtype), False
         self.input_layout = self.output_layout = alone.whole
         self.weights = alone.weights
         self.A = CSR.empty(shape, len(data), self.dtype, alone.backend)
         for source, target in ((data, self.A.data), (indices, self.A.indices), (indptr, self.A.indptr)):
-            alone.backend.copy_in(np.ascontiguousarray(source, target.dtype), target)
+            if backend.of(source).on_device:
+                target[...] = source
+            else:
+                alone.backend.copy_in(np.ascontiguousarray(source, target.dtype), target)
 
     @property
     def T(self) -> DistSparse:

@@ -106,6 +106,19 @@ class LocalBlocks:
         raise ValueError(f"this rank was given no block that covers rows {rows} and columns {cols}")
 
 
+def entries(source: BlockSource) -> dict[Hashable, int]:
+    """The stored entries that this rank knows of, by the part of the matrix that they are in.
+
+    TypeError: the source does not say.
+    """
+    if isinstance(source, LocalBlocks):
+        return {(rows, cols): int(csr.nnz) for rows, cols, csr in source.blocks}
+    count = source.matrix.nnz if isinstance(source, MatrixSource) else getattr(source, "nnz", None)
+    if count is None:
+        raise TypeError(f"{type(source).__name__} does not say how many entries it has, give it an nnz")
+    return {"all": int(np.sum(count))}
+
+
 def identity(source: BlockSource) -> dict[str, Any]:
     """What ranks compare of a matrix: its kind, and the content of one that all of them hold whole."""
     facts = {"the matrix's shape": source.shape, "the matrix's dtype": source.dtype}

@@ -150,7 +150,8 @@ class Summa:
         for stage in reversed(mine):
             bounds = [0, *(panel.columns[1] - stage.columns[0] for panel in cut[stage])]
             held |= zip(cut[stage], cut_columns(blocks.pop(), bounds, grid.backend), strict=True)
-        turns = zip_longest(*cut.values())  # first panels of all stages, then second: several owners send
+        # first panels of all stages, then second: several owners send; descending, see relay.py
+        turns = zip_longest(*reversed(cut.values()))
         self.panels = [panel for turn in turns for panel in turn if panel is not None]
         own = {k: held[panel] for k, panel in enumerate(self.panels) if panel in held}
         shapes = [(rows[1] - rows[0], panel.width) for panel in self.panels]

@@ -69,11 +69,16 @@ def _runs(group: Comm, blocks: list[Range]) -> Iterator[tuple[Range, int]]:
 
 def row_blocks(grid: Grid, group: Comm, product: Array, multiple: int = 1) -> list[Range]:
     """Where a product (m, f) is cut: every ``grid.block_rows`` rows, rounded up to a multiple; by default
-    into TUNING.sum_blocks blocks within the sizes of a message; not at all where the sum is MPI's affair.
+    into TUNING.sum_blocks blocks within the sizes of a message, on a device into so few that they are large;
+    not at all where the sum is MPI's affair.
     """
     height, row_bytes = len(product), max(product[:1].nbytes, 1)
     if group.size == 1 or product.nbytes <= TUNING.small_sum:
         return [(0, height)]
-    size = min(max(height * row_bytes // TUNING.sum_blocks, TUNING.smallest_sum_block), TUNING.sum_chunk)
+    if grid.backend.on_device:
+        size = max(-(-height // TUNING.sum_blocks_on_device) * row_bytes, TUNING.smallest_sum_block_on_device)
+    else:
+        size = max(height * row_bytes // TUNING.sum_blocks, TUNING.smallest_sum_block)
+        size = min(size, TUNING.sum_chunk)
     step = -(-(grid.block_rows or max(size // row_bytes, 1)) // multiple) * multiple
     return [(top, min(top + step, height)) for top in range(0, max(height, 1), step)]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
-
-import numpy as np
 
 from distgnn import local
 from distgnn.comm.grid import Grid
@@ -114,31 +113,31 @@ class ReplicatedWeights(DenseProducts):
         self.along_rows = self.grid.along(*layout.row_axes)
 
     def _broadcast(self, X: DistDense) -> Iterator[tuple[int, slice, Any]]:
-        """The column blocks of ``X``, each on all ranks of the row: number, columns and block."""
+        """The column blocks of ``X`` from the last on, on all ranks of the row: number, columns and block."""
         if self.along_row.size == 1:
             yield 0, slice(0, X.shape[1]), X.block
             return
         columns = X.layout.cols.vector(self.grid, X.shape[1]).tolist()
-        roots = range(self.along_row.size)
-        shapes = [(X.block.shape[0], width) for width in np.diff(columns).tolist()]
-        panels = broadcast(self.grid, self.along_row, "T", roots, lambda c: X.block, shapes, X.dtype)
-        for c, panel in enumerate(panels):
-            yield c, slice(columns[c], columns[c + 1]), panel
+        roots = range(self.along_row.size)[::-1]  # descending, see relay.py
+        blocks = [slice(columns[c], columns[c + 1]) for c in roots]
+        shapes = [(X.block.shape[0], block.stop - block.start) for block in blocks]
+        panels = broadcast(self.grid, self.along_row, "T", roots, lambda stage: X.block, shapes, X.dtype)
+        yield from zip(count(), blocks, panels)
 
     def _times(self, T: DistDense, W: DistDense, Z: DistDense) -> None:
         own, form = slice(*Z.col_range), self._form(FORWARD, T, W)  # own: Alg. 3, line 17
-        for c, actv, T_c in self._broadcast(T):  # lines 12-16
-            local.gemm(T_c, W.block[actv, own], out=Z.block, accumulate=c > 0, form=form)  # line 18
+        for k, actv, T_c in self._broadcast(T):  # lines 12-16
+            local.gemm(T_c, W.block[actv, own], out=Z.block, accumulate=k > 0, form=form)  # line 18
 
     def _backward(self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
         own, of_weights, of_input = slice(*T.col_range), self._form(WEIGHTS, T, G), self._form(INPUT, T, G)
         panels = []  # of dW
-        for c, actv, G_c in self._broadcast(G):
+        for k, actv, G_c in self._broadcast(G):
             panels.append(local.gemm(T.block, G_c, trans_a=True, form=of_weights))
             if dT is not None and W is not None:
                 W_c = W.block[own, actv]
-                local.gemm(G_c, W_c, out=dT.block, accumulate=c > 0, trans_b=True, form=of_input)
-        dW = panels[0] if len(panels) == 1 else self.grid.backend.xp.concatenate(panels, axis=1)
+                local.gemm(G_c, W_c, out=dT.block, accumulate=k > 0, trans_b=True, form=of_input)
+        dW = panels[0] if len(panels) == 1 else self.grid.backend.xp.concatenate(panels[::-1], axis=1)
         dW = self.along_rows.allreduce(dW, matrix="gradients")
         columns = T.layout.cols.vector(self.grid, T.shape[1])
         return self.along_row.allgather_rows(dW, columns, matrix="gradients")

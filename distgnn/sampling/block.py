@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise, starmap
 from typing import Any, NamedTuple
 
-import numpy as np
-import scipy.sparse as sp
-
+from distgnn.arrays import backend
+from distgnn.local.csr_rows import repeated
 from distgnn.sampling.relabel import Stack
 
-Array = np.ndarray
+Array = Any
 
 
 @dataclass(frozen=True)
 class Block:
     """The sampled adjacency matrix of one layer of one minibatch: ``Z = A H[cols]`` are rows of ``rows``.
+    Its arrays are where the graph is.
 
     Attributes:
         rows, cols: int64 ids of the output and the input vertices; each once. Positions in the graph's order
@@ -41,13 +40,14 @@ class Block:
 
     def means(self, dtype: Any) -> Array:
         """The values with which a product takes means over what was sampled: 1 / (non-zeros of the row)."""
-        counts = np.diff(self.indptr)
-        return np.repeat(1 / np.maximum(counts, 1).astype(dtype), counts)
+        counts = self.indptr[1:] - self.indptr[:-1]
+        return repeated(1 / backend.module(counts).maximum(counts, 1).astype(dtype), counts, self.nnz)
 
     @property
-    def A(self) -> sp.csr_array:
-        """A SciPy matrix of the same arrays."""
-        return sp.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
+    def A(self) -> Any:
+        """A matrix of the same arrays: SciPy's, or CuPy's on a GPU."""
+        parts = self.data, self.indices, self.indptr
+        return backend.of(self.data).csr_matrix(parts, self.shape)
 
 
 @dataclass(frozen=True)
@@ -88,17 +88,14 @@ class Layer(NamedTuple):
     rows: Stack
     cols: Stack
     indptr: Array
-    indices: Array
+    indices: Stack
     data: Array
 
     def blocks(self) -> list[Block]:
         """One per minibatch, views into the stacked arrays."""
-        bounds = self.rows.bounds, self.cols.bounds, self.indptr[self.rows.bounds]
         made = []
-        for rows, cols, own in zip(
-            *(starmap(slice, pairwise(each.tolist())) for each in bounds), strict=True
-        ):
-            A = self.indptr[rows.start : rows.stop + 1] - own.start, self.indices[own], self.data[own]
+        for rows, cols, own in zip(self.rows.slices, self.cols.slices, self.indices.slices, strict=True):
+            A = self.indptr[rows.start : rows.stop + 1] - own.start, self.indices.ids[own], self.data[own]
             made.append(Block(self.rows.ids[rows], self.cols.ids[cols], *A))
         return made
 

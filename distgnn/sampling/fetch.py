@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from distgnn import local
+from distgnn.arrays import backend as backends
 from distgnn.comm.rows import Rows, by_owner
 from distgnn.operators.dense import DistDense
 from distgnn.sampling.ids import Ids, checked
@@ -43,21 +44,24 @@ class Features:
             ids: in any order, with repeats, each rank its own, possibly none.
         """
         with self.column.together():
-            positions = self.ids.positions(self.backend.to_host(ids) if hasattr(ids, "get") else ids)
+            positions = self.ids.positions(ids)
         rows = self._fetch(positions)
         self.grid.workspace.forget(rows)
         return rows
 
-    def borrow(self, positions: np.ndarray) -> Any:
-        """The rows at these positions of the features' order, in memory of the grid's workspace, to be given
-        back there. Collective as :meth:`fetch`."""
-        with self.column.together():
-            positions = checked(positions, self.shape[0])
+    def borrow(self, positions: Any) -> Any:
+        """The rows at these positions of the features' order, on the host or the device, in memory of the
+        grid's workspace, to be given back there. Collective as :meth:`fetch`; a sampler's positions are not
+        checked where they are on a GPU, which would have to be waited for."""
+        if not hasattr(positions, "get"):
+            with self.column.together():
+                positions = checked(positions, self.shape[0])
         return self._fetch(positions)
 
-    def _fetch(self, positions: np.ndarray) -> Any:
+    def _fetch(self, positions: Any) -> Any:
         if self.column.size == 1:
             return self._picked(self.block, positions)
+        positions = backends.of(positions).to_host(positions)  # messages are made of them
         distinct, places = np.unique(positions, return_inverse=True)
         needed = Rows(self.grid, self.column, by_owner(distinct, self.parts))
         rows = self._room(distinct)
@@ -69,8 +73,8 @@ class Features:
         self.grid.workspace.give_back(rows)
         return ordered
 
-    def _picked(self, X: Any, rows: np.ndarray) -> Any:
+    def _picked(self, X: Any, rows: Any) -> Any:
         return local.gather_rows(X, self.backend.asarray(rows), self._room(rows))
 
-    def _room(self, ids: np.ndarray) -> Any:
+    def _room(self, ids: Any) -> Any:
         return self.grid.workspace.borrow((ids.size, self.shape[1]), self.dtype)

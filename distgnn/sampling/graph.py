@@ -10,13 +10,16 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import ledger
-from distgnn.arrays.csr import index_type
+from distgnn.arrays import backend as backends
+from distgnn.arrays.backend import Backend
+from distgnn.arrays.csr import CSR, index_type
 from distgnn.layout import NodeOrder, Range
+from distgnn.local import cuda
 from distgnn.local.csr_rows import lengths
 from distgnn.sampling.rows import Draws, draw_selected
 
 T = TypeVar("T")
-Array = np.ndarray
+Array = Any
 #: What was drawn for some vertices: how many neighbours of each, their numbers (int64), the values of A; and
 #: the non-zeros of each vertex's row.
 Drawn = tuple[Array, Array, Array, Array]
@@ -30,13 +33,15 @@ class Graph(Protocol):
 
     Attributes:
         shape, dtype: of A; A: what this rank holds of it.
+        backend: where the graph is, and all that is drawn from it.
         collective: the ranks of a process row sample together.
         order: of rows and columns; None: node i in row i.
     """
 
     shape: tuple[int, int]
     dtype: np.dtype
-    A: sp.csr_array
+    A: Any
+    backend: Backend = backends.get("numpy")
     collective: bool = False
     order: NodeOrder | None = None
 
@@ -67,12 +72,16 @@ class Graph(Protocol):
                 found = taken(P, drawn, lengths(P))
             yield found
 
+    def on_host(self) -> Graph:
+        """The graph, copied to the host if it is not there."""
+        return self
+
     def map(self, function: Callable[[Array], Array]) -> Any:
         """The same non-zeros, their structure shared, with ``function(values)``, of floating-point numbers.
         Local to a rank; all must give the same function.
         """
         other = copy.copy(self)
-        other.A = sp.csr_array((function(self.A.data), self.A.indices, self.A.indptr), shape=self.A.shape)
+        other.A = with_values(self.A, function(self.A.data))
         other.dtype = other.A.dtype
         if other.dtype.kind != "f":
             raise ValueError(f"the function makes {other.dtype} of values that are {self.dtype}")
@@ -80,7 +89,14 @@ class Graph(Protocol):
         return other
 
 
-def taken(P: sp.csr_array, drawn: Draws, degrees: Array) -> Drawn:
+def with_values(A: Any, values: Array) -> Any:
+    """A CSR matrix of the same structure, on the host SciPy's."""
+    if isinstance(A, CSR):
+        return A.with_values(values)
+    return sp.csr_array((values, A.indices, A.indptr), shape=A.shape)
+
+
+def taken(P: Any, drawn: Draws, degrees: Array) -> Drawn:
     return drawn.counts, P.indices[drawn.positions].astype(np.int64), P.data[drawn.positions], degrees
 
 
@@ -102,8 +118,12 @@ def selection(vertices: np.ndarray, n: int) -> sp.csr_array:
     return sp.csr_array(entries, shape=(rows, n))
 
 
-def indicator(vertices: np.ndarray, bounds: np.ndarray, n: int) -> sp.csr_array:
+def indicator(vertices: Array, bounds: Array, n: int) -> Any:
     """Q with a row of ones in the vertices of each minibatch (section 4.2.1): ``Q A`` sums rows of A."""
+    on = backends.of(vertices)
+    if on.on_device:
+        ones = on.xp.ones(len(vertices))
+        return cuda.Product(bounds, vertices, ones, (len(bounds) - 1, n))
     kind = index_type(n, len(vertices))
     entries = np.ones(len(vertices)), vertices.astype(kind), bounds.astype(kind)
     return sp.csr_array(entries, shape=(len(bounds) - 1, n))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays import backend
 from distgnn.arrays.csr import index_type
 from distgnn.layout import NodeOrder
 
@@ -20,14 +21,14 @@ class Ids:
     def __init__(self, n: int, order: NodeOrder | None) -> None:
         self.n, self.order = n, order
 
-    def positions(self, ids: Any) -> np.ndarray:
-        """int64: where these nodes stand; ValueError as of :func:`checked`."""
+    def positions(self, ids: Any) -> Any:
+        """int64, on a GPU if the ids are: where these nodes stand; ValueError as of :func:`checked`."""
         ids = checked(ids, self.n)
-        return ids if self.order is None else self._positions[ids].astype(np.int64)
+        return ids if self.order is None else _taken(self._positions, ids)
 
-    def at(self, positions: np.ndarray) -> np.ndarray:
+    def at(self, positions: Any) -> Any:
         """int64: the nodes at these positions."""
-        return positions if self.order is None else self._ids[positions].astype(np.int64)
+        return positions if self.order is None else _taken(self._ids, positions)
 
     @cached_property
     def _ids(self) -> np.ndarray:
@@ -42,9 +43,15 @@ class Ids:
         return positions
 
 
-def checked(ids: Any, n: int) -> np.ndarray:
+def _taken(table: np.ndarray, numbers: Any) -> Any:
+    """Entries of a table on the host, where the numbers are."""
+    on = backend.of(numbers)
+    return on.asarray(table[on.to_host(numbers)], np.int64)
+
+
+def checked(ids: Any, n: int) -> Any:
     """The ids as int64; ValueError unless they are a list of integers in 0..n-1."""
-    ids = np.asarray(ids)
+    ids = ids if hasattr(ids, "get") else np.asarray(ids)  # of a GPU, or anything
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise ValueError(f"node ids must be a list of integers, got {ids.dtype} of shape {ids.shape}")
     if ids.size and not (0 <= ids.min() and ids.max() < n):

@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn import ledger
+from distgnn.arrays import backend
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import ArgumentError
+from distgnn.local import cuda
 from distgnn.local.csr_rows import owners, row_pointers
 from distgnn.sampling.block import Layer
 from distgnn.sampling.graph import Graph, indicator, selection, timed_each
@@ -18,7 +21,7 @@ from distgnn.sampling.relabel import Stack
 from distgnn.sampling.rows import draw, inclusion
 from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, joined, step
 
-Array = np.ndarray
+Array = Any
 SIGNIFICANT = 12
 
 
@@ -29,8 +32,9 @@ def squares(values: Array) -> Array:
     smallest: a partitioned graph gives the distribution of a replicated one, to the bit. Importance is off by
     at most 1 in 8000. Estimates stay unbiased, as they use the same probabilities.
     """
-    mantissa, exponent = np.frexp(values.astype(np.float64) ** 2)
-    return np.ldexp(np.rint(np.ldexp(mantissa, SIGNIFICANT)), exponent - SIGNIFICANT)
+    xp, wide = backend.module(values), values.astype(np.float64)
+    mantissa, exponent = xp.frexp(wide * wide)
+    return xp.ldexp(xp.rint(xp.ldexp(mantissa, SIGNIFICANT)), exponent - SIGNIFICANT)
 
 
 class Chosen(NamedTuple):
@@ -50,17 +54,21 @@ class LayerWise(Sampler):
     """
 
     @abstractmethod
-    def distributions(self, frontier: Stack) -> Iterator[sp.csr_array]:
-        """The rows of P, one per minibatch of these vertices, some at a time (float64, up to a factor)."""
+    def distributions(self, frontier: Stack) -> Iterator[Any]:
+        """The rows of P, one per minibatch of these vertices, some at a time (float64, up to a factor):
+        SciPy's matrices, or on a GPU :class:`distgnn.local.cuda.Product`.
+        """
 
     def layer(self, frontier: Stack, size: int, keys: Array) -> Layer:
         return self.extract(frontier, choose(self.distributions(frontier), size, keys, self.rescale))
 
     def extract(self, rows: Stack, chosen: Chosen) -> Layer:
         """All edges from the chosen vertices to `rows`: Alg. 1, A^l = Q_R A Q_C, in row blocks."""
+        if rows.on_device:
+            return self._extract_on_device(rows, chosen)
         cols, found, top = chosen.vertices, [], 0
         row_blocks = self.graph.row_blocks(selection(rows.ids, self.graph.n))
-        with step(EXTRACT):
+        with step(EXTRACT, self.graph.backend):
             for _, R in row_blocks:
                 bounds = R.indptr[np.clip(rows.bounds - top, 0, R.shape[0])].astype(np.int64)
                 edges = Stack(R.indices.astype(np.int64), bounds)
@@ -73,22 +81,40 @@ class LayerWise(Sampler):
                 found.append((np.diff(np.searchsorted(kept, R.indptr)), labels[kept], values))
                 top += R.shape[0]
             counts, labels, values = joined(found, self.graph.dtype)
-            return Layer(rows, cols, row_pointers(counts), labels, values)
+            indptr = row_pointers(counts)
+            return Layer(rows, cols, indptr, Stack(labels, indptr[rows.bounds]), values)
+
+    def _extract_on_device(self, rows: Stack, chosen: Chosen) -> Layer:
+        """The same without a copy of the rows; the GPU is waited for, for the sizes of two results."""
+        graph: Any = self.graph
+        cols, A, scale = chosen.vertices, graph.A, chosen.scale if self.rescale else None
+        lists = rows.arrays, cols.arrays
+        with step(EXTRACT, graph.backend):
+            places, of_rows, offsets = cuda.entries_of(graph.indptr, rows.ids)
+            entries = places, of_rows
+            ledger.charge("spmm", "spgemm", flops=2 * places.size)
+            found = cuda.find_columns(*lists, entries, A.indices)
+            indptr = found[1][offsets]
+            bounds = indptr[rows.bounds]
+            ends = graph.backend.to_host(bounds)
+            labels, values = cuda.keep_entries(*lists, entries, found, int(ends[-1]), A.data, scale)
+        return Layer(rows, cols, indptr, Stack(labels, bounds, ends), values)
 
 
-def choose(distributions: Iterator[sp.csr_array], size: int, keys: Array, rescale: bool) -> Chosen:
+def choose(distributions: Iterator[Any], size: int, keys: Array, rescale: bool) -> Chosen:
     """`size` columns of every row of P."""
     found, top = [], 0
     for P in timed_each(PROBABILITY, distributions):
-        with step(DRAW):
+        with step(DRAW, backend.of(keys)):
             own = keys[top : top + P.shape[0]]
-            drawn = draw(P.indptr, P.data, size, own, remaining=rescale)
+            drawn = draw(P.indptr, P.data, size, own, rescale, getattr(P, "ends", None))
             columns, weights = P.indices[drawn.positions].astype(np.int64), P.data[drawn.positions]
-            scale = 1 / inclusion(weights, drawn, own) if rescale else np.ones(len(weights))
-            found.append((drawn.counts, columns, scale))
+            ones = backend.module(weights).ones
+            scale = 1 / inclusion(weights, drawn, own) if rescale else ones(len(weights))
+            found.append((np.diff(drawn.ends), columns, scale))
             top += P.shape[0]
     counts, columns, scales = joined(found, np.float64)
-    return Chosen(Stack(columns, row_pointers(counts)), scales)
+    return Chosen(Stack.cut(columns, row_pointers(counts)), scales)
 
 
 class Ladies(LayerWise):
@@ -107,16 +133,20 @@ class Ladies(LayerWise):
         super().__init__(graph, fanout, **options)
         if importance not in ("zou", "counts"):
             raise ArgumentError("importance", importance, "expected zou or counts")
-        self.weighted = graph.map(squares if importance == "zou" else lambda values: np.ones(len(values)))
+        self.weighted = graph.map(squares if importance == "zou" else _ones)
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"importance": self.importance}
 
-    def distributions(self, frontier: Stack) -> Iterator[sp.csr_array]:
+    def distributions(self, frontier: Stack) -> Iterator[Any]:
         P = self.weighted.multiply(indicator(frontier.ids, frontier.bounds, self.graph.n))
         if self.importance == "counts":
-            P.data **= 2
+            P.data[...] *= P.data
         yield P
+
+
+def _ones(values: Array) -> Array:
+    return backend.module(values).ones(len(values))
 
 
 class FastGCN(LayerWise):
@@ -128,16 +158,22 @@ class FastGCN(LayerWise):
     def __init__(self, graph: Graph, fanout: Sequence[int], **options: Any) -> None:
         super().__init__(graph, fanout, **options)
         everything = indicator(np.arange(graph.n), np.array([0, graph.n]), graph.n)
-        self.importance = graph.map(squares).multiply(everything)  # (1, n), the column norms
+        norms: Any = graph.on_host().map(squares).multiply(everything)  # (1, n), of the columns
+        self.importance = graph.backend.asarray(norms.indices), graph.backend.asarray(norms.data)
 
-    def distributions(self, frontier: Stack) -> Iterator[sp.csr_array]:
-        return repeated(self.importance, len(frontier.bounds) - 1)
+    def distributions(self, frontier: Stack) -> Iterator[Any]:
+        return repeated(self.importance, self.graph.n, len(frontier.bounds) - 1)
 
 
-def repeated(row: sp.csr_array, times: int) -> Iterator[sp.csr_array]:
-    """The row so many times, in row blocks of a bounded number of entries."""
-    most = max(TUNING.product_entries // max(row.nnz, 1), 1)
+def repeated(row: tuple[Array, Array], width: int, times: int) -> Iterator[Any]:
+    """The row of these columns and values so many times, in row blocks of a bounded number of entries."""
+    (columns, values), on = row, backend.of(row[0])
+    most = max((TUNING.device_entries if on.on_device else TUNING.product_entries) // max(len(values), 1), 1)
     for top in range(0, times, most):
         count = min(most, times - top)
-        data, indices = np.tile(row.data, count), np.tile(row.indices, count)
-        yield sp.csr_array((data, indices, np.arange(count + 1) * row.nnz), shape=(count, row.shape[1]))
+        data, indices = on.xp.tile(values, count), on.xp.tile(columns, count)
+        ends, shape = np.arange(count + 1) * len(values), (count, width)
+        if on.on_device:
+            yield cuda.Product(on.asarray(ends), indices, data, shape, ends)
+        else:
+            yield sp.csr_array((data, indices, ends), shape=shape)

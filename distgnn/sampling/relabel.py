@@ -6,27 +6,54 @@ table of n numbers stands for all of them in turn.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from distgnn.local import host
+from distgnn.arrays import backend
+from distgnn.arrays.backend import Backend
+from distgnn.local import cuda, host
 from distgnn.local.csr_rows import owners, row_pointers
 
-Array = np.ndarray
+Array = Any
 
 
 class Stack(NamedTuple):
-    """Lists of ids, one per minibatch: list b is ``ids[bounds[b]:bounds[b + 1]]``; both int64."""
+    """Lists of ids, one per minibatch: list b is ``ids[bounds[b]:bounds[b + 1]]``; both int64.
+
+    Attributes:
+        ends: the bounds once more, on the host; None where they are there anyway, or not known there yet.
+    """
 
     ids: Array
     bounds: Array
+    ends: Array = None
 
     @classmethod
-    def of(cls, lists: list[Array]) -> Stack:
-        ids = np.concatenate([np.zeros(0, np.int64), *lists]).astype(np.int64, copy=False)
-        return cls(ids, row_pointers(np.array([len(one) for one in lists], np.int64)))
+    def of(cls, lists: Sequence[Array], on: Backend | None = None) -> Stack:
+        """On this backend, whose arrays or the host's are given; default: the host."""
+        on = on or backend.get("numpy")
+        ids = on.xp.concatenate([on.xp.zeros(0, np.int64), *(on.asarray(one, np.int64) for one in lists)])
+        return cls.cut(ids, row_pointers(np.array([len(one) for one in lists], np.int64)))
+
+    @classmethod
+    def cut(cls, ids: Array, bounds: Array) -> Stack:
+        """Ids where they are, with bounds that are on the host."""
+        on = backend.of(ids)
+        return cls(ids, on.asarray(bounds), bounds) if on.on_device else cls(ids, bounds)
+
+    @property
+    def on_device(self) -> bool:
+        return backend.of(self.ids).on_device
+
+    @property
+    def slices(self) -> list[slice]:
+        """Where each list stands."""
+        ends = (self.bounds if self.ends is None else self.ends).tolist()
+        return [slice(first, last) for first, last in pairwise(ends)]
 
     @property
     def arrays(self) -> tuple[Array, Array]:
@@ -34,12 +61,12 @@ class Stack(NamedTuple):
 
     @property
     def sizes(self) -> Array:
-        return np.diff(self.bounds)
+        return self.bounds[1:] - self.bounds[:-1]
 
     @property
     def owners(self) -> Array:
         """Which minibatch each id belongs to."""
-        return owners(self.sizes)
+        return owners(self.sizes, len(self.ids))
 
     def extended(self, added: Stack) -> Stack:
         """Every list followed by the one of `added`."""
@@ -50,7 +77,9 @@ class Stack(NamedTuple):
 
 
 class Relabelling:
-    """Renumbers ids in 0..n-1. Memory: 4 bytes per vertex, from the first use on."""
+    """Renumbers ids in 0..n-1. Memory on the host: 4 bytes per vertex, from the first use on; on a GPU 32 to
+    64 bytes per id while it works.
+    """
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -72,15 +101,27 @@ class Relabelling:
         at = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
         return np.where(keys[at] == wanted, at - known.bounds[stack.owners], -1)
 
-    def extend(self, stack: Stack, known: Stack) -> tuple[Array, Stack]:
+    def extend(self, stack: Stack, known: Stack) -> tuple[Stack, Stack]:
         """int64 numbers of all ids: those of `known` by their position, others after them in the order in
-        which they first occur; and the lists of `known` with those added.
+        which they first occur; and the lists of `known` with those added. A GPU is waited for, for the bounds
+        of both.
         """
+        if stack.on_device:
+            return self._extend_on_device(stack, known)
         if (kernels := host.module()) is not None:
             labels, added, bounds = map(np.empty_like, (stack.ids, stack.ids, stack.bounds))
             kernels.relabel_blocks(*stack.arrays, *known.arrays, self._table, labels, added, bounds)
-            return labels, known.extended(Stack(added[: bounds[-1]], bounds))
-        return self._extend_numpy(stack, known)
+            lists = known.extended(Stack(added[: bounds[-1]], bounds))
+        else:
+            labels, lists = self._extend_numpy(stack, known)
+        return Stack(labels, stack.bounds), lists
+
+    def _extend_on_device(self, stack: Stack, known: Stack) -> tuple[Stack, Stack]:
+        on = backend.of(stack.ids)
+        numbering = cuda.Numbering(stack.arrays, known.arrays, self.n)
+        ends, lists = on.to_host(on.xp.stack((stack.bounds, numbering.bounds)))
+        labels, ids = numbering.numbers(int(lists[-1]))
+        return Stack(labels, stack.bounds, ends), Stack(ids, numbering.bounds, lists)
 
     def _extend_numpy(self, stack: Stack, known: Stack) -> tuple[Array, Stack]:
         keys = np.concatenate((self._keys(known), self._keys(stack)))

@@ -12,7 +12,6 @@ The k-th number of a row is the k-th output of a SplitMix64 generator whose stat
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ from distgnn.arrays.canonical import canonical
 from distgnn.local import cuda, host
 from distgnn.local.csr_rows import owners, row_pointers
 
-Array = np.ndarray
+Array = Any
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -35,11 +34,15 @@ class Draws(NamedTuple):
         counts: int64 (m): how many of every row.
         remaining: float64 (m, s + 1), a row's weight left before each draw and after the last, 0 where all
             columns were taken; s is at most what the longest row has. None where it was not asked for.
+        bounds: int64 (m + 1): where the positions of each row begin; ends: the same on the host. None of
+            selected rows.
     """
 
     positions: Array
     counts: Array
     remaining: Array | None
+    bounds: Array = None
+    ends: Array = None
 
 
 def sample_rows(P: Any, count: int, keys: Array) -> Any:
@@ -70,25 +73,47 @@ def row_keys(keys: Array, vertices: Array) -> Array:
     return rng.splitmix64(rng.splitmix64(vertices.astype(np.uint64)) ^ keys)
 
 
-def draw(indptr: Array, weights: Array, count: int, keys: Array, remaining: bool = False) -> Draws:
-    """Draw from the rows of a CSR matrix with these row pointers and weights (float64).
+def draw(
+    indptr: Array, weights: Array, count: int, keys: Array, remaining: bool = False, ends: Any = None
+) -> Draws:
+    """Draw from the rows of a CSR matrix with these row pointers and weights (float64). A GPU is waited for
+    once, or twice where `ends`, its row pointers on the host, are not given.
 
     Time: one pass over the entries and O(count · log(length)) per row. Rows of very unequal weights take up
     to `count` passes. Raises as :func:`sample_rows`.
     """
     if count < 0:
         raise ValueError(f"cannot draw {count} columns from a row")
-    xp = backend.module(keys)
+    xp, ends = backend.module(keys), indptr if ends is None else ends
     indptr = xp.ascontiguousarray(indptr, np.int64)
-    count = min(count, longest(indptr[1:] - indptr[:-1]))
-    picked = xp.empty(int(indptr[-1]), np.uint8)
+    count = min(count, longest(ends[1:] - ends[:-1]))
+    picked = xp.empty(len(weights), np.uint8)
     left = xp.empty((len(keys), count + 1)) if remaining else None
-    bad = _kernel(keys)(indptr, weights, count, keys, picked, left)
-    if bad >= 0:
-        raise ValueError(f"row {bad} has weights that are negative or not finite, or whose sum is not finite")
-    positions = xp.flatnonzero(picked.view(bool))
-    bounds = xp.searchsorted(positions, indptr)
-    return Draws(positions, xp.diff(bounds), left)
+    if _on_gpu(keys):
+        return _draw_on_gpu(indptr, weights, count, keys, picked, left)
+    kernel = _draw_compiled if host.module() is not None else _draw_numpy
+    _refuse(kernel(indptr, weights, count, keys, picked, left))
+    positions = np.flatnonzero(picked.view(bool))
+    bounds = np.searchsorted(positions, indptr)
+    return Draws(positions, np.diff(bounds), left, bounds, bounds)
+
+
+def _draw_on_gpu(
+    indptr: Array, weights: Array, count: int, keys: Array, picked: Array, left: Array | None
+) -> Draws:
+    on = backend.of(keys)
+    bad = cuda.draw_weighted(indptr, weights, count, keys, picked, left)
+    places = row_pointers(picked)
+    bounds = places[indptr]
+    told = on.to_host(on.xp.concatenate((bounds, bad)))  # one wait for all
+    ends, wrong = told[: len(indptr)], told[len(indptr) :]
+    _refuse(int(wrong.argmax()) if wrong.any() else -1)
+    return Draws(cuda.compact(places, int(ends[-1])), bounds[1:] - bounds[:-1], left, bounds, ends)
+
+
+def _refuse(row: int) -> None:
+    if row >= 0:
+        raise ValueError(f"row {row} has weights that are negative or not finite, or whose sum is not finite")
 
 
 def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Draws:
@@ -100,7 +125,7 @@ def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Dr
     Time: O(count) per row longer than twice `count`; on a GPU O(count² / 32) per row longer than `count`.
     """
     if _on_gpu(keys):
-        return Draws(*cuda.sample_ones(indptr, selected, count, keys), None)
+        return Draws(*cuda.sample_ones(indptr, selected, count, keys), None)  # waits for how many
     first, lengths = indptr[selected], indptr[selected + 1] - indptr[selected]
     if (kernels := host.module()) is None:
         bounds = row_pointers(lengths)
@@ -122,13 +147,6 @@ def longest(lengths: Array) -> int:
 
 def _on_gpu(keys: Any) -> bool:
     return not isinstance(keys, np.ndarray)
-
-
-def _kernel(keys: Any) -> Callable[..., int]:
-    """What draws by weight where these keys are, and returns the first bad row, or -1."""
-    if _on_gpu(keys):
-        return cuda.sample_weighted
-    return _draw_compiled if host.module() is not None else _draw_numpy
 
 
 def _draw_compiled(
@@ -203,11 +221,16 @@ def inclusion(weights: Array, drawn: Draws, keys: Array) -> Array:
     """
     if drawn.remaining is None:
         raise ValueError("inclusion: needs what remained; draw with remaining=True")
-    xp = backend.module(keys)
-    steps = xp.arange(drawn.remaining.shape[1], dtype=np.uint64) * _GOLDEN
+    if _on_gpu(keys):
+        return cuda.inclusion(weights, drawn.bounds, drawn.remaining, keys)
+    return -np.expm1(-weights * ring_times(drawn.remaining, keys)[owners(drawn.counts)])
+
+
+def ring_times(remaining: Array, keys: Array) -> Array:
+    """τ of every row, as told above."""
+    steps = np.arange(remaining.shape[1], dtype=np.uint64) * _GOLDEN
     # Another hash of the keys than the draws' states; half a step off zero: no clock rings at once or never.
     words = rng.splitmix64(rng.splitmix64(~keys)[:, None] + steps[None, :])
     uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     with np.errstate(divide="ignore"):
-        tau = (-xp.log1p(-uniform) / drawn.remaining).sum(axis=1)
-    return -xp.expm1(-weights * tau[owners(drawn.counts)])
+        return (-np.log1p(-uniform) / remaining).sum(axis=1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from distgnn.local.csr_rows import row_pointers
+from distgnn.arrays import backend
+from distgnn.local import cuda
+from distgnn.local.csr_rows import repeated, row_pointers
 from distgnn.sampling.block import Layer
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.relabel import Stack
@@ -34,14 +34,22 @@ class GraphSage(Sampler):
     def __init__(self, graph: Graph, fanout: Sequence[int], *, rescale: bool = False, **options: Any) -> None:
         super().__init__(graph, fanout, rescale=rescale, **options)
 
-    def layer(self, frontier: Stack, size: int, keys: np.ndarray) -> Layer:
-        found, of_rows = [], row_keys(keys[frontier.owners], frontier.ids)
-        for counts, columns, values, degrees in self.graph.draw(frontier.ids, size, of_rows):
+    def layer(self, frontier: Stack, size: int, keys: Any) -> Layer:
+        found = []
+        for counts, columns, values, degrees in self.graph.draw(frontier.ids, size, _keys(frontier, keys)):
             if self.rescale:
-                values *= np.repeat(degrees / np.maximum(counts, 1), counts).astype(values.dtype)
+                factors = degrees / backend.module(counts).maximum(counts, 1)
+                values *= repeated(factors, counts, len(values)).astype(values.dtype)
             found.append((counts, columns, values))
         counts, columns, values = joined(found, self.graph.dtype)
-        with step(EXTRACT):  # Alg. 1: drop the empty columns of Q^l
+        with step(EXTRACT, self.graph.backend):  # Alg. 1: drop the empty columns of Q^l
             indptr = row_pointers(counts)
             labels, cols = self.labels.extend(Stack(columns, indptr[frontier.bounds]), frontier)
             return Layer(frontier, cols, indptr, labels, values)
+
+
+def _keys(frontier: Stack, keys: Any) -> Any:
+    """One per vertex, from those of the minibatches."""
+    if frontier.on_device:
+        return cuda.row_keys(frontier.arrays, keys)
+    return row_keys(keys[frontier.owners], frontier.ids)

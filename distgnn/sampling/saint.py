@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.local.csr_rows import owners
+from distgnn.arrays import backend
+from distgnn.local import cuda
+from distgnn.local.csr_rows import owners, row_pointers
 from distgnn.sampling.block import Block, Layer, Sample
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.layerwise import Chosen, FastGCN, choose, repeated
+from distgnn.sampling.relabel import Stack
 from distgnn.sampling.sampler import EXTRACT, step
 
 
@@ -35,34 +38,54 @@ class Saint(FastGCN):
 
     def count(self, positions: Any) -> None:
         """From now on the loss of the vertices at these positions counts, and of no others."""
-        self.counts = np.zeros(self.graph.n, bool)
-        self.counts[positions] = True
-        self.population = int(self.counts[self.importance.indices].sum())
+        counts = np.zeros(self.graph.n, bool)
+        counts[positions] = True
+        self.counts = self.graph.backend.asarray(counts)
+        self.population = int(self.counts[self.importance[0]].sum())
 
     def sample_at(
-        self, batches: Sequence[np.ndarray], *, epoch: int = 0, first: int | Sequence[int] = 0
+        self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
     ) -> list[Sample]:
         """One sample per batch, of which only the number counts: a sample has a batch of its own."""
-        rows = repeated(self.importance, len(batches))
+        if not len(batches) and not self.graph.collective:
+            return []
+        rows = repeated(self.importance, self.graph.n, len(batches))
         chosen = choose(rows, self.fanout[0], self.keys(epoch, first, len(batches), 0), self.rescale)
         layer = self.extract(chosen.vertices, chosen)
-        with step(EXTRACT):
+        with step(EXTRACT, self.graph.backend):
             if self.rescale:
                 self._undo_on_diagonal(layer, chosen)
-            scales = np.split(chosen.scale, chosen.vertices.bounds[1:-1])
-            return list(map(self._sample, layer.blocks(), scales))
+            last, scale = self._counted(layer, chosen.scale)
+            scales = [scale[own] for own in last.rows.slices]
+            return list(map(self._sample, layer.blocks(), last.blocks(), scales))
 
     def _undo_on_diagonal(self, layer: Layer, chosen: Chosen) -> None:
-        rows = owners(np.diff(layer.indptr))
-        columns = layer.indices + layer.cols.bounds[layer.rows.owners[rows]]
-        diagonal = np.flatnonzero(rows == columns)
-        layer.data[diagonal] /= chosen.scale[rows[diagonal]].astype(layer.data.dtype)
+        rows = owners(layer.indptr[1:] - layer.indptr[:-1], len(layer.data))
+        columns = layer.indices.ids + layer.cols.bounds[layer.rows.owners[rows]]
+        scale = chosen.scale[rows].astype(layer.data.dtype)
+        layer.data[...] /= backend.module(rows).where(rows == columns, scale, scale.dtype.type(1))
 
-    def _sample(self, block: Block, scale: np.ndarray) -> Sample:
-        counted = np.flatnonzero(self.counts[block.rows])
-        last = block
-        if len(counted) < len(block.rows):
-            A = block.A[counted]
-            last = Block(block.rows[counted], block.cols, A.indptr, A.indices, A.data)
-        weighted = (scale[counted], self.population) if self.rescale else ()
+    def _counted(self, layer: Layer, scale: Any) -> tuple[Layer, Any]:
+        """The rows of the layer whose loss counts, and of the scale. A GPU is waited for twice."""
+        rows, counted = layer.rows, self.counts[layer.rows.ids]
+        places = row_pointers(counted)
+        bounds = places[rows.bounds]
+        if rows.on_device:
+            to_host = self.graph.backend.to_host
+            ends = to_host(bounds)
+            numbers = cuda.compact(places, int(ends[-1]))
+            entries, _, indptr = cuda.entries_of(layer.indptr, numbers)
+            own = indptr[bounds]
+            labels = Stack(layer.indices.ids[entries], own, to_host(own))
+        else:
+            ends, numbers = None, np.flatnonzero(counted)
+            counts, first = (layer.indptr[1:] - layer.indptr[:-1])[numbers], layer.indptr[numbers]
+            indptr = row_pointers(counts)
+            entries = np.arange(indptr[-1]) + np.repeat(first - indptr[:-1], counts)
+            labels = Stack(layer.indices.ids[entries], indptr[bounds])
+        kept = Stack(rows.ids[numbers], bounds, ends)
+        return Layer(kept, layer.cols, indptr, labels, layer.data[entries]), scale[numbers]
+
+    def _sample(self, block: Block, last: Block, scale: Any) -> Sample:
+        weighted = (scale, self.population) if self.rescale else ()
         return Sample(last.rows, (*[block] * (len(self.fanout) - 1), last), *weighted)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from distgnn import rng
+from distgnn.arrays import backend
+from distgnn.arrays.backend import Backend
 from distgnn.errors import ArgumentError
 from distgnn.ledger import timed
 from distgnn.sampling.block import Layer, Sample, samples
@@ -59,7 +61,7 @@ class Sampler(ABC):
         }
 
     @abstractmethod
-    def layer(self, frontier: Stack, size: int, keys: np.ndarray) -> Layer:
+    def layer(self, frontier: Stack, size: int, keys: Any) -> Layer:
         """The blocks with these rows; `size` is this layer's fanout, `keys` are those of the minibatches."""
 
     def sample(
@@ -86,24 +88,30 @@ class Sampler(ABC):
         raise AssertionError("unreachable: together() raises")
 
     def sample_at(
-        self, batches: Sequence[np.ndarray], *, epoch: int = 0, first: int | Sequence[int] = 0
+        self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
     ) -> list[Sample]:
-        """:meth:`sample` with positions in the graph's order (int64) in place of ids."""
-        frontier, layers = Stack.of(list(batches)), []
+        """:meth:`sample` with positions in the graph's order (int64, on the host or where the graph is) in
+        place of ids.
+        """
+        if not len(batches) and not self.graph.collective:
+            return []
+        frontier, layers = Stack.of(batches, self.graph.backend), []
         for hop, size in enumerate(self.fanout):  # Alg. 1: from the batch outwards
             layers.append(self.layer(frontier, size, self.keys(epoch, first, len(batches), hop)))
             frontier = layers[-1].cols
-        with step(EXTRACT):
+        with step(EXTRACT, self.graph.backend):
             return samples(layers)
 
-    def keys(self, epoch: int, first: int | Sequence[int], count: int, layer: int) -> np.ndarray:
-        """uint64 (count): keys of the minibatches first, first + 1, ..., or of those that are listed."""
+    def keys(self, epoch: int, first: int | Sequence[int], count: int, layer: int) -> Any:
+        """uint64 (count), where the graph is: keys of the minibatches first, first + 1, ..., or of those that
+        are listed.
+        """
         single = isinstance(first, (int, np.integer))
         of: Sequence[int] = range(int(first), int(first) + count) if single else list(first)  # type: ignore
         if len(of) != count:
             raise ValueError(f"numbers of {len(of)} minibatches given for {count}")
         keys = [rng.key(self.seed, rng.SAMPLE, epoch, minibatch, layer) for minibatch in of]
-        return np.array(keys, np.uint64)
+        return self.graph.backend.asarray(np.array(keys, np.uint64))
 
 
 def check_fanout(fanout: Sequence[int], layers: int) -> tuple[int, ...]:
@@ -117,13 +125,15 @@ def check_fanout(fanout: Sequence[int], layers: int) -> tuple[int, ...]:
     return tuple(int(one) for one in fanout)
 
 
-def joined(blocks: Sequence[tuple[np.ndarray, ...]], dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(entries per row, columns, values of this dtype) of row blocks, of which there may be none."""
+def joined(blocks: Sequence[tuple[Any, ...]], dtype: Any) -> tuple[Any, ...]:
+    """(entries per row, columns, values of this dtype) of row blocks; on the host there may be none."""
+    if len(blocks) == 1:
+        return blocks[0]
     none = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, dtype)
-    counts, columns, values = map(np.concatenate, zip(*(blocks or [none]), strict=True))
-    return counts, columns, values
+    parts = zip(*(blocks or [none]), strict=True)
+    return tuple(backend.module(part[0]).concatenate(part) for part in parts)
 
 
-def step(name: str) -> AbstractContextManager[None]:
-    """Time one of the three steps of Algorithm 1, where a ledger asks for it."""
-    return timed("sampling", name)
+def step(name: str, on: Backend) -> AbstractContextManager[None]:
+    """Time one of the three steps of Algorithm 1 on this backend, where a ledger asks for it."""
+    return timed("sampling", name, synchronize=on.synchronize)

@@ -1,5 +1,6 @@
 """``Q A`` of two sparse matrices, the product that sampling is made of: with the graph on every rank, or cut
-over a 1.5D grid (matrix-sampling paper, sections 5.1, 5.2). Matrices are SciPy's, on the host.
+over a 1.5D grid (matrix-sampling paper, sections 5.1, 5.2). Matrices are SciPy's, on the host, but for
+those of a graph that every rank has on its GPU.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import ledger, local
+from distgnn.arrays import backend as backends
+from distgnn.arrays.backend import Backend
 from distgnn.arrays.canonical import canonical
-from distgnn.arrays.csr import Shape, index_type
+from distgnn.arrays.csr import CSR, Shape, index_type
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.rows import Rows, by_owner
 from distgnn.errors import ArgumentError, UserError
 from distgnn.layout import NodeOrder, Range, as_partition, block
 from distgnn.layout.blocks import bounded
-from distgnn.local import csr_rows
+from distgnn.local import csr_rows, cuda
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.sources import BlockSource, MatrixSource
 from distgnn.sampling.graph import Drawn, Graph, taken
@@ -32,34 +35,62 @@ class Replicated(Graph):
 
     Args:
         A: SciPy sparse matrix or a block source, (n, m); stored zeros are dropped.
-        entries: non-zeros that a row block of a product may be estimated to have; None: any number.
+        entries: non-zeros that a row block of a product may be estimated to have; None: any number. On a GPU
+            products are made whole.
+        backend: an array backend or its name; on a GPU, the graph lives there and samples are made there:
+            give the grid's. Default: the host.
 
     Attributes:
         indptr: row pointers of A, int64.
     """
 
-    def __init__(self, A: Any, entries: int | None = TUNING.product_entries) -> None:
+    def __init__(
+        self, A: Any, entries: int | None = TUNING.product_entries, backend: Backend | str = "numpy"
+    ) -> None:
         self.entries = _at_least_one(entries)
+        self.backend = backends.get(backend) if isinstance(backend, str) else backend
         source, self.shape, self.dtype, self.order = _source(A)
-        self.A = _held(self, source, (0, self.shape[0]))
-        self.indptr = self.A.indptr.astype(np.int64)
+        on_host = _held(source, (0, self.shape[0]), self.shape[1], self.dtype)
+        if self.backend.on_device:
+            self.A: Any = CSR.from_scipy(on_host, self.backend)
+            self.dtype = self.A.dtype
+        else:
+            self.A = _counted(self, on_host)
+        self.indptr = self.backend.asarray(self.A.indptr).astype(np.int64)
 
-    def multiply(self, Q: Any) -> sp.csr_array:
-        """``Q A``: (k, n) by (n, m) gives (k, m) of A's dtype, in which Q's values are taken. TypeError,
-        ValueError: Q is not a sparse matrix of n columns.
+    def multiply(self, Q: Any) -> Any:
+        """``Q A``: (k, n) by (n, m) gives (k, m) of A's dtype, in which Q's values are taken: SciPy's, or
+        on a GPU a :class:`distgnn.local.cuda.Product`, as Q may be one there. TypeError, ValueError: Q is no
+        sparse matrix of n columns.
         """
-        return local.spgemm(_canonical(Q, self.shape[0], self.dtype), self.A)
+        if not self.backend.on_device:
+            return local.spgemm(_canonical(Q, self.shape[0], self.dtype), self.A)
+        if sp.issparse(Q):
+            Q = CSR.from_scipy(_canonical(Q, self.shape[0], self.dtype), self.backend)
+        with ledger.timed("spmm", "spgemm", synchronize=self.backend.synchronize):
+            product, multiplications = cuda.spgemm(Q, self.A, self.indptr)
+        ledger.charge("spmm", "spgemm", flops=2 * multiplications)
+        return product
 
-    def row_blocks(self, Q: Any) -> Iterator[tuple[Range, sp.csr_array]]:
+    def row_blocks(self, Q: Any) -> Iterator[tuple[Range, Any]]:
         """The same in row blocks: ((first, last + 1), those rows)."""
+        if self.backend.on_device:
+            return iter([((0, Q.shape[0]), self.multiply(Q))])
         return local.spgemm_row_blocks(_canonical(Q, self.shape[0], self.dtype), self.A, self.entries)
 
-    def draw(self, vertices: np.ndarray, fanout: int, keys: np.ndarray) -> Iterator[Drawn]:
+    def draw(self, vertices: Any, fanout: int, keys: Any) -> Iterator[Drawn]:
         """From where the rows stand: ``Q A`` would copy them whole to take a few entries of each."""
-        with ledger.timed("sampling", "draw"):
+        with ledger.timed("sampling", "draw", synchronize=self.backend.synchronize):
             drawn = draw_selected(self.indptr, vertices, fanout, keys)
-            found = taken(self.A, drawn, self.indptr[vertices + 1] - self.indptr[vertices])
+            if self.backend.on_device:
+                degrees = cuda.row_lengths(self.indptr, vertices)
+            else:
+                degrees = self.indptr[vertices + 1] - self.indptr[vertices]
+            found = taken(self.A, drawn, degrees)
         yield found
+
+    def on_host(self) -> Replicated:
+        return Replicated(self.A.to_scipy(), self.entries) if self.backend.on_device else self
 
 
 class Partitioned(Graph):
@@ -116,7 +147,7 @@ class Partitioned(Graph):
             source, self.shape, self.dtype, self.order = _source(A)
             self.parts = as_partition(parts, self.shape[0], self.column.size)
             own = block(self.parts, self.column.rank) if self.column.rank in self.stages else (0, 0)
-            self.A = _held(self, source, own)
+            self.A = _counted(self, _held(source, own, self.shape[1], self.dtype))
         name = self.order and self.order.name
         kinds = grid.world.gather_objects((self.shape, str(self.dtype), name, self.parts.tolist(), entries))
         if any(kind != kinds[0] for kind in kinds):
@@ -216,12 +247,17 @@ def _source(A: Any) -> tuple[BlockSource, Shape, np.dtype, NodeOrder | None]:
     return source, (int(source.shape[0]), int(source.shape[1])), np.dtype(source.dtype), order
 
 
-def _held(graph: Graph, source: BlockSource, rows: Range) -> sp.csr_array:
+def _held(source: BlockSource, rows: Range, width: int, dtype: np.dtype) -> sp.csr_array:
     """These rows of A, without stored zeros, which are no edges."""
-    A = canonical(source.block(rows, (0, graph.shape[1])), graph.dtype)
+    A = canonical(source.block(rows, (0, width)), dtype)
     if not A.data.all():
         A = A.copy()
         A.eliminate_zeros()
+    return A
+
+
+def _counted(graph: Graph, A: sp.csr_array) -> sp.csr_array:
+    """The matrix, whose bytes the ledger counts while the graph lives."""
     ledger.holds(graph, "adjacency", int(A.data.nbytes + A.indices.nbytes + A.indptr.nbytes))
     return A
 

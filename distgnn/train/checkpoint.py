@@ -15,7 +15,7 @@ from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
 from distgnn.nn.optim import Optimizer, Parameter
 from distgnn.store import checkpoint
-from distgnn.store.checkpoint import Piece
+from distgnn.store.checkpoint import CheckpointReader, Piece
 from distgnn.store.format import manifest
 from distgnn.store.format.lock import check_unlocked, locked
 
@@ -64,14 +64,23 @@ def restore(
             raise UserError(f"{path}: {problem}")
     optimizer.prepare(parameters)
     with comm.together():
-        for p in parameters:
-            for name, block in _blocks(p, optimizer):
-                if reader.shapes.get(name) != p.matrix.shape:
-                    raise UserError(f"{path}: holds no {name} of shape {p.matrix.shape}")
-                window = reader.piece(name, p.matrix.row_range, p.matrix.col_range)
-                block[...] = p.matrix.grid.backend.asarray(window, dtype=np.dtype(block.dtype))
+        take_over(reader, parameters, optimizer)
     optimizer.steps = int(reader.meta["steps"])
     return reader.members.id, int(reader.meta["epoch"]), list(reader.meta["rates"])
+
+
+def take_over(
+    reader: CheckpointReader, parameters: Sequence[Parameter], optimizer: Optimizer | None = None
+) -> None:
+    """The parameters and the state of their optimiser, or without it, in place. UserError: some are missing,
+    or have other shapes.
+    """
+    for p in parameters:
+        for name, block in [(p.name, p.block)] if optimizer is None else _blocks(p, optimizer):
+            if reader.shapes.get(name) != p.matrix.shape:
+                raise UserError(f"{reader.root}: holds no {name} of shape {p.matrix.shape}")
+            window = reader.piece(name, p.matrix.row_range, p.matrix.col_range)
+            block[...] = p.matrix.grid.backend.asarray(window, dtype=np.dtype(block.dtype))
 
 
 @contextmanager

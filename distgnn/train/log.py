@@ -32,7 +32,7 @@ import numpy as np
 
 import distgnn
 from distgnn.comm.grid import Grid
-from distgnn.comm.group import cuda_aware
+from distgnn.comm.transport import cuda_aware
 from distgnn.errors import ArgumentError, TrainingError
 from distgnn.ledger import Ledger
 from distgnn.report.files import check_output, replaced
@@ -104,6 +104,7 @@ def run_record(grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
         "mpi": " ".join(MPI.Get_library_version().split())[:200],
         "cuda_aware": {"answer": aware, "because": reason},
         "backend": grid.backend.name,
+        "transport": grid.transport,
         "ranks": grid.world.gather_objects(mine),
     }
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays import backend
+from distgnn.arrays.backend import Backend
 from distgnn.comm.grid import Grid
 from distgnn.nn.finite import check_features
 from distgnn.nn.gcn import GCN
@@ -70,14 +72,18 @@ class MinibatchTraining:
         model.grid.world.agree(sampler.facts() | told)
         self.model, self.X, self.targets, self.sampler, self.bulk = model, X, targets, sampler, bulk
         self.grid: Grid = model.grid
-        nodes, self.labels = training_nodes(targets)
+        there = sampler.graph.backend
+        if there.on_device and not self.grid.backend.on_device:
+            raise ValueError("the sampler's graph is on a GPU and the network is not; give both one backend")
+        nodes, self.labels = map(there.asarray, training_nodes(targets))
+        self.nothing = nodes[:0]
         self.minibatches = Minibatches(nodes, batch_size, seed)
         self.turns = turns(len(self.minibatches), per_update, self.grid.size)
         self.features, self.alone = Features(X), Alone(self.grid)
         rows = self.grid.world.gather_objects(self.grid.coords.get("rows", 0))
         row_mates = [rank for rank, row in enumerate(rows) if row == rows[self.grid.rank]]
         self.together = row_mates if sampler.graph.collective else [self.grid.rank]
-        self.seconds = dict.fromkeys(STEPS, 0.0)
+        self.clock = Clock(self.grid.backend)
 
     def train(
         self, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1, eval_every: int = 1,
@@ -94,24 +100,25 @@ class MinibatchTraining:
         return run_epochs(self.model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
 
     def _epoch(self, optimizer: Optimizer, epoch: int, _: bool) -> Record:
-        self.seconds = dict.fromkeys(STEPS, 0.0)
         losses, sums, batches = np.zeros(2), Sums(self.model), self.minibatches.epoch(epoch)
+        step = self.clock.step
         for bulk in bulks(self.turns, self.bulk):
-            with self._step("sampling"):
+            with step("sampling"):
                 samples = self._sample(epoch, bulk, batches)
             for turn, sample in zip(bulk, samples, strict=True):
-                with self._step("fetching"):
-                    H = self.features.borrow(np.empty(0, np.int64) if sample is None else sample.inputs)
+                with step("fetching"):
+                    H = self.features.borrow(self.nothing if sample is None else sample.inputs)
                 number = turn.numbers[self.grid.rank]
-                with self._step("propagation"):
+                with step("propagation"):
                     if sample is not None and number is not None:
                         self._propagate(sample, H, (epoch - 1) * len(self.minibatches) + number + 1, sums)
                 if turn.updates:
-                    with self._step("update"):
+                    with step("update"):
                         losses += self._update(sums, optimizer)
-        return {"loss": float(losses[0] / losses[1]) if losses[1] else float("nan"), "steps": self.seconds}
+        loss = float(losses[0] / losses[1]) if losses[1] else float("nan")
+        return {"loss": loss, "steps": self.clock.seconds()}
 
-    def _sample(self, epoch: int, bulk: list[Turn], batches: list[np.ndarray]) -> list[Sample | None]:
+    def _sample(self, epoch: int, bulk: list[Turn], batches: list[Any]) -> list[Sample | None]:
         """This rank's minibatch of every turn; a process row with a partitioned graph samples together."""
         numbers = (turn.numbers[rank] for turn in bulk for rank in self.together)
         wanted = [number for number in numbers if number is not None]
@@ -126,7 +133,8 @@ class MinibatchTraining:
         if not len(sample.batch):
             self.grid.workspace.give_back(H)
             return
-        labels = self.labels[np.searchsorted(self.minibatches.training, sample.batch)]
+        known = self.minibatches.training
+        labels = self.labels[backend.module(known).searchsorted(known, sample.batch)]
         if weights is not None:
             weights = on.asarray(weights.astype(H.dtype))
         targets = LossRows(on.xp.arange(len(labels)), on.asarray(labels), weights=weights)
@@ -156,12 +164,37 @@ class MinibatchTraining:
         sums.values[...] = 0
         return total
 
+
+class Clock:
+    """Seconds of the parts of an epoch; on a GPU by events, which are waited for when the epoch ends."""
+
+    def __init__(self, on: Backend) -> None:
+        self.on = on
+        self.spans: list[tuple[str, Any, Any]] = []
+
     @contextmanager
-    def _step(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
+    def step(self, name: str) -> Iterator[None]:
+        """The part that runs within the context."""
+        start = self._mark()
         yield
-        self.grid.backend.synchronize()
-        self.seconds[name] += time.perf_counter() - start
+        self.spans.append((name, start, self._mark()))
+
+    def seconds(self) -> dict[str, float]:
+        """By name, all of `STEPS`; those of the next epoch begin at 0."""
+        totals = dict.fromkeys(STEPS, 0.0)
+        self.on.synchronize()
+        for name, start, end in self.spans:
+            between = self.on.xp.cuda.get_elapsed_time(start, end) / 1e3 if self.on.on_device else end - start
+            totals[name] += between
+        self.spans.clear()
+        return totals
+
+    def _mark(self) -> Any:
+        if not self.on.on_device:
+            return time.perf_counter()
+        event = self.on.xp.cuda.Event()
+        event.record()
+        return event
 
 
 class Sums:

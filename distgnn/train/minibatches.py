@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from distgnn import rng
+from distgnn.arrays import backend
 from distgnn.errors import ArgumentError
 
 
@@ -14,7 +15,7 @@ class Minibatches:
     """The minibatches of every epoch: training nodes in an order by (seed, epoch, node id), cut into batches.
 
     Args:
-        training: distinct global ids, in any order.
+        training: distinct global ids, in any order, on the host or int64 on a GPU.
         batch_size: nodes per minibatch; the last one has what is left.
 
     Raises:
@@ -22,17 +23,18 @@ class Minibatches:
     """
 
     def __init__(self, training: Any, batch_size: int, seed: int = 0) -> None:
-        self.training, self.size, self.seed = np.sort(np.asarray(training, np.int64)), batch_size, seed
+        training = training if hasattr(training, "get") else np.asarray(training, np.int64)
+        self.training, self.size, self.seed = backend.module(training).sort(training), batch_size, seed
         check_batch_size(batch_size, len(self.training))
 
     def __len__(self) -> int:
         """Minibatches per epoch."""
         return -(-len(self.training) // self.size)
 
-    def epoch(self, epoch: int) -> list[np.ndarray]:
-        """The minibatches of an epoch, int64 global ids."""
+    def epoch(self, epoch: int) -> list[Any]:
+        """The minibatches of an epoch, int64 global ids, where the training nodes are."""
         hashes = rng.hashes(rng.key(self.seed, rng.MINIBATCH, epoch), self.training)
-        order = self.training[np.argsort(hashes, kind="stable")]
+        order = self.training[backend.module(hashes).argsort(hashes, kind="stable")]
         return [order[start : start + self.size] for start in range(0, len(order), self.size)]
 
 

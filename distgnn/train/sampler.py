@@ -50,5 +50,5 @@ def _graph(settings: Settings, store: Store, name: str, grid: Grid) -> Graph:
     if settings.partition_graph:
         return Partitioned(grid, source, order.partition)
     with grid.world.together():
-        return Replicated(source)
+        return Replicated(source, backend=grid.backend)
     raise AssertionError("unreachable: together() raises")

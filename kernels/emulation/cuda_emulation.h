@@ -376,6 +376,8 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) { return emulation::
 inline int __any_sync(unsigned mask, int predicate) { return emulation::vote(mask, predicate != 0) != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return emulation::vote(mask, predicate != 0) == mask; }
 
+inline void __threadfence() {}
+
 // One thread runs at a time, so any read-modify-write is atomic.
 template <class T> T atomicAdd(T* at, T value) { return std::exchange(*at, T(*at + value)); }
 template <class T> T atomicMax(T* at, T value) { return std::exchange(*at, std::max(*at, value)); }
@@ -387,6 +389,7 @@ template <class T> T atomicCAS(T* at, T expected, T value) {
 
 template <class T> T __ldg(const T* at) { return *at; }
 template <class T> T __ldcs(const T* at) { return *at; }
+template <class T> T __ldcg(const T* at) { return *at; }
 template <class T> void __stcs(T* at, T value) { *at = value; }
 
 inline float __uint_as_float(unsigned bits) {

@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -228,9 +229,20 @@ class _Event:
 
 
 class _Cuda:
-    """What is used of ``cupy.cuda``: events that take the host's time."""
+    """What is used of ``cupy.cuda``: events that take the host's time, one stream, one device."""
 
     Event = _Event
+    runtime = SimpleNamespace(
+        getDeviceProperties=lambda device: {"name": b"emulation", "l2CacheSize": 1 << 15}
+    )
+
+    @staticmethod
+    def Device() -> SimpleNamespace:
+        return SimpleNamespace(id=0)
+
+    @staticmethod
+    def get_current_stream() -> SimpleNamespace:
+        return SimpleNamespace(ptr=0)
 
     @staticmethod
     def get_elapsed_time(start: _Event, end: _Event) -> float:

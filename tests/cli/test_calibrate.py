@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from distgnn import cli
+from distgnn.cli.calibrate import table
 from distgnn.plan import machine
+from distgnn.plan.calibrate import Calibration
+from distgnn.plan.fit import Fit, Sample
 from mpi_helpers import mpiexec
 
 
@@ -31,12 +34,21 @@ def test_a_lone_rank_prints_its_machine(tmp_path: Path, capsys: pytest.CaptureFi
     table, text = capsys.readouterr().out.split('\nname = "mine"')
     assert "one rank" in table
     (tmp_path / "mine.toml").write_text(f'name = "mine"{text}')
-    assert machine.read(tmp_path / "mine.toml").name == "mine"
+    mine = machine.read(tmp_path / "mine.toml")
+    assert mine.name == "mine" and mine.levels[0].bandwidth == mine.passes.bandwidth / 2
     assert cli.main(["calibrate", "--seconds", "0.05", "--json", "--backend", "numpy"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert all(one["samples"] and one["median_residual"] >= 0 for one in told["fits"])
     (tmp_path / "json.toml").write_text(told["machine"])
     assert machine.read(tmp_path / "json.toml").name == "measured"
+
+
+def test_fits_are_shown_in_units_of_people() -> None:
+    values = {"alpha": 2e-6, "row": 3e-9, "bandwidth": 5e9, "injection": 1e15, "flops": 2e10, "progress": 0.5}
+    one = Fit("bcast", "node", {"cache": 2.0**21} | values, [Sample("", 2.0, [])], [3.0])
+    line = table(Calibration(machine.read("perlmutter"), [one], [])).splitlines()[1]
+    told = "2 us, row 3 ns, bandwidth 5 GB/s, injection no limit found, flops 20 GFLOP/s, progress 50%"
+    assert line.split() == f"bcast node 1 - 50.0% 50.0% cache 2 MiB, alpha {told}".split()
 
 
 def test_a_file_is_not_replaced_unless_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

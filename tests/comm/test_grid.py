@@ -9,6 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import distgnn as dg
+from distgnn.comm.devices import Sight, assign
 from distgnn.errors import DisagreementError
 from distgnn.operators import grids, make_grid
 
@@ -123,8 +124,38 @@ def test_a_grid_has_a_communicator_of_its_own(comm):
 @pytest.mark.ranks(2, 3)
 def test_ranks_that_move_arrays_differently_are_refused_together(comm, monkeypatch):
     monkeypatch.setattr("distgnn.arrays.backend.Backend.name", "numpy" if comm.Get_rank() == 0 else "other")
-    with pytest.raises(dg.UserError, match="ranks disagree: backend is .*numpy on rank"):
+    with pytest.raises(dg.UserError, match="ranks disagree: backend is .*numpy, host on rank"):
         dg.Grid(comm, rows=comm.Get_size())
+
+
+def test_every_rank_of_a_node_takes_another_gpu():
+    """By PCI bus id, as its number says little: each rank may be shown one device only, as number 0."""
+    node = ["0000:07:00.0", "0000:0f:00.0", "0000:47:00.0", "0000:4e:00.0"]
+    taken = lambda *seen: assign([Sight(rank, *one) for rank, one in enumerate(seen)])  # noqa: E731
+    assert taken(*[(node, None)] * 6) == [0, 1, 2, 3, 0, 1]
+    assert taken(*(([device], None) for device in node)) == [0, 0, 0, 0]
+    assert taken((node[2:], None), (node, None), (node[:1], None)) == [0, 0, 0]
+    assert taken((node[:2], None), (node[1:], None), (node[:2], 0)) == [1, 1, 0]
+
+
+@pytest.mark.ranks(2, 4)
+def test_devices_are_bound_once_and_shared_ones_are_named(comm, monkeypatch, caplog):
+    """Ranks 0 and 1 are shown the same one; a grid of some ranks binds nobody anew."""
+
+    class Cards(dg.backend.Backend):
+        def devices(self):
+            return [f"0000:{max(comm.Get_rank(), 1):02x}:00.0"] * 2
+
+        def bind(self, device):
+            self.bound = device
+            return f"cuda:{device}"
+
+    cards = Cards()
+    cards.bound = 1 if comm.Get_rank() else None
+    assert dg.Grid(comm, backend=cards).device == f"cuda:{int(comm.Get_rank() > 0)}"
+    said = ["ranks 0-1 share the GPU 0000:01:00.0"] if comm.Get_rank() == 0 else []
+    assert [record.getMessage() for record in caplog.records] == said
+    assert dg.Grid(MPI.COMM_SELF, backend=cards).device == f"cuda:{int(comm.Get_rank() > 0)}"
 
 
 def test_defaults_are_the_best_grids():

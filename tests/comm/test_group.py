@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import distgnn as dg
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm.group import Comm, cuda_aware
+from distgnn.comm.group import Comm
+from distgnn.comm.transport import cuda_aware
 from distgnn.layout import partition
+
+pytestmark = pytest.mark.ranks(1, 2, 3, 4, 6, 9)
 
 
 class StagedBackend(dg.backend.Backend):
@@ -30,11 +33,12 @@ class StagedBackend(dg.backend.Backend):
 @pytest.fixture(params=["plain", "pieces", "staged", "direct", "direct in pieces"])
 def group(request, comm, backend, monkeypatch):
     """A Comm in each of the ways it can move arrays."""
-    if backend.on_device and request.param != "plain":
-        pytest.skip("these paths are forced on host arrays")
-    on = backend if request.param in ("plain", "pieces") else StagedBackend()
-    made = Comm(comm, on)
-    made.direct = request.param != "staged"
+    direct = {"staged": False, "direct": True, "direct in pieces": True}.get(request.param)
+    made = Comm(comm, backend if backend.on_device or direct is None else StagedBackend())
+    if not backend.on_device:
+        made.direct = direct is not False
+    elif direct not in (None, made.direct):
+        pytest.skip("this MPI moves device arrays in the other way")
     if request.param.startswith("direct"):
         monkeypatch.setattr(TUNING, "small_sum", 0)
         monkeypatch.setattr(TUNING, "sum_chunk", 64)
@@ -150,7 +154,8 @@ def test_waiting_is_timed_once(group, monkeypatch):
     }
     for name, run in runs.items():
         ticks = iter(range(1000))
-        monkeypatch.setattr("distgnn.ledger.time.perf_counter", lambda ticks=ticks: float(next(ticks)))
+        clock = SimpleNamespace(perf_counter=lambda ticks=ticks: float(next(ticks)))
+        monkeypatch.setattr("distgnn.ledger.time", clock)
         with dg.Ledger(timing=True) as ledger:
             run()
         assert ledger.seconds["comm"] == (group.size > 1), name
@@ -218,7 +223,12 @@ def test_cuda_awareness_gives_its_reason():
     assert isinstance(answer, bool) and reason
 
 
-@pytest.mark.skipif("MPICH" not in MPI.Get_library_version(), reason="the variable is MPICH's")
-def test_mpich_variable_counts_where_nothing_else_speaks(monkeypatch):
-    monkeypatch.setattr(MPI, "__file__", "/nonexistent.so")
+@pytest.mark.parametrize("query", [0, 1, None])
+def test_a_yes_to_device_pointers_counts_whoever_says_it(monkeypatch, query):
+    """MPICH_GPU_SUPPORT_ENABLED=1 where the query says no, or is not there; the override wins over all."""
+    library = SimpleNamespace() if query is None else SimpleNamespace(MPIX_Query_cuda_support=lambda: query)
+    monkeypatch.setattr("ctypes.CDLL", lambda path: library)
+    assert cuda_aware({})[0] == bool(query)
+    assert cuda_aware({"MPICH_GPU_SUPPORT_ENABLED": "0"})[0] == bool(query)
     assert cuda_aware({"MPICH_GPU_SUPPORT_ENABLED": "1"})[0]
+    assert not cuda_aware({"MPICH_GPU_SUPPORT_ENABLED": "1", "DISTGNN_CUDA_AWARE": "0"})[0]

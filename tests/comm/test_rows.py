@@ -42,7 +42,7 @@ def grid(request, comm, backend, monkeypatch):
     if request.param == "staged":
         if backend.on_device:
             pytest.skip("forced on host arrays")
-        monkeypatch.setattr("distgnn.comm.group._cuda_aware_once", lambda: False)
+        monkeypatch.setattr("distgnn.comm.transport._cuda_aware_once", lambda: False)
         backend = StagedBackend()
     if request.param == "pieces":
         monkeypatch.setattr(Comm, "count_limit", 7)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,37 +50,37 @@ class GPU(SimpleNamespace):
         return view
 
 
-#: Variants of every kind: all group shapes for float32, and the others with few.
+#: Variants of every kind: all group shapes for float32, and the others with few. Rows over S are cut.
 GROUPS = [(G, P) for G, P in itertools.product((1, 2, 4, 8, 16, 32), repeat=2) if G * P <= 32]
 VARIANTS = {
     "float32": [
-        *(Variant(V=4, C=1, G=G, P=P, U=4, L=32 // G) for G, P in GROUPS),
-        *(Variant(V=4, C=2, G=32, P=1, U=U, L=1) for U in (2, 4)),
-        Variant(V=4, C=1, G=32, P=1, U=8, L=1),
-        Variant(V=4, C=1, G=8, P=2, U=1, L=4),
-        Variant(V=2, C=4, G=32, P=1, U=4, L=1),
-        Variant(V=2, C=1, G=16, P=2, U=8, L=2),
-        Variant(V=1, C=4, G=32, P=1, U=4, L=1),
-        Variant(V=1, C=2, G=32, P=1, U=8, L=1),
-        Variant(V=1, C=1, G=4, P=8, U=8, L=8),
+        *(Variant(V=4, C=1, G=G, P=P, U=4, S=32 * P, sorted=P > 1) for G, P in GROUPS),
+        *(Variant(V=4, C=2, G=32, P=1, U=U, S=64) for U in (2, 4)),
+        Variant(V=4, C=1, G=32, P=1, U=8, S=2000, sorted=True),
+        Variant(V=4, C=1, G=8, P=2, U=1, S=700),
+        Variant(V=2, C=4, G=32, P=1, U=4, S=100),
+        Variant(V=2, C=1, G=16, P=2, U=8, S=100),
+        Variant(V=1, C=4, G=32, P=1, U=4, S=100),
+        Variant(V=1, C=2, G=32, P=1, U=8, S=100),
+        Variant(V=1, C=1, G=4, P=8, U=8, S=100),
+        *(Variant(V=4, C=1, G=G, P=1, U=4, S=32, K=8) for G in (2, 16, 32)),
+        Variant(V=4, C=2, G=32, P=1, U=2, S=2000, K=4),
+        Variant(V=2, C=1, G=8, P=1, U=8, S=3, K=2),
+        Variant(V=1, C=4, G=32, P=1, U=1, S=32, K=8),
     ],
     "float64": [
-        Variant(V=2, C=1, G=4, P=4, U=4, L=8),
-        Variant(V=2, C=2, G=32, P=1, U=4, L=1),
-        Variant(V=1, C=1, G=1, P=32, U=8, L=32),
-        Variant(V=1, C=4, G=32, P=1, U=4, L=1),
+        Variant(V=2, C=1, G=4, P=4, U=4, S=64),
+        Variant(V=2, C=2, G=32, P=1, U=4, S=64),
+        Variant(V=1, C=1, G=1, P=32, U=8, S=512, sorted=True),
+        Variant(V=1, C=4, G=32, P=1, U=4, S=64),
+        Variant(V=2, C=1, G=8, P=1, U=4, S=32, K=8),
     ],
 }
 
 
 def names_of(dtype: str, way: Variant, index: str = "int") -> list[str]:
-    """The three kernels of a variant."""
-    element = launch.C_TYPES[dtype]
-    return [
-        f"spmm<{element},{index},{way.arguments}>",
-        f"spmm_segments<{element},{index},{replace(way, P=way.L).arguments}>",
-        f"spmm_combine<{element},{way.V},{way.G}>",
-    ]
+    """The kernels of a variant."""
+    return [f"spmm<{launch.C_TYPES[dtype]},{index},{way.arguments}>", f"cut_rows<{index}>"]
 
 
 def spmm_names(variants: dict[str, list[Variant]] = VARIANTS) -> list[str]:
@@ -108,8 +107,14 @@ OTHER_KERNELS = {
         *(f"{name}<{element}>" for name in ("dropout", "keep_positive") for element in ELEMENTS),
     ],
     "softmax_cross_entropy.cu": [f"softmax_cross_entropy<{element}>" for element in ELEMENTS],
-    "sample.cu": ["sample_weighted", "sample_ones"],
-    str(Path(__file__).parents[2] / "benchmarks" / "ceilings.cu"): ["read_repeatedly"],
+    "sample.cu": ["sample_weighted", "sample_ones", "ring_times", "inclusion"],
+    "extract.cu": [
+        "row_lengths", "row_keys", "row_entries", "compact", "enter_ids", "mark_first", "number_ids",
+        *(f"find_columns<{index}>" for index in ("int", "int64")),
+        *(f"{name}<{element}>" for name in ("sum_runs", "keep_entries") for element in ELEMENTS),
+        *(f"expand_products<{element},{index}>" for element in ELEMENTS for index in ("int", "int64")),
+    ],
+    str(Path(__file__).parents[2] / "benchmarks" / "ceilings.cu"): ["read_repeatedly", "gather_randomly"],
     "optimizers.cu": [f"adam<{element}>" for element in ELEMENTS],
 }  # fmt: skip
 
@@ -135,3 +140,23 @@ def gpu(any_gpu: GPU, monkeypatch: pytest.MonkeyPatch) -> GPU:
         monkeypatch.setattr(launch, "_library", lambda array: any_gpu.xp)
         any_gpu.xp.order = 0
     return any_gpu
+
+
+def built_from(file: str) -> Any:
+    """A fixture: each GPU that there is, with the kernels of this file; the emulation builds all at once."""
+
+    @pytest.fixture
+    def built(gpu, any_gpu):
+        if gpu.emulated:
+            gpu.xp.build(launch.source(file), OTHER_KERNELS[file])
+        return gpu
+
+    return built
+
+
+def in_orders(gpu: Any, orders: Any, times: int = 1) -> Any:
+    """Each of these orders of blocks in the emulation; of a GPU its own, so many times."""
+    for order in orders if gpu.emulated else [0] * times:
+        if gpu.emulated:
+            gpu.xp.order = order
+        yield order

@@ -8,9 +8,8 @@ import scipy.sparse as sp
 
 from distgnn import rng
 from distgnn.local import cuda, host
-from distgnn.local.cuda import launch
 from distgnn.sampling import rows, sample_rows
-from kernels.conftest import OTHER_KERNELS
+from kernels.conftest import built_from, in_orders
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
 
@@ -43,18 +42,11 @@ WEIGHTS = {
 POINTERS = np.concatenate(([0], np.cumsum(LENGTHS)))
 
 
-@pytest.fixture
-def built(gpu, any_gpu):
-    if gpu.emulated:
-        gpu.xp.build(launch.source("sample.cu"), OTHER_KERNELS["sample.cu"])
-    return gpu
+built = built_from("sample.cu")
 
 
 def orders(gpu):
-    for order in ORDERS if gpu.emulated else (0, 0):
-        if gpu.emulated:
-            gpu.xp.order = order
-        yield order
+    return in_orders(gpu, ORDERS, 2)
 
 
 def equal(gpu, found, expected):
@@ -158,8 +150,11 @@ def test_arrays_on_a_gpu_are_drawn_from_there(built, count, remaining, monkeypat
     chosen = rows.draw_selected(POINTERS, selected, count, keys[:5])
     monkeypatch.setattr(rows, "_on_gpu", lambda keys: True)  # emulated, arrays of a GPU are NumPy's
     there = gpu.asarray(POINTERS), gpu.asarray(weights), count, gpu.asarray(keys)
-    equal(gpu, rows.draw(*there, remaining), expected)
-    equal(gpu, rows.draw_selected(there[0], gpu.asarray(selected), count, there[3][:5]), chosen)
+    found = rows.draw(*there, remaining)
+    equal(gpu, found, expected)
+    assert isinstance(found.ends, np.ndarray)
+    found = rows.draw_selected(there[0], gpu.asarray(selected), count, there[3][:5])
+    equal(gpu, found[:2], chosen[:2])
 
 
 def test_a_matrix_on_a_gpu(built, monkeypatch):
@@ -200,11 +195,23 @@ def test_bad_input_is_refused(built, monkeypatch):
         ),
         ("sample_weighted: picked", lambda: cuda.sample_weighted(pointers, weights, 2, keys, marks[1:])),
         ("sample_weighted: remaining", lambda: cuda.sample_weighted(pointers, weights, 3, keys, marks, left)),
-        ("sample_ones: indptr", lambda: cuda.sample_ones(pointers.astype(np.int32), selected, 2, keys)),
+        ("row_lengths: indptr", lambda: cuda.sample_ones(pointers.astype(np.int32), selected, 2, keys)),
         ("sample_ones: keys", lambda: cuda.sample_ones(pointers, selected, 2, keys[:1])),
-        ("sample_ones: selected", lambda: cuda.sample_ones(pointers, selected.astype(np.int32), 2, keys)),
+        ("row_lengths: rows", lambda: cuda.sample_ones(pointers, selected.astype(np.int32), 2, keys)),
         ("row 0 has weights that are negative", lambda: rows.draw(pointers, negative, 2, keys)),
         ("cannot draw -1 columns", lambda: rows.draw(pointers, weights, -1, keys)),
     ):
         with pytest.raises(ValueError, match=complaint):
             call()
+
+
+@pytest.mark.parametrize("count", [1, 4, 70])
+def test_inclusions_agree_to_rounding(built, count, monkeypatch):
+    gpu, keys, weights = built, keys_of(len(LENGTHS)), WEIGHTS["even"]
+    drawn = rows.draw(POINTERS, weights, count, keys, remaining=True)
+    chosen = weights[drawn.positions]
+    expected = rows.inclusion(chosen, drawn, keys)
+    arguments = [gpu.asarray(x) for x in (chosen, drawn.bounds, drawn.remaining, keys)]
+    for _ in orders(gpu):
+        np.testing.assert_allclose(gpu.to_host(cuda.inclusion(*arguments)), expected, rtol=1e-12)
+    assert 0 < expected.min() < 1 == expected.max()

@@ -4,6 +4,7 @@ emulation.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from distgnn import gallery
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
 from distgnn.local import cuda
@@ -41,6 +43,7 @@ def matrix(average: float, hubs: tuple[int, ...] = (), m: int = 61, k: int = 53)
 
 
 HUBS = matrix(6, (700, 1300))
+SHAPES = [(0, 5), (5, 0), (5, 7), (1, 1)]  # of test_nothing_to_multiply
 AVERAGES, LENGTHS = (0.5, 20, 70, 300), (0, 1, 17)  # of test_degrees
 
 
@@ -56,6 +59,31 @@ def dense(shape, dtype, seed=0):
     """Random numbers of this type, and as float64."""
     x = np.random.default_rng(seed).standard_normal(shape).astype(dtype)
     return x, x.astype(np.float64)
+
+
+def in_order(A, B, P, S):
+    """A B as the kernels add it up, to the bit: P teams on every P-th entry of each piece of a row, folded in
+    pairs, then the pieces one after the other.
+    """
+    out = np.zeros((A.shape[0], B.shape[1]), B.dtype)
+    terms = A.data.astype(B.dtype)[:, None] * B[A.indices]
+    for row, (begin, end) in enumerate(zip(A.indptr, A.indptr[1:], strict=False)):
+        length = int(end - begin)
+        count = min(-(-length // S), int((2 * length) ** 0.5)) if length > S else 1
+        for i in range(count):
+            piece = terms[begin + length * i // count : begin + length * (i + 1) // count]
+            teams = np.zeros((P, B.shape[1]), B.dtype)
+            for first in range(0, len(piece), P):
+                some = piece[first : first + P]
+                teams[: len(some)] += some
+            while len(teams) > 1:
+                teams = teams[0::2] + teams[1::2]
+            out[row] += teams[0]
+    return out
+
+
+def size_of(A, f, dtype="float32"):
+    return csr.Size(*A.shape, A.nnz, f, np.dtype(dtype).itemsize)
 
 
 def product(gpu, block, B, **options):
@@ -82,27 +110,20 @@ def built(gpu, any_gpu, monkeypatch):
 
 def names_of_products() -> list[str]:
     """What the tests below will ask for."""
-    average = HUBS.nnz / HUBS.shape[0]
-    names = []
-    for dtype, widths in WIDTHS.items():
-        size = np.dtype(dtype).itemsize
-        for f in widths:
-            names += names_of(dtype, csr.candidates(f, size, 256, average)[0])
-        for f in (4, 8, 41):
-            names += names_of(dtype, csr.candidates(f, size, size, average)[0])
-    degrees = [("float32", 16, matrix(a, LENGTHS).nnz / 61) for a in AVERAGES]
-    for dtype, f, degree in [
-        *degrees,
-        ("float64", 256, average),
-        ("float32", 4, 1),
-        ("float32", 1, 0),
-        ("float32", 8, 0),
-    ]:
-        names += names_of(dtype, csr.candidates(f, np.dtype(dtype).itemsize, 256, degree)[0])
-    for f in (8, 16, 41, 256):
-        for way in csr.candidates(f, 4, 256, 20) + csr.candidates(f, 4, 256, average):
-            names += names_of("float32", way)
-    return names
+    cases = [(HUBS, dtype, f, 256) for dtype, widths in WIDTHS.items() for f in widths]
+    cases += [(HUBS, dtype, f, align) for dtype in WIDTHS for f in (4, 8, 41) for align in (8, 256)]
+    cases += [(HUBS, "float32", f, 4) for f in (4, 8, 41)]
+    cases += [(matrix(average, LENGTHS), "float32", 16, 256) for average in AVERAGES]
+    cases += [(sp.csr_array(shape), "float32", f, 256) for shape in SHAPES for f in (1, 8)]
+    ways = [(dtype, csr.candidates(size_of(A, f, dtype), align)[0]) for A, dtype, f, align in cases]
+    ways += [("float32", way) for f in (8, 16, 41, 256) for way in all_ways(HUBS, f)]
+    return [name for dtype, way in ways for name in names_of(dtype, way)]
+
+
+def all_ways(A, f):
+    """The candidates, and panels of B as where it does not fit a cache."""
+    ways = csr.candidates(size_of(A, f), 256)
+    return ways + csr.panels(ways[0], size_of(A, f), 1, 4 * 46)
 
 
 @pytest.mark.parametrize(("dtype", "f"), [(dtype, f) for dtype, widths in WIDTHS.items() for f in widths])
@@ -122,21 +143,50 @@ def test_widths(built, dtype, f):
     ("dtype", "variant"), [(dtype, v) for dtype, vs in VARIANTS.items() for v in vs], ids=str
 )
 def test_every_variant_in_every_order(built, dtype, variant):
+    """Blocks run forward, backward and shuffled: whichever piece of a row comes last, the bits are equal."""
     gpu = built
     f = variant.V * variant.G * (variant.C * 2 if variant.G == 32 else 1) - (
         variant.V if variant.G > 1 else 0
     )
     block = block_of(gpu, HUBS, dtype)
     B, exact = dense((block.shape[1], f), dtype)
-    bits = []
-    for order in (0, 1, 11) if gpu.emulated else (0,):
+    expected, bits = in_order(HUBS, B, variant.P, variant.S), set()
+    for order in (0, 1, 11) if gpu.emulated else (0, 0):
         if gpu.emulated:
             gpu.xp.order = order
-        out = gpu.nan((block.shape[0], f), block.dtype)
-        cuda.spmm(block, gpu.asarray(B), out, variant=variant)
-        close(gpu.to_host(out), HUBS @ exact, dtype)
-        bits.append(gpu.to_host(out).tobytes())
-    assert len(set(bits)) == 1
+        out = gpu.to_host(product(gpu, block, gpu.asarray(B), variant=variant))
+        close(out, HUBS @ exact, dtype)
+        bits.add(out.tobytes())
+    assert len(bits) == 1
+    if gpu.emulated:  # a GPU rounds once per multiplication and addition
+        np.testing.assert_array_equal(out, expected)
+    pieces = block.cached["cuda"].pieces(variant.S)
+    for counters in pieces._arrived.values():
+        assert not gpu.to_host(counters).any()
+
+
+def test_last_piece_adds_to_what_is_there(built):
+    gpu = built
+    block = block_of(gpu, HUBS, np.float32)
+    (B, _), (C, _) = dense((block.shape[1], 24), np.float32), dense((block.shape[0], 24), np.float32, 1)
+    for variant in VARIANTS["float32"]:
+        if variant.G == 8:
+            out = gpu.asarray(C)
+            cuda.spmm(block, gpu.asarray(B), out, accumulate=True, variant=variant)
+            expected = in_order(HUBS, B, variant.P, variant.S) + C
+            np.testing.assert_allclose(gpu.to_host(out), expected, rtol=0 if gpu.emulated else 1e-4)
+
+
+def test_one_launch(built):
+    gpu = built
+    if not gpu.emulated:
+        pytest.skip("CuPy counts no launches")
+    block, launches = block_of(gpu, HUBS, np.float32), gpu.xp.launches
+    B = gpu.asarray(dense((block.shape[1], 16), np.float32)[0])
+    for expected in (["cut_rows", "spmm"], ["spmm"], ["spmm"]):
+        before = len(launches)
+        product(gpu, block, B)
+        assert [name.split("<")[0] for name in launches[before:]] == expected
 
 
 @pytest.mark.parametrize("f", [8, 16, 41, 256])
@@ -144,28 +194,38 @@ def test_candidates_give_the_same_bits(built, f):
     gpu = built
     block = block_of(gpu, HUBS, np.float32)
     B = gpu.asarray(dense((block.shape[1], f), np.float32)[0])
-    ways = csr.candidates(f, 4, 256, 20)
+    ways = all_ways(HUBS, f)
     assert len(ways) > 1 and any(way.padded for way in ways) == (f % 4 != 0)
+    assert {16, 32} <= {way.width for way in ways} or f <= 16
     results = {gpu.to_host(product(gpu, block, B, variant=way)).tobytes() for way in ways}
     assert len(results) == 1
 
 
 def test_candidates_fill_a_warp_and_cover_the_columns():
-    for itemsize in (4, 8):
-        for f in [*range(1, 140), 256, 257, 602, 1024]:
-            for average in (0, 3, 17, 100, 5000):
-                for alignment in (4, 8, 256):
-                    if alignment < itemsize:
-                        continue
-                    ways = csr.candidates(f, itemsize, alignment, average)
-                    assert len({(way.P, way.L) for way in ways}) == 1
-                    for way in ways:
-                        assert way.G * way.P <= 32 and way.G * way.L <= 32 and way.U >= 1
-                        assert way.panels(f) * way.V * way.C * way.G >= f
-                        assert way.V * itemsize <= 16 and (
-                            way.padded or (f % way.V == 0 and alignment % (way.V * itemsize) == 0)
-                        )
-                        assert way.panels(f) == 1 or way.G == 32
+    for itemsize, f, nnz, alignment in itertools.product(
+        (4, 8), [*range(1, 140), 256, 257, 602, 1024], (0, 300, 10**4, 10**8), (4, 8, 256)
+    ):
+        if alignment < itemsize:
+            continue
+        size = csr.Size(10**6 if nnz > 10**6 else 100, 10**6, nnz, f, itemsize)
+        ways = csr.candidates(size, alignment)
+        narrow = csr.panels(ways[0], size, 10**5, 40 << 20)
+        assert len({(way.P, way.S) for way in ways + narrow}) == 1
+        for way in ways + narrow:
+            assert way.G * way.P <= 32 and way.U >= 1 and (way.K == 1 or (way.P == 1 and not way.sorted))
+            assert way.panels(f) * way.width >= f
+            assert way.V * itemsize <= 16
+            assert way.padded or (f % way.V == 0 and alignment % (way.V * itemsize) == 0)
+            assert way.panels(f) == 1 or way.G == 32 or way in narrow
+        for way in narrow:
+            assert way.width in (16, 32, 64, 128) and way.width < ways[0].width
+
+
+def test_cut_by_time():
+    """Long rows are cut where one of them would take a quarter of the product's expected time."""
+    cora = csr.Size(2708, 2708, 13264, 16, 4)
+    assert cora.longest_piece(1) == 32
+    assert csr.Size(10**7, 10**7, 10**8, 64, 4).longest_piece(1) == 8192
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -203,7 +263,7 @@ def test_degrees(built, average):
     close(gpu.to_host(product(gpu, block, gpu.asarray(B))), A @ exact, np.float32)
 
 
-@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (5, 7), (1, 1)])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("f", [0, 1, 8])
 def test_nothing_to_multiply(built, shape, f):
     gpu = built
@@ -217,34 +277,59 @@ def test_nothing_to_multiply(built, shape, f):
 
 
 def test_plan(built):
-    """Long rows are cut where they are long for their matrix; accumulating visits rows with non-zeros."""
     gpu = built
     block = block_of(gpu, HUBS, np.float32)
     plan = csr.Plan.of(gpu.xp, block)
     assert csr.Plan.of(gpu.xp, block) is plan
     lengths = np.diff(HUBS.indptr)
-    long_rows, short_rows = (
-        np.flatnonzero(lengths > plan.threshold),
-        np.flatnonzero(lengths <= plan.threshold),
-    )
-    assert plan.longest == 1300 and list(long_rows) == [5, 60]
-    np.testing.assert_array_equal(gpu.to_host(plan.long_rows), long_rows)
-    np.testing.assert_array_equal(gpu.to_host(plan.short_rows), short_rows)
-    np.testing.assert_array_equal(
-        gpu.to_host(plan.filled_rows), np.flatnonzero((lengths <= plan.threshold) & (lengths > 0))
-    )
-    cut = plan.segments(gpu.xp, 128)
-    assert plan.segments(gpu.xp, 128) is cut
-    begin, length, first = (gpu.to_host(x) for x in (cut.begin, cut.length, cut.first))
-    assert cut.count == len(begin) == 6 + 11 and list(first) == [0, 6, 17] and length.max() <= 128
-    for row, lo, hi in zip(long_rows, first, first[1:], strict=False):
-        pieces = [np.arange(b, b + n) for b, n in zip(begin[lo:hi], length[lo:hi], strict=True)]
-        np.testing.assert_array_equal(
-            np.concatenate(pieces), np.arange(HUBS.indptr[row], HUBS.indptr[row + 1])
-        )
+    rows, begins, counts = (gpu.to_host(x) for x in plan.by_length())
+    assert sorted(rows) == list(range(len(lengths)))
+    assert (np.diff(-(-counts // 4)) <= 0).all()
+    np.testing.assert_array_equal(counts, lengths[rows])
+    np.testing.assert_array_equal(begins, HUBS.indptr[rows])
+    pieces = plan.pieces(100)
+    assert plan.pieces(100) is pieces and pieces.most >= 7 + 13
+    assert int(pieces.total[0]) == 7 + 13
+    assert plan.pieces(2000).most >= 0 and plan.pieces(1 << 20).most == 0
+    assert plan.hot_columns() <= HUBS.shape[1]
 
-    flat = csr.Plan(gpu.xp, block_of(gpu, sp.csr_array(np.ones((4, 3))), np.float32))
-    assert flat.long_rows is None and flat.short_rows is None and flat.filled_rows is None
+
+def test_plan_of_a_large_block(built, monkeypatch):
+    """Rows are sorted at once, the number of pieces is known, and panels of B are tried."""
+    gpu = built
+    monkeypatch.setattr(csr, "LARGE", 1)
+    block = block_of(gpu, HUBS, np.float32)
+    plan = csr.Plan.of(gpu.xp, block)
+    assert plan.pieces(100).most == 7 + 13
+    found = csr.ways(gpu.xp, plan, plan.size(256, 4), 256)
+    assert found[0].sorted
+    if gpu.emulated:
+        assert {64, 128} <= {way.width for way in found}
+    B, exact = dense((block.shape[1], 256), np.float32)
+    close(gpu.to_host(product(gpu, block, gpu.asarray(B))), HUBS @ exact, np.float32)
+
+
+def busy(lengths, way, groups):
+    """Share of the entries that so many groups have room for while the longest of them takes its steps."""
+    steps = -(-lengths // (way.U * way.P))
+    longest = np.pad(steps, (0, -len(steps) % groups)).reshape(-1, groups).max(axis=1)
+    return lengths.sum() / (longest.sum() * groups * way.U * way.P)
+
+
+def test_rows_by_length_keep_lanes_busy(built):
+    """At f = 8 on a power-law graph: of the lanes of a warp, and of the warps of a thread block."""
+    gpu = built
+    A = gallery.rmat(1 << 17).A
+    way = csr.candidates(size_of(A, 8), 256)[0]
+    plan, lengths, groups = csr.Plan(gpu.xp, block_of(gpu, A, np.float32)), np.diff(A.indptr), 32 // way.G
+    assert way.sorted and way.P == 1
+    rows = lengths[lengths <= 256]  # in the order of the matrix, the longest elsewhere: as once it was
+    assert busy(rows, way, groups) < 0.13 and busy(rows, way, 8 * groups) < 0.06
+    pieces = gpu.to_host(plan.pieces(way.S).table).view(np.int32)[: plan.pieces(way.S).most, 2]
+    rows = gpu.to_host(plan.by_length()[2])
+    assert pieces.sum() + rows[rows <= way.S].sum() == A.nnz
+    tasks = np.concatenate((pieces, rows[rows <= way.S]))
+    assert busy(tasks, way, groups) > 0.85 and busy(tasks, way, 8 * groups) > 0.84
 
 
 def test_tuning_tries_every_candidate_and_settles(built, monkeypatch, caplog):
@@ -253,7 +338,7 @@ def test_tuning_tries_every_candidate_and_settles(built, monkeypatch, caplog):
     block = block_of(gpu, HUBS, np.float32)
     B, exact = dense((block.shape[1], 16), np.float32)
     B = gpu.asarray(B)
-    ways = csr.candidates(16, 4, 256, HUBS.nnz / HUBS.shape[0])
+    ways = csr.candidates(size_of(HUBS, 16), 256)
     with caplog.at_level(logging.INFO):
         for _ in range(4 * len(ways) + 1):
             close(gpu.to_host(product(gpu, block, B)), HUBS @ exact, np.float32)
@@ -269,7 +354,7 @@ def test_tuning_can_be_switched_off(built):
     block = block_of(gpu, HUBS, np.float32)
     product(gpu, block, gpu.asarray(dense((block.shape[1], 16), np.float32)[0]))
     (tuner,) = block.cached["cuda"].tuners.values()
-    assert tuner.choice == csr.candidates(16, 4, 256, HUBS.nnz / HUBS.shape[0])[0]
+    assert tuner.choice == csr.candidates(size_of(HUBS, 16), 256)[0]
 
 
 def test_bad_input_is_refused(built):

@@ -1,4 +1,4 @@
-"""ReLU that remembers one bit per entry; dropout and Adam are in tests/nn and tests/kernels."""
+"""ReLU that remembers a bit per entry, sums of columns; dropout, Adam: tests/nn and tests/kernels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from distgnn import rng
+from distgnn.local import elementwise
 from distgnn.local.elementwise import keep_positive, positive_bits, relu
 from nn.conftest import passes as passes
 
@@ -26,6 +27,15 @@ def test_backward_of_relu(shape, dtype, backend, monkeypatch, passes):
     keep_positive(dZ, bits, 2.0)
     np.testing.assert_array_equal(backend.to_host(dZ), 2 * G * (Z > 0))
     assert dZ.dtype == dtype
+
+
+@pytest.mark.parametrize("rows", [0, 3, 8, 11])
+def test_column_sums(rows, backend, monkeypatch):
+    monkeypatch.setattr(elementwise, "PART_ROWS", 4)
+    G = np.random.default_rng(0).standard_normal((rows, 5)).astype(np.float32)
+    sums = backend.to_host(elementwise.column_sums(backend.asarray(G)))
+    assert sums.dtype == np.float32
+    np.testing.assert_allclose(sums, G.astype(np.float64).sum(axis=0, keepdims=True), rtol=1e-6, atol=1e-7)
 
 
 def test_gradient_at_zero_is_zero(backend, passes):

@@ -7,6 +7,8 @@ test has ended well on all ranks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 from mpi4py import MPI
@@ -15,6 +17,11 @@ from mpi4py import MPI
 SIZES = (1, 2, 3, 4, 6, 8, 9, 12)
 
 WORLD = MPI.COMM_WORLD
+
+#: Is told of every buffer that MPI is given: the call's name, the buffer, whether it is written. The context
+#: is around the call, and takes the request where there is one.
+Witness = Callable[[str, Any, bool], AbstractContextManager[Callable[[Any], None]]]
+witness: list[Witness] = []
 
 _children: list[MPI.Comm] = []
 _groups: dict[int, MPI.Intracomm] = {}
@@ -43,6 +50,58 @@ class TrackedComm(MPI.Intracomm):
 
     def Create_cart(self, *args: Any, **kwargs: Any) -> MPI.Comm:
         return _track(MPI.Intracomm(self).Create_cart(*args, **kwargs))
+
+    def Free(self) -> None:
+        """Take out messages that nobody received: a later communicator may get the same place in MPI, and
+        would receive them.
+        """
+        status = MPI.Status()
+        while self.Iprobe(status=status):
+            room = bytearray(status.Get_count(MPI.BYTE))
+            MPI.Intracomm.Recv(self, room, status.Get_source(), status.Get_tag())
+        super().Free()
+
+
+#: Calls with buffers: which arguments MPI reads and which it writes.
+_BUFFERS = {
+    "Send": "r", "Isend": "r", "Recv": "w", "Irecv": "w", "Allreduce": "rw", "Iallreduce": "rw",
+    "Allgatherv": "rw", "Reduce_scatter": "rw", "Reduce": "rw", "Alltoallv": "rw",
+}  # fmt: skip
+
+
+def _told(name: str, uses: str) -> Callable[..., Any]:
+    """The call of this name, of which witnesses are told."""
+    call = getattr(MPI.Intracomm, name)
+
+    def told(self: TrackedComm, *arguments: Any, **keywords: Any) -> Any:
+        buffers = [(_array(x), use == "w") for x, use in zip(arguments, uses, strict=False) if x is not None]
+        if len(buffers) > 1 and buffers[0][0] is MPI.IN_PLACE:
+            buffers = buffers[1:]
+        with ExitStack() as stack:
+            notes = [stack.enter_context(w(name, *buffer)) for w in witness for buffer in buffers]
+            answer = call(self, *arguments, **keywords)
+            for note in notes if name.startswith("I") else ():
+                note(answer)
+        return answer
+
+    return told
+
+
+def _bcast(self: TrackedComm, buffer: Any, root: int = 0) -> None:
+    with ExitStack() as stack:
+        for w in witness:
+            stack.enter_context(w("Bcast", _array(buffer), self.Get_rank() != root))
+        MPI.Intracomm.Bcast(self, buffer, root)
+
+
+def _array(buffer: Any) -> Any:
+    """The array in a buffer with its counts and places."""
+    return buffer[0] if isinstance(buffer, (list, tuple)) else buffer
+
+
+TrackedComm.Bcast = _bcast  # type: ignore[method-assign]
+for _name, _uses in _BUFFERS.items():
+    setattr(TrackedComm, _name, _told(_name, _uses))
 
 
 def first_ranks(size: int) -> MPI.Intracomm:

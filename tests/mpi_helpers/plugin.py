@@ -6,16 +6,22 @@
 - A failure on one rank fails the test on every rank, with the failing rank's message.
 - Rank 0 prints the report; what the other ranks would print goes to files, whose folder is named after a
   failure.
-- A test longer than pytest-timeout's limit, or ranks that wait for one that failed, end the run with the
-  stacks of all ranks.
+- A test longer than its limit (pytest-timeout's), or ranks that wait for one that failed, end the run with
+  the stacks of all ranks.
+- ``--budget`` ends a run that has no more time between two tests.
+
+pytest-mpi and pytest-timeout may be missing: then their options and marks are defined here.
 """
 
 from __future__ import annotations
 
+import ast
+import math
 import re
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +30,23 @@ from _pytest.runner import runtestprotocol
 from _pytest.terminal import TerminalReporter
 from mpi4py import MPI
 
-from mpi_helpers import communicators
+from mpi_helpers import communicators, gpu
 from mpi_helpers.watchdog import Watchdog
 
 RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     group = parser.getgroup("mpi", "tests on several ranks")
+    if not pluginmanager.hasplugin("pytest_mpi"):
+        group.addoption("--with-mpi", action="store_true", help="without effect: such tests always run")
+        group.addoption("--only-mpi", action="store_true", help="leave out tests that have one rank")
+    if not pluginmanager.hasplugin("timeout"):
+        group.addoption("--timeout", type=float, metavar="S", help="seconds that a test may take")
+        parser.addini("timeout", "seconds that a test may take")
+    group.addoption(
+        "--budget", type=float, default=math.inf, metavar="S", help="start no test after S seconds"
+    )
     group.addoption(
         "--ranks-above", type=int, default=0, metavar="P", help="leave out `comm` of up to P ranks"
     )
@@ -48,6 +63,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ranks(*sizes): sizes of `comm` that this test runs on")
+    config.addinivalue_line("markers", "mpi: runs on every rank of the launch")
+    config.addinivalue_line("markers", "timeout(seconds): what the test may take")
     config.addinivalue_line("markers", "slow: takes over half a second; not in --quick")
     config.pluginmanager.register(Collective(config), "collective")
 
@@ -60,8 +77,10 @@ class Collective:
         self.control = MPI.COMM_WORLD.Dup()
         self.groups = {SIZE: self.control}  # by number of ranks: in which a test agrees on its outcome
         self.present = 1  # ranks that run tests by now
-        # failures before this rank's first test, and whether they ended the run; unknown until rank 0 tells
-        self.missed: tuple[int, Any] | None = (0, False) if RANK == 0 else None
+        self.end = time.monotonic() + config.getoption("budget")
+        self.over, self.not_run = False, 0  # whether the budget is spent, as rank 0 says
+        # before this rank's first test: failures, whether they ended the run, `over`; rank 0 tells
+        self.missed: tuple[int, Any, bool] | None = (0, False, False) if RANK == 0 else None
         folder = tempfile.mkdtemp(prefix="distgnn-ranks-") if RANK == 0 else None
         self.folder = Path(self.control.bcast(folder))
         self.watchdog = Watchdog(self.folder)
@@ -72,12 +91,12 @@ class Collective:
             config.pluginmanager.register(TerminalReporter(config, log), "terminalreporter")
 
     def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
-        """With --only-mpi, files without tests for several ranks: not each rank must import them and make
+        """With --only-mpi, files without tests for so many ranks: not each rank must import them and make
         their tests first.
         """
         if not config.getoption("only_mpi", False) or not collection_path.match("test_*.py"):
             return None
-        return True if not SEVERAL_RANKS.search(collection_path.read_text()) else None
+        return True if most_ranks(collection_path.read_text()) <= config.getoption("ranks_above") else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -92,6 +111,8 @@ class Collective:
             fits = size is None or config.getoption("ranks_above") < size <= SIZE
             serial = config.getoption("only_mpi", False) and not item.get_closest_marker("mpi")
             (kept if fits and not serial else left_out).append(item)
+        kept, rest = gpu.selection(kept)
+        left_out += rest
         if config.getoption("quick"):
             kept, rest = quick(kept)
             left_out += rest
@@ -110,6 +131,9 @@ class Collective:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         """One test on all its ranks: run it, agree on the outcome, then report."""
         if not self.meet(item.session, _ranks(item)):
+            return True
+        if self.over:
+            self.not_run += 1
             return True
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         self.watchdog.watch(item.nodeid, _limit(item))
@@ -149,9 +173,10 @@ class Collective:
         """Ranks that begin with this test learn what failed before it. Is it to be run?"""
         if RANK == 0:
             for rank in range(self.present, size):
-                self.control.send((session.testsfailed, session.shouldfail or session.shouldstop), rank)
+                stop = session.shouldfail or session.shouldstop
+                self.control.send((session.testsfailed, stop, self.over), rank)
         elif self.present == 1 and self.missed is not None:
-            failed, session.shouldfail = self.missed
+            failed, session.shouldfail, self.over = self.missed
             session.testsfailed += failed
         self.present = max(self.present, size)
         if size not in self.groups and not session.shouldfail:
@@ -162,7 +187,10 @@ class Collective:
         """Make a failure anywhere a failure here; one of the reports returned tells what the others saw."""
         together = self.groups[size]
         own = [_text(report) for report in reports if report.failed and report.longrepr != ELSEWHERE]
-        if not together.allreduce(bool(own), MPI.LOR):
+        late = RANK == 0 and time.monotonic() > self.end
+        told = together.allreduce(bool(own) | late << 1, MPI.BOR)
+        self.over = bool(told & 2)
+        if not told & 1:
             communicators.free_children()
             return reports
         communicators.abandon(size)
@@ -181,6 +209,8 @@ class Collective:
         return reports
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter, exitstatus: int) -> None:
+        if self.not_run:
+            terminalreporter.write_line(f"the budget is spent: {self.not_run} tests not run")
         if exitstatus != 0 and RANK == 0 and SIZE > 1:
             terminalreporter.write_line(f"what the other ranks printed: {self.folder}")
 
@@ -217,13 +247,34 @@ def _comm_size(item: pytest.Item) -> int | None:
     return item.callspec.params.get("comm") if hasattr(item, "callspec") else None
 
 
+def most_ranks(text: str) -> float:
+    """The most ranks that tests in a file may take part in, as far as its text tells; 0: all are serial."""
+    if MPI_MARK.search(text):
+        return math.inf
+    if not COMM.search(text):
+        return 0
+    functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+    return max((_most_ranks_of(function) for function in functions), default=0)
+
+
+def _most_ranks_of(function: ast.FunctionDef) -> float:
+    """The same of a test or a fixture."""
+    marks = " ".join(map(ast.unparse, function.decorator_list))
+    collected = function.name.startswith("test") or "fixture" in marks
+    if not collected or not {"comm", "shared_tmp_path"} & {one.arg for one in function.args.args}:
+        return 0
+    sizes = SIZES_MARK.search(marks)
+    return max(map(int, sizes[1].split(","))) if sizes else math.inf
+
+
 def _ranks(item: pytest.Item) -> int:
     """How many ranks of this launch take part: those of its ``comm``, all in other tests."""
     return _comm_size(item) or SIZE
 
 
 QUICK_RANKS, QUICK_CASES = 4, 6  # at most, of each test
-SEVERAL_RANKS = re.compile(r"\bcomm\b|\bmark\.mpi\b")
+COMM, MPI_MARK = re.compile(r"\bcomm\b"), re.compile(r"\bmark\.mpi\b")
+SIZES_MARK = re.compile(r"\bmark\.ranks\(([\d, ]+)\)")
 ELSEWHERE = "setup failed on another rank"
 
 
@@ -256,9 +307,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         sizes = [size for size in sizes if above < size <= SIZE] or sizes[:1]
         metafunc.parametrize("comm", sizes, indirect=True, ids=[f"P{size}" for size in sizes])
     if "backend" in metafunc.fixturenames:
-        from distgnn.arrays import backend
-
-        metafunc.parametrize("backend", backend.available(), indirect=True)
+        metafunc.parametrize("backend", gpu.backends(metafunc), indirect=True)
 
 
 @pytest.fixture
@@ -268,11 +317,18 @@ def comm(request: pytest.FixtureRequest) -> MPI.Intracomm:
 
 
 @pytest.fixture
-def backend(request: pytest.FixtureRequest) -> Any:
-    """Every array backend that this machine has."""
-    from distgnn.arrays import backend as backends
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """NumPy, and CuPy or its stand-in, with a CUDA-aware MPI and without (see ``gpu.py``)."""
+    with gpu.backend(request.param, monkeypatch) as chosen:
+        yield chosen
 
-    return backends.get(request.param)
+
+@pytest.fixture(params=[gpu.AWARE, gpu.STAGED])
+def stand_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """What tests ask the stand-in for CuPy, which the machine has while the test runs."""
+    gpu.aware(request.param == gpu.AWARE, monkeypatch)
+    with gpu.stand_in() as asked:
+        yield asked
 
 
 @pytest.fixture

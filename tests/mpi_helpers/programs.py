@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +77,13 @@ def mpiexec(
             out, err = process.communicate()
         pytest.fail(f"{' '.join(words)} still ran after {timeout} s\n{out}\n{err}")
     return Finished(process.returncode, out, err)
+
+
+def scratch() -> Path:
+    """A new folder for what many tests of this process share; it goes when the process ends."""
+    folder = tempfile.mkdtemp(prefix="distgnn-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def launcher() -> str:

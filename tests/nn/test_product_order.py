@@ -44,8 +44,14 @@ def serial_losses(dropout, train_features) -> list[float]:
 
 
 @pytest.mark.ranks(1, 4)
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize(("dropout", "train_features"), [(0.0, False), (0.5, False), (0.0, True)])
+@pytest.mark.parametrize(
+    ("name", "dropout", "train_features"),
+    [
+        *((name, 0.0, False) for name in ALGORITHMS),
+        *((name, 0.5, False) for name in ("1.5d", "2d", "3d")),
+        *((name, 0.0, True) for name in ("1d", "3d-split", "3d")),
+    ],
+)
 @pytest.mark.slow
 def test_every_order_of_products_trains_the_same_network(comm, name, backend, dropout, train_features):
     """Whether A X is kept matters only where neither dropout nor training changes X."""

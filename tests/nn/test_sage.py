@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,7 @@ def test_every_algorithm_trains_the_same_network(comm: Any, backend: Any) -> Non
     for options, features in (({"dropout": 0.4}, True), ({}, False), ({"keep_aggregate": False}, False)):
         curves = []
         for name in ABLE:
-            for grid in each_grid(comm, name, backend):
+            for grid in islice(each_grid(comm, name, backend), None if features else 1):
                 records = train(
                     *problem(grid, name, seed=2, **options), Adam(0.05), 3, train_features=features
                 )

@@ -48,10 +48,9 @@ def representative(name, ranks):
 
 
 def awkward_matrices(ranks):
-    """All of them on 1 and 4 ranks; of the other numbers, 2, 3, 6 together and 8, 9, 12 together have all."""
-    first, step = {1: (0, 1), 4: (0, 1), 2: (0, 3), 3: (1, 3), 6: (2, 3), 8: (0, 3), 9: (1, 3), 12: (2, 3)}[
-        ranks
-    ]
+    """All of them on 1 and 4 ranks; of the other numbers, 2 and 3 together and 6 to 12 together have all."""
+    places = {1: (0, 1), 4: (0, 1), 2: (0, 2), 3: (1, 2), 6: (0, 4), 8: (1, 4), 9: (2, 4), 12: (3, 4)}
+    first, step = places[ranks]
     return {name: MATRICES[name] for name in list(MATRICES)[first::step]}
 
 
@@ -104,11 +103,12 @@ def test_awkward_matrices(comm, name, backend):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_grid_gives_the_product_for_the_words_of_the_formula(comm, name, backend):
-    """Of many grids, every other one has the wide matrix."""
-    possible = grids(name, comm.Get_size())
+    """Of several grids, every other one has the wide matrix."""
+    possible = grids(name, comm.Get_size()) if comm.Get_size() <= 8 else representative(name, comm.Get_size())
     for number, sizes in enumerate(possible):
         grid = make_grid(comm, name, sizes, backend=backend)
-        for matrix in ("prime", "wide") if len(possible) <= 3 else ("prime", "wide")[number % 2 :: 2]:
+        few = len(possible) == 1 or (len(possible) <= 3 and comm.Get_size() <= 4)
+        for matrix in ("prime", "wide") if few else ("prime", "wide")[number % 2 :: 2]:
             A, label = MATRICES[matrix], f"{matrix} on {sizes}"
             check_words(name, A, *check_product(A, grid, name, WIDTH, label=label), label)
         grid.free()
@@ -396,7 +396,7 @@ def test_wrong_operands_raise_on_every_rank(comm, name, backend):
     operator = dg.distribute(A, grid, name)
     H = dg.scatter(right_sides(A, WIDTH)[0], operator.input_layout)
     with pytest.raises(TypeError, match="DistDense"):
-        operator @ np.zeros(A.shape)
+        operator @ A
     with pytest.raises(ValueError, match="float32"):
         operator @ H.like(H.block.astype(np.float32))
     with pytest.raises(ValueError, match="don't multiply"):

@@ -74,11 +74,9 @@ def test_ledger_equals_formula_on_every_grid(comm, name, backend, cut, monkeypat
     for sizes in grids(name, comm.Get_size()):
         grid = make_grid(comm, name, sizes, backend=backend)
         for matrix in ("prime", "wide"):
-            A = MATRICES[matrix]
+            A, label = MATRICES[matrix], f"{matrix} on {sizes}"
             parts = {"row_parts": cut(A.shape[0], sizes["rows"]), "col_parts": cut(A.shape[1], sizes["rows"])}
-            check_product(A, grid, name, WIDTH, label=f"{matrix} on {sizes}", sparsity_aware=True, **parts)
-            operator = dg.distribute(A, grid, name, sparsity_aware=True, **parts)
-            H, G = (dg.scatter(*pair) for pair in zip(right_sides(A, WIDTH), layouts(operator), strict=True))
+            operator, H, G = check_product(A, grid, name, WIDTH, label=label, sparsity_aware=True, **parts)
             with dg.Ledger() as forward:
                 operator @ H
             with dg.Ledger() as adjoint:

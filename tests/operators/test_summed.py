@@ -118,6 +118,10 @@ def test_default_blocks_are_neither_small_nor_large(comm, backend):
         return summed.row_blocks(grid, grid.along("rows"), np.empty((height, width), np.float32))
 
     assert cut(100, 16) == [(0, 100)] and cut(0, 5) == [(0, 0)] and cut(7, 0) == [(0, 7)]
+    if backend.on_device:
+        most = 4 if comm.Get_size() > 1 else 1
+        assert [len(cut(height, 128)) for height in (8_000, 20_000, 1_000_003)] == [1, min(most, 3), most]
+        return
     for height in (20_000, 100_000, 1_000_000):
         blocks = cut(height, 128)
         assert (

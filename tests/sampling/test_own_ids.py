@@ -33,6 +33,7 @@ def samplers(graph: Any) -> list[Any]:
 
 
 @pytest.mark.ranks(1, 4)
+@pytest.mark.slow
 def test_blocks_and_features_are_by_node(comm: Any, backend: Any) -> None:
     for sizes in grids("1.5d", comm.size):
         grid = make_grid(comm, "1.5d", sizes, backend=backend)

@@ -58,6 +58,7 @@ def test_extending_numbers_everything(sizes: list[tuple[int, int]], labels: Rela
     ids, known = problem(sizes)
     for _ in range(2):
         numbers, lists = labels.extend(ids, known)
+    numbers = numbers.ids
     for b in range(len(sizes)):
         own, seeds = (stack.ids[stack.bounds[b] : stack.bounds[b + 1]].tolist() for stack in (ids, known))
         expected = list(dict.fromkeys(seeds + own))  # in the order in which they first occur

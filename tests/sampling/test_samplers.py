@@ -15,20 +15,10 @@ from awkward_shapes import awkward
 from distgnn import UserError
 from distgnn.arrays.tuning import TUNING
 from distgnn.local import host
-from distgnn.sampling import (
-    FastGCN,
-    GraphSage,
-    Ladies,
-    Partitioned,
-    Replicated,
-    Saint,
-    Sample,
-    Sampler,
-    layerwise,
-)
+from distgnn.sampling import FastGCN, Graph, GraphSage, Ladies, Replicated, Saint, Sample, Sampler, layerwise
 from sampling.exact import LEVEL, assert_mean, p_value, p_value_inclusion, subset_probabilities
 
-DRAWS = 20_000
+DRAWS = 6_000
 
 Make = Callable[[Any, list[int]], Sampler]
 SAMPLERS: dict[str, Make] = {
@@ -202,13 +192,13 @@ def test_row_blocks_and_missing_kernels_change_nothing(
     assert all(same(a, b) for a, b in zip(sampler.sample(batches), expected, strict=True))
 
 
-class Cut:
+class Cut(Graph):
     """A graph that is cut by rows, as a partitioned one is: partial products of the three parts are summed,
     in either order.
     """
 
     def __init__(self, A: sp.csr_array, last_first: bool) -> None:
-        self.A, self.shape, self.n, self.dtype, self.last_first = A, A.shape, A.shape[0], A.dtype, last_first
+        self.A, self.shape, self.dtype, self.last_first = A, A.shape, A.dtype, last_first
 
     def multiply(self, Q: sp.csr_array) -> sp.csr_array:
         cuts = np.array_split(np.arange(self.n), 3)
@@ -219,8 +209,6 @@ class Cut:
 
     def row_blocks(self, Q: sp.csr_array) -> Iterator[tuple[tuple[int, int], sp.csr_array]]:
         yield (0, Q.shape[0]), self.multiply(Q)
-
-    draw = Partitioned.draw
 
     def map(self, function: Callable[[Any], Any]) -> Cut:
         mapped = sp.csr_array((function(self.A.data), self.A.indices, self.A.indptr), shape=self.A.shape)

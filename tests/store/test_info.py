@@ -63,8 +63,7 @@ def test_json_has_the_facts(info_store: Path, capsys: pytest.CaptureFixture[str]
     assert "verified" not in facts
 
 
-@pytest.mark.parametrize("at_a_time", [1 << 22, 40])
-@pytest.mark.parametrize("ranks", [1, 3, 40])
+@pytest.mark.parametrize(("ranks", "at_a_time"), [(1, 40), (3, 1 << 22), (3, 40), (40, 1 << 22)])
 @pytest.mark.slow
 def test_balance_and_volume_of_block_rows(
     ranks: int,
@@ -112,7 +111,8 @@ def test_balance_of_grids(
     """Those made of whole shards, and those that are not; of both versions of `double`."""
     monkeypatch.setattr(LIMITS, "counted_entries", at_a_time)
     prepare(AWKWARD["directed"], tmp_path / "g.dg", order=("random", "double"), shards=(4, 6))
-    for grid in ((1, 1), (2, 3), (1, 3), (4, 6), (8, 8), (31, 31), (5, 1)):
+    grids = ((1, 1), (2, 3), (1, 3), (4, 6), (8, 8), (31, 31), (5, 1))
+    for grid in grids if at_a_time > 40 else grids[1::3]:
         check_balance(tmp_path / "g.dg", grid, capsys)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,10 @@ from distgnn.sampling import GraphSage, Replicated
 from distgnn.store import Store, load, load_features, load_targets, prepare
 from distgnn.store.read.neighbours import Neighbours
 from distgnn.train import train
+from mpi_helpers.programs import scratch
 
 from ..nn.problem import wide_grid
-from .graphs import Graph, adjacency, random_graph
+from .graphs import adjacency, random_graph
 
 N = 41
 GRAPH = random_graph(N, 200, directed=True, weighted=True, width=5, classes=3)
@@ -30,10 +33,17 @@ CASES = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARS
 A_OF_USER = adjacency(GRAPH).toarray()
 
 
-def stored(comm: Any, folder: Path, graph: Graph = GRAPH, parts: int = 2) -> Store:
+@functools.cache
+def prepared(parts: int) -> Path:
+    folder = scratch()
+    orders, partitions = ("random", "original", "double"), [Wanted("random", parts)]
+    prepare(GRAPH, folder / "g.dg", order=orders, partitions=partitions, dtype="float64", seed=2)
+    return folder / "g.dg"
+
+
+def stored(comm: Any, folder: Path, parts: int = 2) -> Store:
     if comm.Get_rank() == 0:
-        orders, partitions = ("random", "original", "double"), [Wanted("random", parts)]
-        prepare(graph, folder / "g.dg", order=orders, partitions=partitions, dtype="float64", seed=2)
+        shutil.copytree(prepared(parts), folder / "g.dg")
     comm.Barrier()
     return Store(folder / "g.dg")
 
@@ -54,7 +64,7 @@ def test_products(comm: Any, name: str, aware: bool, backend: Any, shared_tmp_pa
     grid = wide_grid(comm, name, backend)
     store = stored(comm, shared_tmp_path, parts=grid.shape.get("rows", 2))
     H, G = np.random.default_rng(0).standard_normal((2, N, 3))
-    for order in orders_for(store, name):
+    for order in orders_for(store, name)[0 if comm.size <= 4 else -2 :]:
         A = load(store, grid, name, order, sparsity_aware=aware)
         X = dg.scatter(H if grid.rank == 0 else None, A.input_layout)
         (left, right), ids = X.col_range, A.input_layout.row_ids
@@ -87,23 +97,22 @@ def test_neighbours(comm: Any, shared_tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.slow
 def test_networks(comm: Any, name: str, backend: Any, shared_tmp_path: Path) -> None:
-    """Logits, also under dropout; and losses alike with labels from arrays and from the store."""
+    """Logits, also under dropout; and losses, with labels from arrays and from the store in turns."""
     grid, widths = wide_grid(comm, name, backend), [GRAPH.width, 4, 6, GRAPH.classes]
     store = stored(comm, shared_tmp_path, parts=grid.shape.get("rows", 2))
     reference = GCNReference(adjacency(GRAPH), widths, dropout=0.4, dtype=np.float64)
     records = reference.train(GRAPH.X, GRAPH.labels, GRAPH.split, 3, lr=0.05)
     expected = [reference.forward(GRAPH.X), reference.forward(GRAPH.X, 2), [r["loss"] for r in records]]
-    for order in orders_for(store, name):
+    for number, order in enumerate(orders_for(store, name)):
         A, root = load(store, grid, name, order), grid.rank == 0
         X = dg.scatter(GRAPH.X.astype(np.float64), A.input_layout)
         check(dg.gather(GCN(A, widths, dropout=0.4).forward(X)), expected[0])
         check(dg.gather(GCN(A, widths, dropout=0.4).forward(X, 2)), expected[1])
-        for ours in (True, False):
-            model = GCN(A, widths, dropout=0.4)
-            given = (GRAPH.labels, GRAPH.split) if root else (None, None)
-            targets = model.targets(*given if ours else load_targets(store, model.output_layout))
-            losses = [record["loss"] for record in train(model, X, targets, Adam(0.05), 3)]
-            np.testing.assert_allclose(losses, expected[2], rtol=1e-6)
+        model = GCN(A, widths, dropout=0.4)
+        given = (GRAPH.labels, GRAPH.split) if root else (None, None)
+        targets = model.targets(*given if number % 2 else load_targets(store, model.output_layout))
+        losses = [record["loss"] for record in train(model, X, targets, Adam(0.05), 3)]
+        np.testing.assert_allclose(losses, expected[2], rtol=1e-6)
     grid.free()
 
 

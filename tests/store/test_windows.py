@@ -66,7 +66,7 @@ def assert_packed_alike(block: CSR, expected: CSR) -> None:
         ((5, 7), "float64", None),
         ((5, 7), "float32", np.float64),
         ((5, 7), "float64", np.float32),
-        ((16, 16), "float64", np.float32),
+        ((9, 16), "float64", np.float32),
     ],
 )
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_packed_as_from_scipy(
         for i, j in zip(v[:-1], v[1:], strict=True)
     ]
     rng = np.random.default_rng(0)
-    for _ in range(20):
+    for _ in range(8):
         (top, bottom), (left, right) = (cuts[k] for k in rng.integers(0, len(cuts), 2))
         block = order.assemble((top, bottom), (left, right), backend, ALONE)
         assert_packed_alike(block, CSR.from_scipy(A[top:bottom, left:right], backend, order.dtype))
@@ -220,7 +220,7 @@ def test_blocks_of_every_layer(comm, shards, nodes, backend, shared_tmp_path, mo
     path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=shards)
     expected = whole(Store(path).order())
     grids = operators.ALGORITHMS["3d"].grids(comm.Get_size())
-    for shape in [*grids[: 2 if comm.Get_size() <= 6 else 1], grids[-1]]:
+    for shape in (grids[0], grids[-1]):
         grid = dg.Grid(comm, backend=backend, **shape)
         grid.node = grid.rank % nodes
         A = dg.load(path, grid, "3d", dtype=np.float64)

@@ -53,8 +53,14 @@ def test_trained_features(comm, name, backend):
 
 
 @pytest.mark.ranks(1, 6)
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("hidden", [(), (1,), (16, 3, 2, 9)], ids=str)
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        *((name, (16, 3, 2, 9)) for name in ALGORITHMS),
+        *((name, ()) for name in ("1d", "2d", "3d")),
+        *((name, (1,)) for name in ("1.5d", "3d-split", "3d")),
+    ],
+)
 def test_any_number_of_layers_and_any_widths(comm, name, backend, hidden):
     """One layer; a hidden layer narrower than the grid; five layers, so that the 3D roles go round and begin
     again.

@@ -73,6 +73,7 @@ def test_words_of_the_epochs_and_the_last_evaluation_are_the_words_of_the_run(co
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.slow
 def test_check_agrees(comm, name, shared_tmp_path, capsys):
     run(comm, small_store(shared_tmp_path, comm), "--algorithm", name, "--epochs", 5, "--check", *NETWORK,
         "--normalize-features", "--train-features")  # fmt: skip
@@ -81,9 +82,11 @@ def test_check_agrees(comm, name, shared_tmp_path, capsys):
 
 
 @pytest.mark.ranks(8)
-@pytest.mark.parametrize(("layers", "first"), [(2, "double"), (3, "random")])
+@pytest.mark.parametrize(
+    ("layers", "first", "more"), [(2, "double", ["--train-features"]), (3, "random", [])], ids=["2", "3"]
+)
 @pytest.mark.slow
-def test_double_permutation_from_a_store(comm, layers, first, shared_tmp_path, capsys, monkeypatch):
+def test_double_permutation_from_a_store(comm, layers, first, more, shared_tmp_path, capsys, monkeypatch):
     """As the default order and as a further one; directed; an even and an odd number of layers. Blocks of few
     rows, too.
     """
@@ -107,10 +110,9 @@ def test_double_permutation_from_a_store(comm, layers, first, shared_tmp_path, c
         "--weight-decay",
         0.01,
     )
-    for more in ((), ("--train-features",)):
-        run(comm, store, "--algorithm", "3d", "--order", "double", "--epochs", 4, "--check", *options, *more)
-        if comm.Get_rank() == 0:
-            assert "check: every loss equals the serial one" in capsys.readouterr().out
+    run(comm, store, "--algorithm", "3d", "--order", "double", "--epochs", 4, "--check", *options, *more)
+    if comm.Get_rank() == 0:
+        assert "check: every loss equals the serial one" in capsys.readouterr().out
 
 
 @pytest.mark.ranks(1, 2)
@@ -128,7 +130,7 @@ def test_double_permutation_is_for_3d(comm, shared_tmp_path):
 
 
 @pytest.mark.ranks(1, 4)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ["1.5d", "2d", "3d-split", "3d"])
 @pytest.mark.slow
 def test_forms_of_dense_products_are_logged(comm, name, shared_tmp_path):
     store, log = small_store(shared_tmp_path, comm), shared_tmp_path / "run.jsonl"
@@ -466,6 +468,7 @@ def test_one_number_stands_for_a_list_of_one():
 
 
 @pytest.mark.ranks(2, 4)
+@pytest.mark.slow
 def test_a_run_on_ranks_that_disagree_is_refused_on_all(comm, shared_tmp_path):
     odd, path = comm.Get_rank() == 1, small_store(shared_tmp_path, comm)
     other = shared_tmp_path / "other.dg"

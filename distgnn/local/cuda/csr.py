@@ -1,8 +1,8 @@
 """CSR times dense on a GPU: which variant of ``kernels/csr_spmm.cu`` runs, on which rows.
 
-A variant is described in the kernel's source. The numbers of teams, P and L, decide in which order a row is
-summed, so they follow from the matrix, the width and B's alignment. All else changes no bit and is tuned,
-unless ``DISTGNN_SPMM_TUNE=0``.
+A variant is described in the kernel's source. P and S decide in which order a row is summed, so they follow
+from the matrix, the width and B's alignment, on every GPU alike. All else changes no bit and is tuned, unless
+``DISTGNN_SPMM_TUNE=0``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
 from distgnn.local.cuda import launch as gpu
 from distgnn.local.cuda.launch import WARP, Array, address, blocks_for, c_type, check, lanes_for
@@ -21,12 +20,22 @@ from distgnn.local.tuner import Tuner
 
 FILE = "csr_spmm.cu"
 VECTOR_BYTES = 16  # what one load instruction of a lane fetches at most
+LARGE = 1 << 20  # non-zeros from which sorting rows and waiting for a number pay before the first product
+
+# What the length of pieces is made from; nominal, so that results don't depend on the GPU.
+BANDWIDTH = 4.3e12  # bytes per second
+CACHE = 32 << 20  # bytes of B that stay in the L2 cache
+LATENCY = {True: 0.25e-6, False: 0.6e-6}  # seconds of a load, by whether B stays there
+LAUNCH = 3e-6  # seconds
 
 
 @dataclass(frozen=True)
 class Variant:
-    """V columns per load, C loads per lane and row of B, G lanes side by side, P teams of U non-zeros each, L
-    teams instead where long rows are cut. ``padded``: B is first copied to rows of whole 16-byte vectors.
+    """V columns per load, C loads per lane and row of B, G lanes side by side, P teams of U non-zeros each;
+    rows of more than S non-zeros are cut; K rows per group, one after the other.
+
+    ``sorted``: rows are visited by length, so that the groups of a warp end together. ``padded``: B is first
+    copied to rows of whole 16-byte vectors.
     """
 
     V: int
@@ -34,80 +43,124 @@ class Variant:
     G: int
     P: int
     U: int
-    L: int
+    S: int
+    K: int = 1
+    sorted: bool = False
     padded: bool = False
 
     def __str__(self) -> str:
-        return f"V{self.V} C{self.C} G{self.G} P{self.P} U{self.U} L{self.L}{' padded' * self.padded}"
+        numbers = " ".join(f"{name}{getattr(self, name)}" for name in "VCGPUSK")
+        return f"{numbers}{' sorted' * self.sorted}{' padded' * self.padded}"
 
     @property
     def arguments(self) -> str:
-        """The last template arguments of the kernels."""
-        return f"{self.V},{self.C},{self.G},{self.P},{self.U}"
+        """The last template arguments of the kernel."""
+        return ",".join(str(getattr(self, name)) for name in "VCGPUK")
+
+    @property
+    def width(self) -> int:
+        """Columns of a panel."""
+        return self.V * self.C * self.G
 
     def panels(self, f: int) -> int:
         """Column panels that a product of width ``f`` falls into."""
-        return -(-f // (self.V * self.C * self.G))
+        return -(-f // self.width)
 
 
-def variant_for(f: int, V: int, itemsize: int, average: float) -> Variant:
-    """The variant expected to be best for width ``f``, vectors of V and an average of non-zeros per row."""
-    vectors = -(-f // V)
+@dataclass(frozen=True)
+class Size:
+    """What a variant is chosen by: an (m, k) matrix of nnz non-zeros, B of width f, bytes per element."""
+
+    m: int
+    k: int
+    nnz: int
+    f: int
+    itemsize: int
+
+    @property
+    def average(self) -> float:
+        """Non-zeros per row."""
+        return self.nnz / max(self.m, 1)
+
+    def longest_piece(self, P: int) -> int:
+        """Non-zeros that P teams sum in a quarter of the product's expected time: S, a power of two."""
+        seconds = self.nnz * (4 + self.itemsize * (1 + self.f)) / BANDWIDTH + LAUNCH
+        latency = LATENCY[self.k * self.f * self.itemsize <= CACHE]
+        return min(max(32, gpu.power_of_two(4 * P * seconds / 4 / latency)), 1 << 20)
+
+
+def variant_for(size: Size, V: int) -> Variant:
+    """The variant expected to be best with vectors of V."""
+    vectors, average = -(-size.f // V), size.average
     G = lanes_for(vectors)
     # Registers: at most 32 bytes of sums per lane, beyond which fewer warps hide the latency of the gathers.
-    most = max(1, 32 // (V * itemsize))
+    most = max(1, 32 // (V * size.itemsize))
     C = min(most, gpu.power_of_two(2 * -(-vectors // G) - 1), 4)
     P = min(WARP // G, gpu.power_of_two(average / 8))
-    return Variant(V, C, G, P, U=4 if V * C * itemsize >= VECTOR_BYTES else 8, L=WARP // G)
+    U = 4 if V * C * size.itemsize >= VECTOR_BYTES else 8
+    # Short rows in bundles, as long as there are some groups for every place of a warp on a large GPU.
+    K = min(8, gpu.power_of_two(size.m * G / (1 << 19))) if average < 8 else 1
+    order = average >= 8 and size.nnz >= LARGE
+    return Variant(V, C, G, P, U, size.longest_piece(P), K, sorted=order)
 
 
-def candidates(f: int, itemsize: int, alignment: int, average: float) -> list[Variant]:
+def candidates(size: Size, alignment: int) -> list[Variant]:
     """The variants worth trying, the expected best first; all of them give the same bits.
 
-    Args:
-        f: width of B, which is also its leading dimension; itemsize: bytes of an element.
-        alignment: of B's first element, in bytes.
-        average: non-zeros per row.
+    alignment: of B's first element, in bytes; B's leading dimension is its width.
     """
-    widest = VECTOR_BYTES // itemsize
-    V = next(v for v in (4, 2, 1) if v <= widest and f % v == 0 and alignment % (v * itemsize) == 0)
-    first = variant_for(f, V, itemsize, average)
+    f, widest = size.f, VECTOR_BYTES // size.itemsize
+    V = next(v for v in (4, 2, 1) if v <= widest and f % v == 0 and alignment % (v * size.itemsize) == 0)
+    first = variant_for(size, V)
     found = [first, replace(first, U=first.U * 2 if first.V * first.C <= 4 else first.U // 2)]
     if first.C > 1:
         found.append(replace(first, C=first.C // 2))
-    if V < widest and f >= widest and average >= 8:
+    found.append(replace(first, K=1, sorted=not first.sorted))
+    if first.K > 1:
+        found.append(replace(first, K=1))
+    if V < widest and f >= widest and size.average >= 8:
         # The copy costs as much as gathering two rows per row of B. Fewer lanes, so that the same teams fit.
-        found.append(replace(variant_for(f, widest, itemsize, average), P=first.P, L=first.L, padded=True))
+        found.append(replace(variant_for(size, widest), P=first.P, S=first.S, padded=True))
+    return found
+
+
+def panels(first: Variant, size: Size, columns: int, cache: int) -> list[Variant]:
+    """The two widest panels of B, narrower than those of ``first``, of which ``columns`` rows fill at most
+    0.7 of a cache of so many bytes; none if all of B does.
+    """
+    room = 0.7 * cache / max(columns * size.itemsize, 1)
+    if room >= size.f:
+        return []
+    widths = [w for w in (128, 64, 32, 16) if w <= room and first.V <= w < first.width]
+    lanes = [min(first.G, w // first.V) for w in widths[:2]]
+    return [replace(first, G=G, C=w // (first.V * G)) for w, G in zip(widths, lanes, strict=False)]
+
+
+def ways(xp: Any, plan: Plan, size: Size, alignment: int) -> list[Variant]:
+    """All that the tuner tries: `candidates`, and `panels` where they may help."""
+    found = candidates(size, alignment)
+    if size.f >= 64 and size.average >= 16 and size.nnz >= LARGE:
+        found += panels(found[0], size, plan.hot_columns(), gpu.cache_bytes(xp))
     return found
 
 
 class Plan:
-    """What is known of a block's rows; kept in ``block.cached``.
+    """What is known of a block's rows; kept in ``block.cached``. Made without waiting for the GPU, unless the
+    block is `LARGE`.
 
     Attributes:
         indptr, indices: the block's, or copies where its packing left 64-bit numbers at odd addresses.
-        average, longest: non-zeros per row; threshold: rows of more are long.
-        long_rows: int32 rows that are cut into segments, or None.
-        short_rows: int32 all other rows; None where there are no long ones.
-        filled_rows: int32 the short rows that have non-zeros; None where most have.
     """
 
     def __init__(self, xp: Any, A: CSR) -> None:
         m = A.shape[0]
-        if m > np.iinfo(np.int32).max:
+        if m > np.iinfo(np.int32).max - gpu.THREADS:
             raise ValueError(f"the kernels number rows with 32 bits; a block of {m} rows must be cut")
-        self.average = A.nnz / max(m, 1)
-        self.threshold = max(256, int(8 * self.average))
+        self.xp, self.shape, self.nnz = xp, A.shape, A.nnz
         self.tuners: dict[Any, Tuner[Variant]] = {}
-        self._segments: dict[int, Segments] = {}
         self.indptr, self.indices = _aligned(A.indptr), _aligned(A.indices)
-        lengths = xp.diff(self.indptr)
-        self.longest, filled = (int(x) for x in (lengths.max(), xp.count_nonzero(lengths))) if m else (0, 0)
-        short, cut = lengths <= self.threshold, self.longest > self.threshold
-        numbers = lambda chosen: xp.flatnonzero(chosen).astype(np.int32)  # noqa: E731
-        self.long_rows: Array = numbers(~short) if cut else None
-        self.short_rows: Array = numbers(short) if cut else None
-        self.filled_rows: Array = numbers(short & (lengths > 0)) if filled < 0.9 * m else None
+        self._pieces: dict[int, Pieces] = {}
+        self._by_length: tuple[Array, Array, Array] | None = None
 
     @classmethod
     def of(cls, xp: Any, A: CSR) -> Plan:
@@ -116,27 +169,60 @@ class Plan:
             A.cached["cuda"] = cls(xp, A)
         return A.cached["cuda"]
 
-    def segments(self, xp: Any, length: int) -> Segments:
-        """The long rows cut into segments of at most ``length`` non-zeros."""
-        if length not in self._segments:
-            self._segments[length] = Segments(xp, self.indptr, self.long_rows, length)
-        return self._segments[length]
+    def size(self, f: int, itemsize: int) -> Size:
+        """What a variant is chosen by for a width."""
+        return Size(*self.shape, self.nnz, f, itemsize)
+
+    def pieces(self, longest: int) -> Pieces:
+        """Rows of more non-zeros than ``longest``, cut."""
+        if longest not in self._pieces:
+            self._pieces[longest] = Pieces(self.xp, self.indptr, self.nnz, longest)
+        return self._pieces[longest]
+
+    def by_length(self) -> tuple[Array, Array, Array]:
+        """int32 rows, where their entries begin, and int32 how many they have; most first, in steps of four:
+        rows that take as long stay in the order of the matrix, for the sake of the caches.
+        """
+        if self._by_length is None:
+            lengths = self.xp.diff(self.indptr).astype(np.int32)
+            rows = self.xp.argsort(-(lengths + 3 >> 2), kind="stable").astype(np.int32)
+            self._by_length = rows, self.indptr[rows], lengths[rows]
+        return self._by_length
+
+    def hot_columns(self) -> int:
+        """How many columns have four fifths of the non-zeros."""
+        xp = self.xp
+        counts = xp.sort(xp.bincount(self.indices, minlength=self.shape[1]))[::-1]
+        return int(xp.count_nonzero(xp.cumsum(counts) < 0.8 * self.nnz)) + 1
 
 
-class Segments:
-    """Long rows, cut: segment s is ``length[s]`` entries from ``begin[s]``; row i has those from first[i]."""
+class Pieces:
+    """Long rows, cut on the GPU.
 
-    def __init__(self, xp: Any, indptr: Array, rows: Array, length: int) -> None:
-        # A handful of rows, so on the host.
-        ends = (indptr[rows], indptr[rows + 1])
-        begin, end = (backend.of(x).to_host(x).astype(np.int64) for x in ends)
-        counts = -(-(end - begin) // length)
-        first = np.concatenate(([0], np.cumsum(counts)))
-        offset = (np.arange(first[-1]) - np.repeat(first[:-1], counts)) * length
-        self.count = int(first[-1])
-        self.begin = xp.asarray(np.repeat(begin, counts) + offset)
-        self.length = xp.asarray(np.minimum(length, np.repeat(end - begin, counts) - offset).astype(np.int32))
-        self.first = xp.asarray(first.astype(np.int32))
+    Attributes:
+        most: at most so many pieces; 0 if no row can be long. total: int32 (1), how many there are.
+        table: what the kernels know as Piece, 32 bytes each.
+    """
+
+    def __init__(self, xp: Any, indptr: Array, nnz: int, longest: int) -> None:
+        self.most = 2 * nnz // longest if nnz > longest else 0
+        self.total: Array = None
+        self.table: Array = None
+        self._arrived: dict[tuple[int, int], Array] = {}
+        if self.most:
+            m = indptr.size - 1
+            self.total, self.table = xp.zeros(1, np.int32), xp.empty((self.most, 4), np.int64)
+            arguments = np.int32(m), indptr, np.int32(longest), self.total, self.table
+            gpu.launch(xp, FILE, f"cut_rows<{c_type(indptr)}>", blocks_for(m), *arguments)
+        if self.most and nnz >= LARGE:
+            self.most = int(self.total[0])
+
+    def arrived(self, xp: Any, panels: int) -> Array:
+        """Counters, 0 between products; of the current stream, since products on others may run beside."""
+        key = xp.cuda.get_current_stream().ptr, panels
+        if key not in self._arrived:
+            self._arrived[key] = xp.zeros((panels, self.most), np.int32)
+        return self._arrived[key]
 
 
 def spmm(A: CSR, B: Array, out: Array, accumulate: bool = False, variant: Variant | None = None) -> Array:
@@ -147,61 +233,42 @@ def spmm(A: CSR, B: Array, out: Array, accumulate: bool = False, variant: Varian
     check("spmm", (k, f), A.dtype, B=B)
     check("spmm", (m, f), A.dtype, out=out)
     if m and f:
-        product = _Product(xp, A, B, out, accumulate)
+        plan = Plan.of(xp, A)
+        work = lambda way: _launch(xp, plan, A.data, B, out, accumulate, way)  # noqa: E731
         if variant is not None:
-            product.run(variant)
+            work(variant)
         else:
-            _tuner(xp, A, B, product.plan).run(product.run)
+            _tuner(xp, A, B, plan).run(work)
     return out
 
 
-class _Product:
-    """The launches of one product."""
-
-    def __init__(self, xp: Any, A: CSR, B: Array, out: Array, accumulate: bool) -> None:
-        self.xp, self.A, self.B, self.plan = xp, A, B, Plan.of(xp, A)
-        self.target = out, np.int32(accumulate)
-        skips = accumulate and self.plan.filled_rows is not None  # to rows without non-zeros nothing happens
-        self.rows = self.plan.filled_rows if skips else self.plan.short_rows
-
-    def run(self, variant: Variant) -> None:
-        plan, f = self.plan, self.B.shape[1]
-        B = _padded(self.xp, self.B, variant.V) if variant.padded else self.B
-        factors = plan.indices, self.A.data, B, np.int32(B.shape[1]), np.int32(f)
-        if plan.long_rows is not None:  # first, because their work takes longest
-            self._long_rows(replace(variant, P=variant.L), factors, f)
-        count = self.A.shape[0] if self.rows is None else self.rows.size
-        grid = blocks_for(count * variant.G * variant.P), variant.panels(f)
-        rows = np.int32(count), self.rows, plan.indptr
-        self._launch("spmm", self._kinds(variant), grid, *rows, *factors, *self.target)
-
-    def _long_rows(self, variant: Variant, factors: tuple[Any, ...], f: int) -> None:
-        plan, V, G = self.plan, variant.V, variant.G
-        cut = plan.segments(self.xp, min(512, 128 * variant.P))
-        width = -(-f // V) * V
-        sums = self.xp.empty((cut.count, width), self.A.dtype), np.int32(width)
-        grid = blocks_for(cut.count * G * variant.P), variant.panels(f)
-        segments = np.int32(cut.count), cut.begin, cut.length
-        self._launch("spmm_segments", self._kinds(variant), grid, *segments, *factors, *sums)
-        grid = plan.long_rows.size, -(-f // (V * G))
-        rows = plan.long_rows, cut.first
-        self._launch("spmm_combine", f"{V},{G}", grid, *rows, *sums, np.int32(f), *self.target)
-
-    def _kinds(self, variant: Variant) -> str:
-        return f"{c_type(self.plan.indices)},{variant.arguments}"
-
-    def _launch(self, kernel: str, kinds: str, grid: tuple[int, int], *arguments: Any) -> None:
-        gpu.launch(self.xp, FILE, f"{kernel}<{c_type(self.B)},{kinds}>", grid, *arguments)
+def _launch(
+    xp: Any, plan: Plan, weights: Array, B: Array, out: Array, accumulate: bool, variant: Variant
+) -> None:
+    (m, f), group = out.shape, variant.G * variant.P
+    B = _padded(xp, B, variant.V) if variant.padded else B
+    pieces, panels = plan.pieces(variant.S), variant.panels(f)
+    cut: tuple[Any, ...] = np.int32(0), None, None, None, np.int32(0), None
+    if pieces.most:
+        width = -(-f // variant.V) * variant.V
+        sums = xp.empty((pieces.most, width), out.dtype), np.int32(width)
+        cut = np.int32(pieces.most), pieces.total, pieces.table, *sums, pieces.arrived(xp, panels)
+    rows = plan.by_length() if variant.sorted else (None, plan.indptr, None)
+    factors = plan.indices, weights, B, np.int32(B.shape[1]), np.int32(f)
+    grid = blocks_for(pieces.most * group) + blocks_for(-(-m // variant.K) * group), panels
+    name = f"spmm<{c_type(B)},{c_type(plan.indices)},{variant.arguments}>"
+    numbers = np.int32(variant.S), np.int32(m)
+    gpu.launch(xp, FILE, name, grid, *cut, *numbers, *rows, *factors, out, np.int32(accumulate))
 
 
 def _tuner(xp: Any, A: CSR, B: Array, plan: Plan) -> Tuner[Variant]:
     f, alignment = B.shape[1], min(address(B) & -address(B), VECTOR_BYTES)
     if (f, alignment) not in plan.tuners:
-        ways = candidates(f, B.dtype.itemsize, alignment, plan.average)
-        if os.environ.get("DISTGNN_SPMM_TUNE", "1") == "0":
-            ways = ways[:1]
+        size = plan.size(f, B.dtype.itemsize)
+        fixed = os.environ.get("DISTGNN_SPMM_TUNE", "1") == "0"
+        tried = candidates(size, alignment)[:1] if fixed else ways(xp, plan, size, alignment)
         label = f"spmm of {A.shape[0]} x {A.shape[1]}, {A.nnz} non-zeros, {f} columns of {B.dtype.name}"
-        plan.tuners[f, alignment] = Tuner(ways, label, *gpu.clock(xp))
+        plan.tuners[f, alignment] = Tuner(tried, label, *gpu.clock(xp))
     return plan.tuners[f, alignment]
 
 

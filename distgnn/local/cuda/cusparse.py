@@ -1,12 +1,15 @@
 """CSR times dense by cuSPARSE with all cached that can be: what the hand-written kernels are compared with.
 
-Descriptors and workspace are made once per block, dense matrices are passed row-major as they are, and of the
-two algorithms that cuSPARSE recommends for that the faster is taken. CuPy's ``csr @ dense`` does none of
-this.
+Descriptors and workspace are made and preprocessed once per block, algorithm and width, dense matrices are
+passed row-major as they are, and of the two algorithms that cuSPARSE recommends for that the faster is taken.
+CuPy's ``csr @ dense`` does none of this.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import os
 from typing import Any
 
 import numpy as np
@@ -51,9 +54,9 @@ class _Cached:
         index = {4: api.CUSPARSE_INDEX_32I, 8: api.CUSPARSE_INDEX_64I}[A.indices.itemsize]
         places = (address(array) for array in (A.indptr, A.indices, A.data))
         kinds = index, index, api.CUSPARSE_INDEX_BASE_ZERO, self.type
-        self.sparse = api.createCsr(*A.shape, A.nnz, *places, *kinds)
+        self.matrix = *A.shape, A.nnz, *places, *kinds
+        self.products: dict[tuple[str, int, bool], tuple[int, Array]] = {}
         self.dense: dict[str, tuple[tuple[int, int, int], int]] = {}
-        self.buffers: dict[tuple[str, int, bool], Array] = {}
         self.tuners: dict[int, Tuner[str]] = {}
 
     def _dense(self, role: str, array: Array) -> int:
@@ -70,17 +73,47 @@ class _Cached:
 
     def multiply(self, xp: Any, algorithm: str, B: Array, out: Array, accumulate: bool) -> None:
         alpha, beta = (self.scalars[value].ctypes.data for value in (1, int(accumulate)))
-        arguments = (
-            xp.cuda.device.get_cusparse_handle(), _NO_TRANSPOSE, _NO_TRANSPOSE, alpha, self.sparse,
-            self._dense("B", B), beta, self._dense("out", out), self.type, ALGORITHMS[algorithm],
-        )  # fmt: skip
+        handle = xp.cuda.device.get_cusparse_handle()
+        dense = self._dense("B", B), beta, self._dense("out", out), self.type, ALGORITHMS[algorithm]
         key = algorithm, B.shape[1], accumulate
-        if key not in self.buffers:
-            self.buffers[key] = xp.empty(max(self.api.spMM_bufferSize(*arguments), 1), np.uint8)
-        self.api.spMM(*arguments, address(self.buffers[key]))
+        product = lambda sparse: (handle, _NO_TRANSPOSE, _NO_TRANSPOSE, alpha, sparse, *dense)  # noqa: E731
+        if key not in self.products:
+            sparse = self.api.createCsr(*self.matrix)
+            buffer = xp.empty(max(self.api.spMM_bufferSize(*product(sparse)), 1), np.uint8)
+            self.products[key] = sparse, buffer
+            if algorithm == "CSR_ALG3" and (preprocess := _preprocess()) is not None:
+                self.api.setStream(handle, xp.cuda.get_current_stream().ptr)
+                if status := preprocess(*product(sparse), address(buffer)):
+                    raise RuntimeError(f"cusparseSpMM_preprocess failed with status {status}")
+        sparse, buffer = self.products[key]
+        self.api.spMM(*product(sparse), address(buffer))
 
     def __del__(self) -> None:
         for _, descriptor in self.dense.values():
             self.api.destroyDnMat(descriptor)
-        if hasattr(self, "sparse"):
-            self.api.destroySpMat(self.sparse)
+        for sparse, _ in self.products.values():
+            self.api.destroySpMat(sparse)
+
+
+@functools.cache
+def _preprocess() -> Any:
+    """cusparseSpMM_preprocess, for which CuPy has no name, of the library that CuPy has loaded; or None.
+
+    It makes its buffer the active one of the matrix, so that every algorithm and width has its own of both.
+    """
+    for version in (13, 12, 11):
+        try:
+            function = ctypes.CDLL(f"libcusparse.so.{version}", os.RTLD_NOLOAD).cusparseSpMM_preprocess
+        except (OSError, AttributeError):
+            continue
+        pointer, number = ctypes.c_void_p, ctypes.c_int
+        function.argtypes = [
+            pointer, number, number, pointer, pointer, pointer, pointer, pointer, number, number, pointer,
+        ]  # fmt: skip
+        return function
+    return None
+
+
+def preprocesses() -> bool:
+    """Whether products by CSR_ALG3 are preprocessed; known after the first one."""
+    return _preprocess() is not None

@@ -112,6 +112,12 @@ def clock(xp: Any) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:
     return mark, seconds
 
 
+@functools.cache
+def cache_bytes(xp: Any) -> int:
+    """Size of the L2 cache of the current device."""
+    return int(xp.cuda.runtime.getDeviceProperties(xp.cuda.Device().id)["l2CacheSize"])
+
+
 def power_of_two(x: float) -> int:
     """The largest power of two that is at most ``x``, at least 1."""
     return 1 << max(int(x).bit_length() - 1, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distgnn.local.csr_rows import row_pointers
+from distgnn.local.cuda.extract import row_lengths
 from distgnn.local.cuda.launch import WARP, Array, blocks_for, check, launch, library
 
 FILE = "sample.cu"
@@ -13,10 +14,18 @@ FILE = "sample.cu"
 def sample_weighted(
     indptr: Array, weights: Array, count: int, keys: Array, picked: Array, remaining: Array = None
 ) -> int:
+    """:func:`draw_weighted`; returns the first bad row, or -1, for which it waits."""
+    bad = draw_weighted(indptr, weights, count, keys, picked, remaining)
+    return int(bad.argmax()) if bool(bad.any()) else -1
+
+
+def draw_weighted(
+    indptr: Array, weights: Array, count: int, keys: Array, picked: Array, remaining: Array = None
+) -> Array:
     """Draw by weight, as ``kernels/sample.cu`` says, into `picked` and `remaining` (or None).
 
-    Returns -1, or the first row with a weight that is negative or not finite, or a sum that is not finite.
-    Takes 8 bytes per entry, and waits for the kernel.
+    Returns uint8, one per row: 1 where a weight is negative or not finite, or the sum is not finite. Takes 8
+    bytes per entry.
     """
     xp, m = library(keys), keys.size
     check("sample_weighted", (m + 1,), np.int64, indptr=indptr)
@@ -28,7 +37,23 @@ def sample_weighted(
     sizes = np.int64(m), np.int64(count)
     arrays = indptr, weights, keys, picked, remaining, prefix, bad
     launch(xp, FILE, "sample_weighted", blocks_for(m * WARP), *sizes, *arrays)
-    return int(bad.argmax()) if bool(bad.any()) else -1
+    return bad
+
+
+def inclusion(weights: Array, bounds: Array, remaining: Array, keys: Array) -> Array:
+    """See :func:`distgnn.sampling.rows.inclusion`. weights: float64, of what was drawn; bounds: int64
+    (m + 1), where that of each row begins; remaining (m, s + 1), of :func:`draw_weighted`.
+    """
+    xp, m = library(keys), keys.size
+    check("inclusion", weights.shape[:1], np.float64, weights=weights)
+    check("inclusion", (m + 1,), np.int64, bounds=bounds)
+    check("inclusion", (m, *remaining.shape[1:]), np.float64, remaining=remaining)
+    tau, p = xp.empty(m, np.float64), xp.empty(weights.shape, np.float64)
+    steps = np.int64(m), np.int64(remaining.shape[1])
+    launch(xp, FILE, "ring_times", blocks_for(m * WARP), *steps, keys, remaining, tau)
+    sizes = np.int64(weights.size), np.int64(m)
+    launch(xp, FILE, "inclusion", blocks_for(weights.size), *sizes, bounds, weights, tau, p)
+    return p
 
 
 def sample_ones(indptr: Array, selected: Array, count: int, keys: Array) -> tuple[Array, Array]:
@@ -41,12 +66,11 @@ def sample_ones(indptr: Array, selected: Array, count: int, keys: Array) -> tupl
     Time: O(count² / 32) per row that is longer than `count`. Waits for the sum of the counts.
     """
     xp, m = library(keys), keys.size
-    check("sample_ones", indptr.shape[:1], np.int64, indptr=indptr)
-    check("sample_ones", selected.shape[:1], np.int64, selected=selected)
     check("sample_ones", selected.shape, np.uint64, keys=keys)
-    counts = xp.minimum(indptr[selected + 1] - indptr[selected], count)
+    counts = xp.minimum(row_lengths(indptr, selected), count)
     offsets = row_pointers(counts)
-    order, positions = (xp.empty(int(offsets[-1]), np.int64) for _ in range(2))
+    total = int(offsets[-1])
+    order, positions = xp.empty(total, np.int64), xp.empty(total, np.int64)
     sizes = np.int64(m), np.int64(count)
     arrays = indptr, selected, keys, offsets, order, positions
     launch(xp, FILE, "sample_ones", blocks_for(m * WARP), *sizes, *arrays)

@@ -1,0 +1,129 @@
+"""Seconds per epoch of a three-layer GCN on one GPU, beside PyTorch, PyTorch Geometric and DGL.
+
+    python benchmarks/gpu_epoch.py --out results/gpu_epoch.md
+
+One rank, widths 128-128-128-40, no dropout, Adam, every node a training node. All have the same graph,
+normalised beforehand, the same features and the same first weights, and losses are compared. Peers run in a
+process of their own (``gpu_epoch_peers.py``), one after the other. An epoch is timed between two moments at
+which the device is idle; the median leaves out the first twenty, in which distgnn chooses its kernels. It
+multiplies the features by A in every epoch as its peers do (``keep_aggregate=False``). Graphs are R-MAT:
+rmat-K-D has 2^K nodes and D neighbours per node, duplicates counted; rmat-16-492 has Reddit's degree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from mpi4py import MPI
+
+import distgnn as dg
+import table
+from distgnn import gallery
+from distgnn.arrays import backend
+from distgnn.nn.optim import Adam
+from distgnn.nn.reference import normalize
+from distgnn.train.full_graph import train
+from gpu_spmm import device_name
+
+WIDTHS = [128, 128, 128, 40]
+TOLERANCE = 1e-3  # of relative differences between losses
+PEERS = Path(__file__).with_name("gpu_epoch_peers.py")
+HEADER = "graph", "non-zeros", "by", "ms per epoch", "distgnn is faster by", "losses differ by"
+
+
+def main() -> int:
+    parser = table.arguments(__doc__)
+    parser.add_argument("--graphs", nargs="+", default=["rmat-16-492", "rmat-20-16"], metavar="rmat-K-D")
+    parser.add_argument("--epochs", type=int, default=20, help="timed, after those to warm up")
+    parser.add_argument("--warm-up", type=int, default=20, help="epochs")
+    args = parser.parse_args()
+    if "cupy" not in backend.available():
+        print("gpu_epoch: no GPU here, or no CuPy", file=sys.stderr)
+        return 2
+    device = device_name(backend.get("cupy").xp)
+    tell(args, f"{table.heading(args)}; {device}\n", *table.columns(*HEADER))
+    worst = max(compare(name, args) for name in args.graphs)
+    verdict = f"\nLargest relative difference of losses {worst:.1e}, allowed {TOLERANCE:.0e}."
+    tell(args, verdict + "**WRONG**" * (worst > TOLERANCE), "")
+    return int(worst > TOLERANCE)
+
+
+def tell(args: argparse.Namespace, *lines: str) -> None:
+    """Print lines, and append them to ``--out`` at once: a run may be cut off."""
+    print(*lines, sep="\n", flush=True)
+    if args.out:
+        with args.out.open("a") as file:
+            print(*lines, sep="\n", file=file)
+
+
+def compare(name: str, args: argparse.Namespace) -> float:
+    """The rows of one graph; the largest relative difference between losses."""
+    _, scale, degree = name.split("-")
+    A = normalize(gallery.rmat(1 << int(scale), degree=float(degree), features=0, classes=0).A)
+    worst, own = 0.0, None
+    with tempfile.TemporaryDirectory() as folder:
+        for answer in every(A, Path(folder), args.warm_up + args.epochs):
+            if "reason" in answer:
+                tell(args, f"| {name} | {A.nnz} | {answer['name']} | {answer['reason']} | | |")
+                continue
+            own = own or answer
+            seconds, least = (float(np.median(x["seconds"][args.warm_up :])) for x in (answer, own))
+            apart = difference(answer["losses"], own["losses"])
+            worst, numbers = max(worst, apart), f"{1e3 * seconds:.3f} | {seconds / least:.2f} | {apart:.1e}"
+            tell(args, f"| {name} | {A.nnz} | {answer['name']} | {numbers} |")
+    return worst
+
+
+def difference(losses: list[float], others: list[float]) -> float:
+    """The largest relative one; infinite where a loss is not a number."""
+    apart = np.abs(np.subtract(losses, others)) / np.abs(others)
+    return float(np.nan_to_num(apart, nan=np.inf).max())
+
+
+def every(A: sp.csr_array, folder: Path, epochs: int) -> Iterator[dict[str, Any]]:
+    """What distgnn and then its peers did, each as soon as it is known."""
+    yield ours(A, folder, epochs)
+    backend.get("cupy").xp.get_default_memory_pool().free_all_blocks()
+    command = [sys.executable, "-W", "ignore", str(PEERS), str(folder), str(epochs)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        yield from map(json.loads, process.stdout)
+    if process.returncode:
+        yield {"name": "peers", "reason": f"ended with exit status {process.returncode}"}
+
+
+def ours(A: sp.csr_array, folder: Path, epochs: int) -> dict[str, Any]:
+    """Train, and save the problem for the peers."""
+    on, rng, n = backend.get("cupy"), np.random.default_rng(0), A.shape[0]
+    X = rng.standard_normal((n, WIDTHS[0]), np.float32)
+    labels = rng.integers(0, WIDTHS[-1], n)
+    operator = dg.distribute(A, dg.Grid(MPI.COMM_SELF, backend=on, rows=1), "1d")
+    model = dg.nn.GCN(operator, WIDTHS, keep_aggregate=False)
+    problem = {"indptr": A.indptr, "indices": A.indices, "data": A.data, "X": X, "labels": labels}
+    problem |= {p.name: on.to_host(p.block) for p in model.parameters}
+    for name, array in problem.items():
+        np.save(folder / f"{name}.npy", array)
+    targets = model.targets(labels.astype(np.int32), np.ones(n, np.uint8))
+    run = train(model, dg.scatter(X, model.input_layout), targets, Adam(0.01), epochs, eval_every=0)
+    losses, seconds = [], []
+    for _ in range(epochs):
+        on.synchronize()
+        started = time.perf_counter()
+        losses.append(next(run)["loss"])
+        on.synchronize()
+        seconds.append(time.perf_counter() - started)
+    return {"name": "distgnn", "losses": losses, "seconds": seconds}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

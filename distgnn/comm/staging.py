@@ -1,0 +1,51 @@
+"""Pinned host memory in which arrays of a device stand while an MPI that is not CUDA-aware moves them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from distgnn.arrays.backend import DONE, Backend, Mark
+from distgnn.arrays.workspace import Workspace
+
+
+class Staging:
+    """Memory that is lent, and lent again when no copy needs it any more: to pin memory takes longer than to
+    copy into it.
+    """
+
+    def __init__(self, device: Backend) -> None:
+        self.memory = Workspace(_Pinned(device), "pinned copies")
+        self.late: list[tuple[np.ndarray, Mark]] = []  # given back, but not read yet
+
+    def borrow(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """A host array of any content, until it is given back."""
+        late, self.late = self.late, []
+        for array, read in late:
+            self.give_back(array, read)
+        return self.memory.borrow(shape, dtype)
+
+    def give_back(self, array: np.ndarray, read: Mark = DONE) -> None:
+        """``read``: the mark of the last copy from it."""
+        if read():
+            self.memory.give_back(array)
+        else:
+            self.late.append((array, read))
+
+
+class _Pinned(Backend):
+    """Host arrays that a device copies at full speed."""
+
+    def __init__(self, device: Backend) -> None:
+        self.device = device
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        return self.device.pinned(shape, dtype)
+
+
+@functools.cache
+def staging(device: Backend) -> Staging:
+    """That of this process."""
+    return Staging(device)

@@ -1,0 +1,342 @@
+"""What needs a GPU, on a bare machine with one, the most important first; started by jobs/gpu-check.sh.
+
+Part 1 (10 minutes): a training on CuPy, its losses beside NumPy's; tests on CuPy arrays; products beside
+cuSPARSE; epochs beside PyTorch's; two and four ranks on the GPU. Part 2: kernels under compute-sanitizer.
+Part 3: the full tables, and every test on CuPy arrays.
+
+A step over its limit is ended, one that fails is named at the end, and the others run all the same. What
+steps print goes to RESULTS/*.log as they go, outcomes and tables to RESULTS/gpu-check.md. Exit status: 0 all
+passed, 1 something failed, 2 there is no GPU, CuPy or MPI.
+
+The Python that runs this needs CuPy, mpi4py, h5py, SciPy and pytest; PyTorch, and PyG and DGL where they are,
+are what epochs are compared with. MPI_HOME names an MPI with CUDA support: a folder, or an archive; without,
+it is .mpi/ at the top of the repository, a folder or one with such an archive, or else the mpiexec beside
+Python or on the path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+Command = list[str]
+
+# Kernels, then products, then what is built of them: a budget that is spent leaves out the last.
+TESTS = [
+    *(f"tests/kernels/test_cuda_{name}.py" for name in ("spmm", "elementwise", "sampling", "benchmark")),
+    *(f"tests/{room}" for room in ("local", "operators", "nn", "comm", "sampling", "train")),
+]
+RANK_TESTS = ["tests/operators/test_products.py", "tests/comm", "tests/nn"]
+SANITIZED = [f"tests/kernels/test_cuda_{name}.py" for name in ("spmm", "elementwise", "sampling")]
+
+TINY = {
+    "gpu_spmm.py": "--graphs rmat-8 --widths 16 --rounds 1 --scale 1e-5",
+    "gpu_epoch.py": "--graphs rmat-8-8 --epochs 2 --warm-up 1",
+}
+TINY_TESTS = ["tests/kernels/test_cuda_elementwise.py", "tests/operators/test_products.py"]
+
+# CuPy's memory pool hides accesses just behind an array, so the sanitizer runs without it.
+WITHOUT_POOL = "import sys, cupy, pytest; cupy.cuda.set_allocator(None); sys.exit(pytest.main(sys.argv[1:]))"
+
+PROBE = """
+import platform, sys, cupy, numpy, scipy, mpi4py
+from mpi4py import MPI
+from distgnn.comm.transport import cuda_aware
+runtime, library = cupy.cuda.runtime, MPI.Get_library_version().split(",")[0].splitlines()[0]
+name = runtime.getDeviceProperties(0)["name"].decode()
+print(f"{name}, CUDA {runtime.runtimeGetVersion()}, driver {runtime.driverGetVersion()};", end=" ")
+for module in (cupy, numpy, scipy, mpi4py):
+    print(module.__name__, module.__version__, end=", ")
+taken, why = cuda_aware()
+print(f"Python {platform.python_version()}, {library};", end=" ")
+print(f"device pointers for MPI: {'yes' if taken else 'no'}, {why}")
+"""
+
+
+@dataclass
+class Step:
+    """Commands, one after the other until one fails, in `seconds` altogether."""
+
+    name: str
+    seconds: float
+    commands: list[Command]
+    env: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Plan:
+    """The steps of every part.
+
+    Args:
+        tiny: sizes for a machine without a GPU; stretch: by how much more time there is.
+    """
+
+    report: Path
+    scratch: Path
+    launcher: str
+    tiny: bool = False
+    stretch: float = 1.0
+
+    def steps(self, part: int) -> list[Step]:
+        return (self.part_1, self.part_2, self.part_3)[part - 1]()
+
+    def part_1(self) -> list[Step]:
+        return [
+            self.train(),
+            self.tests("tests-once", 45, TESTS, "--quick"),
+            self.tests("tests-all", 75, TESTS),
+            self.table("spmm", 90, "gpu_spmm.py", "--quick"),
+            self.table("epoch", 90, "gpu_epoch.py", "--graphs rmat-16-492 rmat-20-16"),
+            *(self.ranks(count, aware) for aware in (False, True) for count in (2, 4)),
+        ]
+
+    def part_2(self) -> list[Step]:
+        """The first run compiles, so that the sanitizer does not watch the compiler."""
+        chosen = "cupy and not tuning and not cusparse"
+        tests = self.tests("compile", 120, SANITIZED, "--quick", chosen=chosen)
+        watched = [sys.executable, "-c", WITHOUT_POOL, *tests.commands[0][3:], "--timeout=0"]
+        sanitizer = ["compute-sanitizer", "--error-exitcode", "9", "--tool"]
+        commands = {tool: [*sanitizer, tool, *watched] for tool in ("memcheck", "racecheck", "initcheck")}
+        return [tests, *(replace(tests, name=tool, commands=[c]) for tool, c in commands.items())]
+
+    def part_3(self) -> list[Step]:
+        cusparse = self.tests("cusparse", 300, ["tests/local", "tests/operators"])
+        cusparse.env["DISTGNN_SPMM"] = "cusparse"
+        float64 = "--dtype float64 --graphs rmat-17 uniform-17 --widths 16 41 128"
+        return [
+            self.table("spmm", 600, "gpu_spmm.py", "--variants"),
+            self.table("spmm-float64", 300, "gpu_spmm.py", float64),
+            self.table("epoch", 600, "gpu_epoch.py", "--graphs rmat-18-492 rmat-21-50 rmat-20-16"),
+            cusparse,
+            self.tests("tests-all", 1800, ["tests"]),
+        ]
+
+    def train(self) -> Step:
+        """Generated, prepared and trained, on the full graph (--check: beside NumPy) and on minibatches."""
+        graph, nodes, epochs = self.scratch / "graph", *((300, 2) if self.tiny else (20_000, 10))
+        train = f"train {graph}.dg --backend cupy --layers 3 --hidden 128 --epochs {epochs}"
+        words = [
+            f"generate sbm {graph} --nodes {nodes}",
+            f"prepare {graph} {graph}.dg",
+            f"{train} --check",
+            f"{train} --sampler sage --eval-every 0 --epochs 2",
+        ]
+        return Step("train", 50 * self.stretch, [python(f"-m distgnn {line}") for line in words])
+
+    def tests(self, name: str, seconds: float, paths: list[str], *options: str, chosen: str = "cupy") -> Step:
+        """Tests until the time is spent; the last may take some more."""
+        paths, seconds = (TINY_TESTS, 10) if self.tiny else (paths, seconds)
+        command = python("-m pytest -p no:cacheprovider --tb=short -r fE --durations=5 --color=no", *paths)
+        command += [f"--budget={seconds * self.stretch:.0f}", "-k", chosen, *options]
+        return Step(name, (seconds + 20) * self.stretch, [command], {"DISTGNN_BACKEND": "cupy"})
+
+    def ranks(self, count: int, aware: bool) -> Step:
+        """Ranks that share the GPU and send through the host, or give MPI device pointers: every algorithm's
+        losses beside the serial ones, then tests.
+        """
+        name = f"ranks-{count}-{'cuda-aware' if aware else 'staged'}"
+        nodes, epochs = (300, 1) if self.tiny else (20_000, 5)
+        step = self.tests(name, 15, RANK_TESTS, "--quick", "--only-mpi", f"--ranks-above={count // 2}")
+        demo = python(f"-m distgnn demo --out {self.scratch / name} --nodes {nodes} --epochs {epochs}")
+        step.commands = [[self.launcher, "-n", str(count), *words] for words in (demo, *step.commands)]
+        step.seconds, step.env["DISTGNN_CUDA_AWARE"] = 45 * self.stretch, str(int(aware))
+        return step
+
+    def table(self, name: str, seconds: float, program: str, words: str) -> Step:
+        words = TINY[program] if self.tiny else words
+        command = python(f"benchmarks/{program} {words}", "--out", str(self.report))
+        return Step(name, seconds * self.stretch, [command])
+
+
+def python(words: str, *more: str) -> Command:
+    return [sys.executable, *words.split(), *more]
+
+
+class Check:
+    """Runs steps; tells the terminal and the report what became of each."""
+
+    def __init__(self, report: Path, env: dict[str, str]) -> None:
+        self.report, self.env, self.failed = report, env, list[str]()
+
+    def run(self, step: Step) -> None:
+        log = self.report.with_name(f"{step.name.partition('-')[0]}.log")
+        log.touch()
+        begin, started, problem = log.stat().st_size, time.monotonic(), ""
+        print(f"\n--- {step.name}", flush=True)
+        for command in step.commands:
+            left = step.seconds - (time.monotonic() - started)
+            problem = problem or follow(command, self.env | step.env, log, left)
+        verdict = f"{step.name}: {problem or 'passed'}, {time.monotonic() - started:.0f} s"
+        self.failed += [f"{verdict}, {log}"] if problem else []
+        self.say(f"\n## {verdict}\n", *(f"    {line}" for line in outcome(log, begin, bool(problem))))
+
+    def say(self, *lines: str) -> None:
+        text = "\n".join(lines) + "\n"
+        print(text, flush=True)
+        with open(self.report, "a") as file:
+            file.write(text)
+
+
+OUTCOME = re.compile(
+    r"FAILED |ERROR |the budget is spent|.*\d (passed|failed|errors?)\b.* in [\d.]+s"  # pytest
+    r"|check: |epoch [\d.]+ s \(median|algorithm +grid|[\w.-]+ +(\dx?)+  |.* algorithms "  # train and demo
+)
+
+
+def outcome(log: Path, begin: int, failed: bool) -> list[str]:
+    """The lines of the log that say how it went, and the last ones where it failed."""
+    with open(log, errors="replace") as file:
+        file.seek(begin)
+        lines = file.read().splitlines()
+    kept = [line for line in lines if OUTCOME.match(line)][:40]
+    return kept + [line for line in lines[-12:] if failed and line not in kept]
+
+
+def follow(command: Command, env: dict[str, str], log: Path, seconds: float) -> str:
+    """Run a command, its output going to the log and, from there, to the terminal; what went wrong, or ""."""
+    with open(log, "ab", 0) as output, open(log, "rb") as shown:
+        output.write(f"$ {shlex.join(command)}\n".encode())
+        shown.seek(0, os.SEEK_END)
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env, cwd=ROOT,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            return f"{command[0]}: {error.strerror}"
+        deadline, code = time.monotonic() + seconds, None
+        while code is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+            code = process.poll()
+            sys.stdout.write(shown.read().decode(errors="replace"))
+            sys.stdout.flush()
+        if code is None:
+            end(process)
+            return "over its time"
+    return f"exit status {code}" if code else ""
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask it and all that it started to end, so that pytest says what failed and a launcher ends its ranks;
+    then make them.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            continue
+        except ProcessLookupError:
+            return
+
+
+def mpi(where: Path | None, scratch: Path) -> tuple[str, dict[str, str]]:
+    """The launcher, and what the environment must say for it.
+
+    Args:
+        where: folder or archive of an MPI; None: the mpiexec beside this Python or on the path.
+    """
+    env = {
+        **{name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")},
+        "PYTHONPATH": joined(ROOT, "PYTHONPATH"),
+        "PYTHONUNBUFFERED": "1",
+        # Open MPI: root may start ranks, and more of them than cores
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }
+    if not (shutil.which("ssh") or shutil.which("rsh")):  # Open MPI wants one of them to start ranks here too
+        env |= {"OMPI_MCA_plm": "isolated", "OMPI_MCA_ess_singleton_isolated": "1"}
+    if (os.cpu_count() or 1) < 4:
+        env["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = "1"  # as in the Makefile
+    if where is None:
+        beside = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
+        return beside or shutil.which("mpiexec") or "mpiexec", env
+    home = unpacked(where, scratch).absolute()
+    env |= {"OPAL_PREFIX": str(home), "MPI4PY_LIBMPI": str(home / "lib")}
+    env |= {"LD_LIBRARY_PATH": joined(home / "lib", "LD_LIBRARY_PATH"), "PATH": joined(home / "bin", "PATH")}
+    return str(home / "bin" / "mpiexec"), env
+
+
+def joined(first: Path, name: str) -> str:
+    """A path variable with one more folder in front."""
+    return os.pathsep.join(filter(None, [str(first), os.environ.get(name)]))
+
+
+def unpacked(where: Path, scratch: Path) -> Path:
+    """The folder with bin/mpiexec: `where`, or in the archive that `where` is or holds."""
+    archives = [where] if where.is_file() else sorted(where.glob("*.t*z*"))
+    if archives:
+        with tarfile.open(archives[0]) as archive:
+            archive.extractall(scratch / "mpi")
+        where = scratch / "mpi"
+    found = sorted(where.glob("bin/mpiexec")) + sorted(where.glob("*/bin/mpiexec"))
+    if not found:
+        raise SystemExit(f"gpu-check: {where} has no bin/mpiexec")
+    return found[0].parents[1]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "gpu-check.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    results = os.environ.get("RESULTS") or f"gpu-check-{datetime.now():%Y%m%d-%H%M%S}"
+    add("results", nargs="?", default=results, metavar="RESULTS", help="folder (default: by date)")
+    add("--part", type=int, choices=(1, 2, 3), default=1)
+    add("--only", default="", metavar="STEP,...", help="these steps of the part; names begin like this")
+    add("--stretch", type=float, default=1, metavar="X", help="so many times the limits")
+    add("--tiny", action="store_true", help="sizes for a machine without a GPU, and few tests")
+    add("--dry-run", action="store_true", help="print the commands")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args, home = arguments(), Path(os.environ.get("MPI_HOME") or ROOT / ".mpi")
+    report = Path(args.results).absolute() / "gpu-check.md"
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
+        given = "MPI_HOME" in os.environ or home.exists()
+        launcher, env = mpi(home if given else None, Path(scratch))
+        steps = Plan(report, Path(scratch), launcher, args.tiny, args.stretch).steps(args.part)
+        steps = [step for step in steps if step.name.startswith(tuple(args.only.split(",")))]
+        if args.dry_run:
+            for step in steps:
+                print(*(f"{step.name} {step.seconds:.0f}: {shlex.join(c)}" for c in step.commands), sep="\n")
+            return 0
+        return check(report, os.environ | env, steps, args.part)
+
+
+def check(report: Path, env: dict[str, str], steps: list[Step], part: int) -> int:
+    """Run the steps; returns the exit status."""
+    command, quietly = python("-c", PROBE), {"capture_output": True, "text": True, "check": False}
+    probe = subprocess.run(command, env=env, cwd=ROOT, **quietly)
+    if probe.returncode:
+        print(f"{probe.stderr}gpu-check: no GPU, no CuPy or no MPI here, see above", file=sys.stderr)
+        return 2
+    report.parent.mkdir(parents=True, exist_ok=True)
+    checked, started = Check(report, env), time.monotonic()
+    checked.say(f"# gpu-check, part {part}, {datetime.now():%Y-%m-%d %H:%M}\n", probe.stdout.strip())
+    for step in steps:
+        checked.run(step)
+    passed = f"{len(steps) - len(checked.failed)} of {len(steps)} steps passed"
+    problems = (f"- {line}" for line in checked.failed)
+    checked.say(f"\n## {passed}, {time.monotonic() - started:.0f} s\n", *problems)
+    return int(bool(checked.failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""How often training launches kernels, waits for the device and copies: per epoch and per minibatch.
+
+The numbers are what there is, so that a change of any is seen. Fewer is better.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn import gallery
+from distgnn.nn import GCN, Adam
+from distgnn.operators import make_grid
+from distgnn.sampling import GraphSage, Replicated
+from distgnn.train import MinibatchTraining
+from distgnn.train.full_graph import train
+
+N, WIDTH, CLASSES = 256, 16, 5
+COUNTED = ("launches", "synchronizations", "device to host", "host to device")
+
+
+def problem(comm, algorithm, **options):
+    """A network, its features and targets, with all nodes to train."""
+    A = gallery.rmat(N, degree=16).A.astype(np.float32)
+    random = np.random.default_rng(0)
+    grid = make_grid(comm, algorithm, backend="cupy")
+    model = GCN(dg.distribute(A, grid, algorithm), [WIDTH, WIDTH, CLASSES], **options)
+    labels = random.integers(0, CLASSES, N).astype(np.int32)
+    targets = model.targets(labels, np.ones(N, np.uint8))
+    H = dg.scatter(random.standard_normal((N, WIDTH)).astype(np.float32), model.input_layout)
+    return A, model, H, targets
+
+
+@pytest.fixture(autouse=True)
+def untuned(monkeypatch):
+    """Products take no trials."""
+    monkeypatch.setenv("DISTGNN_SPMM_TUNE", "0")
+
+
+#: By ranks and whether MPI takes device pointers. An epoch has an evaluation; its two layers are narrow.
+EPOCH = {
+    ("plain", 1, "cupy"): (39, 7, 3, 0),
+    ("plain", 1, "cupy-staged"): (39, 7, 3, 0),
+    ("plain", 2, "cupy"): (41, 11, 7, 4),
+    ("plain", 2, "cupy-staged"): (41, 11, 9, 6),
+    ("dropout and bias", 1, "cupy"): (66, 7, 3, 0),
+    ("dropout and bias", 1, "cupy-staged"): (66, 7, 3, 0),
+    ("dropout and bias", 2, "cupy"): (71, 13, 9, 6),
+    ("dropout and bias", 2, "cupy-staged"): (71, 13, 14, 11),
+}
+#: Of a rank in an epoch without evaluation, whose four minibatches the ranks share.
+FOUR_MINIBATCHES = {
+    (1, "cupy"): (225, 38, 12, 32),
+    (1, "cupy-staged"): (225, 38, 12, 32),
+    (2, "cupy"): (119, 22, 8, 22),
+    (2, "cupy-staged"): (119, 22, 12, 26),
+}
+OPTIONS = {"plain": {}, "dropout and bias": {"dropout": 0.5, "bias": True}}
+
+
+def counted(stand_in, epochs, before):
+    """(launches, synchronizations, copies to the host, copies to the device) of the epoch after so many."""
+    for _ in range(before):
+        next(epochs)
+    with stand_in.observed() as seen:
+        next(epochs)
+    return tuple(seen.counts[name] for name in COUNTED)
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_an_epoch(comm, stand_in, options, request):
+    _, model, H, targets = problem(comm, "1d", **OPTIONS[options])
+    epochs = train(model, H, targets, Adam(0.01), 7)
+    way = request.node.callspec.params["stand_in"]
+    assert counted(stand_in, epochs, 5) == EPOCH[options, comm.size, way]
+
+
+@pytest.mark.ranks(1, 2)
+def test_minibatches(comm, stand_in, request):
+    A, model, H, targets = problem(comm, "1.5d")
+    sampler = GraphSage(Replicated(A), [10, 5])
+    training = MinibatchTraining(model, H, targets, sampler, N // 4, comm.size)
+    way = request.node.callspec.params["stand_in"]
+    epochs = training.train(Adam(0.01), 5, eval_every=0)
+    assert counted(stand_in, epochs, 3) == FOUR_MINIBATCHES[comm.size, way]

@@ -1,0 +1,175 @@
+"""The stand-in for CuPy: what it refuses, what it calls a hazard, and its NCCL."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+SEVERAL_BLOCKS = """
+__global__ void scaled(int size, float factor, const float* from, float* to) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < size) to[i] = factor * from[i];
+}
+"""
+ONE_WAY = pytest.mark.parametrize("stand_in", ["cupy"], indirect=True)
+
+
+@pytest.fixture
+def cupy(stand_in):
+    import cupy
+
+    return cupy
+
+
+def test_it_is_there_only_where_it_is_asked_for():
+    assert importlib.util.find_spec("cupy") is None
+    from distgnn.arrays import backend
+
+    assert backend.get().name == "numpy"
+
+
+@ONE_WAY
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda cupy, x: np.asarray(x),
+        lambda cupy, x: x + np.ones(4),
+        lambda cupy, x: np.ones(4) * x,
+        lambda cupy, x: cupy.add(x, x, out=np.ones(4)),
+        lambda cupy, x: cupy.concatenate([x, np.ones(4)]),
+        lambda cupy, x: cupy.sum(x, where=True),
+        lambda cupy, x: x.sum(initial=0),
+        lambda cupy, x: x.partition_by(3),
+        lambda cupy, x: cupy.nanargmax_of(x),
+        lambda cupy, x: cupy.ascontiguousarray(np.ones(4)),
+        lambda cupy, x: x.get(out=np.ones(4, np.float32)),
+        lambda cupy, x: x.set([1, 2, 3, 4]),
+        lambda cupy, x: bool(x),
+    ],
+)
+def test_what_cupy_refuses(cupy, mistake):
+    with pytest.raises((TypeError, AttributeError)):
+        mistake(cupy, cupy.ones(4))
+
+
+@ONE_WAY
+@pytest.mark.parametrize("ordered", ["by an event", "by the host", "by a look at an event", "by turns", None])
+def test_streams_are_in_order_only_where_somebody_says_so(cupy, stand_in, ordered):
+    """Stream 0 takes turns with others, but for those that do not block."""
+    side = cupy.cuda.Stream(non_blocking=ordered != "by turns")
+    x = cupy.ones(4)
+    event = cupy.cuda.get_current_stream().record()
+    if ordered == "by an event":
+        side.wait_event(event)
+    elif ordered == "by the host":
+        event.synchronize()
+    elif ordered == "by a look at an event":
+        while not event.done:
+            pass
+    with side, stand_in.observed() as seen:
+        x += 1
+    assert bool(seen.hazards) == (ordered is None)
+    stand_in.reset()
+
+
+@ONE_WAY
+def test_work_of_two_streams_runs_beside_each_other(cupy, stand_in):
+    side = cupy.cuda.Stream(non_blocking=True)
+    x, y = cupy.ones(4), cupy.ones(4)
+    cupy.cuda.Device().synchronize()
+    with stand_in.observed() as seen:
+        x += 1
+        with side:
+            y *= 2
+        cupy.cuda.get_current_stream().wait_event(side.record())
+        x -= y
+    first, beside, last = seen.log
+    assert stand_in.beside(first, beside)
+    assert not stand_in.beside(first, last) and not stand_in.beside(beside, last)
+
+
+@ONE_WAY
+@pytest.mark.parametrize("waits", [True, False])
+def test_memory_is_lent_again_while_another_stream_reads_it(cupy, stand_in, waits):
+    side = cupy.cuda.Stream(non_blocking=True)
+    x, y = cupy.ones(1000), cupy.empty(1000)
+    cupy.cuda.Device().synchronize()
+    with side:
+        cupy.add(x, 1, out=y)
+    if waits:
+        cupy.cuda.get_current_stream().wait_event(side.record())
+    del x
+    with stand_in.observed() as seen:
+        cupy.ones(1000)
+    assert bool(seen.hazards) != waits
+    stand_in.reset()
+
+
+@pytest.mark.ranks(2)
+@ONE_WAY
+def test_memory_that_a_message_is_in(comm, cupy, stand_in):
+    """Who is sent may be read, but not written; who is received may not be touched."""
+    x, y = cupy.ones(4), cupy.zeros(4)
+    pinned = np.frombuffer(cupy.cuda.alloc_pinned_memory(32), np.float64, 4)
+    x.get(out=pinned)
+    cupy.cuda.get_current_stream().synchronize()
+    comm.Barrier()
+    requests = [comm.Irecv(y, 1 - comm.rank, 1), comm.Isend(x, 1 - comm.rank, 1)]
+    requests.append(comm.Isend(pinned, 1 - comm.rank, 2))
+    found = []
+    for touch in (lambda: x + 1, lambda: x.fill(2), lambda: y + 1, lambda: x.get(out=pinned)):
+        with stand_in.observed() as seen:
+            touch()
+        found.append(len(seen.hazards))
+    comm.Recv(np.empty(4), 1 - comm.rank, 2)
+    MPI.Request.Waitall(requests)
+    with stand_in.observed() as seen:
+        y += 1
+    assert found == [0, 1, 1, 1] and not seen.hazards
+    stand_in.reset()
+
+
+@ONE_WAY
+def test_a_kernel_without_an_oracle_is_emulated(cupy, stand_in):
+    from cupy._kernels import _emulator
+
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler here")
+    x, y = cupy.arange(600, dtype=np.float32), cupy.empty(600, np.float32)
+    kernel = cupy.RawModule(code=SEVERAL_BLOCKS).get_function("scaled")
+    with stand_in.observed() as seen:
+        kernel((3,), (256,), (np.int32(600), np.float32(2), x, y))
+    np.testing.assert_array_equal(y.get(), 2 * np.arange(600, dtype=np.float32))
+    assert seen.launches == {"scaled": 1} and _emulator().launches[-1] == "scaled"
+
+
+@pytest.mark.ranks(1, 2, 3)
+@ONE_WAY
+def test_nccl(comm, cupy, stand_in):
+    nccl, rank, size = cupy.cuda.nccl, comm.rank, comm.size
+    ours = nccl.NcclCommunicator(size, comm.bcast(nccl.get_unique_id()), rank)
+    stream = cupy.cuda.get_current_stream().ptr
+    mine = cupy.arange(size * 2, dtype=np.float32) + 10 * rank
+    everybodys = np.arange(size * 2, dtype=np.float32) + 10 * np.arange(size)[:, None]
+    total, part, whole = cupy.empty_like(mine), mine[:2].copy(), cupy.empty((size, size * 2), np.float32)
+    at = lambda x: x.data.ptr  # noqa: E731
+    kind = nccl.NCCL_FLOAT32
+
+    ours.allReduce(at(mine), at(total), size * 2, kind, nccl.NCCL_SUM, stream)
+    np.testing.assert_array_equal(total.get(), everybodys.sum(axis=0))
+    ours.reduceScatter(at(mine), at(part), 2, kind, nccl.NCCL_MAX, stream)
+    np.testing.assert_array_equal(part.get(), everybodys.max(axis=0)[2 * rank : 2 * rank + 2])
+    ours.allGather(at(mine), at(whole), size * 2, kind, stream)
+    np.testing.assert_array_equal(whole.get(), everybodys)
+    ours.broadcast(at(mine), at(total), size * 2, kind, size - 1, stream)
+    np.testing.assert_array_equal(total.get(), everybodys[size - 1])
+    nccl.groupStart()
+    ours.send(at(mine), size * 2, kind, (rank + 1) % size, stream)
+    ours.recv(at(total), size * 2, kind, (rank - 1) % size, stream)
+    nccl.groupEnd()
+    np.testing.assert_array_equal(total.get(), everybodys[rank - 1])
+    ours.destroy()

@@ -1,0 +1,114 @@
+"""Functions that make arrays, and those that move them between host and device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cupy._array import TYPES, fresh, moved, moved_on, ndarray
+from cupy._functions import FUNCTIONS
+from cupy._streams import launch
+
+
+def array(
+    obj: Any, dtype: Any = None, copy: Any = True, order: str = "K", subok: bool = False, ndmin: int = 0, *,
+    blocking: bool = False,
+) -> ndarray:  # fmt: skip
+    if isinstance(obj, ndarray):
+        return _copied(obj, dtype, bool(copy), order)
+    if isinstance(obj, (list, tuple)) and any(isinstance(one, ndarray) for one in obj):
+        return FUNCTIONS["stack"]([asarray(one, dtype) for one in obj])
+    numbers = np.array(obj, dtype, ndmin=ndmin)
+    if numbers.dtype.char not in TYPES:
+        raise ValueError(f"Unsupported dtype {numbers.dtype}")
+    return moved(np.ascontiguousarray(numbers).reshape(numbers.shape) if order == "C" else numbers)
+
+
+def _copied(x: ndarray, dtype: Any, copy: bool, order: str) -> ndarray:
+    fits = order in ("K", "A", None) or (x.flags.c_contiguous if order == "C" else x.flags.f_contiguous)
+    if not copy and fits and dtype in (None, x.dtype):
+        return x
+    made = moved_on(x._numbers.astype(dtype or x.dtype, order=order or "K"))
+    launch("copy", [x], [made])
+    return made
+
+
+def asarray(a: Any, dtype: Any = None, order: str | None = None, *, blocking: bool = False) -> ndarray:
+    return array(a, dtype, copy=False, order=order or "K")
+
+
+def asanyarray(a: Any, dtype: Any = None, order: str | None = None, *, blocking: bool = False) -> ndarray:
+    return asarray(a, dtype, order)
+
+
+def ascontiguousarray(a: ndarray, dtype: Any = None) -> ndarray:
+    if not isinstance(a, ndarray):
+        raise TypeError(f"Argument 'a' has incorrect type (expected cupy ndarray, got {type(a).__name__})")
+    return _copied(a, dtype, copy=False, order="C")
+
+
+def asfortranarray(a: ndarray, dtype: Any = None) -> ndarray:
+    if not isinstance(a, ndarray):
+        raise TypeError(f"Argument 'a' has incorrect type (expected cupy ndarray, got {type(a).__name__})")
+    return _copied(a, dtype, copy=False, order="F")
+
+
+def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True) -> Any:
+    if isinstance(a, ndarray):
+        return a.get(stream=stream, order=order, out=out, blocking=blocking)
+    return np.asarray(a, order=order)  # type: ignore[call-overload]
+
+
+def empty(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
+    return fresh(shape, dtype, order)
+
+
+def zeros(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
+    return full(shape, 0, dtype, order)
+
+
+def ones(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
+    return full(shape, 1, dtype, order)
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> ndarray:
+    made = fresh(shape, np.asarray(fill_value).dtype if dtype is None else dtype, order)
+    made.fill(fill_value)
+    return made
+
+
+def _like(make: Callable[..., ndarray]) -> Callable[..., ndarray]:
+    @functools.wraps(make)
+    def like(a: ndarray, *values: Any, dtype: Any = None, order: str = "K", shape: Any = None) -> ndarray:
+        if not isinstance(a, ndarray):
+            raise TypeError(f"expected cupy.ndarray, got {type(a)}")
+        return make(a.shape if shape is None else shape, *values, dtype=dtype or a.dtype)
+
+    return like
+
+
+empty_like, zeros_like, ones_like, full_like = map(_like, (empty, zeros, ones, full))
+
+
+def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) -> ndarray:
+    bounds = (start,) if stop is None else (start, stop, 1 if step is None else step)
+    if any(isinstance(bound, ndarray) for bound in bounds):
+        raise TypeError("arange: bounds must be numbers")
+    made = moved_on(np.arange(*bounds, dtype=dtype))
+    launch("arange", [], [made])
+    return made
+
+
+def searchsorted(a: ndarray, v: Any, side: str = "left", sorter: Any = None) -> ndarray:
+    if not isinstance(a, ndarray):
+        raise NotImplementedError("Only int or ndarray are supported for a")
+    if not isinstance(v, (ndarray, int, float)):
+        raise NotImplementedError("Only python scalars or ndarrays are supported for v")
+    v = asarray(v)
+    found = np.searchsorted(a._numbers, v._numbers, side, None if sorter is None else sorter._numbers)
+    made = moved_on(np.asarray(found, np.int64))
+    launch("searchsorted", [a, v], [made])
+    return made

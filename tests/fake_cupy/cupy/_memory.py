@@ -1,0 +1,167 @@
+"""Memory of the device and pinned memory of the host, which work is queued on; pools that count bytes."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import weakref
+from typing import Any
+
+import numpy as np
+
+from cupy._streams import current
+from cupy._work import DEVICE, Span
+
+ALIGNMENT = 512  # of every allocation, as CuPy's pool has it
+TOTAL = 80 << 30  # bytes of a device
+NOBODYS = 0xFF  # in every byte that was not written: NaN in every float
+
+_starts: list[int] = []
+_by_start: dict[int, weakref.ref[Memory]] = {}
+
+
+class Memory:
+    """A piece of memory.
+
+    Attributes:
+        start: address of the first byte; size: how many; raw: these bytes, of the device.
+        pending: what is queued on it (see ``_work.py``). pool: that it is counted in.
+        stream: that was current; rounded: the size to a multiple of the alignment.
+    """
+
+    raw: np.ndarray
+
+    def __init__(self, start: int, size: int, pool: MemoryPool) -> None:
+        self.start, self.size, self.pool = start, size, pool
+        self.stream, self.rounded = current().ptr, -(-size // ALIGNMENT) * ALIGNMENT
+        self.pending = DEVICE.left(self.stream, self.rounded, start) if pool is POOL else []
+        pool.take(self.rounded)
+        bisect.insort(_starts, start)
+        _by_start[start] = weakref.ref(self)
+
+    def __del__(self) -> None:
+        del _starts[bisect.bisect_left(_starts, self.start)]
+        del _by_start[self.start]
+        self.pool.give_back(self.rounded)
+        if self.pool is PINNED_POOL:
+            DEVICE.freed_pinned(self)
+        else:
+            DEVICE.freed(self)
+
+    @property
+    def ptr(self) -> int:
+        return self.start
+
+
+class MemoryPointer:
+    """An address within memory."""
+
+    def __init__(self, mem: Memory, offset: int) -> None:
+        self.mem, self.ptr = mem, mem.start + offset
+
+    def __int__(self) -> int:
+        return self.ptr
+
+
+class MemoryPool:
+    """Keeps what is freed, and so only grows until all free blocks are let go."""
+
+    def __init__(self, allocator: Any = None) -> None:
+        self._used = self._total = 0
+
+    def used_bytes(self) -> int:
+        return self._used
+
+    def total_bytes(self) -> int:
+        return self._total
+
+    def free_bytes(self) -> int:
+        return self._total - self._used
+
+    def free_all_blocks(self, stream: Any = None) -> None:
+        self._total = self._used
+
+    def n_free_blocks(self) -> int:
+        return int(self._total > self._used)
+
+    def take(self, size: int) -> None:
+        self._used += size
+        self._total = max(self._total, self._used)
+
+    def give_back(self, size: int) -> None:
+        self._used -= size
+
+
+class PinnedMemoryPool(MemoryPool):
+    """The same for pinned memory."""
+
+
+POOL, PINNED_POOL = MemoryPool(), PinnedMemoryPool()
+
+
+class PinnedMemoryPointer(bytearray):
+    """Pinned memory of the host; it has the buffer interface, and lives as long as who uses that."""
+
+    mem: Memory
+
+    @property
+    def ptr(self) -> int:
+        return self.mem.start
+
+
+def alloc_pinned_memory(size: int) -> PinnedMemoryPointer:
+    """So many bytes of the host that copies of the device reach at full speed."""
+    DEVICE.counts["pinned"] += 1
+    pointer = PinnedMemoryPointer(bytes([NOBODYS]) * max(size, 1))
+    pointer.mem = Memory(_address(np.frombuffer(pointer, np.uint8)), size, PINNED_POOL)
+    return pointer
+
+
+def allocate(shape: tuple[int, ...], dtype: Any, order: str = "C") -> tuple[Memory, np.ndarray]:
+    """Memory of the device, and the array in it."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    address = _address(room)
+    offset = -address % ALIGNMENT
+    memory = Memory(address + offset, size, POOL)
+    memory.raw = room[offset : offset + size]
+    memory.raw[:] = NOBODYS
+    array = memory.raw.view(dtype)
+    return memory, array.reshape(shape[::-1]).T if order == "F" else array.reshape(shape)
+
+
+def find(address: int) -> Memory | None:
+    """The memory that this address lies in."""
+    place = bisect.bisect_right(_starts, address) - 1
+    memory = _by_start[_starts[place]]() if place >= 0 else None
+    return memory if memory is not None and address < memory.start + max(memory.size, 1) else None
+
+
+def bounds(array: np.ndarray) -> tuple[int, int]:
+    """The addresses of the first byte of an array and behind its last one."""
+    if array.flags.c_contiguous or not array.size:
+        start = _address(array)
+        return start, start + array.nbytes
+    return np.lib.array_utils.byte_bounds(array)
+
+
+def span_of(memory: Memory, array: np.ndarray) -> Span:
+    """The bytes of an array in this memory, and between them."""
+    return memory, *bounds(array)
+
+
+def spans_at(address: int, nbytes: int) -> list[Span]:
+    """So many bytes at an address, where the memory of a device is or pinned memory; else nothing."""
+    memory = find(address)
+    return [] if memory is None else [(memory, address, address + nbytes)]
+
+
+def spans_of_host(array: np.ndarray) -> list[Span]:
+    """The bytes of a host array in pinned memory."""
+    start, end = bounds(array)
+    return spans_at(start, end - start)
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]

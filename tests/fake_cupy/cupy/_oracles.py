@@ -1,0 +1,129 @@
+"""What the kernels of ``kernels/*.cu`` compute, in NumPy: a function per kernel, with its parameters.
+
+``types`` are the template arguments. Arrays come as NumPy's, null pointers as None.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from cupy._sampling import *  # noqa: F403
+
+Array = Any
+_UNITS = {"uint4": 16, "uint2": 8, "unsigned": 4}  # bytes
+
+
+def spmm(
+    types: list[str], most: Any, total: Array, pieces: Array, workspace: Array, ldw: Any, arrived: Array,
+    longest: Any, count: Any, rows: Array, begins: Array, lengths: Array, indices: Array, weights: Array,
+    B: Array, ldb: Any, f: Any, out: Array, accumulate: Any,
+) -> None:  # fmt: skip
+    B = np.ascontiguousarray(B.reshape(-1, int(ldb))[:, : int(f)])
+    indptr = begins if rows is None else np.append(np.empty_like(begins), begins.dtype.type(indices.size))
+    if rows is not None:
+        indptr[rows] = begins
+    product = sp.csr_matrix((weights, indices, indptr), shape=(int(count), len(B))) @ B
+    out[...] = product + out if accumulate else product
+
+
+def cut_rows(types: list[str], m: Any, indptr: Array, longest: Any, total: Array, pieces: Array) -> None:
+    """Their number; `spmm` here has no use for the pieces themselves."""
+    lengths = np.diff(indptr).astype(np.int64)
+    counts = np.minimum(-(-lengths // int(longest)), np.sqrt(2 * lengths).astype(np.int64))
+    total[...] = counts[lengths > longest].sum()
+
+
+def gather_rows(types: list[str], count: Any, rows: Array, from_: Array, width: Any, to: Array) -> None:
+    nbytes = int(width) * _UNITS[types[0]]
+    whole = np.dtype((np.void, nbytes))
+    if len(rows):
+        source, target = (x.reshape(-1).view(np.uint8).view(whole) for x in (from_, to))
+        target[...] = source[rows]
+
+
+def add_rows(types: list[str], count: Any, rows: Array, from_: Array, width: Any, to: Array) -> None:
+    to.reshape(-1, int(width))[rows] += from_.reshape(-1, int(width))
+
+
+def dropout_keys(types: list[str], count: Any, ids: Array, key: Any, keys: Array) -> None:
+    keys[...] = _hashed(_hashed(ids.astype(np.uint64)) ^ key)
+
+
+def _hashed(x: Array) -> Array:
+    """SplitMix64."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def dropout(
+    types: list[str], size: Any, f: Any, x: Array, relu: Any, row_keys: Array, column_keys: Array,
+    threshold: Any, scale: Any, out: Array,
+) -> None:  # fmt: skip
+    y = x.reshape(-1, int(f))
+    y = np.where(y < 0, y.dtype.type(0), y) if relu else y
+    low, high = (row_keys.astype(np.uint32)[:, None], (row_keys >> np.uint64(32)).astype(np.uint32)[:, None])
+    mixed = ((column_keys >> np.uint64(32)).astype(np.uint32) ^ low) * (high | np.uint32(1))
+    mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0x846CA68B)
+    out.reshape(y.shape)[...] = y * np.where(mixed < threshold, scale, y.dtype.type(0))
+
+
+def keep_positive(types: list[str], size: Any, bits: Array, scale: Any, gradient: Array) -> None:
+    kept = np.unpackbits(bits)[: gradient.size].reshape(gradient.shape)
+    gradient *= np.where(kept, scale, gradient.dtype.type(0))
+
+
+def softmax_cross_entropy(
+    types: list[str], m: Any, position: Array, labels: Array, logits: Array, f: Any, scale: Any,
+    gradient: Array, losses: Array,
+) -> None:  # fmt: skip
+    rows = np.flatnonzero(position >= 0)
+    place, own = position[rows], np.arange(rows.size)
+    z = logits[rows] - logits[rows].max(axis=1, keepdims=True, initial=np.finfo(logits.dtype).min)
+    powers = np.exp(z)
+    total = powers.sum(axis=1)
+    losses[place] = np.log(total) - z[own, labels[place]]
+    softmax = powers / total[:, None]
+    softmax[own, labels[place]] -= 1
+    gradient[...] = 0
+    gradient[rows] = softmax * scale
+
+
+def adam(
+    types: list[str], size: Any, rate: Any, correction: Any, first: Any, second: Any, rest: Any, rest2: Any,
+    epsilon: Any, decay: Any, shrink: Any, gradient: Array, w: Array, m: Array, v: Array,
+) -> None:  # fmt: skip
+    x = w * shrink
+    g = gradient + decay * x
+    m[...] = first * m + rest * g
+    v[...] = second * v + rest2 * (g * g)
+    w[...] = x - rate * m / (np.sqrt(v / correction) + epsilon)
+
+
+def sample_weighted(
+    types: list[str], rows: Any, count: Any, pointers: Array, weights: Array, keys: Array, picked: Array,
+    remaining: Array, prefix: Array, bad: Array,
+) -> None:  # fmt: skip
+    from distgnn.sampling.rows import _draw_numpy
+
+    first_bad = _draw_numpy(pointers, weights, int(count), keys, picked, remaining)
+    bad[...] = np.arange(bad.size) == first_bad
+
+
+def sample_ones(
+    types: list[str], rows: Any, count: Any, pointers: Array, selected: Array, keys: Array, offsets: Array,
+    order: Array, positions: Array,
+) -> None:  # fmt: skip
+    from distgnn.sampling.rows import _draw_numpy
+
+    first, lengths = pointers[selected], pointers[selected + 1] - pointers[selected]
+    bounds = np.concatenate(([0], np.cumsum(lengths)))
+    picked = np.empty(bounds[-1], np.uint8)
+    _draw_numpy(bounds, np.ones(bounds[-1]), int(count), keys, picked, None)
+    drawn = np.flatnonzero(picked)
+    row = np.searchsorted(bounds, drawn, side="right") - 1
+    positions[...] = drawn - bounds[row] + first[row]

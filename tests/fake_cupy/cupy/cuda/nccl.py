@@ -1,0 +1,252 @@
+"""NCCL's communicators, over messages of MPI: names, constants and signatures as CuPy has them.
+
+A call is complete on return here; for the streams it is a piece of work as any other. While it waits for
+other ranks, the host goes on driving what it has under way, as it would while a GPU waits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import time
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from cupy._memory import spans_at
+from cupy._work import DEVICE
+
+available = True
+NCCL_UNIQUE_ID_BYTES = 128
+NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN = range(4)
+NCCL_INT8 = NCCL_CHAR = 0
+NCCL_UINT8 = 1
+NCCL_INT32 = NCCL_INT = 2
+NCCL_UINT32 = 3
+NCCL_INT64 = 4
+NCCL_UINT64 = 5
+NCCL_FLOAT16 = NCCL_HALF = 6
+NCCL_FLOAT32 = NCCL_FLOAT = 7
+NCCL_FLOAT64 = NCCL_DOUBLE = 8
+
+_TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
+_OPERATIONS: tuple[Any, ...] = (np.add, np.multiply, np.maximum, np.minimum)
+_FIRST_TAG, _TAGS = 16384, 8192  # of MPI, for setting up and for numbers
+
+_created = itertools.count()
+_group: list[Steps] | None = None
+_depth = 0
+
+Steps = Generator[None, None, None]
+"""A call in three steps: everything begins to be sent, everything is received, everything is sent."""
+
+
+class NcclError(RuntimeError):
+    """What NCCL reports."""
+
+
+def get_version() -> int:
+    return 22700
+
+
+get_build_version = get_version
+
+
+def get_unique_id() -> tuple[int, ...]:
+    """Says which rank of the world made it, and how many that rank made before."""
+    number = [MPI.COMM_WORLD.Get_rank() + 1, next(_created)]
+    packed = np.array([*number, *[0] * (NCCL_UNIQUE_ID_BYTES // 4 - 2)], np.int32).view(np.int8)
+    return tuple(packed.tolist())
+
+
+def groupStart() -> None:
+    global _group, _depth
+    _depth += 1
+    _group = [] if _group is None else _group
+
+
+def groupEnd() -> None:
+    global _group, _depth
+    if _depth == 0 or _group is None:
+        raise NcclError("NCCL_ERROR_INVALID_USAGE: groupEnd without groupStart")
+    _depth -= 1
+    if _depth == 0:
+        calls, _group = _group, None
+        _through(calls)
+
+
+class NcclCommunicator:
+    """This process as one rank of ``ndev``."""
+
+    def __init__(self, ndev: int, commId: tuple[int, ...], rank: int) -> None:
+        assert len(commId) == NCCL_UNIQUE_ID_BYTES
+        origin, number = np.array(commId, np.int8).view(np.int32)[:2].tolist()
+        self._rank, self._size, self._tag = rank, ndev, _FIRST_TAG + number % _TAGS
+        world, origin = MPI.COMM_WORLD, origin - 1
+        if world.Get_rank() == origin:
+            places = {rank: origin}
+            for _ in range(ndev - 1):
+                place, others_rank = _received(lambda: world.iprobe(tag=self._tag), self._tag)
+                places[others_rank] = place
+            self._places = [places[r] for r in range(ndev)]
+            for place in self._places:
+                if place != origin:
+                    world.send(self._places, place, self._tag)
+        else:
+            world.send((world.Get_rank(), rank), origin, self._tag)
+            self._places = _received(lambda: world.iprobe(origin, self._tag), self._tag, origin)
+        self._tag += _TAGS
+
+    def destroy(self) -> None:
+        self._places = []
+
+    abort = destroy
+
+    def rank_id(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def check_async_error(self) -> None:
+        """There is none."""
+
+    def allReduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:
+        own = _Numbers(sendbuf, count, datatype)
+        out = _Numbers(recvbuf, count, datatype)
+        to = dict.fromkeys(self._others(), own)
+        self._call("allReduce", to, own, out, stream, self._others(), lambda parts: self._reduced(op, parts))
+
+    def reduce(
+        self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, root: int, stream: int
+    ) -> None:
+        own = _Numbers(sendbuf, count, datatype)
+        if self._rank != root:
+            self._call("reduce", {root: own}, own, None, stream, [], lambda parts: None)
+            return
+        out = _Numbers(recvbuf, count, datatype)
+        self._call("reduce", {}, own, out, stream, self._others(), lambda parts: self._reduced(op, parts))
+
+    def broadcast(
+        self, sendbuff: int, recvbuff: int, count: int, datatype: int, root: int, stream: int
+    ) -> None:
+        out = _Numbers(recvbuff, count, datatype)
+        if self._rank == root:
+            own = _Numbers(sendbuff, count, datatype)
+            to = dict.fromkeys(self._others(), own)
+            self._call("broadcast", to, own, out, stream, [], lambda parts: parts[root])
+        else:
+            self._call("broadcast", {}, None, out, stream, [root], lambda parts: parts[root])
+
+    def bcast(self, buff: int, count: int, datatype: int, root: int, stream: int) -> None:
+        self.broadcast(buff, buff, count, datatype, root, stream)
+
+    def reduceScatter(
+        self, sendbuf: int, recvbuf: int, recvcount: int, datatype: int, op: int, stream: int
+    ) -> None:
+        own, out = _Numbers(sendbuf, recvcount * self._size, datatype), _Numbers(recvbuf, recvcount, datatype)
+        parts = {rank: own.part(rank * recvcount, recvcount) for rank in range(self._size)}
+        mine = parts.pop(self._rank)
+
+        def result(received: Mapping[int, np.ndarray]) -> np.ndarray:
+            return self._reduced(op, {**received, self._rank: mine.array})
+
+        self._call("reduceScatter", parts, own, out, stream, self._others(), result)
+
+    def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:
+        own, out = _Numbers(sendbuf, count, datatype), _Numbers(recvbuf, count * self._size, datatype)
+        to = dict.fromkeys(self._others(), own)
+
+        def result(parts: Mapping[int, np.ndarray]) -> np.ndarray:
+            return np.concatenate([parts[rank] for rank in range(self._size)])
+
+        self._call("allGather", to, own, out, stream, self._others(), result)
+
+    def send(self, sendbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
+        own = _Numbers(sendbuf, count, datatype)
+        self._call("send", {peer: own}, own, None, stream, [], lambda parts: None)
+
+    def recv(self, recvbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
+        out = _Numbers(recvbuf, count, datatype)
+        self._call("recv", {}, None, out, stream, [peer], lambda parts: parts[peer])
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self._size) if rank != self._rank]
+
+    def _reduced(self, op: int, parts: Mapping[int, np.ndarray]) -> np.ndarray:
+        return functools.reduce(_OPERATIONS[op], [parts[rank] for rank in range(self._size)])
+
+    def _call(
+        self, name: str, sends: Mapping[int, _Numbers], own: _Numbers | None, out: _Numbers | None,
+        stream: int, sources: list[int], result: Callable[[Mapping[int, np.ndarray]], np.ndarray | None],
+    ) -> None:  # fmt: skip
+        """Queue a call: what goes to whom; what is read; what is written; from whom something comes; and what
+        is written, of everybody's numbers.
+        """
+
+        def steps() -> Steps:
+            reads, writes = (x.spans if x is not None else [] for x in (own, out))
+            DEVICE.counts["launches"] += 1
+            DEVICE.launches[f"nccl {name}"] += 1
+            DEVICE.queue(f"nccl {name}", stream, reads, writes)
+            world = MPI.COMM_WORLD
+            requests = [world.isend(x.array.copy(), self._places[r], self._tag) for r, x in sends.items()]
+            parts = {} if own is None else {self._rank: own.array.copy()}
+            yield
+            for source in sources:
+                place = self._places[source]
+                parts[source] = _received(
+                    lambda place=place: world.iprobe(place, self._tag), self._tag, place
+                )
+            made = result(parts)
+            if out is not None and made is not None:
+                out.array[...] = made
+            yield
+            _wait(lambda: MPI.Request.testall(requests)[0])
+
+        if _group is None:
+            _through([steps()])
+        else:
+            _group.append(steps())
+
+
+class _Numbers:
+    """So many numbers at an address."""
+
+    def __init__(self, address: int, count: int, datatype: int) -> None:
+        self.address, self.count, self.dtype = address, count, np.dtype(_TYPES[datatype])
+
+    @property
+    def array(self) -> np.ndarray:
+        nbytes = self.count * self.dtype.itemsize
+        return np.frombuffer((ctypes.c_char * nbytes).from_address(self.address), self.dtype)
+
+    @property
+    def spans(self) -> list[Any]:
+        return spans_at(self.address, self.count * self.dtype.itemsize)
+
+    def part(self, first: int, count: int) -> _Numbers:
+        made = object.__new__(_Numbers)
+        made.address, made.count, made.dtype = self.address + first * self.dtype.itemsize, count, self.dtype
+        return made
+
+
+def _through(calls: list[Steps]) -> None:
+    """All calls of a group at once."""
+    for _ in range(3):
+        for call in calls:
+            next(call, None)
+
+
+def _received(there: Callable[[], bool], tag: int, source: int = MPI.ANY_SOURCE) -> Any:
+    _wait(there)
+    return MPI.COMM_WORLD.recv(source=source, tag=tag)
+
+
+def _wait(done: Callable[[], bool]) -> None:
+    while not done():
+        DEVICE.while_waiting()
+        time.sleep(1e-4)

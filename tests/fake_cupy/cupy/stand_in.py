@@ -1,0 +1,101 @@
+"""What tests ask the stand-in that no CuPy could tell: what was queued, what was counted, what went wrong.
+
+>>> with stand_in.observed() as seen:       # doctest: +SKIP
+...     one_epoch()
+>>> seen.counts["launches"], seen.hazards   # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cupy._array import ndarray
+from cupy._memory import span_of, spans_of_host
+from cupy._streams import Stream
+from cupy._work import DEVICE, MPI_CALL, Work, beside
+
+__all__ = [
+    "MPI_CALL", "Seen", "Work", "beside", "forget_messages", "given_to_mpi", "hazards", "observed", "reset",
+]  # fmt: skip
+
+
+@dataclass
+class Seen:
+    """What happened within :func:`observed`; complete when the context is left.
+
+    Attributes:
+        counts: launches, synchronizations, polls, "host to device" and "device to host" copies, the same
+            with " bytes", pinned (allocations), modules (compiled).
+        launches, synchronizations: by name; of the latter, "stream", "event" and "device" are asked for and
+            the others come with what they are named after.
+        log: all work and calls of MPI, in the order of the host. hazards: what was in no order.
+    """
+
+    counts: collections.Counter[str] = field(default_factory=collections.Counter)
+    launches: collections.Counter[str] = field(default_factory=collections.Counter)
+    synchronizations: collections.Counter[str] = field(default_factory=collections.Counter)
+    log: list[Work] = field(default_factory=list)
+    hazards: list[str] = field(default_factory=list)
+
+    def named(self, name: str) -> list[Work]:
+        """The work and calls of this name."""
+        return [work for work in self.log if work.name == name]
+
+
+@contextmanager
+def observed() -> Iterator[Seen]:
+    """What happens within the context."""
+    seen = Seen()
+    before = [collections.Counter(c) for c in (DEVICE.counts, DEVICE.launches, DEVICE.synchronizations)]
+    logged, found = len(DEVICE.log), len(DEVICE.hazards)
+    try:
+        yield seen
+    finally:
+        DEVICE.flying()
+        now = DEVICE.counts, DEVICE.launches, DEVICE.synchronizations
+        seen.counts, seen.launches, seen.synchronizations = (a - b for a, b in zip(now, before, strict=True))
+        seen.log, seen.hazards = DEVICE.log[logged:], DEVICE.hazards[found:]
+
+
+def hazards() -> list[str]:
+    """All since the last :func:`reset`."""
+    return list(DEVICE.hazards)
+
+
+def reset(while_waiting: Callable[[], None] = lambda: None) -> None:
+    """Forget all that happened, as between two tests. While the device waits for other ranks, the host does
+    ``while_waiting()``.
+    """
+    DEVICE.reset()
+    DEVICE.while_waiting = while_waiting
+    Stream.null.use()
+
+
+@contextmanager
+def given_to_mpi(name: str, buffer: Any, writes: bool) -> Iterator[Callable[[Any], None]]:
+    """Around a call of MPI that reads ``buffer``, or writes it; what it yields is told the request, where the
+    call returns before it is complete.
+    """
+    request: list[Any] = []
+    before, DEVICE.announced = DEVICE.announced, True
+    try:
+        yield request.append
+    finally:
+        DEVICE.announced = before
+        spans = []
+        if isinstance(buffer, ndarray):
+            spans = [span_of(buffer._memory, buffer._numbers)]
+        elif isinstance(buffer, np.ndarray):
+            spans = spans_of_host(buffer)
+        DEVICE.mpi(name, spans, writes, request[0] if request else None)
+
+
+def forget_messages() -> None:
+    """Messages whose end nobody will see may not touch their buffers any more."""
+    DEVICE.flights.clear()
