@@ -26,27 +26,28 @@ import table
 import training
 from distgnn import operators
 from distgnn.gallery import rmat, road, sbm
-from distgnn.plan.choices import Plan, plan, ways
+from distgnn.plan.choices import Plan, Way, plan, ways
 from distgnn.plan.graphs import Graph
 from distgnn.plan.machine import read
 from distgnn.train.settings import Settings
 
 WIDTHS = [32, 32, 8]
 SETTINGS = Settings(hidden=WIDTHS[1:-1], eval_every=0)
-LONG = 2.0  # seconds of epochs that are not measured three times
+LONG = 1.0  # seconds of an epoch that is measured once in a trial
 NEAR = 1.1  # a pick is good whose epoch is at most as much longer than the best
 
 
-def graphs() -> dict[str, sp.csr_array]:
-    """Normalised adjacency matrices of different density and structure, by name."""
-    random = sp.random_array(
-        (12_000, 12_000), density=60 / 12_000, rng=np.random.default_rng(3), format="csr"
-    )
+def graphs(scale: int = 1) -> dict[str, sp.csr_array]:
+    """Normalised adjacency matrices of different density and structure, by name; ``scale``: times as many
+    nodes.
+    """
+    n = 12_000 * scale
+    random = sp.random_array((n, n), density=60 / n, rng=np.random.default_rng(3), format="csr")
     found = {
-        "road-60k": road(60_000).A,
-        "sbm-24k": sbm(24_000).A,
-        "rmat-16k": rmat(16_384).A,
-        "uniform-12k": random + random.T,
+        f"road-{60 * scale}k": road(60_000 * scale).A,
+        f"sbm-{24 * scale}k": sbm(24_000 * scale).A,
+        f"rmat-{16 * scale}k": rmat(16_384 * scale).A,
+        f"uniform-{12 * scale}k": random + random.T,
     }
     return {name: normalised(A) for name, A in found.items()}
 
@@ -59,22 +60,40 @@ def normalised(A: Any) -> sp.csr_array:
     return sp.csr_array(scale @ A @ scale, dtype=np.float32)
 
 
-def measure(comm: Any, seconds: float) -> Iterator[dict[str, Any]]:
-    """A record of each way to train on each graph. Collective."""
-    for name, A in graphs().items():
-        for way in ways(SETTINGS, comm.Get_size()):
-            grid = operators.make_grid(comm, way.algorithm, way.grid, backend="numpy")
-            records = training.epochs(grid, A, way.algorithm, WIDTHS, way.sparsity_aware)
-            next(records)  # makes what is kept
-            taken: list[float] = []
-            while comm.bcast(sum(taken) < seconds or (len(taken) < 3 and sum(taken) < LONG)):
-                comm.Barrier()
-                start = time.perf_counter()
-                next(records)
-                taken.append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
-            records.close()  # type: ignore[attr-defined]
-            grid.free()
-            yield {"graph": name, **way.record(), "measured": float(np.median(taken))}
+def measure(comm: Any, seconds: float, scale: int, trials: int) -> Iterator[dict[str, Any]]:
+    """A record of each way to train on each graph, in an order without meaning. Collective."""
+    found = distinct(comm.Get_size())
+    for name, A in graphs(scale).items():
+        taken: list[list[float]] = [[] for _ in found]
+        for trial in range(trials):  # the machine's mood changes within minutes: all ways see each of them
+            for number in np.random.default_rng(trial).permutation(len(found)).tolist():
+                taken[number] += epochs(comm, A, found[number], seconds / trials)
+        for way, all_of_it in zip(found, taken, strict=True):
+            yield {"graph": name, **way.record(), "measured": float(np.median(all_of_it))}
+
+
+def distinct(ranks: int) -> list[Way]:
+    """The ways to train, but for those that repeat others: 1.5D with one copy is 1D, and one block row sends
+    whole blocks as it needs all rows.
+    """
+    repeats = lambda way: way.grid.get("reps") == 1 or (way.sparsity_aware and way.grid["rows"] == 1)  # noqa: E731
+    return [way for way in ways(SETTINGS, ranks) if not repeats(way)]
+
+
+def epochs(comm: Any, A: sp.csr_array, way: Way, seconds: float) -> list[float]:
+    """Seconds of the slowest rank, epoch by epoch, for so long at least. Collective."""
+    grid = operators.make_grid(comm, way.algorithm, way.grid, backend="numpy")
+    records = training.epochs(grid, A, way.algorithm, WIDTHS, way.sparsity_aware)
+    next(records)  # makes what is kept
+    taken: list[float] = []
+    while comm.bcast(sum(taken) < seconds or (len(taken) < 2 and sum(taken) < LONG)):
+        comm.Barrier()
+        start = time.perf_counter()
+        next(records)
+        taken.append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
+    records.close()  # type: ignore[attr-defined]
+    grid.free()
+    return taken
 
 
 def key(record: dict[str, Any]) -> tuple[Any, ...]:
@@ -92,7 +111,7 @@ def compared(file: str, machine: str) -> dict[str, Any]:
     """Measured and predicted seconds of each way on each graph, and what they come to."""
     told = json.loads(Path(file).read_text())
     cases = {}
-    for name, A in graphs().items():
+    for name, A in graphs(told["scale"]).items():
         predicted = {key(c.record()): c.seconds for c in planned(A, told["ranks"], machine).choices}
         rows = [(record, predicted[key(record)]) for record in told["records"] if record["graph"] == name]
         cases[name] = np.array([(record["measured"], seconds) for record, seconds in rows])
@@ -149,18 +168,20 @@ def main() -> int:
     parser.add_argument("what", choices=("measure", "compare"))
     parser.add_argument("files", nargs="*", help="of compare: FILE.json=MACHINE.toml")
     parser.add_argument("--seconds", type=float, default=0.5, help="to measure each way for")
+    parser.add_argument("--trials", type=int, default=3, help="of measure: in turns with the other ways")
+    parser.add_argument("--scale", type=int, default=1, help="of measure: times as many nodes")
     parser.add_argument("--plot", type=Path, help="of compare: a figure")
     args: argparse.Namespace = parser.parse_args()
     comm = MPI.COMM_WORLD
     if args.what == "measure":
         records = []
-        for record in measure(comm, args.seconds):
+        for record in measure(comm, args.seconds, args.scale, args.trials):
             records.append(record)
             if comm.Get_rank() == 0:
                 print(record["graph"], record["algorithm"], record["grid"], record["sparsity_aware"],
                       f"{record['measured']:.4f}", flush=True)  # fmt: skip
         if comm.Get_rank() == 0:
-            told = {"name": args.name, "ranks": comm.Get_size(), "records": records}
+            told = {"name": args.name, "ranks": comm.Get_size(), "scale": args.scale, "records": records}
             args.out.write_text(json.dumps(told, indent=1))
         return 0
     found = [compared(*pair.split("=", 1)) for pair in args.files]

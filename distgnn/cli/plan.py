@@ -193,15 +193,18 @@ def curves(
 
     from distgnn.plan import curves as drawings
     from distgnn.plan import scaling
+    from distgnn.plan.choices import asked_for, beyond
 
     files = drawings.Files(args.out, args.png, args.logs, args.force)
     strong = scaling.strong(settings, graphs, args.ranks, machine)
-    found = {"strong": strong.record()} if args.json else {}
+    asked = asked_for(machine, settings, graphs)
+    found = asked | {"ranks": args.ranks, "strong": strong.record()} if args.json else {}
     if files.outputs:
         weak = scaling.weak(settings, graphs, args.ranks, machine)
-        files.write(strong, weak)
+        files.write(strong, weak, drawings.title(asked, settings))
         found |= {"weak": weak.record()} if args.json else {}
     if args.json:
         return json.dumps(found)
     measured = ["", drawings.text(strong, files.measured)] if files.measured else []
-    return "\n".join([scaling.text(strong), *measured])
+    note = beyond(machine, max(args.ranks))
+    return "\n".join([scaling.text(strong), *([note] if note else []), *measured])

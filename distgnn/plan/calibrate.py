@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from distgnn.ledger import Step
 from distgnn.plan import fit, measure
 from distgnn.plan.cost_model import Clock, Network, compute_seconds, estimate
 from distgnn.plan.fit import Fit, Sample
-from distgnn.plan.machine import KINDS, Level, Machine, Overlap, SpmmRates
+from distgnn.plan.machine import KINDS, Level, Machine, Measured, Overlap, SpmmRates
 from distgnn.plan.measure import Budget, Collective, Timed
 
 #: Sizes of caches that are tried, in bytes.
@@ -24,6 +26,7 @@ CACHES = [float(1 << size) for size in range(17, 29)]
 SHORT = 20.0  # seconds below which kernels are measured on small operands
 WIDTHS, EPOCHS = (64, 16, 8), (64, 1024, 8192)  # of a network whose epochs are measured; nodes per rank
 IN_TURNS = "ranks are dealt to the nodes in turns; plans take those of a node to have consecutive numbers"
+POOR = 0.8  # an R² below which a fit explains little
 ALONE = "one rank: no message was measured, and the level has the rates of a copy in memory"
 #: Of products in which messages travel while ranks compute: width, seconds, and the largest graph.
 OVERLAP_WIDTH, OVERLAP_SECONDS, MOST_NODES, MOST_NONZEROS = 64, 0.02, 1 << 18, 1 << 22
@@ -32,16 +35,22 @@ _WHOLE = ("far", "near"), ("outer", "inner")
 
 @dataclass(frozen=True)
 class Calibration:
-    """A machine, how well it explains what was measured, and what there was nothing to measure of."""
+    """A machine, how well it explains what was measured, and what there was nothing to measure of.
+
+    Attributes:
+        warnings: why plans by this machine may be wrong, a line each.
+    """
 
     machine: Machine
     fits: list[Fit]
     notes: list[str]
+    warnings: Sequence[str] = ()
 
     def record(self) -> dict[str, Any]:
         """For JSON."""
         fits = [one.record() for one in self.fits]
-        return {"machine": self.machine.toml(), "fits": fits, "notes": self.notes}
+        told = {"notes": self.notes, "warnings": [*self.warnings]}
+        return {"machine": self.machine.toml(), "fits": fits} | told
 
 
 def calibrate(
@@ -70,8 +79,36 @@ def calibrate(
     if seconds < SHORT:
         notes.append(f"{seconds:g} s: kernels were measured on small operands only, all of which fit a cache")
     machine, whole = _update(machine, budget)
+    fits, warnings = grid.world.share(([*fits, whole], [*_crowded(grid), *_poor([*fits, whole])]))
+    r2 = {f"{one.kind} {one.level}".rstrip(): one.r2 for one in fits if _tells(one)}
+    measured = grid.world.share(Measured(grid.size, date.today().isoformat(), r2))
     grid.free()
-    return Calibration(machine, [*fits, whole], notes)
+    return Calibration(replace(machine, measured=measured), fits, notes, warnings)
+
+
+def _tells(one: Fit) -> bool:
+    """Whether a fit's R² says something of parameters: it has more samples than two."""
+    return bool(one.values) and len(one.samples) > 2
+
+
+def _poor(fits: Sequence[Fit]) -> Iterator[str]:
+    """A line for each kind of which a fit explains little."""
+    kinds: dict[str, list[str]] = {}
+    for one in fits:
+        if _tells(one) and one.r2 < POOR:
+            kinds.setdefault(one.kind, []).append(f"{one.r2:.2f}{f' ({one.level})' * bool(one.level)}")
+    for kind, told in kinds.items():
+        yield f"{kind}: R² {', '.join(told)}: the fit explains little of what was measured; do not rely on it"
+
+
+def _crowded(grid: Grid) -> list[str]:
+    """A line if ranks share cores. Collective."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    places = grid.world.gather_objects((grid.node, cores))
+    nodes = {node: set[int]().union(*(own for at, own in places if at == node)) for node, _ in places}
+    found = {node: (sum(at == node for at, _ in places), len(own)) for node, own in nodes.items()}
+    worst, least = max(found.values(), key=lambda pair: pair[0] / pair[1])
+    return [f"{worst} ranks on {least} cores: they waited for each other"] if worst > least else []
 
 
 def by_nodes(comm: MPI.Intracomm, backend: Backend | str | None) -> tuple[Grid, list[str]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import permutations
 from typing import Any
 
@@ -13,16 +15,19 @@ import numpy as np
 from distgnn import operators
 from distgnn.errors import ArgumentError, UserError
 from distgnn.layout import written
-from distgnn.plan.cost_model import Estimate, estimate
+from distgnn.plan.cost_model import Estimate, Network, estimate
 from distgnn.plan.dry_run import Costs, DryRun, dry_run
 from distgnn.plan.graphs import Graph, Histogram
-from distgnn.plan.machine import Machine
+from distgnn.plan.machine import Machine, read
 from distgnn.train.settings import AUTO, Settings, parse_grid
 
 Sizes = dict[str, int]
 #: Ranks up to which a dry run of a graph that is known takes all of them, and not the busiest alone.
 ALL_RANKS = 16
 MOST_RANKS = 4096  # that are looked for where memory is short
+#: Another order, or no overlap, is advised for an epoch that takes at most this share of the time.
+CLEAR = 0.9
+FEW = 3  # best shapes of grids that are priced without overlap, too
 
 
 @dataclass(frozen=True)
@@ -123,21 +128,39 @@ class Plan:
             raise UserError(shortage(self))
         return self.choices[0]
 
+    @cached_property
+    def advice(self) -> list[str]:
+        """What to know besides the choices, in lines."""
+        return [line for line in (beyond(self.machine, self.ranks), overlapping(self)) if line]
+
     def record(self) -> dict[str, Any]:
-        return {
+        """For JSON: what was asked, and what there is to choose from."""
+        return asked_for(self.machine, self.settings, self.graphs) | {
+            "ranks": self.ranks,
+            "advice": self.advice,
             "choices": [choice.record(self.machine.node) for choice in self.choices],
             "infeasible": [way.record(self.machine.node) for way in self.infeasible],
         }
 
 
-def plan(settings: Settings, graphs: Mapping[str | None, Graph], ranks: int, machine: Machine) -> Plan:
+def plan(
+    settings: Settings, graphs: Mapping[str | None, Graph] | Graph, ranks: int,
+    machine: Machine | str | os.PathLike[str],
+) -> Plan:  # fmt: skip
     """All ways to train on so many ranks of a machine. Runs no MPI.
 
     Args:
         settings: of the network and the training. An algorithm, a grid, a replication or sparsity-awareness
             given here is kept.
-        graphs: by the name of the order; None where there is no store.
+        graphs: one, or by the name of the order; None where there is no store.
+        machine: itself, or what :func:`machine.read` takes.
+
+    Raises:
+        UserError: of `machine.read`. ArgumentError: no rank, or what no algorithm can do.
     """
+    machine, graphs = read(machine), {None: graphs} if isinstance(graphs, Graph) else graphs
+    if ranks < 1:
+        raise ArgumentError("ranks", ranks, "must be a whole number, at least 1")
     choices: list[Choice] = []
     infeasible = list(gridless(settings, ranks, next(iter(graphs), None)))
     for order, graph in graphs.items():
@@ -233,11 +256,18 @@ def priced(
     programs = [costs.epoch.steps or [] for costs in kinds.values()]
     itemsize = np.dtype(settings.dtype).itemsize
     orders = axis_orders(way.grid, list(parse_grid(settings.grid, way.algorithm) or ()))
-    on = machine.used(settings.overlap)
-    found = [(replace(way, grid=grid), estimate(on, grid, programs, itemsize)) for grid in orders]
+    on, estimates, found = machine.used(settings.overlap), dict[Any, Estimate](), list[Choice | Infeasible]()
+    sent = (step for steps in programs for step in steps if step.phase == "comm")
+    transfers = {(step.operation, step.group, bool(step.shape)): step for step in sent}.values()
+    for grid in orders:
+        network = Network(on, grid)
+        routes = tuple(network.route(step) for step in transfers)
+        if routes not in estimates:  # axes of equal sizes may change places, and so may those across nodes
+            estimates[routes] = estimate(on, grid, programs, itemsize)
+        found.append(Choice(replace(way, grid=grid), dry, estimates[routes]))
     for costs in kinds.values():
         costs.epoch.steps = None  # of many ways they would fill the memory
-    return [Choice(one, dry, seconds) for one, seconds in found]
+    return found
 
 
 def counted(settings: Settings, graph: Graph, ranks: int, way: Way) -> DryRun:
@@ -267,6 +297,43 @@ def axis_orders(grid: Sizes, named: Sequence[str] = ()) -> Iterator[Sizes]:
     for order in permutations(axis for axis, size in grid.items() if size > 1):
         if [axis for axis in order if axis in named] == [axis for axis in named if axis in order]:
             yield single | {axis: grid[axis] for axis in order}
+
+
+def asked_for(machine: Machine, settings: Settings, graphs: Mapping[str | None, Graph]) -> dict[str, Any]:
+    """What a plan is of, for JSON."""
+    one = next(iter(graphs.values()))
+    sizes = {"nodes": one.n, "nnz": one.nnz, "features": one.width, "classes": one.classes}
+    given = {name: value for name, value in settings.shared().items() if value is not None}
+    return {"machine": machine.name, "graph": sizes, "settings": given}
+
+
+def beyond(machine: Machine, ranks: int) -> str | None:
+    """That a machine was measured with fewer ranks, if it was."""
+    with_ranks = machine.measured.ranks if machine.measured else ranks
+    if ranks <= with_ranks:
+        return None
+    return f"{machine.name} was measured with {with_ranks} ranks; memory and rates of a rank are theirs"
+
+
+def overlapping(found: Plan) -> str | None:
+    """That the best shapes of grids would be clearly faster without overlap, if they would be: only where the
+    machine slows computing down enough that they can be.
+    """
+    if not found.settings.overlap or not found.choices or 1 / (1 + found.machine.overlap.slowdown) > CLEAR:
+        return None
+    shapes: dict[Any, Way] = {}
+    for way in (choice.way for choice in found.choices):
+        key = way.algorithm, way.order, way.sparsity_aware, *sorted(way.grid.items())
+        shapes.setdefault(key, way)
+    settings, best = replace(found.settings, overlap=False), list[Choice]()
+    for way in list(shapes.values())[:FEW]:
+        again = priced(settings, found.graphs[way.order], found.ranks, found.machine, way)
+        best += [one for one in again if isinstance(one, Choice)]
+    fastest = min(best, key=lambda one: one.seconds, default=found.best)
+    if fastest.seconds > CLEAR * found.best.seconds:
+        return None
+    took = f"{fastest.seconds:.3g} s per epoch, {found.best.seconds / fastest.seconds:.2g} times as fast"
+    return f"with --no-overlap {fastest.way} would take {took}"
 
 
 def shortage(asked: Plan) -> str:

@@ -27,9 +27,6 @@ Phases = dict[str, float]
 DIRECT = ("alltoallv", "send", "receive")
 TOGETHER = 1e-3  # bytes: what rounding may leave
 FLOAT = 4  # bytes of the numbers that rates are given for
-#: How much longer a relay takes whose ranks take panels in the same turn, as links stand idle, and from how
-#: many ranks on: a simulation of two buffers per rank gives 1.42 for 4, 1.34 for 8 and 1.27 for 32 ranks.
-IN_TURN, FEW = 1.35, 4
 
 
 class Route(NamedTuple):
@@ -76,16 +73,19 @@ class Network:
 
     def seconds(self, step: Step) -> tuple[int, float]:
         """The level that a transfer takes, and how long it does, alone."""
-        direct = step.operation in DIRECT or (step.operation != "bcast" and bool(step.shape))
+        route = self.route(step)
+        direct = step.operation in DIRECT or bool(step.shape)
+        messages = step.messages if direct or step.operation == "bcast" else min(step.messages, 1)
+        seconds = route.call + messages * route.alpha + step.nbytes * route.byte
+        return route.level, seconds * (messages > 0)
+
+    def route(self, step: Step) -> Route:
+        """What a transfer like this costs, however large it is."""
+        direct = step.operation in DIRECT or bool(step.shape)
         key = step.operation, step.group, direct
         if key not in self._routes:
             self._routes[key] = (self._direct if direct else self._ring)(step.operation, step.group)
-        route = self._routes[key]
-        messages = step.messages if direct or step.operation == "bcast" else min(step.messages, 1)
-        in_turn = step.operation == "bcast" and step.shape and self.together(step.group)[-1] >= FEW
-        waits = IN_TURN if in_turn else 1.0
-        seconds = route.call + messages * route.alpha + step.nbytes * route.byte * waits
-        return route.level, seconds * (messages > 0)
+        return self._routes[key]
 
     def _ring(self, operation: str, group: str) -> Route:
         """Each rank gets everything from its neighbour, so that the slowest link counts; MPI's own take as

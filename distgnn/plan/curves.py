@@ -18,6 +18,7 @@ from distgnn.plan.scaling import TIE, Curves, sentences, table
 from distgnn.plan.tables import columns, digits, name
 from distgnn.report.files import check_output, replaced
 from distgnn.report.page import PAGE, check_matplotlib, drawn, html_table, new_figure, read_log
+from distgnn.train.settings import Settings
 
 COLOURS = {
     "1d": "#4269d0", "1d aware": "#97bbf5", "1.5d": "#3ca951", "1.5d aware": "#a0d39a", "2d": "#efb118",
@@ -78,28 +79,37 @@ class Files:
             check_matplotlib("plan")
         self.measured = [Measured.read(log) for log in logs]
 
-    def write(self, strong: Curves, weak: Curves) -> None:
+    def write(self, strong: Curves, weak: Curves, title: str) -> None:
         for argument, path in self.outputs.items():
             try:
                 with replaced(path) as file:
                     if argument == "png":
-                        draw(strong, weak, self.measured).savefig(file, format="png", dpi=150)
+                        draw(strong, weak, self.measured, title).savefig(file, format="png", dpi=150)
                     else:
-                        file.write(page(strong, weak, self.measured).encode())
+                        file.write(page(strong, weak, self.measured, title).encode())
             except OSError as error:
                 raise ArgumentError(argument, path, f"cannot write it ({error.strerror})") from None
 
 
-def page(strong: Curves, weak: Curves, measured: Sequence[Measured]) -> str:
+def title(asked: dict[str, Any], settings: Settings) -> str:
+    """What curves are of: the machine, the graph and the network."""
+    graph = asked["graph"]
+    widths = "-".join(map(str, [graph["features"], *settings.hidden_widths, graph["classes"]]))
+    sizes = f"{graph['nodes']} nodes, {graph['nnz']} non-zeros"
+    trained = ", trained features" if settings.train_features else ""
+    return f"{asked['machine']}: {sizes}, {settings.model or 'gcn'} {widths}{trained}"
+
+
+def page(strong: Curves, weak: Curves, measured: Sequence[Measured], title: str) -> str:
     """The HTML page."""
     parts = [drawn("Seconds of an epoch", draw, strong, weak, measured)]
-    for title, curves in (("The same graph", strong), ("As much of the graph per rank", weak)):
+    for heading, curves in (("The same graph", strong), ("As much of the graph per rank", weak)):
         heads, *rows = table(curves)
-        parts += [f"<h2>{title}</h2>", html_table(heads, rows)]
+        parts += [f"<h2>{heading}</h2>", html_table(heads, rows)]
         parts += [f"<p>{html.escape(line)}</p>" for line in sentences(curves)]
     if measured:
         parts += ["<h2>Measured</h2>", html_table(HEADS, rows_of(strong, measured))]
-    return PAGE.format(title="distgnn plan", body="\n".join(parts))
+    return PAGE.format(title=f"distgnn plan, {html.escape(title)}", body="\n".join(parts))
 
 
 def text(strong: Curves, measured: Sequence[Measured]) -> str:
@@ -116,9 +126,10 @@ def rows_of(curves: Curves, measured: Sequence[Measured]) -> list[list[str]]:
     return rows
 
 
-def draw(strong: Curves, weak: Curves, measured: Sequence[Measured]) -> Any:
+def draw(strong: Curves, weak: Curves, measured: Sequence[Measured], title: str = "") -> Any:
     """Both kinds of scaling side by side; circles: who is fastest from there on; crosses: measured."""
     figure, (left, right) = new_figure(2, height=4.5)
+    figure.suptitle(title, fontsize=10)
     for axes, curves in ((left, strong), (right, weak)):
         for one in curves.algorithms:
             seconds = curves.seconds(one)
@@ -129,8 +140,11 @@ def draw(strong: Curves, weak: Curves, measured: Sequence[Measured]) -> Any:
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter(lambda count, _: f"{count:g}")
         axes.grid(alpha=0.3)
-    for run in measured:
-        left.plot(run.ranks, run.seconds, "x", color=COLOURS.get(name(run.way)), markersize=8)
+    for one in dict.fromkeys(name(run.way) for run in measured):
+        points = [(run.ranks, run.seconds) for run in measured if name(run.way) == one]
+        left.plot(
+            *zip(*points, strict=True), "x", color=COLOURS.get(one), markersize=8, label=f"{one}, measured"
+        )
     left.set_title("strong: the same graph")
     right.set_title(f"weak: as much of it per rank as on {weak.ranks[0]}")
     left.legend(fontsize=8)

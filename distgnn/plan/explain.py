@@ -11,7 +11,7 @@ import numpy as np
 from distgnn.ledger import Step
 from distgnn.plan import formulas
 from distgnn.plan.choices import Choice, Plan, counted
-from distgnn.plan.cost_model import Clock, Network, compute_seconds
+from distgnn.plan.cost_model import OTHER, Clock, Network, compute_seconds
 from distgnn.plan.dry_run import Costs
 from distgnn.plan.formulas import Case, Formula
 
@@ -21,24 +21,29 @@ class Explanation:
     """What one rank does in an epoch: the one that takes longest.
 
     Attributes:
+        phases: a record per phase of seconds that add up: "alone", of kernels or of waiting; "slowdown", by
+            which computing takes longer while messages travel; "others", by which slower ranks hold it up.
         collectives: a record per operation, group and matrix: "calls", "messages", "words", "bytes", the
             "level" of the network that they take, seconds "under_way", alone, and "exposed", of waiting.
         kernels: a record per operation and shape, "calls", "flops", bytes "touched", "seconds" alone.
         memory: bytes by purpose of the fullest rank, when they are most.
         formula: the paper's, or None where there is none; compared: matrices, its words and the ledger's.
+        node: ranks of a node, or None: see :meth:`Way.record`.
     """
 
     choice: Choice
+    phases: list[dict[str, Any]]
     collectives: list[dict[str, Any]]
     kernels: list[dict[str, Any]]
     memory: dict[str, int]
     formula: Formula | None
     compared: list[tuple[str, float | None, int]]
+    node: int | None = None
 
     def record(self) -> dict[str, Any]:
         """For JSON."""
-        found: dict[str, Any] = {"choice": self.choice.record()}
-        found |= {"collectives": self.collectives, "kernels": self.kernels, "memory": self.memory}
+        found: dict[str, Any] = {"choice": self.choice.record(self.node)}
+        found |= {name: getattr(self, name) for name in ("phases", "collectives", "kernels", "memory")}
         if self.formula is None:
             return found | {"formula": None}
         lines = [dict(zip(("matrix", "formula", "dry_run"), line, strict=True)) for line in self.compared]
@@ -58,13 +63,16 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
     case = Case(graph, widths, choice.way.grid, plan.machine, itemsize)
     formula = formulas.evaluate(choice.way.algorithm, choice.way.sparsity_aware, case)
     fullest = max(ranks, key=lambda one: sum(one.peak.values()))
+    computed = kernels(costs.epoch.steps or [], clocks[longest])
     return Explanation(
         choice,
+        phases(choice, clocks[longest], computed),
         collectives(costs, clocks[longest]),
-        kernels(costs.epoch.steps or [], clocks[longest]),
+        computed,
         {purpose: size for purpose, size in fullest.peak.items() if size},
         formula,
         compared(formula, costs) if formula else [],
+        plan.machine.node,
     )
 
 
@@ -72,6 +80,19 @@ def _clock(plan: Plan, choice: Choice, costs: Costs, itemsize: int) -> Clock:
     return Clock(Network(plan.machine.used(plan.settings.overlap), choice.way.grid), itemsize).run(
         costs.epoch.steps or []
     )
+
+
+def phases(choice: Choice, clock: Clock, computed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the seconds of each phase of the estimate add up from, as far as this rank and its kernels say."""
+    found = []
+    for phase, seconds in choice.estimate.phases.items():
+        own = sum(stretch.get(phase, 0.0) for stretch in clock.stretches)
+        alone = sum(one["seconds"] for one in computed if one["phase"] == phase)
+        if phase in ("comm", OTHER):
+            own = alone = own + clock.machine.update * (phase == OTHER)
+        parts = {"alone": alone, "slowdown": own - alone, "others": seconds - own}
+        found.append({"phase": phase} | parts | {"seconds": seconds})
+    return found
 
 
 def collectives(costs: Costs, clock: Clock) -> list[dict[str, Any]]:

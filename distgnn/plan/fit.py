@@ -99,7 +99,7 @@ def free(levels: Sequence[Level]) -> Machine:
     """A machine with these units of ranks on which nothing takes any time."""
     idle = [replace(level, alpha=0.0, bandwidth=FREE, call=0.0, injection=FREE, kinds={}) for level in levels]
     spmm, gemm = Spmm(0.0, 0.0, _NO_RATES, _NO_RATES), Gemm(0.0, FREE, FREE)
-    return Machine("free", "", FREE, idle, spmm, gemm, Passes(0.0, FREE), Overlap(0.0, 0.0))
+    return Machine("free", "", FREE, idle, spmm, gemm, Passes(0.0, FREE), Overlap(0.0, 0.0), 0.0)
 
 
 def _nothing() -> Machine:

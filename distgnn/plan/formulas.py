@@ -135,13 +135,16 @@ def _summa(case: Case) -> Formula:
 
 
 def _split(case: Case) -> Formula:
-    P, layers = case.ranks, case.layers
-    text = "L (a 4 P^(1/3) + b (2 nnz / P^(2/3) + 12 n f / P^(2/3)))"
+    """The paper adds up the terms of IV-D1 to D4 for a cube; here they are for l layers of q x q ranks."""
+    q, fibers = case.grid["rows"], case.grid["fibers"]
+    text = "L (a 4 q + b (2 nnz / (q l) + n f (8 / (q l) + 4 / q^2)))"
     words: dict[tuple[str, ...], float] = {
-        ("A",): 2 * layers * case.graph.nnz / P ** (2 / 3), DENSE: 12 * case.nf / P ** (2 / 3)
-    }  # fmt: skip
-    where = f"{_F}; of a cubic grid; index, value and pointers of A count as one; weights are left out"
-    return case.formula("CAGNET, IV-D5", text, where, layers * 4 * P ** (1 / 3), words)
+        ("A",): 2 * case.layers * case.graph.nnz / (q * fibers),
+        DENSE: case.nf * (8 / (q * fibers) + 4 / q**2),
+    }
+    where = f"{_F}; l layers of q x q, of a cube 2 nnz / P^(2/3) + 12 n f / P^(2/3); index, value and "
+    where += "pointers of A count as one; weights are left out"
+    return case.formula("CAGNET, IV-D1 to D5", text, where, case.layers * 4 * q, words)
 
 
 def _needed_rows(case: Case) -> Formula:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError, UserError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,7 +28,7 @@ SHIPPED = Path(__file__).with_name("machines")
 KINDS = ("bcast", "allgather", "reduce_scatter", "allreduce", "reduce", "alltoallv", "send", "receive")
 #: The phases of the ledger whose passes have rates of their own, where a machine gives them.
 PASSES = ("activation", "loss", "optimizer")
-_POSITIVE, _SHARE = "a number from 1", "a number from 0 to 1"
+_SHARE = "a number from 0 to 1"
 
 
 @dataclass(frozen=True)
@@ -136,12 +137,26 @@ class Overlap:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """How a machine was measured.
+
+    Attributes:
+        ranks: how many measured it; date: of that day; r2: of each fit, see :attr:`fit.Fit.r2`.
+    """
+
+    ranks: int
+    date: str
+    r2: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Machine:
     """A machine to plan for. All rates are those of one rank.
 
     Attributes:
         memory: bytes of a rank; levels: from the innermost to the whole machine.
         update: seconds of an epoch that no step of it accounts for.
+        measured: by ``distgnn calibrate``; None where figures have other sources.
     """
 
     name: str
@@ -152,7 +167,8 @@ class Machine:
     gemm: Gemm
     passes: Passes
     overlap: Overlap
-    update: float = 0.0
+    update: float
+    measured: Measured | None = None
 
     @property
     def node(self) -> int | None:
@@ -173,12 +189,17 @@ def known() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
-def read(name: str | Path) -> Machine:
-    """A machine that ships, by name, or from a TOML file, by path.
+def read(name: str | os.PathLike[str] | Machine) -> Machine:
+    """A machine that ships, by name, or from a TOML file, by path. A :class:`Machine` stays as it is.
 
     Raises:
         UserError: there is none; a field is missing, unknown or absurd (the message says which).
+        ArgumentError: another type.
     """
+    if isinstance(name, Machine):
+        return name
+    if not isinstance(name, (str, os.PathLike)):
+        raise ArgumentError("machine", repr(name), "expected a name, the path of a TOML file or a Machine")
     path = SHIPPED / f"{name}.toml" if str(name) in known() else Path(name)
     try:
         text = path.read_text(encoding="utf-8")
@@ -225,11 +246,13 @@ def of(content: Mapping[str, Any], where: str = "machine") -> Machine:
 
 _TABLES: dict[str, type] = {
     "spmm": Spmm, "cached": SpmmRates, "uncached": SpmmRates, "gemm": Gemm, "passes": Passes,
-    "overlap": Overlap,
+    "overlap": Overlap, "measured": Measured,
 }  # fmt: skip
 _ZERO = ("alpha", "call", "row", "row_column", "nonzero", "nonzero_column", "update", "cache")  # may be 0
 #: More than any machine takes: seconds per message, call or epoch; per row or non-zero. And rates and bytes.
 _LONGEST, _LONG, _LARGEST = 10.0, 1e-3, 1e18
+#: Less than any machine does in a second; of all else at least 1.
+_SLOWEST = {"flops": 1e6, "bandwidth": 1e3, "injection": 1e3, "cache": 0.0}
 
 
 def _table(cls: type, content: Any, where: str, prefix: str) -> Any:
@@ -244,9 +267,9 @@ def _table(cls: type, content: Any, where: str, prefix: str) -> Any:
     for name, one in wanted.items():
         if name in content:
             values[name] = _value(name, content[name], where, prefix)
-        elif one.default is MISSING and one.default_factory is MISSING and name != "ranks":
+        elif one.default is MISSING and one.default_factory is MISSING and (cls, name) != (Level, "ranks"):
             raise UserError(f"{where}: {prefix}{name} is missing")
-    return cls(**({"ranks": None} if "ranks" in wanted else {}) | values)
+    return cls(**({"ranks": None} if cls is Level else {}) | values)
 
 
 def _value(name: str, value: Any, where: str, prefix: str) -> Any:
@@ -264,7 +287,13 @@ def _value(name: str, value: Any, where: str, prefix: str) -> Any:
         return {kind: _table(cls, one, where, f"{prefix}kinds.{kind}.") for kind, one in value.items()}
     if name in _TABLES:
         return _table(_TABLES[name], value, where, f"{prefix}{name}.")
-    if name in ("name", "title"):
+    if name == "r2":
+        if not isinstance(value, Mapping):
+            raise UserError(f"{where}: {prefix}r2 must be a table")
+        return {
+            kind: _number(name, one, f"{where}: {prefix}r2.{kind}={one!r}") for kind, one in value.items()
+        }
+    if name in ("name", "title", "date"):
         if not isinstance(value, str):
             raise UserError(f"{where}: {prefix}{name}={value!r}: expected text")
         return value
@@ -280,16 +309,17 @@ def _number(name: str, value: Any, what: str) -> float | int:
         return value
     if name == "progress":
         good, right = 0 <= value <= 1, _SHARE
+    elif name == "r2":
+        good, right = value <= 1, "a number up to 1"
     elif name == "slowdown":
         good, right = 0 <= value <= 10, "a number from 0 to 10"
     elif name in _ZERO and name != "cache":
         most = _LONG if name.startswith(("row", "nonzero")) else _LONGEST
         good, right = 0 <= value <= most, f"seconds from 0 to {most:g}"
     else:
-        good, right = (
-            (value >= 0 if name == "cache" else value >= 1) and value <= _LARGEST,
-            (f"{_POSITIVE} to {_LARGEST:g}, of bytes, or of bytes or flops per second"),
-        )
+        least = _SLOWEST.get(name, 1.0)
+        good = least <= value <= _LARGEST
+        right = f"a number from {least:g} to {_LARGEST:g}, of bytes, or of bytes or flops per second"
     if not good:
         raise UserError(f"{what}: expected {right}")
     return float(value)
@@ -305,6 +335,9 @@ def _written(table: Any, prefix: str = "") -> str:
             lines.append(f"{one.name} = {text}")
         elif one.name == "levels":
             tables += [f"\n[[levels]]\n{_written(level, 'levels.')}" for level in value]
+        elif one.name == "r2":
+            found = (f"{json.dumps(kind, ensure_ascii=False)} = {number!r}" for kind, number in value.items())
+            tables.append("\n".join([f"\n[{prefix}r2]", *found]))
         elif one.name == "kinds":
             tables += [f"\n[{prefix}kinds.{kind}]\n{_written(link)}" for kind, link in value.items()]
         elif hasattr(value, "__dataclass_fields__"):

@@ -27,12 +27,14 @@ class Point:
 
     Attributes:
         best: by algorithm, the best first; ways: all, with their seconds; infeasible: records of the rest.
+        node: ranks of a node, or None.
     """
 
     ranks: int
     best: dict[str, Choice]
     ways: list[tuple[Way, float]]
     infeasible: list[dict[str, Any]]
+    node: int | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Curves:
     def record(self) -> dict[str, Any]:
         """For JSON: at every number of ranks the best of each algorithm, best first."""
         points = [
-            {"ranks": point.ranks, "choices": [choice.record() for choice in point.best.values()]}
+            {"ranks": point.ranks, "choices": [one.record(point.node) for one in point.best.values()]}
             | {"infeasible": point.infeasible}
             for point in self.points
         ]
@@ -135,7 +137,8 @@ def _point(found: Plan) -> Point:
     for choice in found.choices:
         best.setdefault(name(choice.way), choice)
     ways = [(choice.way, choice.seconds) for choice in found.choices]
-    return Point(found.ranks, best, ways, [one.record() for one in found.infeasible])
+    node = found.machine.node
+    return Point(found.ranks, best, ways, [one.record(node) for one in found.infeasible], node)
 
 
 def text(curves: Curves) -> str:

@@ -21,7 +21,7 @@ from distgnn.errors import ArgumentError
 from distgnn.layout import partition
 from distgnn.partition import METHODS
 from distgnn.partition.orders import KNOWN
-from distgnn.plan.choices import Choice, Infeasible, Plan, Way, axis_orders, plan, priced, ways
+from distgnn.plan.choices import CLEAR, Choice, Infeasible, Plan, Way, axis_orders, plan, priced, ways
 from distgnn.plan.graphs import Graph, Histogram
 from distgnn.plan.machine import Machine, read, with_nodes_of
 from distgnn.store.checkpoint import CHECKPOINT
@@ -37,8 +37,6 @@ Graphs = dict[str | None, Graph]
 USUAL = {False: "infiniband-cpu", True: "dgx-a100"}
 #: Non-zeros of a store up to which a plan goes by where they are; else by how many each shard has.
 EXACT = 4_000_000
-#: An order is worth making for an epoch that takes at most this share of the time.
-CLEAR = 0.9
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,8 @@ class Settled:
         settings: with an algorithm and a grid, where these were open; else as they were given.
         machine: planned for, by name; None where nothing was open, and nothing was planned.
         way: chosen; seconds: predicted, of an epoch; phases: of these.
-        advice: a line for each order that ``prepare`` would have to make for a better way.
+        advice: a line for each order that ``prepare`` would have to make for a better way, and those of
+            :attr:`Plan.advice`.
     """
 
     settings: Settings
@@ -72,7 +71,10 @@ class Settled:
         return "\n".join([f"planned for {self.machine}: {way}", *self.advice])
 
 
-def settle(settings: Settings, store: Store, ranks: int, machine: Machine) -> Settled:
+def settle(
+    settings: Settings, store: Store | str | os.PathLike[str], ranks: int,
+    machine: Machine | str | os.PathLike[str],
+) -> Settled:  # fmt: skip
     """Settings for a run on so many ranks of a machine, with what they leave open as a plan has it. Runs no
     MPI: call it on one rank, and give all the same (or see :func:`settle_together`).
 
@@ -80,12 +82,19 @@ def settle(settings: Settings, store: Store, ranks: int, machine: Machine) -> Se
     that could have another one, or its axes in another order. What is given is kept: some sizes of a grid, a
     replication, sparsity-awareness, an order. Minibatches are as they are without a plan.
 
+    Args:
+        store: opened, or its path; machine: itself, or what :func:`machine.read` takes.
+
     Raises:
-        UserError: settings that a run would refuse; a store without features or labels; no way to train that
-            fits into the machine's memory (the message says what would do).
+        UserError: settings that a run would refuse; no rank; no such machine; a store without features or
+            labels; no way to train that fits into the machine's memory (the message says what would do).
     """
+    machine = read(machine)
+    if ranks < 1:
+        raise ArgumentError("ranks", ranks, "must be a whole number, at least 1")
     if not is_open(settings, ranks):
         return Settled(settings)
+    store = store if isinstance(store, Store) else Store(store)
     check_content(store)
     asked = _asked(settings, ranks)
     found = _planned(asked, store, ranks, machine)
@@ -95,26 +104,27 @@ def settle(settings: Settings, store: Store, ranks: int, machine: Machine) -> Se
     kept: dict[str, Any] = {"replication": settings.replication}
     kept |= {"sparsity_aware": "auto"} if settings.sparsity_aware == "auto" else {}
     chosen = replace(best.way.settings(settings), **kept)
-    advice = tuple(_advice(asked, store, found)) if settings.order is None else ()
+    orders = _advice(asked, store, found) if settings.order is None else ()
+    advice = *orders, *found.advice
     return Settled(chosen, machine.name, best.way, best.seconds, best.estimate.phases, advice)
 
 
 def settle_together(
-    comm: MPI.Intracomm, store: str | os.PathLike[str], settings: Settings, machine: str | None = None
-) -> Settled:
+    comm: MPI.Intracomm, settings: Settings, store: Store | str | os.PathLike[str],
+    machine: Machine | str | os.PathLike[str] | None = None,
+) -> Settled:  # fmt: skip
     """:func:`settle` on the first rank for all of ``comm``, which get the same. Collective.
 
     Args:
-        store: its path.
-        machine: one that ships, or a file (see :func:`machine.read`); default: :func:`usual_machine`.
+        store, machine: as of :func:`settle`; machine by default: :func:`usual_machine`.
 
     Raises:
         UserError: of `settle` and `machine.read`, or ranks that disagree; on every rank.
     """
     ranks = comm.Get_size()
-    agree(comm, identity(store) | settings.shared() | {"machine": machine})
+    agree(comm, identity(store) | settings.shared() | {"machine": getattr(machine, "name", machine)})
     with together(comm):
-        on = read(machine) if machine else None
+        on = None if machine is None else read(machine)
     if not is_open(settings, ranks):
         return Settled(settings)
     on = on or usual_machine(comm, settings.backend)
@@ -123,7 +133,7 @@ def settle_together(
         try:
             if comm.Get_rank() == 0:
                 check_outputs(settings)  # before a plan takes its time
-                found = settle(settings, Store(store), ranks, on)
+                found = settle(settings, store, ranks, on)
         finally:
             arrive(comm)  # without taking the core from the rank that plans
     return comm.bcast(found)
@@ -195,7 +205,8 @@ def _planned(s: Settings, store: Store, ranks: int, machine: Machine) -> Plan:
             choices += [one for one in again if isinstance(one, Choice)]
             full += [one for one in again if isinstance(one, Infeasible)]
             best = min((one.seconds for one in choices), default=best)
-    return replace(found, choices=sorted(choices, key=lambda one: one.seconds), infeasible=full)
+    choices.sort(key=lambda one: one.seconds)
+    return replace(found, choices=choices, infeasible=full, graphs=itself)
 
 
 def _graphs(s: Settings, store: Store, exact: bool) -> Graphs:

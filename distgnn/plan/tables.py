@@ -50,7 +50,8 @@ def text(plan: Plan, everything: bool = False) -> str:
     lines = columns([[line[i] for i in keep] for line in (HEADS, *rows)], left=3 + orders)
     left_out = len(plan.choices) - len(rows)
     lines += [f"... and {left_out} more; --all shows them"] if left_out else []
-    return "\n".join([*lines, "", *wrap(LEGEND), *infeasible(plan.infeasible)])
+    advice = [line for one in plan.advice for line in wrap(one)]
+    return "\n".join([*lines, "", *wrap(LEGEND), *advice, *infeasible(plan.infeasible)])
 
 
 def row(place: int, choice: Choice) -> list[str]:
@@ -92,11 +93,10 @@ def grids(found: Sequence[Any]) -> str:
 def explanation(found: Explanation, place: int) -> str:
     """One choice in all that it consists of."""
     choice = found.choice
-    phases = ", ".join(f"{phase} {digits(1e3 * part)}" for phase, part in choice.estimate.phases.items())
     order = f", order {choice.way.order}" if choice.way.order else ""
     near = " ".join(list(choice.way.grid)[::-1])
     lines = [f"{place}. {choice.way}{order}: {digits(1e3 * choice.seconds)} ms per epoch"]
-    lines += [*wrap(f"ms by phase: {phases}"), f"axes, nearest in a node first: {near}", ""]
+    lines += [f"axes, nearest in a node first: {near}", "", *_phases(found), ""]
     lines += ["Communication of the rank that takes longest:", *_communication(found), ""]
     lines += ["Kernels of this rank, each alone:", *_kernels(found), ""]
     total = sum(found.memory.values())
@@ -105,6 +105,26 @@ def explanation(found: Explanation, place: int) -> str:
     ]
     lines += [f"Memory of the fullest rank, {amount(total)}:", *columns(memory, left=1)]
     return "\n".join([*lines, "", *_formula(found)])
+
+
+def _phases(found: Explanation) -> list[str]:
+    """Which tables add up to the phases, and what is beyond them."""
+    parts = ("alone", "slowdown", "others", "seconds")
+    about = "ms by phase; below: in the tables below; slowdown: computing takes longer while messages travel"
+    lines = [["phase", "below", "slowdown", "others", "ms"]]
+    for one in found.phases:
+        lines.append([one["phase"], *(_signed(1e3 * one[part]) for part in parts)])
+    totals = [sum(one[part] for one in found.phases) for part in parts]
+    lines.append(["all", *(_signed(1e3 * total) for total in totals)])
+    return [
+        *wrap(f"{about}; others: slower ranks are waited for; other: what no step accounts for."),
+        *columns(lines, left=1),
+    ]
+
+
+def _signed(number: float) -> str:
+    """As :func:`digits`; empty where it is no more than rounding leaves."""
+    return "" if abs(number) < 1e-6 else "-" * (number < 0) + digits(abs(number))
 
 
 def _communication(found: Explanation) -> list[str]:

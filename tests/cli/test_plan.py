@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from distgnn import cli
+from distgnn.plan.choices import amount
 from distgnn.plan.machine import read
+from distgnn.plan.tables import digits, scaled
 from distgnn.store import prepare
 from mpi_helpers import mpiexec
 
@@ -54,8 +56,12 @@ def test_the_table_has_the_best_first_in_plain_columns(capsys):
     assert text.isascii() and all(len(line) <= WIDTH for line in lines)
     assert lines[0].split() == "algorithm grid ms spmm gemm comm other words messages memory".split()
     assert [line.split()[0] for line in lines[1:13]] == [str(place) for place in range(1, 13)]
-    seconds = json.loads(printed(capsys, *GRAPH, *MACHINE, "--ranks", 16, "--json"))["choices"][0]["seconds"]
-    assert float(lines[1].split()[3]) == pytest.approx(1e3 * seconds, rel=0.01)
+    best = json.loads(printed(capsys, *GRAPH, *MACHINE, "--ranks", 16, "--json"))["choices"][0]
+    cells = lines[1].split()[3:]
+    spent = [best["seconds"], *(best["phases"][phase] for phase in ("spmm", "gemm", "comm"))]
+    assert cells[:4] == [digits(1e3 * part) for part in spent]
+    assert cells[5:7] == [scaled(max(best[what])) for what in ("words", "messages")]
+    assert " ".join(cells[7:]) == amount(max(best["peak_bytes"]))
     everything = printed(capsys, *GRAPH, *MACHINE, "--ranks", 16, "--all")
     more = next(int(line.split()[2]) for line in lines if line.startswith("..."))
     assert len(everything.splitlines()) == len(lines) - 1 + more
@@ -66,7 +72,10 @@ def test_the_table_has_the_best_first_in_plain_columns(capsys):
 def test_json_has_the_keys_of_every_choice(capsys):
     found = json.loads(printed(capsys, *GRAPH, *MACHINE, "--ranks", 4, "--json"))
     seconds = [one["seconds"] for one in found["choices"]]
-    assert found.keys() == {"choices", "infeasible"} and seconds == sorted(seconds)
+    assert found.keys() == {"machine", "graph", "settings", "ranks", "advice", "choices", "infeasible"}
+    assert found["graph"] == {"nodes": 4000, "nnz": 60000, "features": 16, "classes": 8}
+    assert (found["machine"], found["ranks"], found["settings"]["hidden"]) == ("perlmutter", 4, [16])
+    assert seconds == sorted(seconds)
     one = found["choices"][0]
     assert one["axes_in_node"] == [axis for axis, size in reversed(one["grid"].items()) if size > 1]
     assert len(one["words"]) == len(one["messages"]) == len(one["peak_bytes"]) == 4
@@ -101,10 +110,15 @@ def test_a_choice_is_explained(capsys, algorithm):
     assert any(section in text for section in ("CAGNET, IV-", "Plexus, 4.2", "Sparsity-aware, 4."))
     assert "Kernels of this rank" in text and "Memory of the fullest rank" in text
     found = json.loads(printed(capsys, *words, "--json"))
-    assert found.keys() == {"choice", "collectives", "kernels", "memory", "formula"}
+    assert found.keys() == {"choice", "phases", "collectives", "kernels", "memory", "formula"}
     assert found["formula"]["words"][0].keys() == {"matrix", "formula", "dry_run"}
     best = json.loads(printed(capsys, *words[:-2], "--json"))["choices"][0]
     assert found["choice"] == best
+    first = found["collectives"][0]
+    names = [first[what] for what in ("operation", "group", "matrix", "level")]
+    (cells,) = [line.split()[4:] for line in text.splitlines() if line.split()[:4] == names]
+    counts = [str(first["calls"]), str(first["messages"]), scaled(first["words"]), scaled(first["bytes"])]
+    assert cells == [*counts, digits(1e3 * first["under_way"]), digits(1e3 * first["exposed"])]
 
 
 @pytest.mark.slow
@@ -128,6 +142,8 @@ def test_settings_have_the_names_and_sources_that_train_has(capsys, tmp_path, mo
     assert narrow["choices"][0]["words"] < wide["choices"][0]["words"]
     (tmp_path / "plan.toml").write_text('algorithm = "1d"\n[plan]\nhidden = 64\n[train]\nepochs = 3\n')
     assert widths("--config", tmp_path / "plan.toml") == wide
+    whole = widths("--algorithm", "1d", "--sparsity-aware", "no")["choices"]
+    assert [one["sparsity_aware"] for one in whole] == [False]
     monkeypatch.setenv("DISTGNN_HIDDEN", "64")
     assert widths("--algorithm", "1d") == wide
 
@@ -142,7 +158,9 @@ def test_numbers_of_ranks_make_curves(capsys, tmp_path):
     whole = next(one for one in predicted["choices"] if not one["sparsity_aware"])
     assert float(beside.split()[-1]) == pytest.approx(1e3 * whole["seconds"], rel=0.01)
     found = json.loads(printed(capsys, *GRAPH, *MACHINE, "--ranks", "2,3", "--json"))
-    assert found.keys() == {"strong"} and [point["ranks"] for point in found["strong"]["points"]] == [2, 3]
+    assert found.keys() == {"machine", "graph", "settings", "ranks", "strong"} and [
+        point["ranks"] for point in found["strong"]["points"]
+    ] == [2, 3]
 
 
 @pytest.mark.slow
@@ -155,12 +173,13 @@ def test_curves_are_drawn_on_a_page_and_in_a_png(capsys, tmp_path):
     page = out.read_text()
     assert page.count("<svg") == 1 and "<td>rows=2</td><td>250</td>" in page
     assert "The same graph" in page and "As much of the graph per rank" in page
+    assert "distgnn plan, perlmutter: 4000 nodes, 60000 non-zeros, gcn 16-16-8</title>" in page
     assert png.read_bytes().startswith(b"\x89PNG")
     capsys.readouterr()
     assert call(*words) == 2  # they exist
     assert "--out" in capsys.readouterr().err
     found = json.loads(printed(capsys, *words, "--force", "--json"))
-    assert found.keys() == {"strong", "weak"}
+    assert {"machine", "graph", "settings", "ranks", "strong", "weak"} == found.keys()
 
 
 def test_drawings_need_matplotlib_and_say_so_before_the_work(capsys, tmp_path, monkeypatch):

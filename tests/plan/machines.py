@@ -15,7 +15,7 @@ def slow(bandwidth: float = 1e8, nonzero: float = 1e-9, **changed: Any) -> Machi
     link = {"alpha": 2e-6, "bandwidth": 5e9}
     rates = RATES | {"nonzero": nonzero}
     tables = {
-        "name": "slow", "title": "a machine of tests", "memory": 1e10,
+        "name": "slow", "title": "a machine of tests", "memory": 1e10, "update": 0.0,
         "levels": [
             link | {"name": "node", "ranks": 4},
             {"name": "network", "alpha": 5e-5, "bandwidth": bandwidth, "injection": bandwidth},

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from distgnn.errors import ArgumentError, UserError
 from distgnn.ledger import Step
+from distgnn.plan import calibrate as calibration
 from distgnn.plan import fit, machine, measure
 from distgnn.plan.calibrate import ALONE, CACHES, IN_TURNS, by_nodes, calibrate
 from distgnn.plan.fit import Sample
@@ -167,6 +168,7 @@ def test_a_measured_machine_can_be_read(comm, shared_tmp_path, monkeypatch):
         assert all({(kind, level) for kind in links} <= kinds for level in ("node", "network"))
         assert all(set(level.kinds) == links for level in read.levels)
         assert read.levels[0].ranks == 2 and read.levels[1].injection < fit.FREE
+    assert read.measured.ranks == comm.Get_size() and set(read.measured.r2) > {"spmm", "gemm"}
     assert comm.allgather(found.machine) == [found.machine] * comm.Get_size()
 
 
@@ -178,6 +180,23 @@ def test_ranks_are_put_in_the_order_of_their_nodes(comm):
     grid.free()
     with pytest.raises(UserError, match="nodes have 1, 3 ranks"):
         by_nodes(Uneven(comm), "numpy")
+
+
+@pytest.mark.ranks(1, 4)
+def test_a_poor_fit_and_shared_cores_are_warned_of(comm, monkeypatch):
+    samples = [Sample("", seconds, []) for seconds in (1.0, 2.0, 3.0)]
+    values = {"call": 1.0}
+    good, bad = (
+        fit.Fit("gemm", level, values, samples, [1.0, some, 3.0]) for level, some in (("", 2), ("node", 4))
+    )
+    (line,) = calibration._poor([good, bad, replace(bad, values={})])  # what was not fitted is no fit
+    assert line.startswith("gemm: R² -1.00 (node)")
+    grid, _ = by_nodes(comm, "numpy")
+    monkeypatch.setattr(calibration.os, "sched_getaffinity", lambda _: {comm.Get_rank() // 2})
+    ranks = comm.Get_size()
+    told = calibration._crowded(grid)
+    assert told == ([f"{ranks} ranks on {ranks // 2} cores: they waited for each other"] if ranks > 1 else [])
+    grid.free()
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])

@@ -13,7 +13,7 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids
 from distgnn.plan import Graph, Known
 from distgnn.plan.choices import Way, axis_orders, plan, ways
-from distgnn.plan.machine import read
+from distgnn.plan.machine import Measured, Overlap, read
 from distgnn.train.settings import Settings
 
 MACHINE = read("perlmutter")
@@ -62,7 +62,7 @@ def test_where_axes_stand_in_nodes_makes_a_difference(eight):
 
 def test_the_record_is_what_the_command_prints(eight):
     record = json.loads(json.dumps(eight.record()))
-    assert record.keys() == {"choices", "infeasible"}
+    assert record.keys() > {"machine", "ranks", "graph", "settings", "choices", "infeasible"}
     for one in record["choices"]:
         assert list(one) == [
             "algorithm", "grid", "axes_in_node", "order", "sparsity_aware", "seconds", "phases", "words",
@@ -87,6 +87,7 @@ def test_what_does_not_fit_says_what_it_needs(eight):
 
 
 @pytest.mark.parametrize("share", [0.9, 0.3])
+@pytest.mark.slow
 def test_short_memory_says_the_least_ranks_that_would_do(share):
     room = share * min(peak(choice) for choice in planned(2).choices)
     with pytest.raises(UserError, match="no way to train fits into") as caught:
@@ -96,11 +97,21 @@ def test_short_memory_says_the_least_ranks_that_would_do(share):
     assert enough == 4 or not planned(enough // 2, memory=room).choices
 
 
+def test_the_fullest_rank_must_have_room():
+    A = sp.block_diag([sp.eye_array(32), np.ones((32, 32))], format="csr")
+    graphs = {None: Graph.known(A, 8, 4, np.zeros(64, np.int32), np.ones(64, np.uint8))}
+    settings = Settings(algorithm="1d", sparsity_aware=False, hidden=(8,))
+    first, last = planned(2, settings, graphs=graphs).best.peak_bytes
+    assert first < last and not planned(2, settings, last - 1, graphs).choices
+
+
+@pytest.mark.slow
 def test_memory_that_no_number_of_ranks_makes_enough():
-    with pytest.raises(UserError, match="take ranks with as much"):
-        planned(2, memory=100).best
-    with pytest.raises(UserError, match="take ranks with as much"):  # this grid is one of two ranks
-        planned(2, Settings(algorithm="2d", grid="2x1"), memory=1000).best
+    small = {None: Graph.of_size(50, 600, 16, 8)}
+    with pytest.raises(UserError, match="up to 32 ranks need more, take ranks with as much"):
+        planned(2, memory=100, graphs=small).best
+    with pytest.raises(UserError, match="up to 4 ranks need more, take"):  # this grid is one of two ranks
+        planned(2, Settings(algorithm="2d", grid="2x1"), memory=1000, graphs=small).best
 
 
 @pytest.mark.parametrize(
@@ -136,6 +147,16 @@ def test_what_is_asked_for_is_kept():
     assert [list(choice.way.grid) for choice in kept] == [["z", "x", "y"]]
     copies = planned(8, Settings(replication=2)).choices
     assert {(c.way.algorithm, c.way.grid["reps"]) for c in copies} == {("1.5d", 2)}
+
+
+def test_without_overlap_no_message_goes_on_during_a_product():
+    def seconds(overlap, progress):
+        settings = Settings(algorithm="1d", hidden=(16,), sparsity_aware=False, overlap=overlap)
+        machine = replace(MACHINE, overlap=Overlap(progress, 0.0))
+        return plan(settings, {None: GRAPH}, 4, machine).best.seconds
+
+    assert seconds(False, 1.0) == seconds(False, 0.0)
+    assert seconds(True, 1.0) < seconds(True, 0.0)
 
 
 def test_each_shape_is_one_way():
@@ -201,3 +222,25 @@ def test_a_way_makes_the_settings_of_a_run():
     made = way.settings(Settings(replication=2, hidden=(8,)))
     assert (made.algorithm, made.grid, made.order, made.sparsity_aware) == ("1.5d", way.grid, "random", True)
     assert made.replication is None and made.hidden == (8,)
+
+
+def test_what_a_machine_was_not_measured_with_and_what_overlap_costs_are_said():
+    one_way = Settings(algorithm="1d", sparsity_aware=False, hidden=(16,))
+    here = replace(MACHINE, measured=Measured(2, "2026-01-01", {}))
+    assert plan(one_way, GRAPH, 2, here).advice == []
+    (line,) = plan(one_way, GRAPH, 4, here).advice
+    assert "was measured with 2 ranks" in line
+    slowed = replace(MACHINE, overlap=Overlap(0.0, 5.0))  # messages gain nothing, and computing loses
+    busy = Graph.of_size(100_000, 10**8, 64, 8)
+    found = plan(one_way, busy, 4, slowed)
+    (line,) = found.advice
+    alone = plan(replace(one_way, overlap=False), busy, 4, slowed)
+    assert f"with --no-overlap {alone.best.way} would take {alone.best.seconds:.3g} s" in line
+    assert alone.best.seconds < 0.9 * found.best.seconds and alone.advice == []
+
+
+def test_what_is_no_machine_and_no_rank_is_refused():
+    for machine, ranks, argument in ((3, 2, "machine"), (None, 2, "machine"), ("perlmutter", 0, "ranks")):
+        with pytest.raises(ArgumentError) as caught:
+            plan(SETTINGS, GRAPH, ranks, machine)
+        assert caught.value.argument == argument

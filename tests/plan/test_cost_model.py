@@ -1,9 +1,11 @@
 """The replay of steps: what has come while a rank computed is not waited for again."""
 
+from dataclasses import replace
+
 import pytest
 
 from distgnn.ledger import Step
-from distgnn.plan.cost_model import Network, estimate
+from distgnn.plan.cost_model import Network, compute_seconds, estimate
 from distgnn.plan.machine import Gemm, Level, Machine, Overlap, Passes, Spmm, SpmmRates
 
 NOTHING = SpmmRates(0.0, 0.0, 0.0, 0.0)
@@ -15,7 +17,7 @@ def machine(progress, slowdown=0.0, levels=None):
     """A byte takes a second to arrive, and to pass over."""
     levels = levels or [Level("machine", None, 0.0, 1.0)]
     rates = Spmm(0.0, 0.0, NOTHING, NOTHING), Gemm(0.0, 1.0, 1.0), Passes(0.0, 1.0)
-    return Machine("slow", "", 1.0, levels, *rates, Overlap(progress, slowdown))
+    return Machine("slow", "", 1.0, levels, *rates, Overlap(progress, slowdown), 0.0)
 
 
 def product(seconds):
@@ -40,6 +42,32 @@ def test_panels_that_come_during_products_are_not_waited_for():
 
 def test_products_are_slower_while_messages_travel():
     assert exposed(1.0, 1, slowdown=0.5)[1] > 4
+    for progress, seconds in ((1.0, 2 + 1 / 3), (0.5, 2 + 2 / 3)):  # until the panel is there
+        found = estimate(machine(progress, 0.5), {"rows": 4}, [[PANEL, product(2), TAKEN]])
+        assert found.seconds == pytest.approx(seconds)
+
+
+def test_the_slowest_rank_of_each_stretch_counts():
+    met = Step("wait", "allreduce", "rows", "sums", -1)
+    one, other = [product(3), met, product(1)], [product(1), met, product(2)]
+    assert estimate(machine(1.0), {"rows": 4}, [one, other]).seconds == 5
+    assert estimate(machine(1.0), {"rows": 4}, [[product(3)], other, one]).seconds == 4  # unlike stretches
+
+
+def test_sums_take_as_many_rounds_as_trees_are_high_and_direct_messages_one_each():
+    network = Network(machine(1.0, levels=[Level("machine", None, 1.0, 1e9)]), {"rows": 8})
+    messages = {"allreduce": 14, "reduce": 1, "bcast": 2, "alltoallv": 7}
+    steps = [Step("comm", operation, "rows", "H", 0.0, count) for operation, count in messages.items()]
+    assert [network.seconds(step)[1] for step in steps] == [6, 3, 2, 7]
+
+
+def test_double_precision_takes_twice_the_flops_and_the_room_in_a_cache():
+    rates = SpmmRates(1.0, 2.0, 4.0, 8.0)
+    on = replace(machine(1.0), spmm=Spmm(0.0, 280.0, rates, NOTHING))
+    sparse, dense = Step("spmm", "spmm", "", "", shape=(3, 10, 5, 7)), Step("gemm", "gemm", "", "", flops=6)
+    assert compute_seconds(on, sparse) == 5 * (1 + 2 * 7) + 3 * (4 + 8 * 7)
+    assert compute_seconds(on, sparse, 8) == (5 * (1 + 2 * 14) + 3 * (4 + 8 * 14)) / 2  # half is in the cache
+    assert [compute_seconds(on, dense, size) for size in (4, 8)] == [6, 12]
 
 
 def test_a_ring_is_as_slow_as_its_slowest_link():

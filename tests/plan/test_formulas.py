@@ -14,6 +14,8 @@ from distgnn.plan.formulas import DENSE, Case, bandwidth, cut, evaluate
 from distgnn.plan.machine import read
 from distgnn.train.settings import Settings
 
+from .machines import slow
+
 MACHINE = read("perlmutter")
 N, F, L, NNZ = 4096, 16, 3, 4096 * 20
 WIDTHS = [F] * (L + 1)
@@ -64,11 +66,14 @@ def test_2d_gets_both_matrices_along_rows_and_columns(q):
     assert all(dense(one) < formula.words[DENSE] for one in words)
 
 
-@pytest.mark.parametrize("q", [2])
-def test_3d_split_gets_a_layer_of_the_matrix(q):
-    formula, words = both("3d-split", {"rows": q, "cols": q, "fibers": q}, train_features=True)
+@pytest.mark.parametrize(("q", "fibers"), [(2, 2), (2, 4)])
+def test_3d_split_gets_a_layer_of_the_matrix(q, fibers):
+    formula, words = both("3d-split", {"rows": q, "cols": q, "fibers": fibers}, train_features=True)
+    if q == fibers:
+        square = q**2  # P^(2/3)
+        assert formula.words == {("A",): 2 * L * NNZ / square, DENSE: pytest.approx(12 * L * N * F / square)}
     non_zeros = 2 * formula.words["A",] * (q - 1) / q
-    pointers = [2 * L * (q - 1) * (rows + 1) for rows in (N // q, N // q**2)]
+    pointers = [2 * L * (q - 1) * (rows + 1) for rows in (N // q, N // (q * fibers))]
     assert all(non_zeros + min(pointers) <= one["A"] <= non_zeros + max(pointers) for one in words)
     assert all(dense(one) < formula.words[DENSE] for one in words)
 
@@ -78,6 +83,23 @@ def test_3d_gets_what_plexus_says_to_the_word(sizes):
     formula, words = both("3d", dict(zip("xyz", sizes, strict=True)), train_features=True)
     for (matrix,), expected in formula.words.items():
         assert [one.get(matrix, 0) for one in words] == pytest.approx([expected] * len(words)), matrix
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "aware", "grid", "words", "messages"),
+    [("1.5d", False, {"rows": 4, "reps": 2}, {("G", "H"): N, ("sums",): N / 2}, 4),
+     ("2d", False, {"rows": 4, "cols": 4}, {("A",): NNZ / 2, DENSE: 2 * N}, 5 * 4 + 3 * 4),
+     ("3d-split", False, {"rows": 2, "cols": 2, "fibers": 2}, {("A",): NNZ / 2, DENSE: 3 * N}, 8),
+     ("1d", True, {"rows": 4}, {DENSE: 6 * cut(GRAPH, 4)}, 6),
+     ("1.5d", True, {"rows": 4, "reps": 2}, {("G", "H"): 4 * cut(GRAPH, 4)}, 4)],
+)  # fmt: skip
+def test_the_numbers_in_formulas_are_those_of_the_papers(algorithm, aware, grid, words, messages):
+    """Of a layer; words of dense matrices by column."""
+    found = evaluate(algorithm, aware, Case(GRAPH, WIDTHS, grid, MACHINE, 4))
+    for matrices, expected in words.items():
+        columns = 1 if matrices == ("A",) else F
+        assert found.words[matrices] == pytest.approx(L * columns * expected), matrices
+    assert found.messages == pytest.approx(L * messages)
 
 
 def test_a_rectangle_is_another_section():
@@ -148,7 +170,12 @@ def test_an_explanation_adds_up_to_what_it_explains(algorithm, aware):
     assert all(0 <= one["exposed"] <= 1.0001 * one["under_way"] for one in found.collectives)
     assert {one["level"] for one in found.collectives} <= {level.name for level in MACHINE.levels}
     assert sum(found.memory.values()) == max(choice.peak_bytes)
+    for phase in found.phases:
+        assert phase["seconds"] == choice.estimate.phases[phase["phase"]] and phase["slowdown"] >= -1e-12
+        assert phase["alone"] + phase["slowdown"] + phase["others"] == pytest.approx(phase["seconds"])
+        assert phase["others"] == pytest.approx(0, abs=1e-12)  # all ranks do alike
     alone = sum(one["seconds"] for one in found.kernels)
+    assert sum(one["alone"] for one in found.phases) == pytest.approx(alone + exposed + MACHINE.update)
     computed = choice.seconds - choice.estimate.phases["comm"] - MACHINE.update
     assert alone <= computed * 1.0001 and computed <= alone * (1 + MACHINE.overlap.slowdown) * 1.0001
     assert sum(own for *_, own in found.compared) == pytest.approx(record["words"][0], abs=8)
@@ -157,6 +184,16 @@ def test_an_explanation_adds_up_to_what_it_explains(algorithm, aware):
         "Sparsity-aware",
         "Plexus",
     )
+
+
+def test_the_rank_that_takes_longest_is_explained():
+    """Of two, the one with a block that is full."""
+    A = sp.block_diag([sp.eye_array(32), np.ones((32, 32))], format="csr")
+    known = Graph.known(A, F, F, np.zeros(64, np.int32), np.ones(64, np.uint8))
+    asked = plan(
+        Settings(algorithm="1d", sparsity_aware=False, hidden=(F,)), {None: known}, 2, slow(nonzero=1e-5)
+    )
+    assert sum(one["nonzeros"] for one in explain(asked, asked.best).kernels) >= 32 * 32
 
 
 def test_every_grid_has_a_formula():

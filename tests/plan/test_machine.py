@@ -30,6 +30,7 @@ def tables(**changed):
         "gemm": {"call": 1e-6, "flops": 1e12, "bandwidth": 1e11},
         "passes": {"call": 1e-6, "bandwidth": 1e11, "kinds": {"loss": {"call": 1e-5, "bandwidth": 1e9}}},
         "overlap": {"progress": 0.5, "slowdown": 0.1},
+        "measured": {"ranks": 2, "date": "2026-01-01", "r2": {"bcast node": 0.99, "gemm": -0.5}},
     }  # fmt: skip
     return made | changed
 
@@ -87,7 +88,8 @@ def test_an_unknown_machine_lists_those_known(tmp_path):
 
 
 MISSING = ["memory", "levels", "spmm.cached.row", "gemm.flops", "overlap.progress", "levels.0.alpha",
-           "levels.1.bandwidth", "levels.0.kinds.bcast.alpha", "title"]  # fmt: skip
+           "levels.1.bandwidth", "levels.0.kinds.bcast.alpha", "title", "update",
+           "measured.ranks"]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", MISSING)
@@ -132,8 +134,14 @@ ABSURD = [
     ("levels", {"name": "node"}, "must be tables"),
     ("spmm.cache", -1, "bytes"),
     ("spmm.uncached.nonzero", True, "expected a number"),
+    ("spmm.cached.row", 0.1, "expected seconds from 0 to 0.001"),
     ("spmm", 1.0, "must be a table"),
-    ("gemm.flops", 0.5, "expected a number from 1"),
+    ("gemm.flops", 23.4, r"expected a number from 1e\+06"),
+    ("gemm.bandwidth", 500.0, "expected a number from 1000"),
+    ("levels.1.injection", 999, "expected a number from 1000"),
+    ("measured.ranks", 0, "expected a whole number, 1 or more"),
+    ("measured.r2", 0.9, "must be a table"),
+    ("measured.r2", {"gemm": 1.5}, "expected a number up to 1"),
     ("overlap.progress", 1.5, "expected a number from 0 to 1"),
     ("overlap.slowdown", -0.1, "expected a number from 0 to 10"),
     ("name", 3, "expected text"),

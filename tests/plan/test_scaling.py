@@ -8,6 +8,7 @@ import pytest
 from distgnn.errors import UserError
 from distgnn.plan import Graph
 from distgnn.plan.choices import Way, plan
+from distgnn.plan.explain import explain
 from distgnn.plan.machine import read
 from distgnn.plan.scaling import Crossover, Curves, Point, sentences, strong, table, text, weak
 from distgnn.plan.tables import WIDTH, name
@@ -77,8 +78,10 @@ def test_strong_scaling_takes_the_best_of_every_plan():
 
 
 def test_weak_scaling_keeps_the_work_of_a_rank():
-    found = weak(Settings(hidden=(16,), algorithm="1d"), GRAPH, [2, 8], MACHINE)
+    settings = Settings(hidden=(16,), algorithm="1d")
+    found = weak(settings, GRAPH, [2, 8], MACHINE)
     flops = [point.best["1d"].dry.ranks[0].epoch.flops for point in found.points]
+    assert flops[0] == plan(settings, GRAPH, 2, MACHINE).best.dry.ranks[0].epoch.flops
     assert flops[1] == pytest.approx(flops[0], rel=0.001)
     words = [point.best["1d"].dry.ranks[0].epoch.words for point in found.points]
     assert words[1] > 6 * words[0]  # but a rank gets all of H
@@ -91,3 +94,12 @@ def test_numbers_of_ranks_without_a_grid_are_left_out():
     assert table(found)[1][1:] == ["-", ""]
     with pytest.raises(UserError, match="no way to train"):
         strong(settings, GRAPH, [1, 3], MACHINE)
+
+
+def test_records_say_which_axes_stand_in_a_node():
+    """Of four ranks."""
+    settings = Settings(algorithm="3d", grid="x=2,y=2,z=2")
+    (point,) = strong(settings, GRAPH, [8], MACHINE).record()["points"]
+    assert point["choices"][0]["axes_in_node"] == ["z", "y"]
+    found = plan(settings, GRAPH, 8, MACHINE)
+    assert explain(found, found.best).record()["choice"] == point["choices"][0]

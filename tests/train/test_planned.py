@@ -31,6 +31,7 @@ def store(comm: Any, shared_tmp_path: Any) -> str:
 @pytest.mark.parametrize(
     "asked", [["auto"], ["auto", "--sparsity-aware"], ["3d"], ["1.5d", "--grid", "reps=2"]]
 )
+@pytest.mark.slow
 def test_it_trains_as_with_the_flags_that_it_chose(comm, shared_tmp_path, store, asked, capsys):
     logs, words = [shared_tmp_path / f"{n}.jsonl" for n in (0, 1)], [store, *SHORT, "--no-tune-gemm", "--log"]
     if comm.Get_size() == 1 and asked[0] != "auto":
@@ -90,6 +91,7 @@ def test_bad_input_is_one_line_on_every_rank(comm, shared_tmp_path, store, words
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.slow
 def test_a_machine_too_small_and_a_log_that_is_there_are_refused(comm, shared_tmp_path, store):
     (shared_tmp_path / "there").touch()
     if comm.Get_rank() == 0:
