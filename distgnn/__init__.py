@@ -34,6 +34,7 @@ _HOMES = {
     "make_grid": "operators",
     "Store": "store",
     "load": "store",
+    "prepare": "store.from_arrays",
     "load_features": "store",
     "UserError": "errors",
     "TrainingError": "errors",

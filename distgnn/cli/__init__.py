@@ -20,7 +20,8 @@ from distgnn.errors import UserError
 
 #: In the order in which ``--help`` shows them.
 COMMANDS = (
-    "demo", "generate", "prepare", "info", "plan", "train", "bench", "calibrate", "report", "algorithms"
+    "demo", "generate", "prepare", "info", "plan", "train", "predict", "report", "calibrate", "bench",
+    "algorithms",
 )  # fmt: skip
 
 

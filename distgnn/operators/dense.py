@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ class DistDense:
     """
 
     __slots__ = ("__weakref__", "block", "layout", "shape")
+    __array_ufunc__ = None  # NumPy's numbers leave products with a matrix to the matrix
 
     def __init__(self, block: Any, layout: Layout[Grid], shape: Shape) -> None:
         expected = layout.local_shape(shape)
@@ -56,6 +59,44 @@ class DistDense:
     def like(self, block: Any) -> DistDense:
         """Another block cut the same way."""
         return DistDense(block, self.layout, self.shape)
+
+    def __repr__(self) -> str:
+        n, f = self.shape
+        return f"<DistDense {n} x {f} {self.dtype}, {self.layout.words()}, on {self.grid!r}>"
+
+    def __add__(self, other: DistDense) -> DistDense:
+        """The sum of two matrices that are cut alike. ValueError: they are not (on every rank alike)."""
+        return self.like(self.block + self._alike(other)) if isinstance(other, DistDense) else NotImplemented
+
+    def __sub__(self, other: DistDense) -> DistDense:
+        return self.like(self.block - self._alike(other)) if isinstance(other, DistDense) else NotImplemented
+
+    def __mul__(self, factor: float) -> DistDense:
+        """All entries times a number, of this matrix's dtype."""
+        return self.like(self.block * self.dtype.type(factor)) if np.ndim(factor) == 0 else NotImplemented
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> DistDense:
+        return self.like(-self.block)
+
+    def sum(self) -> float:
+        """The sum of all entries, in double precision, equal on every rank. Collective."""
+        return self._total(self.block.sum(dtype=np.float64))
+
+    def norm(self) -> float:
+        """The Frobenius norm, in double precision, equal on every rank. Collective."""
+        return math.sqrt(self._total((self.block.astype(np.float64) ** 2).sum()))
+
+    def _total(self, own: Any) -> float:
+        """The sum over the blocks of the matrix, each once."""
+        return sum(self.grid.world.gather_objects(float(own) if self.layout.primary else 0.0))
+
+    def _alike(self, other: DistDense) -> Any:
+        """The other's block."""
+        if other.shape != self.shape or not other.layout.same(self.layout, self.shape):
+            raise ValueError(f"{self!r} and {other!r} are not cut alike")
+        return other.block
 
 
 def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
@@ -109,6 +150,29 @@ def gather(Y: DistDense) -> np.ndarray | None:
             block = on.to_host(world.receive(room, rank, "H") if rank else room)
             whole[_rows(ids, (top, bottom)), left:right] = block
     return whole
+
+
+def by_node(Y: DistDense, rows: int) -> Iterator[np.ndarray | None]:
+    """The global matrix as NumPy arrays of so many rows at a time, row i of all belonging to node i, on rank
+    0; None elsewhere. Collective, and every rank takes all of them.
+    """
+    on, mpi = Y.grid.backend, Y.grid.world.mpi
+    with Y.grid.world.together():
+        ids = Y.layout.row_ids if Y.layout.primary else np.empty(0, np.int64)
+        order = np.argsort(ids, kind="stable")
+    ids = ids[order]
+    for start in range(0, Y.shape[0], rows):
+        stop = min(start + rows, Y.shape[0])
+        mine = slice(*np.searchsorted(ids, (start, stop)).tolist())
+        block = on.to_host(Y.block[on.asarray(order[mine])])
+        told = mpi.gather((ids[mine] - start, Y.col_range, block))
+        if told is None:
+            yield None
+            continue
+        whole = np.empty((stop - start, Y.shape[1]), Y.dtype)
+        for places, (left, right), block in told:
+            whole[places, left:right] = block
+        yield whole
 
 
 def _ids(layout: Layout[Grid], n: int) -> np.ndarray | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
+from typing import Any
 
 import numpy as np
+from scipy.sparse.linalg import LinearOperator
 
 from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
 from distgnn.layout import Axes, Layout, NodeOrder, written
-from distgnn.operators.dense import DistDense
-from distgnn.operators.sources import BlockSource, identity
+from distgnn.operators.dense import DistDense, gather, scatter
+from distgnn.operators.kept import cached_property
+from distgnn.operators.sources import BlockSource, entries, identity
 from distgnn.operators.weights import DenseProducts
 
 
@@ -54,6 +57,19 @@ class DistSparse(ABC):
                 facts = identity(source)
             grid.world.agree(facts)
 
+    def __repr__(self) -> str:
+        m, n = self.shape
+        taken, given = self.input_layout.words(), self.output_layout.words()
+        return f"<{self.name} {m} x {n} {self.dtype}; input: {taken}; output: {given}; on {self.grid!r}>"
+
+    @cached_property
+    def nnz(self) -> int:
+        """Stored entries of the whole matrix, equal on every rank. Collective the first time."""
+        with self.grid.world.together():
+            held = entries(self.source)
+        found = self.grid.world.gather_objects(held)
+        return sum({place: count for told in found for place, count in told.items()}.values())
+
     @staticmethod
     @abstractmethod
     def grids(ranks: int) -> list[dict[str, int]]:
@@ -92,12 +108,16 @@ class DistSparse(ABC):
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         """``F = Aᵀ G``."""
 
-    def __matmul__(self, H: DistDense) -> DistDense:
-        """``A H``. Collective.
+    def __matmul__(self, H: Any) -> Any:
+        """``A H``. Collective. On one rank ``H`` may also be an array, n x f by node, and so is the product.
 
         Raises:
             ValueError: shapes, layouts or dtypes don't fit (on every rank alike).
         """
+        if isinstance(H, np.ndarray) and self.grid.size == 1:
+            flat = H.reshape(len(H), -1) if H.ndim else H
+            whole: Any = gather(self @ scatter(flat, self.input_layout, self.dtype))
+            return whole.reshape(self.shape[0], *H.shape[1:])
         if not isinstance(H, DistDense):
             raise TypeError(f"{self.name}: can multiply a DistDense (see scatter), got {type(H).__name__}")
         if H.shape[0] != self.shape[1]:
@@ -116,6 +136,13 @@ class DistSparse(ABC):
             alike = self.symmetric and self.input_layout.same(self.output_layout, (self.shape[0], 0))
             self._adjoint = self if alike else Adjoint(self)
         return self._adjoint
+
+    def aslinearoperator(self) -> LinearOperator:
+        """For SciPy's solvers, on one rank: vectors go by node. ValueError: there are several ranks."""
+        if self.grid.size > 1:
+            raise ValueError("SciPy's operators take whole vectors, so they need a grid of one rank")
+        forward, back = self.__matmul__, self.T.__matmul__
+        return LinearOperator(self.shape, forward, back, forward, self.dtype, back)
 
     def kind(self, place: Axes) -> Hashable:
         """What, beside the shapes of its blocks, a rank at this place on the grid does unlike others: by
@@ -152,6 +179,10 @@ class Adjoint(DistSparse):
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         self.forward._multiply(G, F)
+
+    @property
+    def nnz(self) -> int:
+        return self.forward.nnz
 
     @property
     def T(self) -> DistSparse:

@@ -2,6 +2,7 @@
 
     format/     what files look like
     source      what a graph gives to `prepare`
+    from_arrays one call from arrays in memory to a store
     importers/  from files to a Source
     read/       from a store to blocks
     write/      from a Source to a store
@@ -19,6 +20,7 @@ _HOMES = {
     "Store": "read.store",
     "Order": "read.order",
     "prepare": "write.prepare",
+    "of_arrays": "from_arrays",
     "Summary": "write.finish",
     "Source": "source",
     "load": "read.distributed",

@@ -1,0 +1,41 @@
+"""``distgnn predict STORE``: what a trained network says of every node, in a file."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from distgnn.cli.values import count
+
+HELP = "classes, probabilities or embeddings of all nodes, from a checkpoint"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    # fmt: off
+    add = parser.add_argument
+    add("store", metavar="STORE", help="what prepare made; the graph trained on, or another prepared alike")
+    add("--checkpoint", metavar="DIR", required=True, help="what train --checkpoint wrote")
+    add("--out", metavar="FILE", required=True,
+        help=".npz: label and probability by node; .csv: a line for each node")
+    add("--layer", type=count, metavar="L", help="the embeddings after this layer, the first is 1, instead")
+    add("--algorithm", metavar="NAME", default="1d", help="see distgnn algorithms (default: 1d)")
+    add("--grid", metavar="SHAPE", help="2x2, or rows=2,cols=2")
+    add("--order", metavar="NAME", help="node order of the store (default: its first)")
+    add("--backend", choices=("auto", "numpy", "cupy"), help="of arrays (default: a GPU if there is one)")
+    add("--force", action="store_true", help="replace an existing FILE")
+    # fmt: on
+
+
+def run(args: argparse.Namespace, comm: Any = None) -> None:
+    from distgnn.train.predict import Predictor
+
+    how = args.algorithm, args.grid, args.order, args.backend
+    predictor = Predictor(args.store, args.checkpoint, comm, *how)
+    path = predictor.write(args.out, args.layer, args.force)
+    found = predictor.accuracies()
+    if predictor.grid.rank == 0:
+        told = "".join(f", {name[:-4]} {value:.4f}" for name, value in found.items())
+        print(
+            f"{path}: {predictor.store.n} nodes, by the weights after epoch {predictor.epoch}{told}",
+            flush=True,
+        )

@@ -1,0 +1,211 @@
+"""What a trained network says of every node: classes, probabilities, embeddings, from a checkpoint."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from distgnn import operators
+from distgnn.comm.agree import agree
+from distgnn.errors import ArgumentError, UserError
+from distgnn.nn.features import normalize_rows
+from distgnn.nn.gcn import GCN
+from distgnn.nn.loss import accuracies
+from distgnn.nn.sage import SageMean
+from distgnn.operators.dense import DistDense, by_node
+from distgnn.report.files import check_output, replaced
+from distgnn.store import checkpoint
+from distgnn.store.read.distributed import identity, load, load_features, load_targets
+from distgnn.store.read.store import Store
+from distgnn.train.checkpoint import take_over
+from distgnn.train.full_graph import parameters
+from distgnn.train.settings import parse_grid
+
+AT_A_TIME = 1 << 24  # numbers that pass through rank 0 at a time: 64 MiB
+FORMATS = (".npz", ".csv")
+
+
+class Predictor:
+    """A trained network on a stored graph: the one it was trained on, or one prepared alike. Collective.
+
+    >>> with np.load(Predictor("graph.dg", "weights").write("p.npz")) as found:  # doctest: +SKIP
+    ...     found["label"], found["probability"]
+
+    Args:
+        store: its path; weights: the path of the checkpoint, which says what network it is.
+        comm: the ranks; default: all.
+        algorithm, grid, order, backend: as in ``Settings``. They change no prediction beyond rounding.
+
+    Attributes:
+        model, X: the network with its weights, and the features. epoch: after which they were saved.
+
+    Raises:
+        UserError: a store or checkpoint that can't be read, or that do not fit together; ranks that disagree
+            (on every rank).
+    """
+
+    def __init__(
+        self, store: str | os.PathLike[str], weights: str | os.PathLike[str],
+        comm: MPI.Intracomm | None = None, algorithm: str = "1d",
+        grid: str | Mapping[str, int] | None = None, order: str | None = None, backend: str | None = None,
+    ) -> None:  # fmt: skip
+        comm = MPI.COMM_WORLD if comm is None else comm
+        agree(comm, identity(store) | {"algorithm": algorithm, "grid": grid, "order": order})
+        sizes = parse_grid(grid, algorithm)
+        self.grid = operators.make_grid(comm, algorithm, sizes, backend=backend)
+        reader = checkpoint.load(weights, self.grid.world)
+        trained, self.epoch = reader.meta["run"], int(reader.meta["epoch"])
+        self.store = Store(store, self.grid.world)
+        with self.grid.world.together():
+            self._check(trained, weights)
+        order = trained["order"] if trained["train_features"] else order
+        sage, dtype = trained["model"] == "sage", trained["dtype"]
+        A = load(self.store, self.grid, algorithm, order, dtype, neighbours=sage)
+        network = SageMean if sage else GCN
+        self.model = network(A, trained["widths"], bias=trained["bias"])
+        self.X = load_features(self.store, self.model.input_layout, dtype=dtype)
+        if trained["normalize_features"]:
+            normalize_rows(self.X)
+        with self.grid.world.together():
+            take_over(reader, parameters(self.model, self.X, trained["train_features"]))
+
+    def _check(self, trained: Mapping[str, Any], weights: Any) -> None:
+        """UserError where the network can't be applied to this graph."""
+        same = ["graph width", "graph normalize"]
+        if trained["train_features"]:  # these belong to the nodes they were trained for
+            same = [name for name in trained if name.startswith(("graph ", "content of "))]
+        content = {f"content of {name}": hash for name, hash in self.store.manifest["content"].items()}
+        here = {f"graph {name}": value for name, value in self.store.manifest.items()} | content
+        for name in same:
+            if here.get(name) != trained[name]:
+                problem = (
+                    f"the network was trained with {name} {trained[name]}, this one has {here.get(name)}"
+                )
+                raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
+
+    def accuracies(self) -> dict[str, float]:
+        """train_acc, val_acc and test_acc, NaN without labelled nodes; empty for a graph without labels or
+        with other classes. Collective."""
+        if self.store.classes != self.model.widths[-1] or not self.store.manifest["split"]:
+            return {}
+        Z = self.model.forward(self.X)
+        return accuracies(Z, self.model.targets(*load_targets(self.store, self.model.output_layout)))
+
+    def write(self, path: str | os.PathLike[str], layer: int | None = None, force: bool = False) -> Path:
+        """Write what the network says of every node; returns the path. Collective.
+
+        Row i is node i. A file ``.npz`` gets "label", int32 (n), and "probability", (n, classes); with a
+        ``layer``, counted from 1, its "embedding" instead, (n, width): after the activation, and of the last
+        layer the logits. A ``.csv`` gets a line for each node: its number, the label, and these numbers.
+        Rank 0 writes a part at a time and holds no more.
+
+        Raises:
+            ArgumentError: no such layer, another kind of file, or one that may not be replaced.
+            UserError: it can't be written, or a number is not finite (on every rank).
+        """
+        path, world, last = Path(path), self.grid.world, len(self.model.layers)
+        agree(world.mpi, {"out": path, "layer": layer, "force": force})
+        with world.together():
+            if path.suffix not in FORMATS:
+                raise ArgumentError("out", path, f"expected a file {' or '.join(FORMATS)}")
+            if layer is not None and not 1 <= layer <= last:
+                raise ArgumentError("layer", layer, f"the network has layers 1 to {last}")
+            if world.rank == 0:
+                check_output("out", path, force)
+        Z = self.model.forward(self.X, layers=layer)
+        hidden = layer is not None and layer < last
+        change = _positive if hidden else _unchanged if layer else softmax
+        with ExitStack() as stack:
+            with world.together():
+                opened = stack.enter_context(replaced(path)) if world.rank == 0 else None
+            kind = _Csv if path.suffix == ".csv" else _Npz
+            writer = None if opened is None else kind(opened, Z, layer is None)
+            for rows in _parts(Z):
+                with world.together():
+                    if writer is not None and rows is not None:
+                        writer.write(_finite(change(rows)))
+            with world.together():
+                if writer is not None:
+                    writer.close()
+        return path
+
+
+def _parts(Z: DistDense) -> Iterator[np.ndarray | None]:
+    """Its rows by node, some at a time, on rank 0. Collective."""
+    return by_node(Z, max(AT_A_TIME // max(Z.shape[1], 1), 1))
+
+
+def softmax(rows: np.ndarray) -> np.ndarray:
+    """Logits to probabilities, row by row."""
+    powers = np.exp(rows - rows.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def _positive(rows: np.ndarray) -> np.ndarray:
+    return np.maximum(rows, 0)
+
+
+def _unchanged(rows: np.ndarray) -> np.ndarray:
+    return rows
+
+
+def _finite(rows: np.ndarray) -> np.ndarray:
+    if not np.isfinite(rows).all():
+        raise UserError("a prediction is not finite; the weights or the features are too large")
+    return rows
+
+
+class _Npz:
+    """An archive of arrays that is written in parts, as ``numpy.savez`` would write it whole."""
+
+    def __init__(self, file: IO[bytes], Z: DistDense, labels: bool) -> None:
+        self.archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
+        self.labels: list[np.ndarray] | None = [] if labels else None
+        name = "probability" if labels else "embedding"
+        self.member = self.archive.open(f"{name}.npy", "w", force_zip64=True)
+        header = {"descr": np.dtype(Z.dtype).str, "fortran_order": False, "shape": Z.shape}
+        np.lib.format.write_array_header_2_0(self.member, header)
+
+    def write(self, rows: np.ndarray) -> None:
+        self.member.write(np.ascontiguousarray(rows).data)
+        if self.labels is not None:
+            self.labels.append(rows.argmax(axis=1).astype(np.int32))
+
+    def close(self) -> None:
+        self.member.close()
+        if self.labels is not None:
+            with self.archive.open("label.npy", "w") as member:
+                np.lib.format.write_array(member, np.concatenate(self.labels), version=(2, 0))
+        self.archive.close()
+
+
+class _Csv:
+    """Lines of text: node, label, numbers."""
+
+    def __init__(self, file: IO[bytes], Z: DistDense, labels: bool) -> None:
+        self.text = io.TextIOWrapper(file, "ascii", newline="", write_through=True)
+        self.lines, self.labels, self.node = csv.writer(self.text, lineterminator="\n"), labels, 0
+        name = "probability" if labels else "embedding"
+        columns = [f"{name}_{column}" for column in range(Z.shape[1])]
+        self.lines.writerow(["node", *(["label"] if labels else []), *columns])
+
+    def write(self, rows: np.ndarray) -> None:
+        nodes = range(self.node, self.node + len(rows))
+        labels = [[label] for label in rows.argmax(axis=1).tolist()] if self.labels else [[]] * len(rows)
+        told = (f"{number:.7g}" for number in rows.reshape(-1).tolist())
+        for node, label in zip(nodes, labels, strict=True):
+            self.lines.writerow([node, *label, *(next(told) for _ in range(rows.shape[1]))])
+        self.node += len(rows)
+
+    def close(self) -> None:
+        self.text.flush()
+        self.text.detach()

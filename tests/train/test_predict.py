@@ -1,0 +1,85 @@
+"""Predictions from checkpoints: those of the trained network by node, whatever the grid and the order."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+from distgnn.errors import ArgumentError, UserError
+from distgnn.operators.dense import gather
+from distgnn.train import Run, Settings, predict
+from distgnn.train.predict import Predictor, softmax
+from train.stores import N, small_store
+
+
+def trained(comm, folder, **settings):
+    """The logits of the network by node, on rank 0, and the paths of its store and checkpoint."""
+    store, weights = small_store(folder, comm), str(folder / "weights")
+    how = {"epochs": 3, "hidden": [6], "bias": True, "dropout": 0.2, "eval_every": 0, "checkpoint": weights}
+    run = Run(store, Settings(**(how | settings)), comm)
+    list(run.train())
+    return gather(run.model.forward(run.X)), store, weights
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_predictions_are_the_trained_networks_by_node(comm, shared_tmp_path, monkeypatch, model) -> None:
+    monkeypatch.setattr(predict, "AT_A_TIME", 4 * 7)  # seven nodes at a time
+    logits, store, weights = trained(comm, shared_tmp_path, model=model, normalize_features=True)
+    for algorithm, order in (("2d", "original"), ("1d", None)):
+        predictor = Predictor(store, weights, comm, algorithm, order=order)
+        path = predictor.write(shared_tmp_path / f"{algorithm}.npz")
+        assert predictor.epoch == 3 and set(predictor.accuracies()) == {"train_acc", "val_acc", "test_acc"}
+        comm.Barrier()
+        with np.load(path) as found:
+            assert found["label"].shape == (N,) and found["probability"].sum(axis=1) == pytest.approx(1)
+            if comm.rank == 0:
+                assert found["probability"] == pytest.approx(softmax(logits), rel=1e-4)
+                assert (found["label"] == logits.argmax(axis=1)).all()
+
+
+@pytest.mark.ranks(1, 2)
+def test_embeddings_and_lines_of_text(comm, shared_tmp_path) -> None:
+    logits, store, weights = trained(comm, shared_tmp_path, train_features=True, dropout=0.0)
+    predictor = Predictor(store, weights, comm)
+    first, last = (predictor.write(shared_tmp_path / f"{layer}.npz", layer) for layer in (1, 2))
+    lines = predictor.write(shared_tmp_path / "p.csv")
+    comm.Barrier()
+    if comm.rank == 0:
+        assert np.load(first)["embedding"].shape == (N, 6) and np.load(first)["embedding"].min() >= 0
+        assert np.load(last)["embedding"] == pytest.approx(logits, rel=1e-4)
+        head, *rows = csv.reader(lines.read_text().splitlines())
+        assert head == ["node", "label", *(f"probability_{k}" for k in range(4))]
+        assert [int(row[0]) for row in rows] == list(range(N))
+        assert np.array([row[2:] for row in rows], float) == pytest.approx(softmax(logits), rel=1e-4)
+        assert [int(row[1]) for row in rows] == logits.argmax(axis=1).tolist()
+
+
+@pytest.mark.ranks(1, 2)
+def test_what_does_not_fit_is_refused(comm, shared_tmp_path) -> None:
+    _, store, weights = trained(comm, shared_tmp_path)
+    predictor = Predictor(store, weights, comm)
+    for out, layer, argument in (("p.txt", None, "out"), ("p.npz", 3, "layer")):
+        with pytest.raises(ArgumentError) as error:
+            predictor.write(shared_tmp_path / out, layer)
+        assert error.value.argument == argument
+    predictor.write(shared_tmp_path / "p.npz")
+    with pytest.raises(ArgumentError, match="exists"):
+        predictor.write(shared_tmp_path / "p.npz")
+    (shared_tmp_path / "other").mkdir(exist_ok=True)
+    other = small_store(shared_tmp_path / "other", comm, normalize="none")
+    with pytest.raises(UserError, match="does not fit .*: the network was trained with graph normalize"):
+        Predictor(other, weights, comm)
+
+
+@pytest.mark.ranks(1)
+def test_the_command_says_what_it_wrote(comm, tmp_path, capsys) -> None:
+    from distgnn import cli
+
+    _, store, weights = trained(comm, tmp_path)
+    out = str(tmp_path / "p.npz")
+    assert cli.main(["predict", store, "--checkpoint", weights, "--out", out]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"{out}: 60 nodes, by the weights after epoch 3, train ")
