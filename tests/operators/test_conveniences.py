@@ -15,9 +15,10 @@ X = np.random.default_rng(3).standard_normal((10, 3))
 
 
 @pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("place", [0, -1], ids=["first-grid", "last-grid"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_sums_norms_and_counts_are_those_of_the_whole(comm, backend, algorithm) -> None:
-    grid = dg.Grid(comm, backend=backend, **grids(algorithm, comm.size)[0])
+def test_sums_norms_and_counts_are_those_of_the_whole(comm, backend, algorithm, place) -> None:
+    grid = dg.Grid(comm, backend=backend, **grids(algorithm, comm.size)[place])  # the last has most replicas
     op = dg.distribute(A, grid, algorithm)
     H = dg.scatter(X, op.input_layout)
     assert op.nnz == op.T.nnz == A.nnz
