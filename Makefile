@@ -27,6 +27,9 @@ export PYTHONDONTWRITEBYTECODE =
 
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST = $(BIN)/python -m pytest
+# Tests on one rank, a file at a time, in as many processes as there are cores, up to 8.
+WORKERS ?= $(shell test $(CORES) -gt 8 && echo 8 || echo $(CORES))
+SERIAL = $(PYTEST) -n $(WORKERS) --dist loadfile
 MPI_TESTS = --only-mpi -p no:cacheprovider
 
 # Waiting ranks of MPICH poll. Where they outnumber the cores they must sleep between polls, or they starve those that work.
@@ -44,11 +47,11 @@ test: test-serial test-4 test-12
 
 # About a minute: every value of every parameter of every test once, on up to 4 ranks, no slow tests.
 test-quick: $(VENV)/installed-test
-	$(PYTEST) --quick $(ARGS)
+	$(SERIAL) --quick $(ARGS)
 	$(call launch,4) $(PYTEST) $(MPI_TESTS) --quick --ranks-above 1 $(ARGS)
 
 test-serial: $(VENV)/installed-test
-	$(PYTEST) $(ARGS)
+	$(SERIAL) $(ARGS)
 
 # P = 2, 3, 4 (--ranks-above: one rank is covered by test-serial)
 test-4: $(VENV)/installed-test
