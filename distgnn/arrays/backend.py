@@ -167,8 +167,9 @@ class CupyBackend(Backend):
             self.xp.cuda.Device(device).use()
             self.xp.cuda.Device(device).synchronize()
             self._lanes.clear()
-            # From now on not the null stream, with which an MPI's own streams may take turns.
-            self._computing = self.xp.cuda.Stream(non_blocking=True).use()
+            # From now on not the null stream, with which an MPI's own streams may take turns. Entered for
+            # good: CuPy forgets a stream in `use` where the context of another one ends.
+            self.xp.cuda.Stream(non_blocking=True).__enter__()
             CupyBackend.bound = device
         return f"cuda:{device}"
 

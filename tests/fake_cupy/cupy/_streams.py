@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 from cupy._work import DEVICE, Clock, merge
 
-_current: list[Stream] = []
+_current: list[Stream] = []  # one
+_entered: list[Stream] = []  # the streams whose contexts are open, the null stream first
 _looks = itertools.cycle((0, 1, 2))  # how often in turn an event is asked before it is seen done
 _handles = itertools.count(1)
 EVENTS: weakref.WeakValueDictionary[int, Event] = weakref.WeakValueDictionary()
@@ -22,11 +23,13 @@ class BaseStream:
     ptr: int
 
     def __enter__(self) -> BaseStream:
-        _current.append(self)  # type: ignore[arg-type]
-        return self
+        _entered.append(self)  # type: ignore[arg-type]
+        return self.use()
 
     def __exit__(self, *_: object) -> None:
-        _current.pop()
+        """Back to the stream entered before; one in ``use`` is forgotten (CuPy's issue 8377)."""
+        _entered.pop()
+        _entered[-1].use()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BaseStream) and self.ptr == other.ptr
@@ -35,7 +38,7 @@ class BaseStream:
         return hash(self.ptr)
 
     def use(self) -> BaseStream:
-        _current[-1] = self  # type: ignore[assignment]
+        _current[:] = [self]  # type: ignore[list-item]
         return self
 
     @property
@@ -118,7 +121,13 @@ def get_elapsed_time(start: Event, end: Event) -> float:
 
 def current() -> Stream:
     """The current stream."""
-    return _current[-1]
+    return _current[0]
+
+
+def leave_all() -> None:
+    """No stream's context is open, and the null stream is current."""
+    _entered[:] = [Stream.null]
+    Stream.null.use()
 
 
 def synchronize(stream: BaseStream, why: str) -> None:
@@ -135,4 +144,4 @@ def launch(name: str, reads: Iterable[Any], writes: Iterable[Any], stream: BaseS
 
 
 Stream.null = Stream(null=True)
-_current.append(Stream.null)
+leave_all()

@@ -17,7 +17,7 @@ import numpy as np
 
 from cupy._array import ndarray
 from cupy._memory import span_of, spans_of_host
-from cupy._streams import Stream
+from cupy._streams import leave_all
 from cupy._work import DEVICE, MPI_CALL, Work, beside
 
 __all__ = [
@@ -74,7 +74,7 @@ def reset(while_waiting: Callable[[], None] = lambda: None) -> None:
     """
     DEVICE.reset()
     DEVICE.while_waiting = while_waiting
-    Stream.null.use()
+    leave_all()
 
 
 @contextmanager
