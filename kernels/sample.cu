@@ -40,13 +40,15 @@ struct Weighted {
   double* prefix;
   double* staged;  // shared memory, one number per lane
   double weight;   // of the entry that this lane found
+  bool summed;     // the prefix sums of whole rows are there
 
   __device__ double left(int64 i) const {
     return i < length && !picked[first + i] ? weights[first + i] : 0.0;
   }
 
   // Prefix sums of what has not been drawn; returns their sum.
-  __device__ double renew(int64) {
+  __device__ double renew(int64 drawn) {
+    if (summed && drawn == 0) return prefix[first + length - 1];
     const int lane = lane_index();
     double before = 0, next = left(lane);
     for (int64 at = 0; at < length; at += WARP) {
@@ -165,24 +167,27 @@ __device__ inline int64 positives(int64 length, const double* weights) {
 
 // Marks in `picked` (one per entry) `count` entries of every row, or all of positive weight where there are
 // no more. remaining: rows x (count + 1), or null; 0 where all are taken. prefix: room for one number per
-// entry. bad[r] = 1 where a row has a weight that is negative or not finite, or a sum that is not; its marks
+// entry; with `summed` the prefix sums of every row, whose weights are all positive, left as scratch: then
+// `picked` is all 0 before, and no pass over a row is made. bad[r] = 1 where a row has a weight that is negative or not finite, or a sum that is not; its marks
 // mean nothing then.
 __global__ void __launch_bounds__(THREADS)
     sample_weighted(int64 rows, int64 count, const int64* __restrict__ pointers,
                     const double* __restrict__ weights, const uint64* __restrict__ keys,
-                    unsigned char* picked, double* remaining, double* prefix, unsigned char* bad) {
+                    unsigned char* picked, double* remaining, double* prefix, int summed, unsigned char* bad) {
   __shared__ double staged[THREADS];
   const int64 r = flat_index() / WARP;
   if (r >= rows) return;  // whole warps leave
   const int lane = lane_index();
   const int64 first = pointers[r], length = pointers[r + 1] - first;
-  const int64 candidates = positives(length, weights + first);
+  const int64 candidates = summed ? length : positives(length, weights + first);
   const bool all = candidates <= count;
-  for (int64 i = first + lane; i < first + length; i += WARP) picked[i] = all && weights[i] > 0;
+  if (all || !summed)
+    for (int64 i = first + lane; i < first + length; i += WARP) picked[i] = all && weights[i] > 0;
   if (remaining) remaining += r * (count + 1);
   if (remaining && all)
     for (int64 j = lane; j <= count; j += WARP) remaining[j] = 0;
-  const Weighted row{first, length, weights, picked, prefix, staged + threadIdx.x / WARP * WARP, 0};
+  const Weighted row{first,  length, weights, picked, prefix, staged + threadIdx.x / WARP * WARP, 0,
+                     summed != 0};
   const bool fine = candidates >= 0 && (all || draw(row, count, keys[r], remaining));
   if (lane == 0) bad[r] = !fine;
 }

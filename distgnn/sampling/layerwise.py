@@ -107,7 +107,8 @@ def choose(distributions: Iterator[Any], size: int, keys: Array, rescale: bool) 
     for P in timed_each(PROBABILITY, distributions):
         with step(DRAW, backend.of(keys)):
             own = keys[top : top + P.shape[0]]
-            drawn = draw(P.indptr, P.data, size, own, rescale, getattr(P, "ends", None))
+            known = getattr(P, "ends", None), getattr(P, "sums", None)
+            drawn = draw(P.indptr, P.data, size, own, rescale, *known)
             columns, weights = P.indices[drawn.positions].astype(np.int64), P.data[drawn.positions]
             ones = backend.module(weights).ones
             scale = 1 / inclusion(weights, drawn, own) if rescale else ones(len(weights))
@@ -159,21 +160,25 @@ class FastGCN(LayerWise):
         super().__init__(graph, fanout, **options)
         everything = indicator(np.arange(graph.n), np.array([0, graph.n]), graph.n)
         norms: Any = graph.on_host().map(squares).multiply(everything)  # (1, n), of the columns
+        # The first draws of every minibatch are from these sums, which a GPU keeps.
+        sums = np.cumsum(norms.data) if graph.backend.on_device and (norms.data > 0).all() else None
         self.importance = graph.backend.asarray(norms.indices), graph.backend.asarray(norms.data)
+        self.sums = None if sums is None else graph.backend.asarray(sums)
 
     def distributions(self, frontier: Stack) -> Iterator[Any]:
-        return repeated(self.importance, self.graph.n, len(frontier.bounds) - 1)
+        return self.repeated(len(frontier.bounds) - 1)
 
-
-def repeated(row: tuple[Array, Array], width: int, times: int) -> Iterator[Any]:
-    """The row of these columns and values so many times, in row blocks of a bounded number of entries."""
-    (columns, values), on = row, backend.of(row[0])
-    most = max((TUNING.device_entries if on.on_device else TUNING.product_entries) // max(len(values), 1), 1)
-    for top in range(0, times, most):
-        count = min(most, times - top)
-        data, indices = on.xp.tile(values, count), on.xp.tile(columns, count)
-        ends, shape = np.arange(count + 1) * len(values), (count, width)
-        if on.on_device:
-            yield cuda.Product(on.asarray(ends), indices, data, shape, ends)
-        else:
-            yield sp.csr_array((data, indices, ends), shape=shape)
+    def repeated(self, times: int) -> Iterator[Any]:
+        """The distribution so many times, in row blocks of a bounded number of entries."""
+        (columns, values), on = self.importance, self.graph.backend
+        entries = TUNING.device_entries if on.on_device else TUNING.product_entries
+        most = max(entries // max(len(values), 1), 1)
+        for top in range(0, times, most):
+            count = min(most, times - top)
+            data, indices = on.xp.tile(values, count), on.xp.tile(columns, count)
+            ends, shape = np.arange(count + 1) * len(values), (count, self.graph.n)
+            if on.on_device:
+                sums = None if self.sums is None else on.xp.tile(self.sums, count)
+                yield cuda.Product(on.asarray(ends), indices, data, shape, ends, sums)
+            else:
+                yield sp.csr_array((data, indices, ends), shape=shape)

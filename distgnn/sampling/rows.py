@@ -74,8 +74,9 @@ def row_keys(keys: Array, vertices: Array) -> Array:
 
 
 def draw(
-    indptr: Array, weights: Array, count: int, keys: Array, remaining: bool = False, ends: Any = None
-) -> Draws:
+    indptr: Array, weights: Array, count: int, keys: Array, remaining: bool = False, ends: Any = None,
+    sums: Array = None,
+) -> Draws:  # fmt: skip
     """Draw from the rows of a CSR matrix with these row pointers and weights (float64). A GPU is waited for
     once, or twice where `ends`, its row pointers on the host, are not given.
 
@@ -90,7 +91,7 @@ def draw(
     picked = xp.empty(len(weights), np.uint8)
     left = xp.empty((len(keys), count + 1)) if remaining else None
     if _on_gpu(keys):
-        return _draw_on_gpu(indptr, weights, count, keys, picked, left)
+        return _draw_on_gpu(indptr, weights, count, keys, picked, left, sums)
     kernel = _draw_compiled if host.module() is not None else _draw_numpy
     _refuse(kernel(indptr, weights, count, keys, picked, left))
     positions = np.flatnonzero(picked.view(bool))
@@ -99,10 +100,10 @@ def draw(
 
 
 def _draw_on_gpu(
-    indptr: Array, weights: Array, count: int, keys: Array, picked: Array, left: Array | None
+    indptr: Array, weights: Array, count: int, keys: Array, picked: Array, left: Array | None, sums: Array
 ) -> Draws:
     on = backend.of(keys)
-    bad = cuda.draw_weighted(indptr, weights, count, keys, picked, left)
+    bad = cuda.draw_weighted(indptr, weights, count, keys, picked, left, sums)
     places = row_pointers(picked)
     bounds = places[indptr]
     told = on.to_host(on.xp.concatenate((bounds, bad)))  # one wait for all

@@ -12,7 +12,7 @@ from distgnn.local import cuda
 from distgnn.local.csr_rows import owners, row_pointers
 from distgnn.sampling.block import Block, Layer, Sample
 from distgnn.sampling.graph import Graph
-from distgnn.sampling.layerwise import Chosen, FastGCN, choose, repeated
+from distgnn.sampling.layerwise import Chosen, FastGCN, choose
 from distgnn.sampling.relabel import Stack
 from distgnn.sampling.sampler import EXTRACT, step
 
@@ -49,7 +49,7 @@ class Saint(FastGCN):
         """One sample per batch, of which only the number counts: a sample has a batch of its own."""
         if not len(batches) and not self.graph.collective:
             return []
-        rows = repeated(self.importance, self.graph.n, len(batches))
+        rows = self.repeated(len(batches))
         chosen = choose(rows, self.fanout[0], self.keys(epoch, first, len(batches), 0), self.rescale)
         layer = self.extract(chosen.vertices, chosen)
         with step(EXTRACT, self.graph.backend):

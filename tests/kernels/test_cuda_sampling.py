@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -76,6 +78,11 @@ def test_weighted_rows_agree_to_the_bit(built, name, count, compiled, monkeypatc
         equal(gpu, (marks, left), (picked, expected.remaining))
     assert cuda.sample_weighted(*on_gpu, count, gpu.asarray(keys), marks) == -1
     equal(gpu, (marks,), (picked,))
+    if weights.all():
+        sums = np.concatenate([np.cumsum(weights[i:j]) for i, j in pairwise(POINTERS)])
+        left = gpu.nan((len(LENGTHS), count + 1), np.float64)
+        cuda.draw_weighted(*on_gpu, count, gpu.asarray(keys), marks, left, gpu.asarray(sums))
+        equal(gpu, (marks, left), (picked, expected.remaining))
 
 
 @pytest.mark.parametrize("compiled", [True, False])

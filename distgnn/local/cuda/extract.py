@@ -24,6 +24,7 @@ class Product(NamedTuple):
 
     Attributes:
         indptr, indices: int64. ends: the row pointers on the host, where they are known there.
+        sums: float64, the prefix sums of every row, where they are known and all values are positive.
     """
 
     indptr: Array
@@ -31,6 +32,7 @@ class Product(NamedTuple):
     data: Array
     shape: tuple[int, int]
     ends: np.ndarray | None = None
+    sums: Array = None
 
 
 def row_lengths(indptr: Array, rows: Array) -> Array:

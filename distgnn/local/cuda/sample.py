@@ -20,12 +20,17 @@ def sample_weighted(
 
 
 def draw_weighted(
-    indptr: Array, weights: Array, count: int, keys: Array, picked: Array, remaining: Array = None
-) -> Array:
+    indptr: Array, weights: Array, count: int, keys: Array, picked: Array, remaining: Array = None,
+    sums: Array = None,
+) -> Array:  # fmt: skip
     """Draw by weight, as ``kernels/sample.cu`` says, into `picked` and `remaining` (or None).
 
-    Returns uint8, one per row: 1 where a weight is negative or not finite, or the sum is not finite. Takes 8
-    bytes per entry.
+    Args:
+        sums: float64, the prefix sums of every row, added up from its beginning, where they are known and all
+            weights are positive: then no pass over a row is made. Left as scratch.
+
+    Returns uint8, one per row: 1 where a weight is negative or not finite, or the sum is not finite. Without
+    `sums` takes 8 bytes per entry.
     """
     xp, m = library(keys), keys.size
     check("sample_weighted", (m + 1,), np.int64, indptr=indptr)
@@ -33,9 +38,12 @@ def draw_weighted(
     check("sample_weighted", (m,), np.uint64, keys=keys)
     check("sample_weighted", weights.shape, np.uint8, picked=picked)
     check("sample_weighted", (m, count + 1), np.float64, remaining=remaining)
-    prefix, bad = xp.empty(weights.shape, np.float64), xp.empty(m, np.uint8)
+    check("sample_weighted", weights.shape, np.float64, sums=sums)
+    prefix, bad = xp.empty(weights.shape, np.float64) if sums is None else sums, xp.empty(m, np.uint8)
+    if sums is not None:
+        picked[...] = 0
     sizes = np.int64(m), np.int64(count)
-    arrays = indptr, weights, keys, picked, remaining, prefix, bad
+    arrays = indptr, weights, keys, picked, remaining, prefix, np.int32(sums is not None), bad
     launch(xp, FILE, "sample_weighted", blocks_for(m * WARP), *sizes, *arrays)
     return bad
 

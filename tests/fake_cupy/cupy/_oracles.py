@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -106,10 +107,14 @@ def adam(
 
 def sample_weighted(
     types: list[str], rows: Any, count: Any, pointers: Array, weights: Array, keys: Array, picked: Array,
-    remaining: Array, prefix: Array, bad: Array,
+    remaining: Array, prefix: Array, summed: Any, bad: Array,
 ) -> None:  # fmt: skip
     from distgnn.sampling.rows import _draw_numpy
 
+    if summed:
+        assert not picked.any()
+        rows_sums = [np.cumsum(weights[i:j]) for i, j in itertools.pairwise(pointers.tolist())]
+        assert prefix.tobytes() == np.concatenate(rows_sums).tobytes()
     first_bad = _draw_numpy(pointers, weights, int(count), keys, picked, remaining)
     bad[...] = np.arange(bad.size) == first_bad
 
