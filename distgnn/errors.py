@@ -29,6 +29,16 @@ class ArgumentError(UserError):
         return type(self), (self.argument, str(self.value), self.problem)
 
 
+class WrongTypeError(ArgumentError, TypeError):
+    """An argument of another type than it must have, such as one of two that were swapped."""
+
+
+def check_type(argument: str, value: object, kinds: type | tuple[type, ...], expected: str) -> None:
+    """WrongTypeError, which names the argument, unless the value is of one of these types."""
+    if not isinstance(value, kinds):
+        raise WrongTypeError(argument, type(value).__name__, f"expected {expected}")
+
+
 class TrainingError(Exception):
     """What training gives is wrong; raised on every rank. The command line prints one line on rank 0, and
     every rank exits with code 1.

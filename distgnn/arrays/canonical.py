@@ -50,13 +50,16 @@ def canonical(matrix: Any, dtype: Any = None) -> Any:
 def as_matrix(matrix: Any) -> Any:
     """A sparse matrix of SciPy as it is, or an array of real numbers; else ArgumentError."""
     if matrix is None:
-        raise ArgumentError("matrix", None, "every rank must give the matrix, the same one")
+        problem = "every rank must give the matrix, the same one; or one rank, which root=RANK names"
+        raise ArgumentError("matrix", None, problem)
     if isinstance(matrix, (str, bytes, os.PathLike)):
         raise ArgumentError("matrix", matrix, "is a path; load opens a store")
     if sp.issparse(matrix):
         check_real("matrix", matrix.dtype)
         return matrix
     array = np.asarray(matrix)
+    if array.dtype == object:
+        raise _refused(matrix, "expected a SciPy sparse matrix, or an array")
     check_real("matrix", array.dtype)
     if array.ndim != 2:
         raise _refused(array, f"expected two dimensions, got the shape {array.shape}")

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Any
 
 from mpi4py import MPI
@@ -19,8 +20,8 @@ from distgnn.comm.devices import bind
 from distgnn.comm.facts import process
 from distgnn.comm.group import Comm
 from distgnn.comm.transport import NCCL, transport
-from distgnn.comm.virtual import OneOfMany
-from distgnn.errors import UserError
+from distgnn.comm.virtual import OneOfMany, VirtualComm
+from distgnn.errors import UserError, check_type
 from distgnn.layout import Axes
 
 
@@ -56,8 +57,11 @@ class Grid(Axes):
         self, comm: MPI.Intracomm | None = None, *, backend: Backend | str | None = None, **axes: int
     ) -> None:
         comm = MPI.COMM_WORLD if comm is None else comm
+        check_type("comm", comm, (MPI.Comm, VirtualComm), "an mpi4py communicator; sizes go by name: rows=4")
         size, rank = comm.Get_size(), comm.Get_rank()
         axes = axes or {"rows": size}
+        for name, count in axes.items():
+            check_type(name, count, Integral, "a whole number of ranks along this axis")
         if size > 1:
             agree(comm, process() | {"grid": axes})
         if math.prod(axes.values()) != size or min(axes.values()) < 1:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays.canonical import check_real
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, check_type
 from distgnn.layout import Layout
 from distgnn.nn.finite import QUIETLY, NotFiniteError, all_finite
 from distgnn.nn.layers import AGGREGATE, ORDERS, TRANSFORM, GraphConvolution, LayerGraph, associative
@@ -57,6 +57,7 @@ class GCN:
         self, A: DistSparse, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
         product_order: str = "auto", keep_aggregate: bool = True,
     ) -> None:  # fmt: skip
+        check_type("A", A, DistSparse, "a distributed matrix, as of load or distribute; then the widths")
         widths = [int(width) for width in widths]
         told = {"widths": widths, "seed": seed, "dropout": dropout, "bias": bias}
         A.grid.world.agree(told | {"product_order": product_order, "keep_aggregate": keep_aggregate})

@@ -26,7 +26,7 @@ from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import cut_columns, load, pack
 from distgnn.operators.operator import DistSparse
-from distgnn.operators.sources import BlockSource
+from distgnn.operators.sources import BlockSource, blocks
 from distgnn.operators.weights import ReplicatedWeights
 
 Array = Any
@@ -72,8 +72,8 @@ class BlockRows(DistSparse):
         """This rank's blocks of Aᵀ, where blocks of H travel whole."""
         cols, panels = self.input_layout.row_range, self.A.panels  # type: ignore[union-attr]
         windows = [(block(self.row_parts, j), cols) for j in self.stages]
-        blocks = pack(self.grid, self.dtype, lambda: (self.source.block(*window).T for window in windows))
-        return WholeBlocks(self.grid, self.column, self.stages, self.row_parts, panels, blocks, "G")
+        transposed = pack(self.grid, self.dtype, (block.T for block in blocks(self.source, windows)))
+        return WholeBlocks(self.grid, self.column, self.stages, self.row_parts, panels, transposed, "G")
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         self._block_row(self.A, H, T)
@@ -106,18 +106,18 @@ class BlockRows(DistSparse):
 
     def _needed_rows(self) -> NeededRows:
         costs = fetch_costs.measure(self.grid, self.column) if self.sparsity_aware == "auto" else None
+        found = blocks(self.source, self._windows())
         with self.grid.world.together():
-            read = (canonical(self.source.block(*window), self.dtype) for window in self._windows())
-            blocks = dict(zip(self.stages, read, strict=True))
-        return NeededRows(self.grid, self.column, blocks, np.diff(self.col_parts), self.dtype, costs)
+            held = {j: canonical(A_ij, self.dtype) for j, A_ij in zip(self.stages, found, strict=True)}
+        return NeededRows(self.grid, self.column, held, np.diff(self.col_parts), self.dtype, costs)
 
     def _whole_blocks(self) -> WholeBlocks:
-        blocks = load(self.grid, self.source, self._windows())
-        nonzeros = sum(self.grid.world.gather_objects(sum(A_ij.nnz for A_ij in blocks)))
+        held = load(self.grid, self.source, self._windows())
+        nonzeros = sum(self.grid.world.gather_objects(sum(A_ij.nnz for A_ij in held)))
         per_row = nonzeros / max(self.shape[0] * self.column.size, 1)
         panels = max(min(int(per_row / TUNING.panel_nonzeros), TUNING.most_panels), 1)
         panels = 1 if self.column.size == 1 else panels
-        return WholeBlocks(self.grid, self.column, self.stages, self.col_parts, panels, blocks, "H")
+        return WholeBlocks(self.grid, self.column, self.stages, self.col_parts, panels, held, "H")
 
 
 class WholeBlocks:

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from distgnn.arrays.canonical import check_real
 from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, check_type
 from distgnn.layout import Layout, Range
 
 
@@ -29,6 +29,7 @@ class DistDense:
     __array_ufunc__ = None  # NumPy's numbers leave products with a matrix to the matrix
 
     def __init__(self, block: Any, layout: Layout[Grid], shape: Shape) -> None:
+        check_type("layout", layout, Layout, "a Layout, such as A.input_layout")
         expected = layout.local_shape(shape)
         if block.shape != expected:
             raise ValueError(f"rank {layout.grid.rank}: block {block.shape} where the layout says {expected}")
@@ -103,7 +104,12 @@ def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
     """Cut a global matrix that rank 0 has (others pass anything) over the grid. Collective.
 
     Row i belongs to node i, whatever the order of the layout; rank 0 puts rows into that order.
+
+    Raises:
+        ArgumentError: on every rank, X of rank 0 is no matrix of real numbers with as many rows as the layout
+            cuts, or the layout is none.
     """
+    check_type("layout", layout, Layout, "a Layout, such as A.input_layout")
     on, world, rows = layout.grid.backend, layout.grid.world, layout.rows.parts
     ids = None
     with world.together():
@@ -134,6 +140,7 @@ def gather(Y: DistDense) -> np.ndarray | None:
 
     Row i belongs to node i, whatever the order of the layout.
     """
+    check_type("Y", Y, DistDense, "a DistDense, such as A @ H")
     on, world, primary = Y.grid.backend, Y.grid.world, Y.layout.primary
     with world.together():
         ids = _ids(Y.layout, Y.shape[0]) if world.rank == 0 else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +12,7 @@ from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.layout import Range
-from distgnn.operators.sources import BlockSource, SharedSource
+from distgnn.operators.sources import BlockSource, SharedSource, blocks
 
 
 def load(grid: Grid, source: BlockSource, windows: Sequence[tuple[Range, Range]]) -> list[CSR]:
@@ -22,17 +22,17 @@ def load(grid: Grid, source: BlockSource, windows: Sequence[tuple[Range, Range]]
     section 5.4). The ledger charges that as the broadcasts it is: 2 words per non-zero and a little per row.
     """
     if not isinstance(source, SharedSource):
-        return pack(grid, source.dtype, lambda: (source.block(*window) for window in windows))
+        return pack(grid, source.dtype, blocks(source, windows))
     # Inside, only ranks that read together communicate, and they leave together.
     with grid.on_node((source.key, windows)) as readers, grid.world.together():
         return [source.assemble(*window, grid.backend, readers) for window in windows]
     raise AssertionError("unreachable: together() raises")
 
 
-def pack(grid: Grid, dtype: Any, read: Callable[[], Iterable[Any]]) -> list[CSR]:
-    """The SciPy blocks that ``read`` gives. Collective: an error on one rank is raised on all."""
+def pack(grid: Grid, dtype: Any, found: Iterable[Any]) -> list[CSR]:
+    """These SciPy blocks. Collective: an error on one rank, or in what gives them, is raised on all."""
     with grid.world.together():
-        return [CSR.from_scipy(block, grid.backend, dtype) for block in read()]
+        return [CSR.from_scipy(block, grid.backend, dtype) for block in found]
     raise AssertionError("unreachable: together() raises")
 
 

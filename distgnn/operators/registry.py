@@ -10,13 +10,14 @@ from mpi4py import MPI
 
 from distgnn.comm.agree import agree
 from distgnn.comm.grid import Grid
-from distgnn.errors import ArgumentError
+from distgnn.comm.virtual import VirtualComm
+from distgnn.errors import ArgumentError, check_type
 from distgnn.operators.block_1d import Block1D
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.block_rows import BlockRows
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.plexus_3d import Plexus3D
-from distgnn.operators.sources import MatrixSource
+from distgnn.operators.sources import BlockSource, MatrixSource, RootMatrix
 from distgnn.operators.split_3d import Split3D
 from distgnn.operators.summa_2d import Summa2D
 
@@ -108,6 +109,8 @@ def make_grid(
         ArgumentError: no grid of this many ranks has these sizes; the message lists those that exist. Or
             ranks disagree in an argument.
     """
+    check_type("comm", comm, (MPI.Comm, VirtualComm), "an mpi4py communicator, then the algorithm")
+    check_type("sizes", sizes or {}, Mapping, "axis sizes by name, such as {'rows': 4}")
     agree(comm, {"algorithm": name, "grid": sizes, "replication": replication})
     cls, wanted = get(name), dict(sizes or {})
     if replication is not None:
@@ -128,26 +131,41 @@ def _in_order(grid: Mapping[str, int], named: Sequence[str]) -> dict[str, int]:
     return {axis: grid[axis] for axis in order}
 
 
+def _source(matrix: Any, grid: Grid, root: int | None) -> BlockSource:
+    """What gives the blocks of a matrix. Collective: one rank may have been given none."""
+    if root is not None:
+        if root not in range(grid.size):
+            raise ArgumentError("root", root, f"expected a rank, 0 to {grid.size - 1}")
+        return RootMatrix(grid, matrix, root)
+    with grid.world.together():
+        return matrix if hasattr(matrix, "block") else MatrixSource(matrix)
+    raise AssertionError("unreachable: together() raises")
+
+
 def distribute(
-    matrix: Any, grid: Grid, algorithm: str, sparsity_aware: bool | str = False, **partitions: Any
-) -> DistSparse:
+    matrix: Any, grid: Grid, algorithm: str, sparsity_aware: bool | str = False, *, root: int | None = None,
+    **partitions: Any,
+) -> DistSparse:  # fmt: skip
     """A matrix as a distributed operator. Collective.
 
     Args:
         matrix: SciPy sparse matrix (equal on all ranks) or a :class:`~distgnn.operators.sources.BlockSource`.
         sparsity_aware: True: send only the rows of dense matrices that are needed (``1d``, ``1.5d``); "auto":
             or whole blocks, whichever should be faster between two ranks.
+        root: the one rank that has the matrix and sends the others their blocks; what they give, such as
+            None, does not matter. It keeps the matrix, which the adjoint or further layers may need.
         partitions: ``row_parts``, ``col_parts`` and whatever else the algorithm's class takes.
 
     Raises:
-        ArgumentError: no such algorithm, or none that sends rows; or ranks disagree in an argument, or in the
-            matrix where all hold it.
+        ArgumentError: no such algorithm, or none that sends rows, or no such root; or ranks disagree in an
+            argument, or in the matrix where all hold it.
     """
+    check_type("grid", grid, Grid, "a Grid; distribute takes the matrix, the grid, the algorithm")
     vectors = {name: part for name, part in partitions.items() if not hasattr(part, "block")}
-    grid.world.agree({"algorithm": algorithm, "sparsity_aware": sparsity_aware, **vectors})
+    told = {"algorithm": algorithm, "sparsity_aware": sparsity_aware, "root": root}
+    grid.world.agree(told | vectors)
     cls = get(algorithm, sparsity_aware)
-    with grid.world.together():  # one rank may have been given no matrix
-        source = matrix if hasattr(matrix, "block") else MatrixSource(matrix)
+    source = _source(matrix, grid, root)
     if sparsity_aware:
         partitions["sparsity_aware"] = sparsity_aware
     return cls(grid, source, **partitions)

@@ -6,7 +6,7 @@ one for a sharded file. Every distributed operator is built from one.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.canonical import as_matrix, canonical, identical, value_type
 from distgnn.arrays.csr import CSR, Shape
+from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.layout import Range
 
@@ -104,6 +105,82 @@ class LocalBlocks:
             if top <= rows[0] and rows[1] <= bottom and left <= cols[0] and cols[1] <= right:
                 return csr[rows[0] - top : rows[1] - top, cols[0] - left : cols[1] - left]
         raise ValueError(f"this rank was given no block that covers rows {rows} and columns {cols}")
+
+
+class RootMatrix:
+    """A whole SciPy matrix that one rank holds, as a :class:`MatrixSource` does. The others get from it the
+    blocks that they need, when they need them: rank after rank, so that the root copies one rank's at a time.
+
+    Args:
+        grid: of the operators that are made of it. Collective over it, as is :meth:`blocks`.
+        matrix: on the root; what others give does not matter.
+        root: the rank that holds it.
+
+    Cost of a block, charged as ``adjacency``: two words per non-zero, one per row, and one.
+
+    Raises:
+        ArgumentError: on every rank, what a :class:`MatrixSource` raises on the root.
+    """
+
+    def __init__(self, grid: Grid, matrix: Any, root: int = 0) -> None:
+        self.root, self.comm = root, grid.along_on_host(*grid.shape)
+        with self.comm.together():
+            self.held = MatrixSource(matrix) if self.comm.rank == root else None
+        held = self.held
+        facts = held and (held.shape, held.dtype, held.symmetric, int(held.matrix.nnz))
+        self.shape, self.dtype, self.symmetric, self.nnz = self.comm.share(facts, root)  # type: ignore[misc]
+
+    def block(self, rows: Range, cols: Range) -> sp.csr_array:
+        """On the root only; ValueError elsewhere."""
+        if self.held is None:
+            raise ValueError(f"only rank {self.root} holds this matrix; blocks() gives every rank its own")
+        return self.held.block(rows, cols)
+
+    def blocks(self, windows: Sequence[tuple[Range, Range]]) -> list[sp.csr_array]:
+        """The blocks in these (rows, columns), each rank's own. Collective; errors are raised on all."""
+        comm, mine, failure = self.comm, [], None
+        asked = comm.gather_objects(list(windows))
+        if comm.rank != self.root:
+            mine = [self._receive() for _ in windows]
+        for rank, wanted in enumerate(asked) if self.held else ():
+            for rows, cols in wanted:
+                try:
+                    block = self.block(rows, cols) if failure is None else None
+                except Exception as error:
+                    failure, block = error, None
+                if rank == self.root:
+                    mine.append(block)
+                else:
+                    self._send(block, rank)
+        with comm.together():
+            if failure is not None:
+                raise failure
+        return mine
+
+    def _send(self, block: sp.csr_array | None, rank: int) -> None:
+        parts = () if block is None else (block.indptr, block.indices, block.data)
+        facts = None if block is None else (block.shape, [(part.size, part.dtype) for part in parts])
+        self.comm.mpi.send(facts, rank)
+        for part in parts:
+            self.comm.send(part, rank, "adjacency")
+
+    def _receive(self) -> sp.csr_array | None:
+        facts = self.comm.mpi.recv(source=self.root)
+        if facts is None:
+            return None
+        shape, parts = facts
+        rooms = (np.empty(size, dtype) for size, dtype in parts)
+        indptr, indices, data = (self.comm.receive(room, self.root, "adjacency") for room in rooms)
+        return sp.csr_array((data, indices, indptr), shape=shape)
+
+
+def blocks(source: BlockSource, windows: Sequence[tuple[Range, Range]]) -> Iterable[Any]:
+    """The SciPy blocks in these (rows, columns), one after another. Collective where a root holds them all,
+    and then they are there on return; else local, as each is asked for.
+    """
+    if isinstance(source, RootMatrix):
+        return source.blocks(windows)
+    return (source.block(*window) for window in windows)
 
 
 def entries(source: BlockSource) -> dict[Hashable, int]:

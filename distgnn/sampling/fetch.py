@@ -9,6 +9,7 @@ import numpy as np
 from distgnn import local
 from distgnn.arrays import backend as backends
 from distgnn.comm.rows import Rows, by_owner
+from distgnn.errors import check_type
 from distgnn.operators.dense import DistDense
 from distgnn.sampling.ids import Ids, checked
 
@@ -26,6 +27,7 @@ class Features:
     """
 
     def __init__(self, H: DistDense) -> None:
+        check_type("H", H, DistDense, "a DistDense in block rows, as load_features or scatter make it")
         grid = H.grid
         if H.layout.row_axes != ("rows",) or grid.count(*H.layout.col_axes) != 1:
             cut = f"({', '.join(H.layout.row_axes)}) x ({', '.join(H.layout.col_axes)})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,6 +25,7 @@ Array = Any
 Drawn = tuple[Array, Array, Array, Array]
 
 
+@runtime_checkable
 class Graph(Protocol):
     """An (n, n) sparse matrix A that can be multiplied from the left. Stored zeros are no edges. Rows and
     columns, here and in products, are positions in its order; samplers take and give node ids.

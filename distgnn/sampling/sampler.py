@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from distgnn import rng
 from distgnn.arrays import backend
 from distgnn.arrays.backend import Backend
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, check_type
 from distgnn.ledger import timed
 from distgnn.sampling.block import Layer, Sample, samples
 from distgnn.sampling.graph import Graph
@@ -45,6 +45,8 @@ class Sampler(ABC):
         self, graph: Graph, fanout: Sequence[int], *, layers: int | None = None, seed: int = 0,
         rescale: bool = True,
     ) -> None:  # fmt: skip
+        check_type("graph", graph, Graph, "a graph to sample from: Replicated(matrix) or Partitioned(...)")
+        check_type("fanout", fanout, Iterable, "a list with a number for each layer")
         if graph.shape[0] != graph.shape[1]:
             raise ValueError(f"a graph has as many rows as columns, got {graph.shape}")
         self.graph, self.seed, self.rescale, self.fanout = graph, seed, rescale, tuple(fanout)

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from distgnn import local, operators
 from distgnn.arrays.csr import CSR
 from distgnn.comm.agree import agree
-from distgnn.errors import ArgumentError, UserError
+from distgnn.errors import ArgumentError, UserError, check_type
 from distgnn.ledger import Ledger, holds
 from distgnn.nn import optim
 from distgnn.nn.features import normalize_rows
@@ -78,6 +78,7 @@ class Run:
     ) -> None:
         comm = MPI.COMM_WORLD if comm is None else comm
         settings = settings or Settings()
+        check_type("settings", settings, Settings, "a Settings, after the store")
         agree(comm, identity(store) | settings.shared())
         s = self.settings = settings.resolved(comm.Get_size())
         name = str(s.algorithm)

@@ -13,7 +13,7 @@ import numpy as np
 from distgnn.arrays.canonical import value_type
 from distgnn.comm.agree import short
 from distgnn.comm.grid import Grid
-from distgnn.errors import ArgumentError, UserError
+from distgnn.errors import ArgumentError, UserError, check_type
 from distgnn.layout import Cut, Layout
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
@@ -47,6 +47,7 @@ def load(
     """
     from distgnn import operators
 
+    check_type("grid", grid, Grid, "a Grid; load takes the store, the grid, the algorithm")
     asked = {"algorithm": algorithm, "order": order, "dtype": dtype, "sparsity_aware": sparsity_aware}
     grid.world.agree(identity(store) | asked | {"neighbours": neighbours, "verify": verify})
     operators.get(algorithm, sparsity_aware)  # refused before anything is read
@@ -89,6 +90,7 @@ def _parts(order: Order, grid: Grid, algorithm: str) -> dict[str, Any]:
 def load_features(store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32) -> DistDense:
     """The features of a store, n x width, cut by ``layout`` and in its order: each rank reads its own rows
     and columns. Collective."""
+    check_type("layout", layout, Layout, "a Layout, such as A.input_layout, after the store")
     grid = layout.grid
     grid.world.agree({"dtype": dtype})
     opened = open_store(store, grid)
@@ -104,6 +106,7 @@ def load_features(store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32
 def load_targets(store: StoreOrPath, layout: Layout) -> tuple[DistDense, DistDense]:
     """``(labels, split)``, each n x 1, int32 and uint8, rows cut by ``layout`` and in its order: each rank
     reads its own. Collective."""
+    check_type("layout", layout, Layout, "a Layout, such as A.output_layout, after the store")
     grid, whole = layout.grid, Layout(layout.grid, layout.rows, Cut())
     opened = open_store(store, grid)
     with grid.world.together():
@@ -130,6 +133,7 @@ def open_store(store: StoreOrPath, grid: Grid, verify: bool = False, anew: bool 
 
 def identity(store: StoreOrPath) -> dict[str, str]:
     """What ranks compare of a store, which may lie elsewhere on each of them: the bytes of its manifest."""
+    check_type("store", store, (Store, str, os.PathLike), "an opened store, or the path of one")
     path = store.path if isinstance(store, Store) else Path(store)
     try:
         found = f"sha256 {short(hashlib.sha256((path / manifest.NAME).read_bytes()))}"

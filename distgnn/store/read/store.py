@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distgnn.errors import UserError
+from distgnn.errors import UserError, check_type
 from distgnn.layout import NodeOrder, Range
 from distgnn.partition.orders import KNOWN
 from distgnn.store.format import manifest
@@ -46,6 +46,7 @@ class Store:
     def __init__(
         self, path: str | os.PathLike[str], team: Comm | Team | None = None, verify: bool = False
     ) -> None:
+        check_type("path", path, (str, os.PathLike), "the path of a store")
         team = team or Team()
         self.path = Path(path)
         with team.together():
