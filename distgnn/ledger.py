@@ -99,6 +99,7 @@ class Union:
         self._apart: list[tuple[float, float]] = []
 
     def add(self, start: float, stop: float) -> None:
+        """Another interval, which ends no earlier than those before."""
         apart = self._apart
         while apart and apart[-1][1] >= start:
             start = min(start, apart.pop()[0])
@@ -109,6 +110,7 @@ class Union:
 
     @property
     def length(self) -> float:
+        """Seconds that lie in some interval."""
         return self._settled + sum(stop - start for start, stop in self._apart)
 
 
@@ -155,6 +157,7 @@ class Ledger:
 
     @property
     def bytes(self) -> int:
+        """Bytes charged: words by the size of their type."""
         return round(self._total("bytes"))
 
     @property
@@ -164,10 +167,12 @@ class Ledger:
 
     @property
     def calls(self) -> int:
+        """Communication calls, of whatever number of messages."""
         return self._total("calls")
 
     @property
     def flops(self) -> int:
+        """Floating-point operations of all computation."""
         return sum(entry.flops for entry in self._entries.values())
 
     @property

@@ -83,10 +83,12 @@ class CSR:
 
     @property
     def nnz(self) -> int:
+        """Stored entries."""
         return int(self.data.size)
 
     @property
     def dtype(self) -> np.dtype:
+        """Of the values."""
         return np.dtype(self.data.dtype)
 
     @staticmethod

@@ -79,6 +79,7 @@ class Point:
     roof: float  # seconds that the ceilings allow at best
 
     def gflops(self, name: str) -> float:
+        """Billions of operations per second of one of the products compared."""
         return 2 * self.nnz * self.width / self.seconds[name] / 1e9
 
     def ratio(self, *names: str) -> float:

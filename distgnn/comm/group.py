@@ -288,6 +288,7 @@ class Comm:
     # -- small Python objects, for setup and reports (not charged: no algorithm moves its data this way) -----
 
     def barrier(self) -> None:
+        """Wait until all ranks of the group are here."""
         self.mpi.Barrier()
 
     def share(self, thing: T, root: int = 0) -> T:

@@ -85,6 +85,7 @@ def _durable(path: Path) -> Iterator[IO[bytes]]:
 
 
 def is_generated(path: Path) -> bool:
+    """Whether a directory holds a graph that ``write`` wrote."""
     return (path / "graph.json").is_file() and (path / "edges.npy").is_file()
 
 

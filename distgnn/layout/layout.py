@@ -42,6 +42,7 @@ class Cut:
         return np.arange(first, last) if self.order is None else self.order.permutation(first, last)
 
     def same(self, other: Cut, grid: Axes, n: int) -> bool:
+        """Do both cut a dimension of length ``n`` alike, in the same order? Local to a rank."""
         alike = self.axes == other.axes and self.order == other.order
         if alike and self.parts is other.parts:
             return True
@@ -63,10 +64,12 @@ class Layout(Generic[G]):
 
     @property
     def row_axes(self) -> tuple[str, ...]:
+        """The grid axes that cut the rows."""
         return self.rows.axes
 
     @property
     def col_axes(self) -> tuple[str, ...]:
+        """The grid axes that cut the columns."""
         return self.cols.axes
 
     @property
@@ -81,6 +84,7 @@ class Layout(Generic[G]):
         return self.rows.range(self.grid, shape[0]), self.cols.range(self.grid, shape[1])
 
     def local_shape(self, shape: tuple[int, int]) -> tuple[int, int]:
+        """The shape of this rank's block of a matrix of ``shape``."""
         if not (self.rows.axes or self.cols.axes):
             return shape
         (top, bottom), (left, right) = self.ranges(shape)

@@ -40,6 +40,7 @@ class NotFiniteError(TrainingError):
         self.problem, self.layer = problem, layer
 
     def in_epoch(self, epoch: int) -> NotFiniteError:
+        """The same error with the epoch that it came in."""
         return NotFiniteError(self.problem, self.layer, epoch)
 
     def __reduce__(self) -> tuple[type[NotFiniteError], tuple[str, int, int | None]]:

@@ -81,14 +81,17 @@ class GCN:
 
     @property
     def input_layout(self) -> Layout:
+        """How the features must be cut."""
         return self.graphs[0].A.input_layout
 
     @property
     def output_layout(self) -> Layout:
+        """How the logits are cut."""
         return self.graphs[-1].A.weights.output_layout
 
     @property
     def parameters(self) -> list[Parameter]:
+        """Weights, then biases, as an optimiser takes them; the blocks are those of the layers."""
         weights = [Parameter(f"W{i}", i, "weight", layer.W) for i, layer in enumerate(self.layers)]
         return weights + [Parameter(f"b{i}", i, "bias", b) for i, b in enumerate(self._biases())]
 

@@ -96,6 +96,7 @@ class GraphConvolution:
 
     @property
     def weight_shape(self) -> tuple[int, int]:
+        """Global shape of the weights: (inputs, outputs)."""
         return self.shape
 
     def choose(self, A: DistSparse, need_input: bool, fixed_input: bool) -> str:

@@ -38,6 +38,7 @@ class Parameter:
 
     @property
     def block(self) -> Array:
+        """This rank's block."""
         return self.matrix.block
 
 

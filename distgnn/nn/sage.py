@@ -52,6 +52,7 @@ class MeanConvolution(GraphConvolution):
 
     @property
     def weight_shape(self) -> tuple[int, int]:
+        """Global shape of the weights: a vertex's own inputs, the mean of its neighbours'; outputs."""
         return 2 * self.shape[0], self.shape[1]
 
     def choose(self, A: DistSparse, need_input: bool, fixed_input: bool) -> str:

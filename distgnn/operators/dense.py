@@ -39,22 +39,27 @@ class DistDense:
 
     @classmethod
     def empty(cls, layout: Layout[Grid], shape: Shape, dtype: Any) -> DistDense:
+        """A matrix of this global shape with whatever numbers memory holds."""
         return cls(layout.grid.backend.empty(layout.local_shape(shape), dtype), layout, shape)
 
     @property
     def grid(self) -> Grid:
+        """The grid that it is cut over."""
         return self.layout.grid
 
     @property
     def dtype(self) -> np.dtype:
+        """Of the entries."""
         return np.dtype(self.block.dtype)
 
     @property
     def row_range(self) -> Range:
+        """The first row that this rank holds, and the one after its last, in the layout's order."""
         return self.layout.ranges(self.shape)[0]
 
     @property
     def col_range(self) -> Range:
+        """The first column that this rank holds, and the one after its last."""
         return self.layout.ranges(self.shape)[1]
 
     def like(self, block: Any) -> DistDense:

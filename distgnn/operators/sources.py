@@ -68,6 +68,7 @@ class MatrixSource:
         self.symmetric = square and identical(self.matrix, canonical(self.matrix.T))
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
+        """A view or copy of these rows and columns."""
         return self.matrix[rows[0] : rows[1], cols[0] : cols[1]]
 
 
@@ -99,6 +100,7 @@ class LocalBlocks:
         self.blocks = [(rows, cols, canonical(csr, self.dtype)) for rows, cols, csr in pieces]
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
+        """Rows and columns within one of the blocks. ValueError: no block covers them."""
         if rows[0] >= rows[1] or cols[0] >= cols[1]:
             return sp.csr_array((rows[1] - rows[0], cols[1] - cols[0]), dtype=self.dtype)
         for (top, bottom), (left, right), csr in self.blocks:

@@ -115,10 +115,12 @@ class Panel(NamedTuple):
 
     @property
     def width(self) -> int:
+        """Columns of A, rows of ``H``."""
         return self.columns[1] - self.columns[0]
 
     @property
     def rows(self) -> slice:
+        """The rows of ``H`` within their block."""
         return slice(self.top, self.top + self.width)
 
     def cut(self, width: int) -> list[Panel]:

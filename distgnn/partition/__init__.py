@@ -69,6 +69,7 @@ class Wanted:
 
     @property
     def file(self) -> bool:
+        """Whether the parts come from a file."""
         return self.method not in METHODS
 
     @property

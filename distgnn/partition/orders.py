@@ -46,9 +46,11 @@ class NodeOrder:
     inverse: np.ndarray | None = None
 
     def ids(self, positions: np.ndarray) -> np.ndarray:
+        """The nodes at these positions."""
         return positions if self.permutation is None else self.permutation[positions]
 
     def positions(self, ids: np.ndarray) -> np.ndarray:
+        """Where these nodes stand."""
         return ids if self.inverse is None else self.inverse[ids]
 
 
@@ -77,6 +79,7 @@ class MatrixOrder:
 
     @property
     def versions(self) -> tuple[Version, ...]:
+        """The orders of rows and columns of each version of the matrix."""
         return tuple(Version(rows, self.sides[k - 1]) for k, rows in enumerate(self.sides))
 
     @property

@@ -44,10 +44,12 @@ class Pattern:
 
     @property
     def n(self) -> int:
+        """Nodes."""
         return len(self.indptr) - 1
 
     @property
     def nnz(self) -> int:
+        """Stored entries."""
         return len(self.indices)
 
     @cached_property
@@ -84,6 +86,7 @@ class Pattern:
 
     @cached_property
     def symmetric(self) -> bool:
+        """Whether every entry has its mirror image."""
         return (self.matrix != self.matrix.T).nnz == 0
 
     def even_cut(self, parts: int, order: np.ndarray | None = None) -> np.ndarray:

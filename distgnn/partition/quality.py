@@ -29,6 +29,7 @@ class Quality:
 
     @property
     def volume(self) -> int:
+        """Rows that all parts send together."""
         return int(self.sends.sum())
 
     @property

@@ -75,6 +75,7 @@ class Choice:
 
     @property
     def seconds(self) -> float:
+        """Predicted seconds of an epoch."""
         return self.estimate.seconds
 
     @property
@@ -107,6 +108,7 @@ class Infeasible:
     peak: int = 0
 
     def record(self, node: int | None = None) -> dict[str, Any]:
+        """For JSON."""
         return self.way.record(node) | {"reason": self.reason}
 
 
@@ -236,6 +238,7 @@ def gridless(settings: Settings, ranks: int, order: str | None) -> Iterator[Infe
 
 
 def has_grid(name: str, sizes: Sizes, ranks: int) -> bool:
+    """Whether an algorithm has a grid of so many ranks with these sizes."""
     return any(sizes.items() <= grid.items() for grid in operators.grids(name, ranks))
 
 

@@ -80,6 +80,7 @@ class Files:
         self.measured = [Measured.read(log) for log in logs]
 
     def write(self, strong: Curves, weak: Curves, title: str) -> None:
+        """Write all files. ArgumentError: one can't be written."""
         for argument, path in self.outputs.items():
             try:
                 with replaced(path) as file:
@@ -118,6 +119,7 @@ def text(strong: Curves, measured: Sequence[Measured]) -> str:
 
 
 def rows_of(curves: Curves, measured: Sequence[Measured]) -> list[list[str]]:
+    """Rows of the table that puts measured epochs beside predicted ones."""
     rows = []
     for one in measured:
         predicted = one.predicted(curves)

@@ -61,6 +61,7 @@ class Case:
 
     @property
     def ranks(self) -> int:
+        """Ranks of the grid."""
         return math.prod(self.grid.values())
 
     @property
@@ -75,6 +76,7 @@ class Case:
 
     @property
     def layers(self) -> int:
+        """Layers of the network."""
         return len(self.widths) - 1
 
     def seconds(self, messages: float, words: float) -> float:
@@ -85,6 +87,7 @@ class Case:
     def formula(
         self, section: str, text: str, where: str, messages: float, words: dict[tuple[str, ...], float]
     ) -> Formula:
+        """A formula with the seconds that its messages and words take on the machine."""
         seconds = self.seconds(messages, sum(words.values()))
         return Formula(section, text, where, words, messages, seconds)
 

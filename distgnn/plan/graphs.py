@@ -44,6 +44,7 @@ class Graph:
 
     @property
     def n(self) -> int:
+        """Nodes."""
         return self.source.shape[0]
 
     @property
@@ -125,9 +126,11 @@ class Known:
 
     @cached_property
     def matrix(self) -> sp.csr_array:
+        """The whole matrix, in memory."""
         return self.source.block((0, self.shape[0]), (0, self.shape[1]))
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
+        """Rows and columns as CSR."""
         return self.matrix[rows[0] : rows[1], cols[0] : cols[1]]
 
 
@@ -149,6 +152,7 @@ class Histogram:
         self.shape: Shape = int(self.rows[-1]), int(self.cols[-1])
 
     def block(self, rows: Range, cols: Range) -> ShapeMatrix:
+        """A matrix without numbers, with as many entries as the shards let expect."""
         shape = rows[1] - rows[0], cols[1] - cols[0]
         cells = [_shares(vector, some) for vector, some in ((self.rows, rows), (self.cols, cols))]
         (top, of_rows), (left, of_cols) = cells

@@ -68,6 +68,7 @@ class Level:
     kinds: Mapping[str, Link] = field(default_factory=dict)
 
     def link(self, operation: str) -> Link:
+        """The link by which an operation travels at this level."""
         return self.kinds.get(operation) or Link(self.alpha, self.bandwidth, self.call)
 
 
@@ -120,6 +121,7 @@ class Passes(Rate):
     kinds: Mapping[str, Rate] = field(default_factory=dict)
 
     def rate(self, phase: str) -> Rate:
+        """The rate of a phase, or that of all passes."""
         return self.kinds.get(phase, self)
 
 

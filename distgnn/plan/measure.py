@@ -50,6 +50,7 @@ class Budget:
         self.world, self.end = world, time.perf_counter() + seconds
 
     def left(self) -> float:
+        """Seconds left, the same on all ranks. Collective."""
         return float(self.world.share(self.end - time.perf_counter()))
 
     def part(self, share: float) -> Budget:

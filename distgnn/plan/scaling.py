@@ -59,6 +59,7 @@ class Curves:
 
     @property
     def ranks(self) -> list[int]:
+        """Numbers of ranks, ascending."""
         return [point.ranks for point in self.points]
 
     @property

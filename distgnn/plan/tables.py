@@ -55,6 +55,7 @@ def text(plan: Plan, everything: bool = False) -> str:
 
 
 def row(place: int, choice: Choice) -> list[str]:
+    """A choice's cells of the table."""
     way, phases = choice.way, choice.estimate.phases
     epochs = [(lambda costs: costs.epoch.words), (lambda costs: costs.epoch.messages)]
     busiest = [max(choice.by_rank(of)) for of in epochs]
@@ -87,6 +88,7 @@ def infeasible(ways: Iterable[Infeasible]) -> list[str]:
 
 
 def grids(found: Sequence[Any]) -> str:
+    """``3 grids``, ``1 grid``."""
     return f"{len(found)} grid{'s' if len(found) > 1 else ''}"
 
 

@@ -193,6 +193,7 @@ def new_figure(columns: int = 1, height: float = 3.2) -> tuple[Any, Any]:
 
 
 def draw_curves(logs: Sequence[Log]) -> Any:
+    """Loss and validation accuracy by epoch."""
     figure, (left, right) = new_figure(2)
     for log in logs:
         for axes, name in ((left, "loss"), (right, "val_acc")):
@@ -224,6 +225,7 @@ def draw_phases(logs: Sequence[Log]) -> Any:
 
 
 def draw_ranks(logs: Sequence[Log]) -> Any:
+    """What the ledger charged each rank, and its peak memory."""
     figure, parts = new_figure(len(RANKS))
     for axes, (name, (unit, scale)) in zip(parts, RANKS.items(), strict=True):
         for log in (log for log in logs if log["end"]):

@@ -32,10 +32,12 @@ class Block:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
         return len(self.rows), len(self.cols)
 
     @property
     def nnz(self) -> int:
+        """Stored entries."""
         return len(self.data)
 
     def means(self, dtype: Any) -> Array:
@@ -69,6 +71,7 @@ class Sample:
 
     @property
     def inputs(self) -> Array:
+        """The nodes whose features the sample reads."""
         return self.blocks[0].cols
 
     @property

@@ -98,6 +98,7 @@ def with_values(A: Any, values: Array) -> Any:
 
 
 def taken(P: Any, drawn: Draws, degrees: Array) -> Drawn:
+    """The entries of P that were drawn."""
     return drawn.counts, P.indices[drawn.positions].astype(np.int64), P.data[drawn.positions], degrees
 
 

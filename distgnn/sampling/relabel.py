@@ -47,6 +47,7 @@ class Stack(NamedTuple):
 
     @property
     def on_device(self) -> bool:
+        """Whether the ids are on a GPU."""
         return backend.of(self.ids).on_device
 
     @property
@@ -57,10 +58,12 @@ class Stack(NamedTuple):
 
     @property
     def arrays(self) -> tuple[Array, Array]:
+        """Bounds and ids."""
         return self.bounds, self.ids
 
     @property
     def sizes(self) -> Array:
+        """How many ids each minibatch has."""
         return self.bounds[1:] - self.bounds[:-1]
 
     @property

@@ -73,6 +73,7 @@ class RunLog:
                     _write(self._file, text.encode())
 
     def close(self) -> None:
+        """Close the file, if there is one."""
         if self._file is not None:
             self._file.close()
 

@@ -60,6 +60,7 @@ class Growing:
         self.length = 0
 
     def append(self, values: np.ndarray) -> None:
+        """More values at the end, flushed to the file."""
         self.dataset.resize((self.length + len(values),))
         self.dataset[self.length :] = values
         self.dataset.flush()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 @dataclass
 class Limits:
+    """Sizes of files, and of what is in memory at a time; tests set them small."""
+
     # What files look like.
     shard_entries: int = 1 << 22  # of a shard in the default grid, before duplicates are merged
     file_bytes: int = 64 << 20  # of features in one file; a file's rows are put in order in memory

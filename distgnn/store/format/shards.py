@@ -32,10 +32,12 @@ class ShardGrid:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Shards by rows and by columns."""
         return len(self.rows) - 1, len(self.cols) - 1
 
     @property
     def bits(self) -> int:
+        """Bits that a column number within a shard needs."""
         return max(1, int(np.diff(self.cols).max(initial=1) - 1).bit_length())
 
     def locate(self, row: np.ndarray, col: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

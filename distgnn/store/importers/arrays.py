@@ -183,6 +183,7 @@ class Npz:
             yield file
 
     def header(self, name: str, kinds: str = "biuf") -> Header:
+        """Type and shape of a member. UserError: none, or of another kind."""
         if name not in self._headers:
             with self._open(name) as file:
                 info, where = self._members[name], self.where(name)

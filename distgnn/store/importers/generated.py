@@ -36,6 +36,7 @@ def read_description(path: Path) -> dict[str, Any]:
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
+    """The source of a directory that ``gallery.write`` wrote."""
     graph = read_description(path / "graph.json")
     n, count, edges = graph["n"], graph["edges"], open_npy(path / "edges.npy")
     if edges.shape != (count, 2) or edges.fortran or edges.dtype.kind not in "iu":

@@ -73,6 +73,7 @@ class Imported(Source):
         self.notes: list[str] = []
 
     def set_features(self, table: Features | None) -> None:
+        """Take a table of features. UserError: too wide."""
         self.table, self.width = table, table.width if table else 0
         if self.width > HIGHEST_WIDTH:
             most = f"at most {HIGHEST_WIDTH} are possible, as stores keep zeros too"
@@ -118,6 +119,7 @@ class Imported(Source):
         self.classes, self.labels_path = classes or highest + 1, path
 
     def set_split(self, split: np.ndarray, path: object) -> None:
+        """Take a split, 0 to 3 for each node. UserError: anything else."""
         if split.shape != (self.n,) or split.min(initial=0) < 0 or split.max(initial=0) > 3:
             raise UserError(f"{path}: the split must hold one of 0, 1, 2, 3 for each of the {self.n} nodes")
         self.split = split.astype(np.uint8)

@@ -99,6 +99,7 @@ class RestrictedUnpickler(pickle._Unpickler):
         self.path, self.left = path, len(data)
 
     def find_class(self, module: str, name: str) -> Any:
+        """A stand-in of the few classes that data need. UserError: any other."""
         if (module, name) not in ALLOWED:
             loaded = "only NumPy arrays, SciPy CSR matrices and dictionaries of lists are loaded"
             raise UserError(f"{self.path}: this pickle asks for {module}.{name}; {loaded}")

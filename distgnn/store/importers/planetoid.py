@@ -36,6 +36,7 @@ class Files:
         self._check_shapes()
 
     def path(self, suffix: str) -> Path:
+        """The file ``ind.NAME.SUFFIX``."""
         return self.folder / f"ind.{self.name}.{suffix}"
 
     def _test_ids(self) -> np.ndarray:

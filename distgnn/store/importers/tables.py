@@ -49,6 +49,7 @@ class DenseRows:
         self.width = array.shape[1]
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
+        """float32: the features of these nodes, zeros where there are none."""
         if self.places is None:
             return finite(self.array.rows(ids), ids, self.path)
         known = ids < self.nodes
@@ -104,6 +105,7 @@ class SparseRows:
         return cls.compressed(indptr, columns[order], None if data is None else data[order], shape, path)
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
+        """float32: the features of these nodes, zeros where there are none."""
         starts, counts = np.zeros((2, len(ids)), np.int64)
         known = ids < self.nodes
         starts[known] = self.starts[ids[known]]
@@ -177,6 +179,7 @@ class StoredMatrix:
 
 
 def check_square(rows: int, columns: int, where: object) -> int:
+    """The number of nodes. UserError: the matrix is not square."""
     if rows != columns:
         needs = "a graph needs as many rows as columns"
         raise UserError(f"{where}: the matrix is {rows} x {columns}; {needs}")

@@ -76,11 +76,13 @@ def check_shape(dataset: h5py.Dataset, expected: tuple[int, ...]) -> h5py.Datase
 
 
 def check_window(what: str, window: Range, extent: int) -> None:
+    """ValueError unless a window lies within an extent."""
     if not 0 <= window[0] <= window[1] <= extent:
         raise ValueError(f"{what} {window[0]}..{window[1]} do not lie within 0..{extent}")
 
 
 def check_partition(what: str, vector: np.ndarray, n: int) -> None:
+    """ValueError unless a vector cuts ``n`` nodes."""
     if not len(vector) or vector[0] != 0 or vector[-1] != n or np.any(np.diff(vector) < 0):
         shown = vector.tolist() if len(vector) < 9 else f"... {vector[-1]}"
         raise ValueError(f"{n} nodes, but {what} is cut at {shown}")

@@ -49,6 +49,7 @@ class Tile:
 
     @property
     def all_columns(self) -> bool:
+        """Whether the tile is as wide as its shard."""
         return self.cols == (0, self.shape[1])
 
     @property

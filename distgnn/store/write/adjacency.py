@@ -89,6 +89,7 @@ class AdjacencyWriter:
         self.nnz = np.zeros(grid.shape, np.int64)
 
     def path(self, i: int, j: int) -> Path:
+        """The file of shard (i, j)."""
         return self.folder / f"shard-{i:04d}-{j:04d}.h5"
 
     def add(self, row: np.ndarray, col: np.ndarray, weights: np.ndarray | None) -> None:

@@ -82,6 +82,7 @@ class Degrees:
         return lambda rows, cols: root[rows] * of_cols[cols]  # first: the same for (i, j) and (j, i)
 
     def statistics(self) -> dict[str, Any]:
+        """Of the numbers of neighbours, for the manifest."""
         d = self.neighbours
         return {"min": d.min(), "mean": d.mean(), "max": d.max(), "isolated": np.count_nonzero(d == 0)}
 

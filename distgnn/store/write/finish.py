@@ -34,10 +34,12 @@ class Summary:
 
     @property
     def seconds(self) -> float:
+        """Seconds of all stages."""
         return sum(seconds for _, seconds, _ in self.stages)
 
     @property
     def peak_bytes(self) -> int:
+        """Peak memory of the stage that had most."""
         return max((peak for _, _, peak in self.stages), default=0)
 
 

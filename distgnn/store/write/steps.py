@@ -62,6 +62,7 @@ class Preparation:
             setattr(self.summary, name, self.content[name])
 
     def run(self, names: Sequence[str], shards: Shards, partitions: Sequence[Wanted]) -> None:
+        """All stages, one after another. Collective."""
         with self.team.together():
             self.scratch.mkdir(exist_ok=True)
         listed = self._listed_degrees() if "double" in names else None
