@@ -15,6 +15,11 @@ bandwidth-optimal form):
 A reduce is the mirror image of a broadcast: its non-root ranks are charged the words they send. Fractions are
 kept exact and rounded only when totals are read, so totals agree with the formulas to the word.
 
+Every word charged has a peer: of a broadcast the root that owns the panel, whoever handed it on; of an
+all-gather, all-to-allv or receive the rank whose words they are; of a reduce the root that they go to; of an
+all-reduce and a reduce-scatter all others of the group in equal shares. :meth:`Ledger.traffic` has them by
+sender and receiver.
+
 Totals are kept by phase, operation, group and *matrix*: "A" (its panels), "H" and, in an adjoint, "G" (panels
 or rows), "T" (panels of T and G in products with weights), "sums" (partial sums of products), "weights",
 "gradients" (of weights), "rows" (row numbers and lengths), "features" (rows of minibatches), "adjacency"
@@ -30,15 +35,16 @@ from __future__ import annotations
 import time
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 PHASES = ("spmm", "gemm", "comm")
 MOST_EVENTS = 200_000  # that a ledger keeps, the latest: about 50 MB
 Key = tuple[str, str, str, str]  # phase, operation, group, matrix
+Peers = tuple[int, ...]  # ranks of a grid
 
 
 @dataclass(slots=True)
@@ -54,6 +60,7 @@ class Entry:
     seconds: float = 0.0
     flight: float = 0.0
     told: tuple[Fraction | int, Fraction | int, int] = (0, 0, 0)  # words, bytes, flops up to the latest event
+    peers: dict[Peers, Fraction | int] = field(default_factory=dict)  # words, shared equally by these ranks
 
 
 class Event(NamedTuple):
@@ -222,10 +229,24 @@ class Ledger:
             entry = self._entries[key]
             for name in ("calls", "messages", "words", "bytes", "flops", "touched"):
                 setattr(entry, name, getattr(entry, name) + times * getattr(e, name))
+            for peers, words in e.peers.items():
+                entry.peers[peers] = entry.peers.get(peers, 0) + times * words
         if self.steps is not None:
             self.steps += (other.steps or []) * times
         if sum(other.peak.values()) > sum(self.peak.values()):
             self.peak = dict(other.peak)
+
+    def traffic(self, rank: int) -> dict[tuple[int, int], int]:
+        """Words by (sender, receiver), ranks of the grid, as charged to this rank of it. What all ranks are
+        charged adds up to who sent whom how much.
+        """
+        found: dict[tuple[int, int], Fraction | int] = defaultdict(int)
+        for (_, operation, *_), entry in self._entries.items():
+            for peers, words in entry.peers.items():
+                for peer in peers:
+                    route = (rank, peer) if operation == "reduce" else (peer, rank)
+                    found[route] += Fraction(words, len(peers))
+        return {route: round(words) for route, words in sorted(found.items())}
 
     def entries(self) -> list[dict[str, Any]]:
         """One record per key for logs."""
@@ -248,12 +269,14 @@ Books = tuple[list[Ledger], list[float], dict[str, int]]  # of a rank: these thr
 def charge(
     phase: str, operation: str, group: str = "", matrix: str = "", *, words: Fraction | int = 0,
     itemsize: Fraction | int = 0, messages: int = 0, flops: int = 0, touched: int = 0,
-    shape: tuple[int, ...] = (),
+    shape: tuple[int, ...] = (), peers: Peers | Mapping[int, int] = (),
 ) -> None:  # fmt: skip
     """Charge a call to every open ledger: ``words`` elements of ``itemsize`` bytes came, ``flops`` done, so
-    many bytes ``touched``. ``shape``: see :class:`Step`.
+    many bytes ``touched``. ``shape``: see :class:`Step`. ``peers``: ranks of the grid that share the words
+    equally, or the words of each.
     """
     key, nbytes = (phase, operation, group, matrix), words * itemsize
+    shares = {(peer,): some for peer, some in peers.items()} if isinstance(peers, Mapping) else {peers: words}
     for ledger in _open:
         entry = ledger._entries[key]
         entry.calls += 1
@@ -261,6 +284,8 @@ def charge(
         if words:  # sums of fractions are slow
             entry.words += words
             entry.bytes += nbytes
+            for share, some in shares.items():
+                entry.peers[share] = entry.peers.get(share, 0) + some
         entry.flops += flops
         entry.touched += touched
         if ledger.steps is not None:

@@ -169,3 +169,18 @@ def test_length_of_a_union():
         union.add(stop - 1, stop)
     assert union.length == len(ticked) + 5000
     assert len(union._apart) <= 2000
+
+
+def test_words_are_kept_by_peer():
+    def turn():
+        charge("comm", "bcast", words=10, peers=(1,))
+        charge("comm", "reduce", words=4, peers=(2,))
+        charge("comm", "allreduce", words=Fraction(4, 3), peers=(0, 1))
+        charge("comm", "alltoallv", words=7, peers={0: 5, 2: 2})
+
+    with Ledger() as ledger:
+        turn()
+        with repeated(2):
+            turn()
+    assert ledger.traffic(3) == {(0, 3): 17, (1, 3): 32, (2, 3): 6, (3, 2): 12}
+    assert sum(ledger.traffic(3).values()) == ledger.words == 67

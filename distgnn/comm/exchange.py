@@ -40,7 +40,7 @@ class Exchange(AbstractContextManager["Exchange"]):
         self.queue: deque[tuple[Array, int]] = deque()  # what is still to be sent, and to whom
         self.sending = 0
         receives = [(source, array) for source, array in receives if array.size]
-        comm.charge_alltoallv([array for _, array in receives], matrix)
+        comm.charge_alltoallv(receives, matrix)
         self.read = comm.backend.mark()  # kernels may still read what is received into
         self.deliveries = {source: _Delivery(array, comm) for source, array in receives}
         # What is sent, and its wire. The memory of a temporary would be lent again while it is copied.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 from typing import Any
@@ -46,6 +46,7 @@ class Grid(Axes):
         overlap: panels and sums of row blocks travel while others are multiplied; results do not change.
         block_rows: rows of the blocks in which products are summed over ranks (see ``operators/summed.py``);
             None for a default by size.
+        nonzeros: of the blocks of sparse matrices that this rank has been given.
         workspace: the buffers that products and networks on this grid use again.
 
     Raises:
@@ -82,9 +83,11 @@ class Grid(Axes):
         self.overlap = True
         self.block_rows: int | None = None
         self.workspace = Workspace(self.backend)
+        self.nonzeros = 0
         agree(comm, {"backend": f"{self.backend.name}, {self.transport}"})
         self.world = self._group(comm, "world")
-        self._along: dict[tuple[str, ...], Comm] = {(): Comm(MPI.COMM_SELF, self.backend, "self")}
+        alone = Comm(MPI.COMM_SELF, self.backend, "self", ranks=[rank])
+        self._along: dict[tuple[str, ...], Comm] = {(): alone}
 
     def __repr__(self) -> str:
         return f"Grid({', '.join(f'{name}={count}' for name, count in self.shape.items())})"
@@ -94,11 +97,11 @@ class Grid(Axes):
         first axis slowest. Collective over the grid the first time, but for ``along()``: this rank alone.
         """
         if axes not in self._along:
-            self._along[axes] = self._group(self._split(axes), "+".join(axes))
+            self._along[axes] = self._group(self._split(axes), "+".join(axes), self.sharing(*axes))
         return self._along[axes]
 
-    def _group(self, mpi: Any, name: str) -> Comm:
-        return Comm(mpi, self.backend, name, connect=self.transport == NCCL)
+    def _group(self, mpi: Any, name: str, ranks: Sequence[int] | None = None) -> Comm:
+        return Comm(mpi, self.backend, name, self.transport == NCCL, ranks)
 
     def _split(self, axes: tuple[str, ...]) -> Any:
         mpi: Any = self.world.mpi
@@ -113,7 +116,8 @@ class Grid(Axes):
             return self.along(*axes)
         key = ("on host", *axes)
         if key not in self._along:  # a communicator of its own: each Comm numbers its messages by itself
-            self._along[key] = Comm(self.along(*axes).mpi.Dup(), backends.get("numpy"), "+".join(axes))
+            group = self.along(*axes)
+            self._along[key] = Comm(group.mpi.Dup(), backends.get("numpy"), group.name, ranks=group.ranks)
         return self._along[key]
 
     @contextmanager
@@ -123,9 +127,10 @@ class Grid(Axes):
         Collective; whoever leaves the context by an exception must do so with all of the group.
         """
         asked = self.world.gather_objects((self.node, wanted))
+        ranks = [rank for rank, other in enumerate(asked) if other == asked[self.rank]]
         group = self.world.mpi.Split(asked.index(asked[self.rank]), self.rank)
         try:
-            yield Comm(group, backends.get("numpy"), "node")  # type: ignore[arg-type]
+            yield Comm(group, backends.get("numpy"), "node", ranks=ranks)  # type: ignore[arg-type]
         finally:
             group.Free()
 

@@ -49,6 +49,7 @@ class Comm:
         mpi: the mpi4py communicator of the group.
         backend: where the arrays live.
         name: the group's name in the ledger (grid axes, as a rule).
+        ranks: who they are in the grid, for the ledger; default: all of it.
         connect: have NCCL connect the ranks; collective, with no messages under way.
 
     Attributes:
@@ -61,10 +62,13 @@ class Comm:
     count_limit = 2**31 - 1
 
     def __init__(
-        self, mpi: MPI.Intracomm, backend: Backend, name: str = "world", connect: bool = False
-    ) -> None:
+        self, mpi: MPI.Intracomm, backend: Backend, name: str = "world", connect: bool = False,
+        ranks: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
         self.mpi, self.backend, self.name = mpi, backend, name
         self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
+        self.ranks = range(self.size) if ranks is None else ranks
+        self._peers = tuple(self.ranks[other] for other in self.others())
         self.direct = direct(backend)
         self.moves: bool = getattr(mpi, "moves", True)
         self.nccl = Nccl(mpi, backend) if connect and self.size > 1 else None
@@ -85,7 +89,7 @@ class Comm:
         ``words`` is the number of payload elements where ``array`` is a packed buffer of bytes.
         """
         away = self.rank != root
-        self.charge_whole("bcast", matrix, array, away, words)
+        self.charge_whole("bcast", matrix, array, root, words)
         if self.by_nccl(array):
             self._queued("bcast", matrix, lambda nccl: nccl.bcast(self._flat(array), root))
         elif self.size > 1:
@@ -123,7 +127,9 @@ class Comm:
         expected = int(parts[self.rank + 1] - parts[self.rank])
         if block.shape[0] != expected:
             raise ValueError(f"allgather: {block.shape[0]} rows given where the partition says {expected}")
-        self._charge("allgather", matrix, (int(parts[-1]) - expected) * row, block.itemsize, self.size - 1)
+        words, sizes = (int(parts[-1]) - expected) * row, np.diff(parts).tolist()
+        peers = {self.ranks[other]: sizes[other] * row for other in self.others()}
+        self._charge("allgather", matrix, words, block.itemsize, self.size - 1, peers=peers)
         if self.size == 1:
             return block
         whole = self.backend.empty((int(parts[-1]), *block.shape[1:]), block.dtype) if out is None else out
@@ -178,7 +184,7 @@ class Comm:
 
     def receive(self, array: Any, source: int, matrix: str = "") -> Any:
         """Receive into ``array`` from one rank. Returns ``array``."""
-        self._charge("receive", matrix, array.size, array.itemsize, 1)
+        self._charge("receive", matrix, array.size, array.itemsize, 1, peers=(self.ranks[source],))
         self._call("receive", matrix, (array, False, True), lambda part: self.mpi.Recv(part, source))
         return array
 
@@ -265,25 +271,27 @@ class Comm:
         return [(self.rank + step) % self.size for step in range(1, self.size)]
 
     def charge_whole(
-        self, operation: str, matrix: str, array: Any, away: bool, words: int | None = None,
+        self, operation: str, matrix: str, array: Any, root: int, words: int | None = None,
         shape: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
-        """Charge a bcast or reduce of ``array``, of so many ``words``; ``away``: from the root; ``shape``: of
-        the step (see :class:`ledger.Step`).
+        """Charge a bcast or reduce of ``array``, of so many ``words``, on all ranks but the ``root``. ``shape``
+        is that of the step (see :class:`ledger.Step`).
         """
-        words = array.size if words is None else words
-        self._charge(operation, matrix, away * words, _ratio(array.nbytes, words), int(away), shape)
+        words, away = array.size if words is None else words, self.rank != root
+        size, peers = _ratio(array.nbytes, words), (self.ranks[root],)
+        self._charge(operation, matrix, away * words, size, int(away), shape, peers)
 
     def charge_share(self, operation: str, matrix: str, array: Any, shape: tuple[int, ...] = ()) -> None:
         """Charge a reduce_scatter of ``array``, or an allreduce, which is that and an all-gather."""
         messages = (2 if operation == "allreduce" else 1) * (self.size - 1)
         words = _ratio(messages * array.size, self.size)
-        self._charge(operation, matrix, words, array.itemsize, messages, shape)
+        self._charge(operation, matrix, words, array.itemsize, messages, shape, self._peers)
 
-    def charge_alltoallv(self, arrays: Sequence[Any], matrix: str) -> None:
-        """Charge an all-to-allv in which this rank receives these arrays, each from another rank."""
-        words, nbytes = sum(array.size for array in arrays), sum(array.nbytes for array in arrays)
-        self._charge("alltoallv", matrix, words, _ratio(nbytes, words), len(arrays))
+    def charge_alltoallv(self, receives: Sequence[tuple[int, Any]], matrix: str) -> None:
+        """Charge an all-to-allv in which this rank receives these arrays, each from the rank before it."""
+        peers = {self.ranks[source]: array.size for source, array in receives}
+        words, nbytes = sum(peers.values()), sum(array.nbytes for _, array in receives)
+        self._charge("alltoallv", matrix, words, _ratio(nbytes, words), len(receives), peers=peers)
 
     # -- small Python objects, for setup and reports (not charged: no algorithm moves its data this way) -----
 
@@ -324,18 +332,10 @@ class Comm:
 
     def _charge(
         self, operation: str, matrix: str, words: Fraction | int, itemsize: Fraction | int, messages: int,
-        shape: tuple[int, ...] = (),
+        shape: tuple[int, ...] = (), peers: ledger.Peers | Mapping[int, int] = (),
     ) -> None:  # fmt: skip
-        ledger.charge(
-            "comm",
-            operation,
-            self.name,
-            matrix,
-            words=words,
-            itemsize=itemsize,
-            messages=messages,
-            shape=shape,
-        )
+        told: Any = {"words": words, "itemsize": itemsize, "messages": messages, "shape": shape}
+        ledger.charge("comm", operation, self.name, matrix, peers=peers, **told)
 
     def _flat(self, array: Any) -> Any:
         if not array.flags.c_contiguous:

@@ -135,7 +135,7 @@ class Relay:
         buffer = -1 if own else self.free.pop(0)
         array = self.panel(stage, buffer)
         words = None if self.words is None else self.words[stage]
-        self.comm.charge_whole("bcast", self.matrix, array, not own, words)
+        self.comm.charge_whole("bcast", self.matrix, array, root, words)
         self.next += 1
         return array, buffer
 

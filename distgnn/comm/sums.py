@@ -56,7 +56,7 @@ class Sums(AbstractContextManager["Sums"]):
         if root is None:
             self.group.charge_share("allreduce", "sums", array, STRAIGHT)
         else:
-            self.group.charge_whole("reduce", "sums", array, self.group.rank != root, shape=STRAIGHT)
+            self.group.charge_whole("reduce", "sums", array, root, shape=STRAIGHT)
         if self.group.size == 1 or not array.size:
             return
         if root not in self.series:

@@ -29,6 +29,16 @@ class Axes:
         """How many blocks a dimension cut over ``axes`` has."""
         return math.prod(self.shape[axis] for axis in axes)
 
+    def sharing(self, *axes: str) -> list[int]:
+        """The ranks that differ from this one only in ``axes``, in the order of their blocks there."""
+        strides, step = {}, 1
+        for name in reversed(list(self.shape)):
+            strides[name], step = step, step * self.shape[name]
+        found = [self.rank - sum(strides[axis] * self.coords[axis] for axis in axes)]
+        for axis in axes:
+            found = [rank + strides[axis] * place for rank in found for place in range(self.shape[axis])]
+        return found
+
     def index(self, *axes: str) -> int:
         """This rank's block of a dimension cut over ``axes``, the first axis slowest."""
         position = 0

@@ -22,11 +22,12 @@ def load(grid: Grid, source: BlockSource, windows: Sequence[tuple[Range, Range]]
     section 5.4). The ledger charges that as the broadcasts it is: 2 words per non-zero and a little per row.
     """
     if not isinstance(source, SharedSource):
-        return pack(grid, source.dtype, blocks(source, windows))
-    # Inside, only ranks that read together communicate, and they leave together.
-    with grid.on_node((source.key, windows)) as readers, grid.world.together():
-        return [source.assemble(*window, grid.backend, readers) for window in windows]
-    raise AssertionError("unreachable: together() raises")
+        found = pack(grid, source.dtype, blocks(source, windows))
+    else:  # inside, only ranks that read together communicate, and they leave together
+        with grid.on_node((source.key, windows)) as readers, grid.world.together():
+            found = [source.assemble(*window, grid.backend, readers) for window in windows]
+    grid.nonzeros += sum(block.nnz for block in found)
+    return found
 
 
 def pack(grid: Grid, dtype: Any, found: Iterable[Any]) -> list[CSR]:

@@ -37,6 +37,7 @@ from distgnn.errors import ArgumentError, TrainingError
 from distgnn.ledger import Ledger
 from distgnn.report.files import check_output, replaced
 
+MOST_RANKS = 256  # whose traffic a log has: a number for every two of them
 PACKAGES = ("numpy", "scipy", "h5py", "mpi4py", "mpich", "cupy-cuda12x", "cupy-cuda13x")
 
 
@@ -97,6 +98,7 @@ def run_record(grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
     with grid.world.together():
         aware, reason = cuda_aware()
     mine = {"rank": grid.rank, "host": socket.gethostname(), "device": grid.device, "coords": grid.coords}
+    mine["nnz"] = grid.nonzeros
     return {
         "config": dict(config),
         "grid": grid.shape,
@@ -111,13 +113,22 @@ def run_record(grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def end_record(grid: Grid, ledger: Ledger, epoch_seconds: Sequence[float]) -> dict[str, Any]:
-    """What the run cost, by rank: traffic, flops, peak memory, buffers by purpose, the ledger. Collective."""
+    """What the run cost, by rank: traffic, flops, peak memory, buffers by purpose, the ledger. Collective.
+    Of up to MOST_RANKS also ``traffic``, the words that each rank (a row) sent each other (a column).
+    """
     mine = {name: getattr(ledger, name) for name in ("words", "bytes", "messages", "flops")}
     mine |= {"peak_bytes": grid.backend.peak_bytes(), "buffer_bytes": ledger.peak}
     entries = [{"rank": grid.rank} | entry for entry in ledger.entries()]
-    everybody = grid.world.gather_objects((mine, entries))
-    record: dict[str, Any] = {name: [costs[name] for costs, _ in everybody] for name in mine}
-    record["ledger"] = [entry for _, entries in everybody for entry in entries]
+    sent = ledger.traffic(grid.rank) if grid.size <= MOST_RANKS else {}
+    everybody = grid.world.gather_objects((mine, entries, sent))
+    record: dict[str, Any] = {name: [costs[name] for costs, *_ in everybody] for name in mine}
+    record["ledger"] = [entry for _, entries, _ in everybody for entry in entries]
+    if grid.size <= MOST_RANKS:
+        traffic = np.zeros((grid.size, grid.size), np.int64)
+        for *_, routes in everybody:
+            for route, words in routes.items():
+                traffic[route] += words
+        record["traffic"] = traffic.tolist()
     record["epoch_seconds_median"] = float(np.median(epoch_seconds)) if epoch_seconds else None
     return record
 

@@ -29,6 +29,7 @@ def test_coordinates_count_the_last_axis_fastest(comm, backend):
             fixed = {axis: place for axis, place in grid.coords.items() if axis not in axes}
             members = group.gather_objects(grid.coords)
             assert all(member | fixed == member for member in members)
+            assert list(group.ranks) == group.gather_objects(grid.rank)
 
 
 def test_sizes_must_multiply_to_the_ranks(comm):

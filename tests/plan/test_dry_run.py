@@ -49,9 +49,9 @@ def entries(book):
     return [tuple(entry[name] for name in counted) for entry in book.entries() if entry["group"] != "self"]
 
 
-def summary(costs):
+def summary(costs, rank=0):
     books = {"setup": costs.setup, "first": costs.first, "epoch": costs.epoch, "evaluation": costs.evaluation}
-    return {name: (entries(book), book.touched) for name, book in books.items()}
+    return {name: (entries(book), book.touched, book.traffic(rank)) for name, book in books.items()}
 
 
 def run(comm, *what):
@@ -68,10 +68,11 @@ def compare(comm, settings, graph):
     planned = None
     with Comm(comm, SHAPES).together():
         if comm.Get_rank() == 0:
-            planned = [(summary(c), c.peak) for c in dry_run(settings, graph, comm.Get_size()).ranks]
+            ranks = dry_run(settings, graph, comm.Get_size()).ranks
+            planned = [(summary(costs, rank), costs.peak) for rank, costs in enumerate(ranks)]
     expected, peak = comm.bcast(planned)[comm.Get_rank()]
     real = run(comm, settings, graph)
-    assert summary(real) == expected
+    assert summary(real, comm.Get_rank()) == expected
     total = sum(real.peak.values())
     assert abs(sum(peak.values()) - total) <= 0.05 * total
     assert {name for name, size in peak.items() if size} == {name for name, size in real.peak.items() if size}

@@ -130,6 +130,7 @@ def test_the_end_has_every_rank_in_order(comm):
         grid.world.bcast(np.zeros(10), root=1, matrix="A")
     end = end_record(grid, ledger, [3.0, 1.0, 2.0])
     assert end["words"] == [10, 0, 10] and end["bytes"] == [80, 0, 80] and end["messages"] == [1, 0, 1]
+    assert end["traffic"] == [[0, 0, 0], [10, 0, 10], [0, 0, 0]]
     assert end["epoch_seconds_median"] == 2.0
     assert [(entry["rank"], entry["matrix"]) for entry in end["ledger"]] == [(0, "A"), (1, "A"), (2, "A")]
 

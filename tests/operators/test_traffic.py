@@ -1,0 +1,50 @@
+"""Who sends whom how much in a product: the words of a rank by the ranks that they come from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from awkward_shapes import awkward
+from distgnn.layout import partition
+from distgnn.operators import grids, make_grid
+
+from .test_products import right_sides
+
+MATRIX, WIDTH = awkward()["prime"], 5
+
+
+def traffic(grid, algorithm, aware=False):
+    """Of ``A @ H``, as charged to this rank, and its words."""
+    A = dg.distribute(MATRIX, grid, algorithm, aware)
+    H = dg.scatter(right_sides(MATRIX, WIDTH)[0], A.input_layout)
+    with dg.Ledger() as ledger:
+        A @ H
+    return ledger.traffic(grid.rank), ledger.words
+
+
+@pytest.mark.ranks(3, 4)
+@pytest.mark.parametrize("aware", [False, True])
+def test_rows_come_from_the_ranks_that_hold_them(comm, backend, aware):
+    grid = make_grid(comm, "1d", backend=backend)
+    parts, me = partition(MATRIX.shape[0], grid.size), grid.rank
+    mine = MATRIX.tocsr()[parts[me] : parts[me + 1]]
+    needed = np.unique(mine.indices) if aware else np.arange(MATRIX.shape[1])
+    rows = np.histogram(needed, parts)[0] * (np.arange(grid.size) != me)
+    assert traffic(grid, "1d", aware)[0] == {(r, me): WIDTH * n for r, n in enumerate(rows.tolist()) if n}
+
+
+@pytest.mark.ranks(4, 8)
+@pytest.mark.parametrize("algorithm", ["1.5d", "2d", "3d-split", "3d"])
+def test_every_word_has_a_peer_in_a_group_of_the_grid(comm, backend, algorithm):
+    for sizes in grids(algorithm, comm.Get_size()):
+        grid = make_grid(comm, algorithm, sizes, backend=backend)
+        found, words = traffic(grid, algorithm)
+        assert abs(sum(found.values()) - words) <= len(found)  # each is rounded
+        places = grid.world.gather_objects(grid.coords)
+        for sender, receiver in found:
+            assert grid.rank in (sender, receiver) and sender != receiver
+            other = places[sender + receiver - grid.rank]
+            assert algorithm == "1.5d" or sum(other[axis] != grid.coords[axis] for axis in sizes) == 1
+        grid.free()
