@@ -60,7 +60,8 @@ class Entry:
     seconds: float = 0.0
     flight: float = 0.0
     told: tuple[Fraction | int, Fraction | int, int] = (0, 0, 0)  # words, bytes, flops up to the latest event
-    peers: dict[Peers, Fraction | int] = field(default_factory=dict)  # words, shared equally by these ranks
+    # words, shared equally by these ranks
+    peers: defaultdict[Peers, Fraction | int] = field(default_factory=lambda: defaultdict(int))
 
 
 class Event(NamedTuple):
@@ -230,7 +231,7 @@ class Ledger:
             for name in ("calls", "messages", "words", "bytes", "flops", "touched"):
                 setattr(entry, name, getattr(entry, name) + times * getattr(e, name))
             for peers, words in e.peers.items():
-                entry.peers[peers] = entry.peers.get(peers, 0) + times * words
+                entry.peers[peers] += times * words
         if self.steps is not None:
             self.steps += (other.steps or []) * times
         if sum(other.peak.values()) > sum(self.peak.values()):
@@ -276,7 +277,6 @@ def charge(
     equally, or the words of each.
     """
     key, nbytes = (phase, operation, group, matrix), words * itemsize
-    shares = {(peer,): some for peer, some in peers.items()} if isinstance(peers, Mapping) else {peers: words}
     for ledger in _open:
         entry = ledger._entries[key]
         entry.calls += 1
@@ -284,8 +284,11 @@ def charge(
         if words:  # sums of fractions are slow
             entry.words += words
             entry.bytes += nbytes
-            for share, some in shares.items():
-                entry.peers[share] = entry.peers.get(share, 0) + some
+            if isinstance(peers, tuple):  # as nearly always
+                entry.peers[peers] += words
+            else:
+                for peer, some in peers.items():
+                    entry.peers[peer,] += some
         entry.flops += flops
         entry.touched += touched
         if ledger.steps is not None:

@@ -274,8 +274,8 @@ class Comm:
         self, operation: str, matrix: str, array: Any, root: int, words: int | None = None,
         shape: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
-        """Charge a bcast or reduce of ``array``, of so many ``words``, on all ranks but the ``root``. ``shape``
-        is that of the step (see :class:`ledger.Step`).
+        """Charge a bcast or reduce of ``array``, of so many ``words``, on all ranks but the ``root``.
+        ``shape``: of the step (see :class:`ledger.Step`).
         """
         words, away = array.size if words is None else words, self.rank != root
         size, peers = _ratio(array.nbytes, words), (self.ranks[root],)

@@ -109,6 +109,7 @@ class BlockRows(DistSparse):
         found = blocks(self.source, self._windows())
         with self.grid.world.together():
             held = {j: canonical(A_ij, self.dtype) for j, A_ij in zip(self.stages, found, strict=True)}
+        self.grid.nonzeros += sum(A_ij.nnz for A_ij in held.values())
         return NeededRows(self.grid, self.column, held, np.diff(self.col_parts), self.dtype, costs)
 
     def _whole_blocks(self) -> WholeBlocks:

@@ -33,6 +33,7 @@ def test_rows_come_from_the_ranks_that_hold_them(comm, backend, aware):
     needed = np.unique(mine.indices) if aware else np.arange(MATRIX.shape[1])
     rows = np.histogram(needed, parts)[0] * (np.arange(grid.size) != me)
     assert traffic(grid, "1d", aware)[0] == {(r, me): WIDTH * n for r, n in enumerate(rows.tolist()) if n}
+    assert grid.nonzeros == mine.nnz
 
 
 @pytest.mark.ranks(4, 8)
