@@ -73,7 +73,7 @@ def serial(store: dg.Store, seeds: int, path: Path) -> dict[str, np.ndarray]:
         reference = GCNReference(A, widths, seed, DROPOUT, nodes=order.permutation(0, store.n))
         records = reference.train(X, labels, split, EPOCHS, "adam", LR, DECAY, evaluate=False)
         losses.append([record["loss"] for record in records])
-        found.append(reference.accuracies(X, labels, split)["test_acc"])
+        found.append(reference.scores(X, labels, split)["test_acc"])
         print(f"serial, seed {seed}: test accuracy {100 * found[-1]:.1f} %", file=sys.stderr, flush=True)
     np.savez(path, loss=np.array(losses), accuracy=np.array(found), problem=subject)
     return {"loss": np.array(losses), "accuracy": np.array(found)}

@@ -13,8 +13,8 @@ from mpi4py import MPI
 from distgnn.errors import TrainingError
 from distgnn.layout import written
 from distgnn.ledger import MOST_EVENTS
-from distgnn.nn.loss import PARTS
 from distgnn.plan.settle import settle_together
+from distgnn.report.metrics import scores, title
 from distgnn.train.check import CheckFailedError
 from distgnn.train.run import Run
 from distgnn.train.settings import Settings
@@ -90,11 +90,7 @@ def progress(shown: bool, first_epoch: int, epochs: int) -> Iterator[Callable[[d
 
 
 def _numbers(record: dict[str, Any]) -> str:
-    return "  ".join([f"loss {record['loss']:.6f}", *_accuracies(record)])
-
-
-def _accuracies(record: dict[str, Any]) -> list[str]:
-    return [f"{name[:-4]} {record[name]:.4f}" for name in PARTS if name in record]
+    return "  ".join([f"loss {record['loss']:.6f}", *scores(record)])
 
 
 def summary(run: Run) -> str:
@@ -103,7 +99,7 @@ def summary(run: Run) -> str:
     if run.trace_cut:
         kept = f"the latest {MOST_EVENTS} events of each rank, earlier ones are left out"
         lines.append(f"{run.settings.trace}: {kept}")
-    lines.append(f"accuracy after the last update: {', '.join(_accuracies(end))}")
+    lines.append(f"{title(end)} after the last update: {', '.join(scores(end, named=False))}")
     if "steps_median" in end:
         spent = ", ".join(f"{name} {np.mean(values):.4f}" for name, values in end["steps_median"].items())
         lines.append(f"of an epoch, seconds (median, mean of ranks): {spent}")

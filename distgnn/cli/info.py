@@ -80,7 +80,8 @@ def graph_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     kind.append("self-loops" if facts["self_loops"] else "no self-loops added")
     scaled = facts["normalize"] != "none"
     kind += [f"normalised {facts['normalize']}" if scaled else "not normalised", facts["dtype"]]
-    labelled = f"{facts['classes']}, {facts['labelled']} labelled nodes"
+    several = ", of which a node may have several" if facts["multilabel"] else ""
+    labelled = f"{facts['classes']}{several}, {facts['labelled']} labelled nodes"
     spread = f"{degrees['min']} to {degrees['max']}, mean {degrees['mean']:.2f}"
     return [
         ("id", f"{facts['id'][:16]}, the same for the same graph prepared in the same way"),

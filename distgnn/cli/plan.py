@@ -27,7 +27,7 @@ SHARED = {
     "order": "plan this order of the store only (default: all it has)",
 } | dict.fromkeys(
     "overlap product_order keep_aggregate block_rows dtype layers hidden bias dropout train_features "
-    "optimizer eval_every".split(),
+    "optimizer eval_every metric".split(),
     "",
 )
 #: What says how large a graph is where there is no store.
@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     size("--nnz", type=count, metavar="M", help="non-zeros of its matrix: twice the edges, and the diagonal")
     size("--features", type=count, metavar="F", help="their width")
     size("--classes", type=count, metavar="C", help="of nodes")
+    size("--multilabel", action="store_true", help="a node may have several of them")
     size("--directed", action="store_true", help="its matrix is not symmetric")
     _share_settings(parser)
     out = parser.add_argument_group("output").add_argument
@@ -148,6 +149,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 def graphs(args: argparse.Namespace, settings: Settings) -> dict[str | None, Graph]:
     """By order. UserError: no store, an order it has not, or nothing to train on."""
+    from distgnn.nn.loss import checked_metric
     from distgnn.plan.choices import ALL_RANKS
     from distgnn.plan.graphs import Graph
     from distgnn.plan.settle import EXACT
@@ -156,9 +158,11 @@ def graphs(args: argparse.Namespace, settings: Settings) -> dict[str | None, Gra
 
     if args.store is None:
         sizes = args.nodes_of_graph, args.nnz, args.features, args.classes
-        return {None: Graph.of_size(*sizes, symmetric=not args.directed, dtype=settings.dtype)}
+        kind = {"symmetric": not args.directed, "multilabel": args.multilabel}
+        return {None: Graph.of_size(*sizes, dtype=settings.dtype, **kind)}
     store = Store(args.store)
     check_content(store)
+    checked_metric(settings.metric, store.multilabel)
     exact = store.nnz <= EXACT and max(args.ranks) <= ALL_RANKS  # else by how many each shard has
     layers = len(settings.hidden_widths) + 1
     orders = store.orders if args.order is None else [args.order]

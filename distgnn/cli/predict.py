@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="FILE", required=True,
         help=".npz: label and probability by node; .csv: a line for each node")
     add("--layer", type=count, metavar="L", help="the embeddings after this layer, the first is 1, instead")
+    add("--metric", choices=("accuracy", "f1", "rocauc"), help="to print (default: accuracy, or f1)")
     add("--algorithm", metavar="NAME", default="1d", help="see distgnn algorithms (default: 1d)")
     add("--grid", metavar="SHAPE", help="2x2, or rows=2,cols=2")
     add("--order", metavar="NAME", help="node order of the store (default: its first)")
@@ -27,14 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Any = None) -> None:
+    from distgnn.report.metrics import scores
     from distgnn.train.predict import Predictor
 
     how = args.algorithm, args.grid, args.order, args.backend
     predictor = Predictor(args.store, args.checkpoint, comm, *how)
     path = predictor.write(args.out, args.layer, args.force)
-    found = predictor.accuracies()
+    found = predictor.scores(args.metric)
     if predictor.grid.rank == 0:
-        told = "".join(f", {name[:-4]} {value:.4f}" for name, value in found.items())
+        told = "".join(f", {text}" for text in scores(found))
         print(
             f"{path}: {predictor.store.n} nodes, by the weights after epoch {predictor.epoch}{told}",
             flush=True,

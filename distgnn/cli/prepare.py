@@ -32,12 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
               help="add every edge's reverse (edge lists: unless told otherwise)")
     reading("--weights", action="store_true", help="take edge weights from the source instead of ones")
     reading("--features", metavar="FILE", help=".npy, .npz, .csv, or .json with {node: [active features]}")
-    reading("--labels", metavar="FILE", help=".csv, .tsv or .txt: a node and its label in every line")
+    reading("--labels", metavar="FILE", help=".csv, .tsv or .txt: a node and its label in every line, or "
+            "a column of 0 and 1 for each class that nodes may have; .npy, .npz, .json: classes or such rows")
     reading("--split", metavar="A/B/C", help="shares of training, validation, test, such as 0.6/0.2/0.2")
     reading("--source-column", metavar="NAME", help="column of an edge list that has the edge's source")
     reading("--target-column", metavar="NAME", help="column of an edge list that has the edge's target")
     reading("--id-column", metavar="NAME", help="column of the label and feature files that has the node")
-    reading("--label-column", metavar="NAME", help="column of the label file that has the label")
+    reading("--label-column", metavar="NAME", help="column of the label file that has the label; or some, "
+            "between commas, of 0 and 1")
 
     writing = parser.add_argument_group("writing").add_argument
     writing("--order", default="random", metavar="NAMES",
@@ -119,7 +121,9 @@ def summary(done: Summary) -> str:
     direction = "directed" if done.directed else "undirected"
     grids = ", ".join(f"{name} {rows}x{cols}" for name, (rows, cols) in done.shards.items())
     features = f"{done.width} features" if done.width else "no features"
-    labels = f"{done.classes} classes, {done.labelled} nodes labelled" if done.classes else "no labels"
+    several = ", of which a node may have several" if done.multilabel else ""
+    classes = f"{done.classes} classes{several}, {done.labelled} nodes labelled"
+    labels = classes if done.classes else "no labels"
     split = ", ".join(f"{count} {part}" for part, count in (done.split or {}).items())
     matrix = f"{done.n} nodes, {done.nnz} entries from {done.edges} {direction} edges"
     lines = [

@@ -70,7 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps("--momentum", type=float, default=0.0, metavar="X", help="of sgd")
     steps("--weight-decay", type=numbers, default=[0.0], metavar="X[,X...]", help="one, or one per layer")
     steps("--seed", type=int, default=0, metavar="S", help="of weights, dropout, minibatches and samples")
-    steps("--eval-every", type=natural, default=1, metavar="EPOCHS", help="between accuracies, 0: at the end")
+    steps("--eval-every", type=natural, default=1, metavar="EPOCHS", help="between scores, 0: at the end")
+    steps("--metric", choices=("accuracy", "f1", "rocauc"),
+          help="where nodes may have several classes: f1, micro F1 (default), or rocauc, the mean ROC-AUC of "
+          "the classes, as for ogbn-proteins; else accuracy")
     out = parser.add_argument_group("output").add_argument
     out("--log", metavar="FILE", help="write JSON lines")
     out("--trace", metavar="FILE", help="write what every rank did when, for ui.perfetto.dev and report")

@@ -14,7 +14,8 @@ from distgnn.errors import ArgumentError, check_type
 from distgnn.layout import Layout
 from distgnn.nn.finite import QUIETLY, NotFiniteError, all_finite
 from distgnn.nn.layers import AGGREGATE, ORDERS, TRANSFORM, GraphConvolution, LayerGraph, associative
-from distgnn.nn.loss import LossRows, Targets, accuracies, softmax_cross_entropy
+from distgnn.nn.loss import LossRows, Targets, cross_entropy
+from distgnn.nn.metrics import scores
 from distgnn.nn.optim import Parameter
 from distgnn.operators.dense import DistDense, gather
 from distgnn.operators.operator import DistSparse
@@ -105,10 +106,11 @@ class GCN:
         (n, _), dtype, pairs = self.A.shape, self.A.dtype, zip(self.graphs, self.layers, strict=True)
         return [graph.A.weights.tune(n, *layer.shape, dtype) for graph, layer in pairs]
 
-    def targets(self, labels: Array, split: Array) -> Targets:
+    def targets(self, labels: Array, split: Array, metric: str | None = None) -> Targets:
         """Labels and splits of all nodes, int (n), made ready for the loss: as arrays by node that rank 0 has
-        (others pass anything), or as `load_targets` reads them for `output_layout`. Collective."""
-        return Targets(self.output_layout, self.widths[-1], labels, split)
+        (others pass anything), or as `load_targets` reads them for `output_layout`. Labels of n x classes
+        zeros and ones make a loss of several classes. `metric`: see :class:`Targets`. Collective."""
+        return Targets(self.output_layout, self.widths[-1], labels, split, metric)
 
     def forward(
         self, X: DistDense, epoch: int | None = None, keep: bool = False, layers: int | None = None
@@ -173,7 +175,7 @@ class GCN:
         self, X: DistDense, targets: Targets, epoch: int | None = None, need_input: bool = False,
         evaluate: bool = False,
     ) -> tuple[float, dict[str, float], list[Array], DistDense | None]:  # fmt: skip
-        """Loss, accuracies of the same logits if `evaluate` says so, and what `backward` returns. Collective.
+        """Loss, scores of the same logits if `evaluate` says so, and what `backward` returns. Collective.
 
         Without `need_input`, X must stay as it is from the first call on, or from a :meth:`forget` (see
         `keep_aggregate`).
@@ -183,8 +185,8 @@ class GCN:
         """
         Z = self._forward(self.graphs, X, epoch, True, need_input)
         try:
-            found = accuracies(Z, targets) if evaluate else {}
-            loss, G = softmax_cross_entropy(Z, targets, overwrite=True)
+            found = scores(Z, targets) if evaluate else {}
+            loss, G = cross_entropy(Z, targets, overwrite=True)
             if not math.isfinite(loss):
                 raise FloatingPointError(f"the loss is {loss}")
         except FloatingPointError as error:
@@ -225,18 +227,18 @@ class GCN:
             step: number of the minibatch in the whole run, on which dropout's masks depend.
         """
         Z = self._forward(graphs, X, step, True, need_input=False, scratch=True)
-        loss, G = softmax_cross_entropy(Z, targets, overwrite=True)
+        loss, G = cross_entropy(Z, targets, overwrite=True)
         return loss, self.backward(G, step, graphs=graphs)[0]
 
     @QUIETLY
     def evaluate(self, X: DistDense, targets: Targets, need_input: bool = True) -> dict[str, float]:
-        """train_acc, val_acc and test_acc of the present weights, without dropout. Collective.
+        """The scores of the present weights, such as val_acc, without dropout. Collective.
 
         `need_input=False` promises that X stays as it is, as in `gradients`. Raises as that does.
         """
         Z = self._forward(self.graphs, X, None, False, need_input)
         try:
-            return accuracies(Z, targets)
+            return scores(Z, targets)
         except FloatingPointError as error:
             problem = str(error)
         finally:

@@ -1,8 +1,10 @@
-"""Masked softmax cross-entropy and accuracy, with rows cut over some grid axes and classes over others.
+"""Masked cross-entropy and accuracy, with rows cut over some grid axes and classes over others.
 
-The logits are never gathered: of every training node two numbers travel over the axes that cut the classes,
-the largest logit and the sum of exponentials. The loss is summed over the axes that cut the rows, not over
-replicas. Logits are overwritten only where the caller gives them up.
+Where a node has one class, the loss is softmax cross-entropy; where it may have several, the mean over nodes
+and classes of the binary cross-entropy of each. The logits are never gathered: for softmax two numbers of
+every training node travel over the axes that cut the classes, the largest logit and the sum of exponentials.
+The loss is summed over the axes that cut the rows, not over replicas. Logits are overwritten only where the
+caller gives them up.
 """
 
 from __future__ import annotations
@@ -13,21 +15,27 @@ import numpy as np
 
 from distgnn import ledger, rng
 from distgnn.arrays import backend
+from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
+from distgnn.ledger import holds
 from distgnn.local import elementwise
+from distgnn.nn.columns import Columns
 from distgnn.operators.dense import DistDense, scatter
 
 Array = Any
 
 TRAIN, VAL, TEST = 1, 2, 3
-PARTS = {"train_acc": TRAIN, "val_acc": VAL, "test_acc": TEST}
+SPLITS = {"train": TRAIN, "val": VAL, "test": TEST}
+#: What is measured of the logits, where nodes have one class, and where they have several; first the default.
+METRICS = {False: ("accuracy",), True: ("f1", "rocauc")}
 
 
 class LossRows:
     """The rows of the logits whose loss counts, as far as this rank holds them.
 
     Attributes:
-        train_rows: int64, rising; train_labels: int64, the class of each.
+        train_rows: int64, rising; train_labels: int64, the class of each; or int8 (rows, this rank's columns
+            of the logits), 1 for each class that a node has and 0 for the others.
         count: by which the sum of losses is divided, at least 1.
         weights: by which each row's loss is multiplied, of the dtype of the logits; None for ones.
     """
@@ -35,6 +43,11 @@ class LossRows:
     def __init__(self, rows: Array, labels: Array, count: int = 1, weights: Array = None) -> None:
         self.train_rows, self.train_labels, self.count, self.weights = rows, labels, max(count, 1), weights
         self._position: Array = None
+
+    @property
+    def multilabel(self) -> bool:
+        """Whether a node may have several classes."""
+        return self.train_labels.ndim == 2
 
     def position(self, height: int) -> Array:
         """int32[height]: where each row of this rank stands in `train_rows`, or -1."""
@@ -56,36 +69,57 @@ class Targets(LossRows):
         layout: of the logits.
         classes: number of classes, the global width of the logits.
         labels: int[n], that of node i in place i, -1 for unlabelled nodes, which belong to no part of the
-            split. Rank 0 has them, others pass anything; or all pass n x 1 in rows like the logits.
+            split; or int[n, classes], 1 for each class that a node has, else 0, and -1 in all of the row of
+            an unlabelled one. Rank 0 has them, others pass anything; or all pass n x 1, or n x classes, in
+            rows like the logits.
         split: uint8[n], 0 none, 1 train, 2 val, 3 test, given likewise.
+        metric: what to measure, one of METRICS; default: by the labels.
 
     Attributes:
         counts: labelled nodes of the whole graph per part of the split, by its number.
-        rows, labels, parts: the labelled nodes of this rank that are in some part: local row, class, part.
+        rows, labels, parts: the labelled nodes of this rank that are in some part: local row, class, part; or
+            for several classes int8 (rows, this rank's columns of the logits).
+        metric: "accuracy", "f1" or "rocauc". columns: what brings whole columns of the logits for "rocauc".
 
     Raises:
         ValueError: wrong lengths or rows, no whole numbers, a label that is no class, a part that is none (on
             every rank).
+        ArgumentError: a metric that these labels do not have (on every rank).
     """
 
-    def __init__(self, layout: Layout, classes: int, labels: Array, split: Array) -> None:
+    columns: Columns | None = None
+
+    def __init__(
+        self, layout: Layout, classes: int, labels: Array, split: Array, metric: str | None = None
+    ) -> None:  # fmt: skip
         self.layout, self.classes = layout, classes
         grid, on = layout.grid, layout.grid.backend
-        labels, split = _own_rows("labels", labels, layout), _own_rows("split", split, layout)
+        grid.world.agree({"metric": metric})
+        labels = _own_rows("labels", labels, layout, classes)
+        split = _own_rows("split", split, layout)[:, 0]
+        multilabel = labels.shape[1] > 1
+        self.metric = checked_metric(metric, multilabel)
         with grid.world.together():
-            if labels.size and (labels.max() >= classes or labels.min() < -1):
-                wrong = labels.max() if labels.max() >= classes else labels.min()
-                raise ValueError(f"label {wrong} where there are {classes} classes")
+            _check_labels(labels, 2 if multilabel else classes, classes)
             if split.size and (split.max() > TEST or split.min() < 0):
                 raise ValueError("a split holds 0 (none), 1 (train), 2 (val) and 3 (test) only")
-        rows = np.flatnonzero((split > 0) & (labels >= 0))
-        known = rows, labels[rows].astype(np.int64), split[rows].astype(np.int64)
-        self.rows, self.labels, self.parts = map(on.asarray, known)
+        rows = np.flatnonzero((split > 0) & (labels[:, 0] >= 0))
+        own = slice(*layout.cols.range(grid, classes)) if multilabel else 0
+        found = labels[rows, own].astype(np.int8 if multilabel else np.int64)
+        self.rows, self.labels, self.parts = map(on.asarray, (rows, found, split[rows].astype(np.int64)))
         totals = on.asarray(np.bincount(split[rows], minlength=TEST + 1).astype(np.int64))
         grid.along(*layout.row_axes).allreduce(totals, matrix="loss")
         self.counts: list[int] = on.to_host(totals).tolist()
         train = split[rows] == TRAIN
-        super().__init__(on.asarray(rows[train]), on.asarray(known[1][train]), self.counts[TRAIN])
+        super().__init__(on.asarray(rows[train]), on.asarray(found[train]), self.counts[TRAIN])
+        self.prepare()
+
+    def prepare(self) -> None:
+        """What the metric needs. Collective."""
+        if self.multilabel:
+            holds(self, "labels", self.labels.nbytes + self.train_labels.nbytes)
+        if self.metric == "rocauc":
+            self.columns = Columns(self.layout, self.classes, self.rows, self.parts, self.labels)
 
     def check(self, Z: DistDense) -> None:
         if not Z.layout.same(self.layout, Z.shape):
@@ -93,24 +127,102 @@ class Targets(LossRows):
             raise ValueError(f"{told}, their targets over {self.layout.words()}")
 
 
-def _own_rows(name: str, values: Any, layout: Layout) -> Array:
-    """What belongs to the rows of this rank, on the host. Collective."""
+def checked_metric(metric: str | None, multilabel: bool) -> str:
+    """The metric itself, or by default the first; ArgumentError where these labels have no such metric."""
+    known = METRICS[multilabel]
+    if metric is None or metric in known:
+        return metric or known[0]
+    labels = "several classes of a node have" if multilabel else "one class of a node has"
+    equal = "; its micro F1 is the accuracy" if metric == "f1" else ""
+    raise ArgumentError("metric", metric, f"{labels} {' and '.join(known)}{equal}")
+
+
+def _check_labels(labels: Array, below: int, classes: int) -> None:
+    """ValueError for labels that are none, or for a row that has some only."""
+    if labels.size and (labels.max() >= below or labels.min() < -1):
+        wrong = labels.max() if labels.max() >= below else labels.min()
+        expected = f"{classes} classes" if labels.shape[1] == 1 else "0 and 1 for each class"
+        raise ValueError(f"label {wrong} where there are {expected}")
+    if ((labels < 0) != (labels[:, :1] < 0)).any():
+        raise ValueError("a node has labels of some classes only; an unlabelled one has -1 in all its row")
+
+
+def _own_rows(name: str, values: Any, layout: Layout, width: int = 1) -> Array:
+    """What belongs to the rows of this rank, one column or so many, on the host. Collective."""
     rows, world, on = Layout(layout.grid, layout.rows, Cut()), layout.grid.world, layout.grid.backend
     cut = world.share(isinstance(values, DistDense))
     with world.together():
         if cut:
-            fits = isinstance(values, DistDense) and values.shape[1] == 1
+            fits = isinstance(values, DistDense) and values.shape[1] in (1, width)
             if not (fits and values.layout.same(rows, values.shape)):
                 raise ValueError(f"{name} must be cut like the logits on all ranks, or an array on rank 0")
         elif world.rank == 0:
             values, parts = np.asarray(on.to_host(values)), layout.rows.parts
-            if values.ndim != 1 or parts is None or len(values) != parts[-1]:
+            wide = values.ndim == 2 and 1 < values.shape[1] == width
+            if not (values.ndim == 1 or wide) or parts is None or len(values) != parts[-1]:
                 nodes = "rows of any number" if parts is None else f"{parts[-1]} nodes"
                 raise ValueError(f"{name} of shape {values.shape} given for {nodes}")
-            values = values[:, None]
+            values = values if wide else values[:, None]
         if (cut or world.rank == 0) and values.dtype.kind not in "iub":
             raise ValueError(f"{name} must be whole numbers, got {values.dtype}")
-    return on.to_host((values if cut else scatter(values, rows)).block)[:, 0]
+    return on.to_host((values if cut else scatter(values, rows)).block)
+
+
+def cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tuple[float, DistDense]:
+    """The loss of the targets and its gradient: binary where nodes have several classes, else softmax
+    cross-entropy. Collective; arguments and results are those of both."""
+    return (binary_cross_entropy if targets.multilabel else softmax_cross_entropy)(Z, targets, overwrite)
+
+
+def binary_cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tuple[float, DistDense]:
+    """-log σ(z) where a node has the class and -log(1 - σ(z)) where it has not, the mean over classes, summed
+    over the rows of `targets`, times their weights, over their count; and its gradient by `Z`. Collective.
+
+    Args: as of :func:`softmax_cross_entropy`.
+
+    Returns:
+        the loss, equal on every rank, and G, cut like Z: weight (σ(Z) - labels) / (count classes) in training
+        rows, 0 elsewhere.
+
+    Cost: an all-reduce of one word.
+    """
+    layout = Z.layout
+    targets.check(Z)
+    ledger.charge("loss", "binary cross-entropy", touched=3 * Z.block.nbytes)
+    with ledger.timed("loss", "binary cross-entropy", synchronize=layout.grid.backend.synchronize):
+        losses, gradient = _binary(Z, targets, overwrite)
+        if targets.weights is not None:
+            losses *= targets.weights
+            gradient[targets.train_rows] *= targets.weights[:, None]
+        loss = losses.sum().reshape(1)
+        layout.grid.along(*layout.row_axes, *layout.col_axes).allreduce(loss, matrix="loss")
+        return float(loss[0]) / (targets.count * Z.shape[1]), Z.like(gradient)
+
+
+def _binary(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array, Array]:
+    """The rows' losses, float64, summed over this rank's classes, and the gradient without weights."""
+    logits, rows = Z.block, targets.train_rows
+    xp, number = backend.module(logits), logits.dtype.type
+    gradient = logits if overwrite else xp.zeros_like(logits)
+    losses, share = xp.zeros(len(rows)), number(1 / (targets.count * Z.shape[1]))
+    for part in row_blocks(len(rows), logits.shape[1], xp):
+        z, y = logits[rows[part]], targets.train_labels[part].astype(logits.dtype)
+        small = xp.exp(-abs(z))  # never overflows: log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|))
+        losses[part] = (xp.maximum(z, 0) - z * y + xp.log1p(small)).sum(axis=1, dtype=np.float64)
+        G = xp.where(z >= 0, number(1), small) / (small + number(1))
+        G -= y
+        G *= share
+        gradient[rows[part]] = G
+    if overwrite:
+        _clear_others(logits, rows)
+    return losses, gradient
+
+
+def _clear_others(logits: Array, rows: Array) -> None:
+    """Zeros in the rows without loss."""
+    others = backend.module(logits).ones(len(logits), dtype=bool)
+    others[rows] = False
+    logits[others] = 0
 
 
 def softmax_cross_entropy(
@@ -152,7 +264,7 @@ def _in_phases(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array,
     xp, across = backend.module(logits), layout.grid.along(*layout.col_axes)
     gradient = logits if overwrite else xp.zeros_like(logits)
     rows, labels = targets.train_rows, targets.train_labels
-    blocks = _row_blocks(len(rows), logits.shape[1], xp)
+    blocks = row_blocks(len(rows), logits.shape[1], xp)
     highest = xp.full(len(rows), -np.inf, dtype=logits.dtype)
     for part in blocks:
         highest[part] = logits[rows[part]].max(axis=1)
@@ -174,61 +286,13 @@ def _in_phases(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array,
     if layout.grid.index(*layout.col_axes) == 0:  # all ranks of a row have the sums, one counts them
         losses += xp.log(sums.astype(np.float64))
     if overwrite:
-        others = xp.ones(len(logits), dtype=bool)
-        others[rows] = False
-        logits[others] = 0
+        _clear_others(logits, rows)
     for part in blocks:
         gradient[rows[part]] *= (share / sums[part])[:, None]
     gradient[place] -= logits.dtype.type(share)
     return losses, gradient
 
 
-def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
-    """train_acc, val_acc and test_acc of the logits `Z`. Collective.
-
-    The prediction is the class of the largest logit, the smallest class where several are equal. NaN for a
-    part that has no labelled nodes. Equal on every rank.
-
-    FloatingPointError: a labelled node has a logit that is NaN or infinite (on every rank).
-
-    Cost: two all-reduces of one word per local labelled node over the axes that cut the classes, one of four
-    words.
-    """
-    logits, layout = Z.block, Z.layout
-    targets.check(Z)
-    xp = backend.module(logits)
-    across = layout.grid.along(*layout.col_axes)
-    best, choice = _best(Z, targets)
-    wrong = ~(best < np.inf)
-    if across.size > 1:
-        overall = across.allreduce(best.copy(), "max", "loss")
-        choice[best != overall] = targets.classes
-        choice[wrong] = -1  # the lowest, so that all ranks of the row learn of it
-        across.allreduce(choice, "min", "loss")
-    hits = xp.bincount(targets.parts[choice == targets.labels], minlength=TEST + 1).astype(np.int64)
-    hits[0] = xp.count_nonzero(wrong if across.size == 1 else choice < 0)  # no node has part 0
-    layout.grid.along(*layout.row_axes).allreduce(hits, matrix="loss")
-    hits = hits.tolist()
-    if hits[0]:
-        raise FloatingPointError(f"the logits of {hits[0]} labelled nodes are not finite")
-    return {
-        name: hits[part] / targets.counts[part] if targets.counts[part] else float("nan")
-        for name, part in PARTS.items()
-    }
-
-
-def _best(Z: DistDense, targets: Targets) -> tuple[Array, Array]:
-    """Of each labelled node the largest of this rank's logits, and its class."""
-    logits, rows, xp = Z.block, targets.rows, backend.module(Z.block)
-    best = xp.full(len(rows), -np.inf, dtype=logits.dtype)
-    choice = xp.full(len(rows), targets.classes, dtype=np.int64)  # past the last class: none
-    for part in _row_blocks(len(rows), logits.shape[1], xp):
-        block = logits[rows[part]]
-        choice[part] = block.argmax(axis=1) + Z.col_range[0]
-        best[part] = block.max(axis=1)
-    return best, choice
-
-
-def _row_blocks(count: int, width: int, xp: Any) -> list[slice]:
+def row_blocks(count: int, width: int, xp: Any) -> list[slice]:
     """Row blocks that stay in cache; none where this rank has no classes."""
     return rng.slices(count, width, xp) if width else []

@@ -3,7 +3,8 @@
 Tests and `train --check` compare with these, which share with the engine `rng`, how a caller's matrix is made
 canonical, and an error. The model is Kipf and Welling's as in CAGNET section III and Plexus section 2.1:
 Z_l = A H_{l-1} W_l + b_l and H_l = relu(Z_l), no activation after the last layer, dropout on every layer's
-input, softmax cross-entropy averaged over the training nodes.
+input, softmax cross-entropy averaged over the training nodes; or, with a row of zeros and ones for each node
+as its labels, binary cross-entropy averaged over these nodes and the classes.
 """
 
 from __future__ import annotations
@@ -55,6 +56,39 @@ def softmax_cross_entropy(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -
     return float(loss), G
 
 
+def binary_cross_entropy(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> tuple[float, np.ndarray]:
+    """Mean over the nodes `rows` and classes of -log σ(z) where the label is 1, -log(1 - σ(z)) where it is 0;
+    and its gradient by all of Z (n x C)."""
+    G = np.zeros_like(Z)
+    if len(rows) == 0:
+        return 0.0, G
+    z, y = Z[rows], labels[rows]
+    loss = np.mean(np.logaddexp(0, np.where(y == 1, -z, z).astype(np.float64)))
+    G[rows] = (np.exp(-np.logaddexp(0, -z)) - y) / z.size
+    return float(loss), G
+
+
+def micro_f1(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> float:
+    """2 TP / (2 TP + FP + FN) over the nodes `rows` and all classes; a positive logit says 1. NaN of none."""
+    said, there = Z[rows] > 0, labels[rows] == 1
+    both = int(said.sum() + there.sum())
+    return 2 * int((said & there).sum()) / max(both, 1) if len(rows) else float("nan")
+
+
+def macro_rocauc(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> float:
+    """The mean over classes, but those that all of the nodes `rows` have or none, of the area under the ROC
+    curve, by ranks, of equal logits their mean (Mann and Whitney's U); NaN where no class is left."""
+    areas = []
+    for z, y in zip(Z[rows].T, labels[rows].T == 1, strict=True):
+        with_it = int(y.sum())
+        if 0 < with_it < len(y):
+            _, place, counts = np.unique(z, return_inverse=True, return_counts=True)
+            ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+            least = with_it * (with_it + 1) / 2
+            areas.append((ranks[y].sum() - least) / (with_it * (len(y) - with_it)))
+    return float(np.mean(areas)) if areas else float("nan")
+
+
 def accuracy(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> float:
     """Share of the nodes `rows` whose largest logit, the first of equals, is their label's; NaN of none."""
     return float(np.mean(Z[rows].argmax(axis=1) == labels[rows])) if len(rows) else float("nan")
@@ -62,7 +96,11 @@ def accuracy(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> float:
 
 def labelled(labels: np.ndarray, split: np.ndarray, part: int) -> np.ndarray:
     """The nodes of one part of the split that have a label."""
-    return np.flatnonzero((split == part) & (labels >= 0))
+    return np.flatnonzero((split == part) & (labels.reshape(len(split), -1)[:, 0] >= 0))
+
+
+#: Metrics by name: a function of logits, labels and nodes, and its name in records.
+METRICS = {"accuracy": (accuracy, "acc"), "f1": (micro_f1, "f1"), "rocauc": (macro_rocauc, "rocauc")}
 
 
 class GCNReference:
@@ -126,7 +164,8 @@ class GCNReference:
     ) -> tuple[float, list[np.ndarray], list[np.ndarray], np.ndarray | None]:  # fmt: skip
         """Loss over the nodes `rows` and its gradients: by weights, biases and, if asked, features."""
         stages = self._forward(self._real(X), epoch)
-        loss, G = softmax_cross_entropy(stages[-1], labels, rows)
+        cross_entropy = softmax_cross_entropy if labels.ndim == 1 else binary_cross_entropy
+        loss, G = cross_entropy(stages[-1], labels, rows)
         weights: list[np.ndarray] = []
         biases: list[np.ndarray] = []
         for layer in reversed(range(self.layers)):
@@ -141,18 +180,22 @@ class GCNReference:
                 G = G * (stages[2 * layer - 1] > 0)
         return loss, weights, biases if self.biases else [], G
 
-    def accuracies(self, X: np.ndarray, labels: np.ndarray, split: np.ndarray) -> dict[str, float]:
-        """train_acc, val_acc and test_acc of the present weights, without dropout."""
-        Z = self.forward(X)
-        names = {"train_acc": TRAIN, "val_acc": VAL, "test_acc": TEST}
-        return {name: accuracy(Z, labels, labelled(labels, split, part)) for name, part in names.items()}
+    def scores(
+        self, X: np.ndarray, labels: np.ndarray, split: np.ndarray, metric: str | None = None
+    ) -> dict[str, float]:  # fmt: skip
+        """train_acc, val_acc and test_acc of the present weights, without dropout, or of another metric;
+        default: by the labels."""
+        Z, parts = self.forward(X), {"train": TRAIN, "val": VAL, "test": TEST}
+        measure, short = METRICS[metric or ("accuracy" if labels.ndim == 1 else "f1")]
+        found = {name: measure(Z, labels, labelled(labels, split, part)) for name, part in parts.items()}
+        return {f"{name}_{short}": value for name, value in found.items()}
 
     def train(
         self, X: np.ndarray, labels: np.ndarray, split: np.ndarray, epochs: int, optimizer: str = "adam",
         lr: float = 0.01, weight_decay: float | Sequence[float] = 0.0, momentum: float = 0.0,
-        train_features: bool = False, evaluate: bool = True,
+        train_features: bool = False, evaluate: bool = True, metric: str | None = None,
     ) -> Iterator[dict[str, float]]:  # fmt: skip
-        """Train full-graph, yielding per epoch its number (from 1), loss, and accuracies before its update.
+        """Train full-graph, yielding per epoch its number (from 1), loss, and scores before its update.
 
         `self.features` holds the features. Of several weight decays, each layer has one; the last repeats.
         NotFiniteError: a loss or a parameter is not finite; it names epoch and layer.
@@ -171,7 +214,7 @@ class GCNReference:
 
         for epoch in range(1, epochs + 1):
             with np.errstate(all="ignore"):
-                found = self.accuracies(self.features, labels, split) if evaluate else {}
+                found = self.scores(self.features, labels, split, metric) if evaluate else {}
                 loss, dW, db, dX = self.gradients(self.features, labels, rows, epoch, train_features)
             if not np.isfinite(loss):
                 raise self._not_finite(loss, epoch)

@@ -306,6 +306,7 @@ def asked_for(machine: Machine, settings: Settings, graphs: Mapping[str | None, 
     """What a plan is of, for JSON."""
     one = next(iter(graphs.values()))
     sizes = {"nodes": one.n, "nnz": one.nnz, "features": one.width, "classes": one.classes}
+    sizes |= {"multilabel": True} if one.multilabel else {}
     given = {name: value for name, value in settings.shared().items() if value is not None}
     return {"machine": machine.name, "graph": sizes, "settings": given}
 

@@ -231,8 +231,10 @@ def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Tar
     holds(X, "features", X.block.nbytes)
     rows = Layout(grid, model.output_layout.rows, Cut())
     if graph.labels is None:
-        return model, X, Spread(model.output_layout, graph.classes, graph.counts)
-    given = (grid.backend.asarray(one[:, None]) for one in graph.labels(*rows.row_range))
-    targets = model.targets(*(DistDense(block, rows, (graph.n, 1)) for block in given))
+        spread = model.output_layout, graph.classes, graph.counts, graph.multilabel, s.metric
+        return model, X, Spread(*spread)
+    given = [x if x.ndim == 2 else x[:, None] for x in graph.labels(*rows.row_range)]
+    labels, split = (DistDense(grid.backend.asarray(x), rows, (graph.n, x.shape[1])) for x in given)
+    targets = model.targets(labels, split, s.metric)
     targets.counts, targets.count = list(graph.counts), max(graph.counts[TRAIN], 1)  # sums over ranks
     return model, X, targets

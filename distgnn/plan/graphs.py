@@ -13,9 +13,10 @@ import scipy.sparse as sp
 from distgnn.arrays.csr import Shape
 from distgnn.arrays.shapes import ShapeMatrix
 from distgnn.layout import Layout, Range
-from distgnn.nn.loss import TEST, TRAIN, LossRows, Targets
+from distgnn.nn.loss import TEST, TRAIN, LossRows, Targets, checked_metric
 from distgnn.operators.sources import BlockSource, MatrixSource
 from distgnn.store.read.store import Store
+from distgnn.store.source import labelled
 
 #: (first, last) -> int labels and uint8 parts of the split of these nodes, by position.
 Labels = Callable[[int, int], tuple[np.ndarray, np.ndarray]]
@@ -32,6 +33,7 @@ class Graph:
         labels: of nodes by position, or None where none are known; counts: of labelled nodes per part of the
             split, by its number.
         parts: the partition vector of an order that was made by partition, or None.
+        multilabel: whether a node may have several of the classes; labels are then rows, as in a store.
     """
 
     source: BlockSource
@@ -41,6 +43,7 @@ class Graph:
     counts: Sequence[int]
     odd: BlockSource | None = None
     parts: np.ndarray | None = None
+    multilabel: bool = False
 
     @property
     def n(self) -> int:
@@ -64,7 +67,7 @@ class Graph:
         odd = None if self.odd is None else _grown(self.odd, self.nnz, factor)
         parts = None if self.parts is None else _times(self.parts, factor)
         trained = _trained(source.shape[0], self.counts[TRAIN] / max(self.n, 1))
-        return Graph(source, self.width, self.classes, None, trained, odd, parts)
+        return Graph(source, self.width, self.classes, None, trained, odd, parts, self.multilabel)
 
     @classmethod
     def known(
@@ -74,17 +77,18 @@ class Graph:
         """A matrix in memory, or a block source, with the labels and splits of all nodes."""
         source = matrix if hasattr(matrix, "block") else MatrixSource(matrix, dtype)
         own = lambda first, last: (labels[first:last], split[first:last])  # noqa: E731
-        return cls(source, width, classes, own, _counts(labels, split))
+        several = labels.ndim == 2
+        return cls(source, width, classes, own, _counts(labels, split), multilabel=several)
 
     @classmethod
     def of_size(
         cls, n: int, nnz: int, width: int, classes: int, trained: float = 0.1, symmetric: bool = True,
-        dtype: Any = np.float32,
+        dtype: Any = np.float32, multilabel: bool = False,
     ) -> Graph:  # fmt: skip
         """n nodes, of which this share is in the training split, with as many non-zeros everywhere."""
         ends = np.array([0, n])
         source = Histogram(ends, ends, np.array([[nnz]]), np.dtype(dtype), symmetric)
-        return cls(source, width, classes, None, _trained(n, trained))
+        return cls(source, width, classes, None, _trained(n, trained), multilabel=multilabel)
 
     @classmethod
     def of_store(
@@ -107,6 +111,7 @@ class Graph:
             sources.append(Known(version) if exact else Histogram(*table, version.dtype, version.symmetric))
         width, classes = store.width, store.classes
         made: Any = {"odd": sources[1] if len(sources) > 1 else None, "parts": found.partition}
+        made["multilabel"] = store.multilabel
         if not exact:
             trained = (store.manifest["split"] or {}).get("train", 0)
             return cls(sources[0], width, classes, None, _trained(store.n, trained / max(store.n, 1)), **made)
@@ -186,7 +191,7 @@ def _shares(vector: np.ndarray, some: Range) -> tuple[int, np.ndarray]:
 
 
 def _counts(labels: np.ndarray, split: np.ndarray) -> list[int]:
-    return np.bincount(split[(split > 0) & (labels >= 0)], minlength=TEST + 1).tolist()
+    return np.bincount(split[(split > 0) & labelled(labels)], minlength=TEST + 1).tolist()
 
 
 class Spread(Targets):
@@ -194,17 +199,25 @@ class Spread(Targets):
 
     Args:
         layout: of the logits; counts: of nodes by part of the split; only those for training are here.
+        multilabel, metric: as in `Graph` and `Targets`.
     """
 
-    def __init__(self, layout: Layout[Any], classes: int, counts: Sequence[int]) -> None:
+    def __init__(
+        self, layout: Layout[Any], classes: int, counts: Sequence[int], multilabel: bool = False,
+        metric: str | None = None,
+    ) -> None:  # fmt: skip
         on, n = layout.grid.backend, max(int(layout.rows.parts[-1]), 1)  # type: ignore[index]
         first, last = (end * counts[TRAIN] // n for end in layout.row_range)
         rows = on.empty((last - first,), np.int64)
-        LossRows.__init__(self, rows, rows, counts[TRAIN])
+        width = len(range(*layout.cols.range(layout.grid, classes)))
+        labels = on.empty((len(rows), width), np.int8) if multilabel else rows
+        LossRows.__init__(self, rows, labels, counts[TRAIN])
         self.layout, self.classes, self.counts = layout, classes, list(counts)
-        self.rows = self.labels = self.parts = rows
+        self.metric = checked_metric(metric, multilabel)
+        self.rows, self.labels, self.parts = rows, labels, rows
         totals = on.empty((TEST + 1,), np.int64)
         layout.grid.along(*layout.row_axes).allreduce(totals, matrix="loss")
+        self.prepare()
 
 
 def _trained(n: int, share: float) -> list[int]:

@@ -249,7 +249,7 @@ def _even(s: Settings, store: Store, parts: int) -> Graph:
     trained = store.manifest["split"]["train"] / store.n
     like = Graph.of_size(store.n, store.nnz, store.width, store.classes, trained, store.symmetric, s.dtype)
     source = Histogram(ends, ends, np.diag(nnz), np.dtype(s.dtype), store.symmetric)
-    return replace(like, source=source, parts=ends if parts > 1 else None)
+    return replace(like, source=source, parts=ends if parts > 1 else None, multilabel=store.multilabel)
 
 
 def _line(

@@ -15,6 +15,7 @@ from typing import Any
 from distgnn.errors import ArgumentError, UserError
 from distgnn.layout import written
 from distgnn.report.files import check_output, replaced
+from distgnn.report.metrics import score, title
 from distgnn.report.trace import COMPUTE, EPOCHS, UNDER_WAY, WAITED
 
 COLOURS = {
@@ -26,7 +27,7 @@ LOOKS = COLOURS | {"under way": "#f6dd9a"}
 RANKS = {"words": ("million words", 1e6), "messages": ("messages", 1), "peak_bytes": ("peak MiB", 2**20)}
 #: Columns of the table of runs.
 HEADS = (
-    *("run", "algorithm", "grid", "ranks", "widths", "epochs", "last loss", "test accuracy"),
+    *("run", "algorithm", "grid", "ranks", "widths", "epochs", "last loss", "test score"),
     *("seconds per epoch", "of it communication under way", "of that exposed"),
     *("million words per rank, at most", "peak MiB per rank, at most"),
 )
@@ -127,7 +128,7 @@ def table_row(log: Log) -> list[Any]:
     exposed = f"{median_phases(log).get('comm', 0.0) / under_way:.0%}" if under_way else ""
     grid, widths = written(run["grid"]), "-".join(map(str, config["widths"]))
     row = [log["name"], config["algorithm"], grid, len(run["ranks"]), widths, len(epochs)]
-    row += [_number(last["loss"]), _number(end.get("test_acc")), f"{seconds:.4f}"]
+    row += [_number(last["loss"]), _score(end), f"{seconds:.4f}"]
     row += [f"{under_way:.4f}" if under_way else "", exposed]
     for name in ("words", "peak_bytes"):
         row.append(f"{max(end[name]) / RANKS[name][1]:.2f}" if end else "run not ended")
@@ -159,6 +160,11 @@ def html_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     lines = ["".join(f"<th>{html.escape(head)}</th>" for head in heads)]
     lines += ["".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) for row in rows]
     return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+
+
+def _score(end: Log) -> str:
+    value = score(end, "test")
+    return "" if value is None else f"{title(end)} {value:.6g}"
 
 
 def _number(value: float | None) -> str:
@@ -196,12 +202,14 @@ def draw_curves(logs: Sequence[Log]) -> Any:
     """Loss and validation accuracy by epoch."""
     figure, (left, right) = new_figure(2)
     for log in logs:
-        for axes, name in ((left, "loss"), (right, "val_acc")):
-            points = [(epoch["epoch"], epoch[name]) for epoch in log["epochs"] if epoch.get(name) is not None]
+        told = [(epoch["epoch"], epoch["loss"], score(epoch, "val")) for epoch in log["epochs"]]
+        for axes, column in ((left, 1), (right, 2)):
+            points = [(row[0], row[column]) for row in told if row[column] is not None]
             if points:
                 axes.plot(*zip(*points, strict=True), label=log["name"])
+    measured = dict.fromkeys(title(epoch) for log in logs for epoch in log["epochs"] if score(epoch, "val"))
     left.set(xlabel="epoch", ylabel="training loss")
-    right.set(xlabel="epoch", ylabel="validation accuracy")
+    right.set(xlabel="epoch", ylabel=f"validation {' or '.join(measured) or 'accuracy'}")
     if left.lines:
         left.legend()
     return figure

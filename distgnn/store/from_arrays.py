@@ -11,9 +11,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn.arrays.canonical import check_real
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.imported import Imported
+from distgnn.store.importers.label_rows import label_array
 from distgnn.store.importers.tables import finite
 from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions, parse_split, random_split
 from distgnn.store.write.finish import Summary
@@ -37,7 +38,9 @@ def prepare(
     Args:
         graph: node ids, int (2, edges), of which column k is an edge from ``graph[0, k]`` to ``graph[1, k]``;
             or a SciPy sparse matrix, n x n, whose entry (i, j) is an edge from j to i.
-        X: features, n x width, dense or sparse. y: classes, whole numbers (n); below 0 or NaN: none.
+        X: features, n x width, dense or sparse. y: classes, whole numbers (n); below 0 or NaN: none. Or,
+            where a node may have several, n x classes, dense or sparse: 1 for each that it has, else 0; a row
+            of NaN or -1: unlabelled.
         split: shares such as "0.6/0.2/0.2", drawn by ``seed``; or (n) numbers, 0 none, 1 training,
             2 validation, 3 test; or three arrays for training, validation and test, each a mask (n) or node
             ids, in this order or by the names train, val (or valid) and test.
@@ -140,11 +143,16 @@ class _Rows:
 
 
 def _labels(y: Any) -> np.ndarray:
-    labels = _array("y", y)
+    labels = y.toarray() if sp.issparse(y) else _array("y", y)
     labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-    if labels.ndim != 1 or labels.dtype.kind not in "biuf":
+    if labels.ndim not in (1, 2) or labels.dtype.kind not in "biuf" or 0 in labels.shape[1:]:
         found = f"{labels.dtype} of shape {labels.shape}"
-        raise ArgumentError("y", found, "expected one class for each node, a whole number")
+        raise ArgumentError("y", found, "expected a class for each node, a whole number, or a row of 0 and 1")
+    if labels.ndim == 2:
+        try:
+            return label_array(labels, "y")
+        except UserError as error:
+            raise ArgumentError("y", f"{labels.dtype} of shape {labels.shape}", str(error)) from None
     if labels.dtype.kind == "f":
         labels = np.where(np.isnan(labels), -1, labels)
         if not (labels == np.rint(labels)).all():

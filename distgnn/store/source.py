@@ -43,9 +43,11 @@ class Source:
     """A graph with optional features, labels and split. Nodes are 0..n-1, the "original ids".
 
     `directed` False: the reverse of every edge belongs to the graph whether or not it is listed. `labels`
-    int32[n], -1 = unlabelled, with `classes` classes and perhaps `class_names`. `split` uint8[n]: 0 none,
-    1 train, 2 validation, 3 test. `width`: of the features, 0 without. `edge_count`: how many edges `edges()`
-    will yield, where known without reading them. `notes`: a line each about what looks odd in the input.
+    int32[n], -1 = unlabelled, with `classes` classes and perhaps `class_names`; or, of nodes that may have
+    several, int8[n, classes], 1 for each that a node has, else 0, and -1 in all of an unlabelled row. `split`
+    uint8[n]: 0 none, 1 train, 2 validation, 3 test. `width`: of the features, 0 without. `edge_count`: how
+    many edges `edges()` will yield, where known without reading them. `notes`: a line each about what looks
+    odd in the input.
     """
 
     name: str = "graph"
@@ -58,6 +60,11 @@ class Source:
     width: int = 0
     edge_count: int | None = None
     notes: Sequence[str] = ()
+
+    @property
+    def multilabel(self) -> bool:
+        """Whether a node may have several classes."""
+        return self.labels is not None and self.labels.ndim == 2
 
     def edges(self) -> Iterator[Edges]:
         """Yield (src int64[k], dst int64[k], weight float64[k] or None), k <= 2**20; may be called again.
@@ -84,6 +91,11 @@ class Source:
         return np.zeros((len(ids), 0), np.float32)
 
 
+def labelled(labels: np.ndarray) -> np.ndarray:
+    """bool[n]: which nodes have a label, or a row of them."""
+    return labels.reshape(len(labels), -1)[:, 0] >= 0
+
+
 def parse_split(text: str) -> tuple[float, float, float]:
     """The three shares of "0.6/0.2/0.2"; ArgumentError where they are not three that sum to at most 1."""
     try:
@@ -103,7 +115,7 @@ def random_split(n: int, text: str, seed: int, labels: np.ndarray | None = None)
     A node's place depends on (seed, node id) only, so it is the same on every machine and NumPy version.
     """
     shares = parse_split(text)
-    nodes = np.arange(n) if labels is None else np.flatnonzero(labels >= 0)
+    nodes = np.arange(n) if labels is None else np.flatnonzero(labelled(labels))
     nodes = nodes[np.argsort(rng.hashes(rng.key(seed, rng.SPLIT), nodes), kind="stable")]
     bounds = np.rint(np.cumsum(shares) * len(nodes)).astype(np.int64).clip(0, len(nodes))
     split = np.zeros(n, np.uint8)

@@ -12,7 +12,7 @@ from distgnn import ledger
 from distgnn.errors import UserError
 from distgnn.nn.finite import NotFiniteError, check_features
 from distgnn.nn.gcn import GCN
-from distgnn.nn.loss import PARTS, TRAIN, Targets
+from distgnn.nn.loss import TRAIN, Targets
 from distgnn.nn.optim import Optimizer, Parameter
 from distgnn.operators.dense import DistDense
 
@@ -40,10 +40,11 @@ def train(
         timing: measure the phases, which makes a GPU wait for itself around every operation.
 
     Yields:
-        "epoch"; "loss" (with dropout), "train_acc", "val_acc", "test_acc" (without; where evaluated), of the
-        weights before the update; "seconds" of this rank for the update and all before it; "phases", its
-        parts ("other" alone without `timing`); "words" received; "flight", the seconds in which messages were
-        under way, of which phase "comm" was not hidden; "eval_seconds".
+        "epoch"; "loss" (with dropout), "train_acc", "val_acc", "test_acc" (without; where evaluated; of other
+        metrics "val_f1" or "val_rocauc"), of the weights before the update; "seconds" of this rank for the
+        update and all before it; "phases", its parts ("other" alone without `timing`); "words" received;
+        "flight", the seconds in which messages were under way, of which phase "comm" was not hidden;
+        "eval_seconds".
 
     NotFiniteError on every rank: loss, gradient or update is not finite; it names epoch and layer.
     """
@@ -57,7 +58,7 @@ def train(
         due = due and with_the_step
         loss, found, gradients, dX = model.gradients(X, targets, epoch, train_features, due)
         update(optimizer, trained, gradients, dX)
-        return {"loss": loss, **{name: found[name] for name in PARTS if name in found}}
+        return {"loss": loss, **found}
 
     evaluate = dict if with_the_step else partial(model.evaluate, X, targets, train_features)
     yield from run_epochs(model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)

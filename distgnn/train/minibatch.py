@@ -134,7 +134,7 @@ class MinibatchTraining:
             self.grid.workspace.give_back(H)
             return
         known = self.minibatches.training
-        labels = self.labels[backend.module(known).searchsorted(known, sample.batch)]
+        labels = self._labels(backend.module(known).searchsorted(known, sample.batch))
         if weights is not None:
             weights = on.asarray(weights.astype(H.dtype))
         targets = LossRows(on.xp.arange(len(labels)), on.asarray(labels), weights=weights)
@@ -144,6 +144,14 @@ class MinibatchTraining:
         sums.loss += loss
         for total, gradient in zip(sums.gradients, gradients, strict=True):
             total += gradient
+
+    def _labels(self, places: Array) -> Array:
+        """The labels of these training nodes, as `LossRows` takes them."""
+        labels = self.labels[places]
+        if not self.targets.multilabel:
+            return labels
+        bits = backend.module(labels).unpackbits(labels.reshape(-1))
+        return bits.reshape(len(labels), -1)[:, : self.targets.classes]
 
     def _graph(self, block: Block) -> LayerGraph:
         """The block as an operator: with the values that the sampler gave it, or those that make means."""
@@ -215,10 +223,13 @@ class Sums:
 
 
 def training_nodes(targets: Targets) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (int64, ascending) and labels of all training nodes of the graph. Collective."""
+    """Positions (int64, ascending) and labels of all training nodes of the graph: int64, or of several
+    classes as rows of bits (``numpy.packbits``). Collective."""
     grid, first = targets.layout.grid, targets.layout.row_range[0]
     to_host = grid.backend.to_host
-    own = to_host(targets.train_rows).astype(np.int64) + first, to_host(targets.train_labels)
+    labels = to_host(targets.train_labels)
+    labels = np.packbits(labels, axis=1) if targets.multilabel else labels
+    own = to_host(targets.train_rows).astype(np.int64) + first, labels
     everybody = grid.along(*targets.layout.row_axes).gather_objects(own)
-    nodes, labels = zip(*everybody, strict=True)
-    return np.concatenate(nodes), np.concatenate(labels)
+    nodes, found = zip(*everybody, strict=True)
+    return np.concatenate(nodes), np.concatenate(found)

@@ -19,7 +19,7 @@ from distgnn.comm.agree import agree
 from distgnn.errors import ArgumentError, UserError
 from distgnn.nn.features import normalize_rows
 from distgnn.nn.gcn import GCN
-from distgnn.nn.loss import accuracies
+from distgnn.nn.metrics import scores
 from distgnn.nn.sage import SageMean
 from distgnn.operators.dense import DistDense, by_node
 from distgnn.report.files import check_output, replaced
@@ -47,6 +47,7 @@ class Predictor:
 
     Attributes:
         model, X: the network with its weights, and the features. epoch: after which they were saved.
+        multilabel: whether it was trained on nodes that may have several classes.
 
     Raises:
         UserError: a store or checkpoint that can't be read, or that do not fit together; ranks that disagree
@@ -64,6 +65,7 @@ class Predictor:
         self.grid = operators.make_grid(comm, algorithm, sizes, backend=backend)
         reader = checkpoint.load(weights, self.grid.world)
         trained, self.epoch = reader.meta["run"], int(reader.meta["epoch"])
+        self.multilabel = bool(trained.get("graph multilabel"))
         self.store = Store(store, self.grid.world)
         with self.grid.world.together():
             self._check(trained, weights)
@@ -92,13 +94,14 @@ class Predictor:
                 )
                 raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
 
-    def accuracies(self) -> dict[str, float]:
-        """train_acc, val_acc and test_acc, NaN without labelled nodes; empty for a graph without labels or
-        with other classes. Collective."""
-        if self.store.classes != self.model.widths[-1] or not self.store.manifest["split"]:
+    def scores(self, metric: str | None = None) -> dict[str, float]:
+        """train_acc, val_acc and test_acc, or those of another metric, as in ``Settings``; NaN without
+        labelled nodes; empty for a graph without labels or with other classes. Collective."""
+        alike = (self.store.classes, self.store.multilabel) == (self.model.widths[-1], self.multilabel)
+        if not alike or not self.store.manifest["split"]:
             return {}
         Z = self.model.forward(self.X)
-        return accuracies(Z, self.model.targets(*load_targets(self.store, self.model.output_layout)))
+        return scores(Z, self.model.targets(*load_targets(self.store, self.model.output_layout), metric))
 
     def write(self, path: str | os.PathLike[str], layer: int | None = None, force: bool = False) -> Path:
         """Write what the network says of every node; returns the path. Collective.
@@ -106,7 +109,9 @@ class Predictor:
         Row i is node i. A file ``.npz`` gets "label", int32 (n), and "probability", (n, classes); with a
         ``layer``, counted from 1, its "embedding" instead, (n, width): after the activation, and of the last
         layer the logits. A ``.csv`` gets a line for each node: its number, the label, and these numbers.
-        Rank 0 writes a part at a time and holds no more.
+        Where a node may have several classes, "label" is int8 (n, classes), 1 where the probability is above
+        one half, else 0, and a line has as many labels. Rank 0 writes a part at a time and holds no more
+        than that and the labels.
 
         Raises:
             ArgumentError: no such layer, another kind of file, or one that may not be replaced.
@@ -123,16 +128,17 @@ class Predictor:
                 check_output("out", path, force)
         Z = self.model.forward(self.X, layers=layer)
         hidden = layer is not None and layer < last
-        change = _positive if hidden else _unchanged if layer else softmax
+        kind = _several if self.multilabel else _one
+        answer: Any = kind if layer is None else _positive if hidden else _unchanged
         with ExitStack() as stack:
             with world.together():
                 opened = stack.enter_context(replaced(path)) if world.rank == 0 else None
-            kind = _Csv if path.suffix == ".csv" else _Npz
-            writer = None if opened is None else kind(opened, Z, layer is None)
+            form = _Csv if path.suffix == ".csv" else _Npz
+            writer = None if opened is None else form(opened, Z, answer(np.zeros((0, Z.shape[1])))[1])
             for rows in _parts(Z):
                 with world.together():
                     if writer is not None and rows is not None:
-                        writer.write(_finite(change(rows)))
+                        writer.write(*answer(rows))
             with world.together():
                 if writer is not None:
                     writer.close()
@@ -144,18 +150,35 @@ def _parts(Z: DistDense) -> Iterator[np.ndarray | None]:
     return by_node(Z, max(AT_A_TIME // max(Z.shape[1], 1), 1))
 
 
+Answer = tuple[np.ndarray, "np.ndarray | None"]  # numbers, and labels where they are asked for
+
+
 def softmax(rows: np.ndarray) -> np.ndarray:
     """Logits to probabilities, row by row."""
     powers = np.exp(rows - rows.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def _positive(rows: np.ndarray) -> np.ndarray:
-    return np.maximum(rows, 0)
+def sigmoid(rows: np.ndarray) -> np.ndarray:
+    """Logits to probabilities, each by itself."""
+    powers = np.exp(-abs(rows))
+    return np.where(rows >= 0, rows.dtype.type(1), powers) / (1 + powers)
 
 
-def _unchanged(rows: np.ndarray) -> np.ndarray:
-    return rows
+def _one(rows: np.ndarray) -> Answer:
+    return _finite(softmax(rows)), rows.argmax(axis=1).astype(np.int32)
+
+
+def _several(rows: np.ndarray) -> Answer:
+    return sigmoid(_finite(rows)), (rows > 0).astype(np.int8)
+
+
+def _positive(rows: np.ndarray) -> Answer:
+    return _finite(np.maximum(rows, 0)), None
+
+
+def _unchanged(rows: np.ndarray) -> Answer:
+    return _finite(rows), None
 
 
 def _finite(rows: np.ndarray) -> np.ndarray:
@@ -165,45 +188,53 @@ def _finite(rows: np.ndarray) -> np.ndarray:
 
 
 class _Npz:
-    """An archive of arrays that is written in parts, as ``numpy.savez`` would write it whole."""
+    """An archive of arrays that is written in parts, as ``numpy.savez`` would write it whole. Labels wait in
+    memory, as bits where a node has a row of them; `like`: labels of no nodes, or None."""
 
-    def __init__(self, file: IO[bytes], Z: DistDense, labels: bool) -> None:
+    def __init__(self, file: IO[bytes], Z: DistDense, like: np.ndarray | None) -> None:
         self.archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
-        self.labels: list[np.ndarray] | None = [] if labels else None
-        name = "probability" if labels else "embedding"
-        self.member = self.archive.open(f"{name}.npy", "w", force_zip64=True)
-        header = {"descr": np.dtype(Z.dtype).str, "fortran_order": False, "shape": Z.shape}
-        np.lib.format.write_array_header_2_0(self.member, header)
+        self.labels: list[np.ndarray] = []
+        self.like, self.rows = like, Z.shape[0]
+        self.member = self._begin("embedding" if like is None else "probability", Z.shape, Z.dtype)
 
-    def write(self, rows: np.ndarray) -> None:
+    def _begin(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> IO[bytes]:
+        member = self.archive.open(f"{name}.npy", "w", force_zip64=True)
+        header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_2_0(member, header)
+        return member
+
+    def write(self, rows: np.ndarray, labels: np.ndarray | None) -> None:
         self.member.write(np.ascontiguousarray(rows).data)
-        if self.labels is not None:
-            self.labels.append(rows.argmax(axis=1).astype(np.int32))
+        if labels is not None:
+            self.labels.append(np.packbits(labels, axis=1) if labels.ndim == 2 else labels)
 
     def close(self) -> None:
         self.member.close()
-        if self.labels is not None:
-            with self.archive.open("label.npy", "w") as member:
-                np.lib.format.write_array(member, np.concatenate(self.labels), version=(2, 0))
+        if self.like is not None:
+            width = self.like.shape[1:]
+            with self._begin("label", (self.rows, *width), self.like.dtype) as member:
+                for labels in self.labels:
+                    wide = np.unpackbits(labels, axis=1, count=width[0]) if width else labels
+                    member.write(np.ascontiguousarray(wide, self.like.dtype).data)
         self.archive.close()
 
 
 class _Csv:
-    """Lines of text: node, label, numbers."""
+    """Lines of text: node, label or labels, numbers."""
 
-    def __init__(self, file: IO[bytes], Z: DistDense, labels: bool) -> None:
+    def __init__(self, file: IO[bytes], Z: DistDense, like: np.ndarray | None) -> None:
         self.text = io.TextIOWrapper(file, "ascii", newline="", write_through=True)
-        self.lines, self.labels, self.node = csv.writer(self.text, lineterminator="\n"), labels, 0
-        name = "probability" if labels else "embedding"
-        columns = [f"{name}_{column}" for column in range(Z.shape[1])]
-        self.lines.writerow(["node", *(["label"] if labels else []), *columns])
+        self.lines, self.node, width = csv.writer(self.text, lineterminator="\n"), 0, range(Z.shape[1])
+        labels = ["label"] if like is None or like.ndim == 1 else [f"label_{column}" for column in width]
+        name = "embedding" if like is None else "probability"
+        columns = [f"{name}_{column}" for column in width]
+        self.lines.writerow(["node", *([] if like is None else labels), *columns])
 
-    def write(self, rows: np.ndarray) -> None:
-        nodes = range(self.node, self.node + len(rows))
-        labels = [[label] for label in rows.argmax(axis=1).tolist()] if self.labels else [[]] * len(rows)
-        told = (f"{number:.7g}" for number in rows.reshape(-1).tolist())
-        for node, label in zip(nodes, labels, strict=True):
-            self.lines.writerow([node, *label, *(next(told) for _ in range(rows.shape[1]))])
+    def write(self, rows: np.ndarray, labels: np.ndarray | None) -> None:
+        told = [[]] * len(rows) if labels is None else labels.reshape(len(rows), -1).tolist()
+        numbers = (f"{number:.7g}" for number in rows.reshape(-1).tolist())
+        for node, label in enumerate(told, self.node):
+            self.lines.writerow([node, *label, *(next(numbers) for _ in range(rows.shape[1]))])
         self.node += len(rows)
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from distgnn.nn import optim
 from distgnn.nn.features import normalize_rows
 from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.gcn import GCN
-from distgnn.nn.loss import TRAIN
+from distgnn.nn.loss import TRAIN, checked_metric
 from distgnn.nn.sage import SageMean
 from distgnn.report import trace
 from distgnn.report.files import check_output
@@ -146,6 +146,8 @@ class Run:
         check_content(self.store)
         if s.sampler and s.batch_size:
             check_batch_size(s.batch_size, self.store.manifest["split"]["train"])
+        metric = checked_metric(s.metric, self.store.multilabel)
+        self.settings = dataclasses.replace(s, metric=metric)
         self.widths = [self.store.width, *s.hidden_widths, self.store.classes]
 
     def _check_kernels(self) -> None:
@@ -165,7 +167,7 @@ class Run:
         holds(self.X, "features", self.X.block.nbytes)
         if s.normalize_features:
             normalize_rows(self.X)
-        self.targets = self.model.targets(*load_targets(self.store, self.model.output_layout))
+        self.targets = self.model.targets(*load_targets(self.store, self.model.output_layout), s.metric)
         if self.targets.counts[TRAIN] == 0:
             problem = "no node of the training split has a label, so there is nothing to train on"
             raise UserError(f"{self.store.path}: {problem}")
@@ -187,7 +189,7 @@ class Run:
         return train(self.model, self.X, self.targets, *until, train_features=s.train_features, **options)
 
     def _compare_and_save(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Returns the accuracies of what was saved, and after the last epoch."""
+        """Returns the scores of what was saved, and after the last epoch."""
         s, epoch = self.settings, record["epoch"]
         if self.check is not None:
             self.check.compare(record)
@@ -233,6 +235,7 @@ class Run:
         shared = (*SHARED, *(SHARED_BATCHES if s.sampler else ()))
         identity: dict[str, Any] = {f"graph {name}": self.store.manifest[name] for name in GRAPH}
         identity |= {f"content of {name}": hash for name, hash in self.store.manifest["content"].items()}
+        identity |= {"graph multilabel": True} if self.store.multilabel else {}
         identity |= {"widths": self.widths} | {name: getattr(s, name) for name in shared}
         # Trained features are saved by position and samples depend on it; all else is equal in every order.
         return identity | ({"order": self.order.name} if s.train_features or s.sampler else {})

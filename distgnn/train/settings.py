@@ -8,6 +8,7 @@ from typing import Any
 
 from distgnn import operators
 from distgnn.errors import ArgumentError
+from distgnn.nn.loss import METRICS
 from distgnn.sampling.sampler import check_fanout
 
 #: Minibatches per update, unless there are more ranks. Up to that many ranks train the same.
@@ -25,6 +26,7 @@ CHOICES = {
     "importance": (None, "zou", "counts"),
     "model": (None, "gcn", "sage"),
     "product_order": ("auto", "aggregate-first", "transform-first"),
+    "metric": (None, *METRICS[False], *METRICS[True]),
 }
 LEAST = {"batch_size": 1, "batches_per_update": 1, "block_rows": 1, "bulk": 1, "checkpoint_every": 0,
          "epochs": 1, "eval_every": 0, "layers": 1, "replication": 1}  # fmt: skip
@@ -76,6 +78,7 @@ class Settings:
     weight_decay: Sequence[float] = (0.0,)
     seed: int = 0
     eval_every: int = 1
+    metric: str | None = None
     # what is written and compared
     log: str | None = None
     trace: str | None = None

@@ -7,7 +7,8 @@ import pytest
 
 import distgnn as dg
 from distgnn.layout import Cut, Layout
-from distgnn.nn.loss import LossRows, Targets, accuracies, softmax_cross_entropy
+from distgnn.nn.loss import LossRows, Targets, softmax_cross_entropy
+from distgnn.nn.metrics import accuracies
 from distgnn.nn.reference import accuracy, labelled
 from distgnn.nn.reference import softmax_cross_entropy as serial_loss
 

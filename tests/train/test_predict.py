@@ -31,7 +31,7 @@ def test_predictions_are_the_trained_networks_by_node(comm, shared_tmp_path, mon
     for algorithm, order in (("2d", "original"), ("1d", None)):
         predictor = Predictor(store, weights, comm, algorithm, order=order)
         path = predictor.write(shared_tmp_path / f"{algorithm}.npz")
-        assert predictor.epoch == 3 and set(predictor.accuracies()) == {"train_acc", "val_acc", "test_acc"}
+        assert predictor.epoch == 3 and set(predictor.scores()) == {"train_acc", "val_acc", "test_acc"}
         comm.Barrier()
         with np.load(path) as found:
             assert found["label"].shape == (N,) and found["probability"].sum(axis=1) == pytest.approx(1)

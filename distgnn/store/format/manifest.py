@@ -5,6 +5,8 @@ source, seed        name of the data; seed of the orders
 n, nnz, edges       nodes; entries of A; edges, each once however often it is listed
 dtype               of A's values; features are always float32
 width, classes      feature width, number of classes, 0 where there are none
+multilabel          true where a node may have several classes, left out elsewhere: labels are int8, rows of
+                    zeros and ones, -1 of an unlabelled node, not int32, a class or -1
 class_names         list or null
 labelled, split     labelled nodes; {"train", "validation", "test"} node counts or null
 directed, weighted, self_loops, normalize, symmetric

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.importers import edge_list, generated, matrix_market, npz, ogb, planetoid
-from distgnn.store.importers.companions import attach_features, attach_labels
+from distgnn.store.importers.companions import attach_features
 from distgnn.store.importers.files import size_of
 from distgnn.store.importers.imported import Imported
+from distgnn.store.importers.label_rows import attach_labels
 from distgnn.store.source import ImportOptions, Source, parse_split, random_split
 
 FORMATS: dict[str, Callable[[Path, ImportOptions], Imported]] = {

@@ -190,7 +190,7 @@ def read_labels(path: Path, options: ImportOptions) -> Labels:
     heading = Heading.of(path)
     ids, label = label_columns(heading, path, options)
     labels: Labels = {}
-    for line, row in _rows(path, heading):
+    for line, row in table_rows(path, heading):
         node = whole(row[ids].strip()) if len(row) > max(ids, label) else None
         if node is None or node > HIGHEST_ID:
             shown = (heading.delimiter or " ").join(row)[:80]
@@ -231,7 +231,7 @@ def label_columns(heading: Heading, path: Path, options: ImportOptions) -> tuple
     )
 
 
-def _rows(path: Path, heading: Heading) -> Iterator[tuple[int, list[str]]]:
+def table_rows(path: Path, heading: Heading) -> Iterator[tuple[int, list[str]]]:
     """(line number, fields) of the lines behind the header that are neither blank nor comments."""
     mark, number = heading.delimiter, heading.skip
     texts = (text for _, text in lines(path, heading.skip))

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.companions import attach_features, attach_labels
+from distgnn.store.importers.companions import attach_features
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, scan, sparse_limit, table_edges
+from distgnn.store.importers.label_rows import attach_labels
 from distgnn.store.importers.text import Heading, Table, within
 from distgnn.store.source import Edges, ImportOptions
 
@@ -48,7 +49,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
         missing = "no features or table of labels that would say how many nodes there are"
         raise UserError(f"{path}: no edges, and {missing}")
     labels = source.labels
-    if one_based and not declared and (labels is None or min(labels[0], labels[found.highest]) < 0):
+    if one_based and not declared and (labels is None or labels[[0, found.highest]].min() < 0):
         source.notes.append(f"{path}: node 0 has no edges{one_based}, or ignore this if node 0 is meant")
     source.settle_direction(directed=False, found=found)
     return source

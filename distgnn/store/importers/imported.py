@@ -16,7 +16,7 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import indices
 from distgnn.store.importers.tables import Features
 from distgnn.store.importers.text import Table
-from distgnn.store.source import Edges, ImportOptions, Source
+from distgnn.store.source import Edges, ImportOptions, Source, labelled
 
 HIGHEST_ID = 1 << 40
 HIGHEST_CLASS = 1 << 20
@@ -98,25 +98,38 @@ class Imported(Source):
 
     def note_classes(self) -> None:
         """Note labels that look like numbers to predict."""
-        labelled = 0 if self.labels is None else int(np.count_nonzero(self.labels >= 0))
-        if 10 * self.classes > labelled > 0:
+        if self.labels is None:
+            return
+        if self.multilabel:
+            rows = self.labels[labelled(self.labels)]
+            if len(rows) and (rows.sum(axis=1) == 1).all():
+                advice = "if there can't be more, give the number of the class instead of a row"
+                self.notes.append(f"{self.labels_path}: every node has exactly one of its classes; {advice}")
+            return
+        count = int(np.count_nonzero(labelled(self.labels)))
+        if 10 * self.classes > count > 0:
             advice = "names, or numbers of a regression, are no classes; label_column=NAME takes another"
             self.notes.append(
-                f"{self.labels_path}: {self.classes} classes for {labelled} labelled nodes; {advice}"
+                f"{self.labels_path}: {self.classes} classes for {count} labelled nodes; {advice}"
             )
 
     def set_labels(self, labels: np.ndarray, path: object, classes: int | None = None) -> None:
-        """Take the integer labels of `path`, one per node (below zero: unlabelled)."""
-        if labels.shape != (self.n,):
+        """Take the integer labels of `path`, one per node (below zero: unlabelled), or a row of them as in
+        `Source`."""
+        if len(labels) != self.n or labels.ndim > 2:
             expected = f"expected one for each of the {self.n} nodes"
             raise UserError(f"{path}: labels have shape {labels.shape}, {expected}")
+        self.labels_path = path
+        if labels.ndim == 2:
+            self.labels, self.classes = labels.astype(np.int8, copy=False), labels.shape[1]
+            return
         highest, limit = int(labels.max(initial=-1)), classes or HIGHEST_CLASS
         if limit > HIGHEST_CLASS:
             raise UserError(f"{path}: {limit} classes; at most {HIGHEST_CLASS} are possible")
         if highest >= limit:
             raise UserError(f"{path}: label {highest} lies outside 0..{limit - 1}")
         self.labels = np.maximum(labels, -1).astype(np.int32)
-        self.classes, self.labels_path = classes or highest + 1, path
+        self.classes = classes or highest + 1
 
     def set_split(self, split: np.ndarray, path: object) -> None:
         """Take a split, 0 to 3 for each node. UserError: anything else."""

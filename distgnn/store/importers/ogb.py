@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +17,9 @@ from distgnn.store.importers.arrays import Npz, indices, integers, open_npy
 from distgnn.store.importers.companions import dense_csv
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream, table_edges
+from distgnn.store.importers.label_rows import label_array
 from distgnn.store.importers.tables import DenseRows, Features
-from distgnn.store.importers.text import Table, column, within
+from distgnn.store.importers.text import Heading, Table, column, within
 from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions
 
 # The graphs for which OGB's own loader adds the reverse of every edge; the directory itself does not say so.
@@ -102,24 +104,17 @@ def _archived_nodes(archive: Npz, table: DenseRows | None) -> int:
 
 
 def _set_labels(source: Imported, raw: Path) -> None:
-    """One class per node, if there are any; NaN where a node has none."""
-    path = raw / "node-label.npz"
-    if path.exists():
-        values = Npz(path).read("node_label")
-        if values.ndim == 2 and values.shape[1] != 1:
-            raise UserError(f"{path}: {values.shape[1]} labels per node; expected one class per node")
-        values = values.ravel().astype(np.float64)
+    """One class per node, or a row of zeros and ones, if there are any; NaN where a node has none."""
+    path, packed = raw / "node-label.npz", (raw / "node-label.npz").exists()
+    if packed:
+        values: Any = Npz(path).stored("node_label")
+    elif (path := _file(raw, "node-label")).exists():
+        width = len(Heading.of(path).columns)
+        rows = Table(path, np.dtype(np.float32), f"{width} labels of a node", ",", width=width)
+        values = np.concatenate([np.zeros((0, width), np.float32), *rows])
     else:
-        path = _file(raw, "node-label")
-        if not path.exists():
-            return
-        values = column(path, "one class per node", source.n, np.float64, delimiter=",")
-    values = np.where(np.isnan(values), -1, values)
-    bad = ~(np.abs(values) <= HIGHEST_ID) | (values != np.rint(values))
-    if bad.any():
-        node = int(np.flatnonzero(bad)[0])
-        raise UserError(f"{path}: node {node} has label {values[node]}; expected a whole number")
-    source.set_labels(values.astype(np.int64), path)
+        return
+    source.set_labels(label_array(values, path), path)
 
 
 def _set_split(source: Imported, folder: Path) -> None:

@@ -104,17 +104,18 @@ def load_features(store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32
 
 
 def load_targets(store: StoreOrPath, layout: Layout) -> tuple[DistDense, DistDense]:
-    """``(labels, split)``, each n x 1, int32 and uint8, rows cut by ``layout`` and in its order: each rank
-    reads its own. Collective."""
+    """``(labels, split)``, n x 1, int32 and uint8, rows cut by ``layout`` and in its order: each rank reads
+    its own. Of nodes that may have several classes labels are n x classes, int8. Collective."""
     check_type("layout", layout, Layout, "a Layout, such as A.output_layout, after the store")
     grid, whole = layout.grid, Layout(layout.grid, layout.rows, Cut())
     opened = open_store(store, grid)
     with grid.world.together():
         shape = (opened.n, 1)
         (rows, _), order = whole.ranges(shape), layout.rows.order
-        labels, split = (read(order, rows)[:, None] for read in (opened.labels, opened.split))
-    on = grid.backend
-    return DistDense(on.asarray(labels), whole, shape), DistDense(on.asarray(split), whole, shape)
+        labels, split = opened.labels(order, rows), opened.split(order, rows)[:, None]
+        labels = labels[:, None] if labels.ndim == 1 else labels
+    on, wide = grid.backend, (opened.n, labels.shape[1])
+    return DistDense(on.asarray(labels), whole, wide), DistDense(on.asarray(split), whole, shape)
 
 
 def open_store(store: StoreOrPath, grid: Grid, verify: bool = False, anew: bool = False) -> Store:

@@ -25,7 +25,7 @@ def describe(store: Store, ranks: Sequence[int] = (), cuts: Sequence[tuple[int, 
     for each; an order by partition also in its parts. An order of two versions has these facts of each, and
     no block rows. With `cuts` also how evenly each order fills these grids of blocks (see `cut_counts`).
     """
-    facts = {name: store.manifest[name] for name in _FACTS}
+    facts = {name: store.manifest[name] for name in _FACTS} | {"multilabel": store.multilabel}
     facts["orders"] = {name: _describe_order(store, store.order(name), ranks, cuts) for name in store.orders}
     facts["bytes"] = sum(file["bytes"] for file in store.manifest["files"].values())
     return facts

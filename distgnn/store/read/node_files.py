@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import h5py
 import numpy as np
@@ -14,16 +14,20 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.members import Members
 from distgnn.store.format.shards import overlaps
 
-_TYPES = {"features": np.float32, "labels": np.int32, "split": np.uint8}  # the others are int64
+#: By name and dimensions; the others are int64.
+_TYPES = {
+    ("features", 2): np.float32, ("labels", 1): np.int32, ("labels", 2): np.int8, ("split", 1): np.uint8,
+}  # fmt: skip
 
 
 class NodeFiles:
-    """Arrays cut into files by a partition vector; those of two dimensions have `width` columns."""
+    """Arrays cut into files by a partition vector; `widths`: columns of those of two dimensions, by name."""
 
     def __init__(
-        self, members: Members, partition: Sequence[int], files: Sequence[str], width: int = 0
-    ) -> None:
-        self.members, self.files, self.width = members, files, width
+        self, members: Members, partition: Sequence[int], files: Sequence[str],
+        widths: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        self.members, self.files, self.widths = members, files, widths or {}
         self.partition = np.asarray(partition, np.int64)
 
     def rows(self, name: str, rows: Range, cols: Range | None = None) -> np.ndarray:
@@ -55,11 +59,12 @@ class NodeFiles:
 
     def _dataset(self, file: h5py.File, name: str, k: int, cols: Range | None) -> h5py.Dataset:
         rows = int(self.partition[k + 1] - self.partition[k])
-        return check_shape(file[name], (rows,) if cols is None else (rows, self.width))
+        return check_shape(file[name], (rows,) if cols is None else (rows, self.widths[name]))
 
 
 def _empty(name: str, rows: int, cols: Range | None) -> np.ndarray:
-    return np.empty((rows,) if cols is None else (rows, cols[1] - cols[0]), _TYPES.get(name, np.int64))
+    shape = (rows,) if cols is None else (rows, cols[1] - cols[0])
+    return np.empty(shape, _TYPES.get((name, len(shape)), np.int64))
 
 
 def _window(lo: int, hi: int, cols: Range | None) -> list[Range]:

@@ -35,6 +35,7 @@ class Store:
     Attributes:
         path, manifest: where it is and what it says of itself (see ``format/manifest.py``).
         n, nnz, width, classes: nodes, entries of A, feature width, classes (0 where there are none).
+        multilabel: whether a node may have several classes.
         dtype: of A's values; `symmetric`: A == A.T, to the bit.
         orders: names of the orders, the default first.
 
@@ -64,11 +65,13 @@ class Store:
             self.members = Members(self.path, manifest.STORE, self.manifest["id"], self.manifest["files"])
             self.n, self.nnz = int(self.manifest["n"]), int(self.manifest["nnz"])
             self.width, self.classes = int(self.manifest["width"]), int(self.manifest["classes"])
+            self.multilabel = bool(self.manifest.get("multilabel", False))
             self.dtype = np.dtype(self.manifest["dtype"])
             self.symmetric = bool(self.manifest["symmetric"])
             self.orders: tuple[str, ...] = tuple(self.manifest["orders"])
             nodes = self.manifest["nodes"]
-            self._nodes = NodeFiles(self.members, nodes["partition"], nodes["files"], self.width)
+            widths = {"features": self.width, "labels": self.classes}
+            self._nodes = NodeFiles(self.members, nodes["partition"], nodes["files"], widths)
             check_partition("nodes", self._nodes.partition, self.n)
             self._stored = {name: self.order(name) for name in self.orders}[nodes["order"]].layer(-1)
             self.members.check(self._named())
@@ -116,17 +119,19 @@ class Store:
 
     def labels(self, order: AnyOrder = None, rows: Range | None = None) -> np.ndarray:
         """int32[rows]: the class of the nodes with these ids, or at these positions of an order, -1 where
-        unlabelled. Labels belong to the output of the last layer: ValueError for the name of an order with
-        two versions."""
+        unlabelled; or int8[rows, classes], 1 for each class that a node has, else 0, and -1 in all of the row
+        of an unlabelled one. Labels belong to the output of the last layer: ValueError for the name of an
+        order with two versions."""
         order, rows = self._output_side(order), rows or (0, self.n)
         check_window("labels", rows, self.n)
         if not self.classes:
             return np.full(rows[1] - rows[0], -1, np.int32)
-        labels = self._read("labels", order, rows, None)
-        if len(labels) and not -1 <= labels.min() <= labels.max() < self.classes:
-            wrong = labels[(labels < -1) | (labels >= self.classes)][0]
+        labels = self._read("labels", order, rows, (0, self.classes) if self.multilabel else None)
+        most = 1 if self.multilabel else self.classes - 1
+        if len(labels) and not -1 <= labels.min() <= labels.max() <= most:
+            wrong = labels[(labels < -1) | (labels > most)][0]
             found = f"says {self.classes} classes, but a node has label {wrong}"
-            advice = f"expected -1..{self.classes - 1}, copy or prepare the store again"
+            advice = f"expected -1..{most}, copy or prepare the store again"
             raise UserError(f"{self.path / manifest.NAME}: {found}; {advice}")
         return labels
 

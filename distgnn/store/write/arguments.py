@@ -75,15 +75,22 @@ def check_source(source: Source) -> None:
     """UserError for a source without nodes, or with labels or a split that do not fit them."""
     if source.n < 1:
         raise UserError(f"{source.name}: has no nodes")
-    checked = ("label", source.labels, -1, source.classes - 1), ("split", source.split, 0, 3)
+    highest = 1 if source.multilabel else source.classes - 1
+    checked = ("label", source.labels, -1, highest), ("split", source.split, 0, 3)
     for what, array, least, most in checked:
         if array is None:
             continue
         if len(array) != source.n:
             raise UserError(f"{source.name}: {len(array)} {what} values for {source.n} nodes")
         if array.min() < least or array.max() > most:
-            node = int(np.flatnonzero((array < least) | (array > most))[0])
-            raise UserError(f"{source.name}: node {node} has {what} {array[node]}; expected {least}..{most}")
+            place = np.argwhere((array < least) | (array > most))[0]
+            told = f"node {place[0]} has {what} {array[tuple(place)]}"
+            raise UserError(f"{source.name}: {told}; expected {least}..{most}")
+    labels = source.labels
+    if labels is not None and source.multilabel:
+        if labels.shape[1] != source.classes or ((labels < 0) != (labels[:, :1] < 0)).any():
+            expected = f"rows of {source.classes}, those without labels of -1"
+            raise UserError(f"{source.name}: labels of shape {labels.shape}; expected {expected}")
 
 
 def check_room(source: Source, out: str | os.PathLike[str]) -> None:

@@ -45,7 +45,8 @@ class Content:
         source = self._source
         return {
             "edges": entries, "features": features if source.width else None,
-            "labels": _sha256(source.labels, np.int32), "split": _sha256(source.split, np.uint8),
+            "labels": _sha256(source.labels, np.int8 if source.multilabel else np.int32),
+            "split": _sha256(source.split, np.uint8),
         }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from distgnn.partition import Quality
 from distgnn.store.format import hdf5, manifest
 from distgnn.store.format.members import stamp
-from distgnn.store.source import Source
+from distgnn.store.source import Source, labelled
 from distgnn.store.team import Team, shared_out
 
 
@@ -26,6 +26,7 @@ class Summary:
     directed: bool = False
     width: int = 0
     classes: int = 0
+    multilabel: bool = False
     labelled: int = 0
     split: dict[str, int] | None = None
     shards: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -54,9 +55,10 @@ def describe(source: Source, seed: int, dtype: np.dtype, self_loops: bool, norma
         "source": source.name, "seed": seed,
         "n": source.n, "nnz": 0, "edges": 0, "dtype": dtype.name, "width": int(source.width),
         "classes": int(source.classes), "class_names": source.class_names,
-        "labelled": 0 if labels is None else int(np.count_nonzero(labels >= 0)), "split": split,
+        "labelled": 0 if labels is None else int(np.count_nonzero(labelled(labels))), "split": split,
         "directed": bool(source.directed), "weighted": False, "self_loops": self_loops,
         "normalize": normalize, "symmetric": not source.directed and normalize != "row",
+        **({"multilabel": True} if source.multilabel else {}),
     }  # fmt: skip
 
 

@@ -19,9 +19,14 @@ from distgnn.store.write.content import Content
 from distgnn.store.write.spill import Spill
 
 
-def row_partition(n: int, width: int) -> np.ndarray:
-    """The partition vector of the row files."""
-    return partition(n, max(1, -(-n * width * 4 // LIMITS.file_bytes), -(-n // LIMITS.file_rows)))
+def row_bytes(source: Source) -> int:
+    """Of a node's features, and of its row of labels if it has one."""
+    return 4 * source.width + source.multilabel * source.classes
+
+
+def row_partition(n: int, nbytes: int) -> np.ndarray:
+    """The partition vector of the row files, for rows of so many bytes."""
+    return partition(n, max(1, -(-n * nbytes // LIMITS.file_bytes), -(-n // LIMITS.file_rows)))
 
 
 def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder, team: Team) -> list[Path]:
@@ -58,7 +63,8 @@ def _write_rows(
 ) -> None:  # fmt: skip
     lo, hi = block(parts, index)
     ids = order.ids(np.arange(lo, hi))
-    with hdf5.writing(path, len(ids) * (4 * source.width + 5)) as file:
+    kind = np.int8 if source.multilabel else np.int32
+    with hdf5.writing(path, len(ids) * (row_bytes(source) + 5)) as file:
         if source.width:
             features = hdf5.create(file, "features", (hi - lo, source.width), np.float32)
             if spilled is None:
@@ -67,7 +73,7 @@ def _write_rows(
             else:
                 features[...] = _assembled(spilled, index, features.shape)
         if source.labels is not None:
-            hdf5.store_array(file, "labels", np.asarray(source.labels[ids], np.int32))
+            hdf5.store_array(file, "labels", np.asarray(source.labels[ids], kind))
         if source.split is not None:
             hdf5.store_array(file, "split", np.asarray(source.split[ids], np.uint8))
 

@@ -52,7 +52,7 @@ class Preparation:
     def __post_init__(self) -> None:
         self.n, self._place = self.source.n, (self.team.rank, self.team.size)
         self.scratch = self.folder / "scratch"
-        self.parts = nodes.row_partition(self.n, self.source.width)
+        self.parts = nodes.row_partition(self.n, nodes.row_bytes(self.source))
         self.first: tuple[Version, Order] | None = None  # what the other versions are made from
         self.started = time.perf_counter()
         self.held = Content(self.source)
@@ -60,6 +60,7 @@ class Preparation:
         self.symmetric = self.content["symmetric"]
         for name in ("n", "directed", "width", "classes", "labelled", "split"):
             setattr(self.summary, name, self.content[name])
+        self.summary.multilabel = self.source.multilabel
 
     def run(self, names: Sequence[str], shards: Shards, partitions: Sequence[Wanted]) -> None:
         """All stages, one after another. Collective."""

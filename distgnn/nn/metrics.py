@@ -1,0 +1,147 @@
+"""How good logits are, exactly over all ranks: accuracy; of several classes of a node micro F1 or ROC-AUC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distgnn.arrays import backend
+from distgnn.nn.loss import SPLITS, TEST, Targets, row_blocks
+from distgnn.operators.dense import DistDense
+
+Array = Any
+
+
+def scores(Z: DistDense, targets: Targets) -> dict[str, float]:
+    """What the targets' metric says of the logits in each part of the split, by names such as "val_acc",
+    "val_f1" or "val_rocauc". Collective.
+
+    NaN for a part that has no labelled nodes. Equal on every rank.
+
+    FloatingPointError: a labelled node has a logit that is NaN or infinite (on every rank).
+    """
+    return {"accuracy": accuracies, "f1": micro_f1, "rocauc": macro_rocauc}[targets.metric](Z, targets)
+
+
+def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
+    """train_acc, val_acc and test_acc of the logits `Z`. Collective.
+
+    The prediction is the class of the largest logit, the smallest class where several are equal. NaN for a
+    part that has no labelled nodes. Equal on every rank.
+
+    FloatingPointError: a labelled node has a logit that is NaN or infinite (on every rank).
+
+    Cost: two all-reduces of one word per local labelled node over the axes that cut the classes, one of four
+    words.
+    """
+    logits, layout = Z.block, Z.layout
+    targets.check(Z)
+    xp = backend.module(logits)
+    across = layout.grid.along(*layout.col_axes)
+    best, choice = _best(Z, targets)
+    wrong = ~(best < np.inf)
+    if across.size > 1:
+        overall = across.allreduce(best.copy(), "max", "loss")
+        choice[best != overall] = targets.classes
+        choice[wrong] = -1  # the lowest, so that all ranks of the row learn of it
+        across.allreduce(choice, "min", "loss")
+    hits = xp.bincount(targets.parts[choice == targets.labels], minlength=TEST + 1).astype(np.int64)
+    hits[0] = xp.count_nonzero(wrong if across.size == 1 else choice < 0)  # no node has part 0
+    layout.grid.along(*layout.row_axes).allreduce(hits, matrix="loss")
+    hits = hits.tolist()
+    if hits[0]:
+        raise FloatingPointError(f"the logits of {hits[0]} labelled nodes are not finite")
+    return {
+        f"{name}_acc": hits[part] / targets.counts[part] if targets.counts[part] else float("nan")
+        for name, part in SPLITS.items()
+    }
+
+
+def _best(Z: DistDense, targets: Targets) -> tuple[Array, Array]:
+    """Of each labelled node the largest of this rank's logits, and its class."""
+    logits, rows, xp = Z.block, targets.rows, backend.module(Z.block)
+    best = xp.full(len(rows), -np.inf, dtype=logits.dtype)
+    choice = xp.full(len(rows), targets.classes, dtype=np.int64)  # past the last class: none
+    for part in row_blocks(len(rows), logits.shape[1], xp):
+        block = logits[rows[part]]
+        choice[part] = block.argmax(axis=1) + Z.col_range[0]
+        best[part] = block.max(axis=1)
+    return best, choice
+
+
+def micro_f1(Z: DistDense, targets: Targets) -> dict[str, float]:
+    """train_f1, val_f1 and test_f1: 2 TP / (2 TP + FP + FN), each counted over all nodes and classes, as for
+    PPI (Hamilton et al., NIPS 2017) and Yelp (Zeng et al., ICLR 2020). A node is said to have the classes of
+    positive logits. 0 where there is no such class and none is said. Collective; see :func:`scores`.
+
+    Cost: an all-reduce of twelve words.
+    """
+    logits, layout = Z.block, Z.layout
+    targets.check(Z)
+    xp = backend.module(logits)
+    counts = xp.zeros((4, 3), np.int64)  # by part: true positives, said ones, those that there are
+    of_rows = xp.zeros((3, len(targets.rows)), np.int64)
+    for part in row_blocks(len(targets.rows), logits.shape[1], xp):
+        z, there = logits[targets.rows[part]], targets.labels[part] > 0
+        said = z > 0
+        for row, found in zip(of_rows, (said & there, said, there), strict=True):
+            row[part] = found.sum(axis=1)
+        counts[0, 0] += (~xp.isfinite(z)).sum()  # no node has part 0
+    for number in SPLITS.values():
+        counts[number] = (of_rows * (targets.parts == number)).sum(axis=1)
+    layout.grid.along(*layout.row_axes, *layout.col_axes).allreduce(counts, matrix="loss")
+    found = counts.tolist()
+    _refuse(found[0][0])
+    return {
+        f"{name}_f1": 2 * hits / max(said + there, 1) if targets.counts[part] else float("nan")
+        for name, part in SPLITS.items()
+        for hits, said, there in [found[part]]
+    }
+
+
+def macro_rocauc(Z: DistDense, targets: Targets) -> dict[str, float]:
+    """train_rocauc, val_rocauc and test_rocauc: the mean over classes of the probability that a node with the
+    class has a higher logit than one without, half where they are equal. Classes that all nodes of the part
+    have, or none, are left out, as OGB's evaluator does (Hu et al., NeurIPS 2020); NaN where no class is
+    left. Collective; see :func:`scores`.
+
+    Cost: an all-to-allv of the labelled nodes' logits among the ranks that share columns, and an all-reduce
+    of eight words.
+    """
+    layout, columns = Z.layout, targets.columns
+    targets.check(Z)
+    assert columns is not None
+    on, logits = layout.grid.backend, columns.take(Z.block)
+    sums = np.zeros((4, 2))  # by part: areas, and of how many classes
+    if on.numbers:
+        for number in SPLITS.values():
+            sums[number] = _areas(logits, columns.labels, columns.places[number])
+        sums[0, 0] = float((~on.xp.isfinite(logits)).sum())  # no node has part 0
+    total = on.asarray(sums)
+    layout.grid.along(*layout.row_axes, *layout.col_axes).allreduce(total, matrix="loss")
+    found = on.to_host(total).tolist()
+    _refuse(found[0][0])
+    return {
+        f"{name}_rocauc": found[part][0] / found[part][1] if found[part][1] else float("nan")
+        for name, part in SPLITS.items()
+    }
+
+
+def _areas(logits: Array, labels: Array, rows: Array) -> tuple[float, int]:
+    """The sum of the areas under the ROC curves of columns that have both labels in these rows, and how many
+    they are."""
+    xp, area, count = backend.module(logits), 0.0, 0
+    for column in range(logits.shape[1]):
+        z, there = logits[rows, column], labels[rows, column] > 0
+        with_it, without = z[there], xp.sort(z[~there])
+        if with_it.size and without.size:
+            below = sum(xp.searchsorted(without, with_it, side).sum() for side in ("left", "right"))
+            area += int(below) / (2 * with_it.size * without.size)  # in whole numbers: pairs, ties half
+            count += 1
+    return area, count
+
+
+def _refuse(count: float) -> None:
+    if count:
+        raise FloatingPointError(f"{int(count)} logits of labelled nodes are not finite")
