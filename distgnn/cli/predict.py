@@ -28,11 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Any = None) -> None:
+    from distgnn.nn.loss import checked_metric
     from distgnn.report.metrics import scores
     from distgnn.train.predict import Predictor
 
     how = args.algorithm, args.grid, args.order, args.backend
     predictor = Predictor(args.store, args.checkpoint, comm, *how)
+    checked_metric(args.metric, predictor.multilabel)  # before a long pass
     path = predictor.write(args.out, args.layer, args.force)
     found = predictor.scores(args.metric)
     if predictor.grid.rank == 0:

@@ -117,7 +117,7 @@ def test_without_features_labels_and_split(tmp_path):
         ({"n": "many"}, "num-node-list.csv.gz, line 1"),
         ({"m": 5}, "edge.csv.gz: 4 edges, but num-edge-list promises 5"),
         ({"labels": [0, 1, 2]}, r"node-label.csv.gz: labels have shape \(3,\)"),
-        ({"labels": ["0,1"] * 4}, "node-label.csv.gz, line 1"),
+        ({"labels": ["0,2"] * 4}, "node-label.csv.gz: label 1 of node 0 is 2"),
         ({"labels": [0, 1, 0.5, 1]}, "node-label.csv.gz: node 2 has label .*whole"),
         ({"labels": [0, 1, "inf", 1]}, "node-label.csv.gz: node 2 has label .*whole"),
         ({"split": ((0, 1), (1,), (3,))}, "valid.csv.gz: node 1 is in another part"),

@@ -126,9 +126,9 @@ def label_table(path: Path, options: ImportOptions) -> Table | None:
     """A text table with a column of 0 and 1 for each class, and the classes' names; None for a table whose
     lines have one label each.
 
-    Ids stand in the column `id_column`, in one called `id`, or in the first; where that has only 0 and 1,
-    repeatedly, line i is node i. Columns of classes are those that `label_column` names, between commas; or
-    all others, if no column is called `label` and they hold 0 and 1 only.
+    Ids stand in the column `id_column`, in one called `id`, or in the first; where that is a class like the
+    others, of zeros and ones, line i is node i. Columns of classes are those that `label_column` names,
+    between commas; or all others, if no column is called `label` and they hold 0 and 1 only.
     """
     heading = Heading.of(path)
     chosen = (options.label_column or "").split(",") if options.label_column else []
@@ -146,8 +146,9 @@ def label_table(path: Path, options: ImportOptions) -> Table | None:
         return None
     lines, nodes, rows = found
     counted = not named and ids in columns
-    if not named and not chosen and {*nodes} <= {"0", "1"} and len(nodes) > len({*nodes}):
-        rows, columns, counted = np.column_stack([np.array(nodes, np.int8), rows]), [ids, *columns], True
+    if not named and not chosen and {*nodes} <= _NUMBERS.keys() and len(nodes) > len({*nodes}):
+        first = np.array([_NUMBERS[text] for text in nodes], np.int8)
+        rows, columns, counted = np.column_stack([first, rows]), [ids, *columns], True
     if (partly := (rows < 0).any(axis=1) & ~(rows < 0).all(axis=1)).any():
         line = lines[int(np.flatnonzero(partly)[0])]
         raise UserError(f"{path}, {partly_labelled(f'line {line}')}; label_column=NAME takes one column")
