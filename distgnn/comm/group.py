@@ -6,9 +6,10 @@ moves (see ``ledger.py``), on the ``matrix`` that they are told.
 
 Where the arrays are on a GPU there are two ways, decided once per process in ``transport.py``: a CUDA-aware
 MPI is given device pointers, any other MPI pinned host copies. Device arrays never enter a reduction of MPI,
-which would stage them through pageable host memory: large ones travel from rank to rank and are added on the
-device, the others are summed as host copies. With ``DISTGNN_NCCL=1``, NCCL sums and gathers what would need
-host copies (see ``nccl.py``). The ledger charges the same in all cases.
+which would stage them through pageable host memory. Large ones travel from rank to rank and are added up in
+the order of the ranks, on the device or as host copies: both ways give the same bits. Of the others, MPI sums
+host copies. With ``DISTGNN_NCCL=1``, NCCL sums and gathers what would need host copies (see ``nccl.py``). The
+ledger charges the same in all cases.
 
 MPI knows nothing of streams. Memory that it is given is ready when a mark says so, which is looked at while
 messages are driven: the device goes on computing. Copies, and sums on the device, run on streams beside the
@@ -105,8 +106,9 @@ class Comm:
         self.charge_share("allreduce", matrix, array)
         if self.by_nccl(array):
             self._queued("allreduce", matrix, lambda nccl: nccl.allreduce(self._flat(array), op))
-        elif self.size > 1 and op == "sum" and self._sums_on_device(array):
-            self._sum("allreduce", matrix, array, partition(array.size, self.size), self.add_and_share)
+        elif self.size > 1 and op == "sum" and self._sums_straight(array):
+            bounds = partition(array.size, self.size)
+            self._sum("allreduce", matrix, [(array, True, True)], bounds, self.add_and_share)
         elif self.size > 1:
 
             def call(part: Any) -> None:
@@ -167,12 +169,13 @@ class Comm:
             flat, part = self._flat(array), self._flat(mine)
             self._queued("reduce_scatter", matrix, lambda nccl: nccl.reduce_scatter(flat, part, bounds))
             return mine
-        if self.size > 1 and not self._sums_on_device(array):
+        if self.size == 1:
+            mine[...] = rows
+        elif self._sums_straight(array):
+            arrays = [(array, True, False), (mine, False, True)]
+            self._sum("reduce_scatter", matrix, arrays, bounds, self.add)
+        else:
             self._reduce_scatter(array, mine, bounds, matrix)
-            return mine
-        if self.size > 1:
-            self._sum("reduce_scatter", matrix, array, bounds, self.add)
-        mine[...] = rows
         return mine
 
     # -- point to point, between this rank and one other -----------------------------------------------------
@@ -409,25 +412,32 @@ class Comm:
                     self.mpi.Reduce(MPI.IN_PLACE if own else part, part if own else None, MPI.SUM, root)
             target[...] = source[bounds[self.rank] : bounds[self.rank + 1]]
 
-    def _sums_on_device(self, array: Any) -> bool:
-        return self.backend.on_device and self.direct and array.nbytes > TUNING.small_sum
+    def _sums_straight(self, array: Any) -> bool:
+        return self.backend.on_device and array.nbytes > TUNING.small_sum
 
     def _sum(
-        self, operation: str, matrix: str, array: Any, bounds: np.ndarray, add: Callable[..., Iterator[None]]
-    ) -> None:
-        """Sum a device array where it is, by :meth:`add` or :meth:`add_and_share`, cut by ``bounds``."""
-        flat, tag = self._flat(array), self.reserve_tags(1)
-        step = min(max(TUNING.sum_chunk // flat.itemsize, 1), self.count_limit)  # of a part at a time
-        sizes = np.diff(bounds)
-        room = self.backend.empty((self.size - 1, min(step, int(sizes[self.rank]))), flat.dtype)
+        self, operation: str, matrix: str, arrays: Sequence[tuple[Any, bool, bool]], bounds: np.ndarray,
+        add: Callable[..., Iterator[None]],
+    ) -> None:  # fmt: skip
+        """Sum the first array, cut by ``bounds``, by :meth:`add` or :meth:`add_and_share`, where MPI has it;
+        a second one gets this rank's part. ``arrays``: as of :meth:`_wires`.
+        """
+        (array, *_), tag, sizes = arrays[0], self.reserve_tags(1), np.diff(bounds)
+        step = min(max(TUNING.sum_chunk // array.itemsize, 1), self.count_limit)  # of a part at a time
+        shape, memory = (self.size - 1, min(step, int(sizes[self.rank]))), staging(self.backend)
+        room = (self.backend.empty if self.direct else memory.borrow)(shape, array.dtype)
         flight = self.flight(operation, matrix)
-        with self._wires(operation, matrix), closing(flight):
+        with self._wires(operation, matrix, *arrays) as (flat, *own), closing(flight):
             for start in range(0, int(sizes.max()), step):
                 firsts, lasts = (bounds[:-1] + np.minimum(end, sizes) for end in (start, start + step))
                 parts = {rank: flat[firsts[rank] : lasts[rank]] for rank in range(self.size)}
                 received = dict(zip(self.others(), room[:, : parts[self.rank].size], strict=True))
                 steps = add(flight, parts, received, tag)
                 flight.until(lambda steps=steps: next(steps, True))  # type: ignore[misc]
+            for part in own:
+                part[...] = flat[bounds[self.rank] : bounds[self.rank + 1]]
+        if not self.direct:
+            memory.give_back(room)
 
 
 def _ratio(a: int, b: int) -> Fraction | int:

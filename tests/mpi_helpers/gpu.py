@@ -10,6 +10,7 @@ import functools
 import importlib
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,9 +22,11 @@ from mpi_helpers import communicators
 
 FOLDER = Path(__file__).resolve().parents[1] / "fake_cupy"
 NUMPY, AWARE, STAGED = "numpy", "cupy", "cupy-staged"
-#: Of each test on the stand-in: how many cases at most, and on how many ranks.
-MOST_CASES = {AWARE: 2, STAGED: 1}
+#: Of each test on the stand-in: how many cases at most in a launch, and on how many ranks.
+MOST_CASES = {AWARE: 1, STAGED: 1}
 RANKS = {AWARE: (1, 2, 3, 4), STAGED: (2, 3, 4)}
+#: What is built of these has no copies of its own to stage; `tests/device` trains by every algorithm.
+STAGED_ROOMS = ("comm", "operators")
 
 _modules: dict[str, Any] = {}  # of the stand-in, while no test runs on it
 
@@ -42,13 +45,14 @@ def backends(metafunc: pytest.Metafunc) -> list[str]:
         from distgnn.arrays import backend
 
         return backend.available()
-    staged = [STAGED] if "comm" in metafunc.fixturenames else []
+    room = metafunc.definition.path.parent.name
+    staged = [STAGED] if "comm" in metafunc.fixturenames and room in STAGED_ROOMS else []
     return [NUMPY, AWARE, *staged]
 
 
 def selection(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """(taken, left out): tests on the stand-in are few. Every value of every other parameter is there once,
-    as far as ``MOST_CASES`` reach, on up to four ranks, and nothing slow. On a GPU all are taken.
+    """(taken, left out): tests on the stand-in are few, and nothing slow: ``MOST_CASES`` of each, those that
+    have the most values of its parameters, on two, three or four ranks by its name. On a GPU all are taken.
     """
     if real():
         return items, []
@@ -62,9 +66,17 @@ def selection(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.
         elif parameters.get("comm", 1) in RANKS[name] and not item.get_closest_marker("slow"):
             values = {("", "")} | {(key, repr(value)) for key, value in parameters.items()}
             cases.setdefault((item.nodeid.partition("[")[0], name), []).append((item, values))
-    for (_, name), some in cases.items():
+    for (test, name), some in cases.items():
+        sizes = sorted({_size(item) for item, _ in some})
+        first = sizes[zlib.crc32(test.encode()) % len(sizes)]
+        some.sort(key=lambda case, first=first: _size(case[0]) != first)  # type: ignore[misc]
         taken.update(_covering(some)[: MOST_CASES[name]])
     return [item for item in items if item in taken], [item for item in items if item not in taken]
+
+
+def _size(item: pytest.Item) -> int:
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return int(parameters.get("comm", 1))
 
 
 def _covering(cases: list[tuple[pytest.Item, set[tuple[str, str]]]]) -> list[pytest.Item]:

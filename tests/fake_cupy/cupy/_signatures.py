@@ -61,9 +61,13 @@ def parsed(text: str) -> inspect.Signature:
 
 def check(name: str, text: str | None, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
     """TypeError where CuPy's function of this name would not take these arguments."""
-    if text is None:
-        return
+    if text is not None:
+        _bound(name, text, len(arguments), tuple(keywords))
+
+
+@functools.cache
+def _bound(name: str, text: str, arguments: int, keywords: tuple[str, ...]) -> None:
     try:
-        parsed(text).bind(*arguments, **keywords)
+        parsed(text).bind(*[None] * arguments, **dict.fromkeys(keywords))
     except TypeError as error:
         raise TypeError(f"cupy's {name}{text}: {error}") from None

@@ -71,6 +71,8 @@ class Stream(BaseStream):
             raise NotImplementedError("the stand-in has no per-thread default stream")
         self.ptr = 0 if null else DEVICE.stream(blocking=not non_blocking).ptr
         self.priority = priority
+        if not null:
+            weakref.finalize(self, DEVICE.destroyed.add, self.ptr).atexit = False
 
 
 class ExternalStream(BaseStream):

@@ -85,6 +85,7 @@ class Device:
     def __init__(self) -> None:
         self.queues: dict[int, Queue] = {0: Queue(0)}
         self.host: Clock = {}
+        self.destroyed: set[int] = set()  # streams
         self.numbers = itertools.count(1)
         self.flights: list[Flight] = []
         self.announced = False  # MPI's use of a buffer was told, and need not be guessed from its address
@@ -92,9 +93,14 @@ class Device:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what happened; all that was queued is over."""
-        for queue in self.queues.values():
-            self.host[queue.ptr] = queue.count
+        """Forget what happened; all that was queued is over. So are streams that nobody has any more: clocks
+        would grow with them from test to test.
+        """
+        self.queues = {ptr: queue for ptr, queue in self.queues.items() if ptr not in self.destroyed}
+        self.destroyed.clear()
+        self.host = {ptr: queue.count for ptr, queue in self.queues.items()}
+        for ptr, queue in self.queues.items():
+            queue.clock = {ptr: queue.count}
         self.flights.clear()
         self.late: dict[tuple[int, int], list[list[Access]]] = {}
         self.counts: collections.Counter[str] = collections.Counter()
@@ -144,15 +150,17 @@ class Device:
 
     def over(self, clock: Clock) -> bool:
         """Does the host know that this is over?"""
-        return all(self.host.get(stream, 0) >= number for stream, number in clock.items())
+        return not any(self.goes_on(stream, number) for stream, number in clock.items())
+
+    def goes_on(self, stream: int, number: int) -> bool:
+        """May work of a stream still be queued, as far as the host knows?"""
+        return stream in self.queues and number > self.host.get(stream, 0)
 
     # -- bytes -----------------------------------------------------------------------------------------------
 
     def pending(self, memory: Any) -> list[Access]:
         """What was queued on this memory and is not known to the host to be over."""
-        memory.pending = [
-            one for one in memory.pending if one.work.number > self.host.get(one.work.stream, 0)
-        ]
+        memory.pending = [one for one in memory.pending if self.goes_on(one.work.stream, one.work.number)]
         return memory.pending
 
     def _touch(self, memory: Any, new: Access) -> None:

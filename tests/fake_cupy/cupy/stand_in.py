@@ -72,9 +72,9 @@ def reset(while_waiting: Callable[[], None] = lambda: None) -> None:
     """Forget all that happened, as between two tests. While the device waits for other ranks, the host does
     ``while_waiting()``.
     """
+    leave_all()
     DEVICE.reset()
     DEVICE.while_waiting = while_waiting
-    leave_all()
 
 
 @contextmanager

@@ -1,0 +1,49 @@
+"""What a training computes does not depend on how arrays move between ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn import gallery
+from distgnn.arrays.tuning import TUNING
+from distgnn.nn import GCN, Adam
+from distgnn.operators import make_grid
+from distgnn.operators.registry import ALGORITHMS
+from distgnn.train.full_graph import train
+from mpi_helpers import gpu
+
+N, WIDTH, CLASSES = 48, 9, 3
+
+
+def trained(comm, algorithm, way, monkeypatch):
+    """Losses and weights of two epochs, as bytes; `way`: CUDA-aware MPI, host copies, or these and NCCL."""
+    monkeypatch.setenv("DISTGNN_NCCL", str(int(way == "nccl")))
+    A = gallery.rmat(N, degree=8).A.astype(np.float32)
+    random = np.random.default_rng(0)
+    with gpu.backend(gpu.AWARE if way == gpu.AWARE else gpu.STAGED, monkeypatch) as backend:
+        grid = make_grid(comm, algorithm, backend=backend)
+        model = GCN(dg.distribute(A, grid, algorithm), [WIDTH, WIDTH, CLASSES], dropout=0.5, bias=True)
+        targets = model.targets(random.integers(0, CLASSES, N), np.ones(N, np.uint8))
+        H = dg.scatter(random.standard_normal((N, WIDTH)).astype(np.float32), model.input_layout)
+        losses = [record["loss"] for record in train(model, H, targets, Adam(0.01), 2)]
+        weights = [backend.to_host(p.block).tobytes() for p in model.parameters]
+        grid.free()
+    return np.array(losses).tobytes(), weights
+
+
+@pytest.mark.slow  # four trainings
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_losses_are_equal_to_the_bit(comm, algorithm, monkeypatch):
+    """Sums are made in the order of the ranks where MPI does not make them. NCCL has an order of its own, but
+    the same in every run.
+    """
+    if gpu.real():
+        pytest.skip("whether MPI is CUDA-aware is known once per process")
+    monkeypatch.setattr(TUNING, "small_sum", 0)
+    monkeypatch.setenv("DISTGNN_SPMM_TUNE", "0")
+    runs = [trained(comm, algorithm, way, monkeypatch) for way in (gpu.AWARE, gpu.STAGED, "nccl", "nccl")]
+    assert runs[0] == runs[1]
+    assert runs[2] == runs[3]
