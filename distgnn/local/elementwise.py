@@ -112,6 +112,28 @@ def cross_entropy(
     return None
 
 
+def binary_cross_entropy(
+    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, overwrite: bool
+) -> tuple[Array, Array] | None:
+    """Binary cross-entropy of all entries of these rows in one pass: float64 sums of each row's losses, and
+    ``share`` times their gradient, 0 in other rows. None where no kernel does this block.
+
+    labels: uint8, 0 or 1, (len(rows), width of the logits); the others as in :func:`cross_entropy`.
+    """
+    if compiled(logits):
+        gradient, losses = logits if overwrite else np.empty_like(logits), np.empty(len(rows))
+        passes = logits, rows, labels, gradient, losses, share
+        host.built().binary_cross_entropy(*passes, isa=host.isa())
+        return losses, gradient
+    if on_gpu(logits):
+        place = logits if overwrite else None
+        losses, gradient = cuda.binary_cross_entropy(logits, position(len(logits)), labels, place, share)
+        return losses.astype(np.float64), gradient
+    if not backend.of(logits).numbers:
+        return rows.astype(np.float64), logits if overwrite else logits.copy()
+    return None
+
+
 def column_sums(block: Array) -> Array:
     """Sums of the columns (1, f), added up in float64.
 

@@ -26,11 +26,11 @@ class Columns:
 
     Args:
         layout: of the logits; classes: their global width.
-        rows: local rows of the labelled nodes; parts: their part of the split; labels: int8 (rows, this
+        rows: local rows of the labelled nodes; parts: their part of the split; labels: uint8 (rows, this
             rank's columns), 0 or 1.
 
     Attributes:
-        labels: int8 (labelled nodes, columns): of all nodes, by the rank that has them.
+        labels: uint8 (labelled nodes, columns): of all nodes, by the rank that has them.
         places: by part of the split, the rows of the labelled nodes among these.
 
     Cost: an all-to-allv of the labels and an all-gather of the parts.

@@ -34,7 +34,7 @@ class LossRows:
     """The rows of the logits whose loss counts, as far as this rank holds them.
 
     Attributes:
-        train_rows: int64, rising; train_labels: int64, the class of each; or int8 (rows, this rank's columns
+        train_rows: int64, rising; train_labels: int64, the class of each; or uint8 (rows, this rank's columns
             of the logits), 1 for each class that a node has and 0 for the others.
         count: by which the sum of losses is divided, at least 1.
         weights: by which each row's loss is multiplied, of the dtype of the logits; None for ones.
@@ -78,7 +78,7 @@ class Targets(LossRows):
     Attributes:
         counts: labelled nodes of the whole graph per part of the split, by its number.
         rows, labels, parts: the labelled nodes of this rank that are in some part: local row, class, part; or
-            for several classes int8 (rows, this rank's columns of the logits).
+            for several classes uint8 (rows, this rank's columns of the logits).
         metric: "accuracy", "f1" or "rocauc". columns: what brings whole columns of the logits for "rocauc".
 
     Raises:
@@ -105,7 +105,7 @@ class Targets(LossRows):
                 raise ValueError("a split holds 0 (none), 1 (train), 2 (val) and 3 (test) only")
         rows = np.flatnonzero((split > 0) & (labels[:, 0] >= 0))
         own = slice(*layout.cols.range(grid, classes)) if multilabel else 0
-        found = labels[rows, own].astype(np.int8 if multilabel else np.int64)
+        found = np.ascontiguousarray(labels[rows, own], np.uint8 if multilabel else np.int64)
         self.rows, self.labels, self.parts = map(on.asarray, (rows, found, split[rows].astype(np.int64)))
         totals = on.asarray(np.bincount(split[rows], minlength=TEST + 1).astype(np.int64))
         grid.along(*layout.row_axes).allreduce(totals, matrix="loss")
@@ -190,28 +190,29 @@ def binary_cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = Fals
     targets.check(Z)
     ledger.charge("loss", "binary cross-entropy", touched=3 * Z.block.nbytes)
     with ledger.timed("loss", "binary cross-entropy", synchronize=layout.grid.backend.synchronize):
-        losses, gradient = _binary(Z, targets, overwrite)
+        share = 1 / (targets.count * Z.shape[1])
+        known = targets.train_rows, targets.train_labels, targets.position, share, overwrite
+        fused = elementwise.binary_cross_entropy(Z.block, *known)
+        losses, gradient = fused or _binary(Z.block, targets, share, overwrite)
         if targets.weights is not None:
             losses *= targets.weights
             gradient[targets.train_rows] *= targets.weights[:, None]
         loss = losses.sum().reshape(1)
         layout.grid.along(*layout.row_axes, *layout.col_axes).allreduce(loss, matrix="loss")
-        return float(loss[0]) / (targets.count * Z.shape[1]), Z.like(gradient)
+        return float(loss[0]) * share, Z.like(gradient)
 
 
-def _binary(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array, Array]:
+def _binary(logits: Array, targets: LossRows, share: float, overwrite: bool) -> tuple[Array, Array]:
     """The rows' losses, float64, summed over this rank's classes, and the gradient without weights."""
-    logits, rows = Z.block, targets.train_rows
-    xp, number = backend.module(logits), logits.dtype.type
-    gradient = logits if overwrite else xp.zeros_like(logits)
-    losses, share = xp.zeros(len(rows)), number(1 / (targets.count * Z.shape[1]))
+    xp, rows, number = backend.module(logits), targets.train_rows, logits.dtype.type
+    gradient, losses = logits if overwrite else xp.zeros_like(logits), xp.zeros(len(rows))
     for part in row_blocks(len(rows), logits.shape[1], xp):
         z, y = logits[rows[part]], targets.train_labels[part].astype(logits.dtype)
         small = xp.exp(-abs(z))  # never overflows: log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|))
         losses[part] = (xp.maximum(z, 0) - z * y + xp.log1p(small)).sum(axis=1, dtype=np.float64)
-        G = xp.where(z >= 0, number(1), small) / (small + number(1))
+        G = xp.maximum(small, z >= 0) / (small + number(1))
         G -= y
-        G *= share
+        G *= number(share)
         gradient[rows[part]] = G
     if overwrite:
         _clear_others(logits, rows)

@@ -132,9 +132,10 @@ def _areas(logits: Array, labels: Array, rows: Array) -> tuple[float, int]:
     """The sum of the areas under the ROC curves of columns that have both labels in these rows, and how many
     they are."""
     xp, area, count = backend.module(logits), 0.0, 0
-    for column in range(logits.shape[1]):
-        z, there = logits[rows, column], labels[rows, column] > 0
-        with_it, without = z[there], xp.sort(z[~there])
+    columns = (xp.ascontiguousarray(block[rows].T) for block in (logits, labels))
+    for z, one in zip(*columns, strict=True):
+        there = one > 0
+        with_it, without = xp.sort(z[there]), xp.sort(z[~there])
         if with_it.size and without.size:
             below = sum(xp.searchsorted(without, with_it, side).sum() for side in ("left", "right"))
             area += int(below) / (2 * with_it.size * without.size)  # in whole numbers: pairs, ties half

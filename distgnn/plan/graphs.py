@@ -210,7 +210,7 @@ class Spread(Targets):
         first, last = (end * counts[TRAIN] // n for end in layout.row_range)
         rows = on.empty((last - first,), np.int64)
         width = len(range(*layout.cols.range(layout.grid, classes)))
-        labels = on.empty((len(rows), width), np.int8) if multilabel else rows
+        labels = on.empty((len(rows), width), np.uint8) if multilabel else rows
         LossRows.__init__(self, rows, labels, counts[TRAIN])
         self.layout, self.classes, self.counts = layout, classes, list(counts)
         self.metric = checked_metric(metric, multilabel)

@@ -30,12 +30,18 @@ cdef extern from "elementwise.h" nogil:
         address x, y, rows, labels, sums, own
         double share
 
+    struct binary_cross_entropy_arguments "binary_cross_entropy":
+        int64_t height, width, ldx, ldy, count
+        address x, y, rows, labels, losses
+        double share
+
     struct elementwise_set:
         void (*dropout)(const dropout_arguments *) noexcept nogil
         void (*adam)(const adam_arguments *) noexcept nogil
         void (*pack_positive)(address x, int64_t count, address bits) noexcept nogil
         void (*keep_positive)(address x, int64_t count, address bits, double scale) noexcept nogil
         void (*cross_entropy)(const cross_entropy_arguments *) noexcept nogil
+        void (*binary_cross_entropy)(const binary_cross_entropy_arguments *) noexcept nogil
         void (*scatter_add)(
             address x, int64_t ldx, address rows, int64_t count, int64_t width, address y, int64_t ldy
         ) noexcept nogil
@@ -248,6 +254,17 @@ cdef int check_rows(Array rows, int64_t limit) except -1:
     return 0
 
 
+cdef int check_rising(Array rows, int64_t limit) except -1:
+    """Rows, int64, below the limit, each above the one before."""
+    cdef const int64_t *numbers = <const int64_t *>rows.view.buf
+    cdef int64_t i
+    check_rows(rows, limit)
+    for i in range(1, rows.extent(0)):
+        if numbers[i] <= numbers[i - 1]:
+            raise ValueError(f"rows: must rise, got {numbers[i - 1]} and {numbers[i]} at position {i - 1}")
+    return 0
+
+
 def dropout(x, out, low, odd, columns, uint64_t threshold, double scale, *, bint relu=False, int isa=0):
     """Dropout as elementwise.h says; `out` may be `x`. x (m, f); low and odd uint32 (m), columns (f)."""
     cdef Array X = Array("x", x, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
@@ -315,17 +332,12 @@ def cross_entropy(x, rows, labels, out, sums, own, double share, *, int isa=0):
     cdef Array X = Array("x", x, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
     cdef Array R = Array("rows", rows, "int64", 1), L = Array("labels", labels, "int64", 1)
     cdef Array S = Array("sums", sums, X.kind, 1, True), T = Array("own", own, X.kind, 1, True), other
-    cdef const int64_t *numbers = <const int64_t *>R.view.buf
-    cdef int64_t i
     cdef cross_entropy_arguments e
     e.height, e.width, e.ldx, e.ldy, e.count = X.extent(0), X.extent(1), X.lead(), Y.lead(), R.extent(0)
     Y.must_have(e.height, e.width)
     for other in (L, S, T):
         other.must_have(e.count)
-    check_rows(R, e.height)
-    for i in range(1, e.count):
-        if numbers[i] <= numbers[i - 1]:
-            raise ValueError(f"rows: must rise, got {numbers[i - 1]} and {numbers[i]} at position {i - 1}")
+    check_rising(R, e.height)
     check_rows(L, e.width)
     Y.must_be_or_be_apart(X)
     e.x, e.y, e.rows, e.labels = pointer(X), pointer(Y), pointer(R), pointer(L)
@@ -333,6 +345,29 @@ def cross_entropy(x, rows, labels, out, sums, own, double share, *, int isa=0):
     cdef const elementwise_set *passes = passes_over(X, isa)
     with nogil:
         passes.cross_entropy(&e)
+
+
+def binary_cross_entropy(x, rows, labels, out, losses, double share, *, int isa=0):
+    """Binary cross-entropy of int64 rows of x and its gradient, as elementwise.h says; `out` may be `x`;
+    labels uint8 (rows, columns of x), losses float64. Raises ValueError for rows that do not rise, or a row
+    not in x.
+    """
+    cdef Array X = Array("x", x, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
+    cdef Array R = Array("rows", rows, "int64", 1), L = Array("labels", labels, "uint8", 2)
+    cdef Array S = Array("losses", losses, "float64", 1, True)
+    cdef binary_cross_entropy_arguments e
+    e.height, e.width, e.ldx, e.ldy, e.count = X.extent(0), X.extent(1), X.lead(), Y.lead(), R.extent(0)
+    Y.must_have(e.height, e.width)
+    L.must_have(e.count, e.width)
+    L.must_be_whole()
+    S.must_have(e.count)
+    check_rising(R, e.height)
+    Y.must_be_or_be_apart(X)
+    e.x, e.y, e.rows, e.labels = pointer(X), pointer(Y), pointer(R), pointer(L)
+    e.losses, e.share = pointer(S), share
+    cdef const elementwise_set *passes = passes_over(X, isa)
+    with nogil:
+        passes.binary_cross_entropy(&e)
 
 
 def gather(x, rows, out):

@@ -43,6 +43,19 @@ struct cross_entropy {
     double share;
 };
 
+/* Binary cross-entropy of every entry of the listed rows (as above) and its gradient: with labels of 0 and 1,
+ * count x width, y[i, :] = share * (1 / (1 + exp -x) - label) and losses[i] = sum of log(1 + exp x) - label x.
+ * The rows of y that are not listed become zero; x and y may be one. */
+struct binary_cross_entropy {
+    int64_t height, width, ldx, ldy, count;
+    const void *x;
+    void *y;
+    const int64_t *rows;
+    const uint8_t *labels;
+    double *losses;
+    double share;
+};
+
 /* The passes of one instruction set over one type of number. */
 struct elementwise_set {
     void (*dropout)(const struct dropout *);
@@ -50,6 +63,7 @@ struct elementwise_set {
     void (*pack_positive)(const void *x, int64_t count, uint8_t *bits); /* as numpy.packbits(x > 0) */
     void (*keep_positive)(void *x, int64_t count, const uint8_t *bits, double scale);
     void (*cross_entropy)(const struct cross_entropy *);
+    void (*binary_cross_entropy)(const struct binary_cross_entropy *);
     void (*scatter_add)(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width,
                         void *y, int64_t ldy);
 };

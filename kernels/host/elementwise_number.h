@@ -167,6 +167,58 @@ static void TYPED(cross_entropy)(const struct cross_entropy *e)
     }
 }
 
+#define FACTORS 64 /* of a lane's product, each at most 2: those of eight lanes are below 2^1023 */
+
+/* log(1 + exp x) is max(x, 0) + log(1 + exp -|x|), and a sum of logarithms that of a product. */
+static void TYPED(binary_cross_entropy)(const struct binary_cross_entropy *e)
+{
+    const int64_t width = e->width;
+    const TYPED(vector) one = (TYPED(vector)){0} + 1;
+    const TYPED(words) sign = (TYPED(words)){0} + ((TYPED(word))1 << (8 * sizeof(REAL) - 1));
+    int64_t row = 0;
+    for (int64_t i = 0; i <= e->count; i++) {
+        const int64_t next = i < e->count ? e->rows[i] : e->height;
+        for (; row < next; row++)
+            LOOP(for (int64_t j = 0; j < width; j++)
+                ((LOOSE *)e->y)[row * e->ldy + j] = 0;)
+        if (i == e->count)
+            break;
+        const LOOSE *const x = (const LOOSE *)e->x + row * e->ldx;
+        LOOSE *const y = (LOOSE *)e->y + row++ * e->ldy;
+        const uint8_t *const labels = e->labels + i * width;
+        TYPED(vector) plain = {0};
+        doubles8 product = (doubles8){0} + 1;
+        double total = 0;
+        for (int64_t j = 0; j < width; j += 8) {
+            TYPED(vector) z, small;
+            TYPED(load_some)(&z, x + j, width - j);
+            bytes8 bytes = {0};
+            for (int k = 0; k < 8 && j + k < width; k++)
+                bytes[k] = (int8_t)labels[j + k];
+            const TYPED(integers) mine = __builtin_convertvector(bytes, TYPED(integers)) != 0, above = z > 0;
+            small = (TYPED(vector))((TYPED(words))z | sign);
+            TYPED(exponential)(&small);
+            plain += (TYPED(vector))(above & (TYPED(integers))z) - (TYPED(vector))(mine & (TYPED(integers))z);
+            product *= __builtin_convertvector(small, doubles8) + 1;
+            const TYPED(vector) upper =
+                (TYPED(vector))((above & (TYPED(integers))one) | (~above & (TYPED(integers))small));
+            z = (upper / (small + one) - (TYPED(vector))(mine & (TYPED(integers))one)) * (REAL)e->share;
+            TYPED(store_some)(y + j, &z, width - j);
+            if (j / 8 % FACTORS == FACTORS - 1 || j + 8 >= width) {
+                for (int k = 1; k < 8; k++)
+                    product[0] *= product[k];
+                total += log(product[0]);
+                product = (doubles8){0} + 1;
+            }
+        }
+        for (int k = 0; k < 8; k++)
+            total += plain[k];
+        e->losses[i] = total;
+    }
+}
+
+#undef FACTORS
+
 static void TYPED(scatter_add)(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width,
                                void *y, int64_t ldy)
 {

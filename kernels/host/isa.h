@@ -6,6 +6,8 @@
 #include "elementwise.h"
 #include "spmm.h"
 
+#include <math.h>
+
 #define INLINE inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 32")
 #define CACHE_LINE 64
@@ -42,6 +44,7 @@ typedef uint32_t word_f32;
 typedef uint64_t word_f64;
 
 typedef int8_t bytes8 __attribute__((vector_size(8)));
+typedef double doubles8 __attribute__((vector_size(64)));
 
 /* rng.py, keep_blocks: three multiplications and shifts modulo 2^32. */
 static INLINE uint32_t keep_hash(uint32_t x)
@@ -64,8 +67,8 @@ static INLINE uint32_t keep_hash(uint32_t x)
 #include "spmm_lanes.h"
 
 #define PASSES(number)                                                                                      \
-    {dropout_##number,       adam_##number,          pack_positive_##number,                                \
-     keep_positive_##number, cross_entropy_##number, scatter_add_##number}
+    {dropout_##number,       adam_##number,                 pack_positive_##number, keep_positive_##number,  \
+     cross_entropy_##number, binary_cross_entropy_##number, scatter_add_##number}
 static const struct elementwise_set passes[2] = {PASSES(f32), PASSES(f64)};
 
 static spmm_rows *find(int wide, int wide_indices, int blind, int64_t width)

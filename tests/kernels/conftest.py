@@ -107,6 +107,7 @@ OTHER_KERNELS = {
         *(f"{name}<{element}>" for name in ("dropout", "keep_positive") for element in ELEMENTS),
     ],
     "softmax_cross_entropy.cu": [f"softmax_cross_entropy<{element}>" for element in ELEMENTS],
+    "binary_cross_entropy.cu": [f"binary_cross_entropy<{element}>" for element in ELEMENTS],
     "sample.cu": ["sample_weighted", "sample_ones", "ring_times", "inclusion"],
     "extract.cu": [
         "row_lengths", "row_keys", "row_entries", "compact", "enter_ids", "mark_first", "number_ids",

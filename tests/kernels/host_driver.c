@@ -185,6 +185,25 @@ static void passes(const struct elementwise_set *set, int wide, int64_t rows, in
         }
         l += l < listed && some[l] == i;
     }
+    uint8_t *flags = malloc((size_t)(listed * width) + 1);
+    for (int64_t i = 0; i < listed * width; i++)
+        flags[i] = (uint8_t)(i % 5 == 2);
+    double *losses = calloc((size_t)listed + 1, 8);
+    set->binary_cross_entropy(
+        &(struct binary_cross_entropy){rows, width, width, width, listed, x, y, some, flags, losses, 1.0});
+    for (int64_t i = 0, l = 0; i < rows; i++) {
+        const int there = l < listed && some[l] == i;
+        double loss = 0;
+        for (int64_t j = 0; j < width; j++) {
+            const double z = get(x, wide, i * width + j), label = there ? flags[l * width + j] : 0;
+            loss += there ? log1p(exp(z)) - z * label : 0;
+            const double want = there ? 1 / (1 + exp(-z)) - label : 0;
+            expect(fabs(get(y, wide, i * width + j) - want) <= 1e-6, "binary cross-entropy", count);
+        }
+        expect(!there || fabs(losses[l] - loss) <= 1e-5 * (1 + loss), "binary losses", count);
+        l += there;
+    }
+    free(flags), free(losses);
     release(sums), release(own), free(labels), free(some);
     int64_t permutation = 1;
     for (int64_t i = 0; i < rows; i++)

@@ -134,6 +134,27 @@ def test_softmax_cross_entropy(built, dtype, classes, in_place):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("classes", [1, 32, 47])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_binary_cross_entropy(built, dtype, classes, in_place):
+    gpu, m = built, 29
+    logits = 20 * normal((m, classes), dtype)
+    rows = np.sort(np.random.default_rng(4).permutation(m)[:13])
+    labels = np.random.default_rng(5).integers(0, 2, (13, classes)).astype(np.uint8)
+    position = np.full(m, -1, np.int32)
+    position[rows] = np.arange(13)
+    z, gradient = logits[rows].astype(np.float64), np.zeros((m, classes))
+    losses = (np.logaddexp(0, z) - labels * z).sum(axis=1)
+    gradient[rows] = 0.25 * (np.exp(-np.logaddexp(0, -z)) - labels)
+    on_gpu = gpu.asarray(logits)
+    arguments = gpu.asarray(position), gpu.asarray(labels), on_gpu if in_place else None, 0.25
+    got_losses, got = cuda.binary_cross_entropy(on_gpu, *arguments)
+    np.testing.assert_allclose(gpu.to_host(got_losses), losses, **tolerance(dtype))
+    np.testing.assert_allclose(gpu.to_host(got), gradient, **tolerance(dtype))
+    assert (got is on_gpu) == in_place
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("shrink", "decay"), [(1.0, 0.0), (1.0, 0.1), (0.9, 0.0)])
 def test_adam(built, dtype, shrink, decay):
     gpu = built
@@ -192,6 +213,7 @@ def test_bad_input_is_refused(built):
         ("dropout: cols", lambda: cuda.dropout(X, X, 0, zeros(4, np.int64), rows, 0.5)),
         ("keep_positive: bits", lambda: cuda.keep_positive(X, zeros(2, np.uint8))),
         ("position must", lambda: cuda.softmax_cross_entropy(X, rows, rows)),
+        ("binary_cross_entropy: labels", lambda: cuda.binary_cross_entropy(X, zeros(4, np.int32), X)),
         ("adam: v", lambda: cuda.adam(X, X, X, zeros((6, 4), np.float32), **factors_of(1))),
     ):
         with pytest.raises(ValueError, match=complaint):

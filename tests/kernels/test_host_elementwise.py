@@ -128,6 +128,43 @@ def test_cross_entropy(dtype: type, shape: tuple[int, int], spread: float) -> No
         assert (target[np.setdiff1d(np.arange(shape[0]), rows)] == 0).all()
 
 
+def binary_cross_entropy(x, rows, labels, out, share):
+    """The kernel, with room made for the losses."""
+    losses = np.empty(len(rows))
+    host.built().binary_cross_entropy(x, rows, labels, out, losses, share, isa=host.isa())
+    return losses
+
+
+@pytest.mark.parametrize("spread", [1.0, 30.0, 3000.0])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (9, 16), (17, 33), (4, 1100)])
+def test_binary_cross_entropy(dtype: type, shape: tuple[int, int], spread: float) -> None:
+    """Against float64 NumPy; more classes than the product of a lane's factors could hold."""
+    x = (random((shape[0], shape[1] + 2), dtype) * dtype(spread))[:, : shape[1]]
+    rows = np.flatnonzero(np.random.default_rng(1).random(shape[0]) < 0.6)
+    labels = np.random.default_rng(2).integers(0, 2, (len(rows), shape[1])).astype(np.uint8)
+    exact, eps = x[rows].astype(np.float64), np.finfo(dtype).eps
+    losses = (np.logaddexp(0, exact) - labels * exact).sum(axis=1)
+    want = np.zeros(shape)
+    want[rows] = 0.5 * (np.exp(-np.logaddexp(0, -exact)) - labels)
+    out = np.full(shape, np.nan, dtype)
+    for target in (out, x):  # beside the logits, and in their place
+        got = binary_cross_entropy(x, rows, labels, target, 0.5)
+        np.testing.assert_allclose(target, want, rtol=0, atol=4 * eps)
+        np.testing.assert_allclose(got, losses, rtol=100 * eps, atol=10 * eps)
+        assert (target[np.setdiff1d(np.arange(shape[0]), rows)] == 0).all()
+
+
+def test_binary_losses_of_what_is_no_number(dtype: type) -> None:
+    """NaN, and infinite logits that speak against the label, are in the loss."""
+    x, out = np.zeros((4, 9), dtype), np.empty((4, 9), dtype)
+    x[0, 4], x[1, 0], x[2, 8] = np.nan, np.inf, -np.inf
+    labels = np.zeros((4, 9), np.uint8)
+    labels[2, 8] = 1
+    losses = binary_cross_entropy(x, np.arange(4), labels, out, 1.0)
+    assert np.isnan(losses[0]) and losses[1] == losses[2] == np.inf
+    assert losses[3] == pytest.approx(9 * np.log(2), rel=1e-6)
+
+
 def test_exponentials_are_right_to_the_last_places(dtype: type) -> None:
     """Over their whole range; `sums` of rows (0, -t) is 1 + exp(-t), the gradient of the second class exp(-t)
     / sums.
@@ -198,6 +235,15 @@ def test_bad_arguments() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             cross_entropy(x, np.array(rows), np.array(labels), x, 1.0)
+    flags = np.zeros((1, 6), np.uint8)
+    for rows, labels, words in (
+        ([4], flags[:, :3], "rows: must lie in 0..3"),
+        ([1], flags[:, :2], "labels: need shape"),
+        ([1], flags[:, :3].astype(np.int64), "labels: need an array of uint8"),
+        ([1, 2], np.zeros((2, 6), np.uint8)[:, :3], "labels: must be contiguous"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            binary_cross_entropy(x, np.array(rows), labels, x, 1.0)
     with pytest.raises(ValueError, match="out shares memory with x"):
         cross_entropy(whole[:4], ids[:1], ids[:1], whole[1:], 1.0)
     with pytest.raises(ValueError, match="v: need shape"):

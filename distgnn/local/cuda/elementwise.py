@@ -1,4 +1,4 @@
-"""One pass over memory each: ReLU and dropout, their backward pass, softmax cross-entropy, Adam.
+"""One pass over memory each: ReLU and dropout, their backward pass, softmax and binary cross-entropy, Adam.
 
 What they compute is said in ``distgnn/local/elementwise.py``. Dropout masks agree with it to the bit, the
 rest to rounding.
@@ -56,6 +56,22 @@ def softmax_cross_entropy(
     name = f"softmax_cross_entropy<{c_type(logits)}>"
     arguments = np.int64(m), position, labels, logits, np.int32(classes), share, gradient, losses
     launch(xp, "softmax_cross_entropy.cu", name, blocks_for(m * WARP), *arguments)
+    return losses, gradient
+
+
+def binary_cross_entropy(
+    logits: Array, position: Array, labels: Array, gradient: Array = None, share: float = 1.0
+) -> tuple[Array, Array]:
+    """See ``local.elementwise.binary_cross_entropy``; position and gradient as for softmax cross-entropy."""
+    xp, (m, width), number = library(logits), logits.shape, logits.dtype.type
+    gradient = xp.empty(logits.shape, logits.dtype) if gradient is None else gradient
+    check("binary_cross_entropy", (m, width), logits.dtype, logits=logits, gradient=gradient)
+    check("binary_cross_entropy", (m,), np.int32, position=position)
+    check("binary_cross_entropy", (len(labels), width), np.uint8, labels=labels)
+    losses = xp.zeros(len(labels), logits.dtype)
+    arguments = np.int64(m), position, labels, logits, np.int32(width), number(share), gradient, losses
+    name = f"binary_cross_entropy<{c_type(logits)}>"
+    launch(xp, "binary_cross_entropy.cu", name, blocks_for(m * WARP), *arguments)
     return losses, gradient
 
 

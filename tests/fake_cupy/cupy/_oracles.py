@@ -94,6 +94,18 @@ def softmax_cross_entropy(
     gradient[rows] = softmax * scale
 
 
+def binary_cross_entropy(
+    types: list[str], m: Any, position: Array, labels: Array, logits: Array, f: Any, scale: Any,
+    gradient: Array, losses: Array,
+) -> None:  # fmt: skip
+    rows = np.flatnonzero(position >= 0)
+    place, z = position[rows], logits[rows]
+    own = labels[place].astype(z.dtype)
+    losses[place] = (np.logaddexp(0, z) - own * z).sum(axis=1)
+    gradient[...] = 0
+    gradient[rows] = (np.exp(-np.logaddexp(0, -z)) - own) * scale
+
+
 def adam(
     types: list[str], size: Any, rate: Any, correction: Any, first: Any, second: Any, rest: Any, rest2: Any,
     epsilon: Any, decay: Any, shrink: Any, gradient: Array, w: Array, m: Array, v: Array,
