@@ -37,7 +37,7 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 crowded = $(shell test $(1) -gt $(CORES) && echo env MPIR_CVAR_ENABLE_HEAVY_YIELD=1)
 launch = $(call crowded,$(1)) $(MPIEXEC) -n $(1)
 
-.PHONY: demo test test-quick test-serial test-4 test-12 gpu-check lint lint-style lint-types lint-rooms install clean
+.PHONY: demo test test-quick test-serial test-4 test-12 device-coverage gpu-check lint lint-style lint-types lint-rooms install clean
 .NOTPARALLEL:
 
 demo: $(VENV)/installed
@@ -60,6 +60,15 @@ test-4: $(VENV)/installed-test
 # P = 6, 8, 9, 12
 test-12: $(VENV)/installed-test
 	$(call launch,12) $(PYTEST) $(MPI_TESTS) --ranks-above 4 $(ARGS)
+
+# Which statements for a GPU the tests run on the stand-in for CuPy; see benchmarks/results/device-coverage.md.
+COVER = -m coverage run --parallel-mode --source distgnn -m pytest -k "cupy or nccl or device" --ignore tests/kernels
+device-coverage: $(VENV)/installed-dev
+	$(BIN)/python -m coverage erase
+	$(BIN)/python $(COVER) $(ARGS)
+	$(call launch,4) $(BIN)/python $(COVER) $(MPI_TESTS) --ranks-above 1 $(ARGS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python benchmarks/device_coverage.py
 
 # What needs a GPU, on a machine with one; installs nothing. See jobs/gpu-check.sh --help.
 gpu-check:

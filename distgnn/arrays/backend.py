@@ -232,10 +232,8 @@ class CupyBackend(Backend):
         return int(self.xp.cuda.get_current_stream().ptr)
 
     def nccl(self) -> Any:
-        try:
-            from cupy.cuda import nccl
-        except ImportError:
-            return None
+        from cupy.cuda import nccl  # there without the library, too
+
         return nccl if nccl.available else None
 
     def csr_matrix(self, parts: tuple[Any, Any, Any], shape: tuple[int, int]) -> Any:

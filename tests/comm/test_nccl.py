@@ -121,3 +121,16 @@ def test_nccl_is_for_devices_whose_mpi_takes_no_pointers(staged):
     assert not nccl.wanted(staged, False, {"DISTGNN_NCCL": "no"}) and not nccl.wanted(staged, False, {})
     with pytest.raises(dg.UserError, match="DISTGNN_NCCL=maybe: expected 0 or 1"):
         nccl.wanted(staged, True, {"DISTGNN_NCCL": "maybe"})
+
+
+@pytest.mark.ranks(2)
+def test_two_ranks_on_one_device_are_refused(comm, staged, monkeypatch):
+    """As NCCL does, on every rank."""
+
+    def refused(size, name, rank):
+        raise RuntimeError("NCCL_ERROR_INVALID_USAGE: invalid usage")
+
+    monkeypatch.setenv("DISTGNN_NCCL", "1")
+    monkeypatch.setattr(staged.nccl(), "NcclCommunicator", refused)
+    with pytest.raises(dg.UserError, match="each of which needs a GPU of its own: .*INVALID"):
+        dg.Grid(comm, backend=staged)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from distgnn import local
+from distgnn import local, rng
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
+from distgnn.arrays.tuning import TUNING
 from distgnn.local import cuda
-from distgnn.local.cuda import csr, launch
+from distgnn.local.cuda import csr, cusparse, launch
+from distgnn.sampling import Replicated, sample_rows
 
 pytestmark = pytest.mark.parametrize("stand_in", ["cupy"], indirect=True)
 
@@ -62,3 +66,112 @@ def test_indices_at_odd_addresses_are_copied(stand_in):
     on = backend.get("cupy")
     odd = on.zeros((20,), np.uint8)[4:12].view(np.int64)
     assert launch.address(csr._aligned(odd)) % 8 == 0
+
+
+@pytest.fixture
+def small_cache(stand_in, monkeypatch):
+    """An L2 cache of 128 KiB."""
+    import cupy
+
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", lambda device: {"l2CacheSize": 128 << 10})
+    launch.cache_bytes.cache_clear()
+    yield
+    launch.cache_bytes.cache_clear()
+
+
+@pytest.mark.parametrize(("width", "narrow", "padded"), [(128, {32, 64}, False), (70, {32, 64}, True)])
+def test_large_blocks_are_tried_in_panels_and_padded(small_cache, width, narrow, padded, monkeypatch):
+    """And their pieces are counted before the first product."""
+    monkeypatch.setattr(csr, "LARGE", 1)
+    on, random = backend.get("cupy"), np.random.default_rng(1)
+    A = sp.random_array((200, 900), density=0.05, rng=random).toarray()
+    A[7], A[:, :90] = random.standard_normal(900), random.standard_normal((200, 90))
+    A = sp.csr_array(A, dtype=np.float32)
+    B = random.standard_normal((900, width)).astype(np.float32)
+    block, placed = CSR.from_scipy(A, on), on.asarray(B)
+    for _ in range(30):
+        np.testing.assert_allclose(local.spmm(block, placed).get(), A @ B, rtol=1e-3, atol=1e-3)
+    plan = block.cached["cuda"]
+    (tuner,) = plan.tuners.values()
+    assert {way.width for way in tuner.ways if way.panels(width) > 1} >= narrow
+    assert any(way.padded for way in tuner.ways) == padded
+    pieces = plan.pieces(tuner.ways[0].S)
+    assert 0 < pieces.most == int(pieces.total[0]) < 2 * A.nnz // tuner.ways[0].S
+    for way in tuner.ways:
+        out = on.zeros((200, width), np.float32)
+        cuda.spmm(block, placed, out, variant=way)
+        np.testing.assert_allclose(out.get(), A @ B, rtol=1e-3, atol=1e-3)
+
+
+def test_too_many_rows_for_their_numbers(stand_in):
+    with pytest.raises(ValueError, match="a block of 2147483647 rows must be cut"):
+        csr.Plan(None, SimpleNamespace(shape=(2**31 - 1, 1)))
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_cusparse_is_preprocessed_once_per_width(stand_in, status, monkeypatch):
+    calls = []
+
+    def preprocess(*arguments):
+        calls.append(arguments)
+        return status
+
+    def library(name, mode):
+        if name != "libcusparse.so.12":
+            raise OSError
+        return SimpleNamespace(cusparseSpMM_preprocess=preprocess)
+
+    monkeypatch.setattr(cusparse.ctypes, "CDLL", library)
+    cusparse._preprocess.cache_clear()
+    on, A = backend.get("cupy"), matrix()
+    block = CSR.from_scipy(A, on)
+    out = on.empty((300, 4), np.float32)
+    multiply = lambda B: cuda.spmm_cusparse(block, B, out, False, "CSR_ALG3")  # noqa: E731
+    if status:
+        with pytest.raises(RuntimeError, match="preprocess failed with status 7"):
+            multiply(on.zeros((1000, 4), np.float32))
+    else:
+        multiply(on.zeros((1000, 4), np.float32))
+        out = multiply(on.xp.ones((1000, 4), np.float32))  # elsewhere in memory
+        np.testing.assert_allclose(out.get(), A @ np.ones((1000, 4)), rtol=1e-4, atol=1e-4)
+        assert cusparse.preprocesses()
+    assert len(calls) == 1 and len(calls[0]) == len(preprocess.argtypes) == 11
+    cusparse._preprocess.cache_clear()
+
+
+def test_arguments_of_kernels_are_checked(stand_in):
+    on = backend.get("cupy")
+    with pytest.raises(ValueError, match=r"out must be a C-contiguous float32 array of shape \(2, 3\), got"):
+        cuda.gather_rows(on.zeros((4, 3), np.float32), on.zeros((2,), np.int64), on.zeros((3, 2), np.float32))
+
+
+def test_blocks_too_large_to_sort_are_transposed_on_the_host(stand_in, monkeypatch):
+    on, A = backend.get("cupy"), matrix()
+    block = CSR.from_scipy(A, on)
+    sorted_there = block.transposed(on).to_scipy()
+    monkeypatch.setattr(TUNING, "sorted_on_device", 0)
+    found = block.transposed(on)
+    assert found.data.device and (found.to_scipy() != sorted_there).nnz == 0 == (sorted_there != A.T).nnz
+
+
+def test_samples_and_products_of_matrices_there(stand_in):
+    """Whose rows are in no order."""
+    on, A = backend.get("cupy"), abs(matrix(np.float64))
+    parts = [A.data.copy(), A.indices.copy(), A.indptr]
+    for array in parts[:2]:
+        array[A.indptr[7] : A.indptr[8]] = array[A.indptr[7] : A.indptr[8]][::-1]
+    P = on.csr_matrix(tuple(map(on.asarray, parts)), A.shape)
+    keys = rng.hashes(3, np.arange(300))
+    drawn = sample_rows(P, 4, on.asarray(keys)).get()
+    assert (sp.csr_array(drawn) != sample_rows(A, 4, keys)).nnz == 0
+    graph, Q = Replicated(A, backend=on), sp.csr_array(np.eye(2, 300))
+    ((rows, product),) = graph.row_blocks(Q)
+    np.testing.assert_array_equal(product.data.get(), A[:2].data)
+    assert rows == (0, 2)
+
+
+def test_memory_is_told(stand_in):
+    on = backend.get("cupy")
+    before = on.peak_bytes()
+    kept = on.zeros((1 << 20,), np.uint8)
+    assert on.peak_bytes() >= before and on.peak_bytes() >= kept.nbytes and on.memory_bytes() == 80 << 30

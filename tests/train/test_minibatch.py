@@ -219,3 +219,12 @@ def test_minibatches_give_back_all_that_they_borrow(comm: MPI.Intracomm, name: s
     for _ in MinibatchTraining(model, features, targets, sampler, 4, 2).train(Adam(0.05), 3):
         assert not grid.workspace._lent
     grid.free()
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("stand_in", ["cupy"], indirect=True)
+def test_a_graph_on_a_gpu_needs_a_network_there(comm: MPI.Intracomm, stand_in: Any) -> None:
+    model, features, targets = network(make_grid(comm, "1.5d", backend="numpy"), "ladies")
+    sampler = Ladies(Replicated(A, backend="cupy"), [3, 3])
+    with pytest.raises(ValueError, match="the sampler's graph is on a GPU and the network is not"):
+        MinibatchTraining(model, features, targets, sampler, 4, 1)

@@ -85,6 +85,12 @@ def destroyDnMat(dnMatDescr: int) -> None:
 destroySpMat = destroyDnMat
 
 
+def setStream(handle: int, stream: int) -> None:
+    """Calls take the current stream anyway."""
+    if stream not in DEVICE.queues:
+        raise ValueError(f"there is no stream {stream}")
+
+
 def spMM_bufferSize(
     handle: int, opA: int, opB: int, alpha: int, matA: int, matB: int, beta: int, matC: int,
     computeType: int, alg: int,

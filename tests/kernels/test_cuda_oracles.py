@@ -1,0 +1,169 @@
+"""The stand-in for CuPy computes by NumPy what the emulated kernels compute, for each of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from distgnn.arrays import backend
+from distgnn.arrays.csr import CSR
+from distgnn.local import cuda
+from distgnn.local.cuda import launch
+from kernels.conftest import OTHER_KERNELS, VARIANTS, names_of
+
+from ..sampling.test_relabel import SIZES, N, problem
+from .test_cuda_extract import random as sparse
+from .test_cuda_sampling import LENGTHS, POINTERS, WEIGHTS, keys_of
+
+pytestmark = [
+    pytest.mark.timeout(600),  # the first test waits for the compiler
+    pytest.mark.parametrize("any_gpu", ["emulated"], indirect=True),
+    pytest.mark.parametrize("stand_in", ["cupy"], indirect=True),
+]
+
+#: What kernels leave that nobody but kernels of the same subject reads, or that has no use but for a kernel.
+SCRATCH = {
+    "cut_rows": ["pieces"],
+    "spmm": ["workspace", "arrived"],
+    "sample_weighted": ["prefix"],
+    "sample_ones": ["order"],
+    "enter_ids": ["table", "slots"],
+}
+SPMM = [(16, VARIANTS["float32"][0]), (40, VARIANTS["float32"][4]), (5, VARIANTS["float32"][-1])]
+SPMM += [(16, VARIANTS["float32"][-5]), (16, VARIANTS["float64"][0]), (5, VARIANTS["float64"][2])]
+FILES = [file for file in OTHER_KERNELS if "/" not in file]
+
+
+@pytest.fixture
+def on(any_gpu, stand_in, monkeypatch):
+    """The backend. Kernels run twice, and must agree."""
+    from cupy import _kernels
+    from cupy._array import ndarray
+
+    for file in FILES:
+        any_gpu.xp.build(launch.source(file), OTHER_KERNELS[file])
+    names = [name for at, (_, way) in enumerate(SPMM) for name in names_of(f"float{32 + at // 4 * 32}", way)]
+    any_gpu.xp.build(launch.source("csr_spmm.cu"), list(dict.fromkeys(names)))
+    init, seen = _kernels.RawKernel.__init__, set()
+
+    def made(kernel, code, name, **options):
+        init(kernel, code, name, **options)
+        oracle, emulated = kernel._run, any_gpu.xp.RawModule(code=code, name_expressions=(name,))
+
+        def both(grid, block, arguments):
+            copies = tuple(x._numbers.copy() if isinstance(x, ndarray) else x for x in arguments)
+            emulated.get_function(name)(grid, block, copies)
+            oracle(grid, block, arguments)
+            for parameter, one, other in zip(kernel.parameters, arguments, copies, strict=True):
+                if isinstance(one, ndarray) and not parameter.constant:
+                    if parameter.name not in SCRATCH.get(kernel.name, ()):
+                        agree(kernel.name, parameter.name, one._numbers, other)
+                    one._numbers[...] = other
+            seen.add(kernel.name)
+
+        kernel._run = both
+
+    monkeypatch.setattr(_kernels.RawKernel, "__init__", made)
+    launch.kernel.cache_clear()
+    chosen = backend.get("cupy")
+    chosen.compared = seen
+    yield chosen
+    del chosen.compared
+    launch.kernel.cache_clear()
+
+
+def agree(kernel, name, one, other):
+    told = f"{name} of {kernel}"
+    if one.dtype.kind == "f":
+        close = {"rtol": 2e-5, "atol": 1e-5} if one.dtype == np.float32 else {"rtol": 1e-11, "atol": 1e-13}
+        np.testing.assert_allclose(one, other, **close, err_msg=told)
+    else:
+        np.testing.assert_array_equal(one, other, err_msg=told)
+
+
+def products(on):
+    random = np.random.default_rng(0)
+    for at, (f, way) in enumerate(SPMM):
+        dtype = np.float32 if at < 4 else np.float64
+        A = sparse((61, 900), dtype, at)
+        A.data[:] = random.standard_normal(A.nnz)
+        for accumulate in (False, True):
+            out = on.asarray(random.standard_normal((61, f)), dtype)
+            B = on.asarray(random.standard_normal((900, f)), dtype)
+            cuda.spmm(CSR.from_scipy(A, on), B, out, accumulate, way)
+
+
+def rows(on):
+    random = np.random.default_rng(0)
+    for dtype in (np.float32, np.float64):
+        for f, count in ((1, 17), (2, 29), (7, 0), (12, 5), (41, 29), (128, 3)):
+            X = on.asarray(random.standard_normal((29, f)), dtype)
+            some = on.asarray(random.permutation(29)[:count])
+            cuda.scatter_add(cuda.gather_rows(X, some, on.empty((count, f), dtype)), some, X)
+
+
+def passes(on):
+    random = np.random.default_rng(0)
+    for dtype in (np.float32, np.float64):
+        for m, f in ((0, 3), (1, 1), (7, 5), (33, 8), (19, 41)):
+            X = on.asarray(random.standard_normal((m, f)), dtype)
+            ids = on.asarray(10**12 + random.permutation(m)), on.asarray(np.arange(f))
+            for relu in (False, True):
+                cuda.dropout(X, on.empty((m, f), dtype), 42, *ids, 0.6, relu)
+            cuda.keep_positive(X.copy(), on.xp.packbits(X.reshape(-1) > 0), 1.5)
+            trained = np.flatnonzero(random.random(m) < 0.7)
+            position = np.full(m, -1, np.int32)
+            position[trained] = np.arange(trained.size)
+            labels = on.asarray(random.integers(0, f, trained.size))
+            cuda.softmax_cross_entropy(X * 30, on.asarray(position), labels, None, 5)
+            w, g, first = (on.asarray(random.standard_normal(m * f), dtype) for _ in range(3))
+            factors = {"rate": 0.1, "correction": 0.3, "first": 0.9, "second": 0.99, "epsilon": 1e-8}
+            cuda.adam(w, g, first, g * g, **factors, shrink=0.9, decay=0.1)
+
+
+def draws(on):
+    pointers, keys = on.asarray(POINTERS), on.asarray(keys_of(len(LENGTHS)))
+    for count in (0, 1, 32, 70):
+        for weights in WEIGHTS.values():
+            arguments = pointers, on.asarray(weights), count, keys, on.empty(weights.shape, np.uint8)
+            left = on.empty((len(LENGTHS), count + 1), np.float64)
+            cuda.draw_weighted(*arguments, left)
+            if weights.all():
+                sums = np.concatenate([np.cumsum(weights[i:j]) for i, j in pairwise(POINTERS)])
+                cuda.draw_weighted(*arguments, left, on.asarray(sums))
+        cuda.inclusion(on.asarray(np.ones(POINTERS[-1])), pointers, left + 1, keys)
+        cuda.sample_ones(pointers, on.asarray(np.arange(len(LENGTHS))[::-1].copy()), count, keys)
+
+
+def extracts(on):
+    for dtype, index in ((np.float32, np.int32), (np.float64, np.int64)):
+        Q, A = sparse((20, 50), dtype, 1), sparse((50, 37), dtype, 2)
+        there, other = (
+            cuda.Product(*map(on.asarray, (M.indptr.astype(np.int64), ids, M.data)), M.shape)
+            for M, ids in ((A, A.indices.astype(index)), (Q, Q.indices.astype(np.int64)))
+        )
+        cuda.spgemm(other, there, there.indptr)
+        lists = (on.asarray(np.array([0, 3, 3, 9])), on.asarray(np.array([4, 1, 49, 0, 7, 14, 2, 9, 33])))
+        cols = (on.asarray(np.array([0, 2, 5, 9])), on.asarray(np.array([5, 9, 0, 1, 5, 3, 5, 20, 36])))
+        places, owners, _ = cuda.entries_of(there.indptr, lists[1])
+        cuda.row_keys(lists, on.asarray(keys_of(3)))
+        found = cuda.find_columns(lists, cols, (places, owners), there.indices)
+        count = int(found[1][-1])
+        for scale in (None, on.asarray(np.linspace(0.5, 2, 9))):
+            cuda.keep_entries(lists, cols, (places, owners), found, count, there.data, scale)
+        cuda.compact(found[1], count)
+    for sizes in SIZES:
+        given = [tuple(map(on.asarray, stack.arrays)) for stack in problem(sizes)]
+        numbering = cuda.Numbering(*given, N)
+        numbering.numbers(int(numbering.bounds[-1]))
+
+
+def test_every_kernel_agrees_with_its_oracle(on):
+    from cupy._kernels import declared
+
+    for scenario in (products, rows, passes, draws, extracts):
+        scenario(on)
+    files = [*FILES, "csr_spmm.cu"]
+    assert on.compared == {name for file in files for name in declared(launch.source(file))}
