@@ -30,6 +30,7 @@ COLUMN_PERMUTATION = 5  # the second permutation of a store's double order
 SAMPLE = 6  # draws of the samplers
 MINIBATCH = 7  # training nodes into minibatches
 CONTENT = 8  # hashes of what a store holds
+MADE_FEATURES = 9  # random features of graphs that have none
 
 _M64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

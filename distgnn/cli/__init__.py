@@ -141,7 +141,10 @@ def command_module(name: str) -> ModuleType:
 
 
 class Formatter(argparse.HelpFormatter):
-    """Appends a flag's default to its help."""
+    """Appends a flag's default to its help, and leaves lines of longer texts as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text.strip() if "\n" in text else super()._fill_text(text, width, indent)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         text, value = action.help, action.default

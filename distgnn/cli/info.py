@@ -88,10 +88,21 @@ def graph_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("source", f"{facts['source']}, {facts['edges']} edges"),
         ("matrix", f"{facts['n']} x {facts['n']}, {facts['nnz']} non-zeros; {', '.join(kind)}"),
         ("degrees", f"{spread}; {degrees['isolated']} isolated nodes"),
+        ("ids", ids_text(facts)),
         ("features", str(facts["width"] or "none")),
         ("classes", labelled if facts["classes"] else "none"),
         ("split", ", ".join(f"{count} {name}" for name, count in split.items()) if split else "none"),
     ]
+
+
+def ids_text(facts: dict[str, Any]) -> str:
+    """What nodes are called."""
+    if not facts["ids"]["own"]:
+        return f"0..{facts['n'] - 1}"
+    first = facts["ids"]["first"]
+    kind = "text" if isinstance(first[0], str) else "integers"
+    shown = ", ".join(map(str, first)) + ", ..." * (facts["n"] > len(first))
+    return f"{kind}: {''.join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)}"
 
 
 def order_lines(name: str, order: dict[str, Any]) -> list[tuple[str, str]]:

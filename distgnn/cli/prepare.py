@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distgnn.store import rules
+
 if TYPE_CHECKING:
     from distgnn.partition import Quality
     from distgnn.store.write.finish import Summary
@@ -16,25 +18,36 @@ HELP = "import a graph, normalise and permute it, and write it as a sharded stor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = rules.__doc__
     # fmt: off
     parser.add_argument("source", metavar="SRC",
-        help="what generate wrote, or a file or directory in one of the formats; a directory with "
-        "NAME_edges.csv, NAME_target.csv and NAME.json is an edge list with its labels and features")
+        help="what generate wrote, or a file or directory in one of the formats; see below")
     parser.add_argument("out", metavar="OUT", help="directory to create, by custom NAME.dg")
     parser.add_argument("--force", action="store_true", help="replace OUT if it is a store")
 
     group = parser.add_argument_group("reading")
     reading, direction = group.add_argument, group.add_mutually_exclusive_group().add_argument
     reading("--format", default="auto", metavar="F",
-            help="auto, edges (CSV, TSV), generated, mtx, npz, ogb, planetoid or reddit (default: auto)")
+            help="auto, edges (CSV, TSV, Parquet), generated, mtx, npz, ogb, planetoid, pt or reddit "
+            "(default: auto)")
     direction("--directed", action="store_true", default=None, help="an edge has one direction")
     direction("--undirected", dest="directed", action="store_false", default=None,
               help="add every edge's reverse (edge lists: unless told otherwise)")
     reading("--weights", action="store_true", help="take edge weights from the source instead of ones")
-    reading("--features", metavar="FILE", help=".npy, .npz, .csv, or .json with {node: [active features]}")
-    reading("--labels", metavar="FILE", help=".csv, .tsv or .txt: a node and its label in every line, or "
-            "a column of 0 and 1 for each class that nodes may have; .npy, .npz, .json: classes or such rows")
-    reading("--split", metavar="A/B/C", help="shares of training, validation, test, such as 0.6/0.2/0.2")
+    reading("--features", metavar="FILE",
+            help=".npy, .npz, .csv, .parquet, or .json with {node: [active features]}; or degree, onehot, "
+            "random:WIDTH, made of the graph")
+    reading("--labels", metavar="FILE",
+            help=".csv, .tsv, .txt or .parquet: a node and its label in every line, or a column of 0 and 1 "
+            "for each class that nodes may have; .npy, .npz, .json: classes or such rows; or degree:CLASSES, "
+            "made of the graph")
+    reading("--split", metavar="A/B/C",
+            help="shares of training, validation, test, such as 0.6/0.2/0.2; or a FILE like that of labels, "
+            "with train, val, test or none")
+    reading("--ids", metavar="KIND",
+            help="of nodes in lists of edges: numbers (0..n-1), integers (any) or text (default: as they "
+            "look)")
+    reading("--nodes", metavar="FILE", help="a table whose lines are the ids of all nodes, in order")
     reading("--source-column", metavar="NAME", help="column of an edge list that has the edge's source")
     reading("--target-column", metavar="NAME", help="column of an edge list that has the edge's target")
     reading("--id-column", metavar="NAME", help="column of the label and feature files that has the node")
@@ -71,7 +84,8 @@ def run(args: argparse.Namespace) -> None:
 def inputs(args: argparse.Namespace) -> dict[str, str]:
     """The sizes of the files that every rank reads, which ranks compare."""
     parts = [part.strip() for part in (args.partition or "").split(",")]
-    named = [name for name in (args.source, args.features, args.labels, *parts) if name]
+    given = (args.source, args.features, args.labels, args.split, args.nodes)
+    named = [name for name in (*given, *parts) if name and (name == args.source or ":" not in name)]
     return {f"the size of {name}": size(Path(name)) for name in named if Path(name).parts}
 
 

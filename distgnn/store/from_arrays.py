@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,12 +15,15 @@ import scipy.sparse as sp
 from distgnn.arrays.canonical import check_real
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.format.limits import LIMITS
+from distgnn.store.importers import open_source
 from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.label_rows import label_array
+from distgnn.store.importers.names import Names, encoded, shown
 from distgnn.store.importers.tables import finite
 from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions, parse_split, random_split
 from distgnn.store.write.finish import Summary
 from distgnn.store.write.prepare import prepare as write_store
+from distgnn.store.write.ranks import of
 
 #: The parts of a split, and their names in other libraries.
 PARTS = {TRAIN: ("train",), VALIDATION: ("val", "valid", "validation"), TEST: ("test",)}
@@ -26,45 +31,75 @@ PARTS = {TRAIN: ("train",), VALIDATION: ("val", "valid", "validation"), TEST: ("
 
 def prepare(
     graph: Any, X: Any = None, y: Any = None, split: Any = None, *, out: str | os.PathLike[str],
-    nodes: int | None = None, weights: Any = None, directed: bool | None = None, seed: int = 0,
+    ids: Any = None, nodes: Any = None, weights: Any = None, directed: bool | None = None, seed: int = 0,
     comm: Any = None, **options: Any,
 ) -> Summary:  # fmt: skip
-    """Write a store from arrays. With ``comm``, collective: all ranks give equal arrays.
+    """Write a store from arrays, or from files. With ``comm``, collective: all ranks give equal arrays.
 
     >>> dg.prepare(data.edge_index, data.x, data.y, "0.6/0.2/0.2", out="graph.dg")  # doctest: +SKIP
+    >>> dg.prepare("edges.csv", "x.npy", "labels.csv", out="graph.dg")  # doctest: +SKIP
 
-    Arrays are anything that NumPy takes, such as CPU tensors. Node ids are 0..n-1.
+    Arrays are anything that NumPy takes, such as CPU tensors. How rows, repeated edges and directions are
+    read says ``distgnn.store.rules``, for files and arrays alike. Where `graph` is a path, X, y and `nodes`
+    are paths too (or words such as "random:128" and "degree:32"), as for ``distgnn prepare``.
 
     Args:
         graph: node ids, int (2, edges), of which column k is an edge from ``graph[0, k]`` to ``graph[1, k]``;
-            or a SciPy sparse matrix, n x n, whose entry (i, j) is an edge from j to i.
-        X: features, n x width, dense or sparse. y: classes, whole numbers (n); below 0 or NaN: none. Or,
-            where a node may have several, n x classes, dense or sparse: 1 for each that it has, else 0; a row
-            of NaN or -1: unlabelled.
+            or a SciPy sparse matrix, n x n, whose entry (i, j) is an edge from j to i; or a path.
+        X: features, n x width, dense or sparse. y: classes, whole numbers (n), below 0 or NaN: none; or
+            strings, empty: none. Or, where a node may have several, n x classes, dense or sparse: 1 for each
+            that it has, else 0; a row of NaN or -1: unlabelled.
         split: shares such as "0.6/0.2/0.2", drawn by ``seed``; or (n) numbers, 0 none, 1 training,
             2 validation, 3 test; or three arrays for training, validation and test, each a mask (n) or node
             ids, in this order or by the names train, val (or valid) and test.
+        ids: what nodes are called, whole numbers or strings (n), which the store keeps; the ends of edges are
+            then ids. Default: numbers 0..n-1; without X and y also strings, in ascending order.
         nodes: how many there are; default: as X, y and a matrix say, or one more than the highest id.
         weights: of the edges, (edges) numbers, or True for the values of a matrix; default: all edges are 1.
         directed: default: unless every edge's reverse is there too; False adds the reverses.
-        options: of ``store.prepare``: order, normalize, partitions, shards, dtype, self_loops, force.
+        options: of ``store.prepare``: order, normalize, partitions, shards, dtype, self_loops, force. For a
+            path also those of ``store.source.ImportOptions``: format, source_column, ...
 
     Raises:
         ArgumentError: arrays that do not fit together. UserError: as ``store.prepare``.
     """
-    source = of_arrays(graph, X, y, split, nodes=nodes, weights=weights, directed=directed, seed=seed)
-    return write_store(source, out, seed=seed, comm=comm, **options)
+    given = {"ids": ids, "nodes": nodes, "weights": weights, "directed": directed, "seed": seed}
+    if not isinstance(graph, (str, os.PathLike)):
+        source = of_arrays(graph, X, y, split, **given)
+        return write_store(source, out, seed=seed, comm=comm, **options)
+    named = {field.name for field in dataclasses.fields(ImportOptions)} & set(options)
+    given |= {"features": X, "labels": y, "split": split} | {name: options.pop(name) for name in named}
+    team = of(comm, out)
+    with team.together():
+        found = open_source(graph, _of_files(given))
+    for note in found.notes if team.rank == 0 else ():
+        warnings.warn(note, stacklevel=2)
+    return write_store(found, out, seed=seed, comm=comm, **options)
+
+
+def _of_files(given: Mapping[str, Any]) -> ImportOptions:
+    """The options of a graph in files; ArgumentError for arrays among them."""
+    plain = {"weights", "directed", "seed"}
+    for name, value in given.items():
+        if name not in plain and not isinstance(value, (str, os.PathLike, type(None))):
+            wrong = {"features": "X", "labels": "y"}.get(name, name)
+            raise ArgumentError(wrong, type(value).__name__, "expected a path, as the graph is in a file")
+    words = {
+        name: value if name in plain or value is None else os.fspath(value) for name, value in given.items()
+    }
+    return ImportOptions(**words | {"weights": given["weights"] is True})
 
 
 def of_arrays(
-    graph: Any, X: Any = None, y: Any = None, split: Any = None, *, nodes: int | None = None,
+    graph: Any, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None, nodes: int | None = None,
     weights: Any = None, directed: bool | None = None, seed: int = 0,
 ) -> Imported:  # fmt: skip
     """The source of a store, see :func:`prepare`."""
-    src, dst, values, square = _edges(graph, weights)
+    names = None if ids is None else _names(ids)
+    src, dst, values, square, names = _edges(graph, weights, names, X is None and y is None)
     table, labels = None if X is None else _table(X), None if y is None else _labels(y)
     sizes = {"nodes": nodes, "graph": square, "X": None if table is None else table.shape[0]}
-    sizes["y"] = None if labels is None else len(labels)
+    sizes |= {"y": None if labels is None else len(labels), "ids": None if names is None else len(names)}
     told = {name: size for name, size in sizes.items() if size is not None}
     if len(set(told.values())) > 1:
         said = ", ".join(f"{name} {size}" for name, size in told.items())
@@ -73,10 +108,12 @@ def of_arrays(
     options = ImportOptions(directed=directed, weights=values is not None, seed=seed)
     source = Imported("arrays", "graph", n, partial(_stream, src, dst, values), options)  # type: ignore[arg-type]
     source.edge_count = len(src)
+    if names is not None:
+        source.set_ids(names, listed=True)
     if table is not None:
         source.set_features(_Rows(table))
     if labels is not None:
-        source.set_labels(labels, "y")
+        (source.set_classes if labels.dtype == object else source.set_labels)(labels, "y")
     source.settle_direction(directed=True)
     if split is not None:
         source.set_split(_split(split, n, seed, source.labels), "split")
@@ -90,8 +127,30 @@ def _array(name: str, given: Any) -> np.ndarray:
         raise ArgumentError(name, type(given).__name__, f"is no array: {error}") from None
 
 
-def _edges(graph: Any, weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int | None]:
-    """Sources, targets, weights or None, and the number of nodes where a matrix says it."""
+def _names(ids: Any) -> Names:
+    """What nodes are called."""
+    names = _array("ids", ids)
+    if names.ndim != 1 or names.dtype.kind not in "iuOUS":
+        found = f"{names.dtype} of shape {names.shape}"
+        raise ArgumentError("ids", found, "expected a whole number or a string for each node")
+    try:
+        return Names(_as_ids(names), "ids")
+    except ValueError as error:
+        raise ArgumentError("ids", f"{len(names)} of them", str(error)) from None
+
+
+def _as_ids(names: np.ndarray) -> np.ndarray:
+    """Ids as int64, or as UTF-8; ValueError for what can't be one."""
+    if names.dtype.kind in "iu":
+        return names.astype(np.int64)
+    return encoded(word.decode() if isinstance(word, bytes) else word for word in names.tolist())
+
+
+def _edges(
+    graph: Any, weights: Any, names: Names | None, free: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int | None, Names | None]:  # fmt: skip
+    """Sources, targets, weights or None, the number of nodes where a matrix says it, what these are called;
+    with `free` they may be called by what the edges have."""
     if sp.issparse(graph):
         check_real("graph", graph.dtype)
         if graph.shape[0] != graph.shape[1]:
@@ -100,18 +159,42 @@ def _edges(graph: Any, weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray
         taken = entries.data if weights is True else weights
         src, dst, square = entries.col, entries.row, graph.shape[0]
     else:
-        ends, square, taken = _array("graph", graph), None, weights
-        if ends.ndim != 2 or ends.shape[0] != 2 or ends.dtype.kind not in "iu":
-            found = f"{ends.dtype} of shape {ends.shape}"
-            raise ArgumentError("graph", found, "expected a SciPy sparse matrix, or whole numbers (2, edges)")
-        src, dst = ends
-    if taken is None or taken is False:
-        return src.astype(np.int64), dst.astype(np.int64), None, square
+        (src, dst), names = _ends(_array("graph", graph), names, free)
+        square, taken = None, weights
+    values = None if taken is None or taken is False else _weights(taken, src.shape)
+    return src.astype(np.int64), dst.astype(np.int64), values, square, names
+
+
+def _ends(ends: np.ndarray, names: Names | None, free: bool) -> tuple[np.ndarray, Names | None]:
+    """The numbers of nodes at the ends of edges, (2, edges), and what they are called."""
+    words = ends.dtype.kind in "OUS" and (free or names is not None)
+    if ends.ndim != 2 or ends.shape[0] != 2 or not (words or ends.dtype.kind in "iu"):
+        found = f"{ends.dtype} of shape {ends.shape}"
+        expected = "a SciPy sparse matrix, or whole numbers (2, edges), or strings with their ids=IDS"
+        raise ArgumentError("graph", found, f"expected {expected}")
+    if names is None and not words:
+        return ends, None
+    try:
+        flat = _as_ids(ends.reshape(-1))
+    except ValueError as error:
+        raise ArgumentError("graph", f"{ends.dtype} of shape {ends.shape}", f"has {error}") from None
+    if names is None:
+        names = Names(np.unique(flat), "graph")
+    if names.words != (flat.dtype.kind == "S"):
+        raise ArgumentError("graph", ends.dtype, "ends of edges and ids are numbers, or both are strings")
+    numbers = names.find(flat)
+    if len(numbers) and numbers.min() < 0:
+        unknown = shown(flat[np.flatnonzero(numbers < 0)[0]])
+        raise ArgumentError("graph", unknown, "is no node; ids=IDS has others")
+    return numbers.reshape(2, -1), names
+
+
+def _weights(taken: Any, shape: tuple[int, ...]) -> np.ndarray:
     values = _array("weights", taken)
-    if values.shape != src.shape or values.dtype.kind not in "biuf":
-        problem = f"expected a number for each of the {len(src)} edges"
+    if values.shape != shape or values.dtype.kind not in "biuf":
+        problem = f"expected a number for each of the {shape[0]} edges"
         raise ArgumentError("weights", f"{values.dtype} of shape {values.shape}", problem)
-    return src.astype(np.int64), dst.astype(np.int64), values.astype(np.float64), square
+    return values.astype(np.float64)
 
 
 def _stream(src: np.ndarray, dst: np.ndarray, weights: np.ndarray | None) -> Iterator[Edges]:
@@ -137,6 +220,9 @@ class _Rows:
     def __init__(self, table: Any) -> None:
         self.table, (self.nodes, self.width) = table, table.shape
 
+    def missing(self) -> np.ndarray:
+        return np.zeros(self.nodes, bool)
+
     def rows(self, ids: np.ndarray) -> np.ndarray:
         some = self.table[ids]
         return finite(some.toarray() if sp.issparse(some) else some, ids, "X")
@@ -145,6 +231,9 @@ class _Rows:
 def _labels(y: Any) -> np.ndarray:
     labels = y.toarray() if sp.issparse(y) else _array("y", y)
     labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    words = labels.dtype.kind in "OU" and all(isinstance(one, str) for one in labels.ravel().tolist())
+    if labels.ndim == 1 and words:
+        return labels.astype(object)
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "biuf" or 0 in labels.shape[1:]:
         found = f"{labels.dtype} of shape {labels.shape}"
         raise ArgumentError("y", found, "expected a class for each node, a whole number, or a row of 0 and 1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from distgnn import rng
 from distgnn.errors import ArgumentError
 
 TRAIN, VALIDATION, TEST = 1, 2, 3
+IDS = ("numbers", "integers", "text")  # of nodes: 0..n-1, any whole numbers, words
 
 Edges = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
 
@@ -19,15 +20,19 @@ Edges = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
 class ImportOptions:
     """What the user may say about an input beyond its path; `None` means "what the format or the file says".
 
-    `format`: one of `importers.FORMATS`. `features`, `labels`: companion files. `id_column`, `label_column`,
-    `source_column`, `target_column`: column names (or numbers from 0) in CSV files. `split`: "0.6/0.2/0.2",
-    seeded by `seed`, in place of the input's. `weights`: take edge weights from the file instead of ones.
-    `scratch`: folder for temporary copies of compressed features (default: the system's).
+    `format`: one of `importers.FORMATS`. `features`, `labels`: companion files, or what to make of the graph:
+    degree, onehot, random:WIDTH and degree:CLASSES. `ids`: what names nodes in lists of edges and tables,
+    one of `IDS`; `nodes`: a table that lists them all, node by node. `id_column`, `label_column`,
+    `source_column`, `target_column`: column names (or numbers from 0) in tables. `split`: "0.6/0.2/0.2",
+    seeded by `seed`, or a file, in place of the input's. `weights`: take edge weights from the file instead
+    of ones. `scratch`: folder for temporary copies of compressed features (default: the system's).
     """
 
     format: str | None = None
     features: str | None = None
     labels: str | None = None
+    ids: str | None = None
+    nodes: str | None = None
     id_column: str | None = None
     label_column: str | None = None
     source_column: str | None = None
@@ -40,7 +45,8 @@ class ImportOptions:
 
 
 class Source:
-    """A graph with optional features, labels and split. Nodes are 0..n-1, the "original ids".
+    """A graph with optional features, labels and split. Nodes are 0..n-1, the "original ids"; `ids` are what
+    their user calls them, int64 (n) or UTF-8 in a dtype S (n), or None where that is the same.
 
     `directed` False: the reverse of every edge belongs to the graph whether or not it is listed. `labels`
     int32[n], -1 = unlabelled, with `classes` classes and perhaps `class_names`; or, of nodes that may have
@@ -60,6 +66,12 @@ class Source:
     width: int = 0
     edge_count: int | None = None
     notes: Sequence[str] = ()
+    ids: np.ndarray | None = None
+    of_degrees: Sequence[Callable[[np.ndarray], None]] = ()
+
+    def take_degrees(self, degrees: np.ndarray) -> None:
+        """int64 (n), the neighbours of every node, each once and without itself, as soon as they are known,
+        for the features and labels that are made `of_degrees`, if there are any."""
 
     @property
     def multilabel(self) -> bool:

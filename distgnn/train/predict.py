@@ -108,10 +108,11 @@ class Predictor:
 
         Row i is node i. A file ``.npz`` gets "label", int32 (n), and "probability", (n, classes); with a
         ``layer``, counted from 1, its "embedding" instead, (n, width): after the activation, and of the last
-        layer the logits. A ``.csv`` gets a line for each node: its number, the label, and these numbers.
-        Where a node may have several classes, "label" is int8 (n, classes), 1 where the probability is above
-        one half, else 0, and a line has as many labels. Rank 0 writes a part at a time and holds no more
-        than that and the labels.
+        layer the logits. Where nodes or classes have names, "id" (n) and "class_name" (classes) are these. A
+        ``.csv`` gets a line for each node: its id, the name of its class, and these numbers. Where a node may
+        have several classes, "label" is int8 (n, classes), 1 where the probability is above one half, else
+        0, and a line has as many labels. Rank 0 writes a part at a time and holds no more than that, the
+        labels and, for an ``.npz``, the ids.
 
         Raises:
             ArgumentError: no such layer, another kind of file, or one that may not be replaced.
@@ -134,7 +135,8 @@ class Predictor:
             with world.together():
                 opened = stack.enter_context(replaced(path)) if world.rank == 0 else None
             form = _Csv if path.suffix == ".csv" else _Npz
-            writer = None if opened is None else form(opened, Z, answer(np.zeros((0, Z.shape[1])))[1])
+            like = answer(np.zeros((0, Z.shape[1])))[1]
+            writer = None if opened is None else form(opened, Z, like, self.store)
             for rows in _parts(Z):
                 with world.together():
                     if writer is not None and rows is not None:
@@ -191,7 +193,8 @@ class _Npz:
     """An archive of arrays that is written in parts, as ``numpy.savez`` would write it whole. Labels wait in
     memory, as bits where a node has a row of them; `like`: labels of no nodes, or None."""
 
-    def __init__(self, file: IO[bytes], Z: DistDense, like: np.ndarray | None) -> None:
+    def __init__(self, file: IO[bytes], Z: DistDense, like: np.ndarray | None, store: Store) -> None:
+        self.store = store
         self.archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
         self.labels: list[np.ndarray] = []
         self.like, self.rows = like, Z.shape[0]
@@ -216,14 +219,24 @@ class _Npz:
                 for labels in self.labels:
                     wide = np.unpackbits(labels, axis=1, count=width[0]) if width else labels
                     member.write(np.ascontiguousarray(wide, self.like.dtype).data)
+            if names := self.store.manifest["class_names"]:
+                self._add("class_name", np.array(names))
+        if self.store.has_ids:
+            self._add("id", self.store.ids())
         self.archive.close()
+
+    def _add(self, name: str, array: np.ndarray) -> None:
+        with self.archive.open(f"{name}.npy", "w") as member:
+            np.lib.format.write_array(member, array, version=(2, 0))
 
 
 class _Csv:
     """Lines of text: node, label or labels, numbers."""
 
-    def __init__(self, file: IO[bytes], Z: DistDense, like: np.ndarray | None) -> None:
-        self.text = io.TextIOWrapper(file, "ascii", newline="", write_through=True)
+    def __init__(self, file: IO[bytes], Z: DistDense, like: np.ndarray | None, store: Store) -> None:
+        self.text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
+        names = store.manifest["class_names"] if like is not None and like.ndim == 1 else None
+        self.store, self.names = store, names if names and len(names) == Z.shape[1] else None
         self.lines, self.node, width = csv.writer(self.text, lineterminator="\n"), 0, range(Z.shape[1])
         labels = ["label"] if like is None or like.ndim == 1 else [f"label_{column}" for column in width]
         name = "embedding" if like is None else "probability"
@@ -232,8 +245,11 @@ class _Csv:
 
     def write(self, rows: np.ndarray, labels: np.ndarray | None) -> None:
         told = [[]] * len(rows) if labels is None else labels.reshape(len(rows), -1).tolist()
+        if self.names is not None:
+            told = [[self.names[label]] for (label,) in told]
+        nodes = self.store.ids((self.node, self.node + len(rows))).tolist()
         numbers = (f"{number:.7g}" for number in rows.reshape(-1).tolist())
-        for node, label in enumerate(told, self.node):
+        for node, label in zip(nodes, told, strict=True):
             self.lines.writerow([node, *label, *(next(numbers) for _ in range(rows.shape[1]))])
         self.node += len(rows)
 

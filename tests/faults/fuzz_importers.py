@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import importlib.util
 import io
 import json
 import mmap
@@ -36,6 +37,7 @@ from typing import Any
 import numpy as np
 import scipy.io
 import scipy.sparse
+from torch_file import Saved, data  # beside this program
 
 from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
@@ -136,6 +138,61 @@ def reddit() -> Case:
     return "", {"r_graph.npz": sparse(MATRIX, "coo"), "r_data.npz": data}, {}
 
 
+def names(rows: Any, columns: int) -> bytes:
+    """A table whose first columns are words for nodes."""
+    lines = [",".join([*(f"n{node:g}" for node in row[:columns]), *map(str, row[columns:])]) for row in rows]
+    return "\n".join(lines).encode()
+
+
+def parquet(**columns: Any) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = io.BytesIO()
+    pq.write_table(pa.table({name: list(values) for name, values in columns.items()}), file)
+    return file.getvalue()
+
+
+def own() -> dict[str, Case]:
+    """Graphs whose nodes have ids of their own, and what other libraries save."""
+    words = names(EDGES, 2)
+    far = "\n".join(f"{s}000000000000,{t}000000000000" for s, t in EDGES).encode()
+    split = ["train", "val", "test"]
+    tables = {"x.csv": names([[k, *FEATURES[k]] for k in range(N)], 1)}
+    tables |= {
+        "l.csv": names([[k, "abc"[k % 3]] for k in range(N)], 1),
+        "n.txt": names([[k] for k in range(N)], 1),
+    }
+    tables["s.csv"] = names([[k, split[k % 3]] for k in range(N)], 1)
+    given = {"features": "@/x.csv", "labels": "@/l.csv", "split": "@/s.csv", "nodes": "@/n.txt"}
+    arrays = {"x.npy": npy(FEATURES), "labels.npy": npy(np.array(list("abcabcab"))), "split.npy": npy(SPLIT)}
+    graph = {"edge_index": EDGES.T, "x": FEATURES, "y": LABELS, "train_mask": SPLIT == 1, "test_idx": [2]}
+    file = Saved()
+    tensors = {name: file.tensor(np.array(array)) for name, array in graph.items()}
+    ends = [f"n{k}" for k in EDGES[:, 0]], [f"n{k}" for k in EDGES[:, 1]]
+    people = {
+        "id": [f"n{k}" for k in range(N)],
+        "x": FEATURES.tolist(),
+        "y": LABELS,
+        "split": (split * 3)[:N],
+    }
+    views = tensors | {"x": file.tensor(FEATURES, (1, 1), (N, 2))}
+    same = dict.fromkeys(("features", "labels", "split"), "@/t.parquet")
+    found: dict[str, Case] = {
+        "words": ("e.csv", {"e.csv": words} | tables, given),
+        "integers": ("e.csv", {"e.csv": far}, {}),
+        "folder": ("", {"edges.csv": table(EDGES)} | arrays, {}),
+        "npz-arrays": ("g.npz", {"g.npz": npz(**graph)}, {}),
+        "pt": ("g.pt", {"g.pt": file.bytes(data(**tensors))}, {}),
+        "pt-copied": ("g.pt", {"g.pt": file.bytes((views, None))}, {}),
+    }
+    if importlib.util.find_spec("pyarrow"):
+        both = {"e.parquet": parquet(source=ends[0], target=ends[1]), "t.parquet": parquet(**people)}
+        found["parquet"] = ("e.parquet", both, same)
+        found["parquet-numbers"] = "e.parquet", {"e.parquet": parquet(a=EDGES[:, 0], b=EDGES[:, 1])}, {}
+    return found
+
+
 def cases() -> dict[str, Case]:
     """One small valid input for each importer and companion, and for each way in which it can be written."""
     weighted = np.column_stack([EDGES, np.arange(1, 10)])
@@ -167,6 +224,7 @@ def cases() -> dict[str, Case]:
         "planetoid": planetoid(2),
         "planetoid-new": planetoid(4),
         "reddit": reddit(),
+        **own(),
     }
 
 

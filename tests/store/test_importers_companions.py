@@ -131,7 +131,11 @@ def test_bad_feature_files(edges, tmp_path):
         "3 finite numbers",
         features=str(write(tmp_path / "ragged.csv", "1,2,3\n1,2\n1,2,3\n1,2,3\n")),
     )
-    refused(edges, "twice.csv", "two rows", features=str(write(tmp_path / "twice.csv", "id,x\n0,1\n0,2\n")))
+    refused(
+        edges,
+        "twice.csv, line 3: node 0 is listed twice",
+        features=str(write(tmp_path / "twice.csv", "id,x\n0,1\n0,2\n")),
+    )
     refused(
         edges, "half.csv, line 2", "a node id", features=str(write(tmp_path / "half.csv", "id,x\n0.5,1\n"))
     )
@@ -174,7 +178,7 @@ def test_label_columns(edges, tmp_path):
 
 def test_labels_of_unknown_nodes(edges, tmp_path):
     path = write(tmp_path / "y.csv", "id,label\n0,a\n4,b\n")
-    refused(edges, "y.csv, line 3", "label for node 4", r"0\.\.3", labels=str(path))
+    refused(edges, "y.csv, line 3: node 4 is not in the graph", r"0\.\.3", labels=str(path))
     complete = write(tmp_path / "z.csv", "id,label\n" + "".join(f"{k},a\n" for k in range(6)))
     assert opened(edges, labels=complete).n == 6  # a table of all nodes may add isolated ones
     np.save(tmp_path / "x.npy", X)
@@ -187,7 +191,7 @@ def test_labels_of_unknown_nodes(edges, tmp_path):
         ("id,label\n0,a\nx,b\n", "line 3: bad line 'x,b'"),
         ("id,label\n0,a\n-1,b\n", "line 3: bad line '-1,b'"),
         ("id,label\n0,a\n1\n", "line 3: bad line '1'"),
-        ("id,label\n0,a\n0,b\n", "line 3: node 0 has a second label"),
+        ("id,label\n0,a\n0,b\n", "line 3: node 0 is listed twice"),
         ("id,label\n0,\n1,\n", "every label is empty"),
         ("id\n0\n", "1 column"),
         ("", "0 column"),
@@ -210,7 +214,9 @@ def test_companions_of_a_matrix(tmp_path):
     np.save(tmp_path / "x.npy", X)
     refused(path, "4 rows of features for a graph of 3", features=str(tmp_path / "x.npy"))
     refused(
-        path, "label for node 3", labels=str(write(tmp_path / "y.csv", "".join(f"{k} a\n" for k in range(4))))
+        path,
+        "line 4: node 3 is not in the graph",
+        labels=str(write(tmp_path / "y.csv", "".join(f"{k} a\n" for k in range(4)))),
     )
 
 

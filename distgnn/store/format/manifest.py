@@ -10,10 +10,11 @@ multilabel          true where a node may have several classes, left out elsewhe
 class_names         list or null
 labelled, split     labelled nodes; {"train", "validation", "test"} node counts or null
 directed, weighted, self_loops, normalize, symmetric
-content             hashes of "edges", "features", "labels", "split" by original id, however they are cut
+content             hashes of "edges", "features", "labels", "split" (and "ids") by node, however they are cut
 degrees             {"min", "mean", "max", "isolated"}: neighbours per node (per row), not itself
 nodes               {"order", "partition", "files"}: row shards of features, labels, split, in this order
                     (of its last version's rows, the input of layer 0)
+ids                 where nodes have ids of their own: {"dtype", "partition", "files"}, by node; |S12 is UTF-8
 orders              name -> {"rows", "cols": partition vectors of shards, "files", "nnz": 2D lists,
                     "permutation": {"partition", "files", "sha256"} or null for the identity, "symmetric",
                     "partition": null or the partition vector of its parts}; the first is the default.

@@ -1,8 +1,4 @@
-"""Importers, each an `open_source(path, options) -> Imported`.
-
-Entry (i, j) of a matrix in a file is A[i, j]; an edge from source to target is A[target, source]. A file that
-lists both directions of every edge is undirected.
-"""
+"""Importers, each an `open_source(path, options) -> Imported`. How they read graphs says `store.rules`."""
 
 from __future__ import annotations
 
@@ -10,14 +6,16 @@ import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from distgnn.errors import ArgumentError, UserError
-from distgnn.store.importers import edge_list, generated, matrix_market, npz, ogb, planetoid
+from distgnn.store.importers import edge_list, generated, matrix_market, npz, ogb, planetoid, torch_files
 from distgnn.store.importers.companions import attach_features
 from distgnn.store.importers.files import size_of
 from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.label_rows import attach_labels
-from distgnn.store.source import ImportOptions, Source, parse_split, random_split
+from distgnn.store.importers.node_words import attach_split, split_file
+from distgnn.store.source import ImportOptions, Source
 
 FORMATS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "edges": edge_list.open_source,
@@ -26,9 +24,12 @@ FORMATS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "npz": npz.open_source,
     "ogb": ogb.open_source,
     "planetoid": planetoid.open_source,
+    "pt": torch_files.open_source,
     "reddit": npz.open_pair,
 }
 DIRECTORIES = ("generated", "ogb", "planetoid", "reddit")
+COMPANIONS = {"features": "features", "x": "features", "labels": "labels", "y": "labels", "split": "split",
+              "nodes": "nodes"}  # names of files beside edges -> options  # fmt: skip
 
 
 def open_source(path: str | os.PathLike[str], options: ImportOptions | None = None) -> Source:
@@ -36,7 +37,7 @@ def open_source(path: str | os.PathLike[str], options: ImportOptions | None = No
     split of the options replace those of the format. UserError names the file and what is wrong with it."""
     path, options = Path(path), options or ImportOptions()
     if options.split is not None:
-        parse_split(options.split)
+        split_file(options.split)
     if options.format is not None and options.format not in FORMATS:
         raise ArgumentError("format", options.format, f"unknown; expected one of {', '.join(FORMATS)}")
     if not path.exists():
@@ -52,11 +53,13 @@ def open_source(path: str | os.PathLike[str], options: ImportOptions | None = No
     if form != "edges":
         attach_features(source, options, grow=False)
         attach_labels(source, options, grow=False)
+        if options.ids or options.nodes:
+            raise ArgumentError("ids" if options.ids else "nodes", options.ids or options.nodes,
+                                f"is for lists of edges; the format {form} numbers nodes from 0")  # fmt: skip
     source.note_classes()
     if (source.edge_count or 0) > size_of(path):
         source.edge_count = None  # what is declared may be more than there is; whoever needs it counts
-    if options.split is not None:
-        source.split = random_split(source.n, options.split, options.seed, source.labels)
+    attach_split(source, options)
     return source
 
 
@@ -73,26 +76,62 @@ def recognise(path: Path) -> str:
             return "reddit"
         raise UserError(
             f"{path}: a directory of unknown format; expected graph.json, ind.NAME.graph, raw/edge.csv.gz, "
-            "NAME_graph.npz with NAME_data.npz, or NAME_edges.csv with NAME_target.csv and NAME.json"
+            "NAME_graph.npz with NAME_data.npz, or edges.csv, alone or with features, labels, split and nodes"
         )
+    if (form := form_of(path)) is not None:
+        return form
+    known = f".mtx, .mtx.gz, .npz, .pt, {', '.join(edge_list.SUFFIXES)} (.gz)"
+    raise UserError(f"{path}: unknown format; expected {known}, or format=NAME, one of {', '.join(FORMATS)}")
+
+
+def form_of(path: Path) -> str | None:
+    """The format of a file, by its name."""
     name = path.name.lower()
     if name.endswith((".mtx", ".mtx.gz")):
         return "mtx"
     if name.endswith(".npz"):
         return "npz"
+    if name.endswith((".pt", ".pth")):
+        return "pt"
     if name.removesuffix(".gz").endswith(edge_list.SUFFIXES):
         return "edges"
-    known = f".mtx, .mtx.gz, .npz, {', '.join(edge_list.SUFFIXES)} (.gz)"
-    raise UserError(f"{path}: unknown format; expected {known}, or format=NAME, one of {', '.join(FORMATS)}")
+    return None
 
 
 def with_companions(path: Path, options: ImportOptions) -> tuple[Path, ImportOptions]:
-    """Of a directory with one NAME_edges.csv, NAME_target.csv and NAME.json: the first, and the others."""
-    if not path.is_dir() or options.format not in (None, "edges"):
+    """Of a directory in no other format: its file of edges, and with it the files of other things.
+
+    The edges are in the only file called `edges` or NAME_edges, or in the only file that can have a graph.
+    Files called features, labels, split and nodes belong to them; NAME_target.csv are labels, and NAME.json
+    features.
+    """
+    if not path.is_dir() or options.format in DIRECTORIES or is_other(path):
         return path, options
-    found = [sorted(path.glob(pattern)) for pattern in ("*_edges.csv", "*_target.csv", "*.json")]
-    if [len(files) for files in found] != [1, 1, 1]:
+    files = sorted(entry for entry in path.iterdir() if entry.is_file() and entry.name[0] != ".")
+    found = [file for file in files if stem(file) == "edges" or stem(file).endswith("_edges")]
+    found = found or [file for file in files if form_of(file) and stem(file) not in COMPANIONS]
+    if len(found) != 1 or form_of(found[0]) is None:
         return path, options
-    edges, labels, features = (str(files[0]) for files in found)
-    labels, features = options.labels or labels, options.features or features
-    return Path(edges), dataclasses.replace(options, format="edges", labels=labels, features=features)
+    base = stem(found[0]).removesuffix("edges").removesuffix("_")
+    named = {COMPANIONS[stem(file)]: str(file) for file in files if stem(file) in COMPANIONS}
+    for file in files if base else ():
+        if file.name == f"{base}_target.csv":
+            named.setdefault("labels", str(file))
+        elif file.name == f"{base}.json":
+            named.setdefault("features", str(file))
+    known: Any = {name: file for name, file in named.items() if getattr(options, name) is None}
+    return found[0], dataclasses.replace(options, **known)
+
+
+def is_other(path: Path) -> bool:
+    """Is the directory in one of the formats of directories?"""
+    try:
+        recognise(path)
+    except UserError:
+        return False
+    return True
+
+
+def stem(path: Path) -> str:
+    """The name of a file without endings, in lower case."""
+    return path.name.lower().partition(".")[0]

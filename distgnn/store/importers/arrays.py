@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import math
 import mmap
@@ -87,6 +88,12 @@ class StoredArray:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def flat(self) -> StoredArray:
+        """All elements in the order in which they lie in the file."""
+        flat = copy.copy(self)
+        flat.shape, flat.fortran = (math.prod(self.shape),), False
+        return flat
+
     def read(self) -> np.ndarray:
         """The whole array."""
         return self._view().copy(order="C")
@@ -130,10 +137,10 @@ class StoredArray:
         return np.ndarray(self.shape, self.dtype, mapped, self._start, order="F" if self.fortran else "C")
 
 
-def open_npy(path: AnyPath) -> StoredArray:
-    """The array in a .npy file."""
+def open_npy(path: AnyPath, kinds: str = "biuf") -> StoredArray:
+    """The array in a .npy file; UserError for other kinds of dtype."""
     with reading(path), open_plain(path) as file:
-        return StoredArray(path, read_header(file, os.path.getsize(path), str(path)))
+        return StoredArray(path, read_header(file, os.path.getsize(path), str(path), kinds))
 
 
 @contextlib.contextmanager
@@ -154,7 +161,7 @@ class Npz:
 
     def __init__(self, path: AnyPath, scratch: str | None = None):
         self.path, self.scratch = path, scratch
-        with _unzipping(path, path) as archive:
+        with unzipping(path, path) as archive:
             self._members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         self.names = list(self._members)
         self._headers: dict[str, Header] = {}
@@ -179,7 +186,7 @@ class Npz:
         if info.compress_type not in PACKINGS:
             what = f"packed by method {info.compress_type}"
             raise UserError(f"{where}: {what}; expected a plain or compressed .npz")
-        with _unzipping(self.path, where) as archive, archive.open(info) as file:
+        with unzipping(self.path, where) as archive, archive.open(info) as file:
             yield file
 
     def header(self, name: str, kinds: str = "biuf") -> Header:
@@ -232,26 +239,26 @@ class Npz:
         """The member where it lies if it is stored plainly, else a temporary copy of it."""
         header, info = self.header(name), self._members[name]
         if info.compress_type == zipfile.ZIP_STORED:
-            return StoredArray(self.path, header, self._data_offset(name))
-        with scratch_file(self.scratch) as copy:
+            return StoredArray(self.path, header, data_offset(self.path, info))
+        with scratch_file(self.scratch) as unpacked:
             with self._open(name) as file:
-                shutil.copyfileobj(file, copy, COPY_BYTES)
-            copy.flush()
-            return StoredArray(self.where(name), header, file=copy)
+                shutil.copyfileobj(file, unpacked, COPY_BYTES)
+            unpacked.flush()
+            return StoredArray(self.where(name), header, file=unpacked)
 
-    def _data_offset(self, name: str) -> int:
-        """Where the member's bytes start: behind its local header, which says how long it is."""
-        info = self._members[name]
-        with reading(self.path), open_plain(self.path) as file:
-            file.seek(info.header_offset)
-            local = file.read(30)
-            if len(local) < 30 or local[:4] != b"PK\x03\x04":
-                raise UserError(f"{self.path}: truncated or damaged; a complete file is needed")
-            return info.header_offset + 30 + sum(struct.unpack("<HH", local[26:30]))
+
+def data_offset(path: AnyPath, info: zipfile.ZipInfo) -> int:
+    """Where a member's bytes start: behind its local header, which says how long it is."""
+    with reading(path), open_plain(path) as file:
+        file.seek(info.header_offset)
+        local = file.read(30)
+        if len(local) < 30 or local[:4] != b"PK\x03\x04":
+            raise UserError(f"{path}: truncated or damaged; a complete file is needed")
+        return info.header_offset + 30 + sum(struct.unpack("<HH", local[26:30]))
 
 
 @contextlib.contextmanager
-def _unzipping(path: AnyPath, name: object) -> Iterator[zipfile.ZipFile]:
+def unzipping(path: AnyPath, name: object) -> Iterator[zipfile.ZipFile]:
     """The archive; what zipfile raises beside BadZipFile for impossible fields is a UserError too."""
     try:
         with reading(path), open_plain(path) as file, zipfile.ZipFile(file) as archive:
@@ -271,6 +278,19 @@ def _exactly(file: IO[bytes], count: int) -> bytes:
 def rows_of(array: StoredArray | np.ndarray, ids: np.ndarray) -> np.ndarray:
     """These rows, wherever the array is."""
     return array.rows(ids) if isinstance(array, StoredArray) else array[ids]
+
+
+def strings(array: np.ndarray, where: object) -> np.ndarray:
+    """Strings of dtype U, or UTF-8 in S, as objects; UserError for what is no text."""
+    try:
+        if array.dtype.kind == "S":
+            return np.char.decode(array, "utf-8").astype(object)
+        codes = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).view(np.uint32)
+        if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))).any():  # NumPy believes any number
+            raise ValueError("code points outside Unicode")
+        return array.astype(object)
+    except ValueError as error:
+        raise UserError(f"{where}: no strings ({error})") from None
 
 
 def integers(array: np.ndarray, what: str) -> np.ndarray:

@@ -14,10 +14,13 @@ from distgnn.layout import block, partition
 from distgnn.rng import splitmix64
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import indices
+from distgnn.store.importers.names import Names
+from distgnn.store.importers.parquet import ParquetTable
 from distgnn.store.importers.tables import Features
-from distgnn.store.importers.text import Table
+from distgnn.store.importers.text import Table, whole
 from distgnn.store.source import Edges, ImportOptions, Source, labelled
 
+UNLABELLED = ("", "-1", "nan", "NaN", "null", "None")
 HIGHEST_ID = 1 << 40
 HIGHEST_CLASS = 1 << 20
 HIGHEST_WIDTH = 1 << 24  # of features, which stores keep with their zeros
@@ -67,10 +70,13 @@ class Imported(Source):
     window: Window | None = None
     table: Features | None = None
     half = weighted = False
+    names: Names | None = None  # of nodes whose ids are not their numbers
+    listed = True  # the user said in which order the nodes are
 
     def __init__(self, name: str, path: Path, n: int, stream: Stream, options: ImportOptions):
         self.name, self.path, self.n, self.stream, self.options = name, path, n, stream, options
         self.notes: list[str] = []
+        self.of_degrees: list[Callable[[np.ndarray], None]] = []  # who waits for the degrees
 
     def set_features(self, table: Features | None) -> None:
         """Take a table of features. UserError: too wide."""
@@ -78,6 +84,29 @@ class Imported(Source):
         if self.width > HIGHEST_WIDTH:
             most = f"at most {HIGHEST_WIDTH} are possible, as stores keep zeros too"
             raise UserError(f"{self.path}: {self.width} features of a node; {most}")
+
+    def set_ids(self, names: Names, listed: bool) -> None:
+        """Nodes have these ids, in an order that the user `listed` or that was made here."""
+        self.names, self.listed, ids = names, listed, names.names
+        plain = not names.words and np.array_equal(ids, np.arange(len(ids)))
+        self.ids = None if plain else ids
+        self.listed = listed or plain
+
+    def check_rows(self, path: object) -> None:
+        """UserError for rows without ids where nobody said which node is which."""
+        if not self.listed:
+            expected = "expected a table with a column of ids, or nodes=FILE with their order"
+            raise UserError(f"{path}: rows without ids, and nodes have ids of their own; {expected}")
+
+    def described(self) -> str:
+        """Which nodes there are, for errors."""
+        if self.names is None:
+            return f"{self.path} has nodes 0..{self.n - 1}"
+        return f"{self.names.path} has {self.n} nodes, and nodes=FILE would list others"
+
+    def take_degrees(self, degrees: np.ndarray) -> None:
+        for take in self.of_degrees:
+            take(degrees)
 
     def settle_direction(self, directed: bool, found: Scan | None = None) -> None:
         """Decide `directed`: what the user said, else undirected where both directions are listed, else
@@ -131,6 +160,21 @@ class Imported(Source):
         self.labels = np.maximum(labels, -1).astype(np.int32)
         self.classes = classes or highest + 1
 
+    def set_classes(self, values: np.ndarray, path: object) -> None:
+        """Take a string for each node, as objects: classes in sorted order, by value if all are integers."""
+        if values.shape != (self.n,):
+            expected = f"expected one for each of the {self.n} nodes"
+            raise UserError(f"{path}: labels have shape {values.shape}, {expected}")
+        named = set(values.tolist()) - set(UNLABELLED)
+        by_value = all(str(whole(name)) == name for name in named)
+        names = sorted(named, key=int if by_value else str)
+        if not names:
+            raise UserError(f"{path}: every label is empty; expected a class for some node")
+        number = {name: k for k, name in enumerate(names)} | dict.fromkeys(UNLABELLED, -1)
+        numbers = np.fromiter((number[name] for name in values.tolist()), np.int64, len(values))
+        self.set_labels(numbers, path, len(names))
+        self.class_names = names
+
     def set_split(self, split: np.ndarray, path: object) -> None:
         """Take a split, 0 to 3 for each node. UserError: anything else."""
         if split.shape != (self.n,) or split.min(initial=0) < 0 or split.max(initial=0) > 3:
@@ -181,12 +225,12 @@ class Imported(Source):
         return self.table.rows(np.asarray(ids, np.int64))
 
 
-def table_edges(table: Table, promised: tuple[int, str] | None = None) -> Iterator[Edges]:
+def table_edges(table: Table | ParquetTable, promised: tuple[int, str] | None = None) -> Iterator[Edges]:
     """Edges from the first column of a table to the second, the third their weight; UserError unless there
     are as many as `promised` (a number, and where it stands)."""
-    src, dst, *weight = table.dtype.names or ()
     count = 0
     for rows in table:
+        src, dst, *weight = rows.dtype.names or ()
         count += len(rows)
         yield rows[src], rows[dst], rows[weight[0]] if weight else None
     if promised and count != promised[0]:

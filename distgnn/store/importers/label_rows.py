@@ -3,7 +3,7 @@
 A row of -1 or NaN is that of an unlabelled node, and so is a node without a row; a row that has some labels
 only is refused, and so are other numbers. In files: an array n x classes (.npy, .npz, also SciPy's sparse
 matrices), `{node: [0, 1, ...]}` in JSON, or a text table with a column for each class. An array of n whole
-numbers, or `{node: class}`, has one class of each node.
+numbers or names, or `{node: class}`, has one class of each node.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import numpy as np
 
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.importers import companions
-from distgnn.store.importers.arrays import Npz, StoredArray, open_npy
-from distgnn.store.importers.companions import LABEL_NAMES, UNLABELLED, table_rows
+from distgnn.store.importers import node_words, parquet
+from distgnn.store.importers.arrays import Npz, StoredArray, open_npy, strings
 from distgnn.store.importers.files import read_json
-from distgnn.store.importers.imported import HIGHEST_ID, Imported, check_dense
+from distgnn.store.importers.imported import HIGHEST_ID, UNLABELLED, Imported, check_dense
+from distgnn.store.importers.made import made_labels
+from distgnn.store.importers.names import Place, check_once, parsed, places_of
+from distgnn.store.importers.node_words import LABEL_NAMES, table_rows
 from distgnn.store.importers.tables import StoredMatrix
 from distgnn.store.importers.text import ID_NAMES, Heading, whole
 from distgnn.store.source import ImportOptions
@@ -59,6 +61,7 @@ def partly_labelled(node: str) -> str:
 
 def whole_labels(values: np.ndarray, where: object) -> np.ndarray:
     """int64 (n): a class of each node, -1 below zero and for NaN; UserError names the first with another."""
+    values = values.astype(np.float64) if values.dtype.kind == "f" else values
     values = np.where(values >= 0, values, -1)  # also NaN
     bad = ~(values <= HIGHEST_ID) | (values != np.rint(values))
     if bad.any():
@@ -78,7 +81,18 @@ def label_array(array: StoredArray | np.ndarray, where: object) -> np.ndarray:
     return whole_labels(np.asarray(stored.read() if stored else array).reshape(-1), where)
 
 
-def label_file(path: Path, scratch: str | None = None) -> Table | None:
+def word_array(path: Path) -> np.ndarray | None:
+    """Names of classes, node by node, in a .npy; None where there are none."""
+    if not path.name.lower().endswith(".npy"):
+        return None
+    array = open_npy(path, "biufUS")
+    if array.dtype.kind not in "US":
+        return None
+    words = strings(array.read(), path)
+    return words[:, 0] if words.ndim == 2 and words.shape[1] == 1 else words
+
+
+def label_file(path: Path, source: Imported, scratch: str | None = None) -> Table | None:
     """The labels in a file of arrays, or in JSON; None for other files."""
     name = path.name.lower()
     if name.endswith(".npy"):
@@ -95,19 +109,25 @@ def label_file(path: Path, scratch: str | None = None) -> Table | None:
             raise UserError(f"{path}: holds {archive.described()}; expected {expected}")
         return label_array(archive.stored(archive.names[0]), path), None, True
     if name.removesuffix(".gz").endswith(".json"):
-        return json_labels(path)
+        return json_labels(path, source)
     return None
 
 
-def json_labels(path: Path) -> Table:
+def json_labels(path: Path, source: Imported) -> Table:
     """`{node: [0, 1, ...]}` or `{node: class}`."""
-    table, expected = read_json(path), "expected {node: [0, 1, ...]} or {node: class} with ids from 0"
-    nodes = [whole(node) for node in table] if isinstance(table, dict) else []
-    known = [node for node in nodes if node is not None and node <= HIGHEST_ID]
-    if not nodes or len({*known}) < len(nodes):
+    table, expected = read_json(path), "expected {node: [0, 1, ...]} or {node: class}"
+    expected += "" if source.names else " with ids from 0"
+    nodes = [*table] if isinstance(table, dict) else []
+    if source.names is not None:
+        known, highest = _named(path, nodes, source, lambda row: str(path)), source.n - 1
+    else:
+        known = np.array(
+            [n for node in nodes if (n := whole(node)) is not None and n <= HIGHEST_ID], np.int64
+        )
+        highest = int(known.max(initial=-1))
+        check_dense(highest, len(nodes), path)
+    if not nodes or len(np.unique(known)) < len(nodes):
         raise UserError(f"{path}: {expected}")
-    highest = max(known)
-    check_dense(highest, len(nodes), path)
     try:
         values = np.asarray(list(table.values()))
     except ValueError:  # rows of several lengths
@@ -122,7 +142,7 @@ def json_labels(path: Path) -> Table:
     return found, None, len(nodes) == len(labels)
 
 
-def label_table(path: Path, options: ImportOptions) -> Table | None:
+def label_table(path: Path, options: ImportOptions, source: Imported) -> Table | None:
     """A text table with a column of 0 and 1 for each class, and the classes' names; None for a table whose
     lines have one label each.
 
@@ -153,7 +173,9 @@ def label_table(path: Path, options: ImportOptions) -> Table | None:
         line = lines[int(np.flatnonzero(partly)[0])]
         raise UserError(f"{path}, {partly_labelled(f'line {line}')}; label_column=NAME takes one column")
     names = [heading.columns[k] for k in columns] if heading.named else None
-    places = np.arange(len(rows)) if counted else _places(path, lines, nodes)
+    if counted:
+        source.check_rows(path)
+    places = np.arange(len(rows)) if counted else _places(path, lines, nodes, source)
     labels = np.full((int(places.max(initial=-1)) + 1, rows.shape[1]), -1, np.int8)
     labels[places] = rows
     return labels, names, len(rows) == len(labels)
@@ -181,19 +203,26 @@ def _read(
     return lines, nodes, np.frombuffer(rows, np.int8).reshape(len(lines), len(columns))
 
 
-def _places(path: Path, lines: list[int], nodes: list[str]) -> np.ndarray:
-    """The nodes' ids; UserError for a line without one, or with one that another has."""
+def _named(path: Path, nodes: list[str], source: Imported, place: Place) -> np.ndarray:
+    """The numbers of nodes that have ids of their own."""
+    assert source.names is not None
+    try:
+        return places_of(source.names, parsed(nodes, source.names), place, source.described())
+    except ValueError as error:
+        raise UserError(f"{path}: no node ids ({error})") from None
+
+
+def _places(path: Path, lines: list[int], nodes: list[str], source: Imported) -> np.ndarray:
+    """The nodes' numbers; UserError for a line without one, or with one that another has."""
+    if source.names is not None:
+        return _named(path, nodes, source, lambda row: f"{path}, line {lines[row]}")
     places = np.array([-1 if (node := whole(text)) is None else node for text in nodes], np.int64)
     bad = (places < 0) | (places > HIGHEST_ID)
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
         raise UserError(f"{path}, line {lines[at]}: {nodes[at][:40]!r} is no node id; expected 0, 1, 2, ...")
     check_dense(int(places.max(initial=-1)), len(places), path)
-    order = np.argsort(places, kind="stable")
-    again = np.flatnonzero(np.diff(places[order]) == 0)
-    if again.size:
-        at = int(order[again[0] + 1])
-        raise UserError(f"{path}, line {lines[at]}: node {places[at]} has a second row; expected one")
+    check_once(places, places, lambda row: f"{path}, line {lines[row]}")
     return places
 
 
@@ -201,13 +230,20 @@ def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
     """Give the source the labels that the options name, if any: those of this module, or a table with one
     label in each line. With `grow`, labels of all of 0..k-1 may add isolated nodes. UserError for nodes that
     the source has not, or for an array of another length."""
-    path = Path(options.labels or "")
-    table = None
-    if options.labels and path.is_file():
-        found = label_file(path, options.scratch)
-        table = label_table(path, options) if found is None else found
+    if not options.labels or made_labels(source, options.labels):
+        return
+    path, table = Path(options.labels), None
+    if path.name.lower().endswith((".npy", ".npz")):
+        source.check_rows(path)
+    if (words := word_array(path)) is not None:
+        source.n = max(source.n, len(words)) if grow else source.n
+        source.set_classes(words, path)
+        return
+    if path.is_file() and not parquet.is_parquet(path):
+        found = label_file(path, source, options.scratch)
+        table = label_table(path, options, source) if found is None else found
     if table is None:
-        companions.attach_labels(source, options, grow)
+        node_words.attach_labels(source, options, grow)
         return
     labels, names, full = table
     if grow and full:

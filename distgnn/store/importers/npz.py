@@ -2,7 +2,8 @@
 
 A matrix saved by `scipy.sparse.save_npz`, alone or as NAME_graph.npz with NAME_data.npz (Reddit): A[i, j] is
 entry (i, j). Or the adjacency, attributes and labels of a co-authorship or citation graph (`adj_data`,
-`adj_indices`, `adj_indptr`, `adj_shape`, `attr_*`, `labels`): entry (i, j) is an edge i -> j.
+`adj_indices`, `adj_indptr`, `adj_shape`, `attr_*`, `labels`): entry (i, j) is an edge i -> j. Or arrays with
+the names of PyG, DGL and OGB (see `graph_arrays`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Npz
+from distgnn.store.importers.graph_arrays import has_graph, open_arrays
 from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.tables import DenseRows, Features, StoredMatrix
 from distgnn.store.source import Edges, ImportOptions
@@ -30,7 +32,10 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
             return _attributed(archive, prefix, path, options)
     if "format" in archive:
         return _scipy_matrix(archive, path, options)
-    expected = "a SciPy matrix (format, shape, data, ...) or adj_data, adj_indices, adj_indptr, adj_shape"
+    if has_graph(archive):
+        return open_arrays(archive, path, options)
+    expected = "edge_index, a SciPy matrix (format, shape, data, ...)"
+    expected += " or adj_data, adj_indices, adj_indptr, adj_shape"
     raise UserError(f"{path}: holds {archive.described()}; expected {expected}")
 
 

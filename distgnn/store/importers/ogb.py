@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.arrays import Npz, indices, integers, open_npy
+from distgnn.store.importers.arrays import Npz, indices, open_npy
 from distgnn.store.importers.companions import dense_csv
 from distgnn.store.importers.files import check_declared
+from distgnn.store.importers.graph_arrays import edge_streams
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream, table_edges
 from distgnn.store.importers.label_rows import label_array
 from distgnn.store.importers.tables import DenseRows, Features
@@ -72,21 +73,14 @@ def _csv(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features | Non
 def _archived(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features | None, Path]:
     path, table = raw / "data.npz", None
     archive = Npz(path, options.scratch)
-    header, where = archive.header("edge_index"), archive.where("edge_index")
-    if len(header.shape) != 2 or header.shape[0] != 2:
-        raise UserError(f"{where}: shape {header.shape}, expected (2, edges)")
-    edges = header.shape[1]
+    if "edge_index" not in archive:
+        raise UserError(f"{path}: has no array 'edge_index'; it has {archive.described()}")
+    _, ends = edge_streams(archive)
     if "node_feat" in archive:
         table = DenseRows(archive.stored("node_feat"), archive.where("node_feat"))
 
     def stream() -> Iterator[Edges]:
-        if header.fortran:  # column after column, so the ends of an edge lie side by side
-            for ends in archive.stream("edge_index", 0, 2 * edges):
-                yield integers(ends[0::2], where), integers(ends[1::2], where), None
-            return
-        sides = archive.stream("edge_index", 0, edges), archive.stream("edge_index", edges, edges)
-        for src, dst in zip(*sides, strict=True):
-            yield integers(src, where), integers(dst, where), None
+        return ((src, dst, None) for src, dst in ends())
 
     return _archived_nodes(archive, table), stream, table, path
 

@@ -98,12 +98,14 @@ class RestrictedUnpickler(pickle._Unpickler):
         super().__init__(io.BytesIO(data), encoding="latin1")
         self.path, self.left = path, len(data)
 
+    allowed = ALLOWED
+    loads = "only NumPy arrays, SciPy CSR matrices and dictionaries of lists are loaded"
+
     def find_class(self, module: str, name: str) -> Any:
         """A stand-in of the few classes that data need. UserError: any other."""
-        if (module, name) not in ALLOWED:
-            loaded = "only NumPy arrays, SciPy CSR matrices and dictionaries of lists are loaded"
-            raise UserError(f"{self.path}: this pickle asks for {module}.{name}; {loaded}")
-        return self.encode if name == "encode" else ALLOWED[module, name]
+        if (module, name) not in self.allowed:
+            raise UserError(f"{self.path}: this pickle asks for {module}.{name}; {self.loads}")
+        return self.encode if name == "encode" else self.allowed[module, name]
 
     def encode(self, text: str, encoding: str = "latin1") -> bytes:
         """`_codecs.encode`, with which Python 3 writes bytes in old protocols: no more than the file has."""
@@ -117,8 +119,13 @@ def load(path: Path) -> Any:
     """What the pickle holds, with stand-ins; UserError if it is damaged or asks for more."""
     with reading(path), open_plain(path) as file:
         data = file.read()
+    return loaded(RestrictedUnpickler(data, path), path)
+
+
+def loaded(unpickler: RestrictedUnpickler, path: Path) -> Any:
+    """What an unpickler loads; UserError as `load`."""
     try:
-        return RestrictedUnpickler(data, path).load()
+        return unpickler.load()
     except UserError:
         raise
     except Exception as error:  # a damaged pickle can raise nearly anything

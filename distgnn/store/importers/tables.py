@@ -25,6 +25,10 @@ class Features(Protocol):
         """float32 (len(ids), width)."""
         ...
 
+    def missing(self) -> np.ndarray:
+        """bool (nodes): those without a row."""
+        ...
+
 
 def finite(rows: np.ndarray, ids: np.ndarray, path: object) -> np.ndarray:
     """The rows as float32; UserError names the first node with a NaN or infinity, also beyond float32."""
@@ -48,6 +52,9 @@ class DenseRows:
         self.nodes = array.shape[0] if places is None else len(places)
         self.width = array.shape[1]
 
+    def missing(self) -> np.ndarray:
+        return np.zeros(self.nodes, bool) if self.places is None else self.places < 0
+
     def rows(self, ids: np.ndarray) -> np.ndarray:
         """float32: the features of these nodes, zeros where there are none."""
         if self.places is None:
@@ -66,6 +73,7 @@ class SparseRows:
     `nodes` have none. UserError for entries that are no part of such a matrix, when they are read."""
 
     complete = True
+    listed: np.ndarray | None = None  # the nodes that have rows, where not all have
 
     def __init__(
         self,
@@ -103,6 +111,13 @@ class SparseRows:
         order = np.argsort(rows, kind="stable")
         indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
         return cls.compressed(indptr, columns[order], None if data is None else data[order], shape, path)
+
+    def missing(self) -> np.ndarray:
+        missing = np.zeros(self.nodes, bool)
+        if self.listed is not None:
+            missing[:] = True
+            missing[self.listed] = False
+        return missing
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         """float32: the features of these nodes, zeros where there are none."""

@@ -19,21 +19,23 @@ import numpy as np
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.files import BYTE_ORDER_MARK, AnyPath, check_line, lines, open_binary, reading
+from distgnn.store.importers.names import encoded
 
 ID_NAMES = ("id", "node", "node_id", "nodeid")  # of a column of node ids
 
 Check = Callable[[np.ndarray], "str | None"]
 
 
-def blocks(path: AnyPath, skip: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield (number of the first line counted from 1, bytes of whole lines) after the first `skip` lines."""
+def blocks(path: AnyPath, skip: int = 0, size: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Yield (number of the first line counted from 1, bytes of whole lines) after the first `skip` lines,
+    about `size` bytes at a time."""
     with reading(path), open_binary(path) as file:
         for _ in range(skip):
             file.readline()
         number, tail = skip + 1, b""
         if not skip and (start := file.read(len(BYTE_ORDER_MARK))) != BYTE_ORDER_MARK:
             tail = start
-        while data := file.read(LIMITS.text_bytes):
+        while data := file.read(size or LIMITS.text_bytes):
             cut = data.rfind(b"\n") + 1
             if not cut:
                 tail += data
@@ -90,6 +92,16 @@ class Heading:
                 named = False
         return cls(delimiter, columns, named, number if named else max(number - 1, 0))
 
+    def example(self, path: AnyPath) -> list[str]:
+        """The fields of the first line of data; none where there is no data."""
+        for _, line in lines(path, self.skip):
+            if line.strip() and not line.lstrip().startswith("#"):
+                mark = self.delimiter
+                with suppress(csv.Error):
+                    fields = next(csv.reader([line], delimiter=mark)) if mark else line.split()
+                    return [field.strip() for field in fields]
+        return []
+
     def find(
         self, argument: str, column: str | None, path: AnyPath, default: int, usual: Sequence[str] = ()
     ) -> int:
@@ -117,7 +129,11 @@ class Heading:
 @dataclass
 class Table:
     """A text table of one dtype: structured (one field a column) or plain (`width` columns). `check(array)`
-    may return what is wrong with the values; `expected` describes a line."""
+    may return what is wrong with the values; `expected` describes a line.
+
+    Fields of dtype object are words, which come as UTF-8 in a dtype S; a `#` in them is part of a word, so
+    comments are only lines that begin with it.
+    """
 
     path: AnyPath
     dtype: np.dtype
@@ -131,7 +147,8 @@ class Table:
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """Yield the rows of each block: structured (rows,) or plain (rows, columns)."""
-        for number, block in blocks(self.path, self.skip):
+        size = LIMITS.text_bytes >> 3 if self.dtype.hasobject else None  # words take more room
+        for number, block in blocks(self.path, self.skip, size):
             try:
                 rows = self._parse(block)
             except ValueError:
@@ -139,18 +156,30 @@ class Table:
             if len(rows):
                 yield rows
 
+    def place(self, row: int) -> str:
+        """Where row `row`, counted from 0, stands, for errors."""
+        for number, line in lines(self.path, self.skip):
+            row -= bool(line.strip()) and not line.lstrip().startswith(self.comments)
+            if row < 0:
+                return f"{self.path}, line {number}"
+        return str(self.path)
+
     def _parse(self, block: bytes) -> np.ndarray:
         """The block's rows, or a ValueError caused by one line alone."""
+        words = self.dtype.hasobject
+        text = io.StringIO(_uncommented(block, self.comments)) if words else io.BytesIO(block)
         with warnings.catch_warnings():
             warnings.simplefilter("error", DeprecationWarning)  # older NumPy reads 1.5 as an integer
             warnings.simplefilter("ignore", UserWarning)  # a block without data
             try:
                 rows = np.loadtxt(
-                    io.BytesIO(block), self.dtype, comments=self.comments, delimiter=self.delimiter,
+                    text, self.dtype, comments=None if words else self.comments, delimiter=self.delimiter,
                     usecols=self.columns, quotechar='"', ndmin=1 if self.dtype.names else 2,
                 )  # fmt: skip
             except DeprecationWarning as warning:
                 raise ValueError(str(warning)) from None
+        if words:
+            rows = _in_utf8(rows)
         if len(rows) and self.width is not None and rows.shape[1] != self.width:
             raise BadValue(f"{rows.shape[1]} columns")
         wrong = self.check(rows) if self.check and len(rows) else None
@@ -179,6 +208,31 @@ class Table:
         except ValueError as error:
             return str(error) if isinstance(error, BadValue) else ""
         return None
+
+
+def _uncommented(block: bytes, comments: str) -> str:
+    """The text without the lines that are comments."""
+    text = block.decode("utf-8")
+    if comments not in text:
+        return text
+    return "".join(line for line in text.splitlines(True) if not line.lstrip().startswith(comments))
+
+
+def _in_utf8(rows: np.ndarray) -> np.ndarray:
+    """The rows with words as UTF-8; BadValue for words that are no ids."""
+    found = {}
+    for name in rows.dtype.names or ():
+        found[name] = values = rows[name]
+        if values.dtype == object:
+            try:
+                found[name] = encoded(values.tolist())
+            except ValueError as error:
+                raise BadValue(str(error)) from None
+    dtype = [(name, values.dtype, values.shape[1:]) for name, values in found.items()]
+    new = np.empty(len(rows), dtype)
+    for name, values in found.items():
+        new[name] = values
+    return new
 
 
 def column(

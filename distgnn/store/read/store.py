@@ -73,15 +73,45 @@ class Store:
             widths = {"features": self.width, "labels": self.classes}
             self._nodes = NodeFiles(self.members, nodes["partition"], nodes["files"], widths)
             check_partition("nodes", self._nodes.partition, self.n)
+            self._ids = self._id_files(self.manifest.get("ids"))
             self._stored = {name: self.order(name) for name in self.orders}[nodes["order"]].layer(-1)
             self.members.check(self._named())
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             raise manifest.damaged(self.path, manifest.STORE, error) from None
 
+    def _id_files(self, named: Any) -> NodeFiles | None:
+        """The files of the nodes' own ids, if they have any."""
+        if named is None:
+            return None
+        self._id_type = np.dtype(named["dtype"])
+        words = self._id_type.itemsize if self._id_type.kind == "S" else 0
+        if not words and self._id_type != np.int64:
+            raise ValueError(f"ids of dtype {self._id_type}")
+        files = NodeFiles(self.members, named["partition"], named["files"], {"ids": words})
+        check_partition("ids", files.partition, self.n)
+        return files
+
+    @property
+    def has_ids(self) -> bool:
+        """Do nodes have ids that are not their numbers?"""
+        return self._ids is not None
+
+    def ids(self, rows: Range | None = None) -> np.ndarray:
+        """What their user calls nodes rows[0]..rows[1]-1: int64 or, for words, strings; by default all nodes.
+        Without ids of their own nodes are called by their numbers."""
+        rows = rows or (0, self.n)
+        check_window("ids", rows, self.n)
+        if self._ids is None:
+            return np.arange(*rows)
+        words = self._id_type.kind == "S"
+        found = self._ids.rows("ids", rows, (0, self._id_type.itemsize) if words else None)
+        return np.char.decode(found.view(self._id_type)[:, 0], "utf-8") if words else found
+
     def _named(self) -> list[str]:
         """The files that the facts speak of."""
         versions = [version for name in self.orders for version in self.order(name).versions]
-        return [*self._nodes.files, *(name for v in versions for name in (*v.files, *v.permutation_files))]
+        by_node = [*self._nodes.files, *(self._ids.files if self._ids else ())]
+        return [*by_node, *(name for v in versions for name in (*v.files, *v.permutation_files))]
 
     def __repr__(self) -> str:
         sizes = f"{self.n} nodes, {self.nnz} entries, {self.width} features, {self.classes} classes"

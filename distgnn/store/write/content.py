@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 
@@ -43,12 +44,13 @@ class Content:
         """The entry `content` of the manifest. Collective."""
         entries, features = (f"{int(one):016x}" for one in team.total(self._sums.copy()))
         source = self._source
+        ids = {} if source.ids is None else {"ids": _sha256(source.ids, source.ids.dtype)}
         return {
             "edges": entries, "features": features if source.width else None,
             "labels": _sha256(source.labels, np.int8 if source.multilabel else np.int32),
-            "split": _sha256(source.split, np.uint8),
+            "split": _sha256(source.split, np.uint8), **ids,
         }  # fmt: skip
 
 
-def _sha256(array: np.ndarray | None, dtype: type) -> str | None:
+def _sha256(array: np.ndarray | None, dtype: Any) -> str | None:
     return None if array is None else hashlib.sha256(np.ascontiguousarray(array, dtype).data).hexdigest()

@@ -40,6 +40,19 @@ def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder, team: T
     return paths
 
 
+def write_ids(folder: Path, ids: np.ndarray, team: Team) -> tuple[np.ndarray, list[Path]]:
+    """Write this rank's files of the ids of nodes, by number; returns the partition vector and all paths."""
+    size, n = ids.dtype.itemsize, len(ids)
+    parts = partition(n, max(1, -(-n * size // LIMITS.file_bytes), -(-n // LIMITS.file_rows)))
+    paths = [folder / f"ids-{index:04d}.h5" for index in range(len(parts) - 1)]
+    for index in team.deal(np.diff(parts)):
+        some = ids[slice(*block(parts, index))]
+        with hdf5.writing(paths[index], some.nbytes) as file:
+            text = some.dtype.kind == "S"
+            hdf5.store_array(file, "ids", some.view(np.uint8).reshape(-1, size) if text else some)
+    return parts, paths
+
+
 def write_nodes(
     folder: Path, scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder, team: Team,
     content: Content,

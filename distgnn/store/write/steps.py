@@ -54,6 +54,7 @@ class Preparation:
         self.scratch = self.folder / "scratch"
         self.parts = nodes.row_partition(self.n, nodes.row_bytes(self.source))
         self.first: tuple[Version, Order] | None = None  # what the other versions are made from
+        self.degrees: dict[str, Any] = {}
         self.started = time.perf_counter()
         self.held = Content(self.source)
         self.content = describe(self.source, self.seed, self.dtype, self.self_loops, self.normalize)
@@ -70,9 +71,13 @@ class Preparation:
         with self.team.together():
             made = [orders.make(name, self.n, self.seed, listed) for name in names]
         grid = self._grid(shards)
-        self._write_nodes(made[0])
-        self.content["orders"] = {}
-        for order in itertools.chain(made, self._partitioned(partitions)):
+        first, entry = made[0], None
+        if self.source.of_degrees:
+            entry = self._write_order(first, grid)
+        self._write_nodes(first)
+        self.content["orders"] = {first.name: entry or self._write_order(first, grid)}
+        self.content.update(degrees=self.degrees, content=self.held.hashes(self.team))
+        for order in itertools.chain(made[1:], self._partitioned(partitions)):
             self.content["orders"][order.name] = self._write_order(order, grid)
         with self.team.together():
             if self.team.rank == 0:
@@ -121,6 +126,11 @@ class Preparation:
         self.stage("features")
         files = self._relative(paths)
         self.content["nodes"] = {"order": order.name, "partition": self.parts.tolist(), "files": files}
+        if (ids := self.source.ids) is not None:
+            with self.team.together():
+                parts, paths = nodes.write_ids(folder, ids, self.team)
+            named = {"dtype": ids.dtype.str, "partition": parts.tolist(), "files": self._relative(paths)}
+            self.content["ids"] = named
 
     def _edges(self) -> Iterator[Edges]:
         """This rank's share of the source's edges, checked, at most LIMITS.entries at a time."""
@@ -178,7 +188,12 @@ class Preparation:
         others = self.summary.nnz - (self.n if self.self_loops else loops)
         self.summary.edges = loops + others // (1 if self.source.directed else 2)  # each counts once
         facts = {"edges": self.summary.edges, "nnz": self.summary.nnz, "weighted": weighted}
-        self.content.update(facts, degrees=degrees.statistics(), content=self.held.hashes(self.team))
+        self.content.update(facts)
+        self.degrees = degrees.statistics()
+        if self.source.of_degrees:
+            by_id = np.empty(self.n, np.int64)
+            by_id[version.rows.ids(np.arange(self.n))] = degrees.neighbours
+            self.source.take_degrees(by_id)
 
     def _bucket(
         self, writer: AdjacencyWriter, version: Version, edges: Iterable[Edges], looped: np.ndarray

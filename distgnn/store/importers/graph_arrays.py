@@ -1,0 +1,191 @@
+"""Graphs as arrays with the names that PyG, DGL and OGB give them, in .npz and .pt files.
+
+edge_index (2, edges), or src and dst; x, y, edge_weight; train_mask, val_mask, test_mask, or train_idx, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from distgnn.errors import UserError
+from distgnn.store.importers.arrays import Header, StoredArray, indices, integers, strings
+from distgnn.store.importers.files import AnyPath, check_declared
+from distgnn.store.importers.imported import Imported
+from distgnn.store.importers.label_rows import label_array
+from distgnn.store.importers.tables import DenseRows
+from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions
+
+ENDS = (("src", "dst"), ("row", "col"), ("u", "v"))
+FEATURES = ("x", "node_feat", "feat", "feature", "features")
+LABELS = ("y", "label", "labels", "node_label")
+WEIGHTS = ("edge_weight", "edge_weights", "weight", "weights", "edge_attr")
+COUNTS = ("num_nodes", "n")
+PARTS = {TRAIN: ("train",), VALIDATION: ("val", "valid"), TEST: ("test",)}
+Ends = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
+
+
+class Archive(Protocol):
+    """Named arrays in a file, as `Npz` and `Tensors` give them."""
+
+    @property
+    def path(self) -> AnyPath: ...
+
+    def __contains__(self, name: str) -> bool: ...
+    def described(self) -> str: ...
+    def where(self, name: str) -> str: ...
+    def header(self, name: str, kinds: str = "biuf") -> Header: ...
+    def read(self, name: str) -> np.ndarray: ...
+    def stored(self, name: str) -> StoredArray: ...
+    def stream(self, name: str, start: int, count: int) -> Iterator[np.ndarray]: ...
+
+
+def has_graph(archive: Archive) -> bool:
+    return "edge_index" in archive or any(src in archive and dst in archive for src, dst in ENDS)
+
+
+def open_arrays(archive: Archive, path: Path, options: ImportOptions) -> Imported:
+    """The graph: column k of edge_index is an edge from its first row to its second, row i is node i's."""
+    found, highest = [name for name in FEATURES if name in archive], -1
+    table = DenseRows(archive.stored(found[0]), archive.where(found[0])) if found else None
+    count, ends = edge_streams(archive)
+    weights = weight_name(archive, count, options)
+
+    def stream() -> Iterator[Edges]:
+        values = iter(()) if weights is None else archive.stream(weights, 0, count)
+        held = np.zeros(0)
+        for src, dst in ends():
+            while weights is not None and len(held) < len(src):
+                held = np.concatenate([held, next(values).astype(np.float64)])
+            yield src, dst, None if weights is None else held[: len(src)]
+            held = held[len(src) :]
+
+    n = nodes(archive, table)
+    if n is None:
+        for src, dst in ends():
+            highest = max(highest, int(src.max(initial=-1)), int(dst.max(initial=-1)))
+        n = highest + 1
+    check_declared(n, path)
+    source = Imported(path.stem, path, n, stream, options)
+    source.edge_count = count
+    if table is not None and not options.features:
+        source.set_features(table)
+    if (label := first(archive, LABELS)) is not None and not options.labels:
+        set_labels(source, archive, label)
+    if options.split is None:
+        set_parts(source, archive)
+    source.settle_direction(directed=True)
+    return source
+
+
+def first(archive: Archive, names: tuple[str, ...]) -> str | None:
+    return next((name for name in names if name in archive), None)
+
+
+def edge_streams(archive: Archive) -> tuple[int, Ends]:
+    """How many edges there are, and what yields (sources, targets) of some at a time."""
+    if "edge_index" not in archive:
+        return _two_arrays(archive)
+    header, where = archive.header("edge_index"), archive.where("edge_index")
+    if len(header.shape) != 2 or header.shape[0] != 2:
+        raise UserError(f"{where}: shape {header.shape}, expected (2, edges)")
+    edges = header.shape[1]
+
+    def stream() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        if header.fortran:  # column after column, so the ends of an edge lie side by side
+            held = np.zeros(0, header.dtype)
+            for ends in archive.stream("edge_index", 0, 2 * edges):
+                held = np.concatenate([held, ends])
+                whole = len(held) // 2 * 2
+                yield integers(held[0:whole:2], where), integers(held[1:whole:2], where)
+                held = held[whole:]
+            return
+        sides = archive.stream("edge_index", 0, edges), archive.stream("edge_index", edges, edges)
+        for src, dst in zip(*sides, strict=True):
+            yield integers(src, where), integers(dst, where)
+
+    return edges, stream
+
+
+def _two_arrays(archive: Archive) -> tuple[int, Ends]:
+    names = next(pair for pair in ENDS if pair[0] in archive and pair[1] in archive)
+    shapes = [archive.header(name).shape for name in names]
+    if len(shapes[0]) != 1 or shapes[0] != shapes[1]:
+        found = f"{names[0]} and {names[1]} have shapes {shapes[0]} and {shapes[1]}"
+        raise UserError(f"{archive.path}: {found}; expected (edges,) of both")
+
+    def stream() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        sides = (archive.stream(name, 0, shapes[0][0]) for name in names)
+        for src, dst in zip(*sides, strict=True):
+            yield integers(src, archive.where(names[0])), integers(dst, archive.where(names[1]))
+
+    return shapes[0][0], stream
+
+
+def weight_name(archive: Archive, edges: int, options: ImportOptions) -> str | None:
+    """The array of weights, one for each edge."""
+    for name in WEIGHTS:
+        if name in archive:
+            shape = archive.header(name).shape
+            if shape in ((edges,), (edges, 1)):
+                return name
+            if name != "edge_attr":
+                raise UserError(f"{archive.where(name)}: shape {shape}, expected ({edges},)")
+    if options.weights:
+        raise UserError(
+            f"{archive.path}: weights=True, but it has no edge_weight; it has {archive.described()}"
+        )
+    return None
+
+
+def nodes(archive: Archive, table: DenseRows | None) -> int | None:
+    """The number of nodes, if an array says it."""
+    if (name := first(archive, COUNTS)) is not None:
+        found = archive.read(name).ravel()
+        if len(found) != 1 or found.dtype.kind not in "iu":
+            raise UserError(f"{archive.where(name)}: expected the number of nodes")
+        return int(found[0])
+    if table is not None:
+        return table.nodes
+    masks = (f"{part}_mask" for part in ("train", "val", "test"))
+    if (name := first(archive, (*LABELS, *masks))) is not None:
+        return (*archive.header(name, "biufUS").shape, 0)[0]
+    return None
+
+
+def set_labels(source: Imported, archive: Archive, name: str) -> None:
+    """Take labels node by node: numbers, rows of zeros and ones, or strings."""
+    where = archive.where(name)
+    if archive.header(name, "biufUS").dtype.kind in "US":
+        values = strings(archive.read(name), where)
+        source.set_classes(values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values, where)
+    else:
+        source.set_labels(label_array(archive.stored(name), where), where)
+
+
+def set_parts(source: Imported, archive: Archive) -> None:
+    """The split that masks or lists of nodes say, if there are any."""
+    split, n, found = np.zeros(source.n, np.uint8), source.n, False
+    for part, names in PARTS.items():
+        name = first(archive, tuple(f"{name}_{end}" for end in ("mask", "idx", "index") for name in names))
+        if name is None:
+            continue
+        found, values, where = True, archive.read(name), archive.where(name)
+        if name.endswith("_mask"):
+            if values.ndim == 2 and values.shape[1]:
+                source.notes.append(f"{where}: {values.shape[1]} splits, of which the first is taken")
+                values = values[:, 0]
+            if values.shape != (n,):
+                raise UserError(f"{where}: shape {values.shape}, expected ({n},)")
+            chosen = np.flatnonzero(values)
+        else:
+            chosen = indices(values.ravel(), n, where)
+        if split[chosen].any():
+            node = chosen[split[chosen] > 0][0]
+            raise UserError(f"{where}: node {node} is in another part of the split already")
+        split[chosen] = part
+    if found:
+        source.set_split(split, archive.path)

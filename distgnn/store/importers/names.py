@@ -1,0 +1,177 @@
+"""Nodes that users name by words or by any whole numbers: which number each has here, and back.
+
+Words are UTF-8 in arrays of dtype S, integers are int64. Memory: the ids, once, and once more while they are
+sorted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from distgnn.errors import UserError
+from distgnn.store.format.limits import LIMITS
+
+LONGEST = 1 << 10  # bytes of an id
+Place = Callable[[int], str]  # where row k of a table stands
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+class Names:
+    """The id of node k is `names[k]`; `find` goes back. ValueError if an id is there twice."""
+
+    def __init__(self, names: np.ndarray, path: object = "ids") -> None:
+        self.names, self.path, self.sorter = names, path, None
+        if not (names[1:] > names[:-1]).all():
+            self.sorter = np.argsort(names, kind="stable")
+            ordered = names[self.sorter]
+            twice = np.flatnonzero(ordered[1:] == ordered[:-1])
+            if len(twice):
+                self.twice: tuple[int, int] = (int(self.sorter[twice[0]]), int(self.sorter[twice[0] + 1]))
+                raise ValueError(f"node {shown(ordered[twice[0]])} is listed twice")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def words(self) -> bool:
+        return self.names.dtype.kind == "S"
+
+    def has(self, *words: str) -> bool:
+        """Are any of these words ids?"""
+        try:
+            return self.words and bool((self.find(encoded(words)) >= 0).any())
+        except ValueError:
+            return False
+
+    def find(self, names: np.ndarray) -> np.ndarray:
+        """int64: the number of each, -1 for one that is not there."""
+        if not len(self):
+            return np.full(len(names), -1, np.int64)
+        own, cut = self.names.dtype, names
+        if self.words and names.dtype != own:
+            cut = names.astype(own)  # of one size, or all would be copied for every search
+        places = np.searchsorted(self.names, cut, sorter=self.sorter).clip(max=len(self) - 1)
+        places = places if self.sorter is None else self.sorter[places]
+        return np.where(self.names[places] == names, places, -1)
+
+
+class Numbers:
+    """Nodes 0..n-1 whose ids are their numbers."""
+
+    words = False
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def find(self, names: np.ndarray) -> np.ndarray:
+        return np.where((names >= 0) & (names < self.n), names, -1)
+
+
+class Collected:
+    """The different ids among many, in ascending order; `limit`: bytes that they may take."""
+
+    def __init__(self, path: object, limit: int) -> None:
+        self.path, self.limit = path, limit
+        self.held: list[np.ndarray] = []
+        self.waiting = 0
+
+    def add(self, *names: np.ndarray) -> None:
+        self.held += map(np.unique, names)
+        self.waiting += sum(map(len, self.held[-len(names) :]))
+        if self.waiting > max(len(self.held[0]), LIMITS.entries):
+            self._merge()
+
+    def _merge(self) -> None:
+        width, count = max(one.dtype.itemsize for one in self.held), sum(map(len, self.held))
+        if width * count > self.limit:
+            what = f"{count} ids of up to {width} bytes are too many for memory; give long ids shorter names"
+            raise UserError(f"{self.path}: {what}")
+        self.held, self.waiting = [np.unique(np.concatenate(self.held))], 0
+
+    def names(self) -> np.ndarray:
+        if self.held:
+            self._merge()
+        return self.held[0] if self.held else np.zeros(0, np.int64)
+
+
+def encoded(words: Iterable[Any]) -> np.ndarray:
+    """Words as UTF-8, dtype S, without blanks around them; ValueError for one that is empty or too long."""
+    found = [word.strip().encode() if isinstance(word, str) else b"" for word in words]
+    longest = max(map(len, found), default=1)
+    if longest > LONGEST:
+        raise ValueError(f"an id of {longest} bytes, at most {LONGEST} are possible")
+    if not all(found):
+        raise ValueError("an empty id")
+    if any(b"\0" in word for word in found):
+        raise ValueError("an id with a zero byte")
+    return np.array(found, f"S{longest}")
+
+
+def parsed(words: Sequence[str], ids: Names) -> np.ndarray:
+    """Ids of the same kind as these; ValueError for what is none."""
+    if ids.words:
+        return encoded(words)
+    numbers = [integer(word.strip()) for word in words]
+    if None in numbers:
+        raise ValueError(f"{words[numbers.index(None)][:40]!r} is no whole number")
+    return np.array(numbers, np.int64)
+
+
+def integer(text: str) -> int | None:
+    """The whole number that this writes; None for another word, or beyond int64."""
+    number = int(text) if _INTEGER.fullmatch(text) else 1 << 63
+    return number if -(1 << 63) <= number < 1 << 63 else None
+
+
+def decoded(names: np.ndarray) -> np.ndarray:
+    """Ids as users read them: int64, or strings of dtype U."""
+    return np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names
+
+
+def shown(name: Any) -> str:
+    """An id in an error."""
+    text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+    return repr(text[:60]) if isinstance(name, bytes) else text
+
+
+def looks_like(fields: Sequence[str]) -> str | None:
+    """integers or text, by the ids of one line; None where they are numbers of another kind, or a mixture."""
+    whole = [integer(field) is not None for field in fields]
+    if all(whole):
+        return "integers"
+    if any(whole):
+        return None
+    numbers = [field for field in fields if not field.isdecimal() and _is_number(field)]
+    return None if numbers else "text"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def places_of(ids: Names | Numbers, listed: np.ndarray, place: Place, where: str) -> np.ndarray:
+    """The numbers of these ids, which rows of a table name; UserError for the first that is unknown or comes
+    a second time. `where`: what nodes there are."""
+    numbers = ids.find(listed)
+    if len(numbers) and numbers.min() < 0:
+        row = int(np.flatnonzero(numbers < 0)[0])
+        raise UserError(f"{place(row)}: node {shown(listed[row])} is not in the graph; {where}")
+    check_once(numbers, listed, place)
+    return numbers
+
+
+def check_once(numbers: np.ndarray, listed: np.ndarray, place: Place) -> None:
+    """UserError for the first node that has a second row."""
+    order = np.argsort(numbers, kind="stable")
+    again = np.flatnonzero(np.diff(numbers[order]) == 0)
+    if len(again):
+        row = int(order[again + 1].min())
+        raise UserError(f"{place(row)}: node {shown(listed[row])} is listed twice; expected one row for each")

@@ -1,0 +1,22 @@
+"""How graphs are read, by every importer and from arrays in Python:
+
+rows        Row i of an array, and line i of a table without ids, is node i's, counted from 0. A table with a
+            column of ids (called id or node, or told by --id-column) may have its rows in any order.
+ids         Nodes are numbers 0..n-1. In lists of edges they may be words, or whole numbers far apart: then
+            they are numbered in ascending order, or as --nodes lists them, and the store keeps their ids,
+            by which predictions are written. Labels and features then need ids too, unless --nodes is given.
+            A node that is unknown or listed twice is an error with its line; one without a row of features
+            has zeros, with a warning, and one without a label has none.
+edges       Source, then target. An edge from s to t is the entry A[t, s], so node t takes from node s. Entry
+            (i, j) of a matrix in a file is A[i, j]. A line of 2 or 3 columns: source, target, weight.
+repeats     Of an edge that comes several times one is kept, with the largest weight.
+directions  --directed and --undirected decide. Else a graph that lists the reverse of every edge, with equal
+            weight, is undirected. Of the others lists of edges (text, Parquet) and Planetoid are taken as
+            undirected: every edge gets its reverse. Matrices and edge_index (.mtx, .npz, .pt, OGB, arrays in
+            Python) are directed as they are; OGB's products and proteins are undirected.
+loops       Self-loops are kept, and every node gets one that has none (but with --no-self-loops).
+weights     All are 1, unless --weights takes those of the source.
+classes     Labels are numbered in sorted order, by value if all are whole numbers; -1, NaN and nothing are
+            no label. Arrays of whole numbers are classes as they are.
+header      A first line without any number is one. In a list of words it is an edge if its words come again.
+"""

@@ -1,0 +1,209 @@
+"""Nodes with ids of their own: words, or whole numbers far apart, from edges to predictions."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn import cli
+from distgnn.errors import ArgumentError, UserError
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.importers import open_source
+from distgnn.store.importers.names import Collected, Names, encoded
+from distgnn.store.source import ImportOptions
+
+from .importing import adjacency, all_features, refused, write
+
+WORDS = 'bob,alice\nalice,zoë\nzoë,bob\nbob,"o\'neil, jr"\n'
+NAMED = ["alice", "bob", "o'neil, jr", "zoë"]  # by UTF-8
+
+
+def opened(path, **options):
+    return open_source(path, ImportOptions(**{name: str(value) for name, value in options.items()}))
+
+
+def called(source):
+    return (
+        np.char.decode(source.ids, "utf-8").tolist() if source.ids.dtype.kind == "S" else source.ids.tolist()
+    )
+
+
+@pytest.mark.parametrize("header", ["", "source,target\n", "follower,followee\n", "# who follows whom\n"])
+def test_words_are_numbered_in_ascending_order(tmp_path, monkeypatch, header):
+    for size, entries in ((1 << 24, 1 << 20), (80, 1)):  # also line by line, and merged after every block
+        monkeypatch.setattr(LIMITS, "text_bytes", size)
+        monkeypatch.setattr(LIMITS, "entries", entries)
+        source = opened(write(tmp_path / "a.csv", header + WORDS), directed=1)
+        assert called(source) == NAMED and source.n == 4
+        assert np.argwhere(adjacency(source)).tolist() == [[0, 1], [1, 3], [2, 1], [3, 0]]
+    assert bool(source.notes) == header.startswith("follower")
+
+
+def test_a_first_line_of_words_that_come_again_is_an_edge(tmp_path):
+    source = opened(write(tmp_path / "a.txt", "bob carol\nalice bob\nalice dave\n"))
+    assert called(source) == ["alice", "bob", "carol", "dave"] and not source.notes
+    assert source.edge_count == 3
+
+
+@pytest.mark.parametrize("ids", [[2**63 - 1, -5, 10**15, 7], [10**12, 10**12 + 9, 10**12 + 5, 3 * 10**12]])
+def test_integers_far_apart_are_ids(tmp_path, ids):
+    a, b, c, d = ids
+    path = write(tmp_path / "a.tsv", f"{a}\t{b}\n{b}\t{c}\n{d}\t{a}\n")
+    source = open_source(path, ImportOptions(ids="integers" if min(ids) < 0 else None, directed=True))
+    assert called(source) == sorted(ids)
+    rank = {one: k for k, one in enumerate(sorted(ids))}
+    expected = [[rank[b], rank[a]], [rank[c], rank[b]], [rank[a], rank[d]]]
+    assert np.argwhere(adjacency(source)).tolist() == sorted(expected)
+    labels = write(tmp_path / "l.csv", f"{a},x\n{d},y\n")
+    found = open_source(path, ImportOptions(ids="integers", labels=str(labels))).labels
+    assert [found[rank[one]] for one in ids] == [0, -1, -1, 1]
+    assert bool(source.notes) == (min(ids) > 0)
+
+
+def test_small_integers_are_ids_on_request(tmp_path):
+    path = write(tmp_path / "a.csv", "1,2\n2,5\n")
+    assert open_source(path).n == 6
+    source = opened(path, ids="integers")
+    assert called(source) == [1, 2, 5] and not source.notes
+    assert called(opened(path, ids="text")) == ["1", "2", "5"]
+    refused(path, "ids=words: unknown", ids="words")
+    refused(write(tmp_path / "b.csv", "1,x\n"), "line 1: bad line '1,x'", "ids=text")
+    refused(write(tmp_path / "c.csv", "1,2\nx,2\n"), "line 2: bad line 'x,2'", "ids=text")
+    assert called(opened(tmp_path / "b.csv", ids="text")) == ["1", "x"]
+
+
+def test_tables_find_nodes_by_their_ids(tmp_path):
+    path = write(tmp_path / "a.csv", WORDS)
+    rows = '"o\'neil, jr",1,2\nzoë,3,4\nbob,5,6\nalice,7,8\n'
+    expected = [[7, 8], [5, 6], [1, 2], [3, 4]]
+    for header in ("", "who,p,q\n"):
+        source = opened(path, features=write(tmp_path / "x.csv", header + rows))
+        assert all_features(source).tolist() == expected
+    labels = 'zoë,red\nalice,blue\n"o\'neil, jr",\n'
+    for header in ("", "who,colour\n"):
+        source = opened(path, labels=write(tmp_path / "l.csv", header + labels))
+        assert source.labels.tolist() == [0, -1, -1, 1] and source.class_names == ["blue", "red"]
+    split = write(tmp_path / "s.csv", "zoë,train\nalice,Test\nbob,val\n")
+    assert opened(path, split=split).split.tolist() == [3, 2, 0, 1]
+    active = write(tmp_path / "x.json", '{"bob": [0], "zoë": [1, 2]}')
+    source = opened(path, features=active)
+    assert all_features(source).tolist() == [[0, 0, 0], [1, 0, 0], [0, 0, 0], [0, 1, 1]]
+    (note,) = source.notes
+    assert note.endswith("2 of 4 nodes have no row, such as 'alice'; their features are zeros")
+
+
+@pytest.mark.parametrize("what", ["features", "labels", "split", "nodes"])
+def test_unknown_ids_and_duplicates_have_a_name_and_a_line(tmp_path, what):
+    path, value = write(tmp_path / "a.csv", WORDS), {"labels": "x", "split": "train"}.get(what, "1")
+    twice = write(tmp_path / "t.csv", f"id,v\nbob,{value}\n\n# zoë\nalice,{value}\nbob,{value}\n")
+    refused(path, "t.csv, line 6: node 'bob' is listed twice", **{what: str(twice)})
+    other = write(tmp_path / "o.csv", f"id,v\nbob,{value}\n\nmallory,{value}\nalice,{value}\n")
+    if what == "nodes":
+        refused(path, "a.csv, line 2: .*'zoë' is not in .*o.csv", nodes=str(other))
+    else:
+        refused(path, "o.csv, line 4: node 'mallory' is not in the graph", **{what: str(other)})
+
+
+def test_a_list_of_nodes_says_their_order(tmp_path):
+    path, order = write(tmp_path / "a.csv", WORDS), ["zoë", "eve of old", "bob", "alice", "o'neil, jr"]
+    np.save(tmp_path / "x.npy", np.arange(5.0)[:, None])
+    np.save(tmp_path / "y.npy", np.array(["b", "", "a", "b", "a"]))
+    np.save(tmp_path / "s.npy", np.array([1, 0, 2, 3, 1]))
+    files = {"features": tmp_path / "x.npy", "labels": tmp_path / "y.npy", "split": tmp_path / "s.npy"}
+    for header in ("", "id\n"):
+        lines = [f'"{one}"' for one in order]
+        nodes = write(tmp_path / "n.csv", header + "\n".join(lines))
+        source = opened(path, nodes=nodes, **files)
+        assert called(source) == order and all_features(source).ravel().tolist() == [0, 1, 2, 3, 4]
+        assert source.labels.tolist() == [1, -1, 0, 1, 0] and source.split.tolist() == [1, 0, 2, 3, 1]
+        assert not adjacency(source)[1].any() and adjacency(source)[0, 2] == adjacency(source)[2, 4] == 1
+    for name, file in files.items():
+        refused(path, f"{file.name}: rows without ids", "nodes=FILE", **{name: str(file)})
+    plain = write(tmp_path / "b.csv", "0,1\n")
+    source = opened(plain, nodes=write(tmp_path / "m.csv", "0\n1\n2\n"))
+    assert source.n == 3 and source.ids is None
+
+
+def test_ids_that_can_not_be(tmp_path):
+    refused(write(tmp_path / "a.csv", "a,b\nb,\n"), "a.csv, line 2: bad line 'b,' .an empty id", ids="text")
+    refused(write(tmp_path / "b.csv", "a,b\nb," + "c" * 2000), "line 2: .* 2000 bytes", ids="text")
+    refused(
+        write(tmp_path / "c.mtx", "%%MatrixMarket matrix coordinate pattern general\n1 1 0\n"),
+        "ids=text",
+        ids="text",
+    )
+    labels = write(tmp_path / "l.csv", "id,label\n0,1\n1,0\n")
+    refused(labels, "l.csv: columns id and label .*labels=FILE")
+
+
+def test_long_ids_do_not_fill_the_memory(tmp_path):
+    found = Collected("a.csv", 10_000)
+    found.add(encoded(["x" * 1000]))
+    with pytest.raises(UserError, match="a.csv: 10[0-9] ids of up to 1000 bytes"):
+        for k in range(105):
+            found.add(encoded([str(k)]))
+        found.names()
+
+
+def test_names_are_found_whatever_their_width():
+    names = Names(np.array([b"ccc", b"a", b"bb"]))
+    asked = np.array([b"a", b"ccc", b"cccc", b"bb", b"", b"b", b"cc"])
+    assert names.find(asked).tolist() == [1, 0, -1, 2, -1, -1, -1]
+    with pytest.raises(ValueError, match="'a' is listed twice"):
+        Names(np.array([b"a", b"b", b"a"]))
+
+
+def test_stores_keep_ids_and_predictions_have_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(LIMITS, "file_rows", 10)  # ids in two files
+    people = [f"p{k:02}é" for k in range(20)]
+    edges = write(tmp_path / "e.csv", "".join(f"{people[k]},{people[(3 * k + 1) % 20]}\n" for k in range(20)))
+    table = write(tmp_path / "t.csv", "".join(f"{one},{'ab'[k % 2]}\n" for k, one in enumerate(people)))
+    store, out = str(tmp_path / "g.dg"), tmp_path / "p"
+    words = [str(edges), store, "--labels", str(table), "--features", "random:4", "--split", "0.5/0.2/0.3"]
+    assert cli.main(["prepare", *words]) == 0
+    assert dg.Store(store).ids().tolist() == people and dg.Store(store).ids((3, 9)).tolist() == people[3:9]
+    assert len(list((tmp_path / "g.dg" / "nodes").glob("ids-*.h5"))) == 2
+    assert cli.main(["info", store]) == 0 and "text: p00é, p01é, p02é, ..." in capsys.readouterr().out
+    weights = str(tmp_path / "w")
+    assert cli.main(["train", store, "--epochs", "2", "--checkpoint", weights]) == 0
+    for suffix in (".npz", ".csv"):
+        assert cli.main(["predict", store, "--checkpoint", weights, "--out", f"{out}{suffix}"]) == 0
+    with np.load(f"{out}.npz") as found:
+        assert found["id"].tolist() == people and found["class_name"].tolist() == ["a", "b"]
+        labels = found["class_name"][found["label"]].tolist()
+    with open(f"{out}.csv", encoding="utf-8") as file:
+        _, *rows = csv.reader(file)
+    assert [row[:2] for row in rows] == [list(pair) for pair in zip(people, labels, strict=True)]
+
+
+def test_arrays_of_words(tmp_path):
+    ends = np.array([["b", "a", "c"], ["a", "c", "b"]])
+    dg.prepare(ends, out=tmp_path / "a.dg")
+    assert dg.Store(tmp_path / "a.dg").ids().tolist() == ["a", "b", "c"]
+    ids, X = ["c", "x", "b", "a"], np.arange(4.0)[:, None]
+    dg.prepare(ends, X, ["u", "", "v", "u"], ids=ids, out=tmp_path / "b.dg", order=["original"])
+    store = dg.Store(tmp_path / "b.dg")
+    assert store.ids().tolist() == ids and store.features()[:, 0].tolist() == [0, 1, 2, 3]
+    assert store.labels().tolist() == [0, -1, 1, 0] and store.manifest["class_names"] == ["u", "v"]
+    far = np.array([[10**15, 5], [7, 10**15]])
+    dg.prepare(far, X[:3], ids=[7, 10**15, 5], out=tmp_path / "c.dg", order=["original"], normalize="none",
+               self_loops=False)  # fmt: skip
+    A = dg.Store(tmp_path / "c.dg").order().block((0, 3), (0, 3)).toarray()
+    assert A.tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
+    for graph, given, argument in (
+        (ends, {"X": X}, "graph"),
+        (ends, {"ids": ["a", "b"]}, "graph"),
+        (ends, {"ids": ["a", "a", "b"]}, "ids"),
+        (ends, {"ids": [1, 2, 3]}, "graph"),
+        (far, {"ids": [[7]]}, "ids"),
+        (far, {"X": X, "ids": [7, 5, 10**15]}, "graph"),
+    ):
+        with pytest.raises(ArgumentError) as error:
+            dg.prepare(graph, **given, out=tmp_path / "d.dg")
+        assert error.value.argument == argument
+    with pytest.raises(ArgumentError, match="X=ndarray: expected a path"):
+        dg.prepare(write(tmp_path / "e.csv", WORDS), X, out=tmp_path / "d.dg")
+    assert not (tmp_path / "d.dg").exists()

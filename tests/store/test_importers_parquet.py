@@ -1,0 +1,93 @@
+"""Parquet edges and tables of nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.importers import open_source
+from distgnn.store.source import ImportOptions
+
+from .importing import adjacency, all_features, refused
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def saved(path, **columns):
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+@pytest.fixture
+def edges(tmp_path):
+    return saved(tmp_path / "e.parquet", source=["b", "a"], target=["a", "c"])
+
+
+def test_words_and_tables(edges, tmp_path, monkeypatch):
+    monkeypatch.setattr(LIMITS, "entries", 4)  # a row at a time
+    words = pa.array(["c", "a", "b"]).dictionary_encode()
+    table = saved(tmp_path / "t.parquet", node=words, x=[[1.0, 2], [3, 4], [5, 6]], z=[True, False, True],
+                  label=["u", None, "v"], split=["test", "train", "val"])  # fmt: skip
+    source = open_source(edges, ImportOptions(features=str(table), labels=str(table), split=str(table)))
+    assert source.ids.tolist() == [b"a", b"b", b"c"]
+    assert all_features(source).tolist() == [[3, 4, 0], [5, 6, 1], [1, 2, 1]]
+    assert source.labels.tolist() == [-1, 1, 0] and source.split.tolist() == [1, 2, 3]
+    assert np.argwhere(adjacency(source)).tolist() == [[0, 1], [0, 2], [1, 0], [2, 0]]
+    source = open_source(edges, ImportOptions(nodes=str(table)))
+    assert source.ids.tolist() == [b"c", b"a", b"b"]
+
+
+def test_numbers_weights_and_chosen_columns(tmp_path):
+    path = saved(
+        tmp_path / "e.parquet", w=[0.5, 2.0], to=pa.array([1, 2], pa.uint8()), when=["x", "y"], by=[0, 1]
+    )
+    options = ImportOptions(source_column="by", target_column="to", directed=True)
+    assert np.argwhere(adjacency(open_source(path, options))).tolist() == [[1, 0], [2, 1]]
+    options.weights = True
+    assert adjacency(open_source(path, options))[1, 0] == 0.5
+    far = saved(tmp_path / "f.parquet", source=[1 << 60], target=[5])
+    assert open_source(far).ids.tolist() == [5, 1 << 60]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"source": [0, None], "target": [1, 2]}, "row 2: column source has no value"),
+        ({"source": [0.5, 1], "target": [1, 2]}, "column source holds numbers; expected node ids"),
+        ({"source": [0, 1], "target": ["1", "2"]}, "column source holds integers; .*strings"),
+        ({"source": ["a", ""], "target": ["b", "c"]}, "row 2: column source has an empty id"),
+        ({"source": [0, -1], "target": [1, 2]}, "row 2: source outside 0"),
+        ({"source": [0]}, "1 columns"),
+        ({"id": [0], "label": [1]}, "are those of a table of labels"),
+    ],
+)
+def test_bad_edges(tmp_path, columns, words):
+    if columns.get("target") == ["1", "2"]:
+        columns["source"] = pa.array([0.5, 1.5])
+        words = "column source holds numbers; expected node ids, strings"
+    refused(saved(tmp_path / "e.parquet", **columns), f"e.parquet.*{words}")
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"node": ["a", "b", "z"], "x": [1, 2, 3]}, "row 3: node 'z' is not in the graph"),
+        ({"node": ["a", "b", "a"], "x": [1, 2, 3]}, "row 3: node 'a' is listed twice"),
+        ({"node": ["a", "b"], "x": [1, None]}, "row 2: column x has no value"),
+        ({"node": ["a", "b"], "x": [1, np.nan]}, "row 2: NaN"),
+        ({"node": ["a", "b"], "x": ["p", "q"]}, "column x holds words; expected numbers"),
+        ({"node": ["a", "b"], "x": [[1.0], [1.0, 2.0]]}, "row 2: column x has 2 numbers, 1 in row 1"),
+        ({"node": ["a"]}, "no columns of features"),
+    ],
+)
+def test_bad_features(edges, tmp_path, columns, words):
+    refused(edges, words, features=str(saved(tmp_path / "x.parquet", **columns)))
+
+
+def test_damaged_files(edges, tmp_path):
+    data = edges.read_bytes()
+    for content in (b"", data[:50], data[:-4] + b"XXXX", data[:-8] + b"\xff" * 4 + data[-4:]):
+        (tmp_path / "d.parquet").write_bytes(content)
+        refused(tmp_path / "d.parquet", "d.parquet: cannot be read as Parquet")
