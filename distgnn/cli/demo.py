@@ -142,6 +142,8 @@ def _line(values: Sequence[str]) -> str:
 
 def conclude(rows: list[dict[str, Any]], out: Path) -> bool:
     """Say whether the algorithms agree and write the report. Returns whether they do not."""
+    from distgnn.report.page import write
+
     first, epochs = rows[0]["algorithm"], len(rows[0]["losses"])
     worst = max(difference(row["losses"], rows[0]["losses"]) for row in rows)
     agree, found = worst <= TOLERANCE, f"largest relative difference {worst:.1e}"
@@ -156,5 +158,10 @@ def conclude(rows: list[dict[str, Any]], out: Path) -> bool:
     logs = "\n".join(f"- `{row['log']}`" for row in rows)
     text = f"# distgnn demo\n\n{verdict}\n\n{compared}\n\nLosses:\n\n{curves}\n\nLogs:\n\n{logs}\n"
     (out / "report.md").write_text(text)
-    print(f"\n{verdict}\nreport: {out / 'report.md'}, logs: {out}/*.jsonl", flush=True)
+    page = out / "report.html"
+    write([out / row["log"] for row in rows], [], page, force=True)
+    print(
+        f"\n{verdict}\nreport: {page} (open it in a browser), {out / 'report.md'}; logs: {out}/*.jsonl",
+        flush=True,
+    )
     return not agree

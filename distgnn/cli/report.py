@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-HELP = "plots and an HTML page from logs"
+from distgnn.cli.values import count
+
+HELP = "make an HTML page of logs: loss, time, scaling, load balance, messages, memory"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,8 +14,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("logs", nargs="+", metavar="LOG", help="what train --log wrote")
     add("--trace", nargs="+", default=[], metavar="FILE", help="draw timelines of what train --trace wrote")
-    add("--out", default="report.html", metavar="FILE", help="the page")
-    add("--force", action="store_true", help="replace an existing page")
+    add("-o", "--out", default="report.html", metavar="FILE", help="the page")
+    add("--figure", metavar="FILE.svg", help="draw seconds, speed-up, efficiency, words against ranks")
+    add("--table", metavar="FILE", help="write the table of scaling, .md or .csv")
+    add("--mean-of-last", type=count, metavar="N",
+        help="an epoch's seconds are the mean of the last N in scaling (default: the median of all)")
+    add("--force", action="store_true", help="replace existing files")
     # fmt: on
 
 
@@ -21,4 +27,5 @@ def run(args: argparse.Namespace) -> None:
     from distgnn.cli.first_rank import on_first_rank
     from distgnn.report.page import write
 
-    on_first_rank(lambda: write(args.logs, args.trace, args.out, args.force))
+    given = args.logs, args.trace, args.out, args.force, args.mean_of_last, args.figure, args.table
+    on_first_rank(lambda: write(*given))

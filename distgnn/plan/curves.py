@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import html
+import io
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, UserError
 from distgnn.layout import written
 from distgnn.plan.choices import Way
 from distgnn.plan.scaling import TIE, Curves, sentences, table
 from distgnn.plan.tables import columns, digits, name
+from distgnn.report import page as pages
+from distgnn.report.colours import ALGORITHMS
 from distgnn.report.files import check_output, replaced
-from distgnn.report.page import PAGE, check_matplotlib, drawn, html_table, new_figure, read_log
+from distgnn.report.logs import read_log
+from distgnn.report.tables import Table
 from distgnn.train.settings import Settings
 
-COLOURS = {
-    "1d": "#4269d0", "1d aware": "#97bbf5", "1.5d": "#3ca951", "1.5d aware": "#a0d39a", "2d": "#efb118",
-    "3d-split": "#a463f2", "3d": "#ff725c",
-}  # fmt: skip
 HEADS = ("log", "ranks", "algorithm", "grid", "measured ms", "predicted ms")
 
 
@@ -76,7 +75,7 @@ class Files:
         for argument, path in self.outputs.items():
             check_output(argument, path, force)
         if self.outputs:
-            check_matplotlib("plan")
+            check_matplotlib()
         self.measured = [Measured.read(log) for log in logs]
 
     def write(self, strong: Curves, weak: Curves, title: str) -> None:
@@ -103,14 +102,33 @@ def title(asked: dict[str, Any], settings: Settings) -> str:
 
 def page(strong: Curves, weak: Curves, measured: Sequence[Measured], title: str) -> str:
     """The HTML page."""
-    parts = [drawn("Seconds of an epoch", draw, strong, weak, measured)]
+    sections = [
+        pages.Section("Seconds of an epoch", figures=[pages.Figure(as_svg(draw(strong, weak, measured)), "")])
+    ]
     for heading, curves in (("The same graph", strong), ("As much of the graph per rank", weak)):
         heads, *rows = table(curves)
-        parts += [f"<h2>{heading}</h2>", html_table(heads, rows)]
-        parts += [f"<p>{html.escape(line)}</p>" for line in sentences(curves)]
+        sections.append(pages.Section(heading, " ".join(sentences(curves)), tables=[Table(heads, rows)]))
     if measured:
-        parts += ["<h2>Measured</h2>", html_table(HEADS, rows_of(strong, measured))]
-    return PAGE.format(title=f"distgnn plan, {html.escape(title)}", body="\n".join(parts))
+        sections.append(pages.Section("Measured", tables=[Table(HEADS, rows_of(strong, measured))]))
+    return pages.render(f"distgnn plan, {title}", sections)
+
+
+def as_svg(figure: Any) -> str:
+    """A figure of matplotlib, to stand within a page."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", bbox_inches="tight")
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :]
+
+
+def check_matplotlib() -> None:
+    """Draw without a display. UserError: there is no matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        problem = "install the extra plot, as in pip install 'distgnn[plot]'"
+        raise UserError(f"plan needs matplotlib: {problem}") from None
+    matplotlib.use("svg")
 
 
 def text(strong: Curves, measured: Sequence[Measured]) -> str:
@@ -130,12 +148,15 @@ def rows_of(curves: Curves, measured: Sequence[Measured]) -> list[list[str]]:
 
 def draw(strong: Curves, weak: Curves, measured: Sequence[Measured], title: str = "") -> Any:
     """Both kinds of scaling side by side; circles: who is fastest from there on; crosses: measured."""
-    figure, (left, right) = new_figure(2, height=4.5)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
     figure.suptitle(title, fontsize=10)
     for axes, curves in ((left, strong), (right, weak)):
         for one in curves.algorithms:
             seconds = curves.seconds(one)
-            axes.plot([*seconds], [*seconds.values()], ".-", color=COLOURS.get(one), label=one)
+            axes.plot([*seconds], [*seconds.values()], ".-", color=ALGORITHMS.get(one), label=one)
         _mark_leads(axes, curves)
         axes.set(xlabel="ranks", ylabel="seconds of an epoch")
         axes.set_xscale("log", base=2)
@@ -145,7 +166,7 @@ def draw(strong: Curves, weak: Curves, measured: Sequence[Measured], title: str 
     for one in dict.fromkeys(name(run.way) for run in measured):
         points = [(run.ranks, run.seconds) for run in measured if name(run.way) == one]
         left.plot(
-            *zip(*points, strict=True), "x", color=COLOURS.get(one), markersize=8, label=f"{one}, measured"
+            *zip(*points, strict=True), "x", color=ALGORITHMS.get(one), markersize=8, label=f"{one}, measured"
         )
     left.set_title("strong: the same graph")
     right.set_title(f"weak: as much of it per rank as on {weak.ranks[0]}")

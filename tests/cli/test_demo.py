@@ -33,6 +33,8 @@ def test_demo_trains_with_every_algorithm_and_reports(tmp_path):
     assert all(curve == pytest.approx(curves[0], rel=1e-4) for curve in curves)
     report = (out / "report.md").read_text()
     assert all(f"| {name} |" in report for name in ALGORITHMS)
+    page = (out / "report.html").read_text()
+    assert f"report: {out / 'report.html'}" in done.out and page.count("words by sender and receiver") == 5
 
 
 @pytest.mark.slow
@@ -46,9 +48,12 @@ def test_demo_does_not_touch_what_it_did_not_make(tmp_path):
 
 def log(folder, name, losses):
     """A run's log as train writes it; a loss that is not a number is null."""
-    events = [{"event": "run", "config": {"algorithm": name}, "grid": {"rows": 2}}]
-    events += [{"event": "epoch", "epoch": i + 1, "loss": loss} for i, loss in enumerate(losses)]
-    events += [{"event": "end", "test_acc": 0.5, "words": [1, 2], "epoch_seconds_median": 0.1}]
+    config = {"algorithm": name, "widths": [2, 2]}
+    events = [{"event": "run", "config": config, "grid": {"rows": 2}, "ranks": [{}, {}]}]
+    epochs = [{"event": "epoch", "epoch": i + 1, "loss": loss} for i, loss in enumerate(losses)]
+    events += [epoch | {"seconds": 0.1, "phases": {"spmm": 0.1}} for epoch in epochs]
+    costs = {cost: [1, 2] for cost in ("words", "messages", "peak_bytes")}
+    events += [{"event": "end", "test_acc": 0.5, "epoch_seconds_median": 0.1} | costs]
     (folder / f"{name}.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     return folder / f"{name}.jsonl"
 

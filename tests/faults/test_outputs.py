@@ -14,7 +14,7 @@ import pytest
 
 import distgnn as dg
 from distgnn import cli
-from distgnn.report import files, page, trace
+from distgnn.report import files, logs, page, trace
 from distgnn.store import checkpoint
 from distgnn.store.format import lock, publish
 from distgnn.store.importers import open_source
@@ -94,7 +94,7 @@ def test_a_device_or_pipe_is_no_output(tmp_path):
 def test_what_a_report_cannot_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "deep").write_text("[" * 100_000)
-    for read in (page.read_log, page.read_trace):
+    for read in (logs.read_log, logs.read_trace):
         with pytest.raises(dg.UserError, match="pipe: is no regular file"):
             read(tmp_path / "pipe")
         with pytest.raises(dg.UserError, match="expected what train"):

@@ -1,0 +1,134 @@
+"""Logs and traces as the report reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from distgnn.errors import UserError
+from distgnn.layout import written
+from distgnn.report import colours
+from distgnn.report.trace import EPOCHS
+
+Log = dict[str, Any]  # name, path, run, epochs, end
+#: What the end of every log says of every rank.
+RANKS = ("words", "messages", "peak_bytes")
+#: Settings that say where files are and how a run is watched, not what it does.
+APART = (
+    "store",
+    "log",
+    "trace",
+    "checkpoint",
+    "checkpoint_every",
+    "resume",
+    "force",
+    "quiet",
+    "check",
+    "verify",
+)
+
+
+def read_logs(paths: Sequence[str | Path]) -> list[Log]:
+    """Logs with names of their own: of files of the same name with as much of their folders as tells them
+    apart.
+    """
+    logs = [read_log(Path(path)) for path in paths]
+    for depth in range(2, 1 + max((len(Path(path).parts) for path in paths), default=0)):
+        names = [log["name"] for log in logs]
+        for log in logs:
+            if names.count(log["name"]) > 1:
+                log["name"] = Path(*log["path"].with_suffix("").parts[-depth:]).as_posix()
+    return logs
+
+
+def read_log(path: Path) -> Log:
+    """The events of a log, which may end within a line; UserError for a log without an epoch of a run."""
+    log: Log = {"name": path.stem, "path": path, "run": None, "epochs": [], "end": None}
+    lines = _read(path).splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            event = json.loads(line)
+            kind = event["event"]
+            check(kind, event)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+            if number == len(lines) and log["epochs"]:
+                break  # the run was ended while it wrote
+            problem = "no event of a log; expected what train with log=FILE writes"
+            raise UserError(f"{path}, line {number}: {problem}") from None
+        if kind == "epoch":
+            log["epochs"].append(event)
+        elif kind in ("run", "end"):
+            log[kind] = event
+    if log["run"] is None or not log["epochs"]:
+        raise UserError(f"{path}: holds no epoch of a run; expected what train with log=FILE writes")
+    return log
+
+
+def check(kind: str, event: dict[str, Any]) -> None:
+    """Raises any exception where an event has not what the page shows."""
+    if kind == "run":
+        event["config"]["algorithm"], [*event["config"]["widths"]], written(event["grid"]), [*event["ranks"]]
+    elif kind == "epoch":
+        float(event["seconds"] + event["epoch"]), event["loss"], [*map(float, event["phases"].values())]
+    elif kind == "end":
+        [max(map(float, event[name])) for name in RANKS]
+        for row in event.get("traffic", []):
+            [*map(float, row)][len(event["traffic"]) - 1]
+
+
+def read_trace(path: Path) -> list[dict[str, Any]]:
+    """The complete events of a trace; UserError if it can't be read or is none."""
+    try:
+        events = [event for event in json.loads(_read(path))["traceEvents"] if event["ph"] == "X"]
+        for event in events:
+            float(event["ts"] + event["dur"]), event["pid"] + event["tid"], event["name"]
+        if not any(event["tid"] == EPOCHS for event in events):
+            raise KeyError
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UserError(f"{path}: no trace of epochs; expected what train with trace=FILE writes") from None
+    return events
+
+
+def _read(path: Path) -> str:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UserError(f"{path}: is no regular file")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "not text"
+        raise UserError(f"{path}: cannot read it ({problem})") from None
+
+
+def epoch_seconds(log: Log, mean_of_last: int | None = None) -> float:
+    """Seconds of an epoch: the median of all, or the mean of the last so many."""
+    seconds = [epoch["seconds"] for epoch in log["epochs"]]
+    return statistics.median(seconds) if mean_of_last is None else statistics.mean(seconds[-mean_of_last:])
+
+
+def median_phases(log: Log) -> dict[str, float]:
+    """Seconds of each phase that the log has, the median over epochs."""
+    epochs = [epoch["phases"] for epoch in log["epochs"]]
+    told = [phase for phase in colours.PHASES if any(phase in epoch for epoch in epochs)]
+    return {phase: statistics.median(epoch.get(phase, 0.0) for epoch in epochs) for phase in told}
+
+
+def seconds_by_rank(log: Log) -> list[dict[str, float]]:
+    """Of the whole run by phase, for each rank; empty where the log has not ended or has no ledger."""
+    found: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for entry in (log["end"] or {}).get("ledger", []):
+        found[entry["rank"]][entry["phase"]] += entry["seconds"]
+    return [dict(found[rank]) for rank in range(len(log["run"]["ranks"]))] if found else []
+
+
+def settings(log: Log) -> dict[str, Any]:
+    """What a run does: its settings with its grid, but for where files are. An order by partition is named
+    by its method, as its parts go with the ranks.
+    """
+    config = {name: value for name, value in log["run"]["config"].items() if name not in APART}
+    parts = re.fullmatch(r"(.+)-\d+", str(config.get("order", "")))
+    return config | {"order": parts[1]} if parts else config

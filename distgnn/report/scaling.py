@@ -1,0 +1,194 @@
+"""Curves of scaling from logs of runs on different numbers of ranks, as in the papers' figures.
+
+Runs with equal settings but for grid and seed make a series; of the grids of a number of ranks the fastest
+counts. Runs on equal grids are trials: their mean counts.
+"""
+
+from __future__ import annotations
+
+import csv as tables
+import io
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distgnn.layout import written
+from distgnn.report import colours, numbers
+from distgnn.report.logs import Log, epoch_seconds, read_logs, settings
+from distgnn.report.svg import DASHES, Axis, Line, beside, lines
+
+#: Settings that runs of one series need not share.
+VARY = ("grid", "replication", "seed", "epochs")
+#: Settings that the name of a way to train says.
+NAMED = ("algorithm", "sparsity_aware", "copies")
+HEADS = ("series", "ranks", "grid", "trials", "seconds per epoch", "speed-up", "efficiency",
+         "words per epoch, busiest rank")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """A number of ranks: the seconds of an epoch, those of the fastest and slowest trial, and words received
+    by the busiest rank in an epoch (None where no run has ended).
+    """
+
+    ranks: int
+    grid: str
+    trials: int
+    seconds: float
+    least: float
+    most: float
+    words: float | None
+
+
+@dataclass(frozen=True)
+class Series:
+    """A way to train on rising numbers of ranks."""
+
+    label: str
+    colour: str
+    dash: str
+    points: list[Point]
+
+    def speedup(self, point: Point) -> float:
+        """Over one rank, as if up to this series' fewest ranks all were perfect."""
+        first = self.points[0]
+        return first.ranks * first.seconds / point.seconds
+
+    def efficiency(self, point: Point) -> float:
+        return self.speedup(point) / point.ranks
+
+
+def of_logs(paths: Sequence[str | Path], mean_of_last: int | None = None) -> list[Series]:
+    """The series of these logs, the fastest on most ranks first.
+
+    Args:
+        mean_of_last: an epoch's seconds are the mean of the last so many; default: the median of all.
+
+    Raises:
+        UserError: a file that is no log of train.
+    """
+    return series(read_logs(paths), mean_of_last)
+
+
+def series(logs: Sequence[Log], mean_of_last: int | None = None) -> list[Series]:
+    """:func:`of_logs` for logs that were read."""
+    runs: dict[tuple[Any, ...], list[Log]] = defaultdict(list)
+    for log in logs:
+        shared = _shared(log)
+        runs[tuple((name, str(value)) for name, value in sorted(shared.items()))].append(log)
+    labels, found = _labels([dict(key) for key in runs]), []
+    used: dict[str, int] = defaultdict(int)
+    for label, members in zip(labels, runs.values(), strict=True):
+        config = members[0]["run"]["config"]
+        dash = DASHES[used[colours.way(config)] % len(DASHES)]
+        used[colours.way(config)] += 1
+        found.append(Series(label, colours.of_way(config), dash, _points(members, mean_of_last)))
+    return sorted(found, key=lambda one: (-one.points[-1].ranks, one.points[-1].seconds))
+
+
+def _shared(log: Log) -> dict[str, Any]:
+    """What all runs of a series have alike."""
+    shared = {name: value for name, value in settings(log).items() if name not in VARY}
+    copies = log["run"]["grid"].get("reps", 1)
+    return shared | ({"copies": copies} if copies > 1 else {})
+
+
+def _labels(shared: Sequence[dict[str, str]]) -> list[str]:
+    """A name for each: how it trains, and the settings in which some that train so differ."""
+    ways = [_way(one) for one in shared]
+    labels = []
+    for way, one in zip(ways, shared, strict=True):
+        alike = [other for name, other in zip(ways, shared, strict=True) if name == way]
+        names = sorted({name for other in alike for name in other if name not in NAMED})
+        odd = [name for name in names if len({other.get(name) for other in alike}) > 1]
+        labels.append(", ".join([way, *(f"{name} {one.get(name, 'none')}" for name in odd)]))
+    return labels
+
+
+def _way(shared: dict[str, str]) -> str:
+    aware = shared.get("sparsity_aware") not in (None, "None", "False")
+    copies = f" c={shared['copies']}" if "copies" in shared else ""
+    return f"{shared['algorithm']}{' aware' if aware else ''}{copies}"
+
+
+def _points(logs: Iterable[Log], mean_of_last: int | None) -> list[Point]:
+    """The fastest grid of each number of ranks."""
+    trials: dict[tuple[int, str], list[Log]] = defaultdict(list)
+    for log in logs:
+        trials[len(log["run"]["ranks"]), written(log["run"]["grid"])].append(log)
+    best: dict[int, Point] = {}
+    for (ranks, grid), same in trials.items():
+        seconds = [epoch_seconds(log, mean_of_last) for log in same]
+        words = [max(log["end"]["words"]) / len(log["epochs"]) for log in same if log["end"]]
+        mean, most = statistics.mean(seconds), max(words, default=None)
+        point = Point(ranks, grid, len(same), mean, min(seconds), max(seconds), most)
+        if ranks not in best or mean < best[ranks].seconds:
+            best[ranks] = point
+    return [best[ranks] for ranks in sorted(best)]
+
+
+def rows(found: Sequence[Series]) -> list[list[str]]:
+    """The table's lines, by :data:`HEADS`."""
+    return [
+        [one.label, str(point.ranks), point.grid, str(point.trials), numbers.seconds(point.seconds),
+         f"{one.speedup(point):.2f}", f"{one.efficiency(point):.0%}", numbers.short(point.words)]
+        for one in found for point in one.points
+    ]  # fmt: skip
+
+
+def markdown(found: Sequence[Series]) -> str:
+    """The table in Markdown."""
+    lines = [HEADS, ["---", *["---:"] * (len(HEADS) - 1)], *rows(found)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def csv(found: Sequence[Series]) -> str:
+    """The table with plain numbers; seconds of the fastest and slowest trial too."""
+    text = io.StringIO()
+    writer = tables.writer(text, lineterminator="\n")
+    measured = ("seconds", "least", "most", "speedup", "efficiency", "words")
+    writer.writerow(["series", "ranks", "grid", "trials", *measured])
+    for one in found:
+        for p in one.points:
+            values = [p.seconds, p.least, p.most, one.speedup(p), one.efficiency(p)]
+            words = "" if p.words is None else round(p.words)
+            writer.writerow([one.label, p.ranks, p.grid, p.trials, *(f"{x:.6g}" for x in values), words])
+    return text.getvalue()
+
+
+def drawings(found: Sequence[Series]) -> list[tuple[str, str]]:
+    """(title, SVG) of seconds, speed-up, efficiency and words against the number of ranks."""
+    ticks = sorted({point.ranks for one in found for point in one.points})
+    ends = (float(ticks[0]), float(ticks[-1]))
+    x = Axis("ranks", base=2, ticks=ticks)
+
+    def curves(value: Callable[[Series, Point], float | None]) -> list[Line]:
+        made = []
+        for one in found:
+            points = [(p.ranks, y) for p in one.points if (y := value(one, p)) is not None]
+            made += [Line(one.label, one.colour, points, one.dash)] if points else []
+        return made
+
+    seconds = curves(lambda _, p: p.seconds)
+    for line, one in zip(seconds, found, strict=True):
+        line.spread = {p.ranks: (p.least, p.most) for p in one.points if p.trials > 1}
+    ideal = Line("ideal", "#9c9c9c", [(p, p) for p in ends], "2 3", 1.5, dots=False)
+    perfect = Line("ideal", "#9c9c9c", [(p, 100.0) for p in ends], "2 3", 1.5, dots=False)
+    speed = [*curves(Series.speedup), ideal]
+    share = [*curves(lambda one, p: 100 * one.efficiency(p)), perfect]
+    words = curves(lambda _, p: p.words or None)
+    time = Axis("seconds", base=10)
+    made = [("Seconds of an epoch", lines("seconds by ranks", seconds, x, time))]
+    made.append(("Speed-up", lines("speed-up by ranks", speed, x, Axis("times one rank", base=2))))
+    made.append(("Efficiency", lines("efficiency by ranks", share, x, Axis("% of ideal"))))
+    if words:
+        made.append(("Words", lines("words by ranks", words, x, Axis("words, busiest rank, epoch", base=10))))
+    return made
+
+
+def svg(found: Sequence[Series]) -> str:
+    """The four drawings in one file."""
+    return beside("scaling", drawings(found))

@@ -1,0 +1,200 @@
+"""Tables of logs: runs, load balance, settings, and what differs between runs that should be equal."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distgnn.layout import written
+from distgnn.report import colours, numbers
+from distgnn.report.logs import Log, epoch_seconds, median_phases, seconds_by_rank, settings
+from distgnn.report.metrics import metric, score, title
+
+
+@dataclass
+class Table:
+    """Texts in rows under heads. ``folded``: shown when it is asked for."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    folded: bool = False
+
+    @property
+    def numbers(self) -> list[bool]:
+        """Of each column: does it hold numbers, as far as it is filled?"""
+        filled = [[cell for cell in column if cell] for column in zip(*self.rows, strict=True)]
+        return [bool(column) and all(map(NUMBER.fullmatch, column)) for column in filled]
+
+
+NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?([kMGTPE%]| (µs|ms|s|h|min|[KMGT]?i?B)\b.*)?")
+#: Facts of each run alone.
+OWN = ("started", "log", "trace", "checkpoint", "force", "quiet")
+RUNS = ("run", "algorithm", "grid", "ranks", "widths", "epochs", "last loss", "test score", "epoch",
+        "under way", "exposed", "words", "memory")  # fmt: skip
+
+
+def runs(logs: Sequence[Log]) -> Table:
+    """A row per run."""
+    return Table(RUNS, [_run(log) for log in logs])
+
+
+def _run(log: Log) -> list[str]:
+    run, end, epochs = log["run"], log["end"] or {}, log["epochs"]
+    config = run["config"]
+    under_way = statistics.median(epoch.get("flight", 0.0) for epoch in epochs)
+    exposed = f"{median_phases(log).get('comm', 0.0) / under_way:.0%}" if under_way else ""
+    row = [log["name"], colours.way(config), written(run["grid"]), str(len(run["ranks"]))]
+    row += ["-".join(map(str, config["widths"])), str(len(epochs)), exact(epochs[-1]["loss"])]
+    row += [_score(end), numbers.seconds(epoch_seconds(log))]
+    row += [numbers.seconds(under_way) if under_way else "", exposed]
+    if not end:
+        return [*row, "run not ended", ""]
+    return [*row, numbers.short(max(end["words"])), numbers.size(max(end["peak_bytes"]))]
+
+
+def _score(end: Log) -> str:
+    value = score(end, "test")
+    return "" if value is None else f"{value:.4f}" if metric(end) == "acc" else f"{title(end)} {value:.4f}"
+
+
+def exact(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def columns(log: Log) -> dict[str, list[float]]:
+    """What each rank had to do, by what it is."""
+    end, spent = log["end"], seconds_by_rank(log)
+    found: dict[str, list[float]] = {}
+    if spent:
+        found["computing, s"] = [sum(by.values()) - by.get("comm", 0.0) for by in spent]
+        found["communicating, s"] = [by.get("comm", 0.0) for by in spent]
+    if all("nnz" in rank for rank in log["run"]["ranks"]):
+        found["non-zeros"] = [rank["nnz"] for rank in log["run"]["ranks"]]
+    for name, title in (("flops", "flops"), ("words", "words"), ("messages", "messages")):
+        if name in end:
+            found[title] = end[name]
+    return found | {"peak memory, MiB": [value / 2**20 for value in end["peak_bytes"]]}
+
+
+def balance(log: Log) -> Table:
+    """The most, the mean and their ratio over ranks: 1 is even."""
+    rows = []
+    for name, values in columns(log).items():
+        most, mean = max(values), statistics.mean(values)
+        worst = f"rank {values.index(most)}" if most > min(values) else "all"
+        ratio = f"{most / mean:.2f}" if mean else ""
+        rows.append(
+            [name, numbers.short(most), worst, numbers.short(mean), numbers.short(min(values)), ratio]
+        )
+    return Table(("by rank", "most", "where", "mean", "least", "most / mean"), rows, "Balance over ranks")
+
+
+def by_rank(log: Log) -> Table:
+    """A row per rank, and where it runs."""
+    found = columns(log)
+    places = [f"{rank.get('host', '')} {rank.get('device', '')}".strip() for rank in log["run"]["ranks"]]
+    rows = [
+        [str(rank), place, *(numbers.short(values[rank]) for values in found.values())]
+        for rank, place in enumerate(places)
+    ]
+    return Table(("rank", "runs on", *found), rows, "Every rank", folded=True)
+
+
+def sent(log: Log) -> Table | None:
+    """Words that each rank sent and received, where the log says who sent whom how much."""
+    found = log["end"].get("traffic", [])
+    if len(found) < 2:
+        return None
+    received = [sum(row[rank] for row in found) for rank in range(len(found))]
+    rows = []
+    for rank, row in enumerate(found):
+        peer = max(range(len(row)), key=row.__getitem__)
+        most = f"{numbers.short(row[peer])} to rank {peer}" if row[peer] else ""
+        rows.append([str(rank), numbers.short(sum(row)), numbers.short(received[rank]), most])
+    return Table(
+        ("rank", "words sent", "received", "most to one rank"), rows, "Words by rank", folded=len(rows) > 16
+    )
+
+
+def facts(log: Log) -> dict[str, str]:
+    """Settings, versions and where it ran."""
+    run = log["run"]
+    hosts = ", ".join(sorted({str(rank.get("host", "")) for rank in run["ranks"]}))
+    known = run["config"] | {"grid": written(run["grid"]), "ranks": len(run["ranks"]), "hosts": hosts}
+    known |= {name: run[name] for name in ("mpi", "backend", "transport", "started") if name in run}
+    known |= {f"{name}, version": version for name, version in run.get("versions", {}).items()}
+    return {name: _written(value) for name, value in known.items() if value not in (None, "")}
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return written(value)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def differing(logs: Sequence[Log]) -> Table | None:
+    """What runs were told differently, or had: a column for each such fact. None: nothing."""
+    every = [facts(log) for log in logs]
+    names = [name for name in dict.fromkeys(name for one in every for name in one) if name not in OWN]
+    odd = [name for name in names if len({one.get(name) for one in every}) > 1]
+    rows = [[log["name"], *(one.get(name, "") for name in odd)] for log, one in zip(logs, every, strict=True)]
+    return Table(("run", *odd), rows, "Settings that differ") if odd else None
+
+
+def equal_runs(logs: Sequence[Log]) -> list[list[Log]]:
+    """Runs with the same settings on the same grid, where there are several."""
+    found: dict[str, list[Log]] = defaultdict(list)
+    for log in logs:
+        told = {name: value for name, value in settings(log).items() if name != "epochs"}
+        found[str((sorted(told.items(), key=str), log["run"]["grid"], len(log["run"]["ranks"])))].append(log)
+    return [group for group in found.values() if len(group) > 1]
+
+
+def compared(group: Sequence[Log]) -> Table:
+    """How each of some equal runs differs from the first: losses, seconds, words, and where it ran."""
+    first = group[0]
+    heads = ("run", "losses", "seconds of an epoch", "words", "messages", "peak memory", "else")
+    rows = [[log["name"], *_compared(log, first)] for log in group[1:]]
+    return Table(heads, rows, f"Equal settings: compared with {first['name']}")
+
+
+def _compared(log: Log, first: Log) -> list[str]:
+    ratio = epoch_seconds(log) / epoch_seconds(first) if epoch_seconds(first) else math.nan
+    cells = [losses(log, first), f"{ratio - 1:+.1%}"]
+    for name in ("words", "messages", "peak_bytes"):
+        ends = [log["end"], first["end"]]
+        if not all(ends):
+            cells.append("not ended")
+            continue
+        mine, theirs = (max(end[name]) for end in ends)
+        cells.append(
+            "equal" if ends[0][name] == ends[1][name] else f"{mine / theirs - 1:+.2%}" if theirs else "more"
+        )
+    odd = differing([first, log])
+    told = zip(odd.heads[1:], *(row[1:] for row in odd.rows), strict=True) if odd else ()
+    return [*cells, "; ".join(f"{name}: {mine}, was {theirs}" for name, theirs, mine in told) or "nothing"]
+
+
+def losses(log: Log, other: Log) -> str:
+    """Where the losses of the epochs that both have differ first, and by how much at most."""
+    both = {epoch["epoch"]: epoch["loss"] for epoch in other["epochs"]}
+    pairs = [(e["epoch"], e["loss"], both[e["epoch"]]) for e in log["epochs"] if e["epoch"] in both]
+    odd = [pair for pair in pairs if pair[1] != pair[2]]
+    if not odd:
+        return f"equal to the last bit in {len(pairs)} epochs" if pairs else "no epoch in common"
+    apart = [abs(a - b) / max(abs(b), 1e-300) for _, a, b in odd if a is not None and b is not None]
+    most = f"by {max(apart):.1e} at most" if len(apart) == len(odd) else "one of them is no number"
+    return f"differ from epoch {odd[0][0]} on, {most}"
+
+
+def all_facts(log: Log) -> Table:
+    """Every setting of a run."""
+    return Table(("name", "value"), list(facts(log).items()), "Settings and versions", folded=True)
