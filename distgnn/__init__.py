@@ -13,9 +13,12 @@ Names are imported on first use, so that `import distgnn` needs neither MPI nor 
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import Any
 
 __version__ = "0.1.0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library says nothing unless it is asked
 
 _HOMES = {
     "Grid": "comm.grid",

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import IO, Any, NoReturn
 
 from distgnn import __version__
-from distgnn.cli import config
+from distgnn.cli import config, output
 from distgnn.comm import launch
 from distgnn.errors import UserError
 
@@ -40,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         launch.check_start()
         args = agreed(sys.argv[1:] if argv is None else argv, origins)
-        code = command_module(args.command).run(args)
+        with output.opened(args):
+            code = command_module(args.command).run(args)
         sys.stdout.flush()
         return code or 0
     except BrokenPipeError:  # as in `distgnn info STORE | head`
@@ -118,6 +119,7 @@ def command_parser(name: str) -> Parser:
     """The parser of one command, with its defaults."""
     parser = Parser(prog=f"distgnn {name}", description=command_module(name).HELP)
     command_module(name).add_arguments(parser)
+    output.add_options(parser)
     config.add_option(parser)
     return parser
 

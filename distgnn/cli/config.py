@@ -41,6 +41,8 @@ MAY_DIFFER = {
     "config": "what the files say is compared, and a node may have its own",
     "store": "a node may have its own copy; training compares what the manifests say, info asks one rank",
     "quiet": "one rank prints",
+    "verbose": "one rank prints",
+    "log_dir": "each rank writes a file of its own",
 }
 
 

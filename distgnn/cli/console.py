@@ -15,6 +15,7 @@ from distgnn.layout import written
 from distgnn.ledger import MOST_EVENTS
 from distgnn.plan.settle import settle_together
 from distgnn.report.metrics import scores, title
+from distgnn.stages import stage
 from distgnn.train.check import CheckFailedError
 from distgnn.train.run import Run
 from distgnn.train.settings import Settings
@@ -65,28 +66,20 @@ def describe(run: Run) -> str:
 
 @contextmanager
 def progress(shown: bool, first_epoch: int, epochs: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yields a function that shows a record: in a bar on a terminal, else as one of about fifty lines."""
-    if not shown:
-        yield lambda record: None
-    elif sys.stdout.isatty():
-        from tqdm import tqdm
+    """Yields a function that takes records: of a stage of this rank and, where `shown`, as one of about fifty
+    lines on stdout. A terminal has the bar of the stage instead.
+    """
+    total = epochs - first_epoch + 1
+    step, bar = max(1, total // 50), sys.stdout.isatty() and sys.stderr.isatty()
+    with stage("train", total, "epochs") as advance:
 
-        with tqdm(total=epochs, initial=first_epoch - 1, unit="epoch", file=sys.stdout) as bar:
-
-            def advance(record: dict[str, Any]) -> None:
-                bar.set_postfix_str(_numbers(record), refresh=False)
-                bar.update()
-
-            yield advance
-    else:
-        step = max(1, (epochs - first_epoch + 1) // 50)
-
-        def line(record: dict[str, Any]) -> None:
+        def show(record: dict[str, Any]) -> None:
             epoch = record["epoch"]
-            if (epoch - first_epoch) % step == 0 or epoch == epochs:
+            advance(1, _numbers(record))
+            if shown and not bar and ((epoch - first_epoch) % step == 0 or epoch == epochs):
                 print(f"epoch {epoch:4d}  {_numbers(record)}  {record['seconds']:.4f} s", flush=True)
 
-        yield line
+        yield show
 
 
 def _numbers(record: dict[str, Any]) -> str:

@@ -13,7 +13,16 @@ HELP = "make an R-MAT, planted-partition or road-like graph of any size"
 NODES = 20_000  # where the command line says nothing
 KINDS = ("rmat", "sbm", "road")
 COMMON = ("features", "classes", "noise", "split", "seed")  # what all kinds take
-OTHERS = ("command", "config", "kind", "out", "force")  # what is no option of a graph
+OTHERS = (
+    "command",
+    "config",
+    "kind",
+    "out",
+    "force",
+    "verbose",
+    "quiet",
+    "log_dir",
+)  # what is no option of a graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from distgnn.cli.first_rank import on_first_rank
 
-    on_first_rank(lambda: print(summary(args.out, generate(args)), flush=True))
+    def work() -> None:
+        made = generate(args)
+        if not args.quiet:
+            print(summary(args.out, made), flush=True)
+
+    on_first_rank(work)
 
 
 def generate(args: argparse.Namespace) -> dict[str, Any]:

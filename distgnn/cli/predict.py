@@ -37,7 +37,7 @@ def run(args: argparse.Namespace, comm: Any = None) -> None:
     checked_metric(args.metric, predictor.multilabel)  # before a long pass
     path = predictor.write(args.out, args.layer, args.force)
     found = predictor.scores(args.metric)
-    if predictor.grid.rank == 0:
+    if predictor.grid.rank == 0 and not args.quiet:
         told = "".join(f", {text}" for text in scores(found))
         print(
             f"{path}: {predictor.store.n} nodes, by the weights after epoch {predictor.epoch}{told}",

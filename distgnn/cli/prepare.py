@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
 
     def work(comm: Any) -> None:
         done = prepare(args, comm)
-        if comm is None or comm.Get_rank() == 0:
+        if not args.quiet and (comm is None or comm.Get_rank() == 0):
             print(summary(done), flush=True)
 
     on_all_ranks(work)

@@ -81,7 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out("--checkpoint-every", type=natural, default=0, metavar="EPOCHS", help="between saves, 0: at the end")
     out("--resume", action="store_true", help="go on from --checkpoint, on any grid, and in --log")
     out("--force", action="store_true", help="replace an existing --log, --trace or --checkpoint")
-    out("--quiet", action="store_true", help="print nothing but errors")
     out("--check", action="store_true", help="fail if losses differ by 1e-4 from a serial run on rank 0")
     out("--verify", action="store_true", help="compare every byte of the store with its checksums first")
     # fmt: on
@@ -99,5 +98,5 @@ def settings(args: argparse.Namespace) -> Settings:
     from distgnn.train.settings import FOR_MINIBATCHES, Settings
 
     undone = ("sampler", *FOR_MINIBATCHES) if args.sampler == "none" else ()
-    skipped = ("command", "config", "machine", "store", *undone)
+    skipped = ("command", "config", "machine", "store", "verbose", "log_dir", *undone)
     return Settings(**{name: value for name, value in vars(args).items() if name not in skipped})

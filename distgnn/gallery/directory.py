@@ -14,6 +14,7 @@ import numpy as np
 
 from distgnn.errors import ArgumentError
 from distgnn.gallery.graph import GeneratedGraph
+from distgnn.stages import followed
 from distgnn.store.format.publish import check_target, new_directory
 from distgnn.store.importers.arrays import open_npy
 from distgnn.store.importers.generated import FORMAT, VERSION, read_edges
@@ -35,14 +36,16 @@ def write(graph: GeneratedGraph, path: str | os.PathLike[str], force: bool = Fal
         m = graph.n if graph.m is None else graph.m  # road maps have about as many edges as nodes
         check_space(graph.n, 16 * m + graph.n * (4 * graph.width + 5), folder.parent)
         edges = folder / "edges.npy"
-        m = save_rows(edges, np.int64, (2,), (np.stack(ends, axis=1) for ends in graph.edges()))
+        drawn = (np.stack(ends, axis=1) for ends in graph.edges())
+        m = save_rows(edges, np.int64, (2,), followed(drawn, "draw edges", graph.m, "edges", len))
         labels, split = graph.labels(lambda: read_edges(open_npy(edges), 0, m)), graph.split()
         if labels is not None:
             save_rows(folder / "labels.npy", np.int32, (), [labels])
         if split is not None:
             save_rows(folder / "split.npy", np.uint8, (), [split])
         if graph.width:
-            save_rows(folder / "features.npy", np.float32, (graph.width,), graph.features())
+            rows = followed(graph.features(), "draw features", graph.n, "nodes", len)
+            save_rows(folder / "features.npy", np.float32, (graph.width,), rows)
         description = {"format": FORMAT, "version": VERSION, "kind": graph.kind, "n": graph.n, "edges": m}
         for name in ("directed", "classes", "width", "seed", "parameters"):
             description[name] = getattr(graph, name)

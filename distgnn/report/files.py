@@ -23,8 +23,8 @@ def check_output(argument: str, path: Path, replace: bool) -> None:
         raise ArgumentError(argument, path, "is no regular file, and nothing else is replaced")
     if path.exists() and not replace:
         raise ArgumentError(argument, path, "exists; use force=True to replace it, or another name")
-    if not path.absolute().parent.is_dir():
-        raise ArgumentError(argument, path, f"directory {path.absolute().parent} does not exist")
+    if not (folder := path.resolve().parent).is_dir():  # of a link, where it leads
+        raise ArgumentError(argument, path, f"directory {folder} does not exist")
 
 
 @contextmanager

@@ -76,9 +76,9 @@ def columns(log: Log) -> dict[str, list[float]]:
         found["communicating, s"] = [by.get("comm", 0.0) for by in spent]
     if all("nnz" in rank for rank in log["run"]["ranks"]):
         found["non-zeros"] = [rank["nnz"] for rank in log["run"]["ranks"]]
-    for name, title in (("flops", "flops"), ("words", "words"), ("messages", "messages")):
+    for name, head in (("flops", "flops"), ("words", "words"), ("messages", "messages")):
         if name in end:
-            found[title] = end[name]
+            found[head] = end[name]
     return found | {"peak memory, MiB": [value / 2**20 for value in end["peak_bytes"]]}
 
 

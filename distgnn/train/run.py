@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -36,6 +37,8 @@ from distgnn.train.log import RunLog, end_record, run_record
 from distgnn.train.minibatch import STEPS, MinibatchTraining
 from distgnn.train.minibatches import check_batch_size
 from distgnn.train.settings import BATCH_SIZE, Settings, parse_grid
+
+told = logging.getLogger(__name__)
 
 #: What a store's manifest says of the graph itself, and not of how it is cut into files.
 GRAPH = "source seed n nnz edges directed weighted self_loops normalize width classes labelled split".split()
@@ -95,6 +98,8 @@ class Run:
                 check_outputs(s)
             self._check_kernels()
         self._load()
+        what = f"{name} on grid {self.grid}, order {self.order.name}, {self.grid.transport}"
+        told.info("%s: %s; this rank holds %d non-zeros", self.store.path, what, self.grid.nonzeros)
         self.resumed: str | None = None  # the id of the checkpoint
         self.first_epoch = 1 + (self._resume() if s.resume else 0)
         serial = partial(reference, self.store, self.order, self.widths, self.settings)
@@ -125,6 +130,7 @@ class Run:
                 for record in self._epochs():
                     stop = time.perf_counter()
                     marks.append((record["epoch"], stop - record["seconds"], stop))
+                    log_epoch(record)
                     seconds.append(record["seconds"])
                     steps.append(record.get("steps", {}))
                     log.write("epoch", record)
@@ -132,6 +138,8 @@ class Run:
                     yield record
             end |= {"epochs": s.epochs, "loss": record["loss"]} | end_record(self.grid, ledger, seconds)
             self.end = end | self._medians(steps)
+            words, waited = ledger.words, ledger.exposed
+            told.info("trained: %d words received, %.2f s waited for messages on this rank", words, waited)
             log.write("end", self.end)
         if s.trace:
             self.trace_cut = trace.write(s.trace, self.grid.world, ledger.events or [], marks)
@@ -203,6 +211,7 @@ class Run:
         if s.checkpoint:
             state = self.grid.world, self.parameters, self.optimizer, epoch
             checkpoint.save(s.checkpoint, *state, self._identity(), self.rates)
+            told.info("%s: saved after epoch %d", s.checkpoint, epoch)
         return found
 
     def _medians(self, steps: list[dict[str, float]]) -> dict[str, Any]:
@@ -245,6 +254,12 @@ class Run:
         config = {"store": path} | dataclasses.asdict(self.settings)
         config |= {"grid": self.grid.shape, "order": self.order.name, "layers": len(self.widths) - 1}
         return config | {"widths": self.widths, "n": self.store.n, "nnz": self.store.nnz}
+
+
+def log_epoch(record: dict[str, Any]) -> None:
+    """What an epoch took on this rank."""
+    spent = ", ".join(f"{phase} {seconds:.4f}" for phase, seconds in record["phases"].items())
+    told.debug("epoch %d: loss %s, %.4f s (%s)", record["epoch"], record["loss"], record["seconds"], spent)
 
 
 def check_content(store: Store) -> None:

@@ -228,4 +228,8 @@ def test_settings_that_ranks_may_differ_in_are_not_compared() -> None:
     assert (usual["--bias"], usual["--grid"], usual["--hidden"]) == ("no", "not given", "16")
     settable = {action.dest for name in cli.COMMANDS for action in cli.command_parser(name)._actions}
     assert config.MAY_DIFFER.keys() <= settable
-    assert {f"--{name}" for name in config._flags(parser)} - {"--quiet"} == usual.keys()
+    assert {f"--{name}" for name in config._flags(parser)} - {
+        "--quiet",
+        "--verbose",
+        "--log-dir",
+    } == usual.keys()

@@ -21,7 +21,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 WIDTHS = (400, 1400)
 
 #: Windows have a least width, frames have not: media queries go by the frame's.
-FRAMES = """<style>body { margin: 0; display: flex; align-items: start } 
+FRAMES = """<style>body { margin: 0; display: flex; align-items: start }
 iframe { border: 0; height: 900px; flex: none }</style>
 <iframe src="page.html" style="width: 400px"></iframe><iframe src="page.html" style="width: 1400px"></iframe>
 <pre id="found"></pre><script>

@@ -202,14 +202,22 @@ def test_what_is_no_trace_is_refused(tmp_path, capsys, content):
     assert "no trace of epochs" in capsys.readouterr().err
 
 
-def test_a_page_that_cannot_be_written(tmp_path, capsys):
+def test_a_page_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     path = log(tmp_path / "run.jsonl")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "page.html")
     assert call("report", path, "--out", tmp_path, "--force") == 2
     assert call("report", path, "--out", tmp_path / "nowhere" / "page.html") == 2
     assert call("report", path, "--out", tmp_path / "link") == 2
     first, second, third = capsys.readouterr().err.splitlines()
-    assert "is a directory" in first and "does not exist" in second and "cannot write it" in third
+    assert "is a directory" in first and "does not exist" in second and "does not exist" in third
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("distgnn.report.files.os.fsync", full)
+    assert call("report", path, "--out", tmp_path / "page.html") == 2
+    assert "cannot write it (No space left" in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
 
 
 @pytest.mark.parametrize("extra", [(), ("--force",)])

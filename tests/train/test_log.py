@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import distgnn as dg
+from distgnn.cli import output
 from distgnn.cli.console import progress
 from distgnn.train.log import RunLog, cut, end_record
 
@@ -145,10 +147,14 @@ RECORD = {"epoch": 1, "loss": 1.25, "train_acc": 0.5, "val_acc": 0.25, "test_acc
 
 def test_a_terminal_gets_a_bar(monkeypatch):
     monkeypatch.setattr(sys, "stdout", Terminal())
-    with progress(True, 1, 2) as show:
-        for epoch in (1, 2):
-            show(RECORD | {"epoch": epoch})
-    assert "2/2" in sys.stdout.getvalue() and "loss 1.25" in sys.stdout.getvalue()
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(output, "DELAY", 0)
+    with output.watching(sys.stderr), progress(True, 1, 2) as show:
+        show(RECORD)
+        time.sleep(0.11)  # a bar is drawn ten times a second
+        show(RECORD | {"epoch": 2})
+    assert sys.stdout.getvalue() == ""
+    assert "2/2" in sys.stderr.getvalue() and "loss 1" in sys.stderr.getvalue()
 
 
 def test_a_file_gets_lines_and_other_ranks_nothing(capsys):

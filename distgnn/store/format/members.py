@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 
 from distgnn.errors import UserError
+from distgnn.stages import followed
 from distgnn.store.format import hdf5, manifest
 from distgnn.store.format.manifest import STORE, Kind
 
@@ -69,7 +70,10 @@ class Members:
         """Those of these files whose bytes are not those of the manifest; reads them."""
         with self._explained():
             try:
-                prints = ((name, manifest.fingerprint(self.root / name)) for name in names)
+                names, sizes = list(names), self.sizes
+                total = sum(sizes[name] for name in names)
+                read = followed(names, f"verify {self.root}", total, "B", sizes.__getitem__)
+                prints = ((name, manifest.fingerprint(self.root / name)) for name in read)
                 return [name for name, found in prints if found != self.files[name]]
             except PermissionError as error:
                 raise manifest.denied(error.filename) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.errors import ArgumentError, UserError
+from distgnn.stages import stage
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.files import BYTE_ORDER_MARK, AnyPath, check_line, lines, open_binary, reading
 from distgnn.store.importers.names import encoded
@@ -29,13 +31,15 @@ Check = Callable[[np.ndarray], "str | None"]
 def blocks(path: AnyPath, skip: int = 0, size: int | None = None) -> Iterator[tuple[int, bytes]]:
     """Yield (number of the first line counted from 1, bytes of whole lines) after the first `skip` lines,
     about `size` bytes at a time."""
-    with reading(path), open_binary(path) as file:
+    with reading(path), open_binary(path) as file, stage(f"read {path}", os.path.getsize(path), "B") as read:
         for _ in range(skip):
             file.readline()
         number, tail = skip + 1, b""
+        packed = getattr(file, "fileobj", file)  # whose size is known
         if not skip and (start := file.read(len(BYTE_ORDER_MARK))) != BYTE_ORDER_MARK:
             tail = start
         while data := file.read(size or LIMITS.text_bytes):
+            read.to(packed.tell())
             cut = data.rfind(b"\n") + 1
             if not cut:
                 tail += data

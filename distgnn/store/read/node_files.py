@@ -9,6 +9,7 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.layout import Range
+from distgnn.stages import followed
 from distgnn.store.format import hdf5, manifest
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.members import Members
@@ -34,7 +35,8 @@ class NodeFiles:
     def rows(self, name: str, rows: Range, cols: Range | None = None) -> np.ndarray:
         """Rows `rows` (of columns `cols`) of an array."""
         result = _empty(name, rows[1] - rows[0], cols)
-        for k, (lo, hi) in overlaps(self.partition, rows):
+        found = overlaps(self.partition, rows)
+        for k, (lo, hi) in followed(found, f"load {name}", rows[1] - rows[0], "nodes", _length):
             window = _window(lo - self.partition[k], hi - self.partition[k], cols)
             with self.members.open(self.files[k]) as file:
                 dataset = self._dataset(file, name, k, cols)
@@ -47,7 +49,9 @@ class NodeFiles:
         step = max(1, LIMITS.row_bytes // max(1, result[:1].nbytes))
         arrangement = np.argsort(positions, kind="stable")
         ascending = positions[arrangement]
-        for k, (first, last) in overlaps(self.partition, (0, int(self.partition[-1]))):
+        n = int(self.partition[-1])
+        found = overlaps(self.partition, (0, n))
+        for k, (first, last) in followed(found, f"load {name}", n, "nodes", _length):
             with self.members.open(self.files[k]) as file:
                 dataset = self._dataset(file, name, k, cols)
                 for lo in range(first, last, step):
@@ -61,6 +65,10 @@ class NodeFiles:
     def _dataset(self, file: h5py.File, name: str, k: int, cols: Range | None) -> h5py.Dataset:
         rows = int(self.partition[k + 1] - self.partition[k])
         return check_shape(file[name], (rows,) if cols is None else (rows, self.widths[name]))
+
+
+def _length(part: tuple[int, Range]) -> int:
+    return part[1][1] - part[1][0]
 
 
 def _empty(name: str, rows: int, cols: Range | None) -> np.ndarray:

@@ -20,6 +20,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.errors import UserError
 from distgnn.layout import Range
 from distgnn.layout.blocks import bounded
+from distgnn.stages import Stage, stage
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.members import Members
@@ -148,9 +149,10 @@ def assemble(strips: list[Strip], width: int, dtype: Any, backend: Backend, read
     nnz = sum(readers.gather_objects(mine)) + sum(tile.nnz for tile in tiles if tile.whole)
     with readers.together():
         block = CSR.empty((sum(height for height, _ in strips), width), nnz, dtype, backend)
-    assembly = _Assembly(block, backend, readers)
-    for height, strip in strips:
-        assembly.add(height, strip)
+    with stage("load matrix", nnz, "entries") as loaded:
+        assembly = _Assembly(block, backend, readers, loaded)
+        for height, strip in strips:
+            assembly.add(height, strip)
     return block
 
 
@@ -168,8 +170,8 @@ class _Job:
 class _Assembly:
     """A block that is filled strip by strip. Rank k modulo the number of readers reads tile k."""
 
-    def __init__(self, block: CSR, backend: Backend, readers: Comm | Team) -> None:
-        self.block, self.backend, self.readers = block, backend, readers
+    def __init__(self, block: CSR, backend: Backend, readers: Comm | Team, loaded: Stage) -> None:
+        self.block, self.backend, self.readers, self.loaded = block, backend, readers, loaded
         self.kind = np.dtype(block.indices.dtype)
         self.tiles = self.rows = self.nnz = 0  # done so far
         block.indptr[:1] = 0
@@ -234,6 +236,7 @@ class _Assembly:
         """Put rows of tiles where they begin in the block; empties the list, and with it the memory."""
         while arrived:
             begins, counts, columns, values = arrived.pop()
+            self.loaded(len(columns))
             if not len(columns):
                 continue
             first, last = int(begins[0]), int(begins[-1] + counts[-1])

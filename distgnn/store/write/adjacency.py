@@ -8,7 +8,7 @@ Memory: arrays of one number per node, plus one shard or LIMITS.sorted_entries, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from distgnn.arrays.csr import index_type
 from distgnn.layout import block
 from distgnn.layout.blocks import bounded
+from distgnn.stages import followed
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.shards import ShardGrid
@@ -104,7 +105,7 @@ class AdjacencyWriter:
     def write_structure(self, degrees: Degrees | None = None) -> None:
         """Sort and merge every shard and write where its entries are, after `spill.pool`. Collective."""
         with self.team.together():
-            for bucket, i, j in self._mine():
+            for bucket, i, j in followed(self._mine(), "sort and write shards", *self._work()):
                 lo, hi = block(self.grid.rows, i)
                 size = 8 * (int(self.spill.lengths[bucket]) + hi - lo)
                 if degrees is not None:
@@ -121,6 +122,12 @@ class AdjacencyWriter:
         """(bucket, i, j) of the shards that this rank writes."""
         width = self.grid.shape[1]
         return [(bucket, *divmod(bucket, width)) for bucket in self.team.deal(self.spill.lengths)]
+
+    def _work(self) -> tuple[int, str, Callable[[tuple[int, int, int]], int]]:
+        """Entries of this rank's shards, their name, and those of one."""
+        lengths = self.spill.lengths
+        total = sum(int(lengths[bucket]) for bucket, *_ in self._mine())
+        return total, "entries", lambda one: int(lengths[one[0]])
 
     def _write_shard(self, file: Any, weights_file: Any, bucket: int, i: int, j: int, degrees: Any) -> None:
         (top, bottom), (left, right) = block(self.grid.rows, i), block(self.grid.cols, j)
@@ -147,7 +154,7 @@ class AdjacencyWriter:
     def write_values(self, dtype: Any, scale: Scale | None) -> None:
         """Write the values, which are the weights times `scale(rows, cols)`. Collective."""
         with self.team.together():
-            for _, i, j in self._mine():
+            for _, i, j in followed(self._mine(), "write values", *self._work()):
                 path, size = self._weights(i, j), int(self.nnz[i, j]) * np.dtype(dtype).itemsize
                 with hdf5.writing(self.path(i, j), size, "r+") as file, open(path, "rb") as weights:
                     self._write_values(file, weights, i, j, dtype, scale)

@@ -11,6 +11,7 @@ from distgnn.arrays.canonical import check_real
 from distgnn.errors import UserError
 from distgnn.layout import block, partition
 from distgnn.partition.orders import NodeOrder
+from distgnn.stages import followed
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.source import Source
@@ -63,7 +64,7 @@ def write_nodes(
     shuffled = source.width and order.permutation is not None
     spilled = _spilled(scratch, parts, source, order, team, content) if shuffled else None
     with team.together():
-        for index in team.deal(np.diff(parts)):
+        for index in followed(dealt := team.deal(np.diff(parts)), "write nodes", len(dealt), "files"):
             _write_rows(paths[index], index, parts, source, order, spilled, content)
     if spilled is not None:
         spilled.close()
@@ -115,7 +116,8 @@ def _spilled(
     spill = Spill(scratch / "features", len(parts) - 1, record, team)
     with team.together():
         mine = block(partition(source.n, team.size), team.rank)
-        for start, features in _feature_blocks(source, *mine, content):
+        read = _feature_blocks(source, *mine, content)
+        for start, features in followed(read, "read features", mine[1] - mine[0], "nodes", _rows):
             positions = order.positions(np.arange(start, start + len(features)))
             buckets = np.searchsorted(parts, positions, side="right") - 1
             rows = np.empty(len(features), record)
@@ -124,6 +126,10 @@ def _spilled(
             spill.add(buckets, rows)
     spill.pool()
     return spill
+
+
+def _rows(read: tuple[int, np.ndarray]) -> int:
+    return len(read[1])
 
 
 def _assembled(spill: Spill, index: int, shape: tuple[int, int]) -> np.ndarray:

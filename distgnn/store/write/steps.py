@@ -19,6 +19,7 @@ from distgnn.layout import partition
 from distgnn.partition import Wanted, measure, orders
 from distgnn.partition.orders import MatrixOrder, Version
 from distgnn.partition.pattern import Pattern
+from distgnn.stages import followed, stage
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.members import Members
 from distgnn.store.format.shards import ShardGrid
@@ -200,7 +201,9 @@ class Preparation:
     ) -> None:
         """Bucket this rank's share of edges, their reverses and self-loops; marks nodes that are `looped`."""
         rows, cols, weighted = version.rows.positions, version.cols.positions, writer.weighted
-        for src, dst, weights in edges:
+        listed = self.source.edge_count
+        total = None if listed is None else listed // self.team.size
+        for src, dst, weights in followed(edges, "import edges", total, "edges", _count):
             if weights is not None and not weighted:
                 raise ValueError(f"{self.source.name}: some edges have weights, but the first ones had none")
             looped[src[src == dst]] = 1
@@ -221,7 +224,9 @@ class Preparation:
         grid = grid if vector is None else grid.aligned(vector)
         writer = AdjacencyWriter(self.folder / path, self.scratch, grid, self.team, self.dtype)
         with self.team.together():
-            for rows, cols, values in self._entries(set(self.team.deal(matrix.shard_nnz.ravel()))):
+            mine = self._entries(set(self.team.deal(matrix.shard_nnz.ravel())))
+            total = int(matrix.shard_nnz.sum()) // self.team.size
+            for rows, cols, values in followed(mine, f"reorder as {path}", total, "entries", _count):
                 writer.add(version.rows.positions(rows), version.cols.positions(cols), values)
         self._write_shards(writer, entry, path)
 
@@ -239,10 +244,11 @@ class Preparation:
         first, quality, part = self.team.rank == 0, None, np.empty(self.n, np.int32)
         with self.team.together():
             if first:
-                pattern = Pattern.of_entries(self.n, ((rows, cols) for rows, cols, _ in self._entries()))
+                entries = followed(self._entries(), "read structure", self.summary.nnz, "entries", _count)
+                pattern = Pattern.of_entries(self.n, ((rows, cols) for rows, cols, _ in entries))
         self.stage("read structure")
         for wanted in partitions:
-            with self.team.together():
+            with self.team.together(), stage(f"partition {wanted.name}"):
                 if first:
                     part = np.ascontiguousarray(wanted.make(pattern, self.seed), np.int32)
                     quality = measure(pattern, part, wanted.parts)
@@ -274,3 +280,7 @@ class Preparation:
 
     def _relative(self, paths: Sequence[Path]) -> list[str]:
         return [path.relative_to(self.folder).as_posix() for path in paths]
+
+
+def _count(edges: Edges) -> int:
+    return len(edges[0])
