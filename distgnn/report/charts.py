@@ -48,8 +48,8 @@ def curves(logs: Sequence[Log], value: Callable[[dict[str, Any]], float | None],
         width = 1.5 + 1.5 * min(len(logs) - 1 - number, 5)
         if points:
             drawn.append(Line(log["name"], colour, points, dash, width, dots=len(points) == 1))
-    x, y = Axis("epoch", whole=True, least=None), Axis(label, least=None)
-    return lines(label, drawn, x, y) if drawn else ""
+    axes = Axis("epoch", whole=True, least=None), Axis(label, least=None)
+    return lines(label, drawn, *axes) if drawn else ""
 
 
 def phases(logs: Sequence[Log]) -> str:

@@ -76,9 +76,7 @@ def columns(log: Log) -> dict[str, list[float]]:
         found["communicating, s"] = [by.get("comm", 0.0) for by in spent]
     if all("nnz" in rank for rank in log["run"]["ranks"]):
         found["non-zeros"] = [rank["nnz"] for rank in log["run"]["ranks"]]
-    for name, head in (("flops", "flops"), ("words", "words"), ("messages", "messages")):
-        if name in end:
-            found[head] = end[name]
+    found |= {name: end[name] for name in ("flops", "words", "messages") if name in end}
     return found | {"peak memory, MiB": [value / 2**20 for value in end["peak_bytes"]]}
 
 

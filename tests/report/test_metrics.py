@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distgnn.report import metrics, page
+from distgnn.report import metrics, tables
 
 
 def test_names_in_records_say_which_metric_it_is() -> None:
@@ -17,7 +17,7 @@ def test_names_in_records_say_which_metric_it_is() -> None:
 def test_the_table_of_runs_has_scores_with_their_metric() -> None:
     run = {"config": {"algorithm": "1d", "widths": [2, 3]}, "grid": {"rows": 1}, "ranks": [{}]}
     epochs = [{"epoch": 1, "loss": 0.5, "seconds": 1.0, "phases": {}}]
-    for told, cell in (({"test_f1": 0.625}, "micro F1 0.625"), ({"test_acc": None}, "")):
+    for told, cell in (({"test_f1": 0.625}, "micro F1 0.6250"), ({"test_acc": None}, "")):
         end = {"words": [0], "messages": [0], "peak_bytes": [0]} | told
-        row = page.table_row({"name": "a", "run": run, "epochs": epochs, "end": end})
-        assert row[page.HEADS.index("test score")] == cell
+        table = tables.runs([{"name": "a", "run": run, "epochs": epochs, "end": end}])
+        assert table.rows[0][table.heads.index("test score")] == cell

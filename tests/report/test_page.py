@@ -39,7 +39,7 @@ def test_page_holds_the_numbers_and_the_drawings(tmp_path):
         "8-16-4",
         "3",
         "0.666667",
-        "0.75",
+        "0.7500",
         "250 ms",
         "1 s",
         "30%",
@@ -60,6 +60,14 @@ def test_page_holds_the_numbers_and_the_drawings(tmp_path):
     assert call("report", unfinished, "--out", out) == 2  # exists
     assert call("report", unfinished, "--out", out, "--force") == 0
     assert page != cells(out.read_text())
+
+
+def test_other_scores_than_accuracy_are_shown(tmp_path):
+    path = log(tmp_path / "run.jsonl")
+    path.write_text(path.read_text().replace("val_acc", "val_f1").replace("test_acc", "test_f1"))
+    assert call("report", path, "-o", tmp_path / "page.html") == 0
+    page = cells((tmp_path / "page.html").read_text())
+    assert 'aria-label="validation micro F1"' in page
 
 
 def test_what_logs_hold_is_text_on_the_page(tmp_path):
