@@ -226,7 +226,7 @@ def spans(
 def beside(what: str, drawings: Sequence[tuple[str, str]], across: int = 2) -> str:
     """Drawings with their titles in one, so many in a row: a file of its own."""
     heights = [float(text.split('viewBox="0 0 ')[1].split('"')[0].split()[1]) for _, text in drawings]
-    parts, y = [], 0.0
+    parts, y = ['<rect width="100%" height="100%" fill="#ffffff"/>'], 0.0
     for first in range(0, len(drawings), across):
         for column, (title, text) in enumerate(drawings[first : first + across]):
             x = column * WIDTH
