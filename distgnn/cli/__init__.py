@@ -20,8 +20,8 @@ from distgnn.errors import UserError
 
 #: In the order in which ``--help`` shows them.
 COMMANDS = (
-    "demo", "generate", "prepare", "info", "plan", "train", "predict", "report", "calibrate", "bench",
-    "algorithms",
+    "demo", "generate", "prepare", "info", "plan", "train", "predict", "export", "report", "calibrate",
+    "bench", "algorithms",
 )  # fmt: skip
 
 

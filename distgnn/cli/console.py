@@ -92,7 +92,12 @@ def summary(run: Run) -> str:
     if run.trace_cut:
         kept = f"the latest {MOST_EVENTS} events of each rank, earlier ones are left out"
         lines.append(f"{run.settings.trace}: {kept}")
-    lines.append(f"{title(end)} after the last update: {', '.join(scores(end, named=False))}")
+    stopped = f" (epoch {end['epochs']}; {end['stopped']})" if "stopped" in end else ""
+    last = ", ".join(scores(end, named=False))
+    lines.append(f"{title(end)} after the last update{stopped}: {last}")
+    if "best" in end:
+        best = ", ".join(scores(end["best"], named=False))
+        lines.append(f"best validation after epoch {end['best']['epoch']}: {best}")
     if "steps_median" in end:
         spent = ", ".join(f"{name} {np.mean(values):.4f}" for name, values in end["steps_median"].items())
         lines.append(f"of an epoch, seconds (median, mean of ranks): {spent}")

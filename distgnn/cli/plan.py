@@ -26,8 +26,8 @@ SHARED = {
     "model": "sage: GraphSAGE with means (default: gcn)",
     "order": "plan this order of the store only (default: all it has)",
 } | dict.fromkeys(
-    "overlap product_order keep_aggregate block_rows dtype layers hidden bias dropout train_features "
-    "optimizer eval_every metric".split(),
+    "overlap product_order keep_aggregate block_rows dtype layers hidden bias residual layer_norm dropout "
+    "train_features optimizer clip eval_every metric".split(),
     "",
 )
 #: What says how large a graph is where there is no store.

@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=".npz: label and probability by node; .csv: a line for each node")
     add("--layer", type=count, metavar="L", help="the embeddings after this layer, the first is 1, instead")
     add("--metric", choices=("accuracy", "f1", "rocauc"), help="to print (default: accuracy, or f1)")
+    add("--which", choices=("best", "last"), help="whose weights (default: the best, if train kept it)")
     add("--algorithm", metavar="NAME", default="1d", help="see distgnn algorithms (default: 1d)")
     add("--grid", metavar="SHAPE", help="2x2, or rows=2,cols=2")
     add("--order", metavar="NAME", help="node order of the store (default: its first)")
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace, comm: Any = None) -> None:
     from distgnn.report.metrics import scores
     from distgnn.train.predict import Predictor
 
-    how = args.algorithm, args.grid, args.order, args.backend
+    how = args.algorithm, args.grid, args.order, args.backend, args.which
     predictor = Predictor(args.store, args.checkpoint, comm, *how)
     checked_metric(args.metric, predictor.multilabel)  # before a long pass
     path = predictor.write(args.out, args.layer, args.force)

@@ -59,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     net("--layers", type=count, metavar="L", help="how many (default: one more than --hidden has widths)")
     net("--hidden", type=widths, default=[16], metavar="F[,F...]", help="widths, one for all or one for each")
     net("--bias", **switch, default=False, help="a bias in every layer (default: no)")
+    net("--residual", **switch, default=False,
+        help="add the input of a layer to its output, where they are as wide, but in the last (default: no)")
+    net("--layer-norm", **switch, default=False, help="of every layer's output but the last (default: no)")
     net("--dropout", type=float, default=0.0, metavar="P", help="dropped share of every layer's input")
     net("--train-features", action="store_true", help="train the features too")
     net("--normalize-features", action="store_true", help="divide every row of the features by its sum")
@@ -69,6 +72,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps("--lr", type=float, default=0.01, metavar="X", help="step size")
     steps("--momentum", type=float, default=0.0, metavar="X", help="of sgd")
     steps("--weight-decay", type=numbers, default=[0.0], metavar="X[,X...]", help="one, or one per layer")
+    steps("--clip", type=float, metavar="X", help="scale gradients down to this norm of all of them together")
+    steps("--schedule", metavar="NAME",
+          help="of the step size: cosine, step:30,0.5 (halve it every 30 epochs) or plateau:10,0.5 (halve it "
+          "when validation was not better for 10) (default: it stays)")
+    steps("--warmup", type=natural, default=0, metavar="N", help="let the step size rise for N epochs first")
+    steps("--keep-best", choices=("val",), help="keep the weights of the epoch with the best validation")
+    steps("--patience", type=count, metavar="N", help="stop when validation was not better for N epochs")
     steps("--seed", type=int, default=0, metavar="S", help="of weights, dropout, minibatches and samples")
     steps("--eval-every", type=natural, default=1, metavar="EPOCHS", help="between scores, 0: at the end")
     steps("--metric", choices=("accuracy", "f1", "rocauc"),

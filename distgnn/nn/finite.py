@@ -25,6 +25,7 @@ QUIETLY = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 HINT = "try a smaller lr or normalized features"
 _TOO_LARGE = "not finite, or too large to square"
 _KINDS = {"weight": "weights", "bias": "bias", "features": "trained features"}
+_KINDS |= {"gain": "layer norm's gain", "shift": "layer norm's shift"}
 
 
 class NotFiniteError(TrainingError):
@@ -86,7 +87,7 @@ class Watch:
             return
         updated, place = divmod(first, len(self.order))
         p = self.parameters[self.order[place]]
-        what = _KINDS[p.kind] if updated else f"the gradient of the {_KINDS[p.kind]}"
+        what = _KINDS.get(p.kind, p.kind) if updated else f"the gradient of the {_KINDS.get(p.kind, p.kind)}"
         found = f"the update leaves {what}" if updated else f"{what} is"
         raise NotFiniteError(f"{found} {_TOO_LARGE}", p.layer)
 

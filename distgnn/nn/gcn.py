@@ -37,31 +37,41 @@ class GCN:
             one that multiplies fewer columns by A per epoch. `3d` can only aggregate first.
         keep_aggregate: keep A X of features that are neither trained nor dropped, so that the first layer
             multiplies by A once and never again.
+        residual: Z = A H W + b + H in every layer but the last whose fan in and fan out are equal, with H
+            after dropout.
+        layer_norm: H = dropout(relu(norm(Z))), with a gain and a shift for each column, in every layer but
+            the last.
 
     Attributes:
         layers: the weights; graphs: what they are applied to on the whole graph.
         input_layout: of the features; output_layout: of the logits.
-        parameters: what an optimiser updates (weights and biases), aligned with the gradients of `backward`.
-        means: whether layers take means over neighbours, and vertices' own features first (see ``sage.py``).
+        parameters: what an optimiser updates, aligned with the gradients of `backward`: weights, biases, and
+            gains and shifts of layer norm.
+        convolution: the class of the layers; a network with layers of your own has another (see
+            ``custom.py``). means: whether they take means over neighbours (see ``sage.py``); needs_own:
+            whether they use vertices' own features apart, which minibatches have to keep first; neighbours:
+            whether a run makes A of ones off the diagonal, not of the values that a store has.
 
     Raises:
         ValueError: A is not square, or widths, dropout or product_order make no sense (on every rank).
-        UserError: transform first with an operator that can't, or ranks disagree in an argument (on every
-            rank).
+        UserError: transform first with an operator that can't, residual connections without a layer that
+            could have one, or ranks disagree in an argument (on every rank).
         whatever reading A's order raises on some rank (on every rank).
     """
 
     convolution = GraphConvolution
-    means = False
+    means = needs_own = neighbours = False
 
     def __init__(
         self, A: DistSparse, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
-        product_order: str = "auto", keep_aggregate: bool = True,
+        product_order: str = "auto", keep_aggregate: bool = True, residual: bool = False,
+        layer_norm: bool = False,
     ) -> None:  # fmt: skip
         check_type("A", A, DistSparse, "a distributed matrix, as of load or distribute; then the widths")
         widths = [int(width) for width in widths]
         told = {"widths": widths, "seed": seed, "dropout": dropout, "bias": bias}
-        A.grid.world.agree(told | {"product_order": product_order, "keep_aggregate": keep_aggregate})
+        told |= {"product_order": product_order, "keep_aggregate": keep_aggregate}
+        A.grid.world.agree(told | {"residual": residual, "layer_norm": layer_norm})
         _check(A, widths, dropout, product_order)
         self.A, self.widths, self.grid = A, widths, A.grid
         self.seed, self.dropout = int(seed), float(dropout)
@@ -72,9 +82,13 @@ class GCN:
         with self.grid.world.together():  # this may read a file, which may be damaged for one rank only
             nodes = [self._nodes(operator.input_layout) for operator in operators]
         self.graphs = list(map(LayerGraph, operators, nodes))
-        options: tuple[Any, ...] = (seed, self.dropout, bias, product_order, keep_aggregate)
-        places = zip(operators, enumerate(pairwise(widths)), strict=True)
-        self.layers = [self.convolution(operator, *place, *options) for operator, place in places]
+        self.residual = _residual(operators, widths) if residual else ()
+        options: Any = {"seed": seed, "rate": self.dropout, "bias": bias, "order": product_order}
+        options |= {"keep_aggregate": keep_aggregate, "layer_norm": layer_norm}
+        self.layers = [
+            self.convolution(operator, index, shape, residual=index in self.residual, **options)
+            for index, (operator, shape) in enumerate(zip(operators, pairwise(widths), strict=True))
+        ]
         for index, (below, above) in enumerate(pairwise(operators)):
             if not below.weights.output_layout.same(above.input_layout, (A.shape[0], widths[index + 1])):
                 problem = f"the output of layer {index} is not cut as layer {index + 1} takes it; "
@@ -92,9 +106,14 @@ class GCN:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Weights, then biases, as an optimiser takes them; the blocks are those of the layers."""
-        weights = [Parameter(f"W{i}", i, "weight", layer.W) for i, layer in enumerate(self.layers)]
-        return weights + [Parameter(f"b{i}", i, "bias", b) for i, b in enumerate(self._biases())]
+        """Weights, biases, gains and shifts, as an optimiser takes them; the blocks are those of layers."""
+        return self._by_kind([layer.parameters() for layer in self.layers])
+
+    def _by_kind(self, of_layers: Sequence[Sequence[Any]]) -> list[Any]:
+        """One of each parameter of each layer, as `parameters` has them: by kind, then by layer."""
+        kinds = [p.kind for layer in self.layers for p in layer.parameters()]
+        flat = [one for layer in of_layers for one in layer]
+        return [flat[i] for i in sorted(range(len(flat)), key=lambda i: kinds.index(kinds[i]))]
 
     def tune(self) -> list[dict[str, str]]:
         """Time the forms of every layer's dense products once and take the fastest (Plexus section 5.3).
@@ -113,17 +132,20 @@ class GCN:
         return Targets(self.output_layout, self.widths[-1], labels, split, metric)
 
     def forward(
-        self, X: DistDense, epoch: int | None = None, keep: bool = False, layers: int | None = None
-    ) -> DistDense:
+        self, X: DistDense, epoch: int | None = None, keep: bool = False, layers: int | None = None,
+        after: int = 0,
+    ) -> DistDense:  # fmt: skip
         """Logits of all nodes, n x classes in `output_layout`, the caller's own. Collective.
 
         Args:
             X: features, n x widths[0], in `input_layout`; left alone.
             epoch: apply this epoch's dropout; None for none.
             keep: keep what `backward` needs, one n x fan-in matrix per layer.
-            layers: apply so many and return what the last of them gives, before its activation; default: all.
+            layers: go up to so many and return what the last of them gives, before its activation; default:
+                all.
+            after: go on from what so many layers gave, which is X then and is overwritten.
         """
-        Z = self._forward(self.graphs[:layers], X, epoch, keep)
+        Z = self._forward(self.graphs[after:layers], X, epoch, keep, after=after)
         self.grid.workspace.forget(Z.block)
         return Z
 
@@ -134,17 +156,17 @@ class GCN:
 
     def _forward(
         self, graphs: Sequence[LayerGraph], X: DistDense, epoch: int | None, keep: bool,
-        need_input: bool = True, scratch: bool = False,
+        need_input: bool = True, scratch: bool = False, after: int = 0,
     ) -> DistDense:  # fmt: skip
         """The logits, borrowed from the workspace; `need_input` and `scratch` are for the first layer."""
-        expected = graphs[0].A.shape[1], self.widths[0]
+        expected = graphs[0].A.shape[1], self.widths[after]
         if X.shape != expected:
             raise ValueError(f"features are {X.shape}, the network needs {expected}")
         needed = graphs[0].A.input_layout
         if not X.layout.same(needed, X.shape):
             cut = f"features are cut over {X.layout.words()}"
             raise ValueError(f"{cut}, the network needs {needed.words()}")
-        for layer, graph in zip(self.layers[: len(graphs)], graphs, strict=True):
+        for layer, graph in zip(self.layers[after : after + len(graphs)], graphs, strict=True):
             X = layer.forward(graph, X, epoch, keep, need_input or layer.index > 0, scratch)
         return X
 
@@ -163,12 +185,12 @@ class GCN:
             one block per parameter, in the order of `parameters`; and the gradient of the features, or None,
             borrowed from the grid's workspace.
         """
-        found: list[tuple[Array, Array]] = []
+        found: list[list[Array]] = []
         dH: Any = G
         for layer, graph in zip(reversed(self.layers), reversed(graphs or self.graphs), strict=True):
-            dW, db, dH = layer.backward(graph, dH, epoch, need_input or layer.index > 0)
-            found.insert(0, (dW, db))
-        return [dW for dW, _ in found] + [db for _, db in found if db is not None], dH
+            gradients, dH = layer.backward(graph, dH, epoch, need_input or layer.index > 0)
+            found.insert(0, gradients)
+        return self._by_kind(found), dH
 
     @QUIETLY
     def gradients(
@@ -282,6 +304,19 @@ def collect(Y: DistDense) -> np.ndarray:
     """A global matrix as a NumPy array on every rank. Collective."""
     whole: Any = gather(Y)  # on rank 0
     return Y.grid.world.share(whole)
+
+
+def _residual(operators: Sequence[DistSparse], widths: Sequence[int]) -> list[int]:
+    """The layers that have residual connections; ArgumentError: there are none, or orders change."""
+    able = [index for index, (below, above) in enumerate(pairwise(widths[:-1])) if below == above]
+    if not able:
+        problem = f"no layer but the last has as many inputs as outputs in widths {list(widths)}"
+        raise ArgumentError("residual", True, f"{problem}; give hidden layers equal widths")
+    orders = [(A.input_layout.rows.order, A.weights.output_layout.rows.order) for A in operators]
+    if any(given != taken for taken, given in orders):
+        problem = "layers give nodes in another order than they take them, as with order=double"
+        raise ArgumentError("residual", True, f"{problem}; take another order")
+    return able
 
 
 def _check(A: DistSparse, widths: Sequence[int], dropout: float, product_order: str) -> None:

@@ -2,7 +2,8 @@
 
 Z_l = A H_{l-1} W_l + b_l (Plexus section 2.1, equations 1 and 2; CAGNET section III-C). The layer holds W and
 b; every call is given the operator A: the whole graph, or the sampled block of a minibatch. The layer also
-makes its input, H_{l-1} = dropout(relu(Z_{l-1})), in whose layout that happens; layer 0 has dropout only.
+makes its input, H_{l-1} = dropout(relu(Z_{l-1})), in whose layout that happens; layer 0 has dropout only. A
+network may want H_{l-1} added to Z_l (residual connections), and relu of the layer norm of Z_{l-1}.
 
 A sparse product costs time and words in proportion to its width, so a layer chooses (MG-GCN section 4.4):
 *aggregate first*, (A H) W, multiplies A at the width that comes in, *transform first*, A (H W), at the width
@@ -25,13 +26,16 @@ from distgnn.layout import Cut, Layout
 from distgnn.local import elementwise
 from distgnn.local.elementwise import keep_positive, positive_bits, relu
 from distgnn.nn.dropout import Dropout
+from distgnn.nn.norm import LayerNorm
+from distgnn.nn.optim import Parameter
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
+from distgnn.operators.relayout import relayout
 
 Array = Any
 Kept = tuple[DistDense, ...]
 Forward = tuple[DistDense, Kept]
-Gradients = tuple[DistDense, DistDense | None]  # of weights, and of the input where wanted
+Gradients = tuple[list[Array], DistDense | None]  # blocks, of weights; and of the input where wanted
 
 AGGREGATE, TRANSFORM = "aggregate-first", "transform-first"
 ORDERS = ("auto", AGGREGATE, TRANSFORM)
@@ -70,17 +74,21 @@ class GraphConvolution:
         order: of the products, or "auto" for the one that multiplies fewer columns by A. An operator whose
             input is cut unlike its output can only aggregate first.
         keep_aggregate: whether to keep A H of a layer 0 whose input does not change.
+        residual: add the input, as activated, to Z; fan in and fan out must be equal.
+        layer_norm: normalise the input before its activation; not for layer 0.
 
     Attributes:
         W: in `A.weights.weight_layout`, of `weight_shape`; b: the bias as a matrix of one row, cut as the
-            columns of Z are, or None.
+            columns of Z are, or None; norm: of the input, or None.
     """
 
     def __init__(
         self, A: DistSparse, index: int, shape: tuple[int, int], seed: int, rate: float, bias: bool,
-        order: str = "auto", keep_aggregate: bool = True,
+        order: str = "auto", keep_aggregate: bool = True, residual: bool = False, layer_norm: bool = False,
     ) -> None:  # fmt: skip
         self.index, self.shape, self.seed, self.rate, self.order = index, shape, seed, rate, order
+        self.residual = residual
+        self.norm = LayerNorm(A.input_layout, shape[0], A.dtype) if layer_norm and index else None
         xp = A.grid.backend.xp
         (top, bottom), (left, right) = A.weights.weight_layout.ranges(self.weight_shape)
         rows, cols = xp.arange(top, bottom), xp.arange(left, right)
@@ -90,14 +98,29 @@ class GraphConvolution:
         local = along_columns.local_shape((1, shape[1]))
         self.b = DistDense(xp.zeros(local, A.dtype), along_columns, (1, shape[1])) if bias else None
         self.keep_aggregate = keep_aggregate and index == 0
-        self.kept: tuple[str, Kept] | None = None  # the order of the last forward, and what backward needs
+        self.more: list[Parameter] = []  # that a layer has beside W
+        self.kept: Kept | None = None  # what backward needs
+        self.taken = AGGREGATE  # the order of the last forward
         self.bits: Array = None
+        self.normal: tuple[DistDense, Array] | None = None  # the normalised input, and by what it was scaled
         self.aggregate: tuple[DistSparse, Array, DistDense] | None = None  # A, the features, A times them
 
     @property
     def weight_shape(self) -> tuple[int, int]:
         """Global shape of the weights: (inputs, outputs)."""
         return self.shape
+
+    def parameters(self) -> list[Parameter]:
+        """What is trained; `backward` returns the gradients in this order. The norm of the input is named by
+        the layer whose output that is.
+        """
+        i = self.index
+        found = [Parameter(f"W{i}", i, "weight", self.W), *self.more]
+        found += [] if self.b is None else [Parameter(f"b{i}", i, "bias", self.b)]
+        if self.norm is not None:
+            found += [Parameter(f"g{i - 1}", i - 1, "gain", self.norm.gain)]
+            found += [Parameter(f"s{i - 1}", i - 1, "shift", self.norm.shift)]
+        return found
 
     def choose(self, A: DistSparse, need_input: bool, fixed_input: bool) -> str:
         """The order of products; a fixed input is the same in every epoch."""
@@ -124,42 +147,58 @@ class GraphConvolution:
         """
         A, scratch = graph.A, scratch or self.index > 0
         fixed = self.keep_aggregate and self.rate == 0 and not scratch and not need_input
-        order = self.choose(A, need_input, fixed)
-        H = self._activate(graph, H, epoch, scratch)
-        if order == TRANSFORM:
-            Z, kept = self._transform_first(A, H, keep)
-        else:
-            self.bits = self._positive_bits(H) if keep else None
-            Z, kept = self._aggregate_first(A, H, self._aggregate(A, H, fixed, scratch), keep)
-        self.kept = (order, kept) if keep else None
+        self.taken = self.choose(A, need_input, fixed)
+        H = self._activate(graph, H, epoch, scratch, keep)
+        own = self._carried(H, A.weights.output_layout, A.shape[0]) if self.residual else None
+        Z, kept = self._products(A, H, keep, fixed, scratch)
+        self.kept = kept if keep else None
         if self.b is not None:
             Z.block += self.b.block
+        if own is not None:
+            Z.block += own.block
+            self._give_back(own)
         return Z
 
     def backward(
         self, graph: LayerGraph, G: DistDense, epoch: int | None, need_input: bool = True
-    ) -> tuple[Array, Array | None, DistDense | None]:
-        """Blocks of dW and db, and the gradient of the features (layer 0) or of the previous layer's Z, None
-        with `need_input=False`. G and what `forward` kept of the same graph in the same epoch are given back
-        to the workspace. Collective over the grid of A.
+    ) -> tuple[list[Array], DistDense | None]:
+        """Blocks of the gradients of `parameters()`; and the gradient of the features (layer 0) or of the
+        previous layer's Z, None with `need_input=False`. G and what `forward` kept of the same graph in the
+        same epoch are given back to the workspace. Collective over the grid of A.
         """
         if self.kept is None:
             raise RuntimeError("backward without a forward(..., keep=True) before it")
-        (order, kept), self.kept = self.kept, None
-        db = None if self.b is None else column_sums(G)
-        if order == TRANSFORM:
-            dW, dH = self._transform_back(graph.A, kept, G, need_input)
-        else:
-            dW, dH = self._aggregate_back(graph.A, kept, G, need_input)
+        kept, self.kept = self.kept, None
+        found = [] if self.b is None else [column_sums(G)]
+        rows = graph.A.shape[0]
+        own = self._carried(G, graph.A.input_layout, rows) if self.residual and need_input else None
+        of_weights, dH = self._products_back(graph.A, kept, G, need_input)
+        if own is not None and dH is not None:
+            dH.block[: len(own.block)] += own.block
+            self._give_back(own)
         if dH is not None:
-            self._activate_back(graph, dH, epoch)
-        return dW.block, db, dH
+            found += self._activate_back(graph, dH, epoch)
+        return [*of_weights, *found], dH
 
     def drop(self) -> None:
         """Give back what `forward` kept for a `backward` that won't come."""
         if self.kept is not None:
-            self._give_back(*self.kept[1])
-        self.kept = self.bits = None
+            self._give_back(*self.kept)
+        if self.normal is not None:
+            self._give_back(self.normal[0])
+        self.kept = self.bits = self.normal = None
+
+    def _products(self, A: DistSparse, H: DistDense, keep: bool, fixed: bool, scratch: bool) -> Forward:
+        """Z without bias, and what backward needs; the rest is given back."""
+        if self.taken == TRANSFORM:
+            return self._transform_first(A, H, keep)
+        self.bits = self._positive_bits(H) if keep else None
+        return self._aggregate_first(A, H, self._aggregate(A, H, fixed, scratch), keep)
+
+    def _products_back(self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool) -> Gradients:
+        """Gradients of W and `more`, and of H. G and what was kept are given back."""
+        back = self._transform_back if self.taken == TRANSFORM else self._aggregate_back
+        return back(A, kept, G, need_input)
 
     def _transform_first(self, A: DistSparse, H: DistDense, keep: bool) -> Forward:
         """Z = A (H W), and what of the input backward needs; the rest is given back."""
@@ -179,7 +218,7 @@ class GraphConvolution:
         self._give_back(S)
         self.bits = self._positive_bits(H) if need_input else None
         self._give_back(H)
-        return dW, dH
+        return [dW.block], dH
 
     def _aggregate_first(self, A: DistSparse, H: DistDense, T: DistDense, keep: bool) -> Forward:
         """Z = (A H) W from T = A H, and what backward needs; the rest is given back."""
@@ -194,14 +233,16 @@ class GraphConvolution:
         (T,) = kept
         dW, dT = self._times_back(A, T, self.W.block, G, need_input)
         self._give_back(T, G)
-        return dW, self._adjoint(A, dT)
+        return [dW.block], self._adjoint(A, dT)
 
     def _times(self, A: DistSparse, T: DistDense, W: Array) -> DistDense:
         """T W; W is all weights or some rows of them, of which the products of A get the same memory."""
         Z = self._borrow(A.weights.output_layout, (T.shape[0], self.shape[1]))
         return A.weights.times(T, self._weights(A, T, W), Z)
 
-    def _times_back(self, A: DistSparse, T: DistDense, W: Array, G: DistDense, need_input: bool) -> Gradients:
+    def _times_back(
+        self, A: DistSparse, T: DistDense, W: Array, G: DistDense, need_input: bool
+    ) -> tuple[DistDense, DistDense | None]:
         """Tᵀ G and, if wanted, G Wᵀ."""
         if not need_input:
             return A.weights.backward(T, G)
@@ -235,9 +276,24 @@ class GraphConvolution:
         masks = Dropout(self.rate, self.seed, self.index, on.asarray(graph.nodes), on.xp.arange(*columns))
         return partial(masks.apply, epoch=epoch)
 
-    def _activate(self, graph: LayerGraph, H: DistDense, epoch: int | None, scratch: bool) -> DistDense:
-        """ReLU and dropout, of the features dropout alone; in place, or into a matrix of its own."""
+    def _carried(self, X: DistDense, layout: Layout, rows: int) -> DistDense:
+        """A copy of the first rows of the input, or of the gradient of the output, cut as the other is."""
+        out = self._borrow(layout, (rows, X.shape[1]))
+        if X.layout.same(layout, X.shape):
+            out.block[...] = X.block[: len(out.block)]
+            return out
+        return relayout(X, out)
+
+    def _activate(
+        self, graph: LayerGraph, H: DistDense, epoch: int | None, scratch: bool, keep: bool
+    ) -> DistDense:
+        """Layer norm, ReLU and dropout, of the features dropout alone; in place, or into one of its own."""
         dropout = self._dropout(graph, epoch)
+        if self.norm is not None:
+            Z, scales = H, self.norm.normalize(H)
+            H = self._borrow(H.layout, H.shape) if keep else H
+            self.norm.apply(Z, H)
+            self.normal = (Z, scales) if keep else None
         if dropout is None and self.index == 0:
             return H
         with self._activation(H):
@@ -255,13 +311,20 @@ class GraphConvolution:
         with self._activation(H):
             return positive_bits(H.block)
 
-    def _activate_back(self, graph: LayerGraph, dH: DistDense, epoch: int | None) -> None:
+    def _activate_back(self, graph: LayerGraph, dH: DistDense, epoch: int | None) -> list[Array]:
+        """In place; returns the gradients of the norm."""
         with self._activation(dH):
             if self.index > 0:
                 keep_positive(dH.block, self.bits, 1.0 if epoch is None else 1 / (1 - self.rate))
                 self.bits = None
             elif (dropout := self._dropout(graph, epoch)) is not None:
                 dropout(dH.block)
+        if self.norm is None or self.normal is None:
+            return []
+        (Z, scales), self.normal = self.normal, None
+        found = self.norm.backward(Z, scales, dH)
+        self._give_back(Z)
+        return [*found]
 
     @staticmethod
     def _activation(H: DistDense) -> AbstractContextManager[None]:

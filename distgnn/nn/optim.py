@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from distgnn import ledger, rng
 from distgnn.arrays import backend
 from distgnn.errors import ArgumentError
@@ -49,6 +51,8 @@ class Optimizer:
         lr: step size.
         weight_decay: one number for all layers, or one per layer, of which the last repeats. Biases and
             features are not decayed.
+        clip: the largest norm of a step's gradients, all of them taken as one vector, before decay; larger
+            ones are scaled down to it. None: any.
 
     Attributes:
         steps: updates made so far.
@@ -57,8 +61,8 @@ class Optimizer:
 
     slots: tuple[str, ...] = ()
 
-    def __init__(self, lr: float = 0.01, weight_decay: Decay = 0.0) -> None:
-        self.lr = float(lr)
+    def __init__(self, lr: float = 0.01, weight_decay: Decay = 0.0, clip: float | None = None) -> None:
+        self.lr, self.clip = float(lr), None if clip is None else float(clip)
         decays = weight_decay if isinstance(weight_decay, Sequence) else [weight_decay]
         self.weight_decay = [float(decay) for decay in decays]
         self.steps = 0
@@ -66,7 +70,7 @@ class Optimizer:
 
     def facts(self) -> dict[str, Any]:
         """What ranks must have set alike, by name: its kind and all of its numbers."""
-        plain = (int, float, str, list, tuple)  # an optimiser of the caller's may hold anything
+        plain = (int, float, str, list, tuple, type(None))  # an optimiser of the caller's may hold anything
         numbers = {name: value for name, value in vars(self).items() if isinstance(value, plain)}
         return {"optimizer": type(self).__name__, **numbers}
 
@@ -87,7 +91,7 @@ class Optimizer:
     @QUIETLY
     def step(self, parameters: Sequence[Parameter], gradients: Sequence[Array]) -> None:
         """Update every parameter's block in place from its gradient, which may be used as scratch.
-        Collective.
+        Collective. Cost: with `clip` an all-reduce of one word over all ranks; else none.
 
         Raises:
             NotFiniteError: a gradient or an updated parameter is not finite (on every rank). The parameters
@@ -96,6 +100,7 @@ class Optimizer:
         self.prepare(parameters)
         self.steps += 1
         watch = Watch(parameters)
+        scale = None if self.clip is None else _clipped(self.clip, parameters, gradients)
         for index, (p, gradient) in enumerate(zip(parameters, gradients, strict=True)):
             state = self.state[p.name]
             flat = [a.reshape(-1) for a in (p.block, gradient, *(state[slot] for slot in self.slots))]
@@ -103,6 +108,8 @@ class Optimizer:
             for part in rng.slices(flat[0].size, 1, backend.module(p.block)):  # looked at while in cache
                 w, g, *slots = (array[part] for array in flat)
                 watch.gradient(index, g)
+                if scale is not None:
+                    g *= scale
                 self._update(w, g, *slots, decay=self.decay(p))
                 watch.parameter(index, w)
         watch.check()
@@ -111,11 +118,33 @@ class Optimizer:
         raise NotImplementedError
 
 
+def _clipped(most: float, parameters: Sequence[Parameter], gradients: Sequence[Array]) -> Array:
+    """What to multiply gradients with, so that their norm is at most this: (1), float64, on the device.
+
+    Each number of a matrix counts once, from the rank that answers for its copies. One that is not finite
+    leaves gradients as they are, for :class:`Watch` to say which. Collective.
+    """
+    grid = parameters[0].matrix.grid
+    xp = grid.backend.xp
+    square = xp.zeros(1, np.float64)
+    for p, gradient in zip(parameters, gradients, strict=True):
+        ledger.charge("optimizer", "norm", touched=gradient.nbytes)
+        flat = gradient.reshape(-1)
+        for part in rng.slices(flat.size, 1, xp):  # by all, as they wait for each other anyway
+            own = xp.vdot(flat[part], flat[part])
+            if p.matrix.layout.primary:
+                square += own
+    norm = xp.sqrt(grid.world.allreduce(square, matrix="norm"))
+    return xp.where(xp.isfinite(norm), most / xp.maximum(norm, most), 1.0)
+
+
 class SGD(Optimizer):
     """v <- momentum v + (g + decay w);  w <- w - lr v."""
 
-    def __init__(self, lr: float = 0.01, weight_decay: Decay = 0.0, momentum: float = 0.0) -> None:
-        super().__init__(lr, weight_decay)
+    def __init__(
+        self, lr: float = 0.01, weight_decay: Decay = 0.0, momentum: float = 0.0, clip: float | None = None
+    ) -> None:
+        super().__init__(lr, weight_decay, clip)
         self.momentum = float(momentum)
         self.slots = ("velocity",) if momentum else ()
 
@@ -138,9 +167,9 @@ class Adam(Optimizer):
 
     def __init__(
         self, lr: float = 0.01, weight_decay: Decay = 0.0, betas: tuple[float, float] = (0.9, 0.999),
-        epsilon: float = 1e-8,
+        epsilon: float = 1e-8, clip: float | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(lr, weight_decay)
+        super().__init__(lr, weight_decay, clip)
         self.betas, self.epsilon = betas, epsilon
 
     def _update(self, w: Array, g: Array, *slots: Array, decay: float) -> None:
@@ -160,7 +189,9 @@ class AdamW(Adam):
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 
 
-def make(name: str, lr: float = 0.01, weight_decay: Decay = 0.0, momentum: float = 0.0) -> Optimizer:
+def make(
+    name: str, lr: float = 0.01, weight_decay: Decay = 0.0, momentum: float = 0.0, clip: float | None = None
+) -> Optimizer:
     """The optimiser called `name`; ArgumentError where there is none, or a number is out of range."""
     if name not in OPTIMIZERS:
         raise ArgumentError("optimizer", name, f"no such optimiser; choose one of {', '.join(OPTIMIZERS)}")
@@ -173,6 +204,8 @@ def make(name: str, lr: float = 0.01, weight_decay: Decay = 0.0, momentum: float
     decays = list(weight_decay) if isinstance(weight_decay, Sequence) else [weight_decay]
     if not decays or not all(math.isfinite(w) and w >= 0 for w in decays):
         raise ArgumentError("weight_decay", decays, "must be numbers that are at least 0")
+    if clip is not None and not (math.isfinite(clip) and clip > 0):
+        raise ArgumentError("clip", clip, "the largest norm of a gradient must be a positive number")
     if name == "sgd":
-        return SGD(lr, decays, momentum)
-    return OPTIMIZERS[name](lr, decays)
+        return SGD(lr, decays, momentum, clip)
+    return OPTIMIZERS[name](lr, decays, clip=clip)

@@ -4,12 +4,14 @@ Tests and `train --check` compare with these, which share with the engine `rng`,
 canonical, and an error. The model is Kipf and Welling's as in CAGNET section III and Plexus section 2.1:
 Z_l = A H_{l-1} W_l + b_l and H_l = relu(Z_l), no activation after the last layer, dropout on every layer's
 input, softmax cross-entropy averaged over the training nodes; or, with a row of zeros and ones for each node
-as its labels, binary cross-entropy averaged over these nodes and the classes.
+as its labels, binary cross-entropy averaged over these nodes and the classes. With residual connections,
+layers but the last that are as wide as their input add it to Z_l; with layer norm, H_l = relu(norm(Z_l)).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -113,11 +115,13 @@ class GCNReference:
 
     Attributes:
         weights, biases: one array per layer (biases empty without `bias`).
+        gains, shifts: one array per layer but the last (empty without `layer_norm`).
     """
 
     def __init__(
         self, A: sp.csr_array, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
-        dtype: Any = np.float32, nodes: np.ndarray | None = None,
+        dtype: Any = np.float32, nodes: np.ndarray | None = None, residual: bool = False,
+        layer_norm: bool = False,
     ) -> None:  # fmt: skip
         self.A = canonical(A, dtype)
         self.widths = list(widths)
@@ -129,6 +133,12 @@ class GCNReference:
             for layer, shape in enumerate(shapes)
         ]
         self.biases = [np.zeros(shape[1], self.dtype) for shape in shapes] if bias else []
+        hidden = self.widths[1:-1] if layer_norm else []
+        self.gains = [np.ones(width, self.dtype) for width in hidden]
+        self.shifts = [np.zeros(width, self.dtype) for width in hidden]
+        self.residual = [
+            residual and a == b and layer < self.layers - 1 for layer, (a, b) in enumerate(shapes)
+        ]
 
     def mask(self, epoch: int, layer: int) -> np.ndarray:
         """What the input of a layer is multiplied with in an epoch of training: 0 or 1 / (1 - dropout)."""
@@ -147,6 +157,7 @@ class GCNReference:
     def _forward(self, X: np.ndarray, epoch: int | None) -> list[np.ndarray]:
         """T_1, Z_1, T_2, Z_2, ... with T_l = A H_{l-1}."""
         H, stages = X, []
+        self.normal: list[tuple[np.ndarray, np.ndarray]] = []  # normalised rows, and what divided them
         for layer in range(self.layers):
             if epoch is not None and self.dropout > 0:
                 H = H * self.mask(epoch, layer)
@@ -154,15 +165,36 @@ class GCNReference:
             Z = T @ self.weights[layer]
             if self.biases:
                 Z = Z + self.biases[layer]
+            if self.residual[layer]:
+                Z = Z + H
             stages += [T, Z]
-            H = np.maximum(Z, 0)
+            H = np.maximum(self._norm(layer, Z), 0)
         return stages
+
+    def _norm(self, layer: int, Z: np.ndarray) -> np.ndarray:
+        """Layer norm (Ba, Kiros, Hinton, arXiv 1607.06450, equation 4), where there is one."""
+        if layer >= len(self.gains):
+            return Z
+        deviation = np.sqrt(Z.var(axis=1, keepdims=True) + 1e-5)
+        self.normal.append(((Z - Z.mean(axis=1, keepdims=True)) / deviation, deviation))
+        return self.normal[-1][0] * self.gains[layer] + self.shifts[layer]
+
+    def _norm_back(self, layer: int, G: np.ndarray) -> np.ndarray:
+        """The gradient by what was normalised; those by gain and shift are put into `norm_gradients`."""
+        N, deviation = self.normal[layer]
+        self.norm_gradients[layer] = (G * N).sum(axis=0), G.sum(axis=0)
+        G = G * self.gains[layer]
+        projected = G.mean(axis=1, keepdims=True) + N * (G * N).mean(axis=1, keepdims=True)
+        return (G - projected) / deviation
 
     def gradients(
         self, X: np.ndarray, labels: np.ndarray, rows: np.ndarray, epoch: int | None = None,
         features: bool = True,
     ) -> tuple[float, list[np.ndarray], list[np.ndarray], np.ndarray | None]:  # fmt: skip
-        """Loss over the nodes `rows` and its gradients: by weights, biases and, if asked, features."""
+        """Loss over the nodes `rows` and its gradients: by weights, biases and, if asked, features.
+        `norm_gradients` has those by (gain, shift), by layer.
+        """
+        self.norm_gradients: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         stages = self._forward(self._real(X), epoch)
         cross_entropy = softmax_cross_entropy if labels.ndim == 1 else binary_cross_entropy
         loss, G = cross_entropy(stages[-1], labels, rows)
@@ -173,10 +205,14 @@ class GCNReference:
             biases.insert(0, G.sum(axis=0))
             if layer == 0 and not features:
                 return loss, weights, biases if self.biases else [], None
-            G = spmm(sp.csr_array(self.A.T), G @ self.weights[layer].T)
+            skipped = G if self.residual[layer] else 0
+            G = spmm(sp.csr_array(self.A.T), G @ self.weights[layer].T) + skipped
             if epoch is not None and self.dropout > 0:
                 G = G * self.mask(epoch, layer)
-            if layer > 0:
+            if layer > 0 and self.gains:
+                N = self.normal[layer - 1][0] * self.gains[layer - 1] + self.shifts[layer - 1]
+                G = self._norm_back(layer - 1, G * (N > 0))
+            elif layer > 0:
                 G = G * (stages[2 * layer - 1] > 0)
         return loss, weights, biases if self.biases else [], G
 
@@ -194,10 +230,12 @@ class GCNReference:
         self, X: np.ndarray, labels: np.ndarray, split: np.ndarray, epochs: int, optimizer: str = "adam",
         lr: float = 0.01, weight_decay: float | Sequence[float] = 0.0, momentum: float = 0.0,
         train_features: bool = False, evaluate: bool = True, metric: str | None = None,
+        clip: float | None = None, schedule: Callable[[int], float] = lambda epoch: 1.0,
     ) -> Iterator[dict[str, float]]:  # fmt: skip
         """Train full-graph, yielding per epoch its number (from 1), loss, and scores before its update.
 
         `self.features` holds the features. Of several weight decays, each layer has one; the last repeats.
+        clip: the norm to which larger gradients are scaled; schedule: the factor of the step size by epoch.
         NotFiniteError: a loss or a parameter is not finite; it names epoch and layer.
         """
         self.features, rows = self._real(X), labelled(labels, split, TRAIN)
@@ -208,7 +246,7 @@ class GCNReference:
 
         def update(name: str, w: np.ndarray, g: Any, decay: float, layer: int) -> None:
             with np.errstate(all="ignore"):
-                rule(name, w, g, epoch, lr, decay, momentum)
+                rule(name, w, scale * g, epoch, lr * schedule(epoch), decay, momentum)
             if not np.isfinite(w).all():
                 raise NotFiniteError(f"{name} is not finite after the update", layer, epoch)
 
@@ -219,12 +257,23 @@ class GCNReference:
             if not np.isfinite(loss):
                 raise self._not_finite(loss, epoch)
             yield {"epoch": epoch, **found, "loss": loss}
+            every = [*dW, *db, *([dX] if train_features else [])]
+            scale = self._scale(clip, every)
             for layer in range(self.layers):
                 update(f"W{layer}", self.weights[layer], dW[layer], decays[layer], layer)
                 if self.biases:
                     update(f"b{layer}", self.biases[layer], db[layer], 0.0, layer)
+                if layer < len(self.gains):
+                    update(f"g{layer}", self.gains[layer], self.norm_gradients[layer][0], 0.0, layer)
+                    update(f"s{layer}", self.shifts[layer], self.norm_gradients[layer][1], 0.0, layer)
             if train_features:
                 update("X", self.features, dX, 0.0, 0)
+
+    def _scale(self, clip: float | None, gradients: Sequence[Any]) -> float:
+        """What scales these gradients and those of layer norm, as one vector, down to a norm of `clip`."""
+        every = [*gradients, *(g for pair in self.norm_gradients.values() for g in pair)]
+        norm = math.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in every))
+        return 1.0 if clip is None or norm <= clip else clip / norm
 
     def _not_finite(self, loss: float, epoch: int) -> NotFiniteError:
         """The error that names the first layer with such an output, or the last one."""

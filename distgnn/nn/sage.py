@@ -77,7 +77,7 @@ class MeanConvolution(GraphConvolution):
         if dH is not None and d_own is not None:
             dH.block[: len(d_own.block)] += d_own.block
             self._give_back(d_own)
-        return self.W.like(A.grid.backend.xp.concatenate((of_own.block, of_neighbours.block))), dH
+        return [A.grid.backend.xp.concatenate((of_own.block, of_neighbours.block))], dH
 
     @staticmethod
     def _own(H: DistDense, T: DistDense) -> DistDense:
@@ -99,11 +99,12 @@ class SageMean(GCN):
     """
 
     convolution = MeanConvolution
-    means = True
+    means = needs_own = neighbours = True
 
     def __init__(
         self, A: DistSparse, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
-        product_order: str = "auto", keep_aggregate: bool = True,
+        product_order: str = "auto", keep_aggregate: bool = True, residual: bool = False,
+        layer_norm: bool = False,
     ) -> None:  # fmt: skip
         square = A.shape[0] == A.shape[1]
         if square and not associative(A):
@@ -112,7 +113,8 @@ class SageMean(GCN):
         if product_order == TRANSFORM:
             raise ArgumentError("product_order", TRANSFORM, "model=sage aggregates first")
         A = NeighbourMean(A) if square else A
-        super().__init__(A, widths, seed, dropout, bias, product_order, keep_aggregate)
+        options = product_order, keep_aggregate, residual, layer_norm
+        super().__init__(A, widths, seed, dropout, bias, *options)
 
 
 def inverse_row_sums(A: DistSparse) -> Array:

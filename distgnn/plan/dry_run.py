@@ -19,7 +19,7 @@ from distgnn.ledger import Ledger, holds
 from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import TRAIN, Targets
-from distgnn.nn.sage import SageMean
+from distgnn.nn.networks import NETWORKS
 from distgnn.operators.dense import DistDense
 from distgnn.plan.graphs import Graph, Histogram, Spread
 from distgnn.plan.kinds import busiest_of, kinds
@@ -185,7 +185,7 @@ def _prepared(comm: Any, backend: Backend | str | None, s: Settings, graph: Grap
 def _counted(ready: _Prepared, evaluation: bool = True) -> tuple[Costs, dict[str, int]]:
     """The costs of this rank, and the sizes of the grid."""
     s, model, X, targets, training, setup = ready
-    optimizer = optim.make(s.optimizer, s.lr, s.weight_decay, s.momentum)
+    optimizer = optim.make(s.optimizer, s.lr, s.weight_decay, s.momentum, s.clip)
     due = 0 if s.dropout or s.sampler else s.eval_every  # else evaluation is a product of its own
     if training is None:
         options: Any = {"eval_every": due, "train_features": s.train_features}
@@ -222,8 +222,9 @@ def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Tar
     if graph.parts is not None and name in operators.SPARSITY_AWARE:
         partitions = {"row_parts": graph.parts, "col_parts": graph.parts}
     A = operators.distribute(graph.source, grid, name, s.sparsity_aware or False, **partitions)
-    network = SageMean if s.model == "sage" else GCN
+    network = NETWORKS[str(s.model)]
     options: Any = {"product_order": s.product_order, "keep_aggregate": s.keep_aggregate}
+    options |= {"residual": s.residual, "layer_norm": s.layer_norm}
     widths = [graph.width, *s.hidden_widths, graph.classes]
     model = network(A, widths, seed=s.seed, dropout=s.dropout, bias=s.bias, **options)
     shape, layout = (graph.n, graph.width), model.input_layout

@@ -10,6 +10,7 @@ from distgnn.comm.grid import Grid
 from distgnn.layout import Axes, Cut, Layout
 from distgnn.nn.gcn import GCN
 from distgnn.operators.operator import DistSparse
+from distgnn.operators.relayout import Window, taken
 
 Shape = tuple[int, int]
 
@@ -21,7 +22,22 @@ def kinds(model: GCN, grid: Grid) -> list[Hashable]:
         sizes.held(layout, shape)
     columns = [column.tolist() for column in sizes.known.values()]
     others = [[A.kind(place) for place in map(sizes.place, range(grid.size))] for A in _operators(model)]
+    others += [[_carried(model, index, sizes.place(r)) for r in range(grid.size)] for index in model.residual]
     return list(zip(*columns, *others, strict=True))
+
+
+def _carried(model: GCN, index: int, place: Axes) -> Hashable:
+    """Sizes of what other ranks send where a layer's input is cut otherwise than its output, both ways."""
+    A, shape = model.graphs[index].A, (model.A.shape[0], model.widths[index])
+    one, other = A.input_layout, A.weights.output_layout
+    if one.same(other, shape):
+        return ()
+    both = taken(one, other, shape, place), taken(other, one, shape, place)
+    return tuple(tuple(_sizes(found, place.rank)) for found in both)
+
+
+def _sizes(found: Iterator[tuple[int, Window]], own: int) -> list[int]:
+    return sorted((b - a) * (d - c) for rank, ((a, b), (c, d)) in found if rank != own)
 
 
 def busiest_of(model: GCN, grid: Grid) -> int:

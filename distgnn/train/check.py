@@ -13,6 +13,7 @@ from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.reference import GCNReference
 from distgnn.store.read.order import Order
 from distgnn.store.read.store import Store
+from distgnn.train.rates import Schedule
 from distgnn.train.settings import Settings
 
 TOLERANCE = 1e-4
@@ -77,6 +78,8 @@ def reference(
         X *= (1 / np.where(sums == 0, 1, sums)).astype(X.dtype)
     ids = inputs.permutation(0, n)
     A = order.block((0, n), (0, n))[order.positions(ids)]  # rows in the order of the columns
-    network = GCNReference(A, widths, s.seed, s.dropout, s.bias, s.dtype, ids)
+    network = GCNReference(A, widths, s.seed, s.dropout, s.bias, s.dtype, ids, s.residual, s.layer_norm)
+    schedule = Schedule.parse(s.schedule, s.warmup)
     steps = s.epochs, s.optimizer, s.lr, s.weight_decay, s.momentum, s.train_features
-    return network.train(X, store.labels(inputs), store.split(inputs), *steps, evaluate=False)
+    more: Any = {"clip": s.clip, "schedule": lambda epoch: schedule.at(epoch, s.epochs), "evaluate": False}
+    return network.train(X, store.labels(inputs), store.split(inputs), *steps, **more)

@@ -18,15 +18,18 @@ from distgnn.store import checkpoint
 from distgnn.store.checkpoint import CheckpointReader, Piece
 from distgnn.store.format import manifest
 from distgnn.store.format.lock import check_unlocked, locked
+from distgnn.train.best import Best
 
 Array = Any
+BEST = "best."  #: before the names of the best weights in a checkpoint
 
 
 def save(
     path: str | os.PathLike[str], comm: Comm, parameters: Sequence[Parameter], optimizer: Optimizer,
-    epoch: int, run: Mapping[str, Any], rates: Sequence[Mapping[str, Any]] = (),
+    epoch: int, run: Mapping[str, Any], rates: Sequence[Mapping[str, Any]] = (), best: Best | None = None,
 ) -> None:  # fmt: skip
-    """Write weights, biases, trained features, and the optimiser's state after `epoch`. Collective.
+    """Write weights, biases, trained features, and the optimiser's state after `epoch`; and the best weights
+    so far, where they are kept. Collective.
 
     Args:
         run: what must be the same in a run that goes on from here, as JSON.
@@ -39,16 +42,17 @@ def save(
     pieces: dict[str, Piece] = {}
     for p in parameters:
         if p.matrix.layout.primary:
-            for name, block in _blocks(p, optimizer):
+            for name, block in [*_blocks(p, optimizer), *_best(p, best)]:
                 rows, cols = p.matrix.row_range, p.matrix.col_range
                 pieces[name] = (rows[0], cols[0], p.matrix.grid.backend.to_host(block), p.matrix.shape)
     meta = {"epoch": epoch, "steps": optimizer.steps, "run": dict(run), "rates": list(rates)}
+    meta |= {"best": best.state() if best else {}}
     checkpoint.save(path, comm, pieces, meta)
 
 
 def restore(
     path: str | os.PathLike[str], comm: Comm, parameters: Sequence[Parameter], optimizer: Optimizer,
-    run: Mapping[str, Any],
+    run: Mapping[str, Any], best: Best | None = None,
 ) -> tuple[str, int, list[dict[str, Any]]]:  # fmt: skip
     """Take all of that from a checkpoint, in place, on any grid; returns its id, `epoch` and `rates`.
     Collective.
@@ -58,29 +62,40 @@ def restore(
     """
     reader = checkpoint.load(path, comm)
     theirs = reader.meta.get("run", {})
-    for name, value in run.items():
-        if theirs.get(name) != value:
-            problem = f"was written by a run with {name} {theirs.get(name)}, this one has {value}"
+    for name in [*run, *(name for name in theirs if name not in run)]:
+        then, now = theirs.get(name, False), run.get(name, False)  # a switch that is off may be left out
+        if then != now:
+            problem = f"was written by a run with {name} {then}, this one has {now}"
             raise UserError(f"{path}: {problem}")
     optimizer.prepare(parameters)
     with comm.together():
         take_over(reader, parameters, optimizer)
+        if best is not None and best.take(reader.meta.get("best", {})):
+            for p in parameters:
+                _fill(best.blocks[p.name], reader, BEST + p.name, p)
     optimizer.steps = int(reader.meta["steps"])
     return reader.members.id, int(reader.meta["epoch"]), list(reader.meta["rates"])
 
 
 def take_over(
-    reader: CheckpointReader, parameters: Sequence[Parameter], optimizer: Optimizer | None = None
-) -> None:
-    """The parameters and the state of their optimiser, or without it, in place. UserError: some are missing,
-    or have other shapes.
+    reader: CheckpointReader, parameters: Sequence[Parameter], optimizer: Optimizer | None = None,
+    best: bool = False,
+) -> None:  # fmt: skip
+    """The parameters and the state of their optimiser, or without it, in place; with `best` the best ones.
+    UserError: some are missing, or have other shapes.
     """
     for p in parameters:
-        for name, block in [(p.name, p.block)] if optimizer is None else _blocks(p, optimizer):
-            if reader.shapes.get(name) != p.matrix.shape:
-                raise UserError(f"{reader.root}: holds no {name} of shape {p.matrix.shape}")
-            window = reader.piece(name, p.matrix.row_range, p.matrix.col_range)
-            block[...] = p.matrix.grid.backend.asarray(window, dtype=np.dtype(block.dtype))
+        alone = [(BEST + p.name if best else p.name, p.block)]
+        for name, block in alone if optimizer is None else _blocks(p, optimizer):
+            _fill(block, reader, name, p)
+
+
+def _fill(block: Array, reader: CheckpointReader, name: str, like: Parameter) -> None:
+    matrix = like.matrix
+    if reader.shapes.get(name) != matrix.shape:
+        raise UserError(f"{reader.root}: holds no {name} of shape {matrix.shape}")
+    window = reader.piece(name, matrix.row_range, matrix.col_range)
+    block[...] = matrix.grid.backend.asarray(window, dtype=np.dtype(block.dtype))
 
 
 @contextmanager
@@ -127,3 +142,9 @@ def _blocks(parameter: Parameter, optimizer: Optimizer) -> list[tuple[str, Array
     """A parameter's block and its optimiser state by the names they have in a checkpoint."""
     name, state = parameter.name, optimizer.state[parameter.name]
     return [(name, parameter.block), *((f"{name}.{slot}", state[slot]) for slot in optimizer.slots)]
+
+
+def _best(parameter: Parameter, best: Best | None) -> list[tuple[str, Array]]:
+    """A parameter's block of the best weights, where they are kept, likewise."""
+    blocks = {} if best is None else best.blocks
+    return [(BEST + parameter.name, blocks[parameter.name])] if blocks else []

@@ -18,6 +18,9 @@ from distgnn.operators.dense import DistDense
 
 Array = Any
 Record = dict[str, Any]
+#: Called before the update, or the updates, of an epoch: with its number and the accuracies of the weights up
+#: to then, empty where they were not evaluated. May set ``optimizer.lr``, on all ranks alike.
+Before = Callable[[int, Record], None]
 
 
 def parameters(model: GCN, X: DistDense, train_features: bool = False) -> list[Parameter]:
@@ -28,7 +31,7 @@ def parameters(model: GCN, X: DistDense, train_features: bool = False) -> list[P
 
 def train(
     model: GCN, X: DistDense, targets: Targets, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1,
-    eval_every: int = 1, train_features: bool = False, timing: bool = False,
+    eval_every: int = 1, train_features: bool = False, timing: bool = False, before: Before | None = None,
 ) -> Iterator[Record]:  # fmt: skip
     """Train until epoch `epochs`, counted from 1; yields a record after every epoch's update. Collective.
 
@@ -38,13 +41,14 @@ def train(
         first_epoch: the epoch to start with, after a resume.
         eval_every: epochs between evaluations, the first and the last included; 0 for none.
         timing: measure the phases, which makes a GPU wait for itself around every operation.
+        before: called before every update with the epoch and the accuracies, if evaluated; for schedules.
 
     Yields:
         "epoch"; "loss" (with dropout), "train_acc", "val_acc", "test_acc" (without; where evaluated; of other
-        metrics "val_f1" or "val_rocauc"), of the weights before the update; "seconds" of this rank for the
-        update and all before it; "phases", its parts ("other" alone without `timing`); "words" received;
-        "flight", the seconds in which messages were under way, of which phase "comm" was not hidden;
-        "eval_seconds".
+        metrics "val_f1" or "val_rocauc"), of the weights before the update; "lr", its step size; "seconds" of
+        this rank for the update and all before it; "phases", its parts ("other" alone without `timing`);
+        "words" received; "flight", the seconds in which messages were under way, of which phase "comm" was
+        not hidden; "eval_seconds".
 
     NotFiniteError on every rank: loss, gradient or update is not finite; it names epoch and layer.
     """
@@ -54,11 +58,14 @@ def train(
     trained = parameters(model, X, train_features)
     with_the_step = model.dropout == 0  # then the logits of the training pass are those to evaluate
 
-    def step(epoch: int, due: bool) -> Record:
+    def step(epoch: int, due: bool, found: Record) -> Record:
         due = due and with_the_step
-        loss, found, gradients, dX = model.gradients(X, targets, epoch, train_features, due)
+        loss, seen, gradients, dX = model.gradients(X, targets, epoch, train_features, due)
+        found = found or seen
+        if before is not None:
+            before(epoch, found)
         update(optimizer, trained, gradients, dX)
-        return {"loss": loss, **found}
+        return {"loss": loss, **found, "lr": optimizer.lr}
 
     evaluate = dict if with_the_step else partial(model.evaluate, X, targets, train_features)
     yield from run_epochs(model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
@@ -87,20 +94,21 @@ def update(
 
 
 def run_epochs(
-    model: GCN, step: Callable[[int, bool], Record], evaluate: Callable[[], Record], epochs: range,
+    model: GCN, step: Callable[[int, bool, Record], Record], evaluate: Callable[[], Record], epochs: range,
     eval_every: int, timing: bool,
 ) -> Iterator[Record]:  # fmt: skip
-    """The record of every epoch, as `train` yields it: `evaluate()` if due, `step(epoch, due)`, its costs."""
+    """The record of every epoch, as `train` yields it: `evaluate()` if due, `step(epoch, due, what that
+    found)`, its costs."""
     model.forget()
     for epoch in epochs:
         due = eval_every > 0 and ((epoch - 1) % eval_every == 0 or epoch == epochs[-1])
         record: Record = {"epoch": epoch, "loss": None}
         started = time.perf_counter()
         with _of_epoch(epoch):
-            record |= evaluate() if due else {}
+            found = evaluate() if due else {}
         evaluated = time.perf_counter()
         with _of_epoch(epoch), ledger.Ledger(timing) as counted:
-            record |= step(epoch, due)
+            record |= found | step(epoch, due, found)
             model.grid.backend.synchronize()
         seconds, phases = time.perf_counter() - evaluated, counted.seconds
         other = max(seconds - sum(phases.values()), 0.0)

@@ -29,7 +29,7 @@ from distgnn.operators.one_rank import Alone, OneRank
 from distgnn.sampling.block import Block, Sample
 from distgnn.sampling.fetch import Features
 from distgnn.sampling.sampler import Sampler
-from distgnn.train.full_graph import Record, run_epochs, update
+from distgnn.train.full_graph import Before, Record, run_epochs, update
 from distgnn.train.minibatches import Minibatches
 from distgnn.train.schedule import Turn, bulks, turns
 
@@ -53,17 +53,19 @@ class MinibatchTraining:
     Raises:
         ArgumentError: no training nodes, or a batch size that does not fit; or ranks differ in their samplers
             or in numbers (on every rank).
-        ValueError: a SageMean with a sampler that does not keep a vertex's own features first; features,
-            targets or a sampler whose nodes are in another order than the network's.
+        ValueError: a SageMean or residual connections with a sampler that does not keep a vertex's own
+            features first; features, targets or a sampler whose nodes are in another order than the
+            network's.
     """
 
     def __init__(
         self, model: GCN, X: DistDense, targets: Targets, sampler: Sampler, batch_size: int, per_update: int,
         bulk: int = 1, seed: int = 0,
     ) -> None:  # fmt: skip
-        if model.means and not sampler.rows_first:
+        if (model.needs_own or model.residual) and not sampler.rows_first:
             problem = f"needs every vertex's own features first, where {type(sampler).__name__} has others"
-            raise ValueError(f"{type(model).__name__} {problem}")
+            network = type(model).__name__ if model.needs_own else "a network with residual connections"
+            raise ValueError(f"{network} {problem}")
         given = {"features": X.layout.rows.order, "targets": targets.layout.rows.order}
         for what, order in (given | {"the sampler's graph": sampler.ids.order}).items():
             if order != model.input_layout.rows.order:
@@ -87,7 +89,7 @@ class MinibatchTraining:
 
     def train(
         self, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1, eval_every: int = 1,
-        timing: bool = False,
+        timing: bool = False, before: Before | None = None,
     ) -> Iterator[Record]:  # fmt: skip
         """As :func:`distgnn.train.train`. The loss is the mean over the epoch's minibatches, each with the
         weights that it was trained with; `steps` are this rank's seconds in `STEPS`, waiting included.
@@ -95,11 +97,15 @@ class MinibatchTraining:
         told = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
         self.grid.world.agree(optimizer.facts() | told)
         check_features(self.X)
-        step = partial(self._epoch, optimizer)
+        step = partial(self._epoch, optimizer, before)
         evaluate = partial(self.model.evaluate, self.X, self.targets, False)
         return run_epochs(self.model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
 
-    def _epoch(self, optimizer: Optimizer, epoch: int, _: bool) -> Record:
+    def _epoch(
+        self, optimizer: Optimizer, before: Before | None, epoch: int, _: bool, found: Record
+    ) -> Record:  # fmt: skip
+        if before is not None:
+            before(epoch, found)
         losses, sums, batches = np.zeros(2), Sums(self.model), self.minibatches.epoch(epoch)
         step = self.clock.step
         for bulk in bulks(self.turns, self.bulk):
@@ -116,7 +122,7 @@ class MinibatchTraining:
                     with step("update"):
                         losses += self._update(sums, optimizer)
         loss = float(losses[0] / losses[1]) if losses[1] else float("nan")
-        return {"loss": loss, "steps": self.clock.seconds()}
+        return {"loss": loss, "lr": optimizer.lr, "steps": self.clock.seconds()}
 
     def _sample(self, epoch: int, bulk: list[Turn], batches: list[Any]) -> list[Sample | None]:
         """This rank's minibatch of every turn; a process row with a partitioned graph samples together."""

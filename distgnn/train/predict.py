@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -18,9 +18,10 @@ from distgnn import operators
 from distgnn.comm.agree import agree
 from distgnn.errors import ArgumentError, UserError
 from distgnn.nn.features import normalize_rows
-from distgnn.nn.gcn import GCN
+from distgnn.nn.gcn import collect
 from distgnn.nn.metrics import scores
-from distgnn.nn.sage import SageMean
+from distgnn.nn.networks import NETWORKS
+from distgnn.nn.norm import EPSILON
 from distgnn.operators.dense import DistDense, by_node
 from distgnn.report.files import check_output, replaced
 from distgnn.store import checkpoint
@@ -44,9 +45,11 @@ class Predictor:
         store: its path; weights: the path of the checkpoint, which says what network it is.
         comm: the ranks; default: all.
         algorithm, grid, order, backend: as in ``Settings``. They change no prediction beyond rounding.
+        which: weights: "last", or "best", those of the epoch with the highest validation accuracy; default:
+            best where that was kept.
 
     Attributes:
-        model, X: the network with its weights, and the features. epoch: after which they were saved.
+        model, X: the network with its weights, and the features. epoch: after which they were these.
         multilabel: whether it was trained on nodes that may have several classes.
 
     Raises:
@@ -58,30 +61,37 @@ class Predictor:
         self, store: str | os.PathLike[str], weights: str | os.PathLike[str],
         comm: MPI.Intracomm | None = None, algorithm: str = "1d",
         grid: str | Mapping[str, int] | None = None, order: str | None = None, backend: str | None = None,
+        which: str | None = None,
     ) -> None:  # fmt: skip
         comm = MPI.COMM_WORLD if comm is None else comm
-        agree(comm, identity(store) | {"algorithm": algorithm, "grid": grid, "order": order})
+        told = {"algorithm": algorithm, "grid": grid, "order": order, "which": which}
+        agree(comm, identity(store) | told)
         sizes = parse_grid(grid, algorithm)
         self.grid = operators.make_grid(comm, algorithm, sizes, backend=backend)
         reader = checkpoint.load(weights, self.grid.world)
-        trained, self.epoch = reader.meta["run"], int(reader.meta["epoch"])
+        trained = reader.meta["run"]
         self.multilabel = bool(trained.get("graph multilabel"))
+        best, self.epoch = chosen(reader, which)
         self.store = Store(store, self.grid.world)
         with self.grid.world.together():
             self._check(trained, weights)
         order = trained["order"] if trained["train_features"] else order
-        sage, dtype = trained["model"] == "sage", trained["dtype"]
-        A = load(self.store, self.grid, algorithm, order, dtype, neighbours=sage)
-        network = SageMean if sage else GCN
-        self.model = network(A, trained["widths"], bias=trained["bias"])
+        network, dtype = NETWORKS[trained["model"]], trained["dtype"]
+        A = load(self.store, self.grid, algorithm, order, dtype, neighbours=network.neighbours)
+        options = {name: trained.get(name, False) for name in ("bias", "residual", "layer_norm")}
+        self.model = network(A, trained["widths"], **options)
         self.X = load_features(self.store, self.model.input_layout, dtype=dtype)
         if trained["normalize_features"]:
             normalize_rows(self.X)
         with self.grid.world.together():
-            take_over(reader, parameters(self.model, self.X, trained["train_features"]))
+            take_over(reader, parameters(self.model, self.X, trained["train_features"]), best=best)
+        self._made: tuple[int, DistDense] | None = None  # the last layer that was made, and its output
 
     def _check(self, trained: Mapping[str, Any], weights: Any) -> None:
         """UserError where the network can't be applied to this graph."""
+        if trained["model"] not in NETWORKS:
+            problem = f"holds weights of model={trained['model']}; enter it in distgnn.nn.NETWORKS first"
+            raise UserError(f"{weights}: {problem}")
         same = ["graph width", "graph normalize"]
         if trained["train_features"]:  # these belong to the nodes they were trained for
             same = [name for name in trained if name.startswith(("graph ", "content of "))]
@@ -100,8 +110,24 @@ class Predictor:
         alike = (self.store.classes, self.store.multilabel) == (self.model.widths[-1], self.multilabel)
         if not alike or not self.store.manifest["split"]:
             return {}
-        Z = self.model.forward(self.X)
+        Z = self._forward(len(self.model.layers))
         return scores(Z, self.model.targets(*load_targets(self.store, self.model.output_layout), metric))
+
+    def _activation(self, layer: int) -> Callable[[np.ndarray], Answer]:
+        """What is done to whole rows of a hidden layer's output. Collective."""
+        norm = self.model.layers[layer].norm
+        if norm is None:
+            return _positive
+        gain, shift = collect(norm.gain), collect(norm.shift)
+        return lambda rows: _positive(_normal(rows) * gain + shift)
+
+    def _forward(self, layer: int) -> DistDense:
+        """What a layer gives, before its activation; from what was made before, if that is not beyond it."""
+        done, H = self._made if self._made and self._made[0] <= layer else (0, self.X)
+        if done < layer:
+            self._made, H = None, self.model.forward(H, layers=layer, after=done)
+        self._made = layer, H
+        return H
 
     def write(self, path: str | os.PathLike[str], layer: int | None = None, force: bool = False) -> Path:
         """Write what the network says of every node; returns the path. Collective.
@@ -127,10 +153,10 @@ class Predictor:
                 raise ArgumentError("layer", layer, f"the network has layers 1 to {last}")
             if world.rank == 0:
                 check_output("out", path, force)
-        Z = self.model.forward(self.X, layers=layer)
+        Z = self._forward(last if layer is None else layer)
         hidden = layer is not None and layer < last
         kind = _several if self.multilabel else _one
-        answer: Any = kind if layer is None else _positive if hidden else _unchanged
+        answer: Any = kind if layer is None else self._activation(layer) if hidden else _unchanged
         with ExitStack() as stack:
             with world.together():
                 opened = stack.enter_context(replaced(path)) if world.rank == 0 else None
@@ -145,6 +171,22 @@ class Predictor:
                 if writer is not None:
                     writer.close()
         return path
+
+
+def chosen(reader: checkpoint.CheckpointReader, which: str | None) -> tuple[bool, int]:
+    """Whether to take the best weights of a checkpoint, and after which epoch those were that are taken.
+
+    ArgumentError: neither "best" nor "last", or "best" where it was not kept (on every rank alike).
+    """
+    if which not in (None, "best", "last"):
+        raise ArgumentError("which", which, "expected best or last")
+    state = reader.meta.get("best", {})
+    if state.get("kept") and which != "last":
+        return True, int(state["found"]["epoch"])
+    if which == "best":
+        problem = f"{reader.root} has the last one only; the best is kept by keep_best=val of train"
+        raise ArgumentError("which", which, problem)
+    return False, int(reader.meta["epoch"])
 
 
 def _parts(Z: DistDense) -> Iterator[np.ndarray | None]:
@@ -165,6 +207,12 @@ def sigmoid(rows: np.ndarray) -> np.ndarray:
     """Logits to probabilities, each by itself."""
     powers = np.exp(-abs(rows))
     return np.where(rows >= 0, rows.dtype.type(1), powers) / (1 + powers)
+
+
+def _normal(rows: np.ndarray) -> np.ndarray:
+    centred = rows - rows.mean(axis=1, keepdims=True, dtype=np.float64)
+    scales = np.sqrt((centred**2).mean(axis=1, keepdims=True) + EPSILON)
+    return (centred / scales).astype(rows.dtype)
 
 
 def _one(rows: np.ndarray) -> Answer:

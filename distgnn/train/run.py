@@ -23,19 +23,20 @@ from distgnn.ledger import Ledger, holds
 from distgnn.nn import optim
 from distgnn.nn.features import normalize_rows
 from distgnn.nn.finite import NotFiniteError
-from distgnn.nn.gcn import GCN
-from distgnn.nn.loss import TRAIN, checked_metric
-from distgnn.nn.sage import SageMean
+from distgnn.nn.loss import TRAIN, VAL, checked_metric
+from distgnn.nn.networks import NETWORKS
 from distgnn.report import trace
 from distgnn.report.files import check_output
 from distgnn.store.read.distributed import identity, load, load_features, load_targets
 from distgnn.store.read.store import Store
 from distgnn.train import checkpoint, sampler
+from distgnn.train.best import Best
 from distgnn.train.check import SerialCheck, reference
 from distgnn.train.full_graph import parameters, train
 from distgnn.train.log import RunLog, end_record, run_record
 from distgnn.train.minibatch import STEPS, MinibatchTraining
 from distgnn.train.minibatches import check_batch_size
+from distgnn.train.rates import Schedule
 from distgnn.train.settings import BATCH_SIZE, Settings, parse_grid
 
 told = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ class Run:
         settings: with all defaults filled in.
         store, order, grid, widths, model, X, targets, optimizer: what the run consists of.
         first_epoch: 1, or where the checkpoint goes on. check: the serial reference beside, or None.
+        best: the epoch whose weights did best in validation, and these weights; see :class:`Best`. They are
+            followed where `keep_best`, `patience` or a plateau asks for it.
         record, end: the first and the last line of the log; `end` is empty until the run has ended.
         trace_cut: whether earlier events did not fit into the trace.
 
@@ -89,8 +92,9 @@ class Run:
         sizes = parse_grid(s.grid, name)
         self.grid = operators.make_grid(comm, name, sizes, s.replication, s.backend)
         self.grid.overlap, self.grid.block_rows = s.overlap, s.block_rows
-        self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay, s.momentum)
-        self.rates = [{"lr": s.lr, "weight decay": s.decays}]
+        self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay, s.momentum, s.clip)
+        self.schedule = Schedule.parse(s.schedule, s.warmup)
+        self.rates = [{"lr": s.lr, "weight decay": s.decays} | _if_set(s)]
         self.store = Store(store, self.grid.world, s.verify)
         with self.grid.world.together():
             self._open()
@@ -136,7 +140,10 @@ class Run:
                     log.write("epoch", record)
                     end = self._compare_and_save(record)
                     yield record
-            end |= {"epochs": s.epochs, "loss": record["loss"]} | end_record(self.grid, ledger, seconds)
+                    if self.best.stopped:
+                        break
+            end |= {"epochs": record["epoch"], "loss": record["loss"]}
+            end |= end_record(self.grid, ledger, seconds) | self._best()
             self.end = end | self._medians(steps)
             words, waited = ledger.words, ledger.exposed
             told.info("trained: %d words received, %.2f s waited for messages on this rank", words, waited)
@@ -147,8 +154,8 @@ class Run:
     def _open(self) -> None:
         s = self.settings
         self.order = self.store.order(s.order)
-        if len(self.order.versions) > 1 and (s.sampler or s.model == "sage"):
-            what = "minibatches" if s.sampler else "model=sage"
+        if len(self.order.versions) > 1 and (s.sampler or NETWORKS[str(s.model)].needs_own):
+            what = "minibatches" if s.sampler else f"model={s.model}"
             problem = f"is for algorithm=3d, which {what} can't use; take another"
             raise ArgumentError("order", self.order.name, problem)
         check_content(self.store)
@@ -165,11 +172,10 @@ class Run:
 
     def _load(self) -> None:
         """Operator, model, features, targets and minibatches."""
-        s, order, sage = self.settings, self.order.name, self.settings.model == "sage"
-        aware = s.sparsity_aware or False
-        A = load(self.store, self.grid, str(s.algorithm), order, s.dtype, aware, neighbours=sage)
-        network = SageMean if sage else GCN
-        options = s.seed, s.dropout, s.bias, s.product_order, s.keep_aggregate
+        s, order, network = self.settings, self.order.name, NETWORKS[str(self.settings.model)]
+        how = order, s.dtype, s.sparsity_aware or False
+        A = load(self.store, self.grid, str(s.algorithm), *how, neighbours=network.neighbours)
+        options = s.seed, s.dropout, s.bias, s.product_order, s.keep_aggregate, s.residual, s.layer_norm
         self.model = network(A, self.widths, *options)
         self.X = load_features(self.store, self.model.input_layout, dtype=s.dtype)
         holds(self.X, "features", self.X.block.nbytes)
@@ -180,6 +186,11 @@ class Run:
             problem = "no node of the training split has a label, so there is nothing to train on"
             raise UserError(f"{self.store.path}: {problem}")
         self.parameters = parameters(self.model, self.X, s.train_features)
+        self.best = Best(self.parameters, s.keep_best is not None, s.patience, self.schedule)
+        self.follows = s.keep_best or s.patience or self.schedule.kind == "plateau"
+        if self.follows and self.targets.counts[VAL] == 0:
+            problem = "no node of the validation split has a label; prepare the store with split=0.6/0.2/0.2"
+            raise UserError(f"{self.store.path}: {problem}, or leave out keep_best, patience and plateau")
         self.minibatches = self._minibatches() if s.sampler else None
 
     def _minibatches(self) -> MinibatchTraining:
@@ -192,9 +203,22 @@ class Run:
     def _epochs(self) -> Iterator[dict[str, Any]]:
         s, until = self.settings, (self.optimizer, self.settings.epochs)
         options: Any = {"first_epoch": self.first_epoch, "eval_every": s.eval_every, "timing": True}
+        options["before"] = self._before_update
         if self.minibatches is not None:
             return self.minibatches.train(*until, **options)
         return train(self.model, self.X, self.targets, *until, train_features=s.train_features, **options)
+
+    def _before_update(self, epoch: int, accuracies: dict[str, float]) -> None:
+        """Look at the weights after the last epoch, and set this one's step size."""
+        self._observe(epoch - 1, accuracies)
+        self.best.stopped = self.best.stale
+        factor = self.schedule.at(epoch, self.settings.epochs, self.best.drops)
+        self.optimizer.lr = self.settings.lr * factor
+
+    def _observe(self, epoch: int, accuracies: dict[str, float]) -> None:
+        """Accuracies of the weights after an epoch. What counts does not depend on where a run ends."""
+        if self.follows and accuracies and epoch % self.settings.eval_every == 0:
+            self.best.observe(epoch, accuracies)
 
     def _compare_and_save(self, record: dict[str, Any]) -> dict[str, Any]:
         """Returns the scores of what was saved, and after the last epoch."""
@@ -202,17 +226,27 @@ class Run:
         if self.check is not None:
             self.check.compare(record)
         due = s.checkpoint and s.checkpoint_every and epoch % s.checkpoint_every == 0
-        if not due and epoch < s.epochs:
+        last = epoch == s.epochs or self.best.stopped
+        if not due and not last:
             return {}
         try:  # weights may be finite, and what the network makes of them not: the last checkpoint stays
             found = self.model.evaluate(self.X, self.targets, s.train_features)
         except NotFiniteError as error:
             raise error.in_epoch(epoch) from None
+        if last:
+            self._observe(epoch, found)
         if s.checkpoint:
             state = self.grid.world, self.parameters, self.optimizer, epoch
-            checkpoint.save(s.checkpoint, *state, self._identity(), self.rates)
+            checkpoint.save(s.checkpoint, *state, self._identity(), self.rates, self.best)
             told.info("%s: saved after epoch %d", s.checkpoint, epoch)
         return found
+
+    def _best(self) -> dict[str, Any]:
+        """For the last line of the log."""
+        found = {} if self.best.found is None else {"best": self.best.found}
+        return found | (
+            {"stopped": f"no better epoch in {self.settings.patience}"} if self.best.stopped else {}
+        )
 
     def _medians(self, steps: list[dict[str, float]]) -> dict[str, Any]:
         """The median seconds of an epoch in each step of minibatch training, by rank. Collective."""
@@ -225,7 +259,11 @@ class Run:
     def _resume(self) -> int:
         """Take over the state of the checkpoint; returns the epoch after which it was written."""
         s, state = self.settings, (self.parameters, self.optimizer, self._identity())
-        self.resumed, epoch, rates = checkpoint.restore(str(s.checkpoint), self.grid.world, *state)
+        restored = checkpoint.restore(str(s.checkpoint), self.grid.world, *state, self.best)
+        self.resumed, epoch, rates = restored
+        if self.best.stopped:
+            problem = f"{s.checkpoint} stopped after epoch {epoch}, as no epoch was better in so many"
+            raise ArgumentError("patience", s.patience, f"{problem}; ask for more, or for none")
         if epoch >= s.epochs:
             problem = f"{s.checkpoint} has {epoch} epochs already; ask for more"
             raise ArgumentError("epochs", s.epochs, problem)
@@ -247,7 +285,8 @@ class Run:
         identity |= {"graph multilabel": True} if self.store.multilabel else {}
         identity |= {"widths": self.widths} | {name: getattr(s, name) for name in shared}
         # Trained features are saved by position and samples depend on it; all else is equal in every order.
-        return identity | ({"order": self.order.name} if s.train_features or s.sampler else {})
+        identity |= {"order": self.order.name} if s.train_features or s.sampler else {}
+        return identity | {name: True for name in ("residual", "layer_norm") if getattr(s, name)}
 
     def _config(self, path: str) -> dict[str, Any]:
         """The settings with defaults resolved, for the log."""
@@ -260,6 +299,13 @@ def log_epoch(record: dict[str, Any]) -> None:
     """What an epoch took on this rank."""
     spent = ", ".join(f"{phase} {seconds:.4f}" for phase, seconds in record["phases"].items())
     told.debug("epoch %d: loss %s, %.4f s (%s)", record["epoch"], record["loss"], record["seconds"], spent)
+
+
+def _if_set(s: Settings) -> dict[str, Any]:
+    """What else the updates depend on."""
+    of = f"{s.schedule} of {s.epochs} epochs" if s.schedule == "cosine" else s.schedule
+    given = {"schedule": of, "warmup": s.warmup or None, "clip": s.clip}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def check_content(store: Store) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from distgnn.comm.grid import Grid
 from distgnn.nn.loss import Targets
+from distgnn.nn.networks import NETWORKS
 from distgnn.operators.sources import BlockSource
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.layerwise import FastGCN, Ladies
@@ -45,7 +46,7 @@ def _graph(settings: Settings, store: Store, name: str, grid: Grid) -> Graph:
     """The matrix to sample from: on every rank, or partitioned over the grid. Collective."""
     order = store.order(name)
     order.dtype = np.dtype(settings.dtype)
-    neighbours = settings.model == "sage"
+    neighbours = NETWORKS[str(settings.model)].neighbours
     source: BlockSource = Neighbours(order, not store.manifest["directed"]) if neighbours else order
     if settings.partition_graph:
         return Partitioned(grid, source, order.partition)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from types import UnionType
 from typing import Any
 
 from distgnn import operators
 from distgnn.errors import ArgumentError
 from distgnn.nn.loss import METRICS
+from distgnn.nn.networks import NETWORKS
 from distgnn.sampling.sampler import check_fanout
+from distgnn.train.rates import Schedule
 
 #: Minibatches per update, unless there are more ranks. Up to that many ranks train the same.
 PER_UPDATE = 8
@@ -24,12 +29,18 @@ CHOICES = {
     "dtype": ("float32", "float64"),
     "sampler": (None, *FANOUT),
     "importance": (None, "zou", "counts"),
-    "model": (None, "gcn", "sage"),
     "product_order": ("auto", "aggregate-first", "transform-first"),
     "metric": (None, *METRICS[False], *METRICS[True]),
+    "keep_best": (None, "val"),
 }
 LEAST = {"batch_size": 1, "batches_per_update": 1, "block_rows": 1, "bulk": 1, "checkpoint_every": 0,
-         "epochs": 1, "eval_every": 0, "layers": 1, "replication": 1}  # fmt: skip
+         "epochs": 1, "eval_every": 0, "layers": 1, "patience": 1, "replication": 1, "warmup": 0}  # fmt: skip
+#: What fits a type of a field, and how errors call it. A bool is no number.
+TYPES: dict[Any, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "True or False"), int: ((int,), "a whole number"), float: ((int, float), "a number"),
+    str: ((str,), "a text"), Mapping: ((Mapping,), "a mapping"),
+    Sequence: ((Sequence,), "a list"), type(None): ((type(None),), "None"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,8 @@ class Settings:
     layers: int | None = None
     hidden: Sequence[int] = (16,)
     bias: bool = False
+    residual: bool = False
+    layer_norm: bool = False
     dropout: float = 0.0
     train_features: bool = False
     normalize_features: bool = False
@@ -76,6 +89,11 @@ class Settings:
     lr: float = 0.01
     momentum: float = 0.0
     weight_decay: Sequence[float] = (0.0,)
+    clip: float | None = None
+    schedule: str | None = None
+    warmup: int = 0
+    patience: int | None = None
+    keep_best: str | None = None
     seed: int = 0
     eval_every: int = 1
     metric: str | None = None
@@ -91,9 +109,11 @@ class Settings:
     verify: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "fanout", "weight_decay"):  # one number stands for a list of one
-            if isinstance(value := getattr(self, name), (int, float)):
-                object.__setattr__(self, name, [value])
+        for name in (field.name for field in fields(self)):
+            value = _plain(getattr(self, name))
+            if name in ("hidden", "fanout", "weight_decay") and isinstance(value, (int, float)):
+                value = [value]  # one number stands for a list of one
+            object.__setattr__(self, name, value)
 
     def shared(self) -> dict[str, Any]:
         """What must be the same on all ranks of a run: all but `quiet`, as one rank prints."""
@@ -107,7 +127,7 @@ class Settings:
         """
         self._check_numbers()
         model = self.model or ("sage" if self.sampler == "sage" else "gcn")
-        if self.check and (self.sampler or model == "sage"):
+        if self.check and (self.sampler or model != "gcn"):
             problem = "leave it out, or train model=gcn without a sampler"
             raise ArgumentError("check", True, f"the serial reference is a full-graph GCN; {problem}")
         done = self._sampling(model, ranks) if self.sampler else self._full_graph(model)
@@ -133,28 +153,51 @@ class Settings:
         decays = list(self.weight_decay)
         return decays if len(decays) > 1 else decays * (len(self.hidden_widths) + 1)
 
+    def _check_types(self) -> None:
+        for name, hint in typing.get_type_hints(Settings).items():
+            wanted = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
+            if name not in LEAST and not any(_fits(getattr(self, name), one) for one in wanted):
+                names = " or ".join(_named(one) for one in wanted if one is not type(None))
+                raise ArgumentError(name, repr(getattr(self, name)), f"expected {names}")
+
     def _check_numbers(self) -> None:
-        for name, choices in CHOICES.items():
+        self._check_types()
+        for name, choices in (CHOICES | {"model": (None, *NETWORKS)}).items():
             if getattr(self, name) not in choices:
                 known = ", ".join(choice for choice in choices if choice)
                 raise ArgumentError(name, getattr(self, name), f"expected one of {known}")
         for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < least):
+            if value is not None and (not _fits(value, int) or value < least):
                 raise ArgumentError(name, value, f"expected a whole number, at least {least}")
         if not 0 <= self.dropout < 1:
             raise ArgumentError("dropout", self.dropout, "must be at least 0 and less than 1")
-        if not all(isinstance(width, int) and width > 0 for width in self.hidden):
+        if not all(width > 0 for width in self.hidden):
             raise ArgumentError("hidden", list(self.hidden), "expected whole numbers, at least 1")
         layers = len(self.hidden_widths) + 1
         if len(self.weight_decay) not in (1, layers):
             problem = f"give one for all {layers} layers or one for each"
             raise ArgumentError("weight_decay", self.weight_decay, problem)
+        self._check_training()
         if self.resume and not self.checkpoint:
             raise ArgumentError("resume", True, "say with checkpoint=DIR where to go on from")
         if self.checkpoint_every and not self.checkpoint:
             problem = "say with checkpoint=DIR where to save"
             raise ArgumentError("checkpoint_every", self.checkpoint_every, problem)
+
+    def _check_training(self) -> None:
+        schedule = Schedule.parse(self.schedule, self.warmup)
+        if self.warmup >= self.epochs:
+            raise ArgumentError("warmup", self.warmup, f"must be less than epochs={self.epochs}")
+        watched = {"keep_best": self.keep_best, "patience": self.patience}
+        watched |= {"schedule": self.schedule if schedule.kind == "plateau" else None}
+        for name, value in watched.items():
+            if value is not None and not self.eval_every:
+                problem = "goes by validation accuracies, which eval_every=0 leaves out; evaluate more often"
+                raise ArgumentError(name, value, problem)
+        if self.check and schedule.kind == "plateau":
+            problem = "the serial reference has no validation to follow schedule=plateau; take another"
+            raise ArgumentError("check", True, problem)
 
     def _full_graph(self, model: str) -> Settings:
         for name in FOR_MINIBATCHES:
@@ -171,7 +214,7 @@ class Settings:
         found: dict[str, Any] = {"model": model, "algorithm": "1.5d", "fanout": self._fanout()}
         found["batches_per_update"] = self.batches_per_update or max(PER_UPDATE, ranks)
         found["bulk"] = self.bulk or BULK
-        if model != "sage":
+        if not NETWORKS[model].means:
             found["rescale"] = self.rescale is not False
         if self.sampler == "ladies":
             found["importance"] = self.importance or "zou"
@@ -187,11 +230,14 @@ class Settings:
         if self.train_features:
             problem = "excludes train_features=True; minibatches read features and do not change them"
             raise ArgumentError("sampler", kind, problem)
-        if model == "sage" and kind != "sage":
+        if NETWORKS[model].needs_own and kind != "sage":
             problem = f"needs every vertex's own features, which only sampler=sage keeps, not {kind}"
             raise ArgumentError("model", model, problem)
-        if model == "sage" and self.rescale is not None:
-            problem = "is for model=gcn; the mean over sampled neighbours of model=sage is what it is"
+        if self.residual and kind != "sage":
+            problem = f"needs every vertex's own features, which only sampler=sage keeps, not {kind}"
+            raise ArgumentError("residual", True, problem)
+        if NETWORKS[model].means and self.rescale is not None:
+            problem = f"is for model=gcn; the mean over sampled neighbours of model={model} is what it is"
             raise ArgumentError("rescale", self.rescale, problem)
         if self.importance and kind != "ladies":
             raise ArgumentError("importance", self.importance, f"is for sampler=ladies, not {kind}")
@@ -225,3 +271,26 @@ def parse_grid(grid: str | Mapping[str, int] | None, algorithm: str) -> dict[str
         example = f"write {'x'.join('2' for _ in axes)} or {','.join(f'{axis}=2' for axis in axes)}"
         problem = f"algorithm {algorithm} has the axes {', '.join(axes)}; {example}"
         raise ArgumentError("grid", grid, problem) from None
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of NumPy, arrays of them and paths as what Python and JSON have."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_plain, value))
+    return os.fspath(value) if isinstance(value, os.PathLike) else getattr(value, "tolist", lambda: value)()
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value may stand where a field has this type."""
+    kind: Any = typing.get_origin(hint) or hint
+    if kind is Sequence:
+        several = isinstance(value, Sequence) and not isinstance(value, str)
+        return several and all(_fits(one, typing.get_args(hint)[0]) for one in value)
+    kinds, _ = TYPES[kind]
+    return isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)
+
+
+def _named(hint: Any) -> str:
+    kind = typing.get_origin(hint) or hint
+    of = {int: "a whole number or several", float: "a number or several"}
+    return of[typing.get_args(hint)[0]] if kind is Sequence else TYPES[kind][1]

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import distgnn as dg
+from distgnn.nn.gcn import collect
 from distgnn.nn.optim import make
 from distgnn.nn.reference import GCNReference
 from distgnn.operators import ALGORITHMS, grids, make_grid
@@ -48,24 +49,25 @@ class Problem:
         return model, dg.scatter(self.X.astype(dtype), model.input_layout), targets
 
     def reference(self, hidden: Any = (8, 7), dtype: Any = np.float64, **options: Any) -> GCNReference:
-        return GCNReference(self.A, [self.width, *hidden, self.classes], dtype=dtype, **options)
+        known = {name: value for name, value in options.items() if name != "product_order"}
+        return GCNReference(self.A, [self.width, *hidden, self.classes], dtype=dtype, **known)
 
     def compare(
         self, grid: dg.Grid, algorithm: str, epochs: int = 3, optimizer: str = "adam", lr: float = 0.05,
         weight_decay: Any = 0.0, momentum: float = 0.0, train_features: bool = False, rtol: float = 1e-9,
-        dtype: Any = np.float64, **options: Any,
+        dtype: Any = np.float64, clip: float | None = None, **options: Any,
     ) -> None:  # fmt: skip
         """Train on the grid and serially: losses, accuracies, weights, biases and features must be equal to
         rounding.
         """
         model, X, targets = self.model(grid, algorithm, dtype=dtype, **options)
-        update = make(optimizer, lr, weight_decay, momentum)
+        update = make(optimizer, lr, weight_decay, momentum, clip)
+        rates: Any = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
+        rates |= {"train_features": train_features}
         got = list(train(model, X, targets, update, epochs, train_features=train_features))
         reference = self.reference(dtype=dtype, **options)
         expected = list(
-            reference.train(
-                self.X, self.labels, self.split, epochs, optimizer, lr, weight_decay, momentum, train_features
-            )
+            reference.train(self.X, self.labels, self.split, epochs, optimizer, **rates, clip=clip)
         )
         for name in ("epoch", "loss", "train_acc", "val_acc", "test_acc"):
             np.testing.assert_allclose(
@@ -75,9 +77,10 @@ class Problem:
                 err_msg=name,
             )
         close = {"rtol": 100 * rtol, "atol": 100 * rtol}
-        pairs = zip(model.get_weights(), reference.weights, strict=True)
-        for ours, theirs in [*pairs, *zip(model.get_biases(), reference.biases, strict=True)]:
-            np.testing.assert_allclose(ours, theirs, **close)
+        trained = [collect(p.matrix) for p in model.parameters]
+        groups = reference.weights, reference.biases, reference.gains, reference.shifts
+        for ours, theirs in zip(trained, [one for group in groups for one in group], strict=True):
+            np.testing.assert_allclose(ours.reshape(theirs.shape), theirs, **close)
         features = dg.gather(X)
         if grid.rank == 0:
             np.testing.assert_allclose(features, reference.features, **close)

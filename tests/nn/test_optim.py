@@ -9,6 +9,7 @@ from mpi4py import MPI
 import distgnn as dg
 from distgnn import rng
 from distgnn.layout import Cut, Layout
+from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.optim import OPTIMIZERS, Parameter, make
 
 
@@ -83,12 +84,32 @@ def test_float32_stays_float32(backend, passes):
         assert all(slot.dtype == np.float32 for slot in optimizer.state["W0"].values())
 
 
+def test_gradients_are_clipped_to_a_norm_of_all_together(backend, passes):
+    """Before weight decay; smaller ones stay; what is not finite is named, not spread."""
+    norm = np.sqrt(sum(float((backend.to_host(g) ** 2).sum()) for g in gradients(0, backend)))
+    for most, factor in ((norm / 4, 0.25), (norm * 2, 1.0)):
+        optimizer, trained = make("sgd", 0.1, 0.5, clip=most), parameters(backend)
+        with dg.Ledger() as ledger:
+            optimizer.step(trained, gradients(0, backend))
+        assert [e["words"] for e in ledger.entries() if e["matrix"] == "norm"] == [0]  # of one rank
+        for p, start, g in zip(trained, parameters(backend), gradients(0, backend), strict=True):
+            w, g = backend.to_host(start.block), backend.to_host(g)
+            result = w - 0.1 * (factor * g + (0.5 * w if p.kind == "weight" else 0))
+            np.testing.assert_allclose(backend.to_host(p.block), result, rtol=1e-12)
+    for bad in (np.nan, np.inf, 1e300):
+        wrong = gradients(0, backend)
+        wrong[0][0, 0] = bad
+        with pytest.raises(NotFiniteError, match=r"layer 0: the gradient of the weights is not finite"):
+            make("sgd", 0.1, clip=1.0).step(parameters(backend), wrong)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [("lion", 0.1), ("adam", 0.0), ("adam", float("nan")), ("adam", 0.1, -1.0), ("adam", 0.1, [0.1, -1.0]),
-     ("adam", 0.1, []), ("sgd", 0.1, 0.0, 1.0), ("adam", 0.1, 0.0, 0.9)],
+     ("adam", 0.1, []), ("adam", 0.1, 0.0, 0.0, 0.0), ("adam", 0.1, 0.0, 0.0, float("inf")),
+     ("sgd", 0.1, 0.0, 1.0), ("adam", 0.1, 0.0, 0.9)],
     ids=str,
 )  # fmt: skip
 def test_bad_settings_are_refused(arguments):
-    with pytest.raises(dg.UserError, match=r"^(optimizer|lr|weight_decay|momentum)="):
+    with pytest.raises(dg.UserError, match=r"^(optimizer|lr|weight_decay|momentum|clip)="):
         make(*arguments)

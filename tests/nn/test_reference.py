@@ -48,16 +48,25 @@ def test_nodes_without_label_belong_to_no_part() -> None:
     assert labelled(np.array([0, -1, 2]), np.array([1, 1, 1]), 1).tolist() == [0, 2]
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_gradients_are_those_of_finite_differences(dropout: float, bias: bool) -> None:
+@pytest.mark.parametrize(
+    ("dropout", "bias", "deep"),
+    [(0.0, False, False), (0.0, True, False), (0.4, False, False), (0.4, True, True)],
+)
+def test_gradients_are_those_of_finite_differences(dropout: float, bias: bool, deep: bool) -> None:
+    """`deep`: with residual connections and layer norm."""
     A, X, labels, split = problem()
-    rows = labelled(labels, split, 1)
-    model = GCNReference(A, WIDTHS, seed=2, dropout=dropout, bias=bias, dtype=np.float64)
+    rows, widths = labelled(labels, split, 1), [5, 5, 4, 3] if deep else WIDTHS
+    how = {"seed": 2, "dropout": dropout, "bias": bias, "residual": deep, "layer_norm": deep}
+    model = GCNReference(A, widths, dtype=np.float64, **how)
+    for layer, (gain, shift) in enumerate(zip(model.gains, model.shifts, strict=True)):
+        gain[...], shift[...] = np.linspace(0.5, 2, len(gain)), 0.2 * (layer + 1)
     for layer, b in enumerate(model.biases):
         b[...] = 0.1 * (layer + 1)
     _, dW, db, dX = model.gradients(X, labels, rows, epoch=3)
     pairs = [*zip(model.weights, dW, strict=True), *zip(model.biases, db, strict=True), (X, dX)]
+    for layer, (by_gain, by_shift) in model.norm_gradients.items():
+        pairs += [(model.gains[layer], by_gain), (model.shifts[layer], by_shift)]
+    assert len(pairs) == 1 + len(dW) + len(db) + 4 * deep
     for parameter, gradient in pairs:
         numeric = np.zeros_like(parameter)
         for index in np.ndindex(*parameter.shape):

@@ -33,6 +33,7 @@ CASES = {
     "aggregate first": {"product_order": "aggregate-first", "optimizer": "sgd", "dtype": "float64",
                         "eval_every": 2, "keep_aggregate": False},
     "sage": {"model": "sage", "bias": True},
+    "residual": {"residual": True, "layer_norm": True, "clip": 1.0, "hidden": (8, 7, 7)},
 }  # fmt: skip
 WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSITY_AWARE]
 
@@ -122,12 +123,26 @@ def test_so_it_is_with_the_axes_in_another_order(comm, algorithm, aware):
         ("2d", False, "aggregate first"), ("2d", False, "sage"), ("3d-split", False, "symmetric"),
         ("3d-split", False, "transform first"), ("3d-split", False, "aggregate first"),
         ("3d", False, "symmetric"), ("3d", False, "aggregate first"),
+        ("1.5d", True, "residual"), ("2d", False, "residual"), ("3d-split", False, "residual"),
+        ("3d", False, "residual"),
     ],
 )  # fmt: skip
 def test_so_is_every_other_way_to_train(comm, algorithm, aware, case):
     grid = wide(algorithm, comm.Get_size())
-    settings = Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **HIDDEN, **CASES[case])
+    settings = Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **(HIDDEN | CASES[case]))
     compare(comm, settings, graph(case == "symmetric", settings.dtype))
+
+
+def test_norms_and_residual_connections_cost_what_they_say():
+    uniform, hidden = Graph.of_size(1200, 24_000, 8, 4), (8, 8)
+    asked = {"layer_norm": True, "clip": 1.0}
+    planned = dry_run(Settings(algorithm="2d", grid="2x2", hidden=hidden, **asked), uniform, 4).ranks[0]
+    # of 600 rows two sums each forward, one of two words backward, in two layers; and one of one word
+    assert planned.words["norm"] == pytest.approx(2 * (2 * 600 + 1200) + 2 * 3 / 4, abs=1)
+    asked = {"algorithm": "3d", "grid": "2x2x1", "hidden": hidden}
+    plain, more = (dry_run(Settings(residual=r, **asked), uniform, 4).ranks for r in (False, True))
+    moved = [one.words.get("H", 0) - other.words.get("H", 0) for one, other in zip(more, plain, strict=True)]
+    assert all(0 <= words <= 2 * 2 * 1200 * 8 / 2 for words in moved) and any(moved)
 
 
 @pytest.mark.slow
@@ -239,7 +254,9 @@ def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware, turn
     ranks, uniform = 12, Graph.of_size(2304, 2304 * 40, 24, 12)
     best = grids(algorithm, ranks)[0]
     sizes = dict(reversed(best.items())) if turned else best
-    settings = Settings(algorithm=algorithm, sparsity_aware=aware, hidden=(24, 24), grid=sizes, **ALL)
+    more = {"residual": True, "layer_norm": True, "clip": 1.0}
+    how = {"algorithm": algorithm, "sparsity_aware": aware, "grid": sizes, **ALL, **more}
+    settings = Settings(hidden=(24, 24), **how)
     everybody = dry_run(settings, uniform, ranks, one_of_each=False)
     alike = dry_run(settings, uniform, ranks, one_of_each=True)
     near = 0.02 if aware else 1e-4  # blocks have a non-zero more or less; some ranks a training node more

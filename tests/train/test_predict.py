@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from distgnn.errors import ArgumentError, UserError
+from distgnn.nn.gcn import collect
+from distgnn.nn.layers import GraphConvolution
 from distgnn.operators.dense import gather
 from distgnn.train import Run, Settings, predict
 from distgnn.train.predict import Predictor, softmax
@@ -38,6 +40,32 @@ def test_predictions_are_the_trained_networks_by_node(comm, shared_tmp_path, mon
             if comm.rank == 0:
                 assert found["probability"] == pytest.approx(softmax(logits), rel=1e-4)
                 assert (found["label"] == logits.argmax(axis=1)).all()
+
+
+@pytest.mark.ranks(1, 2)
+def test_one_forward_pass_serves_all(comm, shared_tmp_path, monkeypatch) -> None:
+    """The file of a layer, of the logits, and accuracies; of a network with layer norm."""
+    _, store, weights = trained(comm, shared_tmp_path, hidden=[6, 6], layer_norm=True, residual=True)
+    predictor, applied = Predictor(store, weights, comm, "2d"), []
+    forward = GraphConvolution.forward
+    monkeypatch.setattr(
+        GraphConvolution, "forward", lambda self, *given: applied.append(self.index) or forward(self, *given)
+    )
+    embedding = predictor.write(shared_tmp_path / "e.npz", layer=1)
+    assert applied == [0]
+    probability = predictor.write(shared_tmp_path / "p.npz")
+    found = predictor.accuracies()
+    assert applied == [0, 1, 2]
+    fresh = Predictor(store, weights, comm)
+    assert fresh.accuracies() == pytest.approx(found)
+    Z, logits = gather(fresh.model.forward(fresh.X, layers=1)), gather(fresh.model.forward(fresh.X))
+    gain, shift = (collect(p.matrix) for p in fresh.model.parameters if p.name in ("g0", "s0"))
+    comm.Barrier()
+    if comm.rank == 0:
+        normal = (Z - Z.mean(axis=1, keepdims=True)) / np.sqrt(Z.var(axis=1, keepdims=True) + 1e-5)
+        expected = np.maximum(normal * gain + shift, 0)
+        assert np.load(embedding)["embedding"] == pytest.approx(expected, rel=1e-3, abs=1e-5)
+        assert np.load(probability)["probability"] == pytest.approx(softmax(logits), rel=1e-4)
 
 
 @pytest.mark.ranks(1, 2)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import distgnn as dg
@@ -29,6 +31,12 @@ def test_defaults_are_those_of_the_command_line() -> None:
     assert config(cli.command_module("train").settings(args)) == config(Settings())
 
 
+def test_numbers_of_numpy_and_paths_are_taken() -> None:
+    made = Settings(lr=np.float32(0.5), hidden=[np.int64(3)], fanout=np.arange(2, 4), log=Path("x"))  # type: ignore
+    assert (made.lr, made.hidden, made.fanout, made.log) == (0.5, [3], [2, 3], "x")
+    assert json.loads(json.dumps(dataclasses.asdict(made)))["hidden"] == [3]
+
+
 def test_settings_stay_as_they_were_made() -> None:
     asked = Settings(sampler="ladies", hidden=(8, 4))
     done = asked.resolved(ranks=12)
@@ -49,6 +57,15 @@ def test_settings_stay_as_they_were_made() -> None:
         ({"resume": True}, "resume", "resume=True: say with checkpoint=DIR where to go on from"),
         ({"sampler": "sage", "algorithm": "2d"}, "algorithm", "algorithm=2d: excludes sampler=sage"),
         ({"hidden": (8, 8), "layers": 2}, "hidden", "2 widths make 3 layers, not layers=2"),
+        ({"lr": "0.1"}, "lr", "lr='0.1': expected a number"),
+        ({"epochs": True}, "epochs", "epochs=True: expected a whole number, at least 1"),
+        ({"hidden": "64"}, "hidden", "hidden='64': expected a whole number or several"),
+        ({"weight_decay": [0.1, None]}, "weight_decay", "expected a number or several"),
+        ({"bias": 1}, "bias", "bias=1: expected True or False"),
+        ({"log": 3}, "log", "log=3: expected a text"),
+        ({"grid": 4}, "grid", "grid=4: expected a text or a mapping"),
+        ({"warmup": 5, "epochs": 5}, "warmup", "warmup=5: must be less than epochs=5"),
+        ({"sampler": "ladies", "residual": True}, "residual", "only sampler=sage keeps, not ladies"),
     ],
 )
 def test_errors_name_arguments(settings: dict[str, Any], argument: str, message: str) -> None:

@@ -1,0 +1,134 @@
+"""Layers of your own: a forward and a backward pass by hand, on every algorithm.
+
+A layer says what Z is, from its operator A, its input H and its weights W; the network around it makes H
+(dropout, ReLU, layer norm), adds biases and residual connections, and updates what is trained. This is GIN
+(Xu et al., ICLR 2019, equation 4.1) with one dense product and a trained epsilon:
+
+    from distgnn.nn import GCN, CustomLayer
+
+    class GINLayer(CustomLayer):
+        # Z = (A H + (1 + eps) H) W
+        def __init__(self, A, index, shape, **options):
+            super().__init__(A, index, shape, **options)
+            self.eps = self.add_parameter("eps", [[0.0]])     # beside W
+
+        def propagate(self, A, H):
+            own, T = self.own(A, H), A @ H                    # own: the rows of H, cut as A H is
+            T.block += (1 + self.eps.block) * own.block
+            return self.times(A, T), (own, T)                 # Z = T W, and what the way back needs
+
+        def propagate_back(self, A, kept, G):                 # G: the gradient of Z
+            own, T = kept
+            dW, dT = self.times_back(A, T, G)                 # Tᵀ G and G Wᵀ
+            d_eps, dH = self.total(own, dT), A.T @ dT
+            dT.block *= 1 + self.eps.block
+            self.add_own(A, dT, dH)                           # dH += (1 + eps) dT
+            return [dW, d_eps], dH                            # of W, then of what was added, in that order
+
+    class GIN(GCN):
+        convolution, needs_own = GINLayer, True
+
+    def network(A, widths):
+        return GIN(A, widths, bias=True, layer_norm=True)
+
+It is trained as any GCN is, on the whole graph or on minibatches; entered in ``distgnn.nn.NETWORKS``, by a
+:class:`~distgnn.train.Run` too. What the methods are given and make:
+
+- ``A``: the operator of this layer, or the block of a minibatch, of which H has as many rows as A has
+  columns. ``A @ H`` and ``A.T @ G`` are its products. `3d` cuts H, A H and Z unlike each other.
+- Matrices are :class:`DistDense`. ``block`` is what this rank holds of one, an array of its grid's backend.
+- H, G and what was kept must stay as they are. What is made belongs to the layer.
+- All ranks call the same methods in the same order. They are collective: of a minibatch, on one rank alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distgnn.layout import Cut, Layout
+from distgnn.nn.layers import Forward, Gradients, GraphConvolution, Kept
+from distgnn.nn.optim import Parameter
+from distgnn.operators.dense import DistDense
+from distgnn.operators.operator import DistSparse
+from distgnn.operators.relayout import relayout
+
+Array = Any
+
+
+class CustomLayer(GraphConvolution):
+    """What a layer of your own is derived from; see the text above and :class:`GraphConvolution`.
+
+    ``weight_shape``, (fan in, fan out) as a rule, may be overridden as a property.
+    """
+
+    def propagate(self, A: DistSparse, H: DistDense) -> Forward:
+        """Z, cut as :meth:`times` cuts it, without bias; and a tuple of matrices for the way back."""
+        raise NotImplementedError
+
+    def propagate_back(self, A: DistSparse, kept: Kept, G: DistDense) -> tuple[list[Any], DistDense]:
+        """From the gradient of Z those of W and of added parameters, a list in this order; and of H."""
+        raise NotImplementedError
+
+    # -- what they are made of -------------------------------------------------------------------------------
+
+    def add_parameter(self, name: str, values: Any) -> DistDense:
+        """Train a matrix beside W: small, two-dimensional, the same on all ranks. For ``__init__``."""
+        block = self.W.grid.backend.xp.asarray(values, dtype=self.W.dtype)
+        matrix = DistDense(block, Layout(self.W.grid, Cut(), Cut()), block.shape)
+        self.more.append(Parameter(f"{name}{self.index}", self.index, name, matrix))
+        return matrix
+
+    def times(self, A: DistSparse, T: DistDense) -> DistDense:
+        """T W, of T cut as A H is. Collective."""
+        return A.weights.times(T, self._weights(A, T, self.W.block))
+
+    def times_back(self, A: DistSparse, T: DistDense, G: DistDense) -> tuple[DistDense, DistDense]:
+        """Tᵀ G and G Wᵀ. Collective."""
+        dW, dT = A.weights.backward(T, G, self._weights(A, T, self.W.block))
+        assert dT is not None
+        return dW, dT
+
+    def own(self, A: DistSparse, H: DistDense) -> DistDense:
+        """A copy of the rows of H that belong to the nodes of A's rows, cut as A H is. Collective. A network
+        that uses it has ``needs_own = True``: minibatches come from samplers that keep these rows first.
+        """
+        out = DistDense.empty(A.output_layout, (A.shape[0], H.shape[1]), H.dtype)
+        if not H.layout.same(out.layout, H.shape):
+            return relayout(H, out)
+        out.block[...] = H.block[: len(out.block)]
+        return out
+
+    def add_own(self, A: DistSparse, D: DistDense, dH: DistDense) -> None:
+        """The way back of :meth:`own`: add D, cut as A H is, to these rows of dH, in place. Collective."""
+        if not D.layout.same(A.input_layout, D.shape):
+            D = relayout(D, DistDense.empty(A.input_layout, D.shape, D.dtype))
+        dH.block[: len(D.block)] += D.block
+
+    def total(self, X: DistDense, Y: DistDense) -> Array:
+        """The sum over all entries of X times those of Y, cut alike: (1, 1), the same on all ranks.
+        Collective: an all-reduce of one word.
+        """
+        axes = *X.layout.row_axes, *X.layout.col_axes
+        own = (X.block * Y.block).sum(dtype="float64").reshape(1, 1)
+        return X.grid.along(*axes).allreduce(own, matrix="gradients").astype(X.dtype)
+
+    # -- what the network calls ------------------------------------------------------------------------------
+
+    def _products(self, A: DistSparse, H: DistDense, keep: bool, fixed: bool, scratch: bool) -> Forward:
+        self.bits = self._positive_bits(H) if keep else None
+        Z, kept = self.propagate(A, H)
+        wanted = A.shape[0], self.shape[1]
+        if Z.shape != wanted or not Z.layout.same(A.weights.output_layout, wanted):
+            problem = f"propagate made {Z!r}, where times gives n x {self.shape[1]}"
+            raise ValueError(f"{type(self).__name__}: {problem} cut over {A.weights.output_layout.words()}")
+        if not keep or all(one is not H for one in kept):
+            self._give_back(H)
+        return Z, kept if keep else ()
+
+    def _products_back(self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool) -> Gradients:
+        found, dH = self.propagate_back(A, kept, G)
+        if len(found) != 1 + len(self.more):
+            problem = f"propagate_back gave {len(found)} gradients of {1 + len(self.more)} parameters"
+            raise ValueError(f"{type(self).__name__}: {problem}")
+        self._give_back(G, *kept)
+        return [getattr(one, "block", one) for one in found], dH if need_input else None

@@ -1,0 +1,98 @@
+"""Layer norm, forward and backward, of rows whose columns may be cut over ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distgnn import ledger, rng
+from distgnn.arrays import backend
+from distgnn.layout import Cut, Layout
+from distgnn.local import elementwise
+from distgnn.operators.dense import DistDense
+
+Array = Any
+EPSILON = 1e-5
+
+
+class LayerNorm:
+    """gain (z - mean) / sqrt(variance + 1e-5) + shift, with mean and variance of each row (Ba, Kiros, Hinton:
+    Layer normalization, arXiv 1607.06450, equation 4).
+
+    Args:
+        layout: of z; width: its columns.
+
+    Attributes:
+        gain, shift: matrices of one row, cut as the columns of z; ones and zeros at first.
+    """
+
+    def __init__(self, layout: Layout, width: int, dtype: Any) -> None:
+        along_columns, xp = Layout(layout.grid, Cut(), layout.cols), layout.grid.backend.xp
+        local = along_columns.local_shape((1, width))
+        self.gain = DistDense(xp.ones(local, dtype), along_columns, (1, width))
+        self.shift = DistDense(xp.zeros(local, dtype), along_columns, (1, width))
+
+    def normalize(self, Z: DistDense) -> Array:
+        """Make rows of mean 0 and variance 1, in place; returns 1 / sqrt(variance + 1e-5), float64 (rows, 1).
+        Collective. Cost: two all-reduces of one word per local row over the axes that cut columns.
+        """
+        block, xp = Z.block, backend.module(Z.block)
+        across, sums = Z.grid.along(*Z.layout.col_axes), xp.zeros((2, len(Z.block), 1), np.float64)
+        parts = _parts(block)
+        with _timed(Z, 4):
+            for rows in parts:
+                sums[0, rows] = block[rows].sum(axis=1, keepdims=True, dtype=np.float64)
+            means = across.allreduce(sums[0], matrix="norm") / Z.shape[1]
+            for rows in parts:
+                block[rows] -= means[rows]
+                sums[1, rows] = (block[rows] ** 2).sum(axis=1, keepdims=True, dtype=np.float64)
+            scales = 1 / xp.sqrt(across.allreduce(sums[1], matrix="norm") / Z.shape[1] + EPSILON)
+            for rows in parts:
+                block[rows] *= scales[rows]
+        return scales
+
+    def apply(self, Z: DistDense, out: DistDense) -> None:
+        """gain z + shift, of rows that are normalised; ``out`` may be Z."""
+        with _timed(Z, 2):
+            for rows in _parts(Z.block):
+                backend.module(Z.block).multiply(Z.block[rows], self.gain.block, out=out.block[rows])
+                out.block[rows] += self.shift.block
+
+    def backward(self, Z: DistDense, scales: Array, G: DistDense) -> tuple[Array, Array]:
+        """From the gradient of what ``apply`` gives that of what was normalised, in place. Returns those of
+        gain and shift. Z and ``scales`` are what ``normalize`` left. Collective.
+
+        Cost: an all-reduce of two words per local row over the axes that cut columns, one of two words per
+        local column over those that cut rows.
+        """
+        xp, width = backend.module(G.block), Z.shape[1]
+        own = xp.zeros((2, Z.block.shape[1]), np.float64)
+        means = xp.zeros((2, len(Z.block), 1), np.float64)
+        with _timed(Z, 5):
+            for rows in _parts(Z.block):
+                z, g = Z.block[rows], G.block[rows]
+                own[0] += elementwise.column_sums(z * g)[0]
+                own[1] += elementwise.column_sums(g)[0]
+                g *= self.gain.block
+                means[0, rows] = g.sum(axis=1, keepdims=True, dtype=np.float64)
+                means[1, rows] = (z * g).sum(axis=1, keepdims=True, dtype=np.float64)
+            Z.grid.along(*Z.layout.col_axes).allreduce(means, matrix="norm")
+            means /= width
+            for rows in _parts(Z.block):
+                g = G.block[rows]
+                g -= means[0, rows] + Z.block[rows] * means[1, rows]
+                g *= scales[rows]
+            Z.grid.along(*Z.layout.row_axes).allreduce(own, matrix="gradients")
+        own = own.astype(G.dtype)
+        return own[:1], own[1:]
+
+
+def _parts(block: Array) -> list[slice]:
+    """Rows that stay in cache; none where this rank has no columns."""
+    return rng.slices(block.shape[0], block.shape[1], backend.module(block)) if block.size else []
+
+
+def _timed(Z: DistDense, passes: int) -> Any:
+    ledger.charge("activation", "layer norm", touched=passes * Z.block.nbytes)
+    return ledger.timed("activation", "layer norm", synchronize=Z.grid.backend.synchronize)

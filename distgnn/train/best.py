@@ -1,0 +1,101 @@
+"""What validation says of the weights so far: which were the best, and whether training should go on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from distgnn.errors import ArgumentError
+from distgnn.ledger import holds
+from distgnn.nn.optim import Parameter
+from distgnn.train.rates import Schedule
+
+Array = Any
+
+
+class Best:
+    """The weights that had the highest validation accuracy (or F1, or ROC-AUC), the first of equals. Not
+    collective: all ranks see the same numbers, and so decide alike.
+
+    Args:
+        parameters: as far as this rank holds them; copied, where ``keep`` says so, when they are the best.
+        keep: hold the best weights, in memory of the size of the parameters.
+        patience: epochs without a better one after which training stops; None: never.
+        plateau: whose epochs without a better one are counted, if that is its kind.
+
+    Attributes:
+        found: "epoch", after which the weights were the best (0: before any update), and their accuracies;
+            None as long as nothing was observed.
+        drops: how often a plateau was met. stopped: whether patience has run out.
+        blocks: parameter name -> this rank's block of the best weights.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Parameter], keep: bool = False, patience: int | None = None,
+        plateau: Schedule | None = None,
+    ) -> None:  # fmt: skip
+        self.parameters, self.keep, self.patience, self.plateau = parameters, keep, patience, plateau
+        self.found: dict[str, Any] | None = None
+        self.drops, self.since, self.seen, self.stopped = 0, 0, 0, False
+        self.blocks: dict[str, Array] = {}
+
+    def observe(self, epoch: int, accuracies: Mapping[str, float]) -> None:
+        """The accuracies of the weights after an epoch, of which the first ``val_`` counts. To be told the
+        same twice changes nothing."""
+        name = next(name for name in accuracies if name.startswith("val_"))
+        self.seen, before = epoch, math.nan if self.found is None else self.found[name]
+        if (
+            self.found is None
+            or accuracies[name] > before
+            or math.isnan(before) > math.isnan(accuracies[name])
+        ):
+            self.found, self.since = {"epoch": epoch, **accuracies}, epoch
+            self._copy()
+        elif self.plateau and self.plateau.kind == "plateau" and epoch - self.since >= self.plateau.epochs:
+            self.drops, self.since = self.drops + 1, epoch
+
+    @property
+    def stale(self) -> bool:
+        """Whether nothing better was seen for as many epochs as patience allows."""
+        if self.found is None or self.patience is None:
+            return False
+        return self.seen - self.found["epoch"] >= self.patience
+
+    def restore(self) -> None:
+        """Put the best weights into the network. ValueError: they were not kept."""
+        if not self.blocks:
+            raise ValueError("no weights were kept; train with keep_best=val")
+        for p in self.parameters:
+            p.block[...] = self.blocks[p.name]
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint, beside ``blocks``, as JSON."""
+        counts = {"drops": self.drops, "since": self.since, "seen": self.seen, "stopped": self.stopped}
+        return counts | {"found": self.found, "kept": bool(self.blocks)}
+
+    def take(self, state: Mapping[str, Any]) -> bool:
+        """Go on from a state; returns whether its blocks are wanted, which then become ours. ArgumentError:
+        they would be lost.
+        """
+        if state and state["kept"] and not self.keep:
+            problem = (
+                "the checkpoint has the weights of the best epoch, which would be lost; say keep_best=val"
+            )
+            raise ArgumentError("keep_best", None, problem)
+        if not state or (self.keep and not state["kept"]):
+            return False
+        self.found = state["found"]
+        self.drops, self.since, self.seen = state["drops"], state["since"], state["seen"]
+        self.stopped = bool(state["stopped"]) and self.stale
+        if self.keep:
+            self._copy()  # room of the right shapes
+        return self.keep
+
+    def _copy(self) -> None:
+        if self.keep and not self.blocks:
+            self.blocks = {p.name: p.block.copy() for p in self.parameters}
+            holds(self, "best weights", sum(block.nbytes for block in self.blocks.values()))
+        elif self.keep:
+            for p in self.parameters:
+                self.blocks[p.name][...] = p.block

@@ -1,0 +1,130 @@
+"""The weights of a checkpoint and what network they belong to, as one file that needs no distgnn to read.
+
+Arrays, by name, of an L-layer network:
+
+    layers.0.weight ... layers.L-1.weight      (fan in, fan out); of GraphSAGE (2 fan in, fan out)
+    layers.0.bias ... layers.L-1.bias          (fan out), with bias=True
+    norms.0.weight, norms.0.bias ... of L-2    (fan out), with layer_norm=True: gain and shift
+    features                                   (nodes, width), with train_features=True: trained ones, with
+                                               rows in the order of the store that the config calls "order"
+
+In row vectors, with A the matrix of the store (``distgnn prepare --normalize``), H_0 = X and l = 0 ... L-1:
+
+    Z_l = A H_l W_l + b_l              of GraphSAGE: [H_l | mean of the neighbours' rows of H_l] W_l + b_l
+    Z_l = Z_l + H_l                    with residual=True, where l < L-1 and W_l is square
+    H_{l+1} = relu(norm_l(Z_l))        where l < L-1; norm_l with layer_norm=True, with epsilon 1e-5
+
+Z_{L-1} are the logits. With normalize_features=True, rows of X are first divided by their sums of absolute
+values. In PyTorch a linear layer holds its weight transposed; with PyG, whose ``GCNConv`` normalises as
+``--normalize gcn`` does:
+
+    found = numpy.load("model.npz")                      # or safetensors.torch.load_file("model.safetensors")
+    config = json.loads(str(found["config"]))            # or of safetensors the metadata, by safe_open
+    conv = GCNConv(*found["layers.0.weight"].shape, bias=config["bias"])
+    conv.lin.weight.data = torch.tensor(found["layers.0.weight"]).T.contiguous()
+    conv.bias.data = torch.tensor(found["layers.0.bias"])
+
+The config is JSON: "model" (gcn or sage), "widths", "bias", "residual", "layer_norm", "dropout", "dtype",
+"train_features", "normalize_features", "normalize" and "self_loops" (of the graph), "order", "epoch" (after
+which these were the weights), and the version of "distgnn".
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import distgnn
+from distgnn.arrays import backend
+from distgnn.comm.group import Comm
+from distgnn.errors import ArgumentError
+from distgnn.nn.norm import EPSILON
+from distgnn.report.files import check_output, replaced
+from distgnn.store import checkpoint
+from distgnn.train.checkpoint import BEST
+from distgnn.train.predict import chosen
+
+assert EPSILON == 1e-5  # as the text above says
+
+FORMATS = (".npz", ".safetensors")
+#: Names in a checkpoint, whose numbers are those of layers, and in the exported file.
+NAMES = {"W": "layers.{}.weight", "b": "layers.{}.bias", "g": "norms.{}.weight", "s": "norms.{}.bias"}
+#: What of a run's identity describes the network; what is not there is off.
+CONFIG = "model widths bias residual layer_norm dropout dtype train_features normalize_features".split()
+
+
+def export_weights(
+    weights: str | os.PathLike[str], out: str | os.PathLike[str], which: str | None = None,
+    force: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Write the weights of a checkpoint as ``.npz`` or ``.safetensors``, laid out as this module says. Not
+    collective: on one rank, which holds all weights.
+
+    >>> export_weights("weights", "model.npz")["widths"]  # doctest: +SKIP
+    [1433, 16, 7]
+
+    Args:
+        weights: the path of the checkpoint. which: "best" or "last", as of :class:`Predictor`.
+        out: the file. force: replace it if there is one.
+
+    Returns:
+        the config.
+
+    Raises:
+        ArgumentError: another kind of file, one that may not be replaced, a package that is not installed, or
+            no best weights in it. UserError: the checkpoint can't be read, or the file not be written.
+    """
+    out = Path(out)
+    if out.suffix not in FORMATS:
+        raise ArgumentError("out", out, f"expected a file {' or '.join(FORMATS)}")
+    check_output("out", out, force)
+    packed = _npz if out.suffix == ".npz" else _safetensors(out)
+    arrays, config = contents(weights, which)
+    with replaced(out) as file:
+        file.write(packed(arrays, json.dumps(config)))
+    return config
+
+
+def contents(
+    weights: str | os.PathLike[str], which: str | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:  # fmt: skip
+    """What :func:`export_weights` writes: arrays by name, and the config."""
+    reader = checkpoint.load(weights, Comm(MPI.COMM_SELF, backend.get("numpy"), "self"))
+    best, number = chosen(reader, which)
+    trained, prefix = reader.meta["run"], BEST if best else ""
+    arrays = {}
+    for name, shape in reader.shapes.items():
+        bare = name.removeprefix(prefix)
+        if name.startswith(prefix) and "." not in bare:  # others are the optimiser's
+            whole = reader.piece(name, (0, shape[0]), (0, shape[1]))
+            kind = re.fullmatch(r"([Wbgs])(\d+)", bare)
+            told = "features" if bare == "X" else NAMES[kind[1]].format(kind[2]) if kind else bare
+            arrays[told] = whole[0] if kind and kind[1] != "W" else whole
+    config = {name: trained.get(name, False) for name in CONFIG}
+    config |= {name: trained[f"graph {name}"] for name in ("normalize", "self_loops")}
+    config |= {"order": trained.get("order"), "epoch": number, "distgnn": distgnn.__version__}
+    return dict(sorted(arrays.items())), config
+
+
+def _npz(arrays: Mapping[str, np.ndarray], config: str) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, config=np.array(config), **arrays)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def _safetensors(out: Path) -> Any:
+    try:
+        package = importlib.import_module("safetensors.numpy")
+    except ImportError:
+        problem = "needs safetensors; install with: pip install distgnn[safetensors]; or write .npz"
+        raise ArgumentError("out", out, problem) from None
+    return lambda arrays, config: package.save(dict(arrays), metadata={"config": config})

@@ -1,0 +1,61 @@
+"""How the step size changes from epoch to epoch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from distgnn.errors import ArgumentError
+
+#: What the schedules that take numbers are written like.
+FORMS = {"cosine": "cosine", "step": "step:EPOCHS,FACTOR", "plateau": "plateau:EPOCHS,FACTOR"}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A factor of the step size for every epoch; within an epoch all updates have the same.
+
+    In the first ``warmup`` epochs it rises in equal steps, up to 1. Then, by ``kind``:
+
+    - None: it stays 1.
+    - "cosine": (1 + cos(pi t / T)) / 2 in epoch t of the T that are left, from 0 (Loshchilov and Hutter:
+      SGDR, ICLR 2017, equation 5, without restarts).
+    - "step": it is multiplied by ``factor`` after every so many (``epochs``) of them.
+    - "plateau": it is multiplied by ``factor`` whenever validation has not been better than the best for so
+      many epochs, counted from the best or from the last time (see :class:`~distgnn.train.best.Best`).
+    """
+
+    kind: str | None = None
+    epochs: int = 0
+    factor: float = 1.0
+    warmup: int = 0
+
+    @classmethod
+    def parse(cls, text: str | None, warmup: int = 0) -> Schedule:
+        """One from its setting; ArgumentError for another form or numbers that make no sense."""
+        if text is None:
+            return cls(warmup=warmup)
+        kind, _, numbers = text.partition(":")
+        try:
+            if kind == "cosine" and not numbers:
+                return cls(kind, warmup=warmup)
+            epochs, factor = numbers.split(",")
+            found = cls(kind, int(epochs), float(factor), warmup)
+            if kind in FORMS and found.epochs >= 1 and 0 < found.factor < 1:
+                return found
+        except ValueError:
+            pass
+        forms = ", ".join(FORMS.values())
+        problem = f"expected one of {forms}; as step:30,0.5, at least one epoch and a factor between 0 and 1"
+        raise ArgumentError("schedule", text, problem)
+
+    def at(self, epoch: int, epochs: int, drops: int = 0) -> float:
+        """The factor in an epoch, from 1, of so many; ``drops``: how often a plateau was met."""
+        if epoch <= self.warmup:
+            return epoch / self.warmup * self.factor**drops
+        past = epoch - 1 - self.warmup
+        if self.kind == "cosine":
+            return (1 + math.cos(math.pi * past / max(epochs - self.warmup, 1))) / 2
+        if self.kind == "step":
+            return self.factor ** (past // self.epochs)
+        return self.factor**drops

@@ -1,0 +1,186 @@
+"""The best epoch, early stopping, and step sizes that change: alike on all ranks, and after a resume."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn.errors import ArgumentError, UserError
+from distgnn.nn.gcn import collect
+from distgnn.store import prepare
+from distgnn.train import Run, Settings
+from distgnn.train.best import Best
+from distgnn.train.predict import Predictor
+from distgnn.train.rates import Schedule
+
+from .stores import Communities, events, run, small_store
+
+#: Validation goes up and down at this step size.
+WILD: dict[str, Any] = {"hidden": [6], "lr": 0.3, "dropout": 0.5, "bias": True, "seed": 3}
+KINDS: dict[str, dict[str, Any]] = {
+    "full graph": {"algorithm": "2d", "optimizer": "sgd", "momentum": 0.5, "lr": 3.0, "dropout": 0.2},
+    "minibatches": {"sampler": "sage", "model": "gcn", "fanout": [3, 3], "batch_size": 5},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "warmup", "factors"),
+    [
+        (None, 0, [1, 1, 1, 1, 1, 1]),
+        (None, 4, [0.25, 0.5, 0.75, 1, 1, 1]),
+        ("cosine", 2, [0.5, 1, 1, (1 + 2**-0.5) / 2, 0.5, (1 - 2**-0.5) / 2]),
+        ("step:2,0.1", 1, [1, 1, 1, 0.1, 0.1, 0.01]),
+    ],
+)
+def test_factors_of_the_step_size(text, warmup, factors) -> None:
+    schedule = Schedule.parse(text, warmup)
+    assert [schedule.at(epoch, 6) for epoch in range(1, 7)] == pytest.approx(factors)
+
+
+@pytest.mark.parametrize(
+    "text", ["cosine:3", "step", "step:0,0.5", "step:3,1.5", "plateau:3", "linear:3,0.5"]
+)
+def test_other_schedules_are_refused(text) -> None:
+    with pytest.raises(ArgumentError, match=f"schedule={text}: expected one of cosine, step:EPOCHS,FACTOR"):
+        Settings(schedule=text).resolved(1)
+
+
+def test_what_validation_says() -> None:
+    """The first of equals is the best; a plateau is counted from it and from the last drop."""
+    weights = SimpleNamespace(name="W0", block=np.zeros(2))
+    best = Best([weights], keep=True, patience=4, plateau=Schedule.parse("plateau:2,0.5"))  # type: ignore[list-item]
+    told = []
+    for epoch, value in enumerate([0.1, 0.5, 0.4, 0.5, 0.3, 0.5, 0.6]):
+        weights.block[...] = epoch
+        for _ in range(2):  # as at the end of a run and at the start of the one that goes on
+            best.observe(epoch, {"train_acc": 1.0, "val_acc": value})
+        told.append((best.found["epoch"], best.blocks["W0"][0], best.drops, best.stale))  # type: ignore[index]
+    assert told == [(0, 0, 0, False), (1, 1, 0, False), (1, 1, 0, False), (1, 1, 1, False),
+                    (1, 1, 1, False), (1, 1, 2, True), (6, 6, 2, False)]  # fmt: skip
+
+
+def trained(run: Run) -> list[np.ndarray]:
+    return [collect(p.matrix) for p in run.parameters]
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_best_epoch_is_kept_and_predicted_from(comm, shared_tmp_path, kind) -> None:
+    """Its weights are those of a run that ends there; `Best` copies them before the update, not after."""
+    store = small_store(shared_tmp_path, comm)
+    how = WILD | KINDS[kind] | {"epochs": 12, "patience": 5}
+    long = Run(store, Settings(keep_best="val", checkpoint=str(shared_tmp_path / "w"), **how), comm)
+    records = list(long.train())
+    values = [record["val_acc"] for record in records] + [long.end["val_acc"]]  # by epoch, from 0
+    best, last = int(np.argmax(values)), len(records)
+    assert long.best.found == {"epoch": best} | {
+        k: long.end["best"][k] for k in ("train_acc", "val_acc", "test_acc")
+    }
+    assert values[best] == long.end["best"]["val_acc"] and 0 < best < last == long.best.seen
+    assert (last == 12) == ("stopped" not in long.end) and long.end["epochs"] == last
+    assert all(epoch - np.argmax(values[: epoch + 1]) < 5 for epoch in range(last - 1))
+    predictor = Predictor(store, shared_tmp_path / "w", comm, "2d")
+    assert predictor.epoch == best
+    found = predictor.accuracies()
+    assert found == pytest.approx({name: long.end["best"][name] for name in found})
+    assert Predictor(store, shared_tmp_path / "w", comm, which="last").epoch == last
+    short = Run(store, Settings(**(how | {"epochs": best, "patience": None})), comm)
+    list(short.train())
+    long.best.restore()
+    ours, theirs = (dg.gather(one.model.forward(one.X)) for one in (long, predictor))
+    if comm.Get_rank() == 0:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(trained(long), trained(short), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-6)
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("full graph", {"schedule": "plateau:2,0.5", "eval_every": 2}),
+        ("minibatches", {"schedule": "cosine", "warmup": 3, "clip": 0.3, "patience": 4}),
+    ],
+    ids=["plateau", "cosine"],
+)
+def test_a_resumed_run_is_the_uninterrupted_one(comm, shared_tmp_path, kind, more) -> None:
+    """Interrupted anywhere, also between evaluations: the same step sizes, the same end, the same best."""
+    store, saved = small_store(shared_tmp_path, comm), str(shared_tmp_path / "w")
+    how = WILD | KINDS[kind] | {"epochs": 11, "keep_best": "val"} | more
+    whole = Run(store, Settings(**how), comm)
+    expected = list(whole.train())
+    assert len({record["lr"] for record in expected}) > 1
+    for stop in (3, 6):
+        run = Run(store, Settings(**how, checkpoint=saved, checkpoint_every=3, resume=stop > 3), comm)
+        for record in run.train():
+            if record["epoch"] == stop:
+                break
+    last = Run(store, Settings(**how, checkpoint=saved, resume=True), comm)
+    assert last.first_epoch == 7
+    found = list(last.train())
+    for name in ("epoch", "lr", "loss"):
+        ours, theirs = ([record[name] for record in records] for records in (found, expected[6:]))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, err_msg=name)
+    assert last.end["best"] == whole.end["best"] and last.best.state() == whole.best.state()
+    for name, block in last.best.blocks.items():
+        np.testing.assert_allclose(block, whole.best.blocks[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.ranks(1)
+def test_where_a_run_ends_does_not_count(comm, shared_tmp_path) -> None:
+    """Every run evaluates its last weights; a longer one would not have."""
+    how = {"keep_best": "val", "eval_every": 2, "hidden": [6]}
+    store = small_store(shared_tmp_path, comm)
+    for epochs, seen in ((4, 4), (5, 4)):
+        run = Run(store, Settings(epochs=epochs, **how), comm)  # type: ignore[arg-type]
+        assert "val_acc" in list(run.train())[-1] and run.best.seen == seen
+
+
+@pytest.mark.ranks(2)
+def test_what_cannot_go_on_is_refused(comm, shared_tmp_path) -> None:
+    store, saved = small_store(shared_tmp_path, comm), str(shared_tmp_path / "w")
+    how = WILD | {"checkpoint": saved, "patience": 1, "lr": 1e-9, "keep_best": "val"}
+    first = Run(store, Settings(**how), comm)
+    assert len(list(first.train())) == 2 and first.end["best"]["epoch"] == 0
+    with pytest.raises(UserError, match="patience=1: .* stopped after epoch 2, as no epoch was better"):
+        Run(store, Settings(resume=True, **how), comm)
+    with pytest.raises(UserError, match="keep_best=None: .* which would be lost; say keep_best=val"):
+        Run(store, Settings(resume=True, **(how | {"keep_best": None})), comm)
+    more = Run(store, Settings(resume=True, **(how | {"patience": 3})), comm)
+    assert [record["epoch"] for record in more.train()] == [3, 4]
+    with pytest.raises(UserError, match="with layer_norm False, this one has True"):
+        Run(store, Settings(resume=True, **(how | {"layer_norm": True, "patience": 9})), comm)
+    with pytest.raises(ArgumentError, match="patience=3: goes by validation accuracies, which eval_every=0"):
+        Settings(patience=3, eval_every=0).resolved(1)
+
+
+@pytest.mark.ranks(2)
+def test_without_validation_nodes_there_is_no_best(comm, shared_tmp_path) -> None:
+    graph = Communities()
+    graph.split[graph.split == 2] = 0
+    if comm.Get_rank() == 0:
+        prepare(graph, shared_tmp_path / "s.dg")
+    comm.Barrier()
+    with pytest.raises(UserError, match="no node of the validation split has a label"):
+        Run(shared_tmp_path / "s.dg", Settings(keep_best="val"), comm)
+
+
+@pytest.mark.ranks(1, 4)
+def test_the_command_checks_and_tells(comm, shared_tmp_path, capsys) -> None:
+    """--check follows the schedule, clipped gradients and a deep network, on several grids."""
+    store, log = small_store(shared_tmp_path, comm), shared_tmp_path / "log"
+    net = ["--hidden", "9,9", "--residual", "--layer-norm", "--bias", "--train-features"]
+    steps = ["--schedule", "cosine", "--warmup", 2, "--clip", 0.05, "--keep-best", "val", "--patience", 30]
+    where = ["--algorithm", "3d", "--grid", "2x2x1" if comm.Get_size() == 4 else "1x1x1", "--log", log]
+    run(comm, store, *net, *steps, *where, "--epochs", 6, "--check")
+    if comm.Get_rank() == 0:
+        said = capsys.readouterr().out
+        assert "check: every loss equals the serial one" in said and "best validation after epoch" in said
+        assert [event["lr"] for event in events(log, "epoch")][:3] == pytest.approx([0.005, 0.01, 0.01])
+        assert events(log, "end")[0]["best"]["val_acc"] > 0
+    with pytest.raises(dg.UserError, match="--check: the serial reference has no validation"):
+        run(comm, store, "--check", "--schedule", "plateau:3,0.5")
