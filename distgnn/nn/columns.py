@@ -45,7 +45,7 @@ class Columns:
         self.labels = self._swapped(labels)
         parts = self.group.allgather_rows(parts.astype(np.uint8), self.ends, matrix="loss")
         self.places = [self.grid.backend.xp.flatnonzero(parts == part) for part in range(4)]
-        holds(self, "labels", self.labels.nbytes + sum(places.nbytes for places in self.places))
+        holds(self, "labels", self.labels.nbytes + 8 * int(self.ends[-1]))  # each has one place
 
     def take(self, logits: Array) -> Array:
         """(labelled nodes, columns): of this rank's columns of everybody's logits, a share. Collective.

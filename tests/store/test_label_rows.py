@@ -141,6 +141,18 @@ def test_ogb_directories_have_rows_too(tmp_path):
     assert (open_source(tmp_path / "proteins").labels == ROWS).all()
 
 
+def test_archives_of_graphs_may_have_rows(tmp_path):
+    """As an archive with adjacency and labels, which are not looked at by those who read label files."""
+    A, path = sp.csr_array((np.ones(5), (EDGES[0], EDGES[1])), shape=(5, 5)), tmp_path / "a.npz"
+    arrays = {"adj_data": A.data, "adj_indices": A.indices, "adj_indptr": A.indptr, "adj_shape": A.shape}
+    np.savez(path, **arrays, labels=ROWS.astype(np.int64))
+    assert (open_source(path).labels == ROWS).all()
+    np.savez(path, **arrays, labels=ROWS[:, :1])
+    assert open_source(path).labels.tolist() == [1, 0, -1, 0, 1]
+    np.savez(path, **arrays, labels=ROWS.astype(int) + 256)
+    refused(path, "label 0 of node 0 is 257; expected 0 or 1")
+
+
 @pytest.mark.parametrize("make", [np.array, sp.csr_array, lambda y: np.where(y, 1.0, 0.0)])
 def test_arrays_in_memory(tmp_path, make):
     y = make(FULL)

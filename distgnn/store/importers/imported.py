@@ -149,9 +149,10 @@ class Imported(Source):
             expected = f"expected one for each of the {self.n} nodes"
             raise UserError(f"{path}: labels have shape {labels.shape}, {expected}")
         self.labels_path = path
-        if labels.ndim == 2:
-            self.labels, self.classes = labels.astype(np.int8, copy=False), labels.shape[1]
+        if labels.ndim == 2 and labels.shape[1] != 1:
+            self._set_rows(labels, path, classes)
             return
+        labels = labels.reshape(-1)
         highest, limit = int(labels.max(initial=-1)), classes or HIGHEST_CLASS
         if limit > HIGHEST_CLASS:
             raise UserError(f"{path}: {limit} classes; at most {HIGHEST_CLASS} are possible")
@@ -174,6 +175,15 @@ class Imported(Source):
         numbers = np.fromiter((number[name] for name in values.tolist()), np.int64, len(values))
         self.set_labels(numbers, path, len(names))
         self.class_names = names
+
+    def _set_rows(self, labels: np.ndarray, path: object, classes: int | None) -> None:
+        if classes not in (None, labels.shape[1]):
+            raise UserError(f"{path}: {labels.shape[1]} labels of a node where there are {classes} classes")
+        if labels.min(initial=0) < -1 or labels.max(initial=0) > 1:
+            node, column = np.argwhere((labels < -1) | (labels > 1))[0]
+            expected = "expected 0 or 1 for each class, or -1 for all"
+            raise UserError(f"{path}: label {column} of node {node} is {labels[node, column]}; {expected}")
+        self.labels, self.classes = labels.astype(np.int8, copy=False), labels.shape[1]
 
     def set_split(self, split: np.ndarray, path: object) -> None:
         """Take a split, 0 to 3 for each node. UserError: anything else."""

@@ -150,17 +150,12 @@ def label_table(path: Path, options: ImportOptions, source: Imported) -> Table |
     others, of zeros and ones, line i is node i. Columns of classes are those that `label_column` names,
     between commas; or all others, if no column is called `label` and they hold 0 and 1 only.
     """
-    heading = Heading.of(path)
-    chosen = (options.label_column or "").split(",") if options.label_column else []
+    heading, chosen = Heading.of(path), [] if not options.label_column else options.label_column.split(",")
     if len(chosen) == 1 or (not chosen and heading.position(*LABEL_NAMES) is not None):
         return None
     named = options.id_column is not None or heading.position(*ID_NAMES) is not None
     ids = heading.find("id_column", options.id_column, path, 0, ID_NAMES)
-    columns = [heading.find("label_column", column.strip(), path, 0) for column in chosen]
-    columns = columns or [k for k in range(len(heading.columns)) if k != ids]
-    if len(set(columns)) < len(columns) or (named and ids in columns):
-        problem = f"names a column twice, or that of ids, in {path}: {heading.described()}"
-        raise ArgumentError("label_column", options.label_column, problem)
+    columns = _columns(path, heading, options, chosen, ids, named)
     found = _read(path, heading, ids, columns, bool(chosen)) if len(columns) > 1 else None
     if found is None:
         return None
@@ -179,6 +174,17 @@ def label_table(path: Path, options: ImportOptions, source: Imported) -> Table |
     labels = np.full((int(places.max(initial=-1)) + 1, rows.shape[1]), -1, np.int8)
     labels[places] = rows
     return labels, names, len(rows) == len(labels)
+
+
+def _columns(
+    path: Path, heading: Heading, options: ImportOptions, chosen: list[str], ids: int, named: bool
+) -> list[int]:
+    """Those that are chosen, or all but that of the ids."""
+    columns = [heading.find("label_column", column.strip(), path, 0) for column in chosen]
+    if len(set(columns)) < len(columns) or (named and ids in columns):
+        problem = f"names a column twice, or that of ids, in {path}: {heading.described()}"
+        raise ArgumentError("label_column", options.label_column, problem)
+    return columns or [k for k in range(len(heading.columns)) if k != ids]
 
 
 def _read(

@@ -88,8 +88,9 @@ def check_source(source: Source) -> None:
             raise UserError(f"{source.name}: {told}; expected {least}..{most}")
     labels = source.labels
     if labels is not None and source.multilabel:
-        if labels.shape[1] != source.classes or ((labels < 0) != (labels[:, :1] < 0)).any():
-            expected = f"rows of {source.classes}, those without labels of -1"
+        fits = 1 < labels.shape[1] == source.classes
+        if not fits or ((labels < 0) != (labels[:, :1] < 0)).any():
+            expected = f"rows of {source.classes} classes, at least 2, -1 in all of a row without labels"
             raise UserError(f"{source.name}: labels of shape {labels.shape}; expected {expected}")
 
 
