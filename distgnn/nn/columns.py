@@ -42,7 +42,7 @@ class Columns:
         first, last = layout.cols.range(layout.grid, classes)
         self.cuts = partition(last - first, self.group.size)
         self.ends = np.cumsum([0, *self.group.gather_objects(len(rows))])
-        self.labels = self._swapped(labels)
+        self.labels = self._swapped(labels, slice(None))
         parts = self.group.allgather_rows(parts.astype(np.uint8), self.ends, matrix="loss")
         self.places = [self.grid.backend.xp.flatnonzero(parts == part) for part in range(4)]
         holds(self, "labels", self.labels.nbytes + 8 * int(self.ends[-1]))  # each has one place
@@ -52,12 +52,12 @@ class Columns:
 
         Cost: as many words as it returns, less those of own rows, in one all-to-allv.
         """
-        return self._swapped(logits[self.rows])
+        return self._swapped(logits, self.rows)
 
-    def _swapped(self, block: Array) -> Array:
+    def _swapped(self, block: Array, rows: Any) -> Array:
         on, me = self.grid.backend, self.group.rank
         whole = on.empty((int(self.ends[-1]), int(self.cuts[me + 1] - self.cuts[me])), block.dtype)
-        sent = {r: on.asarray(block[:, lo:hi]) for r, (lo, hi) in enumerate(pairwise(self.cuts))}
+        sent = {r: on.asarray(block[:, lo:hi][rows]) for r, (lo, hi) in enumerate(pairwise(self.cuts))}
         into = {q: whole[lo:hi] for q, (lo, hi) in enumerate(pairwise(self.ends))}
         all_to_all(self.group, sent, into, "loss")
         return whole
