@@ -118,6 +118,8 @@ def passes(on):
             position[trained] = np.arange(trained.size)
             labels = on.asarray(random.integers(0, f, trained.size))
             cuda.softmax_cross_entropy(X * 30, on.asarray(position), labels, None, 5)
+            marks = on.asarray(random.integers(0, 2, (trained.size, f)), np.uint8)
+            cuda.binary_cross_entropy(X * 30, on.asarray(position), marks, None, 0.2)
             w, g, first = (on.asarray(random.standard_normal(m * f), dtype) for _ in range(3))
             factors = {"rate": 0.1, "correction": 0.3, "first": 0.9, "second": 0.99, "epsilon": 1e-8}
             cuda.adam(w, g, first, g * g, **factors, shrink=0.9, decay=0.1)
