@@ -175,3 +175,19 @@ def test_memory_is_told(stand_in):
     before = on.peak_bytes()
     kept = on.zeros((1 << 20,), np.uint8)
     assert on.peak_bytes() >= before and on.peak_bytes() >= kept.nbytes and on.memory_bytes() == 80 << 30
+
+
+def test_bundles_are_tried_beside_single_rows(stand_in):
+    road = csr.Size(m=1 << 20, k=1 << 20, nnz=2 << 20, f=16, itemsize=4)
+    first, *others = csr.candidates(road, 16)
+    assert first.K == 8 and any(way.K == 1 and not way.sorted for way in others)
+    assert csr.panels(first, road, columns=10, cache=1 << 20) == []  # all of B is in the cache
+
+
+def test_draws_name_the_first_bad_row(stand_in):
+    on, weights = backend.get("cupy"), np.ones(12)
+    indptr, keys = on.asarray(np.arange(4) * 4), on.asarray(rng.hashes(0, np.arange(3)))
+    for weight, row in ((1, -1), (-1, 1)):
+        weights[4] = weight
+        marks = on.empty((12,), np.uint8)
+        assert cuda.sample_weighted(indptr, on.asarray(weights), 2, keys, marks) == row
