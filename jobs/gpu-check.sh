@@ -4,4 +4,7 @@
 # part 3.
 #
 #   jobs/gpu-check.sh [--part 1|2|3] [--only STEP,...] [RESULTS]     PYTHON=python3 names the Python, MPI_HOME an MPI
-cd "$(dirname "$0")/.." && exec "${PYTHON:-python3}" jobs/gpu_check.py "$@"
+# Slurm runs a copy of this script: launch.sh is beside the original, or in jobs/ where the job was submitted.
+original() { scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's|^ *Command=\(/[^ ]*\)/.*|\1|p'; }
+for jobs in "$(dirname "$0")" "$(original)" "${SLURM_SUBMIT_DIR:-.}/jobs"; do [[ -f $jobs/launch.sh ]] && break; done
+cd "$jobs/.." && exec "${PYTHON:-python3}" jobs/gpu_check.py "$@"

@@ -1,12 +1,15 @@
-# Sourced by the job scripts, at the top of the repository: which distgnn, and how to start it on many ranks.
+# Sourced by the job scripts: which distgnn, and how to start it on many ranks.
 #
 #   DISTGNN   the program: as set, else that of .venv, else the one on the path
-#   launch RANKS COMMAND...   as MPIEXEC says, else by srun where it speaks to MPI (SRUN_MPI=pmi2|pmix|... forces how), else by mpiexec;
-#                             in a Slurm job with GPUs, with as many ranks as these
+#   launch RANKS COMMAND...   as MPIEXEC says, else by srun where it speaks to MPI (SRUN_MPI=pmi2|pmix|... forces how), else by mpiexec.
+#                             In a Slurm job with GPUs, the job must have as many tasks as these. Fewer ranks than the job has tasks
+#                             fill one node after the other; PER_NODE=1 puts so many on each
+#   DRY_RUN=1   print the command instead
 
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 if [[ -z ${DISTGNN:-} ]]; then
-  if [[ -x .venv/bin/distgnn ]]; then
-    DISTGNN=$PWD/.venv/bin/distgnn
+  if [[ -x $TOP/.venv/bin/distgnn ]]; then
+    DISTGNN=$TOP/.venv/bin/distgnn
   else
     DISTGNN=$(command -v distgnn) || { echo "distgnn is not installed: run 'make install' or set DISTGNN" >&2; exit 2; }
   fi
@@ -16,28 +19,44 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} OPENBLAS_NUM_THREADS=${OPENBLAS_NUM
 # The mpiexec beside distgnn belongs to the MPI that its mpi4py uses (mpich wheel).
 beside() { [[ -x ${DISTGNN%/*}/mpiexec ]] && echo "${DISTGNN%/*}/mpiexec"; }
 
+start() {
+  if [[ -n ${DRY_RUN:-} ]]; then printf '%q ' "$@"; echo; exit; fi
+  exec "$@"
+}
+
+# How srun spreads the ranks, where the job has more tasks or PER_NODE says how many a node gets.
+spread() {
+  local tasks=${SLURM_NTASKS:-$1} nodes=${SLURM_NNODES:-1}
+  local each=${PER_NODE:-$(((tasks + nodes - 1) / nodes))}
+  if [[ -n ${PER_NODE:-} ]] || (($1 < tasks)); then
+    echo "--nodes=$((($1 + each - 1) / each)) --ntasks-per-node=$each"
+  fi
+}
+
 launch() {
   local ranks=$1 kind program
   shift
   # Waiting ranks of MPICH poll. Where they outnumber the cores they must sleep between polls, or they starve those that work.
-  if [[ -z ${SLURM_JOB_ID:-} ]] && ((ranks > $(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))); then
+  if ((ranks > $(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) * ${SLURM_NNODES:-1})); then
     export MPIR_CVAR_ENABLE_HEAVY_YIELD=${MPIR_CVAR_ENABLE_HEAVY_YIELD:-1}
   fi
-  local gpus=$((${SLURM_GPUS_ON_NODE:-0} * ${SLURM_NNODES:-1}))
-  if ((gpus && gpus != ranks)); then
-    echo "$ranks ranks for $gpus GPUs, but each rank has a GPU of its own: sbatch --ntasks-per-node=$SLURM_GPUS_ON_NODE ..." >&2
+  local tasks=${SLURM_NTASKS:-$ranks} gpus=$((${SLURM_GPUS_ON_NODE:-0} * ${SLURM_NNODES:-1}))
+  if ((gpus && gpus != tasks)); then
+    echo "$tasks ranks for $gpus GPUs, but each rank has a GPU of its own: sbatch --ntasks-per-node=$SLURM_GPUS_ON_NODE ..." >&2
     exit 2
   fi
   if [[ -n ${MPIEXEC:-} ]]; then
-    exec $MPIEXEC -n "$ranks" "$@"          # unquoted: it may bring flags of its own
+    start $MPIEXEC -n "$ranks" "$@"         # unquoted: it may bring flags of its own
   fi
   if [[ -n ${SLURM_JOB_ID:-} ]] && command -v srun >/dev/null; then
+    # since Slurm 22.05 srun does not take over the job's cores per task by itself
+    [[ -z ${SLURM_CPUS_PER_TASK:-} ]] || export SRUN_CPUS_PER_TASK=${SRUN_CPUS_PER_TASK:-$SLURM_CPUS_PER_TASK}
     for kind in ${SRUN_MPI:-pmi2 pmix}; do  # pmi2 is spoken by every MPICH, pmix by Open MPI and newer MPICH
       if [[ -n ${SRUN_MPI:-} ]] || srun --mpi=list 2>&1 | grep -qw "$kind"; then
-        exec srun --mpi="$kind" --kill-on-bad-exit=1 --ntasks="$ranks" "$@"  # a rank may die before MPI is up
+        start srun --mpi="$kind" --kill-on-bad-exit=1 --ntasks="$ranks" $(spread "$ranks") "$@"  # a rank may die before MPI is up
       fi
     done
   fi
   program=$(beside || command -v mpiexec || command -v mpirun) || { echo "no mpiexec found: set MPIEXEC" >&2; exit 2; }
-  exec "$program" -n "$ranks" "$@"
+  start "$program" -n "$ranks" "$@"
 }

@@ -6,14 +6,15 @@
 # full graph, times --replication. Minutes: an epoch of 100,000 training nodes takes seconds on 4 cores, loading and evaluating take longer.
 #
 #   jobs/minibatches.sh STORE [flags of train]      e.g. graph.dg --partition-graph --replication 2 --log run.jsonl
+#   sbatch -n 8 jobs/minibatches.sh STORE [flags]
+#
+#SBATCH --ntasks=4
 set -euo pipefail
 (($# >= 1)) || { echo "usage: jobs/minibatches.sh STORE [flags of distgnn train]" >&2; exit 2; }
-store=$(realpath "$1")
-shift
-here=$PWD
-cd "$(dirname "$0")/.."
-source jobs/launch.sh
+# Slurm runs a copy of this script: launch.sh is beside the original, or in jobs/ where the job was submitted.
+original() { scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's|^ *Command=\(/[^ ]*\)/.*|\1|p'; }
+for jobs in "$(dirname "$0")" "$(original)" "${SLURM_SUBMIT_DIR:-.}/jobs"; do [[ -f $jobs/launch.sh ]] && break; done
+source "$jobs/launch.sh"
 
-cd "$here"                                  # so that relative names in the flags mean what they say
-launch "${RANKS:-4}" "$DISTGNN" train "$store" --sampler sage --fanout 15,10,5 --layers 3 --hidden 256 --batch-size 1024 \
-    --epochs 10 --eval-every 0 "$@"
+launch "${RANKS:-${SLURM_NTASKS:-4}}" "$DISTGNN" train "$1" --sampler sage --fanout 15,10,5 --layers 3 --hidden 256 --batch-size 1024 \
+    --epochs 10 --eval-every 0 "${@:2}"

@@ -6,15 +6,18 @@
 # hundred MB and twice the graph's size on disk. Minutes for ten million edges on 8 cores.
 #
 #   jobs/plexus.sh SOURCE STORE [flags of train]      e.g. graph graph.dg --grid 2x2x2 --log run.jsonl
+#   sbatch jobs/plexus.sh SOURCE STORE [flags]       -n 64 for more ranks
+#
+#SBATCH --ntasks=8
 set -euo pipefail
 (($# >= 2)) || { echo "usage: jobs/plexus.sh SOURCE STORE [flags of distgnn train]" >&2; exit 2; }
-source=$(realpath "$1") store=$(realpath "$2")
+source=$1 store=$2
 shift 2
-here=$PWD
-cd "$(dirname "$0")/.."
-source jobs/launch.sh
+# Slurm runs a copy of this script: launch.sh is beside the original, or in jobs/ where the job was submitted.
+original() { scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's|^ *Command=\(/[^ ]*\)/.*|\1|p'; }
+for jobs in "$(dirname "$0")" "$(original)" "${SLURM_SUBMIT_DIR:-.}/jobs"; do [[ -f $jobs/launch.sh ]] && break; done
+source "$jobs/launch.sh"
 
-cd "$here"                                  # so that relative names in the flags mean what they say
-[[ -e $store ]] || (launch "${RANKS:-8}" "$DISTGNN" prepare "$source" "$store" --order double)
-launch "${RANKS:-8}" "$DISTGNN" train "$store" --algorithm 3d --order double --layers 3 --hidden 128 \
+[[ -e $store ]] || (launch "${RANKS:-${SLURM_NTASKS:-8}}" "$DISTGNN" prepare "$source" "$store" --order double)
+launch "${RANKS:-${SLURM_NTASKS:-8}}" "$DISTGNN" train "$store" --algorithm 3d --order double --layers 3 --hidden 128 \
     --optimizer adamw --train-features --epochs 10 "$@"

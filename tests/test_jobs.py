@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,85 @@ def test_as_many_ranks_as_gpus(machine: dict[str, str]) -> None:
     assert "--ntasks=4 DISTGNN train" in run("train.sbatch", "graph.dg", env=environ)
     refused = run("train.sbatch", "graph.dg", env=environ | {"SLURM_GPUS_ON_NODE": "8"})
     assert refused.startswith("4 ranks for 16 GPUs") and "--ntasks-per-node=8" in refused
+
+
+def test_fewer_ranks_than_tasks_fill_nodes_one_after_the_other(machine: dict[str, str]) -> None:
+    environ = machine | SLURM | {"SLURM_NTASKS": "8", "SLURM_NNODES": "2"}
+    for ranks, spread in (
+        ("3", "--nodes=1 --ntasks-per-node=4 "),
+        ("5", "--nodes=2 --ntasks-per-node=4 "),
+        ("8", ""),
+    ):
+        started = f"srun --mpi=pmi2 --kill-on-bad-exit=1 --ntasks={ranks} {spread}DISTGNN demo"
+        assert run("demo.sh", env=environ | {"RANKS": ranks}) == started
+    one_each = run("demo.sh", env=environ | {"RANKS": "2", "PER_NODE": "1"})
+    assert "--ntasks=2 --nodes=2 --ntasks-per-node=1 DISTGNN" in one_each
+    gpus = environ | {"SLURM_GPUS_ON_NODE": "4"}
+    assert "--ntasks=2 --nodes=1" in run("demo.sh", env=gpus | {"RANKS": "2"})
+    assert run("demo.sh", env=gpus | {"SLURM_GPUS_ON_NODE": "2"}).startswith("8 ranks for 4 GPUs")
+
+
+def test_a_dry_run_starts_nothing(machine: dict[str, str]) -> None:
+    environ = machine | {"MPIEXEC": "no-such-mpiexec", "DRY_RUN": "1"}
+    assert run("train.sh", "my graph.dg", env=environ) == r"no-such-mpiexec -n 4 DISTGNN train my\ graph.dg"
+
+
+SCRIPTS = {
+    "demo.sh": "DISTGNN demo",
+    "train.sh": "DISTGNN train a b",
+    "plexus.sh": "DISTGNN train b --algorithm 3d",
+    "minibatches.sh": "DISTGNN train a --sampler sage",
+    "study.sh": "a: no such study",
+    "gpu-check.sh": "unrecognized arguments: b",
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("known_by", ["directory", "scontrol"])
+def test_slurm_runs_copies_of_scripts(
+    machine: dict[str, str], tmp_path: Path, script: str, known_by: str
+) -> None:
+    """Submitted from the top of the repository, or from anywhere with what scontrol says of the job."""
+    copy, where = tmp_path / "slurm_script", ROOT if known_by == "directory" else tmp_path
+    copy.write_bytes((ROOT / "jobs" / script).read_bytes())
+    if known_by == "scontrol":
+        program = tmp_path / "scontrol"
+        program.write_text(f"#!/bin/sh\necho '   Command={ROOT}/jobs/{script} some/words'\n")
+        program.chmod(0o755)
+    (tmp_path / "b").mkdir()
+    environ = machine | SLURM | {"SLURM_SUBMIT_DIR": str(where), "DRY_RUN": "1", "PYTHON": sys.executable}
+    done = subprocess.run(
+        ["bash", copy, *([] if script == "demo.sh" else ["a", "b"])],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    told = (done.stdout + done.stderr).replace(environ["DISTGNN"], "DISTGNN").replace(f"{tmp_path}/", "")
+    assert SCRIPTS[script] in told
+
+
+@pytest.mark.parametrize("site", ["generic", "perlmutter", "frontier"])
+def test_a_site_starts_any_job(machine: dict[str, str], site: str) -> None:
+    environ = machine | SLURM
+    kind = "pmi2" if site == "generic" else "cray_shasta"
+    started = f"srun --mpi={kind} --kill-on-bad-exit=1 --ntasks=4 DISTGNN train graph.dg --epochs 3"
+    assert run(f"{site}.sbatch", "train", "graph.dg", "--epochs", "3", env=environ) == started
+    for words in ((), ("launch",), ("run",)):
+        usage = f"usage: sbatch jobs/{site}.sbatch demo|train|plexus|minibatches|study [arguments]"
+        assert run(f"{site}.sbatch", *words, env=environ) == usage
+
+
+@pytest.mark.parametrize("site", ["perlmutter", "frontier"])
+def test_a_site_asks_for_one_rank_per_gpu(machine: dict[str, str], site: str) -> None:
+    Path(machine["DISTGNN"]).with_name("srun").write_text(
+        '#!/bin/sh\necho "$SRUN_CPUS_PER_TASK $SLURM_CPU_BIND $MPICH_GPU_SUPPORT_ENABLED $DISTGNN_BACKEND"\n'
+    )
+    text = (ROOT / "jobs" / f"{site}.sbatch").read_text()
+    asked = dict(
+        line[len("#SBATCH --") :].split("=") for line in text.splitlines() if line.startswith("#SBATCH")
+    )
+    assert asked["ntasks-per-node"] == asked["gpus-per-node"]
+    environ = machine | SLURM | {"SLURM_CPUS_PER_TASK": asked["cpus-per-task"]}
+    expected = "32 cores 1" if site == "perlmutter" else "7 cores 0 numpy"
+    assert run(f"{site}.sbatch", "train", "graph.dg", env=environ) == expected
 
 
 def test_a_slurm_job_says_how_it_is_started(machine: dict[str, str], tmp_path: Path) -> None:
