@@ -44,12 +44,9 @@ class Best:
         """The accuracies of the weights after an epoch, of which the first ``val_`` counts. To be told the
         same twice changes nothing."""
         name = next(name for name in accuracies if name.startswith("val_"))
-        self.seen, before = epoch, math.nan if self.found is None else self.found[name]
-        if (
-            self.found is None
-            or accuracies[name] > before
-            or math.isnan(before) > math.isnan(accuracies[name])
-        ):
+        value, before = accuracies[name], (self.found or {}).get(name, math.nan)
+        self.seen = epoch
+        if self.found is None or value > before or math.isnan(before) > math.isnan(value):
             self.found, self.since = {"epoch": epoch, **accuracies}, epoch
             self._copy()
         elif self.plateau and self.plateau.kind == "plateau" and epoch - self.since >= self.plateau.epochs:

@@ -25,8 +25,8 @@ values. In PyTorch a linear layer holds its weight transposed; with PyG, whose `
     conv.bias.data = torch.tensor(found["layers.0.bias"])
 
 The config is JSON: "model" (gcn or sage), "widths", "bias", "residual", "layer_norm", "dropout", "dtype",
-"train_features", "normalize_features", "normalize" and "self_loops" (of the graph), "order", "epoch" (after
-which these were the weights), and the version of "distgnn".
+"train_features", "normalize_features", "normalize", "self_loops" and "multilabel" (of the graph), "order",
+"epoch" (after which these were the weights), and the version of "distgnn".
 """
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ def contents(
             arrays[told] = whole[0] if kind and kind[1] != "W" else whole
     config = {name: trained.get(name, False) for name in CONFIG}
     config |= {name: trained[f"graph {name}"] for name in ("normalize", "self_loops")}
+    config |= {"multilabel": bool(trained.get("graph multilabel"))}
     config |= {"order": trained.get("order"), "epoch": number, "distgnn": distgnn.__version__}
     return dict(sorted(arrays.items())), config
 

@@ -102,7 +102,7 @@ def test_runs_predictions_exports_and_plans_can_name_it(comm, shared_tmp_path, m
     losses = [record["loss"] for record in run.train()]
     assert losses[-1] < losses[0]
     predictor = Predictor(store, weights, comm, "3d", which="last")
-    found = predictor.accuracies()
+    found = predictor.scores()
     assert found == pytest.approx({name: run.end[name] for name in found})
     sampled = Run(store, Settings(sampler="sage", resume=False, force=True, **how), comm)
     assert len(list(sampled.train())) == 3

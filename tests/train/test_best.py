@@ -63,6 +63,13 @@ def test_what_validation_says() -> None:
                     (1, 1, 1, False), (1, 1, 2, True), (6, 6, 2, False)]  # fmt: skip
 
 
+def test_a_score_that_is_no_number_is_worse_than_any() -> None:
+    best = Best([])
+    for epoch, value in enumerate([np.nan, np.nan, 0.2, np.nan, 0.3]):
+        best.observe(epoch, {"val_rocauc": value})
+        assert best.found is not None and best.found["epoch"] == [0, 0, 2, 2, 4][epoch]
+
+
 def trained(run: Run) -> list[np.ndarray]:
     return [collect(p.matrix) for p in run.parameters]
 
@@ -85,7 +92,7 @@ def test_the_best_epoch_is_kept_and_predicted_from(comm, shared_tmp_path, kind) 
     assert all(epoch - np.argmax(values[: epoch + 1]) < 5 for epoch in range(last - 1))
     predictor = Predictor(store, shared_tmp_path / "w", comm, "2d")
     assert predictor.epoch == best
-    found = predictor.accuracies()
+    found = predictor.scores()
     assert found == pytest.approx({name: long.end["best"][name] for name in found})
     assert Predictor(store, shared_tmp_path / "w", comm, which="last").epoch == last
     short = Run(store, Settings(**(how | {"epochs": best, "patience": None})), comm)

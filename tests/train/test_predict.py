@@ -54,10 +54,10 @@ def test_one_forward_pass_serves_all(comm, shared_tmp_path, monkeypatch) -> None
     embedding = predictor.write(shared_tmp_path / "e.npz", layer=1)
     assert applied == [0]
     probability = predictor.write(shared_tmp_path / "p.npz")
-    found = predictor.accuracies()
+    found = predictor.scores()
     assert applied == [0, 1, 2]
     fresh = Predictor(store, weights, comm)
-    assert fresh.accuracies() == pytest.approx(found)
+    assert fresh.scores() == pytest.approx(found)
     Z, logits = gather(fresh.model.forward(fresh.X, layers=1)), gather(fresh.model.forward(fresh.X))
     gain, shift = (collect(p.matrix) for p in fresh.model.parameters if p.name in ("g0", "s0"))
     comm.Barrier()
