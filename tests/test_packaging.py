@@ -29,7 +29,7 @@ def test_kernels_are_found() -> None:
 
 
 @pytest.mark.slow
-def test_a_build_contains_the_kernels_and_the_machines_and_finds_them(tmp_path: Path) -> None:
+def test_a_build_contains_kernels_machines_and_templates_and_finds_them(tmp_path: Path) -> None:
     tree, built = tmp_path / "tree", tmp_path / "built"
     for name in ("distgnn", "kernels"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -39,6 +39,7 @@ def test_a_build_contains_the_kernels_and_the_machines_and_finds_them(tmp_path: 
     subprocess.run(build, cwd=tree, check=True, capture_output=True, timeout=120)
     program = (
         "from distgnn.local.cuda.launch import kernels_folder; from distgnn.plan.machine import known; "
+        "from distgnn.report.page import render; assert '<h1>hello</h1>' in render('hello', []); "
         "print(kernels_folder(), *known(), sep='\\n')"
     )
     found, *machines = subprocess.run(
