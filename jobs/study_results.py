@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
+import math
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,20 +170,22 @@ def graphs(campaign: Campaign, found: list[Row]) -> list[str]:
 
 
 def draw(study: Study, found: list[Row]) -> Any:
-    """A panel for each graph; one for all where the density varies."""
+    """A panel for each graph, or one for all: of a single series, or where the density varies."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(one["graph"] for one in found))
     panels = {name: [one for one in found if one["graph"] == name] for name in names}
-    if study.drawing == "density":
-        panels = {f"{names[0]} to {names[-1]}": found}
-    figure = Figure(figsize=(1 + 4 * len(panels), 4.5), layout="constrained")
+    if study.drawing != "bars" and len(study.series) == 1:
+        panels = {study.series[0].label: found}
+    high, wide = math.ceil(len(panels) / 3), min(len(panels), 3)
+    figure = Figure(figsize=(1.5 + 4 * wide, 0.5 + 4 * high), layout="constrained")
     figure.suptitle(study.figure)
     drawing = {"bars": bars, "density": density}.get(study.drawing, lines)
-    for axes, (name, panel) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-    ):
-        drawing(axes, panel, study)
+    for axes, name in itertools.zip_longest(figure.subplots(high, wide, squeeze=False).flat, panels):
+        if name is None:
+            axes.remove()
+            continue
+        drawing(axes, panels[name], study)
         axes.set_title(name)
         axes.legend(fontsize=7)
     return figure
@@ -190,8 +194,9 @@ def draw(study: Study, found: list[Row]) -> Any:
 def lines(axes: Any, panel: list[Row], study: Study) -> None:
     """Seconds, or speed-up, over ranks."""
     what, ranks = ("speed-up" if study.drawing == "speedup" else "seconds"), {one["ranks"] for one in panel}
-    for label in dict.fromkeys(one["series"] for one in panel):
-        points = [(one["ranks"], one[what]) for one in panel if one["series"] == label]
+    line = "graph" if len(study.series) == 1 else "series"
+    for label in dict.fromkeys(one[line] for one in panel):
+        points = [(one["ranks"], one[what]) for one in panel if one[line] == label]
         axes.plot(*zip(*points, strict=True), "o-", label=label)
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted(ranks), [str(count) for count in sorted(ranks)])
