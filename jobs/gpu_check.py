@@ -36,11 +36,14 @@ Command = list[str]
 
 # Kernels, then products, then what is built of them: a budget that is spent leaves out the last.
 TESTS = [
-    *(f"tests/kernels/test_cuda_{name}.py" for name in ("spmm", "elementwise", "sampling", "benchmark")),
+    *(
+        f"tests/kernels/test_cuda_{name}.py"
+        for name in ("spmm", "elementwise", "sampling", "extract", "benchmark")
+    ),
     *(f"tests/{room}" for room in ("local", "operators", "nn", "comm", "sampling", "train")),
 ]
 RANK_TESTS = ["tests/operators/test_products.py", "tests/comm", "tests/nn"]
-SANITIZED = [f"tests/kernels/test_cuda_{name}.py" for name in ("spmm", "elementwise", "sampling")]
+SANITIZED = [f"tests/kernels/test_cuda_{name}.py" for name in ("spmm", "elementwise", "sampling", "extract")]
 
 TINY = {
     "gpu_spmm.py": "--graphs rmat-8 --widths 16 --rounds 1 --scale 1e-5",
