@@ -39,7 +39,7 @@ def group(request, comm, backend, monkeypatch):
         made.direct = direct is not False
     elif direct not in (None, made.direct):
         pytest.skip("this MPI moves device arrays in the other way")
-    if request.param.startswith("direct"):
+    if request.param.startswith("direct") or (request.param == "pieces" and backend.on_device):
         monkeypatch.setattr(TUNING, "small_sum", 0)
         monkeypatch.setattr(TUNING, "sum_chunk", 64)
     if "pieces" in request.param:

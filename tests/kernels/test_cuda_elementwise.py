@@ -67,7 +67,7 @@ def test_scatter_add(built, dtype, f, count):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (7, 5), (33, 8), (19, 41)])
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (7, 5), (33, 8), (19, 41), (683, 3)])
 @pytest.mark.parametrize("rate", [0.0, 0.5, 0.9])
 def test_dropout_masks_agree_to_the_bit(built, dtype, shape, rate):
     gpu = built

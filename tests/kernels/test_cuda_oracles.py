@@ -107,7 +107,7 @@ def rows(on):
 def passes(on):
     random = np.random.default_rng(0)
     for dtype in (np.float32, np.float64):
-        for m, f in ((0, 3), (1, 1), (7, 5), (33, 8), (19, 41)):
+        for m, f in ((0, 3), (1, 1), (7, 5), (33, 8), (19, 41), (683, 3)):
             X = on.asarray(random.standard_normal((m, f)), dtype)
             ids = on.asarray(10**12 + random.permutation(m)), on.asarray(np.arange(f))
             for relu in (False, True):

@@ -22,8 +22,9 @@ from mpi_helpers import communicators
 
 FOLDER = Path(__file__).resolve().parents[1] / "fake_cupy"
 NUMPY, AWARE, STAGED = "numpy", "cupy", "cupy-staged"
-#: Of each test on the stand-in: how many cases at most in a launch, and on how many ranks.
-MOST_CASES = {AWARE: 1, STAGED: 1}
+#: Of each test on the stand-in: how many cases at most in a launch, of cheap tests (those on one rank, and of
+#: `comm`) and of others, and on how many ranks.
+CHEAP_CASES, MOST_CASES = 4, 1
 RANKS = {AWARE: (1, 2, 3, 4), STAGED: (2, 3, 4)}
 #: What is built of these has no copies of its own to stage; `tests/device` trains by every algorithm.
 STAGED_ROOMS = ("comm", "operators")
@@ -51,7 +52,7 @@ def backends(metafunc: pytest.Metafunc) -> list[str]:
 
 
 def selection(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """(taken, left out): tests on the stand-in are few, and nothing slow: ``MOST_CASES`` of each, those that
+    """(taken, left out): tests on the stand-in are few, and nothing slow: so many cases of each, those that
     have the most values of its parameters, on two, three or four ranks by its name. On a GPU all are taken.
     """
     if real():
@@ -61,16 +62,17 @@ def selection(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.
     for item in items:
         parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
         name = parameters.pop("backend", NUMPY)
-        if name not in MOST_CASES:
+        if name not in RANKS:
             taken.add(item)
         elif parameters.get("comm", 1) in RANKS[name] and not item.get_closest_marker("slow"):
             values = {("", "")} | {(key, repr(value)) for key, value in parameters.items()}
             cases.setdefault((item.nodeid.partition("[")[0], name), []).append((item, values))
-    for (test, name), some in cases.items():
+    for (test, _), some in cases.items():
         sizes = sorted({_size(item) for item, _ in some})
         first = sizes[zlib.crc32(test.encode()) % len(sizes)]
         some.sort(key=lambda case, first=first: _size(case[0]) != first)  # type: ignore[misc]
-        taken.update(_covering(some)[: MOST_CASES[name]])
+        cheap = sizes == [1] or some[0][0].path.parent.name == "comm"
+        taken.update(_covering(some)[: CHEAP_CASES if cheap else MOST_CASES])
     return [item for item in items if item in taken], [item for item in items if item not in taken]
 
 
