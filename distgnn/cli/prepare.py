@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     reading("--ids", metavar="KIND",
             help="of nodes in lists of edges: numbers (0..n-1), integers (any) or text (default: as they "
             "look)")
-    reading("--nodes", metavar="FILE", help="a table whose lines are the ids of all nodes, in order")
+    reading("--node-list", metavar="FILE", help="a table whose lines are the ids of all nodes, in order")
     reading("--source-column", metavar="NAME", help="column of an edge list that has the edge's source")
     reading("--target-column", metavar="NAME", help="column of an edge list that has the edge's target")
     reading("--id-column", metavar="NAME", help="column of the label and feature files that has the node")
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
 def inputs(args: argparse.Namespace) -> dict[str, str]:
     """The sizes of the files that every rank reads, which ranks compare."""
     parts = [part.strip() for part in (args.partition or "").split(",")]
-    given = (args.source, args.features, args.labels, args.split, args.nodes)
+    given = (args.source, args.features, args.labels, args.split, args.node_list)
     named = [name for name in (*given, *parts) if name and (name == args.source or ":" not in name)]
     return {f"the size of {name}": size(Path(name)) for name in named if Path(name).parts}
 

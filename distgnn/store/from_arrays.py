@@ -40,8 +40,8 @@ def prepare(
     >>> dg.prepare("edges.csv", "x.npy", "labels.csv", out="graph.dg")  # doctest: +SKIP
 
     Arrays are anything that NumPy takes, such as CPU tensors. How rows, repeated edges and directions are
-    read says ``distgnn.store.rules``, for files and arrays alike. Where `graph` is a path, X, y and `nodes`
-    are paths too (or words such as "random:128" and "degree:32"), as for ``distgnn prepare``.
+    read says ``distgnn.store.rules``, for files and arrays alike. Where `graph` is a path, X and y are
+    paths too (or words such as "random:128" and "degree:32"), as for ``distgnn prepare``.
 
     Args:
         graph: node ids, int (2, edges), of which column k is an edge from ``graph[0, k]`` to ``graph[1, k]``;
@@ -67,6 +67,9 @@ def prepare(
     if not isinstance(graph, (str, os.PathLike)):
         source = of_arrays(graph, X, y, split, **given)
         return write_store(source, out, seed=seed, comm=comm, **options)
+    if nodes is not None:
+        raise ArgumentError("nodes", nodes, "is for arrays; the file says it, or node_list=FILE")
+    del given["nodes"]
     named = {field.name for field in dataclasses.fields(ImportOptions)} & set(options)
     given |= {"features": X, "labels": y, "split": split} | {name: options.pop(name) for name in named}
     team = of(comm, out)

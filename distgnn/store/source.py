@@ -22,7 +22,7 @@ class ImportOptions:
 
     `format`: one of `importers.FORMATS`. `features`, `labels`: companion files, or what to make of the graph:
     degree, onehot, random:WIDTH and degree:CLASSES. `ids`: what names nodes in lists of edges and tables,
-    one of `IDS`; `nodes`: a table that lists them all, node by node. `id_column`, `label_column`,
+    one of `IDS`; `node_list`: a table that lists them all, node by node. `id_column`, `label_column`,
     `source_column`, `target_column`: column names (or numbers from 0) in tables. `split`: "0.6/0.2/0.2",
     seeded by `seed`, or a file, in place of the input's. `weights`: take edge weights from the file instead
     of ones. `scratch`: folder for temporary copies of compressed features (default: the system's).
@@ -32,7 +32,7 @@ class ImportOptions:
     features: str | None = None
     labels: str | None = None
     ids: str | None = None
-    nodes: str | None = None
+    node_list: str | None = None
     id_column: str | None = None
     label_column: str | None = None
     source_column: str | None = None

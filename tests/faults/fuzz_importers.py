@@ -164,7 +164,7 @@ def own() -> dict[str, Case]:
         "n.txt": names([[k] for k in range(N)], 1),
     }
     tables["s.csv"] = names([[k, split[k % 3]] for k in range(N)], 1)
-    given = {"features": "@/x.csv", "labels": "@/l.csv", "split": "@/s.csv", "nodes": "@/n.txt"}
+    given = {"features": "@/x.csv", "labels": "@/l.csv", "split": "@/s.csv", "node_list": "@/n.txt"}
     arrays = {"x.npy": npy(FEATURES), "labels.npy": npy(np.array(list("abcabcab"))), "split.npy": npy(SPLIT)}
     graph = {"edge_index": EDGES.T, "x": FEATURES, "y": LABELS, "train_mask": SPLIT == 1, "test_idx": [2]}
     file = Saved()

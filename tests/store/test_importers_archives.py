@@ -245,7 +245,7 @@ def test_companions_in_one_directory(tmp_path):
     source = open_source(tmp_path, ImportOptions(split="1/0/0"))
     assert (source.name, source.n, source.width, source.class_names) == ("club", 3, 4, ["a", "b"])
     assert open_source(tmp_path, ImportOptions(label_column="name")).class_names == ["x", "y", "z"]
-    write(tmp_path / "extra.json", "{}")
+    write(tmp_path / "extra_edges.csv", "0,1\n")
     refused(tmp_path, "directory of unknown format")
 
 

@@ -213,6 +213,6 @@ def test_damaged_npz(tmp_path):
     data[place] ^= 255
     path.write_bytes(data)
     refused(path, "m.npz")  # the checksum of the member
-    refused(saved(tmp_path / "other.npz", x=np.ones(3)), "holds x; expected a SciPy matrix")
+    refused(saved(tmp_path / "other.npz", x=np.ones(3)), "holds x; expected edge_index, a SciPy matrix")
     refused(write(tmp_path / "text.npz", "hello"), "text.npz: truncated or damaged")
     refused(saved(tmp_path / "part.npz", format="csr", shape=[3, 3]), "has no array 'data'")

@@ -95,14 +95,14 @@ def test_tables_find_nodes_by_their_ids(tmp_path):
     assert note.endswith("2 of 4 nodes have no row, such as 'alice'; their features are zeros")
 
 
-@pytest.mark.parametrize("what", ["features", "labels", "split", "nodes"])
+@pytest.mark.parametrize("what", ["features", "labels", "split", "node_list"])
 def test_unknown_ids_and_duplicates_have_a_name_and_a_line(tmp_path, what):
     path, value = write(tmp_path / "a.csv", WORDS), {"labels": "x", "split": "train"}.get(what, "1")
     twice = write(tmp_path / "t.csv", f"id,v\nbob,{value}\n\n# zoë\nalice,{value}\nbob,{value}\n")
     refused(path, "t.csv, line 6: node 'bob' is listed twice", **{what: str(twice)})
     other = write(tmp_path / "o.csv", f"id,v\nbob,{value}\n\nmallory,{value}\nalice,{value}\n")
-    if what == "nodes":
-        refused(path, "a.csv, line 2: .*'zoë' is not in .*o.csv", nodes=str(other))
+    if what == "node_list":
+        refused(path, "a.csv, line 2: .*'zoë' is not in .*o.csv", node_list=str(other))
     else:
         refused(path, "o.csv, line 4: node 'mallory' is not in the graph", **{what: str(other)})
 
@@ -116,14 +116,14 @@ def test_a_list_of_nodes_says_their_order(tmp_path):
     for header in ("", "id\n"):
         lines = [f'"{one}"' for one in order]
         nodes = write(tmp_path / "n.csv", header + "\n".join(lines))
-        source = opened(path, nodes=nodes, **files)
+        source = opened(path, node_list=nodes, **files)
         assert called(source) == order and all_features(source).ravel().tolist() == [0, 1, 2, 3, 4]
         assert source.labels.tolist() == [1, -1, 0, 1, 0] and source.split.tolist() == [1, 0, 2, 3, 1]
         assert not adjacency(source)[1].any() and adjacency(source)[0, 2] == adjacency(source)[2, 4] == 1
     for name, file in files.items():
-        refused(path, f"{file.name}: rows without ids", "nodes=FILE", **{name: str(file)})
+        refused(path, f"{file.name}: rows without ids", "node_list=FILE", **{name: str(file)})
     plain = write(tmp_path / "b.csv", "0,1\n")
-    source = opened(plain, nodes=write(tmp_path / "m.csv", "0\n1\n2\n"))
+    source = opened(plain, node_list=write(tmp_path / "m.csv", "0\n1\n2\n"))
     assert source.n == 3 and source.ids is None
 
 

@@ -35,7 +35,7 @@ def test_words_and_tables(edges, tmp_path, monkeypatch):
     assert all_features(source).tolist() == [[3, 4, 0], [5, 6, 1], [1, 2, 1]]
     assert source.labels.tolist() == [-1, 1, 0] and source.split.tolist() == [1, 2, 3]
     assert np.argwhere(adjacency(source)).tolist() == [[0, 1], [0, 2], [1, 0], [2, 0]]
-    source = open_source(edges, ImportOptions(nodes=str(table)))
+    source = open_source(edges, ImportOptions(node_list=str(table)))
     assert source.ids.tolist() == [b"c", b"a", b"b"]
 
 

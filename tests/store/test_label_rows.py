@@ -218,3 +218,24 @@ def test_a_packed_table_is_read_like_a_plain_one(edges, tmp_path):
     with gzip.open(tmp_path / "y.csv.gz", "wt") as file:
         file.write(table([(node, *row) for node, row in enumerate(FULL)]))
     assert (labels(edges, tmp_path / "y.csv.gz").labels == FULL).all()
+
+
+def test_rows_of_labels_by_ids(tmp_path):
+    edges = write(tmp_path / "e.csv", "bob,alice\nalice,zoe\n")
+    rows = "zoe,1,0\nbob,1,1\n"
+    for name, content in (
+        ("l.csv", rows),
+        ("h.csv", "id,red,blue\n" + rows),
+        ("l.json", '{"zoe": [1, 0], "bob": [1, 1]}'),
+    ):
+        source = open_source(edges, ImportOptions(labels=str(write(tmp_path / name, content))))
+        assert source.labels.tolist() == [[-1, -1], [1, 1], [1, 0]]
+    refused(
+        edges,
+        "u.csv, line 2: node 'eve' is not",
+        labels=str(write(tmp_path / "u.csv", rows[:8] + "eve,1,1\n")),
+    )
+    np.save(tmp_path / "l.npy", np.eye(3))
+    refused(edges, "l.npy: rows without ids", labels=str(tmp_path / "l.npy"))
+    nodes = str(write(tmp_path / "n.txt", "zoe\nbob\nalice\n"))
+    assert open_source(edges, ImportOptions(labels=str(tmp_path / "l.npy"), node_list=nodes)).classes == 3

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -349,3 +350,23 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
     return condition()
+
+
+@pytest.mark.ranks(1, 3)
+def test_ranks_share_ids_and_what_is_made_of_degrees(comm, shared_tmp_path, monkeypatch) -> None:
+    from distgnn.store.from_arrays import prepare as prepare_files
+
+    monkeypatch.setattr(LIMITS, "file_rows", 5)
+    path, stores = shared_tmp_path / "e.csv", []
+    if comm.rank == 0:
+        path.write_text("".join(f"n{k % 17},n{k * k % 13}\n" for k in range(40)))
+    comm.Barrier()
+    for name, ranks in (("all.dg", comm), ("one.dg", None)):
+        if ranks is not None or comm.rank == 0:
+            out = shared_tmp_path / name
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                prepare_files(path, "degree", "degree:4", "0.5/0.2/0.3", out=out, comm=ranks)
+            stores.append(Store(out))
+    ids = [store.manifest["id"] for store in stores]
+    assert len({*ids}) == 1 and stores[0].ids().tolist() == sorted(f"n{k}" for k in range(17))

@@ -100,7 +100,7 @@ def test_one_graph_is_one_store_however_it_is_written(tmp_path, way, directed, w
     folder.mkdir()
     path, told = way(folder, edges, values), {"directed": directed, "weights": weights}
     if way is as_words:
-        told |= {"nodes": folder / "nodes.txt"}
+        told |= {"node_list": folder / "nodes.txt"}
     tables = [folder / f"table{path.suffix}"] * 3 if path.stem == "edges" else ()
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")

@@ -29,7 +29,7 @@ FORMATS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
 }
 DIRECTORIES = ("generated", "ogb", "planetoid", "reddit")
 COMPANIONS = {"features": "features", "x": "features", "labels": "labels", "y": "labels", "split": "split",
-              "nodes": "nodes"}  # names of files beside edges -> options  # fmt: skip
+              "nodes": "node_list"}  # names of files beside edges -> options  # fmt: skip
 
 
 def open_source(path: str | os.PathLike[str], options: ImportOptions | None = None) -> Source:
@@ -53,8 +53,8 @@ def open_source(path: str | os.PathLike[str], options: ImportOptions | None = No
     if form != "edges":
         attach_features(source, options, grow=False)
         attach_labels(source, options, grow=False)
-        if options.ids or options.nodes:
-            raise ArgumentError("ids" if options.ids else "nodes", options.ids or options.nodes,
+        if options.ids or options.node_list:
+            raise ArgumentError("ids" if options.ids else "node_list", options.ids or options.node_list,
                                 f"is for lists of edges; the format {form} numbers nodes from 0")  # fmt: skip
     source.note_classes()
     if (source.edge_count or 0) > size_of(path):

@@ -58,7 +58,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     if options.ids not in (None, *IDS):
         raise ArgumentError("ids", options.ids, f"unknown; expected one of {', '.join(IDS)}")
     edges = edge_file(path, options)
-    if edges.kind == "text" or options.ids == "integers" or options.nodes:
+    if edges.kind == "text" or options.ids == "integers" or options.node_list:
         return named(edges, path, options)
     most = HIGHEST_ID if options.ids else 1 << 63
     table = edges.table
@@ -97,8 +97,8 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
 def named(edges: EdgeFile, path: Path, options: ImportOptions) -> Imported:
     """The graph of edges between nodes that have ids of their own."""
     listed = None
-    if options.nodes:
-        listed = read_nodes(Path(options.nodes), options, edges.kind, lambda: collected(edges, path))
+    if options.node_list:
+        listed = read_nodes(Path(options.node_list), options, edges.kind, lambda: collected(edges, path))
     ids = Names(collected(edges, path), path) if listed is None else listed
     before = edges.table
     taken = edges.settle_header(ids)
@@ -110,12 +110,12 @@ def named(edges: EdgeFile, path: Path, options: ImportOptions) -> Imported:
         for src, dst, weight in table_edges(table):
             yield ids.find(src), ids.find(dst), weight
 
-    table.check = known(ids, str(options.nodes or path))
+    table.check = known(ids, str(options.node_list or path))
     source = Imported(name_of(path), path, len(ids), stream, options)
     source.set_ids(ids, listed=listed is not None)
     found = scan(stream, options.weights)
     if not source.n:
-        raise UserError(f"{path}: no edges; nodes=FILE would list nodes")
+        raise UserError(f"{path}: no edges; node_list=FILE would list nodes")
     if taken and isinstance(table, Table):
         header = f"line {table.skip} is taken for a header, as its words are in no other line"
         source.notes.append(f"{path}: {header}")
@@ -179,7 +179,7 @@ def edge_file(path: Path, options: ImportOptions) -> EdgeFile:
     end = object if kind == "text" else np.int64
     fields = [("source", end), ("target", end), ("weight", np.float64)][: len(columns)]
     words = (heading.delimiter or " ").join(name.upper() for name, _ in fields)
-    ids = "node ids" if kind == "text" or options.nodes else "node ids from 0"
+    ids = "node ids" if kind == "text" or options.node_list else "node ids from 0"
     ids = "whole numbers" if options.ids == "integers" else ids
     expected = f"{words} with {ids}" + ("" if options.ids or kind == "text" else ", or ids=text")
     usecols = tuple(columns) if chosen else None

@@ -95,14 +95,14 @@ class Imported(Source):
     def check_rows(self, path: object) -> None:
         """UserError for rows without ids where nobody said which node is which."""
         if not self.listed:
-            expected = "expected a table with a column of ids, or nodes=FILE with their order"
+            expected = "expected a table with a column of ids, or node_list=FILE with their order"
             raise UserError(f"{path}: rows without ids, and nodes have ids of their own; {expected}")
 
     def described(self) -> str:
         """Which nodes there are, for errors."""
         if self.names is None:
             return f"{self.path} has nodes 0..{self.n - 1}"
-        return f"{self.names.path} has {self.n} nodes, and nodes=FILE would list others"
+        return f"{self.names.path} has {self.n} nodes, and node_list=FILE would list others"
 
     def take_degrees(self, degrees: np.ndarray) -> None:
         for take in self.of_degrees:

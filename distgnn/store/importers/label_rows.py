@@ -74,11 +74,11 @@ def label_array(array: StoredArray | np.ndarray, where: object) -> np.ndarray:
     """int64 (n), or int8 (n, classes), from an array in memory or in a file."""
     shape, stored = array.shape, array if isinstance(array, StoredArray) else None
     if len(shape) == 2 and shape[1] > 1:
-        some: Any = stored.window if stored else lambda lo, hi: array[lo:hi]  # type: ignore[index]
+        some: Any = stored.window if stored is not None else lambda lo, hi: array[lo:hi]  # type: ignore[index]
         return zeros_and_ones(some, (shape[0], shape[1]), where)
     if len(shape) != 1 and shape[1:] != (1,):
         raise UserError(f"{where}: labels have shape {shape}; expected (nodes) or (nodes, classes)")
-    return whole_labels(np.asarray(stored.read() if stored else array).reshape(-1), where)
+    return whole_labels(np.asarray(array if stored is None else stored.read()).reshape(-1), where)
 
 
 def word_array(path: Path) -> np.ndarray | None:
