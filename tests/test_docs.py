@@ -1,0 +1,82 @@
+"""The pages of ``docs/``: commands run as written, explained errors exist, pictures are of runs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import documents
+from mpi_helpers import mpiexec
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [path for path in sorted(DOCS.glob("*.md")) if documents.read(path).steps]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.slow  # starts MPI jobs
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_commands_run_and_print_as_written(path: Path, tmp_path: Path) -> None:
+    page = documents.read(path)
+    output = documents.run(page, tmp_path)
+    assert documents.missing(page, output) == [], output
+
+
+def test_a_line_that_is_not_printed_is_found(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("```text\nloss 1.5 after 3\nloss\n```\n")
+    assert documents.missing(documents.read(tmp_path / "page.md"), "loss  0.25 after 10\n") == ["loss"]
+
+
+def test_python_files_of_a_page_are_run() -> None:
+    for path in PAGES:
+        page = documents.read(path)
+        ran = {step.words[1] for step in page.steps if step.words[0] == "python"}
+        assert set(page.files) == ran, path
+
+
+def said(folder: Path) -> list[str]:
+    """All texts in the code, with … for what is put in."""
+    texts = []
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = (part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+                texts.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return texts
+
+
+def test_errors_that_are_explained_exist() -> None:
+    quoted = re.findall(r"^### `(.+)`$", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
+    assert len(quoted) > 20
+    texts = "\n".join(said(ROOT / "distgnn"))
+    pieces = {piece.strip(" :;,") for line in quoted for piece in line.split("…")}
+    assert [piece for piece in sorted(pieces) if piece and piece not in texts] == []
+
+
+@pytest.mark.slow  # starts an MPI job
+def test_pictures_are_drawn_from_runs(tmp_path: Path) -> None:
+    done = mpiexec(4, DOCS / "pictures.py", tmp_path)
+    assert done.code == 0, done.err
+    drawn = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert drawn == {path.name: path.read_text() for path in (DOCS / "pictures").glob("*.svg")}
+
+
+def test_pages_are_in_the_table_of_contents() -> None:
+    config = (ROOT / "mkdocs.yml").read_text()
+    assert all(path.name in config for path in DOCS.glob("*.md"))
+
+
+def test_api_pages_name_what_exists() -> None:
+    import importlib
+
+    for name in re.findall(r"^::: (\S+)$", (DOCS / "api.md").read_text(), re.MULTILINE):
+        if name in sys.modules:
+            continue
+        module, _, member = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), member), name
