@@ -1,5 +1,6 @@
 # make demo   sets everything up and runs the main job
 # make test   sets everything up and runs all tests
+# make docs   builds the documentation, build/site/index.html
 # make test-quick   the same for a selection that takes about a minute
 # make gpu-check   on a machine with a GPU and CuPy, in 10 minutes: training, tests, tables; ARGS="--part 2" for the sanitizers
 #
@@ -37,7 +38,7 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 crowded = $(shell test $(1) -gt $(CORES) && echo env MPIR_CVAR_ENABLE_HEAVY_YIELD=1)
 launch = $(call crowded,$(1)) $(MPIEXEC) -n $(1)
 
-.PHONY: demo test test-quick test-serial test-4 test-12 device-coverage gpu-check lint lint-style lint-types lint-rooms install clean
+.PHONY: demo test test-quick test-serial test-4 test-12 device-coverage gpu-check docs lint lint-style lint-types lint-rooms install clean
 .NOTPARALLEL:
 
 demo: $(VENV)/installed
@@ -74,7 +75,7 @@ device-coverage: $(VENV)/installed-dev
 gpu-check:
 	PYTHON="$(PYTHON)" jobs/gpu-check.sh $(ARGS) $(RESULTS)
 
-lint: lint-style lint-types lint-rooms
+lint: lint-style lint-types lint-rooms docs
 
 lint-style: $(VENV)/installed-dev
 	$(BIN)/ruff check
@@ -85,6 +86,10 @@ lint-types: $(VENV)/installed-dev
 # Who may import whom: pyproject.toml, [tool.importlinter].
 lint-rooms: $(VENV)/installed-dev
 	$(BIN)/lint-imports --no-cache
+
+# The pages of docs/ and the API reference, in build/site/; a warning is an error.
+docs: $(VENV)/installed-dev
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 install: $(VENV)/installed
 

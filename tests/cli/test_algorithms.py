@@ -39,7 +39,8 @@ def test_files_of_the_table_exist() -> None:
         assert (ROOT / row.file).is_file(), row.file
 
 
-def test_readme_has_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    readme = (ROOT / "README.md").read_text()
-    table = readme.split("<!-- distgnn algorithms --markdown -->\n")[1].split("<!-- end of table -->")[0]
+@pytest.mark.parametrize("page", ["README.md", "docs/operators.md"])
+def test_pages_have_the_table(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / page).read_text()
+    table = text.split("<!-- distgnn algorithms --markdown -->\n")[1].split("<!-- end of table -->")[0]
     assert table == printed(capsys, "--markdown"), "put the output of `distgnn algorithms --markdown` there"

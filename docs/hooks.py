@@ -1,0 +1,13 @@
+"""What mkdocs does with our docstrings: Sphinx's roles, such as ``:meth:``, become plain code."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+ROLE = re.compile(r":(?:meth|class|func):(<code>)~?(?:[\w.]*\.)?")
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Called by mkdocs for every page."""
+    return ROLE.sub(r"\1", html)
