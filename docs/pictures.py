@@ -96,8 +96,10 @@ def run(algorithm: str, sizes: dict[str, int], needed: bool) -> list[Seen]:
             words[entry["matrix"]] = words.get(entry["matrix"], 0) + entry["words"]
             if entry["matrix"] == "sums":
                 sums.append(f"{entry['operation'].replace('_', '-')} over {entry['group']}")
-    held = [[(i, j) for i in range(*rows) for j in range(*cols)] for rows, cols in (
-        A.input_layout.ranges(H.shape), A.output_layout.ranges(Y.shape))]
+    held = [
+        [(i, j) for i in range(*rows) for j in range(*cols)]
+        for rows, cols in (A.input_layout.ranges(H.shape), A.output_layout.ranges(Y.shape))
+    ]
     return grid.world.gather_objects(Seen(grid.coords, source.given, *held, products, sums, words))
 
 
