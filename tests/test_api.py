@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -57,6 +59,16 @@ def test_public_members_have_docstrings() -> None:
     found = dict(public())
     assert {"distgnn.DistDense", "distgnn.sampling.Ladies"} <= set(found)
     assert [lacking for name, thing in found.items() for lacking in undocumented(name, thing)] == []
+
+
+def test_examples_in_docstrings_hold() -> None:
+    """Those that need no files."""
+    runner, finder = doctest.DocTestRunner(), doctest.DocTestFinder()
+    for name in ("comm.grid", "layout.blocks", "ledger", "operators.registry"):
+        for example in finder.find(importlib.import_module(f"distgnn.{name}"), globs=None):
+            example.globs |= {"np": np, "MPI": MPI}
+            runner.run(example)
+    assert runner.summarize(verbose=False) == (0, runner.tries) and runner.tries >= 8
 
 
 def test_a_member_without_docstring_is_found() -> None:

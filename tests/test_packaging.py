@@ -4,13 +4,20 @@ machines that ship.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 import pytest
 
+import distgnn
 from distgnn.local.cuda.launch import kernels_folder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,3 +56,13 @@ def test_a_build_contains_kernels_machines_and_templates_and_finds_them(tmp_path
     assert contents(Path(found)) == contents(ROOT / "kernels")
     assert (built / "distgnn" / "py.typed").exists()  # type checkers look for it
     assert machines == sorted(path.stem for path in (ROOT / "distgnn/plan/machines").glob("*.toml")) != []
+
+
+def test_the_conda_recipe_has_the_version_and_what_the_package_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    recipe = (ROOT / "packaging/conda/meta.yaml").read_text()
+    assert re.search(r'set version = "(.*)"', recipe)[1] == distgnn.__version__  # type: ignore[index]
+    run = recipe.split("  run:\n")[1].split("\ntest:")[0]
+    found = {line.split("#")[0].replace(" ", "").lstrip("-") for line in run.splitlines() if line.strip()}
+    needed = {word.split(";")[0].replace(" ", "") for word in project["dependencies"]}
+    assert found == needed | {"python" + project["requires-python"], "mpich"}

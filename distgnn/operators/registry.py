@@ -89,6 +89,9 @@ def get(name: str, sparsity_aware: bool | str = False) -> type[DistSparse]:
 def grids(name: str, ranks: int) -> list[dict[str, int]]:
     """Every grid of ``ranks`` processes that an algorithm can use. The first is the default: it receives the
     fewest words in a product, as far as that can be said without graph and machine.
+
+    >>> grids("2d", 4)
+    [{'rows': 2, 'cols': 2}, {'rows': 1, 'cols': 4}, {'rows': 4, 'cols': 1}]
     """
     return get(name).grids(ranks)
 
@@ -147,6 +150,10 @@ def distribute(
     **partitions: Any,
 ) -> DistSparse:  # fmt: skip
     """A matrix as a distributed operator. Collective.
+
+    >>> A = distribute(np.array([[0, 2], [1, 0]]), Grid(MPI.COMM_SELF, rows=1), "1d")
+    >>> A.nnz, A @ np.array([1.0, 10.0])
+    (2, array([20.,  1.], dtype=float32))
 
     Args:
         matrix: SciPy sparse matrix (equal on all ranks) or a :class:`~distgnn.operators.sources.BlockSource`.
