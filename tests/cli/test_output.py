@@ -68,6 +68,13 @@ def test_levels(graph, capfd):
     assert not logging.getLogger("distgnn").isEnabledFor(logging.INFO)  # as before
 
 
+def test_no_progress_where_quiet(graph, capfd, monkeypatch):
+    monkeypatch.setattr(output, "EVERY", 0.001)
+    for words, lines in ((), True), (("-q",), False):
+        assert cli.main(["train", str(graph / "g.dg"), "--epochs", "20", *words]) == 0
+        assert ("distgnn: train: " in capfd.readouterr().err) is lines
+
+
 def test_warnings_are_shown_unless_quiet(graph, capfd, monkeypatch):
     log = logging.getLogger("distgnn.store")
     monkeypatch.setattr("distgnn.cli.info.run", lambda args: log.warning("look at %s", "this"))

@@ -45,6 +45,7 @@ def traced(path: Path) -> Path:
     tracks = [
         (EPOCHS, "epoch", "epoch 1", 0, 50),
         (EPOCHS, "epoch", "epoch 2", 60, 40),
+        (COMPUTE, "spmm", "in the epoch before", 10, 5),
         (COMPUTE, "spmm", "spmm", 61, 10),
     ]
     tracks += [
