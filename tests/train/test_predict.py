@@ -44,7 +44,7 @@ def test_predictions_are_the_trained_networks_by_node(comm, shared_tmp_path, mon
 
 @pytest.mark.ranks(1, 2)
 def test_one_forward_pass_serves_all(comm, shared_tmp_path, monkeypatch) -> None:
-    """The file of a layer, of the logits, and accuracies; of a network with layer norm."""
+    """The file of a layer, of the logits, and scores; of a network with layer norm."""
     _, store, weights = trained(comm, shared_tmp_path, hidden=[6, 6], layer_norm=True, residual=True)
     predictor, applied = Predictor(store, weights, comm, "2d"), []
     forward = GraphConvolution.forward
