@@ -82,16 +82,19 @@ class Campaign:
     def counts(self, graph: str, series: Series, paper: tuple[int, ...]) -> list[int]:
         """Numbers of ranks: the paper's as far as they are there, and smaller ones where few are left."""
         if self.args.at:
+            self.note(f"{graph}: P as --at says; the paper has {', '.join(map(str, paper))}")
             return [count for count in self.args.at if count % series.copies == 0]
         here = [count for count in paper if count <= self.top]
         smaller = (k**series.root if series.root > 1 else 1 << (k - 1) for k in range(1, 32))
         limit = min(self.top, paper[0] - 1)
         more = [count for count in smaller if count <= limit and count % series.copies == 0]
-        missing = ", ".join(str(count) for count in paper if count > self.top)
-        note = f"{graph}: P = {missing} of the paper are more than the {self.top} ranks here."
-        if missing and note not in self.notes:
-            self.notes.append(note)
+        if missing := ", ".join(str(count) for count in paper if count > self.top):
+            self.note(f"{graph}: P = {missing} of the paper are more than the {self.top} ranks here")
         return (more[len(here) - 3 :] if len(here) < 3 else []) + here
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
     def run(self) -> int:
         """How many runs have failed."""

@@ -126,7 +126,7 @@ def markdown(campaign: Campaign, found: list[Row]) -> str:
     flags = " ".join([*study.network.split(), *args.flags])
     lines = [f"# {campaign.name}: {study.figure}", "", f"Shows: {study.about}.", ""]
     lines += [f"- `{flags}`" if flags else "- the networks of the series"]
-    lines[-1] += f"; {args.epochs} epochs, mean of the last {args.epochs - UNTIMED}, {args.trials} trials"
+    lines[-1] += f"; {args.epochs} epochs, mean of the last {args.epochs - UNTIMED}; trials: {args.trials}"
     lines += [f"- {line}" for line in (*machine(campaign), *graphs(campaign, found), *campaign.notes)]
     lines += ["- seconds: of an epoch on rank 0, mean of the trials, and the least and most of them"]
     over = (
@@ -150,11 +150,11 @@ def machine(campaign: Campaign) -> list[str]:
         return []
     run, nodes = first[0], campaign.nodes
     devices = ", ".join(sorted({rank["device"] for rank in run["ranks"]}))
-    told = [f"at most {campaign.top} ranks, of {devices}, on {nodes} nodes; {run['started'][:10]}"]
+    told = [f"at most {campaign.top} ranks, of {devices}; nodes: {nodes}; {run['started'][:10]}"]
     told[0] += f", distgnn {run['versions']['distgnn']}, {run['mpi'].split(' MPICH')[0][:40].strip()}"
     each = campaign.study.per_node
     if each and any(one.ranks > each * nodes for one in campaign.runs):
-        told.append(f"the paper has {each} rank per node: here ranks share the {nodes} nodes")
+        told.append(f"the paper has {each} rank per node: here ranks share nodes")
     return told
 
 

@@ -154,7 +154,7 @@ def test_ranks_are_those_that_are_here(jobs: ModuleType, monkeypatch: pytest.Mon
     assert counts("2D", "--at", "6,3") == [3, 6]
     monkeypatch.setenv("SLURM_NTASKS", "16")
     here = campaign(jobs, monkeypatch, "cagnet-1")
-    assert "amazon: P = 36, 64, 100 of the paper are more than the 16 ranks here." in here.notes
+    assert "amazon: P = 36, 64, 100 of the paper are more than the 16 ranks here" in here.notes
 
 
 def test_sizes_of_generated_graphs(jobs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,5 +347,7 @@ def test_a_store_of_the_user(
     )
     assert call(jobs, monkeypatch, *words) == 0
     (line,) = called(fake)
+    told = capsys.readouterr().out
+    assert "products: P as --at says; the paper has 4, 8, 16" in told
     assert line.startswith("train mine.dg ") and "--batch-size 1024" in line
-    assert "products: 10 nodes, 40 non-zeros with self-loops, mine.dg" in capsys.readouterr().out
+    assert "products: 10 nodes, 40 non-zeros with self-loops, mine.dg" in told
