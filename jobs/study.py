@@ -70,6 +70,8 @@ class Campaign:
         self.nodes = int(os.environ.get("SLURM_NNODES") or 1)
         self.top = args.ranks or int(os.environ.get("SLURM_NTASKS") or len(os.sched_getaffinity(0)))
         self.runs = [run for run in self.planned() if any(text in run.name for text in args.only)]
+        used = {run.graph for run in self.runs}
+        self.notes = [note for note in self.notes if note.partition(":")[0] in used]
 
     def planned(self) -> list[Run]:
         runs = []

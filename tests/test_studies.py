@@ -193,7 +193,9 @@ def test_a_study_ends_in_a_table_and_a_figure(
     assert quarters == pytest.approx([1, 2, 5, 24]), "a quarter of the time, divided as in the ledger"
     text = (out / "cagnet-1.md").read_text()
     assert "| reddit | c=1 | 4 | 4 | 3.25 | 1.625 | 4.875 | 3 | 4 |" in text
-    assert "reddit: P = 16, 36, 64 of the paper are more than the 4 ranks here" in text
+    assert (
+        "reddit: P = 16, 36, 64 of the paper are more than the 4 ranks here" in text and "amazon" not in text
+    )
     assert (out / "cagnet-1.png").read_bytes()[:4] == b"\x89PNG" and "<svg" in (
         out / "cagnet-1.svg"
     ).read_text()
