@@ -82,7 +82,8 @@ def test_bad_edges(tmp_path, columns, words):
         ({"node": ["a"]}, "no columns of features"),
     ],
 )
-def test_bad_features(edges, tmp_path, columns, words):
+def test_bad_features(edges, tmp_path, monkeypatch, columns, words):
+    monkeypatch.setattr(LIMITS, "entries", 4)  # a row at a time
     refused(edges, words, features=str(saved(tmp_path / "x.parquet", **columns)))
 
 
