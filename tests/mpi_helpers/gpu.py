@@ -24,7 +24,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "fake_cupy"
 NUMPY, AWARE, STAGED = "numpy", "cupy", "cupy-staged"
 #: Of each test on the stand-in: how many cases at most in a launch, of cheap tests (those on one rank, and of
 #: `comm`) and of others, and on how many ranks.
-CHEAP_CASES, MOST_CASES = 4, 1
+CHEAP_CASES, MOST_CASES = 2, 1
 RANKS = {AWARE: (1, 2, 3, 4), STAGED: (2, 3, 4)}
 #: What is built of these has no copies of its own to stage; `tests/device` trains by every algorithm.
 STAGED_ROOMS = ("comm", "operators")
