@@ -129,7 +129,8 @@ STUDIES = {
     ),
     "plexus-9": Study(
         "Plexus, Figure 9",
-        "strong scaling of 3D training",
+        "strong scaling of 3D training; of products, europe_osm and papers100M the paper's text does not give "
+        "the numbers of GPUs: these are ours",
         {
             "reddit": (602, 41, powers(4, 128)),
             "products": (100, 47, powers(4, 256)),
@@ -246,7 +247,8 @@ STUDIES = {
     "sampling-4": Study(
         "Matrix-based sampling, Figure 4",
         "GraphSAGE with the graph on every rank: sampling, fetching features in c copies, propagation; "
-        "the paper takes the largest c that fits, and Quiver is not run here",
+        "the paper takes the largest c that fits, its text does not give the numbers of GPUs, and Quiver is "
+        "not run here",
         {
             "products": (128, 47, powers(4, 16)),
             "papers": (128, 172, powers(4, 64)),
@@ -259,7 +261,8 @@ STUDIES = {
     ),
     "sampling-5": Study(
         "Matrix-based sampling, Figure 5",
-        "sampling from a graph that is cut over the ranks, in c copies, by GraphSAGE and by LADIES",
+        "sampling from a graph that is cut over the ranks, in c copies, by GraphSAGE and by LADIES; the paper's "
+        "text does not give the numbers of GPUs",
         {"papers": (128, 172, powers(16, 128)), "protein": (128, 256, powers(16, 128))},
         (*copies("SAGE, ", f"{SAGE} --partition-graph"), *copies("LADIES, ", f"{LADIES} --partition-graph")),
         "",
