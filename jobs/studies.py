@@ -129,8 +129,8 @@ STUDIES = {
     ),
     "plexus-9": Study(
         "Plexus, Figure 9",
-        "strong scaling of 3D training; of products, europe_osm and papers100M the paper's text does not give "
-        "the numbers of GPUs: these are ours",
+        "strong scaling of 3D training; of products, europe_osm and papers100M the paper's text does not "
+        "give the numbers of GPUs",
         {
             "reddit": (602, 41, powers(4, 128)),
             "products": (100, 47, powers(4, 256)),
@@ -261,8 +261,8 @@ STUDIES = {
     ),
     "sampling-5": Study(
         "Matrix-based sampling, Figure 5",
-        "sampling from a graph that is cut over the ranks, in c copies, by GraphSAGE and by LADIES; the paper's "
-        "text does not give the numbers of GPUs",
+        "sampling from a graph that is cut over the ranks, in c copies, by GraphSAGE and by LADIES; the "
+        "paper's text does not give the numbers of GPUs",
         {"papers": (128, 172, powers(16, 128)), "protein": (128, 256, powers(16, 128))},
         (*copies("SAGE, ", f"{SAGE} --partition-graph"), *copies("LADIES, ", f"{LADIES} --partition-graph")),
         "",
