@@ -55,8 +55,6 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     another. Of numbers there are one more than the largest in edges and features. A table that labels each
     of 0..k-1 once may add isolated nodes at the end; dense features without ids fix the number.
     """
-    if options.ids not in (None, *IDS):
-        raise ArgumentError("ids", options.ids, f"unknown; expected one of {', '.join(IDS)}")
     edges = edge_file(path, options)
     if edges.kind == "text" or options.ids == "integers" or options.node_list:
         return named(edges, path, options)
@@ -70,10 +68,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
 
     found = scan(stream, options.weights)
     if options.ids is None and found.highest >= max(sparse_limit(found.count), declared_rows(options)):
-        source = named(edges, path, options)
-        above = f"ids up to {found.highest} are too far apart to be numbers of nodes"
-        source.notes.append(f"{path}: {above}; nodes are numbered in ascending order of their ids")
-        return source
+        return far_apart(edges, path, options, found.highest)
     source = Imported(name_of(path), path, found.highest + 1, stream, options)
     hint = "; ids here begin at 1, so there is a node 0: subtract 1 from them, or give ids=integers"
     one_based = hint if found.lowest == 1 else ""
@@ -91,6 +86,14 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     if one_based and not declared and (labels is None or labels[[0, found.highest]].min() < 0):
         source.notes.append(f"{path}: node 0 has no edges{one_based}, or ignore this if node 0 is meant")
     source.settle_direction(directed=False, found=found)
+    return source
+
+
+def far_apart(edges: EdgeFile, path: Path, options: ImportOptions, highest: int) -> Imported:
+    """The graph of edges between whole numbers that are too far apart for numbers of nodes, with a note."""
+    source = named(edges, path, options)
+    above = f"ids up to {highest} are too far apart to be numbers of nodes"
+    source.notes.append(f"{path}: {above}; nodes are numbered in ascending order of their ids")
     return source
 
 
@@ -161,6 +164,8 @@ def name_of(path: Path) -> str:
 
 def edge_file(path: Path, options: ImportOptions) -> EdgeFile:
     """The file's edges: where the columns are, and what names nodes."""
+    if options.ids not in (None, *IDS):
+        raise ArgumentError("ids", options.ids, f"unknown; expected one of {', '.join(IDS)}")
     form = parquet.kinds(path) if parquet.is_parquet(path) else None
     heading = Heading.of(path) if form is None else parquet.heading(path)
     src, dst = end_columns(heading, path, options)

@@ -140,12 +140,10 @@ def read_words(
             shown = (heading.delimiter or " ").join(row)[:80]
             also = f" in column {column} and a {what} in column {word}" if what else f" in column {column}"
             raise UserError(f"{path}, line {line}: bad line {shown!r}; expected {expected}{also}")
-        code = numbers.get(text)
-        if code is None:
-            code = numbers[text] = len(numbers)
+        if text not in numbers:
             _check_word(what, text, f"{path}, line {line}")
         some.append(node)
-        codes.append(code)
+        codes.append(numbers.setdefault(text, len(numbers)))
         places.append(line)
         if len(some) == ROWS:
             chunks.append(_packed(some, ids))
