@@ -47,6 +47,20 @@ def test_errors_that_are_explained_exist() -> None:
     assert [piece for piece in sorted(pieces) if piece and piece not in code] == []
 
 
+def test_flags_that_pages_name_exist() -> None:
+    found = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+    pages = [ROOT / "README.md", *DOCS.glob("*.md")]
+    named = {flag for path in pages for flag in found.findall(path.read_text())}
+    sources = [*(ROOT / "distgnn/cli").glob("*.py"), *(ROOT / "jobs").iterdir()]
+    known = {flag for path in sources if path.is_file() for flag in found.findall(path.read_text())}
+    known |= {flag.replace("--", "--no-") for flag in known}
+    assert named - known == {
+        "--distribution",
+        "--mpi-lib-version",
+        "--parsable",
+    }  # srun's, mpi4py's, Open MPI's
+
+
 @pytest.mark.slow  # starts an MPI job
 def test_pictures_are_drawn_from_runs(tmp_path: Path) -> None:
     done = mpiexec(4, DOCS / "pictures.py", tmp_path)
