@@ -54,11 +54,8 @@ def test_flags_that_pages_name_exist() -> None:
     sources = [*(ROOT / "distgnn/cli").glob("*.py"), *(ROOT / "jobs").iterdir()]
     known = {flag for path in sources if path.is_file() for flag in found.findall(path.read_text())}
     known |= {flag.replace("--", "--no-") for flag in known}
-    assert named - known == {
-        "--distribution",
-        "--mpi-lib-version",
-        "--parsable",
-    }  # srun's, mpi4py's, Open MPI's
+    of_others = {"--distribution", "--mpi-lib-version", "--parsable"}  # srun, mpi4py, Open MPI
+    assert named - known == of_others
 
 
 @pytest.mark.slow  # starts an MPI job
