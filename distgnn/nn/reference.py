@@ -263,9 +263,9 @@ class GCNReference:
                 update(f"W{layer}", self.weights[layer], dW[layer], decays[layer], layer)
                 if self.biases:
                     update(f"b{layer}", self.biases[layer], db[layer], 0.0, layer)
-                if layer < len(self.gains):
-                    update(f"g{layer}", self.gains[layer], self.norm_gradients[layer][0], 0.0, layer)
-                    update(f"s{layer}", self.shifts[layer], self.norm_gradients[layer][1], 0.0, layer)
+                for name, of, place in (("g", self.gains, 0), ("s", self.shifts, 1)):
+                    if layer < len(of):
+                        update(f"{name}{layer}", of[layer], self.norm_gradients[layer][place], 0.0, layer)
             if train_features:
                 update("X", self.features, dX, 0.0, 0)
 

@@ -7,6 +7,8 @@
     read/       from a store to blocks
     write/      from a Source to a store
     checkpoint  the state of a run
+    rules       how graphs are read, in words
+    stages      how far long work is
 
 Names are imported on first use, so that reading and writing stores needs no MPI.
 """

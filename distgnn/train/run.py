@@ -77,11 +77,9 @@ class Run:
     """
 
     def __init__(
-        self,
-        store: str | os.PathLike[str],
-        settings: Settings | None = None,
+        self, store: str | os.PathLike[str], settings: Settings | None = None,
         comm: MPI.Intracomm | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         comm = MPI.COMM_WORLD if comm is None else comm
         settings = settings or Settings()
         check_type("settings", settings, Settings, "a Settings, after the store")

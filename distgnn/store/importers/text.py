@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from distgnn.errors import ArgumentError, UserError
-from distgnn.stages import stage
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.files import BYTE_ORDER_MARK, AnyPath, check_line, lines, open_binary, reading
 from distgnn.store.importers.names import encoded
+from distgnn.store.stages import stage
 
 ID_NAMES = ("id", "node", "node_id", "nodeid")  # of a column of node ids
 

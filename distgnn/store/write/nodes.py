@@ -11,10 +11,10 @@ from distgnn.arrays.canonical import check_real
 from distgnn.errors import UserError
 from distgnn.layout import block, partition
 from distgnn.partition.orders import NodeOrder
-from distgnn.stages import followed
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.source import Source
+from distgnn.store.stages import followed
 from distgnn.store.team import Team
 from distgnn.store.write.content import Content
 from distgnn.store.write.spill import Spill
