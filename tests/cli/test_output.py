@@ -11,8 +11,9 @@ import sys
 
 import pytest
 
-from distgnn import cli, stages
+from distgnn import cli
 from distgnn.cli import output
+from distgnn.store import stages
 from mpi_helpers import mpiexec
 
 LINE = r"distgnn: train: \d+%, ([\d.]+k? epochs/s, \d+ s left|\d+ s so far)(; loss [\d.]+.*)?"
