@@ -58,8 +58,8 @@ def as_matrix(matrix: Any) -> Any:
         check_real("matrix", matrix.dtype)
         return matrix
     array = np.asarray(matrix)
-    if array.dtype == object:
-        raise _refused(matrix, "expected a SciPy sparse matrix, or an array")
+    if array.dtype == object and not isinstance(matrix, np.ndarray):
+        raise _refused(matrix, "expected a SciPy sparse matrix, or an array of numbers")
     check_real("matrix", array.dtype)
     if array.ndim != 2:
         raise _refused(array, f"expected two dimensions, got the shape {array.shape}")

@@ -108,7 +108,7 @@ CASES: dict[str, tuple[Callable[[Path, Path], list[str]], list[str]]] = {
     "other schema version": (lambda s, f: damaged(s, f, other_version), ["copy.dg", "99"]),
     "bad line": (lambda s, f: edges(f, "a,b\n0,1\n1,two\n2,3\n"), ["edges.csv", "3", "1,two"]),
     "negative id": (lambda s, f: edges(f, "a,b\n0,1\n-4,2\n"), ["edges.csv", "3", "-4"]),
-    "too large id": (lambda s, f: edges(f, f"a,b\n0,1\n{2**50},2\n"), ["edges.csv", "3"]),
+    "too large id": (lambda s, f: edges(f, f"a,b\n0,1\n{2**70},2\n"), ["edges.csv", "3"]),
     "NaN feature": (lambda s, f: nan_features(f), ["x.npy"]),
     "label of an unknown node": (lambda s, f: unknown_labels(f), ["y.csv", "7"]),
     "grid": (lambda s, f: ["train", str(s), "--algorithm", "2d", "--grid", "3x2"], ["1x4", "2x2", "4x1"]),

@@ -297,7 +297,8 @@ def test_the_busiest_rank_is_one_that_no_other_outdoes(algorithm, aware):
         (costs,) = {id(costs): costs for costs in busiest.ranks}.values()
         assert (len(busiest.ranks), busiest.grid) == (ranks, alike.grid)
         assert costs.epoch.flops == pytest.approx(flops, rel=0.02) and costs.evaluation.entries() == []
-        same = next(one for one in alike.ranks if summary(one)["epoch"] == summary(costs)["epoch"])
+        charged = summary(costs)["epoch"][:2]  # from whom it comes differs
+        same = next(one for one in alike.ranks if summary(one)["epoch"][:2] == charged)
         assert same.peak == costs.peak
 
 
