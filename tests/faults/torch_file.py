@@ -47,6 +47,21 @@ class Object:
 
 
 @dataclass
+class Changed:
+    """Anything, given a state."""
+
+    what: Any
+    state: Any
+
+
+@dataclass
+class Raw:
+    """Opcodes as they are."""
+
+    opcodes: bytes
+
+
+@dataclass
 class Saved:
     """A .pt file: `tensor` adds one, `bytes` is the file with an object on top."""
 
@@ -85,6 +100,10 @@ def assembled(value: Any) -> bytes:
         return assembled(value.what) + assembled(value.arguments) + b"R"
     if isinstance(value, Object):
         return assembled(value.what) + b")\x81" + assembled(value.state) + b"b"
+    if isinstance(value, Changed):
+        return assembled(value.what) + assembled(value.state) + b"b"
+    if isinstance(value, Raw):
+        return value.opcodes
     if isinstance(value, Stored):
         kind = Global("torch", f"{value.kind}Storage")
         return assembled(("storage", kind, value.key, "cpu", value.numel)) + b"Q"

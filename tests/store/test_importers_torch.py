@@ -8,7 +8,7 @@ import pytest
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
 from distgnn.store.source import ImportOptions
-from faults.torch_file import Call, Global, Saved, Stored, data
+from faults.torch_file import Call, Changed, Global, Raw, Saved, Stored, assembled, data
 
 from .importing import adjacency, all_features, refused
 
@@ -89,12 +89,43 @@ def test_other_names_are_refused_and_nothing_runs(tmp_path, name):
         (((2, 1), (6, 3), 0), "size .6, 3. from 12 numbers"),
         (((2, 1), (6, 2), 1), "ends at 12 of 12 numbers"),
         (((0, 0), (1 << 40, 1 << 40), 0), "from 12 numbers"),
-        (((-2, 1), (6, 2), 10), "unknown kind"),
-        (((2,), (6, 2), 0), "size .6, 2."),
+        (((-2, 1), (6, 2), 10), "impossible shape"),
+        (((1,) * 33, (1,) * 33, 0), "unknown kind"),
+        (((2,), (6, 2), 0), "unknown kind"),
     ],
 )
 def test_tensors_beyond_their_storage(tmp_path, view, words):
     refused(graph(tmp_path / "g.pt", x=lambda file: file.tensor(X, *view)), words)
+
+
+def test_nothing_is_checked_and_changed_afterwards(tmp_path):
+    """A state in place of the one of a tensor, its storage, or a class would be read beyond its memory."""
+    file = Saved()
+    tensor, numpys = file.tensor(EDGES), Global("scipy.sparse.csr", "csr_matrix")
+    wider = {"size": (2, 1 << 40), "stride": (0, 1)}
+    for put_in, changed in enumerate((Changed(tensor, wider), Changed(numpys, (None, {"data": 1})))):
+        refused(put(tmp_path / f"{put_in}.pt", file, {"edge_index": changed}), "a state of what has none")
+
+
+def test_small_pickles_of_much(tmp_path):
+    """What would overflow the stack, or take far more memory than the file has bytes, is refused at once."""
+    deep: Raw = Raw(b")" + b"\x85" * 300_000)
+    for name, top, words in [
+        ("key", Raw(b"}" + deep.opcodes + b"K\x01s"), "a key that is neither"),
+        ("keys", Raw(b"}(" + deep.opcodes + b"K\x01u"), "a key that is neither"),
+        ("dict", Raw(b"(" + deep.opcodes + b"K\x01d"), "a key that is neither"),
+        ("set", Raw(b"\x8f(" + deep.opcodes + b"\x90"), "a key that is neither"),
+        ("frozen", Raw(b"(" + deep.opcodes + b"\x91"), "a key that is neither"),
+        ("storage", Raw(b"(" + assembled("storage") + deep.opcodes + b"NNNtQ"), "a storage of an unknown"),
+        ("bytes", Raw(b"\x96" + (1 << 62).to_bytes(8, "little")), "a bytearray"),
+        ("sides", Call(Global("torch", "Size"), ("a" * 9,)), "holds a str"),
+    ]:
+        refused(put(tmp_path / f"{name}.pt", Saved(), top), words)
+
+
+def test_arrays_without_a_state(tmp_path):
+    empty = Call(Global("numpy", "ndarray"), ())
+    refused(graph(tmp_path / "g.pt", x=empty), "has 0 rows|shape .0,.")
 
 
 def test_storages_beyond_their_member(tmp_path):

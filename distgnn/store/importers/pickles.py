@@ -11,10 +11,10 @@ import io
 import math
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +22,10 @@ from distgnn.errors import UserError
 from distgnn.store.importers.arrays import indices
 from distgnn.store.importers.files import open_plain, reading
 from distgnn.store.importers.tables import SparseRows
+
+MOST_SIDES = 32  # of an array, as NumPy 1 has it
+KEYS = (str, int, float, bytes, type(None))
+_LOADS: dict[int, Any] = dict(pickle._Unpickler.dispatch)
 
 
 class PickledType:
@@ -40,18 +44,22 @@ class PickledType:
 
 
 class PickledArray:
-    """Stands for `numpy.ndarray`; `array` is there once the state has come."""
+    """Stands for `numpy.ndarray`; `array` is empty until the state has come."""
 
     raw: bytes | str = b""
-    shape: tuple[int, ...] = ()
+    shape: tuple[int, ...] = (0,)
+    dtype, fortran = np.dtype(np.uint8), False
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, kind, self.fortran, raw = state
         if not isinstance(kind, PickledType) or not isinstance(raw, (bytes, str)):
             raise ValueError("an array without the bytes of its numbers")
-        self.raw, self.shape, self.dtype = raw, tuple(map(_whole, shape)), kind.dtype
-        if len(raw) != math.prod(self.shape) * self.dtype.itemsize or max(self.shape, default=0) >> 40:
-            raise ValueError(f"{len(raw)} bytes for an array of shape {self.shape}")
+        shape, dtype = tuple(map(_whole, shape)), kind.dtype
+        if len(shape) > MOST_SIDES or max(shape, default=0) >> 40:
+            raise ValueError("an array of an impossible shape")
+        if len(raw) != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"{len(raw)} bytes for an array of shape {shape}")
+        self.raw, self.shape, self.dtype = raw, shape, dtype
 
     @property
     def array(self) -> np.ndarray:
@@ -91,8 +99,29 @@ ALLOWED: dict[tuple[str, str], Any] = {
 }
 
 
+def _with_keys(load: Callable[[Any], None], step: int) -> Callable[[Any], None]:
+    """A step of the unpickler, after a look at the keys: every so many of its arguments."""
+
+    def checked(unpickler: Any) -> None:
+        _check_keys(unpickler.stack[::step])
+        load(unpickler)
+
+    return checked
+
+
+def _check_keys(keys: list[Any]) -> None:
+    """ValueError for tuples and the like: to hash those that are nested deeply overflows the stack."""
+    if not all(isinstance(key, KEYS) for key in keys):
+        raise ValueError("a key that is neither a word nor a number")
+
+
 class RestrictedUnpickler(pickle._Unpickler):
-    """Loads nothing but what `ALLOWED` lists. In Python, as the one in C allocates what a file declares."""
+    """Loads nothing but what `allowed` lists, and gives a state to objects of the types `stateful` only: it
+    would replace what was checked. In Python, as the one in C allocates what a file declares."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(_LOADS)
+    stack: list[Any]  # the base class's, of which type checkers do not know
+    stateful: tuple[type, ...] = (PickledType, PickledArray, PickledMatrix)
 
     def __init__(self, data: bytes, path: Path):
         super().__init__(io.BytesIO(data), encoding="latin1")
@@ -113,6 +142,23 @@ class RestrictedUnpickler(pickle._Unpickler):
         if encoding != "latin1" or self.left < 0:
             raise ValueError(f"encoding {encoding!r}" if self.left >= 0 else "more bytes than the file")
         return text.encode("latin1")
+
+    def _build(self) -> None:
+        if not isinstance(self.stack[-2], self.stateful):
+            raise ValueError("a state of what has none")
+        _LOADS[pickle.BUILD[0]](self)
+
+    def _bytearray(self) -> None:
+        raise ValueError("a bytearray, whose declared length would be allocated")
+
+    def _item(self) -> None:
+        _check_keys(self.stack[-2:-1])
+        _LOADS[pickle.SETITEM[0]](self)
+
+    dispatch[pickle.BUILD[0]], dispatch[pickle.SETITEM[0]] = _build, _item
+    dispatch[pickle.BYTEARRAY8[0]] = _bytearray
+    for _code, _step in (pickle.DICT, 2), (pickle.SETITEMS, 2), (pickle.FROZENSET, 1), (pickle.ADDITEMS, 1):
+        dispatch[_code[0]] = _with_keys(_LOADS[_code[0]], _step)
 
 
 def load(path: Path) -> Any:

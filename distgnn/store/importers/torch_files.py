@@ -21,7 +21,7 @@ from distgnn.store.importers.arrays import PACKINGS, Header, StoredArray, data_o
 from distgnn.store.importers.files import check_unpacked, open_plain, reading
 from distgnn.store.importers.graph_arrays import has_graph, open_arrays
 from distgnn.store.importers.imported import Imported
-from distgnn.store.importers.pickles import ALLOWED, PickledArray, RestrictedUnpickler, loaded
+from distgnn.store.importers.pickles import ALLOWED, MOST_SIDES, PickledArray, RestrictedUnpickler, loaded
 from distgnn.store.source import ImportOptions
 
 # bool is read as uint8, of which every value but 0 is true; bfloat16 as the upper half of a float32.
@@ -59,13 +59,12 @@ class Tensor:
     @classmethod
     def rebuilt(cls, storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Tensor:
         """`torch._utils._rebuild_tensor_v2`; ValueError for a view beyond its storage."""
-        size, stride = tuple(size), tuple(stride)
-        numbers = (offset, *size, *stride)
-        if not isinstance(storage, Storage) or any(
-            type(k) is not int or not 0 <= k < 1 << 48 for k in numbers
-        ):
+        sides = type(size) is type(stride) is tuple and len(size) == len(stride) <= MOST_SIDES
+        if not isinstance(storage, Storage) or not sides:
             raise ValueError("a tensor of an unknown kind")
-        if len(size) != len(stride) or math.prod(size) > storage.numel:
+        if any(type(k) is not int or not 0 <= k < 1 << 48 for k in (offset, *size, *stride)):
+            raise ValueError("a tensor of an impossible shape")
+        if math.prod(size) > storage.numel:
             raise ValueError(f"a tensor of size {size} from {storage.numel} numbers")
         last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         if math.prod(size) and last >= storage.numel:
@@ -83,7 +82,7 @@ TORCH: dict[tuple[str, str], Any] = {
     **{("torch", f"{kind}Storage"): kind for kind in STORAGES},
     ("torch._utils", "_rebuild_tensor_v2"): Tensor.rebuilt,
     ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
-    ("torch", "Size"): lambda size: tuple(size),
+    ("torch", "Size"): lambda size: size,
     ("collections", "OrderedDict"): lambda *_: {},
 }
 
@@ -91,11 +90,13 @@ TORCH: dict[tuple[str, str], Any] = {
 class TorchUnpickler(RestrictedUnpickler):
     """Loads what `TORCH` lists."""
 
+    stateful = (*RestrictedUnpickler.stateful, Bag)
     allowed, loads = TORCH, "only tensors, containers and PyG's Data are loaded"
 
     def persistent_load(self, pid: Any) -> Storage:
         what, kind, key, _, numel = pid
-        if what != "storage" or kind not in STORAGES or type(key) is not str or type(numel) is not int:
+        known = type(kind) is str and kind in STORAGES
+        if what != "storage" or not known or type(key) is not str or type(numel) is not int:
             raise ValueError("a storage of an unknown kind")
         return Storage(kind, key, numel)
 
@@ -190,7 +191,10 @@ class Tensors:
             raise UserError(f"{self.path}: truncated: {what}")
 
     def _copied(self, value: Any, name: str) -> StoredArray:
-        array = self._loaded(value) if isinstance(value, Tensor) else np.asarray(value)
+        if isinstance(value, Tensor):
+            array = self._loaded(value)
+        else:
+            array = value.array if isinstance(value, PickledArray) else np.asarray(value)
         if array.dtype.kind not in "biuf":
             raise UserError(f"{self.where(name)}: holds {array.dtype}, expected numbers")
         with scratch_file(self.scratch) as copy:
@@ -228,9 +232,7 @@ def attributes(content: Any, path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: {found}; expected PyG's Data, or a dictionary of tensors")
     named: dict[str, Any] = {}
     for name, value in content.items():
-        if isinstance(value, PickledArray):
-            value = value.array
-        if isinstance(name, str) and (type(value) is int or isinstance(value, (Tensor, np.ndarray))):
+        if isinstance(name, str) and (type(value) is int or isinstance(value, (Tensor, PickledArray))):
             if type(value) is not int or abs(value) < 1 << 63:
                 named[name] = value
     return named
