@@ -34,9 +34,9 @@ class ParquetTable:
         return f"{self.path}, row {row + 1}"
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        first = 0
+        first, widths = 0, (self.width(name) for _, name, kind in self.columns if kind == "vectors")
+        size = max(1, LIMITS.entries // max(4, sum(widths, len(self.columns))))
         with opened(self.path) as file:
-            size = LIMITS.entries >> 2
             for batch in file.iter_batches(size, columns=[name for _, name, _ in self.columns]):
                 yield self._rows(batch, first)
                 first += batch.num_rows
