@@ -80,10 +80,12 @@ class Best:
                 "the checkpoint has the weights of the best epoch, which would be lost; say keep_best=val"
             )
             raise ArgumentError("keep_best", None, problem)
-        if not state or (self.keep and not state["kept"]):
+        if not state:
             return False
-        self.found = state["found"]
-        self.drops, self.since, self.seen = state["drops"], state["since"], state["seen"]
+        self.drops = state["drops"]  # even where it is not known which weights were the best
+        if self.keep and not state["kept"]:
+            return False
+        self.found, self.since, self.seen = state["found"], state["since"], state["seen"]
         self.stopped = bool(state["stopped"]) and self.stale
         if self.keep:
             self._copy()  # room of the right shapes

@@ -63,6 +63,15 @@ def test_what_validation_says() -> None:
                     (1, 1, 1, False), (1, 1, 2, True), (6, 6, 2, False)]  # fmt: skip
 
 
+def test_the_step_size_stays_low_where_the_best_is_kept_from_now_on() -> None:
+    plateau = Schedule.parse("plateau:2,0.5")
+    before, after = Best([], plateau=plateau), Best([], keep=True, plateau=plateau)
+    for epoch in range(5):
+        before.observe(epoch, {"val_acc": 0.5})
+    assert not after.take(before.state()) and after.found is None
+    assert after.drops == before.drops == 2
+
+
 def test_a_score_that_is_no_number_is_worse_than_any() -> None:
     best = Best([])
     for epoch, value in enumerate([np.nan, np.nan, 0.2, np.nan, 0.3]):
