@@ -43,6 +43,7 @@ It is trained as any GCN is, on the whole graph or on minibatches; entered in ``
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from distgnn.layout import Cut, Layout
@@ -53,6 +54,8 @@ from distgnn.operators.operator import DistSparse
 from distgnn.operators.relayout import relayout
 
 Array = Any
+#: Names and kinds of the parameters that networks have without a layer's doing.
+RESERVED = ("W", "b", "g", "s", "X", "weight", "bias", "gain", "shift", "features")
 
 
 class CustomLayer(GraphConvolution):
@@ -72,8 +75,17 @@ class CustomLayer(GraphConvolution):
     # -- what they are made of -------------------------------------------------------------------------------
 
     def add_parameter(self, name: str, values: Any) -> DistDense:
-        """Train a matrix beside W: small, two-dimensional, the same on all ranks. For ``__init__``."""
+        """Train a matrix beside W: small, two-dimensional, the same on all ranks. For ``__init__``.
+
+        ValueError: another shape, or a name that the network or the layer has, or that is not made of letters
+        (a checkpoint adds the layer's number).
+        """
         block = self.W.grid.backend.xp.asarray(values, dtype=self.W.dtype)
+        if not re.fullmatch("[A-Za-z_]+", name) or name in (*RESERVED, *(p.kind for p in self.more)):
+            problem = f"expected letters, once in a layer, and none of {', '.join(RESERVED)}"
+            raise ValueError(f"{type(self).__name__}: parameter name {name!r}: {problem}")
+        if block.ndim != 2:
+            raise ValueError(f"{type(self).__name__}: {name} is {block.shape}, expected (rows, columns)")
         matrix = DistDense(block, Layout(self.W.grid, Cut(), Cut()), block.shape)
         self.more.append(Parameter(f"{name}{self.index}", self.index, name, matrix))
         return matrix

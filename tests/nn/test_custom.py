@@ -172,3 +172,23 @@ def test_mistakes_are_named(comm, backend) -> None:
         X, targets = dg.scatter(PROBLEM.X, model.input_layout), model.targets(PROBLEM.labels, PROBLEM.split)
         with pytest.raises(ValueError, match=message):
             model.gradients(X, targets)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("g", [[1.0]], "parameter name 'g': expected letters"),  # g0 is the gain of layer 0's norm
+        ("scale", [[1.0]], "parameter name 'scale'.* once in a layer"),
+        ("a1", [[1.0]], "parameter name 'a1'"),  # of layer 0 it would be that of "a" in layer 10
+        ("shape", 1.0, "shape is .., expected .rows, columns."),
+    ],
+)
+def test_parameters_that_cannot_be_told_apart(comm, name, values, message) -> None:
+    class Second(Forgetful):
+        def __init__(self, A, index, shape, **options):
+            super().__init__(A, index, shape, **options)
+            self.add_parameter(name, values)
+
+    A = dg.distribute(PROBLEM.A, make_grid(comm, "1d"), "1d")
+    with pytest.raises(ValueError, match=message):
+        type("Mine", (GCN,), {"convolution": Second})(A, WIDTHS)
