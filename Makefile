@@ -46,7 +46,7 @@ demo: $(VENV)/installed
 
 test: test-serial test-4 test-12
 
-# About a minute: every value of every parameter of every test once, on up to 4 ranks, no slow tests.
+# About a minute: a case of every test, on up to 4 ranks, no slow tests.
 test-quick: $(VENV)/installed-test
 	$(SERIAL) --quick $(ARGS)
 	$(call launch,4) $(PYTEST) $(MPI_TESTS) --quick --ranks-above 1 $(ARGS)

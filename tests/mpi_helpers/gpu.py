@@ -60,28 +60,40 @@ def selection(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.
     cases: dict[tuple[str, str], list[tuple[pytest.Item, set[tuple[str, str]]]]] = {}
     taken: set[pytest.Item] = set()
     for item in items:
-        parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
-        name = parameters.pop("backend", NUMPY)
+        name = parameters(item).get("backend", NUMPY)
         if name not in RANKS:
             taken.add(item)
-        elif parameters.get("comm", 1) in RANKS[name] and not item.get_closest_marker("slow"):
-            values = {("", "")} | {(key, repr(value)) for key, value in parameters.items()}
-            cases.setdefault((item.nodeid.partition("[")[0], name), []).append((item, values))
+        elif size(item) in RANKS[name] and not item.get_closest_marker("slow"):
+            cases.setdefault((item.nodeid.partition("[")[0], name), []).append((item, values(item)))
     for (test, _), some in cases.items():
-        sizes = sorted({_size(item) for item, _ in some})
-        first = sizes[zlib.crc32(test.encode()) % len(sizes)]
-        some.sort(key=lambda case, first=first: _size(case[0]) != first)  # type: ignore[misc]
-        cheap = sizes == [1] or some[0][0].path.parent.name == "comm"
-        taken.update(_covering(some)[: CHEAP_CASES if cheap else MOST_CASES])
+        first = by_name(test, {size(item) for item, _ in some})
+        some.sort(key=lambda case, first=first: size(case[0]) != first)  # type: ignore[misc]
+        cheap = first == 1 or some[0][0].path.parent.name == "comm"
+        taken.update(covering(some)[: CHEAP_CASES if cheap else MOST_CASES])
     return [item for item in items if item in taken], [item for item in items if item not in taken]
 
 
-def _size(item: pytest.Item) -> int:
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return int(parameters.get("comm", 1))
+def parameters(item: pytest.Item) -> dict[str, Any]:
+    return dict(item.callspec.params) if hasattr(item, "callspec") else {}
 
 
-def _covering(cases: list[tuple[pytest.Item, set[tuple[str, str]]]]) -> list[pytest.Item]:
+def size(item: pytest.Item) -> int:
+    """Of its ``comm``."""
+    found = parameters(item).get("comm", 1)
+    return found if isinstance(found, int) else 1
+
+
+def values(item: pytest.Item) -> set[tuple[str, str]]:
+    """Of its parameters but the backend."""
+    return {("", "")} | {(key, repr(value)) for key, value in parameters(item).items() if key != "backend"}
+
+
+def by_name(test: str, sizes: set[int]) -> int:
+    """One of these numbers, another for another test."""
+    return sorted(sizes)[zlib.crc32(test.encode()) % len(sizes)]
+
+
+def covering(cases: list[tuple[pytest.Item, set[tuple[str, str]]]]) -> list[pytest.Item]:
     """Cases that together have all values, first those with the most new ones."""
     known: set[tuple[str, str]] = set()
     chosen = []

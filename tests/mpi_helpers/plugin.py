@@ -50,11 +50,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption(
         "--ranks-above", type=int, default=0, metavar="P", help="leave out `comm` of up to P ranks"
     )
-    group.addoption(
-        "--quick",
-        action="store_true",
-        help="few tests: every value of every parameter once, P up to 4, none slow",
-    )
+    group.addoption("--quick", action="store_true", help="few tests: one case of each, at most 4 ranks, none slow")
     group.addoption(
         "--grace", type=float, default=10, metavar="S", help="seconds for other ranks to end after one failed"
     )
@@ -224,22 +220,17 @@ class Collective:
 
 
 def quick(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """(taken, left out): every value of every parameter of a test once, none slow, P up to 4."""
-    seen: dict[str, set[tuple[str, str]]] = {}
-    count: dict[str, int] = {}
-    taken, left_out = [], []
+    """(taken, left out): one case of each test, which one goes by its name, on up to four ranks; none slow,
+    and on the stand-in for CuPy those of ``tests/device`` alone.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        name = item.nodeid.partition("[")[0]
-        known = seen.setdefault(name, set())
-        values = {("", "")} | {(key, repr(value)) for key, value in parameters.items()}
-        small = not isinstance(parameters.get("comm"), int) or parameters["comm"] <= QUICK_RANKS
-        small = small and count.get(name, 0) < QUICK_CASES
-        new = small and not item.get_closest_marker("slow") and not values <= known
-        known |= values if new else set()
-        count[name] = count.get(name, 0) + new
-        (taken if new else left_out).append(item)
-    return taken, left_out
+        stands_in = gpu.parameters(item).get("backend", gpu.NUMPY) != gpu.NUMPY and not gpu.real()
+        elsewhere = stands_in and item.path.parent.name != "device"
+        if gpu.size(item) <= QUICK_RANKS and not item.get_closest_marker("slow") and not elsewhere:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    taken = {some[gpu.by_name(test, set(range(len(some))))] for test, some in cases.items()}
+    return [item for item in items if item in taken], [item for item in items if item not in taken]
 
 
 def _comm_size(item: pytest.Item) -> int | None:
@@ -272,7 +263,7 @@ def _ranks(item: pytest.Item) -> int:
     return _comm_size(item) or SIZE
 
 
-QUICK_RANKS, QUICK_CASES = 4, 6  # at most, of each test
+QUICK_RANKS = 4  # at most
 COMM, MPI_MARK = re.compile(r"\bcomm\b"), re.compile(r"\bmark\.mpi\b")
 SIZES_MARK = re.compile(r"\bmark\.ranks\(([\d, ]+)\)")
 ELSEWHERE = "setup failed on another rank"

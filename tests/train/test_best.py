@@ -85,6 +85,7 @@ def trained(run: Run) -> list[np.ndarray]:
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_the_best_epoch_is_kept_and_predicted_from(comm, shared_tmp_path, kind) -> None:
     """Its weights are those of a run that ends there; `Best` copies them before the update, not after."""
     store = small_store(shared_tmp_path, comm)
@@ -123,6 +124,7 @@ def test_the_best_epoch_is_kept_and_predicted_from(comm, shared_tmp_path, kind) 
     ],
     ids=["plateau", "cosine"],
 )
+@pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one(comm, shared_tmp_path, kind, more) -> None:
     """Interrupted anywhere, also between evaluations: the same step sizes, the same end, the same best."""
     store, saved = small_store(shared_tmp_path, comm), str(shared_tmp_path / "w")

@@ -49,6 +49,7 @@ def logits(found: Any, config: dict[str, Any]) -> np.ndarray:
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.slow
 def test_logits_from_the_file(comm, shared_tmp_path, capsys, model) -> None:
     """Of a network whose weights are cut, with all that a layer may have; the best epoch and the last."""
     store, weights = small_store(shared_tmp_path, comm), str(shared_tmp_path / "w")

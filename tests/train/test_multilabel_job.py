@@ -55,6 +55,7 @@ def expected(logits: np.ndarray, metric: str) -> dict[str, float]:
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("algorithm", ["1d", "2d", "3d"])
+@pytest.mark.slow
 def test_a_run_is_logged_checked_and_predicts(comm, shared_tmp_path, capsys, algorithm) -> None:
     """Classes cut over ranks too; the log's names are those of the metric."""
     store, log, weights = several(shared_tmp_path, comm), shared_tmp_path / "l", shared_tmp_path / "w"
