@@ -80,7 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps("--keep-best", choices=("val",), help="keep the weights of the epoch with the best validation")
     steps("--patience", type=count, metavar="N", help="stop when validation was not better for N epochs")
     steps("--seed", type=int, default=0, metavar="S", help="of weights, dropout, minibatches and samples")
-    steps("--eval-every", type=natural, default=1, metavar="EPOCHS", help="between scores, 0: at the end")
+    steps("--eval-every", type=natural, default=1, metavar="EPOCHS",
+          help="between scores, which are of the weights before an epoch's update; 0: at the end")
     steps("--metric", choices=("accuracy", "f1", "rocauc"),
           help="where nodes may have several classes: f1, micro F1 (default), or rocauc, the mean ROC-AUC of "
           "the classes, as for ogbn-proteins; else accuracy")

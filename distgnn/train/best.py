@@ -25,8 +25,8 @@ class Best:
         plateau: whose epochs without a better one are counted, if that is its kind.
 
     Attributes:
-        found: "epoch", after which the weights were the best (0: before any update), and their accuracies;
-            None as long as nothing was observed.
+        found: "epoch", after which the weights were the best, and their accuracies; None as long as nothing
+            was observed.
         drops: how often a plateau was met. stopped: whether patience has run out.
         blocks: parameter name -> this rank's block of the best weights.
     """
@@ -42,7 +42,9 @@ class Best:
 
     def observe(self, epoch: int, accuracies: Mapping[str, float]) -> None:
         """The accuracies of the weights after an epoch, of which the first ``val_`` counts. To be told the
-        same twice changes nothing."""
+        same twice changes nothing. Epoch 0 does not count: untrained weights are never the best."""
+        if epoch == 0:
+            return
         name = next(name for name in accuracies if name.startswith("val_"))
         value, before = accuracies[name], (self.found or {}).get(name, math.nan)
         self.seen = epoch

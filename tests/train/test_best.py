@@ -54,19 +54,21 @@ def test_what_validation_says() -> None:
     weights = SimpleNamespace(name="W0", block=np.zeros(2))
     best = Best([weights], keep=True, patience=4, plateau=Schedule.parse("plateau:2,0.5"))  # type: ignore[list-item]
     told = []
-    for epoch, value in enumerate([0.1, 0.5, 0.4, 0.5, 0.3, 0.5, 0.6]):
+    best.observe(0, {"train_acc": 1.0, "val_acc": 1.0})
+    assert best.found is None and not best.blocks and not best.stale
+    for epoch, value in enumerate([0.1, 0.5, 0.4, 0.5, 0.3, 0.5, 0.6], 1):
         weights.block[...] = epoch
         for _ in range(2):  # as at the end of a run and at the start of the one that goes on
             best.observe(epoch, {"train_acc": 1.0, "val_acc": value})
         told.append((best.found["epoch"], best.blocks["W0"][0], best.drops, best.stale))  # type: ignore[index]
-    assert told == [(0, 0, 0, False), (1, 1, 0, False), (1, 1, 0, False), (1, 1, 1, False),
-                    (1, 1, 1, False), (1, 1, 2, True), (6, 6, 2, False)]  # fmt: skip
+    assert told == [(1, 1, 0, False), (2, 2, 0, False), (2, 2, 0, False), (2, 2, 1, False),
+                    (2, 2, 1, False), (2, 2, 2, True), (7, 7, 2, False)]  # fmt: skip
 
 
 def test_the_step_size_stays_low_where_the_best_is_kept_from_now_on() -> None:
     plateau = Schedule.parse("plateau:2,0.5")
     before, after = Best([], plateau=plateau), Best([], keep=True, plateau=plateau)
-    for epoch in range(5):
+    for epoch in range(1, 6):
         before.observe(epoch, {"val_acc": 0.5})
     assert not after.take(before.state()) and after.found is None
     assert after.drops == before.drops == 2
@@ -74,9 +76,9 @@ def test_the_step_size_stays_low_where_the_best_is_kept_from_now_on() -> None:
 
 def test_a_score_that_is_no_number_is_worse_than_any() -> None:
     best = Best([])
-    for epoch, value in enumerate([np.nan, np.nan, 0.2, np.nan, 0.3]):
+    for epoch, value in enumerate([np.nan, np.nan, 0.2, np.nan, 0.3], 1):
         best.observe(epoch, {"val_rocauc": value})
-        assert best.found is not None and best.found["epoch"] == [0, 0, 2, 2, 4][epoch]
+        assert best.found is not None and best.found["epoch"] == [1, 1, 3, 3, 5][epoch - 1]
 
 
 def trained(run: Run) -> list[np.ndarray]:
@@ -93,13 +95,13 @@ def test_the_best_epoch_is_kept_and_predicted_from(comm, shared_tmp_path, kind) 
     long = Run(store, Settings(keep_best="val", checkpoint=str(shared_tmp_path / "w"), **how), comm)
     records = list(long.train())
     values = [record["val_acc"] for record in records] + [long.end["val_acc"]]  # by epoch, from 0
-    best, last = int(np.argmax(values)), len(records)
+    best, last = 1 + int(np.argmax(values[1:])), len(records)
     assert long.best.found == {"epoch": best} | {
         k: long.end["best"][k] for k in ("train_acc", "val_acc", "test_acc")
     }
-    assert values[best] == long.end["best"]["val_acc"] and 0 < best < last == long.best.seen
+    assert values[best] == long.end["best"]["val_acc"] and best < last == long.best.seen
     assert (last == 12) == ("stopped" not in long.end) and long.end["epochs"] == last
-    assert all(epoch - np.argmax(values[: epoch + 1]) < 5 for epoch in range(last - 1))
+    assert all(epoch - np.argmax(values[1 : epoch + 1]) < 6 for epoch in range(1, last - 1))
     predictor = Predictor(store, shared_tmp_path / "w", comm, "2d")
     assert predictor.epoch == best
     found = predictor.scores()
@@ -156,6 +158,10 @@ def test_where_a_run_ends_does_not_count(comm, shared_tmp_path) -> None:
     for epochs, seen in ((4, 4), (5, 4)):
         run = Run(store, Settings(epochs=epochs, **how), comm)  # type: ignore[arg-type]
         assert "val_acc" in list(run.train())[-1] and run.best.seen == seen
+    saved = str(shared_tmp_path / "w")
+    run = Run(store, Settings(epochs=1, checkpoint=saved, **how), comm)  # type: ignore[arg-type]
+    assert len(list(run.train())) == 1 and "best" not in run.end
+    assert Predictor(store, saved, comm).epoch == 1
 
 
 @pytest.mark.ranks(2)
@@ -163,13 +169,13 @@ def test_what_cannot_go_on_is_refused(comm, shared_tmp_path) -> None:
     store, saved = small_store(shared_tmp_path, comm), str(shared_tmp_path / "w")
     how = WILD | {"checkpoint": saved, "patience": 1, "lr": 1e-9, "keep_best": "val"}
     first = Run(store, Settings(**how), comm)
-    assert len(list(first.train())) == 2 and first.end["best"]["epoch"] == 0
-    with pytest.raises(UserError, match="patience=1: .* stopped after epoch 2, as no epoch was better"):
+    assert len(list(first.train())) == 3 and first.end["best"]["epoch"] == 1
+    with pytest.raises(UserError, match="patience=1: .* stopped after epoch 3, as no epoch was better"):
         Run(store, Settings(resume=True, **how), comm)
     with pytest.raises(UserError, match="keep_best=None: .* which would be lost; say keep_best=val"):
         Run(store, Settings(resume=True, **(how | {"keep_best": None})), comm)
     more = Run(store, Settings(resume=True, **(how | {"patience": 3})), comm)
-    assert [record["epoch"] for record in more.train()] == [3, 4]
+    assert [record["epoch"] for record in more.train()] == [4, 5]
     with pytest.raises(UserError, match="with layer_norm False, this one has True"):
         Run(store, Settings(resume=True, **(how | {"layer_norm": True, "patience": 9})), comm)
     with pytest.raises(ArgumentError, match="patience=3: goes by validation accuracies, which eval_every=0"):
