@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("store", metavar="STORE", help="what prepare made; the graph trained on, or another prepared alike")
     add("--checkpoint", metavar="DIR", required=True, help="what train --checkpoint wrote")
     add("--out", metavar="FILE", required=True,
-        help=".npz: label and probability by node; .csv: a line for each node")
+        help=".npz: label and probability by node; .csv: a line for each node, classes by name")
     add("--layer", type=count, metavar="L", help="the embeddings after this layer, the first is 1, instead")
     add("--metric", choices=("accuracy", "f1", "rocauc"), help="to print (default: accuracy, or f1)")
     add("--which", choices=("best", "last"), help="whose weights (default: the best, if train kept it)")

@@ -135,10 +135,11 @@ class Predictor:
         Row i is node i. A file ``.npz`` gets "label", int32 (n), and "probability", (n, classes); with a
         ``layer``, counted from 1, its "embedding" instead, (n, width): after the activation, and of the last
         layer the logits. Where nodes or classes have names, "id" (n) and "class_name" (classes) are these. A
-        ``.csv`` gets a line for each node: its id, the name of its class, and these numbers. Where a node may
-        have several classes, "label" is int8 (n, classes), 1 where the probability is above one half, else
-        0, and a line has as many labels. Rank 0 writes a part at a time and holds no more than that, the
-        labels and, for an ``.npz``, the ids.
+        ``.csv`` gets a line for each node: its id, the name of its class, and these numbers, in columns
+        "probability_CLASS", by name where classes have names. Where a node may have several classes, "label"
+        is int8 (n, classes), 1 where the probability is above one half, else 0, and a line has as many, in
+        columns "label_CLASS". Rank 0 writes a part at a time and holds no more than that, the labels and, for
+        an ``.npz``, the ids.
 
         Raises:
             ArgumentError: no such layer, another kind of file, or one that may not be replaced.
@@ -283,9 +284,11 @@ class _Csv:
 
     def __init__(self, file: IO[bytes], Z: DistDense, like: np.ndarray | None, store: Store) -> None:
         self.text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
-        names = store.manifest["class_names"] if like is not None and like.ndim == 1 else None
-        self.store, self.names = store, names if names and len(names) == Z.shape[1] else None
-        self.lines, self.node, width = csv.writer(self.text, lineterminator="\n"), 0, range(Z.shape[1])
+        names = None if like is None else store.manifest["class_names"]
+        names = names if names and len(names) == Z.shape[1] else None
+        self.store, self.names = store, names if like is not None and like.ndim == 1 else None
+        self.lines, self.node = csv.writer(self.text, lineterminator="\n"), 0
+        width = names or range(Z.shape[1])
         labels = ["label"] if like is None or like.ndim == 1 else [f"label_{column}" for column in width]
         name = "embedding" if like is None else "probability"
         columns = [f"{name}_{column}" for column in width]

@@ -66,6 +66,9 @@ def test_a_run_is_logged_checked_and_predicts(comm, shared_tmp_path, capsys, alg
     predictor = Predictor(store, weights, comm, algorithm, order=order)
     path, lines = (predictor.write(shared_tmp_path / f"p.{kind}") for kind in ("npz", "csv"))
     logits, found = gather(predictor.model.forward(predictor.X)), predictor.scores("rocauc")
+    names = list("abcdefghi")
+    predictor.store.manifest["class_names"] = names
+    named = predictor.write(shared_tmp_path / "named.csv")
     comm.Barrier()
     if comm.rank:
         return
@@ -74,6 +77,9 @@ def test_a_run_is_logged_checked_and_predicts(comm, shared_tmp_path, capsys, alg
     (begin,), epochs, (end,) = (events(log, kind) for kind in ("run", "epoch", "end"))
     assert begin["config"]["metric"] == "rocauc" and not any(name.endswith("_acc") for name in epochs[0])
     assert {name: end[name] for name in found} == pytest.approx(found) == expected(logits, "rocauc")
+    columns = [f"{what}_{name}" for what in ("label", "probability") for name in names]
+    assert named.read_text().splitlines()[0] == ",".join(["node", *columns])
+    assert named.read_text().splitlines()[1:] == lines.read_text().splitlines()[1:]
     with np.load(path) as saved:
         assert saved["probability"] == pytest.approx(1 / (1 + np.exp(-logits)), rel=1e-5)
         assert saved["label"].dtype == np.int8 and (saved["label"] == (logits > 0)).all()

@@ -11,9 +11,10 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.nn.gcn import collect
 from distgnn.nn.layers import GraphConvolution
 from distgnn.operators.dense import gather
+from distgnn.store import prepare
 from distgnn.train import Run, Settings, predict
 from distgnn.train.predict import Predictor, softmax
-from train.stores import N, small_store
+from train.stores import Communities, N, small_store
 
 
 def trained(comm, folder, **settings):
@@ -83,6 +84,24 @@ def test_embeddings_and_lines_of_text(comm, shared_tmp_path) -> None:
         assert [int(row[0]) for row in rows] == list(range(N))
         assert np.array([row[2:] for row in rows], float) == pytest.approx(softmax(logits), rel=1e-4)
         assert [int(row[1]) for row in rows] == logits.argmax(axis=1).tolist()
+
+
+@pytest.mark.ranks(1, 2)
+def test_columns_have_the_names_of_classes(comm, shared_tmp_path) -> None:
+    graph, path = Communities(), shared_tmp_path / "small.dg"
+    graph.class_names = names = ["a, b", 'the "c"', "d", "e"]
+    if comm.rank == 0:
+        prepare(graph, path)
+    comm.Barrier()
+    how = {"epochs": 1, "hidden": [4], "checkpoint": str(shared_tmp_path / "w")}
+    list(Run(path, Settings(**how), comm).train())
+    predictor = Predictor(path, shared_tmp_path / "w", comm)
+    lines, hidden = (predictor.write(shared_tmp_path / f"{layer}.csv", layer) for layer in (None, 2))
+    comm.Barrier()
+    head, *rows = csv.reader(lines.read_text().splitlines())
+    assert head == ["node", "label", *(f"probability_{name}" for name in names)]
+    assert all(row[1] == names[np.argmax([float(number) for number in row[2:]])] for row in rows)
+    assert hidden.read_text().startswith("node,embedding_0,embedding_1,")
 
 
 @pytest.mark.ranks(1, 2)
