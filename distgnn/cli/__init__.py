@@ -50,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 1
     except UserError as error:
-        return launch.leave(origins.explain(error, map(command_parser, COMMANDS)))
+        words = sys.argv[1:] if argv is None else argv
+        own = command_parser(words[0]) if words and words[0] in COMMANDS else None
+        return launch.leave(origins.explain(error, map(command_parser, COMMANDS), own))
     except RuntimeError as error:
         if not launch.no_library(error):
             raise

@@ -109,10 +109,13 @@ class Origins:
     sources: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
-    def explain(self, error: UserError, parsers: Iterable[ArgumentParser] = ()) -> UserError:
+    def explain(
+        self, error: UserError, parsers: Iterable[ArgumentParser] = (), own: ArgumentParser | None = None
+    ) -> UserError:
         """The same error in the words of the command line, and with the source of a setting that is no flag.
 
-        Arguments become flags, also in advice such as ``force=True``, where they are flags of `parsers`.
+        Arguments become flags, also in advice such as ``force=True``, where they are flags of `parsers`;
+        those that the command of the parser `own` takes by place have no dashes.
         """
         names: dict[str, str] = {}
         for flags in map(_flags, parsers):
@@ -125,7 +128,10 @@ class Origins:
         if not isinstance(error, ArgumentError) or isinstance(error, DisagreementError):
             return UserError(_ADVICE.sub(flag, str(error)))
         name = names.get(error.argument, error.argument.replace("_", "-"))
-        text = f"{_typed(name, error.value)}:{_ADVICE.sub(flag, f' {error.problem}')}"
+        places = [] if own is None else [action for action in own._actions if not action.option_strings]
+        place = next((action.metavar for action in places if action.dest == error.argument), None)
+        typed = _typed(name, error.value) if place is None else f"{place} {error.value}"
+        text = f"{typed}:{_ADVICE.sub(flag, f' {error.problem}')}"
         source = self.sources.get(name)
         return UserError(text if source is None else f"{text} (--{name} is set by {source})")
 

@@ -159,6 +159,10 @@ class Run:
         check_content(self.store)
         if s.sampler and s.batch_size:
             check_batch_size(s.batch_size, self.store.manifest["split"]["train"])
+        if self.store.classes == 1 and not self.store.multilabel and self.grid.rank == 0:
+            told.warning(
+                "%s: all labelled nodes are of one class: there is nothing to learn", self.store.path
+            )
         metric = checked_metric(s.metric, self.store.multilabel)
         self.settings = dataclasses.replace(s, metric=metric)
         self.widths = [self.store.width, *s.hidden_widths, self.store.classes]
@@ -185,10 +189,11 @@ class Run:
             raise UserError(f"{self.store.path}: {problem}")
         self.parameters = parameters(self.model, self.X, s.train_features)
         self.best = Best(self.parameters, s.keep_best is not None, s.patience, self.schedule)
-        self.follows = s.keep_best or s.patience or self.schedule.kind == "plateau"
+        self.follows = bool(s.watchers)
         if self.follows and self.targets.counts[VAL] == 0:
             problem = "no node of the validation split has a label; prepare the store with split=0.6/0.2/0.2"
-            raise UserError(f"{self.store.path}: {problem}, or leave out keep_best, patience and plateau")
+            given = " and ".join(f"{name}={value}" for name, value in s.watchers.items())
+            raise UserError(f"{self.store.path}: {problem}, or leave out {given}")
         self.minibatches = self._minibatches() if s.sampler else None
 
     def _minibatches(self) -> MinibatchTraining:
@@ -260,8 +265,8 @@ class Run:
         restored = checkpoint.restore(str(s.checkpoint), self.grid.world, *state, self.best)
         self.resumed, epoch, rates = restored
         if self.best.stopped:
-            problem = f"{s.checkpoint} stopped after epoch {epoch}, as no epoch was better in so many"
-            raise ArgumentError("patience", s.patience, f"{problem}; ask for more, or for none")
+            problem = f"{s.checkpoint} stopped after epoch {epoch}, as validation was not better for so long"
+            raise ArgumentError("patience", s.patience, f"{problem}; give a larger number, or leave it out")
         if epoch >= s.epochs:
             problem = f"{s.checkpoint} has {epoch} epochs already; ask for more"
             raise ArgumentError("epochs", s.epochs, problem)

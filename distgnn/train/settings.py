@@ -185,14 +185,20 @@ class Settings:
             problem = "say with checkpoint=DIR where to save"
             raise ArgumentError("checkpoint_every", self.checkpoint_every, problem)
 
+    @property
+    def watchers(self) -> dict[str, Any]:
+        """The settings that go by validation, as far as they are given: name -> value."""
+        plateau = Schedule.parse(self.schedule).kind == "plateau"
+        found = {"keep_best": self.keep_best, "patience": self.patience}
+        found |= {"schedule": self.schedule if plateau else None}
+        return {name: value for name, value in found.items() if value is not None}
+
     def _check_training(self) -> None:
         schedule = Schedule.parse(self.schedule, self.warmup)
         if self.warmup >= self.epochs:
             raise ArgumentError("warmup", self.warmup, f"must be less than epochs={self.epochs}")
-        watched = {"keep_best": self.keep_best, "patience": self.patience}
-        watched |= {"schedule": self.schedule if schedule.kind == "plateau" else None}
-        for name, value in watched.items():
-            if value is not None and not self.eval_every:
+        for name, value in self.watchers.items():
+            if not self.eval_every:
                 problem = "goes by validation accuracies, which eval_every=0 leaves out; evaluate more often"
                 raise ArgumentError(name, value, problem)
         if self.check and schedule.kind == "plateau":

@@ -201,6 +201,14 @@ def test_arguments_become_flags(error: UserError, text: str) -> None:
     assert str(config.Origins().explain(error, parsers)) == text
 
 
+def test_arguments_by_place_have_no_dashes() -> None:
+    parsers, own = [cli.command_parser(name) for name in cli.COMMANDS], cli.command_parser("export")
+    error = ArgumentError("out", "e.txt", "exists; use force=True")
+    assert str(config.Origins().explain(error, parsers, own)) == "OUT e.txt: exists; use --force"
+    own = cli.command_parser("predict")
+    assert str(config.Origins().explain(error, parsers, own)) == "--out e.txt: exists; use --force"
+
+
 def test_unknown_variables_are_told(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setenv("DISTGNN_EPOCH", "3")
     monkeypatch.setenv("DISTGNN_NODES", "3")  # of another command

@@ -170,7 +170,7 @@ def test_what_cannot_go_on_is_refused(comm, shared_tmp_path) -> None:
     how = WILD | {"checkpoint": saved, "patience": 1, "lr": 1e-9, "keep_best": "val"}
     first = Run(store, Settings(**how), comm)
     assert len(list(first.train())) == 3 and first.end["best"]["epoch"] == 1
-    with pytest.raises(UserError, match="patience=1: .* stopped after epoch 3, as no epoch was better"):
+    with pytest.raises(UserError, match="patience=1: .* stopped after epoch 3, as validation was not better"):
         Run(store, Settings(resume=True, **how), comm)
     with pytest.raises(UserError, match="keep_best=None: .* which would be lost; say keep_best=val"):
         Run(store, Settings(resume=True, **(how | {"keep_best": None})), comm)
@@ -189,8 +189,28 @@ def test_without_validation_nodes_there_is_no_best(comm, shared_tmp_path) -> Non
     if comm.Get_rank() == 0:
         prepare(graph, shared_tmp_path / "s.dg")
     comm.Barrier()
-    with pytest.raises(UserError, match="no node of the validation split has a label"):
-        Run(shared_tmp_path / "s.dg", Settings(keep_best="val"), comm)
+    for given, advice in (
+        (["--keep-best", "val"], "--keep-best val"),
+        (["--patience", 3, "--schedule", "plateau:2,0.5"], "--patience 3 and --schedule plateau:2,0.5"),
+    ):
+        told = f"no node of the validation split has a label; .*, or leave out {advice}$"
+        with pytest.raises(UserError, match=told):
+            run(comm, shared_tmp_path / "s.dg", *given)
+    run(comm, shared_tmp_path / "s.dg", "--schedule", "cosine", "--epochs", 1)
+
+
+@pytest.mark.ranks(1, 2)
+def test_one_class_is_told(comm, shared_tmp_path, caplog) -> None:
+    graph, path = Communities(), shared_tmp_path / "s.dg"
+    graph.labels, graph.classes = np.minimum(graph.labels, 0), 1
+    if comm.Get_rank() == 0:
+        prepare(graph, path)
+    comm.Barrier()
+    Run(path, Settings(), comm)
+    told = [record for record in caplog.records if "there is nothing to learn" in record.message]
+    assert len(told) == (comm.Get_rank() == 0) and all(one.levelname == "WARNING" for one in told)
+    Run(small_store(shared_tmp_path, comm), Settings(), comm)
+    assert "there is nothing to learn" not in "".join(r.message for r in caplog.records if r not in told)
 
 
 @pytest.mark.ranks(1, 4)
