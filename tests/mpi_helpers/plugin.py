@@ -50,7 +50,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption(
         "--ranks-above", type=int, default=0, metavar="P", help="leave out `comm` of up to P ranks"
     )
-    group.addoption("--quick", action="store_true", help="few tests: one case of each, at most 4 ranks, none slow")
+    group.addoption(
+        "--quick", action="store_true", help="few tests: one case of each, at most 4 ranks, none slow"
+    )
     group.addoption(
         "--grace", type=float, default=10, metavar="S", help="seconds for other ranks to end after one failed"
     )
