@@ -205,4 +205,12 @@ def test_ids_that_begin_at_one_are_noted(tmp_path):
     labels = write(tmp_path / "l.csv", "id,label\n" + "".join(f"{k},a\n" for k in range(3)))  # from 0
     notes = open_source(path, ImportOptions(labels=str(labels))).notes
     assert any("begin at 1" in note for note in notes)
+    for made in (
+        {"features": "degree"},
+        {"labels": "degree:1"},
+        {"features": "onehot", "labels": "degree:1"},
+    ):
+        assert any("begin at 1" in note for note in open_source(path, ImportOptions(**made)).notes), made
     assert open_source(write(tmp_path / "b.csv", "0,2\n2,3\n")).notes == []
+    (note,) = open_source(tmp_path / "b.csv", ImportOptions(labels="degree:4")).notes
+    assert "4 classes for 4 labelled nodes; some may be empty" in note

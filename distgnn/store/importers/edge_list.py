@@ -16,6 +16,7 @@ from distgnn.store.importers import parquet
 from distgnn.store.importers.companions import attach_features
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, scan, sparse_limit, table_edges
 from distgnn.store.importers.label_rows import attach_labels
+from distgnn.store.importers.made import Made
 from distgnn.store.importers.names import Collected, Names, looks_like, shown
 from distgnn.store.importers.node_words import LABEL_NAMES, declared_rows, read_nodes
 from distgnn.store.importers.parquet import ParquetTable
@@ -83,7 +84,9 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
         missing = "no features or table of labels that would say how many nodes there are"
         raise UserError(f"{path}: no edges, and {missing}")
     labels = source.labels
-    if one_based and not declared and (labels is None or labels[[0, found.highest]].min() < 0):
+    given = declared and not isinstance(source.table, Made)  # a node 0 that a file of features has
+    meant = labels is not None and not source.labels_made and labels[[0, found.highest]].min() >= 0
+    if one_based and not given and not meant:
         source.notes.append(f"{path}: node 0 has no edges{one_based}, or ignore this if node 0 is meant")
     source.settle_direction(directed=False, found=found)
     return source

@@ -76,6 +76,7 @@ class Imported(Source):
     def __init__(self, name: str, path: Path, n: int, stream: Stream, options: ImportOptions):
         self.name, self.path, self.n, self.stream, self.options = name, path, n, stream, options
         self.notes: list[str] = []
+        self.labels_made = False  # of the degrees
         self.of_degrees: list[Callable[[np.ndarray], None]] = []  # who waits for the degrees
 
     def set_features(self, table: Features | None) -> None:
@@ -138,6 +139,7 @@ class Imported(Source):
         count = int(np.count_nonzero(labelled(self.labels)))
         if 10 * self.classes > count > 0:
             advice = "names, or numbers of a regression, are no classes; label_column=NAME takes another"
+            advice = "some may be empty; give fewer" if self.labels_made else advice
             self.notes.append(
                 f"{self.labels_path}: {self.classes} classes for {count} labelled nodes; {advice}"
             )

@@ -85,6 +85,7 @@ def made_labels(source: Imported, asked: str) -> bool:
     if not classes or classes > HIGHEST_CLASS:
         raise ArgumentError("labels", asked, f"expected a file, or {LABELS}")
     source.set_labels(np.zeros(source.n, np.int64), asked, classes)  # until the degrees are known
+    source.labels_made = True
 
     def take(degrees: np.ndarray) -> None:
         source.labels = classes_of(degrees, classes)
