@@ -28,4 +28,10 @@ def run(args: argparse.Namespace) -> None:
     from distgnn.report.page import write
 
     given = args.logs, args.trace, args.out, args.force, args.mean_of_last, args.figure, args.table
-    on_first_rank(lambda: write(*given))
+
+    def work() -> None:
+        write(*given)
+        if not args.quiet:
+            print(*(name for name in (args.out, args.figure, args.table) if name), sep="\n", flush=True)
+
+    on_first_rank(work)

@@ -22,7 +22,7 @@ def check_output(argument: str, path: Path, replace: bool) -> None:
     if path.exists() and not path.is_file():
         raise ArgumentError(argument, path, "is no regular file, and nothing else is replaced")
     if path.exists() and not replace:
-        raise ArgumentError(argument, path, "exists; use force=True to replace it, or another name")
+        raise ArgumentError(argument, path, "exists; force=True replaces it, or give another name")
     if not (folder := path.resolve().parent).is_dir():  # of a link, where it leads
         raise ArgumentError(argument, path, f"directory {folder} does not exist")
 

@@ -25,7 +25,7 @@ def cells(page: str) -> str:
     return re.sub(r"<(t[dh]) [^>]*>", r"<\1>", page)
 
 
-def test_page_holds_the_numbers_and_the_drawings(tmp_path):
+def test_page_holds_the_numbers_and_the_drawings(tmp_path, capsys):
     out = tmp_path / "page.html"
     unfinished = log(tmp_path / "short.jsonl", 2, ended=False)
     trace = traced(tmp_path / "trace.json")
@@ -59,6 +59,7 @@ def test_page_holds_the_numbers_and_the_drawings(tmp_path):
     assert "//" not in page.replace("http://www.w3.org/2000/svg", "") and "<script" not in page
     assert call("report", unfinished, "--out", out) == 2  # exists
     assert call("report", unfinished, "--out", out, "--force") == 0
+    assert f"{out}\n" in capsys.readouterr().out
     assert page != cells(out.read_text())
 
 
@@ -242,5 +243,5 @@ def test_train_refuses_a_trace_that_cannot_go_there(tmp_path, capsys, extra):
     if force:
         check_output("trace", tmp_path / "old.json", force)
     else:
-        with pytest.raises(UserError, match="exists; use force=True"):
+        with pytest.raises(UserError, match="exists; force=True replaces"):
             check_output("trace", tmp_path / "old.json", force)

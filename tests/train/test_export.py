@@ -97,7 +97,7 @@ def test_trained_features_and_what_is_refused(comm, tmp_path, monkeypatch) -> No
         np.testing.assert_array_equal(found["features"], run.X.block)
     for out, epoch, message in (
         ("m.pt", None, r"expected a file .npz or .safetensors"),
-        ("m.npz", None, "exists; use force=True"),
+        ("m.npz", None, "exists; force=True replaces"),
         ("n.npz", "best", "has the last one only"),
     ):
         with pytest.raises(ArgumentError, match=message):

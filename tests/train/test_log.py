@@ -48,7 +48,7 @@ def test_lines_are_there_at_once(grid, tmp_path):
 def test_existing_logs(grid, tmp_path):
     path = tmp_path / "log"
     path.write_text("old\n")
-    with pytest.raises(dg.UserError, match="use force=True"):
+    with pytest.raises(dg.UserError, match="force=True replaces"):
         RunLog(grid, path)
     log = RunLog(grid, path, after=1)
     log.write("run", {})
@@ -121,7 +121,7 @@ def test_only_the_first_rank_writes_and_all_learn_of_its_failure(comm, shared_tm
     comm.Barrier()
     assert (shared_tmp_path / "log").read_text() == '{"event": "run", "rank": 0}\n'
     comm.Barrier()
-    with pytest.raises(dg.UserError, match="use force=True"):
+    with pytest.raises(dg.UserError, match="force=True replaces"):
         RunLog(grid, shared_tmp_path / "log")
 
 
