@@ -99,8 +99,9 @@ class Predictor:
         here = {f"graph {name}": value for name, value in self.store.manifest.items()} | content
         for name in same:
             if here.get(name) != trained[name]:
+                what = "features per node:" if name == "graph width" else name
                 problem = (
-                    f"the network was trained with {name} {trained[name]}, this one has {here.get(name)}"
+                    f"the network was trained with {what} {trained[name]}, this graph has {here.get(name)}"
                 )
                 raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
 
