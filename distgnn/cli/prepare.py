@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     reading("--weights", action="store_true", help="take edge weights from the source instead of ones")
     reading("--features", metavar="FILE",
             help=".npy, .npz, .csv, .parquet, or .json with {node: [active features]}; or degree, onehot, "
-            "random:WIDTH, made of the graph")
+            "random:WIDTH, made of the graph (degree: one column, not scaled)")
     reading("--labels", metavar="FILE",
             help=".csv, .tsv, .txt or .parquet: a node and its label in every line, or a column of 0 and 1 "
             "for each class that nodes may have; .npy, .npz, .json: classes or such rows; or degree:CLASSES, "
