@@ -2,9 +2,10 @@
 
 rows        Row i of an array, and line i of a table without ids, is node i's, counted from 0. A table with a
             column of ids (called id or node, or told by --id-column) may have its rows in any order.
-ids         Nodes are numbers 0..n-1. In lists of edges they may be words, or whole numbers far apart: then
-            they are numbered in ascending order, or as --node-list lists them, and the store keeps their ids,
-            by which predictions are written. Tables then need ids too, unless there is a --node-list.
+ids         Nodes are numbers 0..n-1. In lists of edges they may be words, numbers with leading zeros, or
+            whole numbers far apart: then they are numbered in ascending order, or as --node-list lists them,
+            and the store keeps their ids, by which predictions are written. Tables then need ids too, unless
+            there is a --node-list.
             A node that is unknown or listed twice is an error with its line; one without a row of features
             has zeros, with a warning, and one without a label has none.
 edges       Source, then target. An edge from s to t is the entry A[t, s], so node t takes from node s. Entry

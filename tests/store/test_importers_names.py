@@ -75,6 +75,13 @@ def test_small_integers_are_ids_on_request(tmp_path):
     assert called(opened(tmp_path / "b.csv", ids="text")) == ["1", "x"]
 
 
+def test_leading_zeros_of_ids_are_kept(tmp_path):
+    path = write(tmp_path / "a.csv", "a,b\n007,12\n7,12\n")
+    assert called(opened(path)) == ["007", "12", "7"]
+    assert open_source(path, ImportOptions(ids="numbers")).n == 13
+    assert open_source(write(tmp_path / "b.csv", "0,1\n1,10\n")).n == 11
+
+
 def test_tables_find_nodes_by_their_ids(tmp_path):
     path = write(tmp_path / "a.csv", WORDS)
     rows = '"o\'neil, jr",1,2\nzoë,3,4\nbob,5,6\nalice,7,8\n'

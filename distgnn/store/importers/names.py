@@ -139,8 +139,11 @@ def shown(name: Any) -> str:
 
 
 def looks_like(fields: Sequence[str]) -> str | None:
-    """integers or text, by the ids of one line; None where they are numbers of another kind, or a mixture."""
+    """integers or text, by the ids of one line; None where they are numbers of another kind, or a mixture.
+    Whole numbers with leading zeros are text, as 7 and 007 may be two nodes."""
     whole = [integer(field) is not None for field in fields]
+    if all(whole) and any(field.isdecimal() and field != str(int(field)) for field in fields):
+        return "text"
     if all(whole):
         return "integers"
     if any(whole):
