@@ -213,7 +213,7 @@ def test_nothing_existing_is_overwritten(
 ) -> None:
     log, saved = tmp_path / "log", tmp_path / "saved"
     log.write_text("precious\n")
-    assert f"--log {log}: exists; use --force" in refused(capsys, store, "--log", log)
+    assert f"--log {log}: exists; --force replaces it" in refused(capsys, store, "--log", log)
     saved.mkdir()
     (saved / "thesis.tex").write_text("precious\n")
     assert f"--checkpoint {saved}: exists" in refused(capsys, store, "--checkpoint", saved)
