@@ -127,11 +127,6 @@ def integer(text: str) -> int | None:
     return number if -(1 << 63) <= number < 1 << 63 else None
 
 
-def decoded(names: np.ndarray) -> np.ndarray:
-    """Ids as users read them: int64, or strings of dtype U."""
-    return np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names
-
-
 def shown(name: Any) -> str:
     """An id in an error."""
     text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
