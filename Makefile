@@ -28,9 +28,9 @@ export PYTHONDONTWRITEBYTECODE =
 
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST = $(BIN)/python -m pytest
-# Tests on one rank, a file at a time, in as many processes as there are cores, up to 8.
+# Tests on one rank, a file at a time, in as many processes as there are cores, up to 8. One that dies ends the run.
 WORKERS ?= $(shell test $(CORES) -gt 8 && echo 8 || echo $(CORES))
-SERIAL = $(PYTEST) -n $(WORKERS) --dist loadfile
+SERIAL = $(PYTEST) -n $(WORKERS) --dist loadfile --max-worker-restart 0
 MPI_TESTS = --only-mpi -p no:cacheprovider
 
 # Waiting ranks of MPICH poll. Where they outnumber the cores they must sleep between polls, or they starve those that work.

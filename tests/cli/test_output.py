@@ -8,6 +8,7 @@ import logging
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,7 +116,9 @@ list(Run({str(graph / "g.dg")!r}, Settings(epochs=1, quiet=True)).train())
 @pytest.fixture
 def clock(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    told = SimpleNamespace(monotonic=lambda: now[0])  # theirs alone: the tests' watchdog reads the true one
+    for module in output, stages:
+        monkeypatch.setattr(module, "time", told)
     return now
 
 
