@@ -110,6 +110,7 @@ def swapped() -> dict[str, tuple[str, Callable[[], Any]]]:
         "load_features": ("layout=Block1D", lambda: dg.load_features("graph.dg", A)),
         "load_targets": ("layout=Block1D", lambda: dg.store.load_targets("graph.dg", A)),
         "Store": ("path=Grid", lambda: dg.Store(grid)),
+        "team": ("team=Grid", lambda: dg.Store("graph.dg", grid)),
         "GCN": ("A=list", lambda: GCN([2, 3], A)),
         "Features": ("H=ndarray", lambda: Features(X)),
         "Ladies": ("graph=csr_array", lambda: Ladies(S, fanout=[3])),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -186,6 +187,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=Formatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
+        if re.fullmatch(r"unrecognized arguments:( [\d.e-]+)+", message):
+            message += ": several numbers of an option are written 64,32"
         raise UserError(f"{message}; see {self.prog} --help")
 
     def _print_message(self, message: str, file: IO[str] | None = None) -> None:  # type: ignore[override]

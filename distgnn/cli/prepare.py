@@ -138,11 +138,12 @@ def summary(done: Summary) -> str:
     several = ", of which a node may have several" if done.multilabel else ""
     classes = f"{done.classes} classes{several}, {done.labelled} nodes labelled"
     labels = classes if done.classes else "no labels"
-    split = ", ".join(f"{count} {part}" for part, count in (done.split or {}).items())
+    parts = ", ".join(f"{count} {part}" for part, count in (done.split or {}).items())
+    needed = " (training needs one: --split 0.6/0.2/0.2)" if done.classes else ""
     matrix = f"{done.n} nodes, {done.nnz} entries from {done.edges} {direction} edges"
     lines = [
         f"{done.out}: {matrix}; shards: {grids}",
-        f"{features}; {labels}; {f'split {split}' if split else 'no split'}",
+        f"{features}; {labels}; {f'split {parts}' if parts else f'no split{needed}'}",
         *(partition_line(name, quality) for name, quality in done.partitions.items()),
         f"{done.seconds:.1f} s, peak memory {done.peak_bytes / 2**20:.0f} MiB",
     ]

@@ -86,6 +86,7 @@ def test_what_looks_odd_is_a_warning_of_one_line(
         and "--label-column NAME" in second
     )
     assert "from 2 undirected edges" in printed.out  # of which one is listed twice
+    assert printed.out.splitlines()[1].endswith("; no split (training needs one: --split 0.6/0.2/0.2)")
 
 
 def test_ids_are_not_labels(prepare_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

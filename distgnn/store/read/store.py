@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distgnn.errors import UserError, check_type
+from distgnn.errors import UserError, WrongTypeError, check_type
 from distgnn.layout import NodeOrder, Range
 from distgnn.partition.orders import KNOWN
 from distgnn.store.format import manifest
@@ -42,12 +42,15 @@ class Store:
     Raises:
         UserError: no store of this schema version, one that was changed, a file missing, changed or of
             another store, on all ranks of the team. A file that is not read here is looked at when it is.
+        WrongTypeError: a path or team that is none.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], team: Comm | Team | None = None, verify: bool = False
     ) -> None:
         check_type("path", path, (str, os.PathLike), "the path of a store")
+        if team is not None and not hasattr(team, "gather_objects"):
+            raise WrongTypeError("team", type(team).__name__, "expected ranks, such as a grid's world")
         team = team or Team()
         self.path = Path(path)
         with team.together():
