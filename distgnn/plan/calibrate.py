@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from distgnn.plan.measure import Budget, Collective, Timed
 CACHES = [float(1 << size) for size in range(17, 29)]
 SHORT = 20.0  # seconds below which kernels are measured on small operands
 WIDTHS, EPOCHS = (64, 16, 8), (64, 1024, 8192)  # of a network whose epochs are measured; nodes per rank
+MEETINGS = "1d", "3d"  # algorithms in which ranks wait for each other rarely, and often
 IN_TURNS = "ranks are dealt to the nodes in turns; plans take those of a node to have consecutive numbers"
 POOR = 0.8  # an R² below which a fit explains little
 ALONE = "one rank: no message was measured, and the level has the rates of a copy in memory"
@@ -304,15 +306,15 @@ def _alone(machine: Machine) -> Machine:
 
 
 def _update(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
-    """What small epochs take beyond their steps: the least of them, as others may wait for more."""
-    samples, beyond = list[Sample](), list[float]()
-    for number, rows in enumerate(EPOCHS):
+    """What small epochs take beyond their steps: each of them, and wherever ranks wait for each other."""
+    samples = list[Sample]()
+    cases = list(product(EPOCHS, MEETINGS if budget.world.size > 1 else MEETINGS[:1]))
+    for number, (rows, algorithm) in enumerate(cases):
         if samples and budget.left() < 0:
             break
-        part = budget.part(1 / (len(EPOCHS) - number))
-        one = measure.epoch(part, rows * budget.world.size, 8, WIDTHS)
-        samples.append(one)
-        beyond.append(one.seconds - estimate(machine, one.grid, [one.steps]).seconds)
-    found = replace(machine, update=max(min(beyond), 0.0))
-    predicted = [one.seconds - more + found.update for one, more in zip(samples, beyond, strict=True)]
-    return found, Fit("epochs", "", {"update": found.update}, samples, predicted)
+        part = budget.part(1 / (len(cases) - number))
+        samples.append(measure.epoch(part, algorithm, rows * budget.world.size, 8, WIDTHS))
+    update, skew = budget.world.share(fit.beyond(samples, machine))
+    found = replace(machine, update=update, skew=skew)
+    predicted = [estimate(found, one.grid, [one.steps]).seconds for one in samples]
+    return found, Fit("epochs", "", {"update": update, "skew": skew}, samples, predicted)

@@ -79,6 +79,10 @@ class Network:
         seconds = route.call + messages * route.alpha + step.nbytes * route.byte
         return route.level, seconds * (messages > 0)
 
+    def skew(self, group: str) -> float:
+        """Seconds that ranks of a group wait for the last of them."""
+        return self.machine.skew * math.log2(self.together(group)[-1])
+
     def route(self, step: Step) -> Route:
         """What a transfer like this costs, however large it is."""
         direct = step.operation in DIRECT or bool(step.shape)
@@ -177,6 +181,7 @@ class Clock:
         self.network, self.machine, self.itemsize = network, network.machine, itemsize
         self.queues: dict[int, deque[_Transfer]] = defaultdict(deque)
         self.places: dict[tuple[str, str, str], int] = {}  # the queue of each key
+        self.unmet: set[tuple[str, str, str]] = set()  # keys that ranks have yet to wait for each other for
         self.arrived: dict[tuple[str, str, str], float] = defaultdict(float)  # bytes not yet waited for
         self.stretches: list[Phases] = [defaultdict(float)]
         self.exposed: dict[tuple[str, str, str], float] = defaultdict(float)
@@ -201,6 +206,7 @@ class Clock:
         if seconds > 0:
             self.flight[key] += seconds
             self.places[key] = level
+            self.unmet.add(key)
             self.queues[level].append(_Transfer(key, step.nbytes, seconds))
 
     def _wait(self, step: Step) -> None:
@@ -218,10 +224,15 @@ class Clock:
             seconds += share * one.seconds
         if seconds:
             self._go_on(seconds)
+        meet = step.operation not in ("bcast", "alltoallv")
+        if meet and key in self.unmet:
+            self.unmet.remove(key)
+            seconds += self.network.skew(step.group)
+        if seconds:
             self.stretches[-1]["comm"] += seconds
             self.exposed[key] += seconds
         self.arrived[key] = 0.0 if step.nbytes < 0 else max(self.arrived[key] - step.nbytes, 0.0)
-        if step.operation not in ("bcast", "alltoallv"):
+        if meet:
             self.stretches.append(defaultdict(float))
 
     def _compute(self, step: Step) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from distgnn.ledger import Step
-from distgnn.plan.cost_model import Network, compute_seconds
+from distgnn.plan.cost_model import Network, compute_seconds, estimate
 from distgnn.plan.machine import PASSES, Gemm, Level, Link, Machine, Overlap, Passes, Rate, Spmm, SpmmRates
 
 FREE = float("inf")  # a rate at which nothing takes any time
@@ -237,3 +237,16 @@ def _pass(samples: Sequence[Sample]) -> Rate:
     units = {name: replace(nothing, passes=rate) for name, rate in _PASS.items()}
     times = solve(samples, units)
     return Rate(times["call"], rate(times["byte"]))
+
+
+def beyond(samples: Sequence[Sample], machine: Machine) -> tuple[float, float]:
+    """(update, skew) that explain what epochs take longer than this machine, which has neither, says."""
+    seconds = np.array([sample.seconds for sample in samples])
+    with_skew = replace(machine, skew=1.0)
+    steps, waits = (
+        np.array([estimate(one, sample.grid, [sample.steps]).seconds for sample in samples])
+        for one in (machine, with_skew)
+    )
+    design = np.stack([np.ones(len(samples)), waits - steps], axis=1) / seconds[:, None]
+    update, skew = nnls(design, (seconds - steps) / seconds)[0].tolist()
+    return update, skew

@@ -158,6 +158,8 @@ class Machine:
     Attributes:
         memory: bytes of a rank; levels: from the innermost to the whole machine.
         update: seconds of an epoch that no step of it accounts for.
+        skew: seconds by which the last of two ranks is late where they wait for each other; of more ranks, as
+            many times that as their number doubles.
         measured: by ``distgnn calibrate``; None where figures have other sources.
     """
 
@@ -170,6 +172,7 @@ class Machine:
     passes: Passes
     overlap: Overlap
     update: float
+    skew: float = 0.0
     measured: Measured | None = None
 
     @property
@@ -250,7 +253,8 @@ _TABLES: dict[str, type] = {
     "spmm": Spmm, "cached": SpmmRates, "uncached": SpmmRates, "gemm": Gemm, "passes": Passes,
     "overlap": Overlap, "measured": Measured,
 }  # fmt: skip
-_ZERO = ("alpha", "call", "row", "row_column", "nonzero", "nonzero_column", "update", "cache")  # may be 0
+#: What may be 0.
+_ZERO = ("alpha", "call", "row", "row_column", "nonzero", "nonzero_column", "update", "skew", "cache")
 #: More than any machine takes: seconds per message, call or epoch; per row or non-zero. And rates and bytes.
 _LONGEST, _LONG, _LARGEST = 10.0, 1e-3, 1e18
 #: Less than any machine does in a second; of all else at least 1.

@@ -400,10 +400,15 @@ def random_graph(n: int, degree: int) -> sp.csr_array:
 
 
 def network(
-    grid: Grid, n: int, degree: int, widths: Sequence[int], train_features: bool = False
+    grid: Grid,
+    n: int,
+    degree: int,
+    widths: Sequence[int],
+    train_features: bool = False,
+    algorithm: str = "1d",
 ) -> Iterator[dict[str, Any]]:
-    """Training on a random graph by 1D, epoch by epoch."""
-    A = operators.distribute(random_graph(n, degree), grid, "1d")
+    """Training on a random graph, epoch by epoch."""
+    A = operators.distribute(random_graph(n, degree), grid, algorithm)
     model = GCN(A, widths)
     X = DistDense.empty(model.input_layout, (n, widths[0]), np.float32)
     X.block[...] = 0.01
@@ -413,13 +418,16 @@ def network(
     return train(model, X, targets, optim.make("adam"), 1000, **how)
 
 
-def epoch(budget: Budget, n: int, degree: int, widths: Sequence[int]) -> Sample:
-    """An epoch on all ranks, by 1D."""
+def epoch(budget: Budget, algorithm: str, n: int, degree: int, widths: Sequence[int]) -> Sample:
+    """An epoch on all ranks, on the grid whose longest axis is the shortest."""
     world = budget.world
-    grid = Grid(world.mpi, backend=world.backend, rows=world.size)
-    epochs, seconds = network(grid, n, degree, widths), list[float]()
+    sizes = min(operators.grids(algorithm, world.size), key=lambda sizes: max(sizes.values()))
+    grid = operators.make_grid(world.mpi, algorithm, sizes, backend=world.backend)
+    epochs, seconds = network(grid, n, degree, widths, algorithm=algorithm), list[float]()
     while len(seconds) < WARM_UP + LEAST or (len(seconds) < 50 and budget.left() > 0):
         with Ledger(steps=True) as book:
             seconds.append(next(epochs)["seconds"])
     slowest = max(world.gather_objects(float(np.median(seconds[WARM_UP:]))))
-    return Sample(f"an epoch on {n} nodes", slowest, world.share(book.steps or []), grid.shape)
+    del epochs  # which use the grid
+    grid.free()
+    return Sample(f"{algorithm}: an epoch on {n} nodes", slowest, world.share(book.steps or []), sizes)

@@ -151,7 +151,7 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
         ),
         (["--sparsity-aware", "always"], "--sparsity-aware: expected auto, yes or no, not 'always'"),
         (["--hidden", "0"], "--hidden: expected whole numbers, at least 1, as in 64,32, not '0'"),
-        (["--hidden", "16", "8"], "unrecognized arguments: 8: several numbers of an option are written 64,32"),
+        (["--hidden", "16", "8"], "unrecognized arguments: 8: several numbers of an option are written 64,"),
         (["--hidden", "8,8", "--layers", "2"], "--hidden 8,8: 2 widths make 3 layers, not --layers 2"),
         (["--layers", "0"], "--layers: expected a whole number, at least 1, not '0'"),
         (["--epochs", "-1"], "--epochs: expected a whole number, at least 1, not '-1'"),

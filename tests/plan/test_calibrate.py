@@ -13,6 +13,7 @@ from distgnn.ledger import Step
 from distgnn.plan import calibrate as calibration
 from distgnn.plan import fit, machine, measure
 from distgnn.plan.calibrate import ALONE, CACHES, IN_TURNS, by_nodes, calibrate
+from distgnn.plan.cost_model import estimate
 from distgnn.plan.fit import Sample
 from distgnn.plan.machine import Gemm, Level, Link, Machine, Overlap, Passes, Rate, Spmm, SpmmRates
 
@@ -105,6 +106,19 @@ def test_links_are_found(operation, noise, near):
     if not noise:
         crowded = timed(messages(operation))
         assert fit.injection(crowded, alone, 1) == pytest.approx(LEVELS[1].injection, rel=0.05)
+
+
+@pytest.mark.parametrize("known", [(2e-3, 3e-4), (0.0, 1e-3), (1e-3, 0.0)])
+def test_what_epochs_take_beyond_their_steps_is_found(known):
+    wait = Step("comm", "allgather", "far+near", "H", 1e5, 3), Step("wait", "allgather", "far+near", "H")
+    samples = [Sample("", 0.0, [*dense()[:size], *wait * meetings], GRID)
+               for size in (1, 9) for meetings in (2, 3, 12)]  # fmt: skip
+    machine = replace(KNOWN, update=0.0)
+    theirs = replace(machine, update=known[0], skew=known[1])
+    samples = [replace(one, seconds=estimate(theirs, GRID, [one.steps]).seconds) for one in samples]
+    assert fit.beyond(samples, machine) == pytest.approx(known, abs=1e-9)
+    fast = [replace(one, seconds=one.seconds / 100) for one in samples]
+    assert min(fit.beyond(fast, machine)) >= 0
 
 
 def test_what_is_found_is_never_negative():

@@ -24,7 +24,7 @@ def tables(**changed):
     rates = {"nonzero": 1e-9, "nonzero_column": 1e-11, "row": 1e-9, "row_column": 1e-11}
     inner = link | {"name": "node", "ranks": 4, "links": 3, "kinds": {"bcast": dict(link)}}
     made = {
-        "name": "made", "title": 'of "parts" \\ and é', "memory": 1e9, "update": 1e-4,
+        "name": "made", "title": 'of "parts" \\ and é', "memory": 1e9, "update": 1e-4, "skew": 1e-5,
         "levels": [inner, link | {"name": "network", "injection": 2e10}],
         "spmm": {"call": 1e-6, "cache": 0, "cached": rates, "uncached": dict(rates)},
         "gemm": {"call": 1e-6, "flops": 1e12, "bandwidth": 1e11},
@@ -179,7 +179,7 @@ def drawn(random):
     found = tables(levels=levels)
     found["overlap"] = {"progress": float(random.uniform()), "slowdown": float(random.uniform(0, 2))}
     found["spmm"] |= {"cache": rate(3, 9)}
-    return of(found)
+    return of(found | {"skew": rate(-8, -3)})
 
 
 def fastest(machine):
@@ -228,6 +228,22 @@ def test_estimates_have_the_right_sign_and_a_limit(seed):
     assert found.seconds == pytest.approx(sum(found.phases.values()))
     assert found.seconds >= machine.update + computed
     assert found.seconds >= moved / bandwidth / len(machine.levels)  # levels move at once
+
+
+def test_ranks_wait_for_the_last_of_them_where_they_meet():
+    """Once for each sum of theirs that travels, as often as their number doubles; not for panels."""
+    late, grid = of(tables(skew=0.5)), {"x": 2, "y": 4, "z": 1}
+    steps = [
+        step
+        for operation, group in (("allreduce", "x"), ("allgather", "x+y"), ("reduce", "z"), ("bcast", "y"))
+        for step in (
+            Step("comm", operation, group, "H", nbytes=8.0, messages=int(group != "z")),
+            Step("wait", operation, group, "H", nbytes=4.0),
+            Step("wait", operation, group, "H"),
+        )
+    ]
+    found = [estimate(machine, grid, [steps]) for machine in (late, replace(late, skew=0.0))]
+    assert found[0].phases["comm"] - found[1].phases["comm"] == pytest.approx(0.5 * 1 + 0.5 * 3)
 
 
 @pytest.mark.parametrize("seed", range(20))
