@@ -49,6 +49,7 @@ def test_part_1_comes_in_this_order_and_fits_ten_minutes(gpu_check: ModuleType, 
         assert all((ROOT / word).exists() for word in words if word.startswith(("tests", "benchmarks/")))
 
 
+@pytest.mark.slow
 def test_steps_that_fail_or_hang_are_named_and_the_others_run(
     gpu_check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_training_on_the_stand_in_for_cupy(tmp_path: Path) -> None:
     assert "check: every loss equals the serial one" in report and "1 of 1 steps passed" in report
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "cupy.py").write_text("raise ImportError('no CuPy here')")
     environ = {"PYTHONPATH": str(tmp_path), "RESULTS": str(tmp_path / "results")}

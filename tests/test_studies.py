@@ -234,6 +234,7 @@ def test_an_interrupted_study_goes_on(
     assert not jobs.study_results.finished(log)
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_made_fails_its_runs_only(
     jobs: ModuleType, fake: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,6 +252,7 @@ def test_a_store_that_cannot_be_made_fails_its_runs_only(
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_a_run_over_its_limit_is_ended(
     jobs: ModuleType, fake: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -332,6 +334,7 @@ def test_bad_words(
     assert ended.value.code == 2 and problem in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_store_of_the_user(
     jobs: ModuleType, fake: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,6 +91,7 @@ def whole(matrix: Any) -> dg.LocalBlocks:
 
 
 @pytest.mark.ranks(1)
+@pytest.mark.slow
 def test_callers_arrays_stay_as_they_are(comm):
     """Of 500 random matrices: every product is SciPy's, and no array, flag or neighbour is another."""
     grids = {way: make_grid(comm, way[0], backend="numpy") for way in WAYS}

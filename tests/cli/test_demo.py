@@ -59,6 +59,7 @@ def log(folder, name, losses):
 
 
 @pytest.mark.parametrize("flag", ["--epochs", "--nodes"])
+@pytest.mark.slow
 def test_demo_refuses_before_it_works(tmp_path, flag):
     done = mpiexec(2, "-m", "distgnn", "demo", "--out", str(tmp_path / "out"), flag, "0")
     assert done.code == 2 and done.err.count(f"argument {flag}") == 1

@@ -93,6 +93,7 @@ def test_bad_usage_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize("words", [["--nonsense"], ["algorithms", "--nonsense"]])
+@pytest.mark.slow
 def test_bad_usage_under_mpiexec_is_told_once(words: list[str]) -> None:
     result = mpiexec(3, "-m", "distgnn", *words)
     assert result.code == 2
@@ -100,6 +101,7 @@ def test_bad_usage_under_mpiexec_is_told_once(words: list[str]) -> None:
     assert result.err.startswith("distgnn: error: ")
 
 
+@pytest.mark.slow
 def test_help_and_output_under_mpiexec_are_printed_once() -> None:
     result = mpiexec(3, "-m", "distgnn", "algorithms", "--help")
     assert result.code == 0

@@ -29,6 +29,7 @@ def graph(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_progress_goes_to_stderr_under_mpiexec(graph):
     """Rank 0 has a pipe there. Lines come at most as often as they may."""
     program = "import sys; from distgnn.cli import main, output; output.EVERY = 0.05; sys.exit(main())"
@@ -102,6 +103,7 @@ def test_machine_readable_output_is_clean(graph, capfd):
     json.loads(capfd.readouterr().out)
 
 
+@pytest.mark.slow
 def test_a_library_says_nothing(graph):
     program = f"""
 import logging, distgnn as dg

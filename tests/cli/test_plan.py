@@ -51,6 +51,7 @@ def log(path: Path, grid: dict[str, int], algorithm: str, seconds: float) -> Pat
     return path
 
 
+@pytest.mark.slow
 def test_the_table_has_the_best_first_in_plain_columns(capsys):
     text = printed(capsys, *GRAPH, *MACHINE, "--ranks", 16)
     lines = text.splitlines()
@@ -149,6 +150,7 @@ def test_settings_have_the_names_and_sources_that_train_has(capsys, tmp_path, mo
     assert widths("--algorithm", "1d") == wide
 
 
+@pytest.mark.slow
 def test_numbers_of_ranks_make_curves(capsys, tmp_path):
     text = printed(capsys, *GRAPH, *MACHINE, "--ranks", "1..4")
     assert [line.split()[0] for line in text.splitlines()[:4]] == ["ranks", "1", "2", "4"]

@@ -56,6 +56,7 @@ def test_graphs(gpu_spmm, name):
     assert A.shape == (64, 64) and A.nnz > 0 and (A.data > 0).all()
 
 
+@pytest.mark.slow
 def test_report(tmp_path):
     """On the stand-in for CuPy; the numbers mean nothing."""
     if "cupy" in backend.available() or emulator.compiler() is None:

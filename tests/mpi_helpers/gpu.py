@@ -10,7 +10,6 @@ import functools
 import importlib
 import os
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,10 +21,6 @@ from mpi_helpers import communicators
 
 FOLDER = Path(__file__).resolve().parents[1] / "fake_cupy"
 NUMPY, AWARE, STAGED = "numpy", "cupy", "cupy-staged"
-#: Of each test on the stand-in: how many cases at most in a launch, of cheap tests (those on one rank, and of
-#: `comm`) and of others, and on how many ranks.
-CHEAP_CASES, MOST_CASES = 2, 1
-RANKS = {AWARE: (1, 2, 3, 4), STAGED: (2, 3, 4)}
 #: What is built of these has no copies of its own to stage; `tests/device` trains by every algorithm.
 STAGED_ROOMS = ("comm", "operators")
 
@@ -49,60 +44,6 @@ def backends(metafunc: pytest.Metafunc) -> list[str]:
     room = metafunc.definition.path.parent.name
     staged = [STAGED] if "comm" in metafunc.fixturenames and room in STAGED_ROOMS else []
     return [NUMPY, AWARE, *staged]
-
-
-def selection(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """(taken, left out): tests on the stand-in are few, and nothing slow: so many cases of each, those that
-    have the most values of its parameters, on two, three or four ranks by its name. On a GPU all are taken.
-    """
-    if real():
-        return items, []
-    cases: dict[tuple[str, str], list[tuple[pytest.Item, set[tuple[str, str]]]]] = {}
-    taken: set[pytest.Item] = set()
-    for item in items:
-        name = parameters(item).get("backend", NUMPY)
-        if name not in RANKS:
-            taken.add(item)
-        elif size(item) in RANKS[name] and not item.get_closest_marker("slow"):
-            cases.setdefault((item.nodeid.partition("[")[0], name), []).append((item, values(item)))
-    for (test, _), some in cases.items():
-        first = by_name(test, {size(item) for item, _ in some})
-        some.sort(key=lambda case, first=first: size(case[0]) != first)  # type: ignore[misc]
-        cheap = first == 1 or some[0][0].path.parent.name == "comm"
-        taken.update(covering(some)[: CHEAP_CASES if cheap else MOST_CASES])
-    return [item for item in items if item in taken], [item for item in items if item not in taken]
-
-
-def parameters(item: pytest.Item) -> dict[str, Any]:
-    return dict(item.callspec.params) if hasattr(item, "callspec") else {}
-
-
-def size(item: pytest.Item) -> int:
-    """Of its ``comm``."""
-    found = parameters(item).get("comm", 1)
-    return found if isinstance(found, int) else 1
-
-
-def values(item: pytest.Item) -> set[tuple[str, str]]:
-    """Of its parameters but the backend."""
-    return {("", "")} | {(key, repr(value)) for key, value in parameters(item).items() if key != "backend"}
-
-
-def by_name(test: str, sizes: set[int]) -> int:
-    """One of these numbers, another for another test."""
-    return sorted(sizes)[zlib.crc32(test.encode()) % len(sizes)]
-
-
-def covering(cases: list[tuple[pytest.Item, set[tuple[str, str]]]]) -> list[pytest.Item]:
-    """Cases that together have all values, first those with the most new ones."""
-    known: set[tuple[str, str]] = set()
-    chosen = []
-    for news in range(max(len(values) for _, values in cases), 0, -1):
-        for item, values in cases:
-            if len(values - known) >= news:
-                known |= values
-                chosen.append(item)
-    return chosen
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from _pytest.runner import runtestprotocol
 from _pytest.terminal import TerminalReporter
 from mpi4py import MPI
 
-from mpi_helpers import communicators, gpu
+from mpi_helpers import cases, communicators, gpu
 from mpi_helpers.watchdog import Watchdog
 
 RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
@@ -96,6 +96,11 @@ class Collective:
             return None
         return True if most_ranks(collection_path.read_text()) <= config.getoption("ranks_above") else None
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> Iterator[None]:
+        yield  # all parameters are known afterwards
+        cases.choose(metafunc)
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out sizes that this launch does not have or another covers, and with --only-mpi the serial
@@ -108,12 +113,8 @@ class Collective:
                 item.add_marker(pytest.mark.mpi)
             fits = size is None or config.getoption("ranks_above") < size <= SIZE
             serial = config.getoption("only_mpi", False) and not item.get_closest_marker("mpi")
-            (kept if fits and not serial else left_out).append(item)
-        kept, rest = gpu.selection(kept)
-        left_out += rest
-        if config.getoption("quick"):
-            kept, rest = quick(kept)
-            left_out += rest
+            long = config.getoption("quick") and not cases.quick(item, cases.parameters(item))
+            (left_out if serial or long or not fits else kept).append(item)
         items[:] = [item for item in sorted(kept, key=_ranks) if _ranks(item) > RANK]
         config.hook.pytest_deselected(items=left_out)
 
@@ -221,20 +222,6 @@ class Collective:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def quick(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """(taken, left out): one case of each test, which one goes by its name, on up to four ranks; none slow,
-    and on the stand-in for CuPy those of ``tests/device`` alone.
-    """
-    cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        stands_in = gpu.parameters(item).get("backend", gpu.NUMPY) != gpu.NUMPY and not gpu.real()
-        elsewhere = stands_in and item.path.parent.name != "device"
-        if gpu.size(item) <= QUICK_RANKS and not item.get_closest_marker("slow") and not elsewhere:
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    taken = {some[gpu.by_name(test, set(range(len(some))))] for test, some in cases.items()}
-    return [item for item in items if item in taken], [item for item in items if item not in taken]
-
-
 def _comm_size(item: pytest.Item) -> int | None:
     """The size of its ``comm``, if it has one."""
     return item.callspec.params.get("comm") if hasattr(item, "callspec") else None
@@ -265,7 +252,6 @@ def _ranks(item: pytest.Item) -> int:
     return _comm_size(item) or SIZE
 
 
-QUICK_RANKS = 4  # at most
 COMM, MPI_MARK = re.compile(r"\bcomm\b"), re.compile(r"\bmark\.mpi\b")
 SIZES_MARK = re.compile(r"\bmark\.ranks\(([\d, ]+)\)")
 ELSEWHERE = "setup failed on another rank"

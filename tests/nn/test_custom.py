@@ -94,6 +94,7 @@ def test_it_is_trained_as_any_network_is(comm, backend) -> None:
 
 
 @pytest.mark.ranks(1, 4)
+@pytest.mark.slow
 def test_runs_predictions_exports_and_plans_can_name_it(comm, shared_tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(NETWORKS, "gin", example().__globals__["GIN"])
     store, weights = small_store(shared_tmp_path, comm), str(shared_tmp_path / "w")

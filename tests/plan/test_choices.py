@@ -74,6 +74,7 @@ def test_the_record_is_what_the_command_prints(eight):
         assert all(len(one[name]) == 8 for name in ("words", "messages", "peak_bytes"))
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_says_what_it_needs(eight):
     peaks = sorted(peak(choice) for choice in eight.choices)
     room = peaks[len(peaks) // 2]

@@ -234,6 +234,7 @@ class Gathered(DistSparse):
 
 
 @pytest.mark.ranks(1, 4)
+@pytest.mark.slow
 def test_an_algorithm_is_added_without_a_word_to_the_planner(comm, monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "gathered", Gathered)
     compare(comm, Settings(algorithm="gathered", **ALL, **HIDDEN), graph())

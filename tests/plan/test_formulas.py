@@ -67,6 +67,7 @@ def test_2d_gets_both_matrices_along_rows_and_columns(q):
 
 
 @pytest.mark.parametrize(("q", "fibers"), [(2, 2), (2, 4)])
+@pytest.mark.slow
 def test_3d_split_gets_a_layer_of_the_matrix(q, fibers):
     formula, words = both("3d-split", {"rows": q, "cols": q, "fibers": fibers}, train_features=True)
     if q == fibers:

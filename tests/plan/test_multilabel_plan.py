@@ -28,6 +28,7 @@ def graph():
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
+@pytest.mark.slow
 def test_a_run_is_charged_what_was_planned(comm, algorithm, aware):
     grid = wide(algorithm, comm.Get_size())
     settings = Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **HIDDEN)
@@ -36,11 +37,13 @@ def test_a_run_is_charged_what_was_planned(comm, algorithm, aware):
 
 
 @pytest.mark.ranks(3)
+@pytest.mark.slow
 def test_so_are_minibatches(comm):
     settings = Settings(sampler="sage", fanout=[4, 3, 2], batch_size=3, replication=1, **HIDDEN)
     compare(comm, settings, graph())
 
 
+@pytest.mark.slow
 def test_graphs_of_which_only_sizes_are_known(tmp_path):
     """One word for the loss where softmax needs two of every training node; areas bring whole columns."""
     settings, losses = Settings(algorithm="2d", grid="2x2", hidden=8), {}

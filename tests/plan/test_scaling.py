@@ -61,6 +61,7 @@ def test_the_text_says_who_is_fastest_and_where_scaling_stops():
     assert all(len(line) <= WIDTH for line in text(found).splitlines())
 
 
+@pytest.mark.slow
 def test_strong_scaling_takes_the_best_of_every_plan():
     settings = Settings(hidden=(16,))
     found = strong(settings, GRAPH, [1, 4], MACHINE)

@@ -65,6 +65,7 @@ def test_auto_takes_the_best_of_all_ways_on_all_orders(store, ranks):
     assert f"planned for slow: {settled.way} on order {settled.way.order}" in str(settled)
 
 
+@pytest.mark.slow
 def test_orders_for_other_algorithms_or_ranks_are_left_out(store):
     for ranks in (2, 4):
         graphs = {name: Graph.of_store(store, name, exact=False) for name in store.orders}
@@ -91,6 +92,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("case", KEPT)
+@pytest.mark.slow
 def test_what_is_given_is_kept(store, case):
     asked, ranks, sizes = KEPT[case]
     settled = settle(asked, store, ranks, HOSTS)
@@ -243,6 +245,7 @@ def test_nodes_of_another_size():
 
 
 @pytest.mark.parametrize("P", [8, 12, 36])
+@pytest.mark.slow
 def test_the_default_grid_of_3d_receives_about_the_fewest_words(P):
     """In three layers of one width; other algorithms: ``tests/operators/test_default_grids.py``."""
     asked = Settings(algorithm="3d", hidden=(24, 24), train_features=True)

@@ -15,6 +15,7 @@ from train.stores import run, small_store
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ["1d", "3d"])
+@pytest.mark.slow
 def test_a_trace_shows_what_every_rank_did_in_every_epoch(comm, shared_tmp_path, name):
     P, path, log = comm.Get_size(), shared_tmp_path / "trace.json", shared_tmp_path / "run.jsonl"
     store = small_store(shared_tmp_path, comm)

@@ -318,6 +318,7 @@ def test_sums_are_made_column_by_column_in_the_order_of_ranks(comm):
 
 
 @pytest.mark.ranks(1, 4)
+@pytest.mark.slow
 def test_from_a_store(comm, shared_tmp_path):
     """Every order of a store, each rank reading its own block row."""
     store = Store(small_store(shared_tmp_path, comm))

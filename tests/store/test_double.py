@@ -216,6 +216,7 @@ def test_info_has_both_versions(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.ranks(1, 2, 4)
+@pytest.mark.slow
 def test_features_and_targets_on_a_grid(comm, shared_tmp_path: Path) -> None:
     graph = AWKWARD["prime"]
     if comm.Get_rank() == 0:

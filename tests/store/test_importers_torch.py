@@ -107,6 +107,7 @@ def test_nothing_is_checked_and_changed_afterwards(tmp_path):
         refused(put(tmp_path / f"{put_in}.pt", file, {"edge_index": changed}), "a state of what has none")
 
 
+@pytest.mark.slow
 def test_small_pickles_of_much(tmp_path):
     """What would overflow the stack, or take far more memory than the file has bytes, is refused at once."""
     deep: Raw = Raw(b")" + b"\x85" * 300_000)

@@ -86,6 +86,7 @@ def test_what_is_no_file(path: Path) -> None:
 
 
 @pytest.mark.ranks(1, 3)
+@pytest.mark.slow
 def test_each_file_is_hashed_by_one_rank(comm: Any, shared_tmp_path: Path, monkeypatch: Any) -> None:
     """And a small store's when it is opened, a large one's when that is asked for."""
     path, hashed = shared_tmp_path / "g.dg", []
@@ -198,6 +199,7 @@ def test_content_changes_with_the_graph(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks(2, 3)
+@pytest.mark.slow
 def test_content_does_not_depend_on_the_ranks(comm: Any, shared_tmp_path: Path) -> None:
     graph = random_graph(97, 400, weighted=True, width=3, classes=3)
     prepare(graph, shared_tmp_path / "together.dg", comm=comm, shards=(3, 2))

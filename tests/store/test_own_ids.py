@@ -117,6 +117,7 @@ def test_networks(comm: Any, name: str, backend: Any, shared_tmp_path: Path) -> 
 
 
 @pytest.mark.ranks(1, 4)
+@pytest.mark.slow
 def test_another_order_is_refused(comm: Any, shared_tmp_path: Path) -> None:
     grid, store = make_grid(comm, "1d"), stored(comm, shared_tmp_path)
     cuts = [load(store, grid, order=order).input_layout for order in ("random", "original")]

@@ -222,6 +222,7 @@ def test_a_failure_of_one_rank_is_raised_on_all(
 
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("step", ["write_structure", "write_values", "fingerprint", "write"])
+@pytest.mark.slow
 def test_a_full_disk_on_one_rank(
     step: str, comm: Any, shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +274,7 @@ def test_ranks_that_disagree(comm: Any, shared_tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks(2, 3)
+@pytest.mark.slow
 def test_what_exists_is_kept_or_replaced(comm: Any, shared_tmp_path: Path) -> None:
     prepare(AWKWARD["prime"], shared_tmp_path / "g.dg", comm=comm)
     with pytest.raises(UserError, match=r"g.dg exists; force=True replaces it, or give another name"):
@@ -353,6 +355,7 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 @pytest.mark.ranks(1, 3)
+@pytest.mark.slow
 def test_ranks_share_ids_and_what_is_made_of_degrees(comm, shared_tmp_path, monkeypatch) -> None:
     from distgnn.store.from_arrays import prepare as prepare_files
 

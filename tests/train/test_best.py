@@ -165,6 +165,7 @@ def test_where_a_run_ends_does_not_count(comm, shared_tmp_path) -> None:
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.slow
 def test_what_cannot_go_on_is_refused(comm, shared_tmp_path) -> None:
     store, saved = small_store(shared_tmp_path, comm), str(shared_tmp_path / "w")
     how = WILD | {"checkpoint": saved, "patience": 1, "lr": 1e-9, "keep_best": "val"}
@@ -214,6 +215,7 @@ def test_one_class_is_told(comm, shared_tmp_path, caplog) -> None:
 
 
 @pytest.mark.ranks(1, 4)
+@pytest.mark.slow
 def test_the_command_checks_and_tells(comm, shared_tmp_path, capsys) -> None:
     """--check follows the schedule, clipped gradients and a deep network, on several grids."""
     store, log = small_store(shared_tmp_path, comm), shared_tmp_path / "log"

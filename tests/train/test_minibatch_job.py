@@ -55,6 +55,7 @@ def test_every_number_of_ranks_trains_the_same(comm: Any, kind: str, shared_tmp_
 
 
 @pytest.mark.ranks(1, 4)
+@pytest.mark.slow
 def test_the_log_says_what_an_epoch_is_made_of(comm: Any, shared_tmp_path: Any) -> None:
     log = shared_tmp_path / "run.jsonl"
     run(

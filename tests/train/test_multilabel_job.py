@@ -123,6 +123,7 @@ def test_minibatches_take_steps_of_the_reference(comm, shared_tmp_path, backend)
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("sampler", ["saint", "ladies"])
+@pytest.mark.slow
 def test_samplers_that_weigh_losses_train(comm, shared_tmp_path, sampler) -> None:
     how = {"sampler": sampler, "fanout": [30], "batch_size": 8, "lr": 0.05, "hidden": [8], "order": "random"}
     how |= {"fanout": [30, 30]} if sampler == "ladies" else {"partition_graph": True}
@@ -144,6 +145,7 @@ def test_what_labels_do_not_have_is_refused(comm, shared_tmp_path) -> None:
 
 
 @pytest.mark.ranks(1)
+@pytest.mark.slow
 def test_networks_belong_to_a_kind_of_labels(comm, tmp_path, capsys) -> None:
     """A run does not go on with labels of another kind, and such a graph gives predictions and no scores."""
     store, weights = several(tmp_path), str(tmp_path / "w")

@@ -202,6 +202,7 @@ def test_a_reference_that_stops_fails_the_check_on_every_rank(comm):
 
 
 @pytest.mark.ranks(1, 4)
+@pytest.mark.slow
 def test_weights_that_overflow_in_the_next_pass_are_not_saved(comm, shared_tmp_path):
     """They are finite, and so are their squares; what three layers make of them is not."""
     store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"

@@ -28,6 +28,7 @@ def trained(comm, folder, **settings):
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.slow
 def test_predictions_are_the_trained_networks_by_node(comm, shared_tmp_path, monkeypatch, model) -> None:
     monkeypatch.setattr(predict, "AT_A_TIME", 4 * 7)  # seven nodes at a time
     logits, store, weights = trained(comm, shared_tmp_path, model=model, normalize_features=True)
@@ -44,6 +45,7 @@ def test_predictions_are_the_trained_networks_by_node(comm, shared_tmp_path, mon
 
 
 @pytest.mark.ranks(1, 2)
+@pytest.mark.slow
 def test_one_forward_pass_serves_all(comm, shared_tmp_path, monkeypatch) -> None:
     """The file of a layer, of the logits, and scores; of a network with layer norm."""
     _, store, weights = trained(comm, shared_tmp_path, hidden=[6, 6], layer_norm=True, residual=True)

@@ -58,6 +58,7 @@ def test_log_has_the_format(comm, shared_tmp_path):
 
 
 @pytest.mark.ranks(1, 4)
+@pytest.mark.slow
 def test_words_of_the_epochs_and_the_last_evaluation_are_the_words_of_the_run(comm, shared_tmp_path):
     """Without dropout, evaluation costs nothing but once after the last update. The first epoch multiplies
     the features once.
@@ -261,6 +262,7 @@ def test_axes_stay_as_they_were_named_and_resume_in_another_order(comm, shared_t
 
 
 @pytest.mark.ranks(1, 2)
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_refused(comm, shared_tmp_path):
     store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"
     words = [store, "--epochs", 2, "--checkpoint", saved]
@@ -281,6 +283,7 @@ def test_a_checkpoint_of_another_run_is_refused(comm, shared_tmp_path):
 
 
 @pytest.mark.ranks(1, 2)
+@pytest.mark.slow
 def test_one_run_at_a_time_writes_a_checkpoint(comm, shared_tmp_path):
     saved = shared_tmp_path / "saved"
     words = [small_store(shared_tmp_path, comm), "--checkpoint", saved, "--epochs"]
@@ -380,6 +383,7 @@ def test_check_after_other_rates_is_refused(comm, shared_tmp_path):
 
 
 @pytest.mark.ranks(1, 2)
+@pytest.mark.slow
 def test_a_log_that_got_past_the_checkpoint_has_every_epoch_once(comm, shared_tmp_path, monkeypatch):
     """Epochs 1 to 5 are logged and 4 are saved when the run ends."""
     store, log = small_store(shared_tmp_path, comm), shared_tmp_path / "log"

@@ -84,6 +84,7 @@ def test_grids_are_texts_or_mappings() -> None:
 
 
 @pytest.mark.ranks(1, 4)
+@pytest.mark.slow
 def test_a_run_hands_out_records_and_prints_nothing(comm, shared_tmp_path, capsys) -> None:
     store, logs = (
         small_store(shared_tmp_path, comm),

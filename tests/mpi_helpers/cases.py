@@ -1,0 +1,94 @@
+"""Which cases of a test are run. They are chosen before pytest makes tests of them: every rank makes them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mpi_helpers import gpu
+
+#: Of each test on the stand-in: how many cases at most in a launch, of cheap tests (those on one rank, and of
+#: `comm`) and of others, and on how many ranks.
+CHEAP_CASES, MOST_CASES = 2, 1
+RANKS = {gpu.AWARE: (1, 2, 3, 4), gpu.STAGED: (2, 3, 4)}
+QUICK_RANKS = 4  # at most
+
+
+def choose(metafunc: pytest.Metafunc) -> None:
+    """Leave the cases of a test that are run; one, if none is: pytest would take a test without cases for one
+    without parameters.
+    """
+    cases, test = metafunc._calls, metafunc.definition
+    found = on_stand_in(test, cases)
+    if metafunc.config.getoption("quick"):
+        suitable = [case for case in found if quick(test, case.params, case.marks)]
+        found = [by_name(test.nodeid, suitable)] if suitable else []
+    metafunc._calls = found or cases[:1]
+
+
+def on_stand_in(test: pytest.Item, cases: Sequence[Any]) -> list[Any]:
+    """Tests on the stand-in are few, and nothing slow: so many cases of each, those that have the most values
+    of its parameters, on two, three or four ranks by its name. On a GPU, and on NumPy, all are taken.
+    """
+    if gpu.real():
+        return [*cases]
+    left_out: set[int] = set()
+    for backend, ranks in RANKS.items():
+        of_it = [case for case in cases if case.params.get("backend") == backend]
+        left_out |= {id(case) for case in of_it}
+        some = [case for case in of_it if size(case.params) in ranks and not slow(test, case.marks)]
+        if some:
+            first = by_name(test.nodeid, sorted({size(case.params) for case in some}))
+            some.sort(key=lambda case, first=first: size(case.params) != first)  # type: ignore[misc]
+            cheap = first == 1 or test.path.parent.name == "comm"
+            left_out -= {id(case) for case in covering(some)[: CHEAP_CASES if cheap else MOST_CASES]}
+    return [case for case in cases if id(case) not in left_out]
+
+
+def quick(test: pytest.Item, params: dict[str, Any], marks: Sequence[Any] = ()) -> bool:
+    """Whether a case may be the one of its test that runs with ``--quick``: on few ranks, not slow; and in
+    ``tests/device`` alone on the stand-in.
+    """
+    stands_in = params.get("backend", gpu.NUMPY) != gpu.NUMPY and not gpu.real()
+    elsewhere = stands_in and test.path.parent.name != "device"
+    return size(params) <= QUICK_RANKS and not slow(test, marks) and not elsewhere
+
+
+def slow(test: pytest.Item, marks: Sequence[Any] = ()) -> bool:
+    """Whether a test, or a case with these marks, is."""
+    return test.get_closest_marker("slow") is not None or any(mark.name == "slow" for mark in marks)
+
+
+def parameters(item: pytest.Item) -> dict[str, Any]:
+    """Of a test that pytest made."""
+    return dict(item.callspec.params) if hasattr(item, "callspec") else {}
+
+
+def size(params: dict[str, Any]) -> int:
+    """Of its ``comm``."""
+    found = params.get("comm", 1)
+    return found if isinstance(found, int) else 1
+
+
+def by_name(test: str, choices: Sequence[Any]) -> Any:
+    """One of these, another for another test."""
+    return choices[zlib.crc32(test.encode()) % len(choices)]
+
+
+def covering(cases: Sequence[Any]) -> list[Any]:
+    """Cases that together have all values of the parameters but the backend, first those with the most new
+    ones.
+    """
+    values = {id(case): {("", "")} | {(key, repr(value)) for key, value in case.params.items()
+              if key != "backend"} for case in cases}  # fmt: skip
+    known: set[tuple[str, str]] = set()
+    chosen = []
+    for news in range(max(map(len, values.values())), 0, -1):
+        for case in cases:
+            if len(values[id(case)] - known) >= news:
+                known |= values[id(case)]
+                chosen.append(case)
+    return chosen
