@@ -5,6 +5,7 @@
 
 ``measure`` trains on each graph in every way and keeps the median epoch of the slowest rank. ``compare``
 predicts the same from a machine that ``distgnn calibrate`` measured, which has never seen an epoch of these.
+Several files of one cluster, with commas between them, are averaged.
 """
 
 from __future__ import annotations
@@ -81,19 +82,21 @@ def distinct(ranks: int) -> list[Way]:
 
 
 def epochs(comm: Any, A: sp.csr_array, way: Way, seconds: float) -> list[float]:
-    """Seconds of the slowest rank, epoch by epoch, for so long at least. Collective."""
+    """Seconds of the slowest rank, epoch by epoch, for so long at least, after as long: connections between
+    all pairs of ranks reach their rate after some epochs. Collective.
+    """
     grid = operators.make_grid(comm, way.algorithm, way.grid, backend="numpy")
     records = training.epochs(grid, A, way.algorithm, WIDTHS, way.sparsity_aware)
     next(records)  # makes what is kept
     taken: list[float] = []
-    while comm.bcast(sum(taken) < seconds or (len(taken) < 2 and sum(taken) < LONG)):
+    while comm.bcast(sum(taken) < 2 * seconds or (len(taken) < 2 and sum(taken) < LONG)):
         comm.Barrier()
         start = time.perf_counter()
         next(records)
         taken.append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
     records.close()  # type: ignore[attr-defined]
     grid.free()
-    return taken
+    return taken[len(taken) // 2 :]
 
 
 def key(record: dict[str, Any]) -> tuple[Any, ...]:
@@ -107,15 +110,17 @@ def planned(A: sp.csr_array, ranks: int, machine: str) -> Plan:
     return plan(SETTINGS, {None: graph}, ranks, read(machine))
 
 
-def compared(file: str, machine: str) -> dict[str, Any]:
-    """Measured and predicted seconds of each way on each graph, and what they come to."""
-    told = json.loads(Path(file).read_text())
+def compared(files: str, machine: str) -> dict[str, Any]:
+    """Measured and predicted seconds of each way on each graph; measured are the means of all files."""
+    told = [json.loads(Path(file).read_text()) for file in files.split(",")]
     cases = {}
-    for name, A in graphs(told["scale"]).items():
-        predicted = {key(c.record()): c.seconds for c in planned(A, told["ranks"], machine).choices}
-        rows = [(record, predicted[key(record)]) for record in told["records"] if record["graph"] == name]
-        cases[name] = np.array([(record["measured"], seconds) for record, seconds in rows])
-    return {"name": told["name"], "ranks": told["ranks"], "cases": cases}
+    for name, A in graphs(told[0]["scale"]).items():
+        predicted = {key(c.record()): c.seconds for c in planned(A, told[0]["ranks"], machine).choices}
+        taken: dict[Any, list[float]] = {}
+        for record in (record for one in told for record in one["records"] if record["graph"] == name):
+            taken.setdefault(key(record), []).append(record["measured"])
+        cases[name] = np.array([(np.mean(seconds), predicted[way]) for way, seconds in taken.items()])
+    return {"name": told[0]["name"], "ranks": told[0]["ranks"], "cases": cases}
 
 
 def lines(found: list[dict[str, Any]]) -> Iterator[str]:
@@ -166,7 +171,7 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
 def main() -> int:
     parser = table.arguments(__doc__)
     parser.add_argument("what", choices=("measure", "compare"))
-    parser.add_argument("files", nargs="*", help="of compare: FILE.json=MACHINE.toml")
+    parser.add_argument("files", nargs="*", help="of compare: FILE.json[,...]=MACHINE.toml")
     parser.add_argument("--seconds", type=float, default=0.5, help="to measure each way for")
     parser.add_argument("--trials", type=int, default=3, help="of measure: in turns with the other ways")
     parser.add_argument("--scale", type=int, default=1, help="of measure: times as many nodes")

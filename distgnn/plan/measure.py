@@ -247,14 +247,17 @@ def relayed(grid: Grid, group: Comm, nbytes: int, upstream_first: bool) -> Run:
 
 
 def exchanged(grid: Grid, group: Comm, nbytes: int) -> Run:
-    """As many bytes from every rank to every other."""
-    mine = filled(grid.backend, (_floats(nbytes), 1))
-    rooms = [(rank, grid.backend.empty(mine.shape, np.float32)) for rank in group.others()]
+    """From every rank to every other half to one and a half times as many bytes: what ranks need of each
+    other is uneven, so that some wait while others are sent to.
+    """
+    many = lambda source, to: _floats(nbytes) * (4 + (7 * source + 5 * to) % 9) // 8 + 1  # noqa: E731
+    mine = filled(grid.backend, (2 * _floats(nbytes), 1))
+    rooms = [(rank, grid.backend.empty((many(rank, group.rank), 1), np.float32)) for rank in group.others()]
 
     def run() -> None:
         with Exchange(group, rooms, "H") as exchange:
             for rank in reversed(group.others()):
-                exchange.send(mine, rank)
+                exchange.send(mine[: many(group.rank, rank)], rank)
 
     return run
 
