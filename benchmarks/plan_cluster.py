@@ -82,8 +82,8 @@ def distinct(ranks: int) -> list[Way]:
 
 
 def epochs(comm: Any, A: sp.csr_array, way: Way, seconds: float) -> list[float]:
-    """Seconds of the slowest rank, epoch by epoch, for so long at least, after as long: connections between
-    all pairs of ranks reach their rate after some epochs. Collective.
+    """Seconds of the slowest rank, epoch by epoch, for so long at least, after as long of warming up.
+    Collective.
     """
     grid = operators.make_grid(comm, way.algorithm, way.grid, backend="numpy")
     records = training.epochs(grid, A, way.algorithm, WIDTHS, way.sparsity_aware)

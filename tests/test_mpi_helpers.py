@@ -28,6 +28,33 @@ def run_tests(folder: Path, ranks: int, source: str, *options: str) -> Finished:
     )
 
 
+@pytest.mark.slow
+def test_one_case_of_each_test_that_is_not_slow_is_quick(tmp_path: Path) -> None:
+    source = """
+        def test_alone():
+            pass
+
+        @pytest.mark.parametrize("number", range(5))
+        def test_cases(number):
+            pass
+
+        @pytest.mark.parametrize("other", range(3))
+        def test_ranks(comm, other):
+            assert comm.size <= 2
+
+        @pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.slow), 1])
+        def test_partly_slow(number):
+            assert number == 1
+
+        @pytest.mark.slow
+        @pytest.mark.parametrize("number", range(2))
+        def test_slow(number):
+            assert False
+        """
+    done = run_tests(tmp_path, 2, source, "--quick")
+    assert done.code == 0 and "4 passed" in done.out
+
+
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """One launch of 3 ranks in which tests fail on some ranks, on all, and before they begin."""
