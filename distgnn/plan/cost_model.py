@@ -19,7 +19,7 @@ import numpy as np
 
 from distgnn.layout import Axes
 from distgnn.ledger import Step
-from distgnn.plan.machine import Link, Machine, SpmmRates
+from distgnn.plan.machine import SUMS, Link, Machine, SpmmRates
 
 OTHER = "other"  # the phase of what no step accounts for
 Phases = dict[str, float]
@@ -86,12 +86,13 @@ class Network:
     def route(self, step: Step) -> Route:
         """What a transfer like this costs, however large it is."""
         direct = step.operation in DIRECT or bool(step.shape)
-        key = step.operation, step.group, direct
+        kind = SUMS if step.operation == "allreduce" and direct else step.operation
+        key = kind, step.group, direct
         if key not in self._routes:
-            self._routes[key] = (self._direct if direct else self._ring)(step.operation, step.group)
+            self._routes[key] = (self._direct if direct else self._ring)(kind, step.group)
         return self._routes[key]
 
-    def _ring(self, operation: str, group: str) -> Route:
+    def _ring(self, kind: str, group: str) -> Route:
         """Each rank gets everything from its neighbour, so that the slowest link counts; MPI's own take as
         many rounds as a tree is high.
         """
@@ -100,16 +101,16 @@ class Network:
         alpha = byte = call = 0.0
         slowest = 0
         for level, (here, count) in enumerate(zip(heights, heights[1:], strict=False)):
-            link = self._link(level, operation)
+            link = self._link(level, kind)
             if count > here:
                 each = 1 / min(link.bandwidth, self.machine.levels[level].injection / sharing[level])
-                rounds = math.ceil(math.log2(count / here)) * (2 if operation == "allreduce" else 1)
+                rounds = math.ceil(math.log2(count / here)) * (2 if kind == "allreduce" else 1)
                 call = max(call, link.call)
-                alpha = max(alpha, link.alpha) if operation == "bcast" else alpha + rounds * link.alpha
+                alpha = max(alpha, link.alpha) if kind == "bcast" else alpha + rounds * link.alpha
                 slowest, byte = (level, each) if each > byte else (slowest, byte)
         return Route(slowest, call, alpha, byte)
 
-    def _direct(self, operation: str, group: str) -> Route:
+    def _direct(self, kind: str, group: str) -> Route:
         """Each rank hears of every other: of those in its node over the node's links, and so on. All ranks
         of a node send through its injection at once, and a rank hears of as many others as it has links.
         """
@@ -118,7 +119,7 @@ class Network:
         alpha = byte = call = 0.0
         slowest = 0
         for level, (inside, count) in enumerate(zip([1, *together], together, strict=False)):
-            link, share = self._link(level, operation), (count - inside) / size
+            link, share = self._link(level, kind), (count - inside) / size
             if count > inside:
                 here = self.machine.levels[level]
                 links = min(here.links, count - inside)
@@ -132,8 +133,8 @@ class Network:
         """Ranks in a unit of the level below."""
         return min((self.machine.levels[level - 1].ranks or 1) if level else 1, self.axes.size)
 
-    def _link(self, level: int, operation: str) -> Link:
-        return self.machine.levels[level].link(operation)
+    def _link(self, level: int, kind: str) -> Link:
+        return self.machine.levels[level].link(kind)
 
 
 def compute_seconds(machine: Machine, step: Step, itemsize: int = FLOAT) -> float:

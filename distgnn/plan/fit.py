@@ -158,11 +158,11 @@ def rate(seconds: float) -> float:
     return 1 / max(seconds, 1 / FASTEST)
 
 
-def link(samples: Sequence[Sample], levels: Sequence[Level], number: int, operation: str) -> Link:
-    """The link of an operation at a level, of samples that cross it and no other."""
+def link(samples: Sequence[Sample], levels: Sequence[Level], number: int, kind: str) -> Link:
+    """The link of a kind of messages at a level, of samples that cross it and no other."""
 
     def unit(one: Link) -> Machine:
-        at = [replace(free(levels).levels[number], kinds={operation: one}, name=levels[number].name)]
+        at = [replace(free(levels).levels[number], kinds={kind: one}, name=levels[number].name)]
         nothing = free(levels)
         return replace(nothing, levels=[*nothing.levels[:number], *at, *nothing.levels[number + 1 :]])
 

@@ -24,8 +24,10 @@ else:
 
 SHIPPED = Path(__file__).with_name("machines")
 
-#: The operations of the ledger that have rates of their own, where a level gives them.
-KINDS = ("bcast", "allgather", "reduce_scatter", "allreduce", "reduce", "alltoallv", "send", "receive")
+SUMS = "sums"  # all-reduces whose messages go straight from rank to rank
+#: The kinds of messages that have rates of their own, where a level gives them: operations of the ledger, of
+#: which an all-reduce is MPI's, and those sums.
+KINDS = ("bcast", "allgather", "reduce_scatter", "allreduce", SUMS, "reduce", "alltoallv", "send", "receive")
 #: The phases of the ledger whose passes have rates of their own, where a machine gives them.
 PASSES = ("activation", "loss", "optimizer")
 _SHARE = "a number from 0 to 1"
@@ -55,7 +57,7 @@ class Level:
         injection: bytes per second out of one unit of the level below, all of its ranks together.
         links: how many ranks send to one at once at this bandwidth each, in messages that go straight from
             rank to rank: more than 1 where pairs have links of their own.
-        kinds: by operation, links that differ.
+        kinds: links that differ, see :data:`KINDS`.
     """
 
     name: str
@@ -67,9 +69,9 @@ class Level:
     links: int = 1
     kinds: Mapping[str, Link] = field(default_factory=dict)
 
-    def link(self, operation: str) -> Link:
-        """The link by which an operation travels at this level."""
-        return self.kinds.get(operation) or Link(self.alpha, self.bandwidth, self.call)
+    def link(self, kind: str) -> Link:
+        """The link by which messages of a kind travel at this level."""
+        return self.kinds.get(kind) or Link(self.alpha, self.bandwidth, self.call)
 
 
 @dataclass(frozen=True)

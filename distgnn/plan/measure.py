@@ -32,7 +32,9 @@ from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
 from distgnn.operators.dense import DistDense
 from distgnn.operators.sources import LocalBlocks
+from distgnn.operators.summed import add_up
 from distgnn.plan.fit import Sample
+from distgnn.plan.machine import SUMS
 from distgnn.store.write.ranks import arrive
 from distgnn.train.full_graph import train
 
@@ -234,9 +236,9 @@ def _passes_of_epochs(budget: Budget, rows: int) -> list[Sample]:
 
 
 def relayed(grid: Grid, group: Comm, nbytes: int, upstream_first: bool) -> Run:
-    """Each rank's panel, broadcast around the ring, in the order of 1D or of SUMMA."""
+    """Each rank's panel, broadcast around the ring, in the order of 1D or of SUMMA, whose roots descend."""
     shapes = [(_floats(nbytes), 1)] * group.size
-    own, roots = filled(grid.backend, shapes[0]), list(range(group.size))
+    own, roots = filled(grid.backend, shapes[0]), list(range(group.size))[::-1]
     turns = upstream(group, roots) if upstream_first else None
 
     def run() -> None:
@@ -262,14 +264,19 @@ def exchanged(grid: Grid, group: Comm, nbytes: int) -> Run:
     return run
 
 
-def summed(grid: Grid, group: Comm, nbytes: int, to_one: bool) -> Run:
-    """A sum on all ranks by messages of our own, or one on each rank."""
-    roots = range(group.size) if to_one else [None]
-    blocks = [filled(grid.backend, (_floats(nbytes), 1), 0) for _ in roots]
+def summed(grid: Grid, group: Comm, nbytes: int) -> Run:
+    """A sum on all ranks, in blocks as those of products."""
+    block = filled(grid.backend, (_floats(nbytes), 1), 0)
+    return lambda: add_up(grid, group, block)
+
+
+def summed_apart(grid: Grid, group: Comm, nbytes: int) -> Run:
+    """A sum on each rank, the last one first as in SUMMA."""
+    blocks = [filled(grid.backend, (_floats(nbytes), 1), 0) for _ in range(group.size)]
 
     def run() -> None:
         with Sums(grid, group) as sums:
-            for root, block in zip(roots, blocks, strict=True):
+            for root, block in reversed([*enumerate(blocks)]):
                 sums.start(block, root)
 
     return run
@@ -297,7 +304,7 @@ Make = Callable[..., Run]  # of a grid, a group of its ranks and a number of byt
 
 
 class Collective(NamedTuple):
-    """A collective operation: its name, what the ledger calls it, how to make one of so many bytes."""
+    """A collective operation: its name, the kind of its messages, how to make one of so many bytes."""
 
     name: str
     kind: str
@@ -308,9 +315,9 @@ class Collective(NamedTuple):
 COLLECTIVES = (
     Collective("panels in the order of 1D", "bcast", partial(relayed, upstream_first=True)),
     Collective("rows exchanged", "alltoallv", exchanged),
-    Collective("sums in blocks", "allreduce", partial(summed, to_one=False), 2 * TUNING.small_sum),
+    Collective("sums in blocks", SUMS, summed, 4 * TUNING.small_sum),
     Collective("MPI's allgather", "allgather", partial(by_mpi, operation="allgather")),
-    Collective("sums on one rank", "reduce", partial(summed, to_one=True), 2 * TUNING.small_sum),
+    Collective("sums on one rank", "reduce", summed_apart, 2 * TUNING.small_sum),
     Collective("MPI's reduce_scatter", "reduce_scatter", partial(by_mpi, operation="reduce_scatter")),
     Collective("MPI's allreduce", "allreduce", partial(by_mpi, operation="allreduce")),
     Collective("panels in the order of SUMMA", "bcast", partial(relayed, upstream_first=False)),

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from distgnn.comm import panels
+from distgnn.comm.relay import Relay
 from distgnn.errors import ArgumentError, UserError
 from distgnn.ledger import Step
+from distgnn.operators import distribute, make_grid
+from distgnn.operators.dense import DistDense
 from distgnn.plan import calibrate as calibration
 from distgnn.plan import fit, machine, measure
 from distgnn.plan.calibrate import ALONE, CACHES, IN_TURNS, by_nodes, calibrate
@@ -187,12 +191,41 @@ def test_a_measured_machine_can_be_read(comm, shared_tmp_path, monkeypatch):
     kinds = {(one.kind, one.level) for one in found.fits}
     assert {("spmm", ""), ("gemm", ""), ("rows", ""), ("activation", ""), ("epochs", "")} <= kinds
     if several:
-        links = {"bcast", "alltoallv", "allreduce", "reduce", "allgather", "reduce_scatter"}
+        links = {"bcast", "alltoallv", "allreduce", "sums", "reduce", "allgather", "reduce_scatter"}
         assert all({(kind, level) for kind in links} <= kinds for level in ("node", "network"))
         assert all(set(level.kinds) == links for level in read.levels)
         assert read.levels[0].ranks == 2 and read.levels[1].injection < fit.FREE
     assert read.measured.ranks == comm.Get_size() and set(read.measured.r2) > {"spmm", "gemm"}
     assert comm.allgather(found.machine) == [found.machine] * comm.Get_size()
+
+
+def _relays(monkeypatch, run):
+    """The roots of the panels of H, in turn, of each relay that is made."""
+    told = []
+
+    class Watched(Relay):
+        def __init__(self, comm, roots, turns, panel, matrix, *rest, **options):
+            if matrix == "H":
+                told.append([roots[turn] for turn in turns])
+            super().__init__(comm, roots, turns, panel, matrix, *rest, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(panels, "Relay", Watched)
+        run()
+    return told
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(("name", "axes"), [("1d", {"rows": 4}), ("2d", {"rows": 4, "cols": 1})])
+def test_relays_are_measured_in_the_orders_of_products(comm, name, axes, monkeypatch):
+    """In another order they take longer, see relay.py."""
+    grid = make_grid(comm, name, axes, backend="numpy")
+    A = distribute(measure.random_graph(64, 4), grid, name)
+    H, T = (DistDense.empty(layout, (64, 8), np.float32) for layout in (A.input_layout, A.output_layout))
+    H.block[...] = 1
+    relayed = measure.relayed(grid, grid.along("rows"), 64, upstream_first=name == "1d")
+    assert _relays(monkeypatch, relayed) == _relays(monkeypatch, lambda: A.multiply(H, T)) != []
+    grid.free()
 
 
 @pytest.mark.ranks(4)

@@ -10,7 +10,7 @@ from distgnn.comm.sums import STRAIGHT
 from distgnn.ledger import Step
 from distgnn.plan import Graph, dry_run
 from distgnn.plan.cost_model import Clock, Network
-from distgnn.plan.machine import Level, read
+from distgnn.plan.machine import Level, Link, read
 from distgnn.train.settings import Settings
 
 GIB = 2**30
@@ -51,6 +51,14 @@ def test_plexus_rule_for_groups_that_share_a_node(ranks):
                 if size > 1:
                     assert bandwidth(network, axis) == pytest.approx(expected), (grid, axis)
                 nearer *= size
+
+
+def test_sums_have_a_link_of_their_own():
+    """Ours go straight from rank to rank, those of MPI around a ring: one tells nothing of the other."""
+    kinds = {"sums": Link(0.0, 1e9), "allreduce": Link(0.0, 4e9)}
+    network = Network(machine(Level("network", None, 0.0, 9e9, kinds=kinds)), {"x": 4})
+    assert bandwidth(network, "x", "allreduce", "sums") == pytest.approx(1e9)
+    assert bandwidth(network, "x", "allreduce") == pytest.approx(4e9)
 
 
 #: What Plexus's authors fitted (hpcgroup/plexus), GiB/s by (product of the axes nearer in a node, ranks).
