@@ -53,7 +53,8 @@ class Fit:
     """How well the parameters explain the samples.
 
     Attributes:
-        kind: of operation; level: of the network, or "" for computation; values: parameters by name.
+        kind: of messages or computation; level: of the network, or "" for computation.
+        values: parameters by name.
         predicted: seconds of each sample.
     """
 

@@ -24,7 +24,7 @@ else:
 
 SHIPPED = Path(__file__).with_name("machines")
 
-SUMS = "sums"  # all-reduces whose messages go straight from rank to rank
+SUMS = "sums"  # all-reduces of ours: on hosts, messages go straight from rank to rank
 #: The kinds of messages that have rates of their own, where a level gives them: operations of the ledger, of
 #: which an all-reduce is MPI's, and those sums.
 KINDS = ("bcast", "allgather", "reduce_scatter", "allreduce", SUMS, "reduce", "alltoallv", "send", "receive")
@@ -70,8 +70,9 @@ class Level:
     kinds: Mapping[str, Link] = field(default_factory=dict)
 
     def link(self, kind: str) -> Link:
-        """The link by which messages of a kind travel at this level."""
-        return self.kinds.get(kind) or Link(self.alpha, self.bandwidth, self.call)
+        """The link of a kind of messages at this level; for our sums MPI's, if that alone is given."""
+        found = self.kinds.get(kind) or (self.kinds.get("allreduce") if kind == SUMS else None)
+        return found or Link(self.alpha, self.bandwidth, self.call)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from distgnn.comm import panels
 from distgnn.comm.relay import Relay
+from distgnn.comm.sums import STRAIGHT
 from distgnn.errors import ArgumentError, UserError
 from distgnn.ledger import Step
 from distgnn.operators import distribute, make_grid
@@ -21,7 +22,10 @@ from distgnn.plan.cost_model import estimate
 from distgnn.plan.fit import Sample
 from distgnn.plan.machine import Gemm, Level, Link, Machine, Overlap, Passes, Rate, Spmm, SpmmRates
 
-KINDS = {"bcast": Link(2e-5, 3e9), "alltoallv": Link(1e-5, 1e9, 7e-5), "allreduce": Link(4e-5, 2e9)}
+KINDS = {
+    "bcast": Link(2e-5, 3e9), "alltoallv": Link(1e-5, 1e9, 7e-5), "allreduce": Link(4e-5, 2e9),
+    "sums": Link(3e-5, 15e8),
+}  # fmt: skip
 LEVELS = [
     Level("node", 4, 1e-6, 2e10, 3e-6, kinds={"bcast": Link(1e-6, 3e10)}),
     Level("network", None, 3e-5, 5e9, injection=2e9, kinds=KINDS),
@@ -60,13 +64,14 @@ def passes():
     ]
 
 
-def messages(operation):
+def messages(kind):
     """Of groups that cross the network and no other level."""
-    found = []
+    found, shape = [], STRAIGHT if kind == "sums" else ()
+    operation = "allreduce" if kind == "sums" else kind
     for group, size in GROUPS.items():
         for nbytes in (1e3, 1e5, 1e7):
             count = 1 if operation == "bcast" else (2 if operation == "allreduce" else 1) * (size - 1)
-            steps = [Step("comm", operation, group, "H", nbytes, count)]
+            steps = [Step("comm", operation, group, "H", nbytes, count, shape=shape)]
             found.append(Sample(group, 0.0, steps, GRID))
     return found
 
@@ -99,16 +104,16 @@ def test_rates_of_kernels_are_found(noise, near):
 
 
 @pytest.mark.parametrize(("noise", "near"), [(0.0, 1e-6), (0.1, 0.25)])
-@pytest.mark.parametrize("operation", KINDS)
-def test_links_are_found(operation, noise, near):
+@pytest.mark.parametrize("kind", KINDS)
+def test_links_are_found(kind, noise, near):
     alone = replace(KNOWN, levels=[LEVELS[0], replace(LEVELS[1], injection=fit.FREE)])
-    found = fit.link(timed(messages(operation), alone, noise), alone.levels, 1, operation)
-    known = KINDS[operation]
+    found = fit.link(timed(messages(kind), alone, noise), alone.levels, 1, kind)
+    known = KINDS[kind]
     assert found.bandwidth == pytest.approx(known.bandwidth, rel=near)
     assert found.alpha == pytest.approx(known.alpha, rel=max(near, 3 * noise))
     assert found.call == pytest.approx(known.call, rel=max(near, 3 * noise), abs=1e-12 + 2e-5 * noise)
     if not noise:
-        crowded = timed(messages(operation))
+        crowded = timed(messages(kind))
         assert fit.injection(crowded, alone, 1) == pytest.approx(LEVELS[1].injection, rel=0.05)
 
 
