@@ -71,6 +71,7 @@ def test_the_table_has_the_best_first_in_plain_columns(capsys):
     assert names <= {line.split()[1] for line in lines[1:] if line.split()[:1] and line.split()[0].isdigit()}
 
 
+@pytest.mark.slow
 def test_json_has_the_keys_of_every_choice(capsys):
     found = json.loads(printed(capsys, *GRAPH, *MACHINE, "--ranks", 4, "--json"))
     seconds = [one["seconds"] for one in found["choices"]]

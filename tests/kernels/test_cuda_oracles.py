@@ -19,6 +19,7 @@ from .test_cuda_sampling import LENGTHS, POINTERS, WEIGHTS, keys_of
 
 pytestmark = [
     pytest.mark.timeout(600),  # the first test waits for the compiler
+    pytest.mark.slow,
     pytest.mark.parametrize("any_gpu", ["emulated"], indirect=True),
     pytest.mark.parametrize("stand_in", ["cupy"], indirect=True),
 ]
