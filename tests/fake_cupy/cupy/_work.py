@@ -160,7 +160,11 @@ class Device:
 
     def pending(self, memory: Any) -> list[Access]:
         """What was queued on this memory and is not known to the host to be over."""
-        memory.pending = [one for one in memory.pending if self.goes_on(one.work.stream, one.work.number)]
+        queues, over = self.queues, self.host  # as goes_on() has it, without a call for each
+        memory.pending = [
+            one for one in memory.pending
+            if one.work.number > over.get(one.work.stream, 0) and one.work.stream in queues
+        ]  # fmt: skip
         return memory.pending
 
     def _touch(self, memory: Any, new: Access) -> None:
