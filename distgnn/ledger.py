@@ -81,7 +81,8 @@ class Event(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a rank was charged, or that it has waited for what it was charged before: a step of its program.
+    """What a rank was charged, or that it has waited for what it was charged before, or what it sends in an
+    exchange, which others are charged: a step of its program.
 
     Attributes:
         nbytes: of a transfer; of a wait, so many of those that this key still expects, or -1 for all.
@@ -89,7 +90,7 @@ class Step(NamedTuple):
             a sum whether its messages go straight from rank to rank (see ``comm/sums.py``).
     """
 
-    phase: str  # or "wait"
+    phase: str  # or "wait" or "sent"
     operation: str
     group: str
     matrix: str
@@ -317,6 +318,17 @@ def repeated(times: int) -> Iterator[None]:
         _open = outer
     for ledger in outer:
         ledger._add(once, times)
+
+
+def sent(operation: str, group: str, matrix: str, nbytes: int) -> None:
+    """A message of so many bytes is given to be sent, in an exchange: others are charged for it."""
+    for ledger in _open:
+        if ledger.steps is not None:
+            last = ledger.steps[-1] if ledger.steps else None
+            if last and last[:4] == ("sent", operation, group, matrix):
+                ledger.steps[-1] = last._replace(nbytes=last.nbytes + nbytes, messages=last.messages + 1)
+            else:
+                ledger.steps.append(Step("sent", operation, group, matrix, nbytes, 1))
 
 
 def waited(operation: str, group: str, matrix: str, nbytes: int = -1) -> None:

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from distgnn.ledger import PHASES, Ledger, Union, charge, flight, held, repeated, timed
+from distgnn.ledger import PHASES, Ledger, Union, charge, flight, held, repeated, sent, timed, waited
 
 
 def test_an_operation_is_charged_to_every_open_ledger():
@@ -53,6 +53,18 @@ def test_a_repeated_turn_counts_for_all_of_a_loop():
     assert once.entries() == outer.entries() == often.entries() == whole.entries()
     assert once.steps == often.steps and len(once.steps) == 12 and outer.steps is None
     assert once.touched == often.touched and once.peak["room"] == often.peak["room"] == 30
+
+
+def test_messages_sent_one_after_the_other_are_one_step():
+    with Ledger(steps=True) as book, Ledger() as other:
+        for nbytes in (4, 8):
+            sent("alltoallv", "rows", "H", nbytes)
+        waited("alltoallv", "rows", "H")
+        sent("alltoallv", "rows", "H", 1)
+        sent("alltoallv", "rows", "sums", 2)
+    found = [(step.phase, step.matrix, step.nbytes, step.messages) for step in book.steps]
+    assert found == [("sent", "H", 12, 2), ("wait", "H", -1, 0), ("sent", "H", 1, 1), ("sent", "sums", 2, 1)]
+    assert book.words == book.messages == 0 and other.steps is None
 
 
 def test_matrices_are_told_apart(clock):

@@ -59,6 +59,8 @@ class Exchange(AbstractContextManager["Exchange"]):
 
     def send(self, array: Array, destination: int) -> None:
         """Send a contiguous array, which must stay as it is until the exchange is over."""
+        if array.size:
+            self.flight.sent(array.nbytes)
         if array.size and self.comm.moves:
             wire = self.comm.wire(array)
             filled = self.comm.fill(wire, array.reshape(-1), self.comm.backend.mark())

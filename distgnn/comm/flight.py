@@ -101,6 +101,10 @@ class Flight:
         if nbytes:
             ledger.waited(self.operation, self.group, self.matrix, nbytes)
 
+    def sent(self, nbytes: int) -> None:
+        """Tell the ledger that a message of so many bytes is to be sent."""
+        ledger.sent(self.operation, self.group, self.matrix, nbytes)
+
     def landed(self, since: float, nbytes: int) -> None:
         """Tell the ledger of a transfer of so many bytes that ends now."""
         ledger.flight(self.operation, self.group, since, time.perf_counter(), nbytes, self.matrix)

@@ -16,8 +16,9 @@ from distgnn.arrays.backend import Backend
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, UserError
 from distgnn.ledger import Step
+from distgnn.operators import ALGORITHMS, grids
 from distgnn.plan import fit, measure
-from distgnn.plan.cost_model import Clock, Network, compute_seconds, estimate
+from distgnn.plan.cost_model import Clock, Network, compute_seconds
 from distgnn.plan.fit import Fit, Sample
 from distgnn.plan.machine import KINDS, Level, Machine, Measured, Overlap, SpmmRates
 from distgnn.plan.measure import Budget, Collective, Timed
@@ -25,8 +26,7 @@ from distgnn.plan.measure import Budget, Collective, Timed
 #: Sizes of caches that are tried, in bytes.
 CACHES = [float(1 << size) for size in range(17, 29)]
 SHORT = 20.0  # seconds below which kernels are measured on small operands
-WIDTHS, EPOCHS = (64, 16, 8), (64, 1024, 8192)  # of a network whose epochs are measured; nodes per rank
-MEETINGS = "1d", "3d"  # algorithms in which ranks wait for each other rarely, and often
+WIDTHS, EPOCHS = (64, 16, 8), (64, 512, 4096)  # of a network whose epochs are measured; nodes per rank
 IN_TURNS = "ranks are dealt to the nodes in turns; plans take those of a node to have consecutive numbers"
 POOR = 0.8  # an R² below which a fit explains little
 ALONE = "one rank: no message was measured, and the level has the rates of a copy in memory"
@@ -188,9 +188,13 @@ def _network(machine: Machine, budget: Budget, grid: Grid) -> tuple[Machine, lis
     for number, level in enumerate(machine.levels):
         samples = {kind: some for (at, kind), some in alone.items() if at == number and kind in KINDS}
         links = {kind: fit.link(found, machine.levels, number, kind) for kind, found in samples.items()}
-        every = [replace(one, steps=[s._replace(operation="alltoallv", matrix="") for s in one.steps])
-                 for found in samples.values() for one in found]  # fmt: skip
-        usual = fit.link(every, machine.levels, number, "alltoallv")
+        measured = [one for found in samples.values() for one in found]
+        links = {kind: fit.no_faster(found, measured) for kind, found in links.items()}
+        every = [
+            replace(one, steps=[s._replace(operation="alltoallv", matrix="") for s in one.steps])
+            for one in measured
+        ]
+        usual = fit.no_faster(fit.link(every, machine.levels, number, "alltoallv"), measured)
         levels.append(replace(level, **vars(usual), kinds=links))
     found = grid.world.share(replace(machine, levels=levels))
     fits = [_of_link(kind, levels[number], samples, found) for (number, kind), samples in alone.items()]
@@ -306,15 +310,20 @@ def _alone(machine: Machine) -> Machine:
 
 
 def _update(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
-    """What small epochs take beyond their steps: each of them, and wherever ranks wait for each other."""
-    samples = list[Sample]()
-    cases = list(product(EPOCHS, MEETINGS if budget.world.size > 1 else MEETINGS[:1]))
-    for number, (rows, algorithm) in enumerate(cases):
-        if samples and budget.left() < 0:
+    """What small epochs take beyond their steps: each of them, and wherever ranks wait for each other. Those
+    of all algorithms with whole blocks on all grids, in a random order, as many as the budget allows.
+    """
+    world, samples = budget.world, list[Sample]()
+    names = list(ALGORITHMS) if world.size > 1 else ["1d"]
+    ways = [(name, sizes) for name in names for sizes in grids(name, world.size)]
+    cases = list(product(ways, EPOCHS))
+    for number, place in enumerate(np.random.default_rng(0).permutation(len(cases)).tolist()):
+        if number >= measure.LEAST and budget.left() < 0:
             break
+        (name, sizes), rows = cases[place]
         part = budget.part(1 / (len(cases) - number))
-        samples.append(measure.epoch(part, algorithm, rows * budget.world.size, 8, WIDTHS))
+        samples.append(measure.epoch(part, name, sizes, rows * world.size, 8, WIDTHS))
     update, skew = budget.world.share(fit.beyond(samples, machine))
     found = replace(machine, update=update, skew=skew)
-    predicted = [estimate(found, one.grid, [one.steps]).seconds for one in samples]
+    predicted = [one.epoch(found) for one in samples]
     return found, Fit("epochs", "", {"update": update, "skew": skew}, samples, predicted)

@@ -1,9 +1,10 @@
 """Seconds of an epoch: the steps of a dry run, replayed on a machine that was measured.
 
-Messages cost α each and their bytes β (CAGNET section IV). What β is depends on where the ranks of a group
-stand: a level of the network is shared by all groups that cross it at once (Plexus section 4.2). The replay
-has one clock per rank and one queue of messages per level, which goes on while the rank computes as far as
-the machine's ``overlap`` says, and is waited for where the program waits. Every term is zero or more.
+Messages cost α each and their bytes β (CAGNET section IV); panels of a relay cost the longer of the two. Of
+an exchange what comes counts or what is sent, whichever takes longer. What β is depends on where the ranks of
+a group stand: a level of the network is shared by all groups that cross it at once (Plexus section 4.2). The
+replay has one clock per rank and one queue of messages per level, which goes on while the rank computes as
+far as the machine's ``overlap`` says, and is waited for where the program waits. Every term is zero or more.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ OTHER = "other"  # the phase of what no step accounts for
 Phases = dict[str, float]
 #: What is sent straight from rank to rank; all else goes around a ring, or up and down a tree.
 DIRECT = ("alltoallv", "send", "receive")
+#: What is passed on from rank to rank, one panel after the other. While one starts, the bytes of others are
+#: under way: the longer of the two counts.
+RELAY = "bcast"
 TOGETHER = 1e-3  # bytes: what rounding may leave
 FLOAT = 4  # bytes of the numbers that rates are given for
 
@@ -76,7 +80,8 @@ class Network:
         route = self.route(step)
         direct = step.operation in DIRECT or bool(step.shape)
         messages = step.messages if direct or step.operation == "bcast" else min(step.messages, 1)
-        seconds = route.call + messages * route.alpha + step.nbytes * route.byte
+        alpha, nbytes = messages * route.alpha, step.nbytes * route.byte
+        seconds = route.call + (max(alpha, nbytes) if step.operation == RELAY else alpha + nbytes)
         return route.level, seconds * (messages > 0)
 
     def skew(self, group: str) -> float:
@@ -180,7 +185,8 @@ class Clock:
 
     def __init__(self, network: Network, itemsize: int = FLOAT) -> None:
         self.network, self.machine, self.itemsize = network, network.machine, itemsize
-        self.queues: dict[int, deque[_Transfer]] = defaultdict(deque)
+        self.queues: dict[int, deque[_Transfer]] = defaultdict(deque)  # of each level
+        self.sending: dict[int, deque[_Transfer]] = defaultdict(deque)  # the way out
         self.places: dict[tuple[str, str, str], int] = {}  # the queue of each key
         self.unmet: set[tuple[str, str, str]] = set()  # keys that ranks have yet to wait for each other for
         self.arrived: dict[tuple[str, str, str], float] = defaultdict(float)  # bytes not yet waited for
@@ -193,6 +199,8 @@ class Clock:
         for step in steps:
             if step.phase == "comm":
                 self._post(step)
+            elif step.phase == "sent":
+                self._send(step)
             elif step.phase == "wait":
                 self._wait(step)
             else:
@@ -210,19 +218,26 @@ class Clock:
             self.unmet.add(key)
             self.queues[level].append(_Transfer(key, step.nbytes, seconds))
 
+    def _send(self, step: Step) -> None:
+        """What is sent goes beside what comes. It adds to what is under way as far as it takes longer."""
+        level, seconds = self.network.seconds(step)
+        key = step.operation, step.group, step.matrix
+        ways = self.queues[level], self.sending[level]
+        comes, goes = (sum(one.seconds for one in queue if one.key == key) for queue in ways)
+        seconds -= self.network.route(step).call * (goes > 0)  # of one operation
+        if seconds > 0:
+            self.flight[key] += max(goes + seconds - max(comes, goes), 0.0)
+            self.places[key] = level
+            self.sending[level].append(_Transfer(key, 0.0, seconds))
+
     def _wait(self, step: Step) -> None:
         """Until so many bytes of this key are there, and all that its level moves before them."""
         key = step.operation, step.group, step.matrix
-        queue = self.queues[self.places[key]] if key in self.places else deque()
-        due = math.inf if step.nbytes < 0 else step.nbytes - self.arrived[key]
-        last = max((place for place, one in enumerate(queue) if one.key == key), default=-1)
-        seconds = 0.0
-        for place, one in enumerate(queue):
-            if due <= TOGETHER or place > last:
-                break
-            share = min(due / one.nbytes, 1.0) if one.key == key and one.nbytes else 1.0
-            due -= one.nbytes if one.key == key else 0
-            seconds += share * one.seconds
+        level, through = self.places.get(key, 0), step.nbytes < 0
+        due = math.inf if through else step.nbytes - self.arrived[key]
+        seconds = _until(self.queues[level], key, due)
+        if through:
+            seconds = max(seconds, _until(self.sending[level], key, due))
         if seconds:
             self._go_on(seconds)
         meet = step.operation not in ("bcast", "alltoallv")
@@ -250,7 +265,7 @@ class Clock:
     def _pending(self, enough: float) -> float:
         """Seconds for what is under way on the busiest level, or as many as it is enough to know of."""
         most = 0.0
-        for queue in self.queues.values():
+        for queue in (*self.queues.values(), *self.sending.values()):
             left = 0.0
             for one in queue:
                 left += one.seconds
@@ -261,7 +276,7 @@ class Clock:
 
     def _go_on(self, seconds: float) -> None:
         """So many seconds pass for what is under way."""
-        for queue in self.queues.values():
+        for queue in (*self.queues.values(), *self.sending.values()):
             left = seconds
             while queue and left > 0:
                 first = queue[0]
@@ -273,6 +288,19 @@ class Clock:
                     first.seconds *= 1 - share
                 else:
                     queue.popleft()
+
+
+def _until(queue: Sequence[_Transfer], key: tuple[str, str, str], due: float) -> float:
+    """Seconds until so many bytes of a key are through, and all before them."""
+    last = max((place for place, one in enumerate(queue) if one.key == key), default=-1)
+    seconds = 0.0
+    for place, one in enumerate(queue):
+        if due <= TOGETHER or place > last:
+            break
+        share = min(due / one.nbytes, 1.0) if one.key == key and one.nbytes else 1.0
+        due -= one.nbytes if one.key == key else 0
+        seconds += share * one.seconds
+    return seconds
 
 
 @dataclass(frozen=True)

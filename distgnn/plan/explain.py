@@ -100,7 +100,7 @@ def collectives(costs: Costs, clock: Clock) -> list[dict[str, Any]]:
     found = []
     for entry in costs.epoch.entries():
         key = entry["operation"], entry["group"], entry["matrix"]
-        if entry["phase"] == "comm" and entry["messages"]:
+        if entry["phase"] == "comm" and (entry["messages"] or clock.flight.get(key)):
             record = dict(zip(("operation", "group", "matrix"), key, strict=True))
             record |= {name: entry[name] for name in ("calls", "messages", "words", "bytes")}
             level = clock.places.get(key)
@@ -115,7 +115,7 @@ def kernels(steps: list[Step], clock: Clock) -> list[dict[str, Any]]:
         lambda: {"calls": 0, "nonzeros": 0, "flops": 0, "touched": 0, "seconds": 0.0}
     )
     for step in steps:
-        if step.phase not in ("comm", "wait"):
+        if step.phase not in ("comm", "sent", "wait"):
             sparse = step.operation == "spmm"
             shape = (*step.shape[:2], step.shape[3]) if sparse else step.shape
             record = found[step.phase, step.operation, shape]

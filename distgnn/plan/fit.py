@@ -6,19 +6,21 @@ so many times the parameter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import least_squares, nnls
 
 from distgnn.ledger import Step
-from distgnn.plan.cost_model import Network, compute_seconds, estimate
+from distgnn.plan.cost_model import RELAY, Clock, Network, estimate
 from distgnn.plan.machine import PASSES, Gemm, Level, Link, Machine, Overlap, Passes, Rate, Spmm, SpmmRates
 
 FREE = float("inf")  # a rate at which nothing takes any time
 ROUNDS = 10
+WEIGHT = 0.25  # of what takes long: the power of its seconds
+LEAST = 1e-6  # seconds of skew that are tried: fewer are lost in rounding
 FASTEST = 1e15  # the rate that is written where no time was found
 _PASS = {"byte": Passes(0.0, 1.0), "call": Passes(1.0, FREE)}
 _NO_RATES = SpmmRates(0.0, 0.0, 0.0, 0.0)
@@ -29,23 +31,26 @@ class Sample:
     """What was measured.
 
     Attributes:
-        what: for tables; seconds: of the slowest rank; steps: what that rank was charged.
+        what: for tables; seconds: of the slowest rank; steps: what that rank was charged, or one of an epoch.
         grid: of the ranks, by axis, where the steps are messages.
+        others: of an epoch, what ranks of other kinds were charged.
     """
 
     what: str
     seconds: float
     steps: Sequence[Step]
     grid: Mapping[str, int] = field(default_factory=dict)
+    others: Sequence[Sequence[Step]] = ()
+
+    def epoch(self, machine: Machine) -> float:
+        """The seconds that the cost model gives an epoch."""
+        return estimate(machine, self.grid, [self.steps, *self.others]).seconds
 
     def on(self, machine: Machine) -> float:
-        """The seconds that the cost model gives it, one step after the other."""
-        network = Network(machine, self.grid or {"rows": 1})
-        return sum(
-            network.seconds(step)[1] if step.phase == "comm" else compute_seconds(machine, step)
-            for step in self.steps
-            if step.phase != "wait"
-        )
+        """The seconds that the cost model gives it, one step after the other, without skew."""
+        alone = replace(machine.used(overlap=False), skew=0.0)
+        clock = Clock(Network(alone, self.grid or {"rows": 1})).run(self.steps)
+        return sum(sum(stretch.values()) for stretch in clock.stretches)
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,7 @@ def _weighted(design: np.ndarray, measured: np.ndarray) -> np.ndarray:
     """
     scale, found = measured, np.empty(0)
     for _ in range(ROUNDS):
-        weights = measured**0.25 / scale
+        weights = measured**WEIGHT / scale
         weighted = design * weights[:, None]
         lengths = np.linalg.norm(weighted, axis=0)
         found = nnls(weighted / lengths, measured * weights)[0] / lengths
@@ -169,7 +174,36 @@ def link(samples: Sequence[Sample], levels: Sequence[Level], number: int, kind: 
 
     units = {"byte": unit(Link(0.0, 1.0)), "alpha": unit(Link(1.0, FREE)), "call": unit(Link(0.0, FREE, 1.0))}
     times = solve(samples, units)
-    return Link(times["alpha"], rate(times["byte"]), times["call"])
+    found = Link(times["alpha"], rate(times["byte"]), times["call"])
+    return _relay(samples, unit, found) if kind == RELAY else found
+
+
+def _relay(samples: Sequence[Sample], unit: Callable[[Link], Machine], start: Link) -> Link:
+    """The link of which the longer of alpha and bytes counts, weighted as in :func:`solve`."""
+    measured = np.array([sample.seconds for sample in samples])
+
+    def link(logarithms: np.ndarray) -> Link:
+        alpha, byte = np.exp(logarithms).tolist()
+        return Link(alpha, rate(byte))
+
+    def missed(logarithms: np.ndarray) -> np.ndarray:
+        machine = unit(link(logarithms))
+        return np.log([sample.on(machine) for sample in samples] / measured) * measured**WEIGHT
+
+    least, only = 1 / FASTEST, Link(1 / FASTEST, start.bandwidth)
+    scale = measured / [sample.on(unit(only)) for sample in samples]  # as if bytes alone counted
+    starts = (start.alpha, 1 / start.bandwidth), (start.alpha, scale.min() / start.bandwidth)
+    firsts = [np.log(np.maximum(pair, least)) for pair in starts]
+    found = [least_squares(missed, first, bounds=(np.log(least), np.inf)) for first in firsts]
+    return link(min(found, key=lambda one: one.cost).x)
+
+
+def no_faster(found: Link, samples: Sequence[Sample]) -> Link:
+    """The link with at most the highest rate at which bytes came in any of these samples: a line through
+    short messages may promise more for long ones.
+    """
+    rates = [sum(step.nbytes for step in one.steps if step.phase == "comm") / one.seconds for one in samples]
+    return replace(found, bandwidth=min(found.bandwidth, max(rates)))
 
 
 def injection(samples: Sequence[Sample], machine: Machine, number: int) -> float:
@@ -245,11 +279,11 @@ def _pass(samples: Sequence[Sample]) -> Rate:
 def beyond(samples: Sequence[Sample], machine: Machine) -> tuple[float, float]:
     """(update, skew) that explain what epochs take longer than this machine, which has neither, says."""
     seconds = np.array([sample.seconds for sample in samples])
-    with_skew = replace(machine, skew=1.0)
-    steps, waits = (
-        np.array([estimate(one, sample.grid, [sample.steps]).seconds for sample in samples])
-        for one in (machine, with_skew)
-    )
-    design = np.stack([np.ones(len(samples)), waits - steps], axis=1) / seconds[:, None]
-    update, skew = nnls(design, (seconds - steps) / seconds)[0].tolist()
+    steps = np.array([sample.epoch(machine) for sample in samples])
+    update, skew = 0.0, float(np.min(seconds))
+    for _ in range(ROUNDS):  # which rank is the slowest depends on it
+        tried = max(skew, LEAST)
+        waits = np.array([sample.epoch(replace(machine, skew=tried)) for sample in samples]) - steps
+        design = np.stack([np.ones(len(samples)), waits / tried], axis=1) / seconds[:, None]
+        update, skew = nnls(design, (seconds - steps) / seconds)[0].tolist()
     return update, skew

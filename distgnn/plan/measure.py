@@ -6,7 +6,7 @@ All of it is collective over all ranks. Of the ranks' medians the slowest counts
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -43,6 +43,7 @@ LEAST, MOST = 3, 15  # batches of calls that are timed
 BATCH = 0.1  # seconds of a batch of quick calls: many turns on a core, more bytes than a link lets burst
 SMALLEST, LARGEST, FACTOR = 1 << 10, 16 << 20, 8  # bytes of messages, and from one size to the next
 WARM_UP = 2  # epochs
+TURNS = 3  # products with overlap and without
 
 
 class Budget:
@@ -80,8 +81,19 @@ def sample(
     arrive(world.mpi)
     median = _median(world.backend, run, calls, batches, group) if active else 0.0
     told = world.gather_objects((median, steps))
-    longest = max((steps for _, steps in told), key=lambda steps: sum(s.nbytes + s.messages for s in steps))
+    longest = max((steps for _, steps in told), key=_traffic)
     return Sample(what, max(median for median, _ in told), longest)
+
+
+def _traffic(steps: Sequence[Step]) -> float:
+    """Bytes and messages that come or are sent, whichever are more."""
+    ways = ([step for step in steps if step.phase == way] for way in ("comm", "sent"))
+    return max(sum(step.nbytes + step.messages for step in some) for some in ways)
+
+
+def _messages(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """What is received and sent: ranks that do so alike are of one kind."""
+    return tuple(step for step in steps if step.phase in ("comm", "sent"))
 
 
 def _first(backend: Backend, run: Run, group: Comm | None) -> tuple[float, list[Step]]:
@@ -380,14 +392,18 @@ def overlapping(budget: Budget, n: int, degree: int, width: int) -> Timed:
     H = DistDense.empty(A.input_layout, (n, width), np.float32)
     T = DistDense.empty(A.output_layout, (n, width), np.float32)
     H.block[...] = 1
-    multiply = partial(A.multiply, H, T)
-    together = sample(world, "", multiply, budget.left() / 4, grid.world)
-    slowed = _computing(world, multiply)
-    grid.overlap = False
-    apart = sample(world, "", multiply, budget.left() / 4, grid.world)
-    computing = _computing(world, multiply)
+    multiply, how = partial(A.multiply, H, T), (False, True)
+    seconds: dict[bool, list[float]] = {overlap: [] for overlap in how}
+    computing: dict[bool, list[float]] = {overlap: [] for overlap in how}
+    for turn, overlap in product(range(TURNS), how):
+        grid.overlap = overlap
+        found = sample(world, "", multiply, budget.left() / 4 / (TURNS - turn), grid.world)
+        seconds[overlap].append(found.seconds)
+        computing[overlap].append(_computing(world, multiply))
     grid.free()
-    return Timed(computing, apart.seconds, slowed, together.seconds, together.steps)
+    apart, together = (float(np.median(seconds[overlap])) for overlap in how)
+    alone, slowed = (float(np.median(computing[overlap])) for overlap in how)
+    return Timed(alone, apart, slowed, together, found.steps)
 
 
 def _computing(world: Comm, run: Run) -> float:
@@ -428,10 +444,11 @@ def network(
     return train(model, X, targets, optim.make("adam"), 1000, **how)
 
 
-def epoch(budget: Budget, algorithm: str, n: int, degree: int, widths: Sequence[int]) -> Sample:
-    """An epoch on all ranks, on the grid whose longest axis is the shortest."""
+def epoch(
+    budget: Budget, algorithm: str, sizes: Mapping[str, int], n: int, degree: int, widths: Sequence[int]
+) -> Sample:
+    """An epoch on all ranks, on a grid of these sizes."""
     world = budget.world
-    sizes = min(operators.grids(algorithm, world.size), key=lambda sizes: max(sizes.values()))
     grid = operators.make_grid(world.mpi, algorithm, sizes, backend=world.backend)
     epochs, seconds = network(grid, n, degree, widths, algorithm=algorithm), list[float]()
     while len(seconds) < WARM_UP + LEAST or (len(seconds) < 50 and budget.left() > 0):
@@ -440,4 +457,9 @@ def epoch(budget: Budget, algorithm: str, n: int, degree: int, widths: Sequence[
     slowest = max(world.gather_objects(float(np.median(seconds[WARM_UP:]))))
     del epochs  # which use the grid
     grid.free()
-    return Sample(f"{algorithm}: an epoch on {n} nodes", slowest, world.share(book.steps or []), sizes)
+    kinds = {_messages(steps): steps for steps in world.gather_objects(book.steps or [])}
+    steps, *others = kinds.values()
+    what = (
+        f"{algorithm}, {', '.join(f'{axis}={size}' for axis, size in sizes.items())}: an epoch on {n} nodes"
+    )
+    return Sample(what, slowest, steps, sizes, others)

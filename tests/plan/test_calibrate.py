@@ -13,7 +13,7 @@ from distgnn.comm.relay import Relay
 from distgnn.comm.sums import STRAIGHT
 from distgnn.errors import ArgumentError, UserError
 from distgnn.ledger import Step
-from distgnn.operators import distribute, make_grid
+from distgnn.operators import ALGORITHMS, distribute, grids, make_grid
 from distgnn.operators.dense import DistDense
 from distgnn.plan import calibrate as calibration
 from distgnn.plan import fit, machine, measure
@@ -146,6 +146,27 @@ def test_what_is_found_is_never_negative():
         assert link.alpha >= 0 and link.call >= 0 and 0 < link.bandwidth <= fit.FASTEST
 
 
+def test_no_kind_is_faster_than_bytes_were_ever_seen_to_come():
+    """As a line may have it that goes through short messages."""
+    steps = [Step("comm", "allgather", "near", "H", nbytes, 1) for nbytes in (1e3, 1e6, 2e6)]
+    samples = [Sample("", seconds, [step]) for seconds, step in zip((1e-3, 2e-2, 2.5e-2), steps, strict=True)]
+    assert fit.no_faster(Link(1e-3, 1e9, 2e-3), samples) == Link(1e-3, 8e7, 2e-3)
+    assert fit.no_faster(Link(1e-3, 7e7), samples) == Link(1e-3, 7e7)
+
+
+@pytest.mark.parametrize("sizes", [(1e2, 1e3), (1e6, 1e7), (1e4, 9e4)])
+def test_relays_that_are_all_short_or_all_long_or_nearly_so_are_explained(sizes):
+    """Their seconds are explained, with a link that can be written."""
+    alone = replace(KNOWN, levels=[LEVELS[0], replace(LEVELS[1], injection=fit.FREE)])
+    some = [one for one in messages("bcast") if one.steps[0].nbytes == 1e3]
+    some = [replace(one, steps=[one.steps[0]._replace(nbytes=size)]) for one in some for size in sizes]
+    samples = timed(some, alone)
+    found = fit.link(samples, alone.levels, 1, "bcast")
+    theirs = replace(alone, levels=[LEVELS[0], replace(alone.levels[1], kinds={"bcast": found})])
+    assert np.abs(fit.of("bcast", "", {}, samples, theirs).residuals).max() < 1e-4
+    assert 0 <= found.alpha < 1 and 0 < found.bandwidth <= fit.FASTEST
+
+
 def test_long_messages_count_more_than_short_ones():
     """Where short ones cost less than a line through all has it, the rate is nearly that of the long."""
     alone = replace(KNOWN, levels=[LEVELS[0], replace(LEVELS[1], injection=fit.FREE)])
@@ -230,6 +251,40 @@ def test_relays_are_measured_in_the_orders_of_products(comm, name, axes, monkeyp
     H.block[...] = 1
     relayed = measure.relayed(grid, grid.along("rows"), 64, upstream_first=name == "1d")
     assert _relays(monkeypatch, relayed) == _relays(monkeypatch, lambda: A.multiply(H, T)) != []
+    grid.free()
+
+
+@pytest.mark.ranks(1, 3)
+def test_small_epochs_of_all_ways_are_measured_while_there_is_time(comm, monkeypatch):
+    """What one algorithm takes beyond its steps is not what another does."""
+    told = []
+
+    def epoch(budget, algorithm, sizes, n, degree, widths):
+        told.append((algorithm, sizes, n // comm.Get_size()))
+        return Sample("", 1.0, [], {"rows": comm.Get_size()})
+
+    monkeypatch.setattr(measure, "epoch", epoch)
+    grid, _ = by_nodes(comm, "numpy")
+    calibration._update(KNOWN, measure.Budget(grid.world, 1e3))
+    names = list(ALGORITHMS) if comm.Get_size() > 1 else ["1d"]
+    ways = [(name, sizes) for name in names for sizes in grids(name, comm.Get_size())]
+    assert len(told) == len(ways) * len(calibration.EPOCHS)
+    assert all((*way, rows) in told for way in ways for rows in calibration.EPOCHS)
+    told.clear()
+    calibration._update(KNOWN, measure.Budget(grid.world, -1.0))
+    assert len(told) == measure.LEAST
+    grid.free()
+
+
+@pytest.mark.ranks(4)
+def test_an_epoch_is_that_of_all_kinds_of_ranks(comm):
+    """Ranks of 1.5D have stages of their own, and the slowest counts."""
+    grid, _ = by_nodes(comm, "numpy")
+    found = measure.epoch(measure.Budget(grid.world, 0.01), "1.5d", {"rows": 2, "reps": 2}, 64, 4, (8, 8, 4))
+    programs = [found.steps, *found.others]
+    alone = [estimate(KNOWN, found.grid, [steps]).seconds for steps in programs]
+    assert found.epoch(KNOWN) == estimate(KNOWN, found.grid, programs).seconds >= max(alone) > min(alone)
+    assert comm.allgather(found.epoch(KNOWN)) == [found.epoch(KNOWN)] * 4
     grid.free()
 
 

@@ -61,6 +61,31 @@ def test_sums_take_as_many_rounds_as_trees_are_high_and_direct_messages_one_each
     assert [network.seconds(step)[1] for step in steps] == [6, 3, 2, 7]
 
 
+def test_of_a_panel_the_longer_of_start_and_bytes_counts_of_all_else_both():
+    network = Network(machine(1.0, levels=[Level("machine", None, 3.0, 1.0)]), {"rows": 2})
+    panels, others = (
+        [network.seconds(Step("comm", operation, "rows", "H", nbytes, 1))[1] for nbytes in (2.0, 5.0)]
+        for operation in ("bcast", "alltoallv")
+    )
+    assert panels == [3, 5] and others == [5, 8]
+
+
+def test_of_an_exchange_the_longer_of_what_comes_and_what_is_sent_counts():
+    step = lambda phase, nbytes: Step(phase, "alltoallv", "rows", "H", nbytes, 1)  # noqa: E731
+    comes, small, large = step("comm", 4.0), step("sent", 3.0), step("sent", 6.0)
+    taken, through = step("wait", 4.0), step("wait", -1)
+    take = lambda *steps: estimate(machine(1.0), {"rows": 2}, [steps]).seconds  # noqa: E731
+    assert [take(comes, *sent, through) for sent in ([], [small], [large], [small, small])] == [4, 4, 6, 6]
+    assert take(comes, small, through, comes, large, through) == 10  # each exchange for itself
+    nothing = Step("comm", "alltoallv", "rows", "H")
+    assert take(nothing, large, through) == 6
+    assert take(comes, product(10), large, through) == 16  # what has come makes no room
+    assert take(comes, large, taken, product(2), through) == 6  # the rest goes while it computes
+    started = machine(1.0, levels=[Level("machine", None, 0.0, 1.0, call=2.0)])
+    steps = [comes, small, step("sent", 4.0), through]
+    assert estimate(started, {"rows": 2}, [steps]).seconds == 9
+
+
 def test_double_precision_takes_twice_the_flops_and_the_room_in_a_cache():
     rates = SpmmRates(1.0, 2.0, 4.0, 8.0)
     on = replace(machine(1.0), spmm=Spmm(0.0, 280.0, rates, NOTHING))

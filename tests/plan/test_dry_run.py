@@ -50,9 +50,21 @@ def entries(book):
     return [tuple(entry[name] for name in counted) for entry in book.entries() if entry["group"] != "self"]
 
 
+def sent(book):
+    """Bytes and messages of exchanges, by key."""
+    found = {}
+    for step in book.steps or []:
+        if step.phase == "sent":
+            nbytes, messages = found.get(step[1:4], (0, 0))
+            found[step[1:4]] = nbytes + step.nbytes, messages + step.messages
+    return found
+
+
 def summary(costs, rank=0):
     books = {"setup": costs.setup, "first": costs.first, "epoch": costs.epoch, "evaluation": costs.evaluation}
-    return {name: (entries(book), book.touched, book.traffic(rank)) for name, book in books.items()}
+    return {
+        name: (entries(book), sent(book), book.touched, book.traffic(rank)) for name, book in books.items()
+    }
 
 
 def run(comm, *what):
@@ -85,6 +97,19 @@ def test_a_run_is_charged_what_was_planned(comm, algorithm, aware):
     for grid in some_grids(algorithm, comm.Get_size())[: 2 if comm.Get_size() == 4 else 1]:
         network = ALL | HIDDEN
         compare(comm, Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **network), graph())
+
+
+@pytest.mark.parametrize("name", SPARSITY_AWARE)
+def test_what_some_ranks_send_is_what_others_receive(name):
+    """Of 1.5D, those whose stages their copy has send more than any rank receives."""
+    grid = {"1d": "8", "1.5d": "4x2"}[name]
+    settings = Settings(algorithm=name, grid=grid, sparsity_aware=True, **HIDDEN)
+    ranks = dry_run(settings, graph(symmetric=True), 8).ranks
+    gone = [sum(nbytes for nbytes, _ in sent(costs.epoch).values()) for costs in ranks]
+    came = [sum(entry["bytes"] for entry in costs.epoch.entries() if entry["operation"] == "alltoallv")
+            for costs in ranks]  # fmt: skip
+    assert sum(gone) == sum(came) > 0
+    assert name == "1d" or max(gone) > 1.2 * max(came)
 
 
 #: By number of ranks: every way has a number of its own kind, such as a square or one with two copies.
@@ -298,8 +323,8 @@ def test_the_busiest_rank_is_one_that_no_other_outdoes(algorithm, aware):
         (costs,) = {id(costs): costs for costs in busiest.ranks}.values()
         assert (len(busiest.ranks), busiest.grid) == (ranks, alike.grid)
         assert costs.epoch.flops == pytest.approx(flops, rel=0.02) and costs.evaluation.entries() == []
-        charged = summary(costs)["epoch"][:2]  # from whom it comes differs
-        same = next(one for one in alike.ranks if summary(one)["epoch"][:2] == charged)
+        entries, _, touched, _ = summary(costs)["epoch"]  # from whom it comes differs
+        same = next(one for one in alike.ranks if summary(one)["epoch"][::2] == (entries, touched))
         assert same.peak == costs.peak
 
 

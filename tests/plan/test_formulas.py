@@ -1,6 +1,7 @@
 """The papers' formulas against dry runs, where both count the same."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from distgnn.plan import Graph, dry_run, formulas
 from distgnn.plan.choices import plan
 from distgnn.plan.explain import explain
 from distgnn.plan.formulas import DENSE, Case, bandwidth, cut, evaluate
-from distgnn.plan.machine import read
+from distgnn.plan.machine import Level, read
 from distgnn.train.settings import Settings
 
 from .machines import slow
@@ -195,6 +196,20 @@ def test_the_rank_that_takes_longest_is_explained():
         Settings(algorithm="1d", sparsity_aware=False, hidden=(F,)), {None: known}, 2, slow(nonzero=1e-5)
     )
     assert sum(one["nonzeros"] for one in explain(asked, asked.best).kernels) >= 32 * 32
+
+
+def test_what_a_rank_only_sends_is_explained():
+    """Of 1.5D in as many copies as blocks, a rank that has the block of its copy's stage."""
+    known = Graph.known(sp.csr_array(np.ones((64, 64))), F, F, np.zeros(64, np.int32), np.ones(64, np.uint8))
+    settings = Settings(algorithm="1.5d", grid="4x4", sparsity_aware=True, hidden=(F,))
+    wire = replace(MACHINE, levels=[Level("machine", None, 0.0, 1e6)])
+    asked = plan(settings, {None: known}, 16, wire)
+    found = explain(asked, asked.best)
+    (sent,) = (one for one in found.collectives if one["operation"] == "alltoallv")
+    assert sent["messages"] == 0 < sent["under_way"]
+    exposed = sum(one["exposed"] for one in found.collectives)
+    (waited,) = (one["alone"] for one in found.phases if one["phase"] == "comm")
+    assert exposed == pytest.approx(waited)
 
 
 def test_every_grid_has_a_formula():
