@@ -130,6 +130,38 @@ def test_what_epochs_take_beyond_their_steps_is_found(known):
     assert min(fit.beyond(fast, machine)) >= 0
 
 
+def test_ranks_that_do_not_wait_may_be_the_slowest():
+    """Where ranks meet twice they are through before one that computes more; where they meet often, after."""
+    wait = Step("comm", "allgather", "far+near", "H", 8.0, 3), Step("wait", "allgather", "far+near", "H")
+    work = lambda flops: Step("gemm", "gemm", "", "", flops=flops, shape=(1, 1, 1))  # noqa: E731
+    samples = [Sample("", 0.0, [work(10**9), *wait * meetings], GRID, [[work(1_100_000_000)]])
+               for meetings in (2, 12, 20)]  # fmt: skip
+    machine = replace(KNOWN, update=0.0)
+    theirs = replace(machine, update=1e-3, skew=2e-4)
+    samples = [replace(one, seconds=one.epoch(theirs)) for one in samples]
+    assert fit.beyond(samples, machine) == pytest.approx((1e-3, 2e-4), rel=1e-6)
+
+
+@pytest.mark.ranks(1, 2)
+def test_overlap_is_measured_in_turns(comm, monkeypatch):
+    told = []
+
+    def sample(world, what, run, *rest):
+        told.append(run.func.__self__.grid.overlap)
+        return Sample(what, 5.0 if told[-1] else 7.0, [])
+
+    def computing(world, run):
+        return 3.0 if run.func.__self__.grid.overlap else 2.0
+
+    monkeypatch.setattr(measure, "sample", sample)
+    monkeypatch.setattr(measure, "_computing", computing)
+    grid, _ = by_nodes(comm, "numpy")
+    found = measure.overlapping(measure.Budget(grid.world, 1.0), 64, 4, 8)
+    assert (found.computing, found.apart, found.slowed, found.together) == (2.0, 7.0, 3.0, 5.0)
+    assert told == [False, True] * measure.TURNS
+    grid.free()
+
+
 def test_what_is_found_is_never_negative():
     random = np.random.default_rng(1)
     for _ in range(20):
@@ -220,6 +252,9 @@ def test_a_measured_machine_can_be_read(comm, shared_tmp_path, monkeypatch):
         links = {"bcast", "alltoallv", "allreduce", "sums", "reduce", "allgather", "reduce_scatter"}
         assert all({(kind, level) for kind in links} <= kinds for level in ("node", "network"))
         assert all(set(level.kinds) == links for level in read.levels)
+        for level in read.levels:
+            sent = [one for f in found.fits if f.level == level.name and f.kind in links for one in f.samples]
+            assert all(fit.no_faster(link, sent) == link for link in (*level.kinds.values(), level))
         assert read.levels[0].ranks == 2 and read.levels[1].injection < fit.FREE
     assert read.measured.ranks == comm.Get_size() and set(read.measured.r2) > {"spmm", "gemm"}
     assert comm.allgather(found.machine) == [found.machine] * comm.Get_size()
