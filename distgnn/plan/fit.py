@@ -20,7 +20,7 @@ from distgnn.plan.machine import PASSES, Gemm, Level, Link, Machine, Overlap, Pa
 FREE = float("inf")  # a rate at which nothing takes any time
 ROUNDS = 10
 WEIGHT = 0.25  # of what takes long: the power of its seconds
-LEAST = 1e-6  # seconds of skew that are tried: fewer are lost in rounding
+LEAST_SKEW = 1e-6  # seconds that are tried: fewer are lost in rounding
 FASTEST = 1e15  # the rate that is written where no time was found
 _PASS = {"byte": Passes(0.0, 1.0), "call": Passes(1.0, FREE)}
 _NO_RATES = SpmmRates(0.0, 0.0, 0.0, 0.0)
@@ -282,7 +282,7 @@ def beyond(samples: Sequence[Sample], machine: Machine) -> tuple[float, float]:
     steps = np.array([sample.epoch(machine) for sample in samples])
     update, skew = 0.0, float(np.min(seconds))
     for _ in range(ROUNDS):  # which rank is the slowest depends on it
-        tried = max(skew, LEAST)
+        tried = max(skew, LEAST_SKEW)
         waits = np.array([sample.epoch(replace(machine, skew=tried)) for sample in samples]) - steps
         design = np.stack([np.ones(len(samples)), waits / tried], axis=1) / seconds[:, None]
         update, skew = nnls(design, (seconds - steps) / seconds)[0].tolist()

@@ -112,18 +112,10 @@ def test_what_some_ranks_send_is_what_others_receive(name):
     assert name == "1d" or max(gone) > 1.2 * max(came)
 
 
-#: By number of ranks: every way has a number of its own kind, such as a square or one with two copies.
-ON_MORE_RANKS = {
-    6: [("1d", False), ("1.5d", True), ("2d", False)],
-    8: [("1.5d", False), ("3d-split", False), ("3d", False)],
-    9: [("1d", True), ("2d", False)],
-    12: [("3d-split", False), ("3d", False)],
-}
-
-
-@pytest.mark.ranks(*ON_MORE_RANKS)
+@pytest.mark.slow
+@pytest.mark.ranks(*range(5, 13))
 def test_so_is_a_run_on_more_ranks(comm):
-    for algorithm, aware in ON_MORE_RANKS[comm.Get_size()]:
+    for algorithm, aware in WAYS:
         grid = some_grids(algorithm, comm.Get_size())[0]
         settings = Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, hidden=6, **ALL)
         compare(comm, settings, graph())
@@ -171,7 +163,7 @@ def test_norms_and_residual_connections_cost_what_they_say():
 
 
 @pytest.mark.slow
-@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.ranks(*range(1, 13))
 @pytest.mark.parametrize("name", ["sage", "ladies", "fastgcn", "saint"])
 def test_minibatches_are_charged_what_was_planned(comm, name):
     fanout = [9] if name == "saint" else [4, 3, 2]
