@@ -16,6 +16,7 @@ pytest-mpi and pytest-timeout may be missing: then their options and marks are d
 from __future__ import annotations
 
 import ast
+import gc
 import math
 import re
 import shutil
@@ -120,6 +121,8 @@ class Collective:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """All ranks must be about to run the same tests, or they would wait for each other."""
+        gc.collect()
+        gc.freeze()  # thousands of tests, in which each collection would look
         mine = (session.testsfailed, [(item.nodeid, _ranks(item)) for item in session.items])
         failed, tests = self.control.bcast(mine)  # rank 0 takes part in all
         expected = (failed, [test for test in tests if test[1] > RANK])
@@ -233,7 +236,7 @@ def most_ranks(text: str) -> float:
         return math.inf
     if not COMM.search(text):
         return 0
-    functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+    functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
     return max((_most_ranks_of(function) for function in functions), default=0)
 
 

@@ -80,9 +80,12 @@ def compare(comm, settings, graph):
     """Costs of this real rank and of the virtual one of its number: equal, and so is memory within 5 %."""
     planned = None
     with Comm(comm, SHAPES).together():
-        if comm.Get_rank() == 0:
-            ranks = dry_run(settings, graph, comm.Get_size()).ranks
-            planned = [(summary(costs, rank), costs.peak) for rank, costs in enumerate(ranks)]
+        try:
+            if comm.Get_rank() == 0:
+                ranks = dry_run(settings, graph, comm.Get_size()).ranks
+                planned = [(summary(costs, rank), costs.peak) for rank, costs in enumerate(ranks)]
+        finally:
+            comm.Barrier()
     expected, peak = comm.bcast(planned)[comm.Get_rank()]
     real = run(comm, settings, graph)
     assert summary(real, comm.Get_rank()) == expected
