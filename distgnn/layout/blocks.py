@@ -36,7 +36,7 @@ def as_partition(vector: Sequence[int] | np.ndarray | None, n: int, parts: int) 
     checked = np.asarray(vector, dtype=np.int64)
     if checked.shape != (parts + 1,):
         raise ValueError(f"a partition into {parts} blocks has {parts + 1} boundaries, not {checked.shape}")
-    if checked[0] != 0 or checked[-1] != n or np.any(np.diff(checked) < 0):
+    if checked[0] != 0 or checked[-1] != n or (checked[1:] < checked[:-1]).any():
         raise ValueError(f"a partition vector must rise from 0 to {n}, got {checked.tolist()[:8]}…")
     return checked
 

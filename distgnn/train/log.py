@@ -24,6 +24,7 @@ import os
 import platform
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
@@ -185,6 +186,7 @@ def _judged(path: Path, epoch: int) -> Iterator[tuple[bytes, bool]]:
             yield line, not beyond and not torn
 
 
+@cache
 def _versions() -> dict[str, str]:
     found = {}
     for package in PACKAGES:

@@ -6,6 +6,7 @@ import os
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from types import UnionType
 from typing import Any
 
@@ -154,8 +155,7 @@ class Settings:
         return decays if len(decays) > 1 else decays * (len(self.hidden_widths) + 1)
 
     def _check_types(self) -> None:
-        for name, hint in typing.get_type_hints(Settings).items():
-            wanted = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        for name, wanted in _types().items():
             if name not in LEAST and not any(_fits(getattr(self, name), one) for one in wanted):
                 names = " or ".join(_named(one) for one in wanted if one is not type(None))
                 raise ArgumentError(name, repr(getattr(self, name)), f"expected {names}")
@@ -277,6 +277,13 @@ def parse_grid(grid: str | Mapping[str, int] | None, algorithm: str) -> dict[str
         example = f"write {'x'.join('2' for _ in axes)} or {','.join(f'{axis}=2' for axis in axes)}"
         problem = f"algorithm {algorithm} has the axes {', '.join(axes)}; {example}"
         raise ArgumentError("grid", grid, problem) from None
+
+
+@cache
+def _types() -> dict[str, tuple[Any, ...]]:
+    """Those that each setting may have."""
+    hints = typing.get_type_hints(Settings).items()
+    return {name: typing.get_args(hint) if isinstance(hint, UnionType) else (hint,) for name, hint in hints}
 
 
 def _plain(value: Any) -> Any:
