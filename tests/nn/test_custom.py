@@ -44,7 +44,7 @@ def loss(values: list[np.ndarray]) -> float:
     return softmax_cross_entropy(Z, PROBLEM.labels, labelled(PROBLEM.labels, PROBLEM.split, TRAIN))[0]
 
 
-@pytest.mark.ranks(1, 4, 6)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_loss_and_gradients_are_those_of_the_formula(comm, name, backend) -> None:
     grid = wide_grid(comm, name, backend)
@@ -175,6 +175,7 @@ def test_mistakes_are_named(comm, backend) -> None:
             model.gradients(X, targets)
 
 
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [

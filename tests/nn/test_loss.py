@@ -41,7 +41,7 @@ def place(layout, Z, labels, split):
     return dg.scatter(Z, layout), Targets(layout, Z.shape[1], labels, split)
 
 
-@pytest.mark.ranks(1, 2, 4, 8)
+@pytest.mark.ranks(1, 4, 8)
 @pytest.mark.parametrize("classes", [1, 3, CLASSES])
 def test_loss_and_gradient_are_the_serial_ones(comm, backend, classes):
     """Also with fewer classes than ranks they are cut over, and where a rank has no nodes."""
@@ -101,7 +101,7 @@ def test_loss_counts_training_nodes_of_the_whole_graph(comm, backend):
         assert targets.counts[1:] == [len(labelled(labels, split, part)) for part in (1, 2, 3)]
 
 
-@pytest.mark.ranks(1, 2, 4, 8)
+@pytest.mark.ranks(1, 4, 8)
 def test_accuracies_are_the_serial_ones_and_ties_go_to_the_first_class(comm, backend):
     Z, labels, split = problem()
     Z = np.round(Z)  # many equal logits, in blocks of different ranks too

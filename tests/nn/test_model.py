@@ -15,7 +15,7 @@ from .problem import ALGORITHMS, Problem, wide_grid
 PROBLEM = Problem()
 
 
-@pytest.mark.ranks(1, 4, 6)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_weights_are_global_and_come_back(comm, name, backend):
     """Plain lists of matrices, equal on every rank, the same for every algorithm and rank count."""

@@ -15,7 +15,7 @@ from distgnn.operators import ALGORITHMS, grids, make_grid
 from mpi_helpers import gpu
 
 
-@pytest.mark.ranks(2, 3, 4, 8)
+@pytest.mark.ranks(3, 4, 8)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize(("width", "panel_nonzeros"), [(1, 1), (37, 16), (37, 0.5)])
 def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, panel_nonzeros, monkeypatch):

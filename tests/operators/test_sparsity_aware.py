@@ -42,7 +42,7 @@ def test_awkward_matrices(comm, name, backend):
     grid.free()
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6)
+@pytest.mark.ranks(1, 3, 4, 6)
 @names
 @pytest.mark.slow
 def test_awkward_matrices_with_whole_blocks_among_them(comm, name, backend):
@@ -52,7 +52,7 @@ def test_awkward_matrices_with_whole_blocks_among_them(comm, name, backend):
     grid.free()
 
 
-@pytest.mark.ranks(1, 2, 4, 6)
+@pytest.mark.ranks(1, 4, 6)
 @names
 def test_widths_and_types(comm, name, backend):
     grid = wide_grid(comm, name, backend)
@@ -62,7 +62,7 @@ def test_widths_and_types(comm, name, backend):
     grid.free()
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6, 8)
+@pytest.mark.ranks(1, 3, 4, 8)
 @names
 @pytest.mark.parametrize("cut", [formulas.partition, uneven])
 def test_ledger_equals_formula_on_every_grid(comm, name, backend, cut, monkeypatch):
@@ -102,7 +102,7 @@ def layouts(operator):
     return operator.input_layout, operator.output_layout
 
 
-@pytest.mark.ranks(2, 4, 6)
+@pytest.mark.ranks(4, 6)
 @names
 @pytest.mark.parametrize(("width", "group_nonzeros"), [(1, 0.01), (37, 16), (37, 0.5)])
 def test_neither_overlap_nor_whole_blocks_change_a_bit(

@@ -18,7 +18,7 @@ from .test_products import MATRICES, WIDTH, awkward_matrices, check_product, che
 names = pytest.mark.parametrize("name", ["2d", "3d-split"])
 
 
-@pytest.mark.ranks(1, 2, 4, 8)
+@pytest.mark.ranks(1, 4, 8)
 @names
 @pytest.mark.parametrize("block_size", [1, 5, 1000])
 def test_products_and_words_of_panels(comm, name, backend, block_size, monkeypatch):
@@ -39,7 +39,7 @@ def test_products_and_words_of_panels(comm, name, backend, block_size, monkeypat
         grid.free()
 
 
-@pytest.mark.ranks(2, 4, 6)
+@pytest.mark.ranks(4, 6)
 @names
 def test_awkward_matrices_in_panels(comm, name, backend):
     grid = wide_grid(comm, name, backend)

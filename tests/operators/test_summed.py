@@ -25,7 +25,7 @@ def shares(comm, shape, dtype=np.float32):
     return (rng.standard_normal(exponents.shape) * 2.0**exponents).astype(dtype)
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6)
+@pytest.mark.ranks(1, 3, 4, 6)
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_numbers_are_added_in_the_order_of_the_ranks(comm, backend, overlap, dtype, monkeypatch):

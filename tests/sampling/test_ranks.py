@@ -35,7 +35,7 @@ def edges(samples: list[Any]) -> list[Any]:
     ]
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 8)
+@pytest.mark.ranks(1, 3, 8)
 def test_samples_do_not_depend_on_ranks(comm: MPI.Intracomm) -> None:
     batches = Minibatches(np.arange(0, N, 2), 4).epoch(5)  # 8 minibatches, the last of 2 nodes
     bounds = np.linspace(0, len(batches), comm.size + 1).astype(int)

@@ -116,7 +116,7 @@ def same(C, D):
     np.testing.assert_array_equal(C.data.view(np.uint8), D.data.view(np.uint8))
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6, 8)
+@pytest.mark.ranks(1, 3, 4, 8)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_integer_values_are_the_same_to_the_bit_in_both_forms(comm, dtype):
     A = integers(rmat(97, degree=7, directed=True, features=0, classes=0).A).astype(dtype)
@@ -167,7 +167,7 @@ def expected_words(A, Qs, grid, parts, row_blocks=None):
     return words
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6, 8)
+@pytest.mark.ranks(1, 3, 4, 8)
 def test_words_equal_the_formula_on_every_rank(comm, backend):
     A = MATRICES["larger_prime"]
     for grid in grids_of(comm, backend):

@@ -57,7 +57,7 @@ def check(found: np.ndarray | None, expected: np.ndarray) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize(("name", "aware"), CASES)
 def test_products(comm: Any, name: str, aware: bool, backend: Any, shared_tmp_path: Path) -> None:
     """A H and Aᵀ G of a directed graph, its features and labels, and which rows a rank has."""

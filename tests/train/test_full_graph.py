@@ -22,7 +22,7 @@ PROBLEM = Problem()
 # -- equal answers -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.ranks(1, 4, 6)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.slow
 def test_loss_curve_is_the_serial_one(comm, name, backend):
@@ -95,7 +95,7 @@ def test_node_order_changes_nothing(comm, name, backend):
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-10)
 
 
-@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.ranks(1, 8)
 @pytest.mark.parametrize(("layers", "train_features"), [(1, False), (2, True), (7, True)])
 @pytest.mark.slow
 def test_double_permutation_changes_nothing(comm, backend, layers, train_features):

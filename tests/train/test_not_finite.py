@@ -39,7 +39,7 @@ def made(comm: MPI.Intracomm, name: str, backend: Any, **options: Any) -> Any:
     return PROBLEM.model(wide_grid(comm, name, backend), name, dtype=np.float32, **options)
 
 
-@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_update_that_overflows_is_not_kept(comm, name, backend):
     """Weights cut or whole, biases and trained features, before the epoch has a record."""
@@ -50,7 +50,7 @@ def test_an_update_that_overflows_is_not_kept(comm, name, backend):
         assert error.epoch == 1 and str(error).startswith(f"epoch 1, layer {error.layer}: "), error
 
 
-@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_layer_where_it_begins_is_named(comm, name, backend):
     model, X, targets = made(comm, name, backend)
@@ -68,7 +68,7 @@ def test_the_layer_where_it_begins_is_named(comm, name, backend):
         assert not model.grid.workspace._lent
 
 
-@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("number", [np.nan, np.inf, 1e30])
 @pytest.mark.parametrize("name", ["1d", "2d", "3d"])
 def test_what_one_rank_sees_stops_all(comm, name, number, backend):
