@@ -16,4 +16,4 @@ source "$jobs/launch.sh"
 
 python=${PYTHON:-${DISTGNN%/*}/python}      # which has matplotlib; beside distgnn it is the one that runs it
 [[ -x $python ]] || python=python3
-exec "$python" "$jobs/study.py" "$@"
+exec "$python" "$jobs/study.py" ${DRY_RUN:+--dry-run} "$@"

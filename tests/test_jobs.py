@@ -128,6 +128,8 @@ def test_fewer_ranks_than_tasks_fill_nodes_one_after_the_other(machine: dict[str
 def test_a_dry_run_starts_nothing(machine: dict[str, str]) -> None:
     environ = machine | {"MPIEXEC": "no-such-mpiexec", "DRY_RUN": "1"}
     assert run("train.sh", "my graph.dg", env=environ) == r"no-such-mpiexec -n 4 DISTGNN train my\ graph.dg"
+    study = run("study.sh", "cagnet-1", "--ranks", "2", "--out", "there", env=environ)
+    assert "no-such-mpiexec -n 2 DISTGNN train" in study and "FAILED" not in study
 
 
 SCRIPTS = {

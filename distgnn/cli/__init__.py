@@ -154,7 +154,7 @@ class Formatter(argparse.HelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str | None:
         text, value = action.help, action.default
         switch = action.nargs == 0 and not isinstance(action, argparse.BooleanOptionalAction)
-        untold = value is None or value is False or value == argparse.SUPPRESS
+        untold = value is None or value is False or value in (argparse.SUPPRESS, [])
         if text is None or not action.option_strings or "default" in text or switch or untold:
             return text
         return f"{text} (default: {_as_typed(action, value).replace('%', '%%')})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distgnn.cli.values import count
@@ -30,6 +31,7 @@ SHARED = {
     "train_features optimizer clip eval_every metric".split(),
     "",
 )
+MACHINES = Path(__file__).parents[1] / "plan" / "machines"  # --help needs no more of the planner
 #: What says how large a graph is where there is no store.
 SIZES = ("nodes_of_graph", "nnz", "features", "classes")
 #: More than anybody has; larger numbers would only take their time.
@@ -42,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--ranks", type=numbers_of_ranks, required=True, metavar="P", help="how many; or numbers of them, as "
         "4,8,16, or 1..2048 for the powers of two, for curves of scaling")
-    add("--machine", required=True, metavar="NAME", help="one that is known, or a TOML file of calibrate")
+    shipped = ", ".join(sorted(file.stem for file in MACHINES.glob("*.toml")))
+    add("--machine", required=True, metavar="NAME", help=f"{shipped}, or a TOML file of calibrate")
     size = parser.add_argument_group("a graph without a store").add_argument
     size("--nodes-of-graph", type=count, metavar="N", help="nodes")
     size("--nnz", type=count, metavar="M", help="non-zeros of its matrix: twice the edges, and the diagonal")

@@ -124,7 +124,8 @@ class DistSparse(ABC):
             raise ValueError(f"{self.name}: shapes {self.shape} and {H.shape} don't multiply")
         if not H.layout.same(self.input_layout, H.shape):
             cut, needed = H.layout.words(), self.input_layout.words()
-            raise ValueError(f"{self.name}: H is cut over {cut}, this operator needs {needed}")
+            hint = "; what A gives, A.layer(1) takes" if H.layout.same(self.output_layout, H.shape) else ""
+            raise ValueError(f"{self.name}: H is cut over {cut}, this operator needs {needed}{hint}")
         if H.dtype != self.dtype:
             raise ValueError(f"{self.name}: A holds {self.dtype}, H holds {H.dtype}; convert one of them")
         return self.multiply(H)

@@ -24,5 +24,5 @@ def need(method: str) -> Any:
     try:
         return importlib.import_module(PACKAGES[method])
     except ImportError:
-        problem = f"needs {PACKAGES[method]}; install with: pip install distgnn[partition]"
+        problem = f"needs {PACKAGES[method]}; install with: pip install 'distgnn[partition]'"
         raise ArgumentError("partition", method, problem) from None

@@ -53,7 +53,8 @@ def checked(ids: Any, n: int) -> Any:
     """The ids as int64; ValueError unless they are a list of integers in 0..n-1."""
     ids = ids if hasattr(ids, "get") else np.asarray(ids)  # of a GPU, or anything
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise ValueError(f"node ids must be a list of integers, got {ids.dtype} of shape {ids.shape}")
+        hint = "" if ids.ndim else "; several minibatches are a list of such lists"
+        raise ValueError(f"node ids must be a list of integers, got {ids.dtype} of shape {ids.shape}{hint}")
     if ids.size and not (0 <= ids.min() and ids.max() < n):
         raise ValueError(f"no node {ids[(ids < 0) | (ids >= n)][0]}: there are {n}, from 0 on")
     return ids.astype(np.int64, copy=False)

@@ -126,6 +126,6 @@ def _safetensors(out: Path) -> Any:
     try:
         package = importlib.import_module("safetensors.numpy")
     except ImportError:
-        problem = "needs safetensors; install with: pip install distgnn[safetensors]; or write .npz"
+        problem = "needs safetensors; install with: pip install 'distgnn[safetensors]'; or write .npz"
         raise ArgumentError("out", out, problem) from None
     return lambda arrays, config: package.save(dict(arrays), metadata={"config": config})

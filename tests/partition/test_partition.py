@@ -292,7 +292,7 @@ def test_a_missing_package_is_named_with_its_extra(
     method: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=rf"{package}; install with: pip install distgnn\[partition\]"):
+    with pytest.raises(UserError, match=rf"{package}; install with: pip install 'distgnn\[partition\]'"):
         partition(GRAPHS["road"], 4, method)
 
 

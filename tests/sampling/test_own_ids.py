@@ -70,7 +70,8 @@ def test_positions_give_the_same_samples() -> None:
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize(
-    ("batch", "complaint"), [([N], f"no node {N}: there are {N}"), ([0.5], "list of integers")]
+    ("batch", "complaint"),
+    [([N], f"no node {N}: there are {N}"), ([0.5], "list of integers"), (1, "are a list of such lists")],
 )
 def test_ids_that_are_none_are_refused_on_all_ranks(comm: Any, batch: Any, complaint: str) -> None:
     grid = wide_grid(comm, "1.5d", "numpy")
