@@ -19,8 +19,6 @@ SIZES = (1, 2, 3, 4, 6, 8, 9, 12)
 
 WORLD = MPI.COMM_WORLD
 
-LONGEST_NAP = 0.005  # seconds
-
 #: Is told of every buffer that MPI is given: the call's name, the buffer, whether it is written. The context
 #: is around the call, and takes the request where there is one.
 Witness = Callable[[str, Any, bool], AbstractContextManager[Callable[[Any], None]]]
@@ -53,12 +51,6 @@ class TrackedComm(MPI.Intracomm):
 
     def Create_cart(self, *args: Any, **kwargs: Any) -> MPI.Comm:
         return _track(MPI.Intracomm(self).Create_cart(*args, **kwargs))
-
-    def Barrier(self) -> None:
-        """Asleep, not polling: what one rank does before it alone, the others hold up where cores are few."""
-        request, since = self.Ibarrier(), time.perf_counter()
-        while not request.Test():
-            time.sleep(min((time.perf_counter() - since) / 4, LONGEST_NAP))
 
     def Free(self) -> None:
         """Take out messages that nobody received: a later communicator may get the same place in MPI, and
@@ -111,6 +103,13 @@ def _array(buffer: Any) -> Any:
 TrackedComm.Bcast = _bcast  # type: ignore[method-assign]
 for _name, _uses in _BUFFERS.items():
     setattr(TrackedComm, _name, _told(_name, _uses))
+
+
+def await_all(comm: MPI.Intracomm) -> None:
+    """A barrier for ranks that wait long for one: they nap, as polls would hold it up where cores are few."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(0.002)
 
 
 def first_ranks(size: int) -> MPI.Intracomm:

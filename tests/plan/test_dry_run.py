@@ -21,6 +21,7 @@ from distgnn.plan import Graph, Histogram, count, dry_run
 from distgnn.store import Store, prepare
 from distgnn.train import Run
 from distgnn.train.settings import Settings
+from mpi_helpers.communicators import await_all
 
 from ..nn.problem import Problem, some_grids, wide
 from ..train.stores import Communities
@@ -85,7 +86,7 @@ def compare(comm, settings, graph):
                 ranks = dry_run(settings, graph, comm.Get_size()).ranks
                 planned = [(summary(costs, rank), costs.peak) for rank, costs in enumerate(ranks)]
         finally:
-            comm.Barrier()
+            await_all(comm)
     expected, peak = comm.bcast(planned)[comm.Get_rank()]
     real = run(comm, settings, graph)
     assert summary(real, comm.Get_rank()) == expected
