@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from distgnn.errors import ArgumentError
 
@@ -59,3 +61,16 @@ class Schedule:
         if self.kind == "step":
             return self.factor ** (past // self.epochs)
         return self.factor**drops
+
+
+def changed(then: Mapping[str, Any], now: Mapping[str, Any], epoch: int) -> str:
+    """Which rates a run that goes on after an epoch has changed: "lr=0.01, was 0.1 up to epoch 16; ...", or
+    "". One that is left out is None, or of warmup 0.
+    """
+    lines = []
+    for name in dict.fromkeys([*now, *then]):
+        off = 0 if name == "warmup" else None
+        old, new = then.get(name, off), now.get(name, off)
+        if old != new:
+            lines.append(f"{name.replace(' ', '_')}={new}, was {old} up to epoch {epoch}")
+    return "; ".join(lines)

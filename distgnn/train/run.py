@@ -36,7 +36,7 @@ from distgnn.train.full_graph import parameters, train
 from distgnn.train.log import RunLog, end_record, run_record
 from distgnn.train.minibatch import STEPS, MinibatchTraining
 from distgnn.train.minibatches import check_batch_size
-from distgnn.train.rates import Schedule
+from distgnn.train.rates import Schedule, changed
 from distgnn.train.settings import BATCH_SIZE, Settings, parse_grid
 
 told = logging.getLogger(__name__)
@@ -271,11 +271,13 @@ class Run:
             problem = f"{s.checkpoint} has {epoch} epochs already; ask for more"
             raise ArgumentError("epochs", s.epochs, problem)
         if s.check and rates != self.rates:
-            told = (" and ".join(f"{name} {rate[name]}" for name in rate) for rate in (*rates, *self.rates))
-            *theirs, ours = told
+            all_rates = (*rates, *self.rates)
+            *theirs, ours = (" and ".join(f"{name} {rate[name]}" for name in rate) for rate in all_rates)
             problem = f"the serial reference trains from epoch 1 with {ours}, but {s.checkpoint} was "
             problem += f"trained with {', and with '.join(theirs)}; give the same or leave it out"
             raise ArgumentError("check", True, problem)
+        if rates and self.grid.rank == 0 and (new := changed(rates[-1], self.rates[-1], epoch)):
+            told.warning("%s: goes on with %s", s.checkpoint, new)
         self.rates = [*(rate for rate in rates if rate not in self.rates), *self.rates]
         return epoch
 

@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import distgnn as dg
+from distgnn import cli
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import ArgumentError, DisagreementError
 from distgnn.nn import optim
@@ -360,6 +361,40 @@ def test_a_checkpoint_of_another_graph_is_refused(comm, shared_tmp_path):
     if comm.Get_rank() == 0:
         same.mkdir()
     run(comm, small_store(same, comm, shards=(2, 2)), "--epochs", 2, "--checkpoint", saved, "--resume")
+
+
+@pytest.mark.ranks(1, 2)
+def test_other_rates_after_a_resume_are_told(comm, shared_tmp_path, caplog):
+    """Once, by one rank, against the rates of the last run."""
+    words = [small_store(shared_tmp_path, comm), "--checkpoint", shared_tmp_path / "saved"]
+    cosine = ["--schedule", "cosine", "--clip", 5]
+    for epochs, more, expected in (
+        (2, ["--lr", 0.1], None),
+        (3, ["--lr", 0.1], None),
+        (4, [], "lr=0.01, was 0.1 up to epoch 3"),
+        (5, [], None),
+        (6, ["--weight-decay", 0.1], "weight_decay=[0.1, 0.1], was [0.0, 0.0] up to epoch 5"),
+        (8, cosine, "weight_decay=[0.0, 0.0], was [0.1, 0.1] up to epoch 6; schedule=cosine of 8 epochs, was "
+                    "None up to epoch 6; clip=5.0, was None up to epoch 6"),
+        (9, cosine, "schedule=cosine of 9 epochs, was cosine of 8 epochs up to epoch 8"),
+        (10, [*cosine, "--warmup", 9], "schedule=cosine of 10 epochs, was cosine of 9 epochs up to epoch 9; "
+                                       "warmup=9, was 0 up to epoch 9"),
+    ):  # fmt: skip
+        caplog.clear()
+        run(comm, *words, "--epochs", epochs, *more, *(["--resume"] if epochs > 2 else []))
+        told = [one.message for one in caplog.records if one.levelname == "WARNING"]
+        line = f"{shared_tmp_path / 'saved'}: goes on with {expected}"
+        assert told == ([line] if expected and comm.rank == 0 else [])
+
+
+@pytest.mark.ranks(1)
+def test_another_rate_is_a_line_on_standard_error(comm, tmp_path, capsys):
+    words = ["train", small_store(tmp_path), "--checkpoint", str(tmp_path / "saved"), "--epochs"]
+    assert cli.main([*words, "1", "--lr", "0.1"]) == 0
+    assert "goes on" not in capsys.readouterr().err
+    assert cli.main([*words, "2", "--resume"]) == 0
+    line = f"distgnn: warning: {tmp_path / 'saved'}: goes on with lr=0.01, was 0.1 up to epoch 1\n"
+    assert capsys.readouterr().err.count(line) == 1
 
 
 @pytest.mark.ranks(1, 2)
