@@ -27,13 +27,15 @@ BEST = "best."  #: before the names of the best weights in a checkpoint
 def save(
     path: str | os.PathLike[str], comm: Comm, parameters: Sequence[Parameter], optimizer: Optimizer,
     epoch: int, run: Mapping[str, Any], rates: Sequence[Mapping[str, Any]] = (), best: Best | None = None,
+    class_names: Sequence[str] | None = None,
 ) -> None:  # fmt: skip
     """Write weights, biases, trained features, and the optimiser's state after `epoch`; and the best weights
     so far, where they are kept. Collective.
 
     Args:
         run: what must be the same in a run that goes on from here, as JSON.
-        rates: what need not be: step sizes and weight decays of the updates so far, as JSON.
+        rates: what need not be: step sizes and weight decays of the updates so far, as JSON, the latest last.
+        class_names: of the classes that are trained on, where they have names.
 
     Raises:
         UserError: `path` cannot be written; the previous checkpoint is intact then (on every rank).
@@ -46,7 +48,7 @@ def save(
                 rows, cols = p.matrix.row_range, p.matrix.col_range
                 pieces[name] = (rows[0], cols[0], p.matrix.grid.backend.to_host(block), p.matrix.shape)
     meta = {"epoch": epoch, "steps": optimizer.steps, "run": dict(run), "rates": list(rates)}
-    meta |= {"best": best.state() if best else {}}
+    meta |= {"best": best.state() if best else {}, "class_names": class_names}
     checkpoint.save(path, comm, pieces, meta)
 
 

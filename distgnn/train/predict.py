@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,6 +36,8 @@ from distgnn.train.settings import parse_grid
 AT_A_TIME = 1 << 24  # numbers that pass through rank 0 at a time: 64 MiB
 FORMATS = (".npz", ".csv")
 
+log = logging.getLogger(__name__)
+
 
 class Predictor:
     """A trained network on a stored graph: the one it was trained on, or one prepared alike. Collective.
@@ -51,6 +55,8 @@ class Predictor:
     Attributes:
         model, X: the network with its weights, and the features. epoch: after which they were these.
         multilabel: whether it was trained on nodes that may have several classes.
+        class_names: of the classes that it was trained on, or None where they have none. A checkpoint of
+            before these were kept has those of the store.
 
     Raises:
         UserError: a store or checkpoint that can't be read, or that do not fit together; ranks that disagree
@@ -75,6 +81,7 @@ class Predictor:
         self.store = Store(store, self.grid.world)
         with self.grid.world.together():
             self._check(trained, weights)
+            self.class_names = self._names(reader.meta, trained["widths"][-1])
         order = trained["order"] if trained["train_features"] else order
         network, dtype = NETWORKS[trained["model"]], trained["dtype"]
         A = load(self.store, self.grid, algorithm, order, dtype, neighbours=network.neighbours)
@@ -105,11 +112,27 @@ class Predictor:
                 )
                 raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
 
+    def _names(self, meta: Mapping[str, Any], classes: int) -> list[str] | None:
+        """Those that the network's classes have. A warning where the store's classes have others."""
+        here = self.store.manifest["class_names"]
+        names = meta.get("class_names", here)
+        names = names if names and len(names) == classes else None
+        trained = names or [str(number) for number in range(classes)]
+        self._renamed = "class_names" in meta and bool(here) and here != trained
+        if self._renamed and self.grid.rank == 0:
+            pairs = enumerate(zip_longest(here, trained))
+            number, (now, then) = next(found for found in pairs if found[1][0] != found[1][1])
+            what = f"its classes are not the network's (class {number} is {now} here, was {then})"
+            log.warning(
+                "%s: %s; predictions have the network's names and get no score", self.store.path, what
+            )
+        return names
+
     def scores(self, metric: str | None = None) -> dict[str, float]:
         """train_acc, val_acc and test_acc, or those of another metric, as in ``Settings``; NaN without
-        labelled nodes; empty for a graph without labels or with other classes. Collective."""
+        labelled nodes; empty for a graph without labels or with other classes, or other names. Collective."""
         alike = (self.store.classes, self.store.multilabel) == (self.model.widths[-1], self.multilabel)
-        if not alike or not self.store.manifest["split"]:
+        if not alike or self._renamed or not self.store.manifest["split"]:
             return {}
         Z = self._forward(len(self.model.layers))
         return scores(Z, self.model.targets(*load_targets(self.store, self.model.output_layout), metric))
@@ -135,12 +158,12 @@ class Predictor:
 
         Row i is node i. A file ``.npz`` gets "label", int32 (n), and "probability", (n, classes); with a
         ``layer``, counted from 1, its "embedding" instead, (n, width): after the activation, and of the last
-        layer the logits. Where nodes or classes have names, "id" (n) and "class_name" (classes) are these. A
-        ``.csv`` gets a line for each node: its id, the name of its class, and these numbers, in columns
-        "probability_CLASS", by name where classes have names. Where a node may have several classes, "label"
-        is int8 (n, classes), 1 where the probability is above one half, else 0, and a line has as many, in
-        columns "label_CLASS". Rank 0 writes a part at a time and holds no more than that, the labels and, for
-        an ``.npz``, the ids.
+        layer the logits. Where nodes or classes have names, "id" (n) and "class_name" (classes) are these; of
+        classes as in the graph that the network was trained on. A ``.csv`` gets a line for each node: its id,
+        the name of its class, and these numbers, in columns "probability_CLASS", by name where classes have
+        names. Where a node may have several classes, "label" is int8 (n, classes), 1 where the probability is
+        above one half, else 0, and a line has as many, in columns "label_CLASS". Rank 0 writes a part at a
+        time and holds no more than that, the labels and, for an ``.npz``, the ids.
 
         Raises:
             ArgumentError: no such layer, another kind of file, or one that may not be replaced.
@@ -164,7 +187,7 @@ class Predictor:
                 opened = stack.enter_context(replaced(path)) if world.rank == 0 else None
             form = _Csv if path.suffix == ".csv" else _Npz
             like = answer(np.zeros((0, Z.shape[1])))[1]
-            writer = None if opened is None else form(opened, Z, like, self.store)
+            writer = None if opened is None else form(opened, Z, like, self.store, self.class_names)
             for rows in _parts(Z):
                 with world.together():
                     if writer is not None and rows is not None:
@@ -243,8 +266,10 @@ class _Npz:
     """An archive of arrays that is written in parts, as ``numpy.savez`` would write it whole. Labels wait in
     memory, as bits where a node has a row of them; `like`: labels of no nodes, or None."""
 
-    def __init__(self, file: IO[bytes], Z: DistDense, like: np.ndarray | None, store: Store) -> None:
-        self.store = store
+    def __init__(
+        self, file: IO[bytes], Z: DistDense, like: np.ndarray | None, store: Store, names: list[str] | None
+    ) -> None:
+        self.store, self.names = store, names
         self.archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
         self.labels: list[np.ndarray] = []
         self.like, self.rows = like, Z.shape[0]
@@ -269,8 +294,8 @@ class _Npz:
                 for labels in self.labels:
                     wide = np.unpackbits(labels, axis=1, count=width[0]) if width else labels
                     member.write(np.ascontiguousarray(wide, self.like.dtype).data)
-            if names := self.store.manifest["class_names"]:
-                self._add("class_name", np.array(names))
+            if self.names:
+                self._add("class_name", np.array(self.names))
         if self.store.has_ids:
             self._add("id", self.store.ids())
         self.archive.close()
@@ -283,10 +308,11 @@ class _Npz:
 class _Csv:
     """Lines of text: node, label or labels, numbers."""
 
-    def __init__(self, file: IO[bytes], Z: DistDense, like: np.ndarray | None, store: Store) -> None:
+    def __init__(
+        self, file: IO[bytes], Z: DistDense, like: np.ndarray | None, store: Store, names: list[str] | None
+    ) -> None:
         self.text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
-        names = None if like is None else store.manifest["class_names"]
-        names = names if names and len(names) == Z.shape[1] else None
+        names = None if like is None else names
         self.store, self.names = store, names if like is not None and like.ndim == 1 else None
         self.lines, self.node = csv.writer(self.text, lineterminator="\n"), 0
         width = names or range(Z.shape[1])

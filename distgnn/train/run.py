@@ -239,8 +239,9 @@ class Run:
         if last:
             self._observe(epoch, found)
         if s.checkpoint:
-            state = self.grid.world, self.parameters, self.optimizer, epoch
-            checkpoint.save(s.checkpoint, *state, self._identity(), self.rates, self.best)
+            state = self.grid.world, self.parameters, self.optimizer, epoch, self._identity(), self.rates
+            names = self.store.manifest["class_names"]
+            checkpoint.save(s.checkpoint, *state, self.best, names)
             told.info("%s: saved after epoch %d", s.checkpoint, epoch)
         return found
 

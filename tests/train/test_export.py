@@ -14,6 +14,7 @@ from distgnn import cli
 from distgnn.errors import ArgumentError
 from distgnn.nn.reference import normalize
 from distgnn.operators.dense import gather
+from distgnn.store import prepare
 from distgnn.train import Run, Settings, export_weights
 from distgnn.train.predict import Predictor
 
@@ -83,6 +84,18 @@ def test_logits_from_the_file(comm, shared_tmp_path, capsys, model) -> None:
             assert sorted(tensors.keys()) == sorted(set(found) - {"config"})
             assert all((tensors.get_tensor(name) == found[name]).all() for name in tensors.keys())
             assert config == json.loads(str(found["config"]))
+
+
+@pytest.mark.ranks(1)
+def test_names_of_classes(comm, tmp_path) -> None:
+    graph, weights = Communities(), str(tmp_path / "w")
+    for names in (["é", "b", "c", "d"], None):
+        graph.class_names = names
+        prepare(graph, tmp_path / "s.dg", force=True)
+        list(Run(tmp_path / "s.dg", Settings(epochs=1, checkpoint=weights, force=True), comm).train())
+        export_weights(weights, tmp_path / "m.npz", force=True)
+        with np.load(tmp_path / "m.npz") as found:
+            assert json.loads(str(found["config"]))["class_names"] == names
 
 
 @pytest.mark.ranks(1)

@@ -67,7 +67,7 @@ def test_a_run_is_logged_checked_and_predicts(comm, shared_tmp_path, capsys, alg
     path, lines = (predictor.write(shared_tmp_path / f"p.{kind}") for kind in ("npz", "csv"))
     logits, found = gather(predictor.model.forward(predictor.X)), predictor.scores("rocauc")
     names = list("abcdefghi")
-    predictor.store.manifest["class_names"] = names
+    predictor.class_names = names
     named = predictor.write(shared_tmp_path / "named.csv")
     comm.Barrier()
     if comm.rank:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.nn.gcn import collect
 from distgnn.nn.layers import GraphConvolution
 from distgnn.operators.dense import gather
-from distgnn.store import prepare
+from distgnn.store import checkpoint, prepare
 from distgnn.train import Run, Settings, predict
 from distgnn.train.predict import Predictor, softmax
 from train.stores import Communities, N, small_store
@@ -104,6 +105,70 @@ def test_columns_have_the_names_of_classes(comm, shared_tmp_path) -> None:
     assert head == ["node", "label", *(f"probability_{name}" for name in names)]
     assert all(row[1] == names[np.argmax([float(number) for number in row[2:]])] for row in rows)
     assert hidden.read_text().startswith("node,embedding_0,embedding_1,")
+
+
+def named(folder, comm, name, class_names, classes=4):
+    """The path of a store whose classes are called so."""
+    graph, path = Communities(), folder / f"{name}.dg"
+    graph.class_names, graph.classes = class_names, classes
+    if comm.rank == 0:
+        prepare(graph, path)
+    comm.Barrier()
+    return path
+
+
+@pytest.mark.ranks(1, 2)
+def test_classes_have_the_names_they_were_trained_with(comm, shared_tmp_path, caplog) -> None:
+    """In another graph too, which gets no accuracy where its own are others."""
+    folder, trained_on, other = shared_tmp_path, ["Bio", "DB", "HPC", "ML"], ["ML", "DB", "HPC", "Astro"]
+    store, weights = named(folder, comm, "trained", trained_on), folder / "w"
+    list(Run(store, Settings(epochs=1, hidden=[4], checkpoint=str(weights)), comm).train())
+    cases = {
+        "other": (other, 4, 0, r"other.dg: .* \(class 0 is ML here, was Bio\)"),
+        "more": ([*trained_on, "Z"], 5, 0, r"more.dg: .* \(class 4 is Z here, was None\)"),
+        "same": (trained_on, 4, 3, None),
+        "unnamed": (None, 4, 3, None),
+    }
+    for name, (names, classes, scored, warning) in cases.items():
+        caplog.clear()
+        predictor = Predictor(named(folder, comm, name, names, classes), weights, comm)
+        assert predictor.class_names == trained_on and len(predictor.scores()) == scored
+        told = [one.message for one in caplog.records if one.levelname == "WARNING"]
+        assert len(told) == (warning is not None and comm.rank == 0)
+        assert all(re.search(warning, line) for line in told)
+        archive, lines = (predictor.write(folder / f"{name}.{kind}") for kind in ("npz", "csv"))
+        comm.Barrier()
+        assert np.load(archive)["class_name"].tolist() == trained_on
+        head, *rows = csv.reader(lines.read_text().splitlines())
+        assert head[2:] == [f"probability_{one}" for one in trained_on]
+        assert [row[1] for row in rows] == [trained_on[label] for label in np.load(archive)["label"]]
+
+
+@pytest.mark.ranks(1, 2)
+def test_older_checkpoints_leave_names_to_the_store(comm, shared_tmp_path, caplog, monkeypatch) -> None:
+    save = checkpoint.save
+
+    def saved(path, world, pieces, meta):
+        save(path, world, pieces, {name: meta[name] for name in meta if name != "class_names"})
+
+    monkeypatch.setattr(checkpoint, "save", saved)
+    _, _, weights = trained(comm, shared_tmp_path)
+    four, five = list("abcd"), list("abcde")
+    for names, expected, scored in ((four, four, 3), (five, None, 0), (None, None, 3)):
+        store = named(shared_tmp_path, comm, f"{expected}{scored}", names, len(names or four))
+        predictor = Predictor(store, weights, comm)
+        assert predictor.class_names == expected and len(predictor.scores()) == scored
+    assert not caplog.records
+
+
+@pytest.mark.ranks(1, 2)
+def test_classes_without_names_go_by_their_numbers(comm, shared_tmp_path, caplog) -> None:
+    _, _, weights = trained(comm, shared_tmp_path)
+    for names, scored in ((list("0123"), 3), (list("1234"), 0)):
+        caplog.clear()
+        predictor = Predictor(named(shared_tmp_path, comm, names[0], names), weights, comm)
+        assert predictor.class_names is None and len(predictor.scores()) == scored
+        assert ("class 0 is 1 here, was 0" in caplog.text) == (scored == 0 and comm.rank == 0)
 
 
 @pytest.mark.ranks(1, 2)
