@@ -20,4 +20,5 @@ weights     All are 1, unless --weights takes those of the source.
 classes     Labels are numbered in sorted order, by value if all are whole numbers; -1, NaN and nothing are
             no label. Arrays of whole numbers are classes as they are.
 header      A first line without any number is one. In a list of words it is an edge if its words come again.
+comments    Lines of text that begin with #, or with % and a blank.
 """

@@ -17,7 +17,7 @@ from distgnn.store.importers.arrays import Npz, open_npy
 from distgnn.store.importers.files import lines
 from distgnn.store.importers.imported import HIGHEST_ID, UNLABELLED, Imported
 from distgnn.store.importers.names import LONGEST, Names, Numbers, check_once, encoded, integer, places_of
-from distgnn.store.importers.text import ID_NAMES, Heading, first_line, whole
+from distgnn.store.importers.text import ID_NAMES, Heading, first_line, is_comment, whole
 from distgnn.store.source import TEST, TRAIN, VALIDATION, ImportOptions, parse_split, random_split
 
 LABEL_NAMES = ("label", "class", "target", "y", "labels")
@@ -249,7 +249,8 @@ def table_rows(path: Path, heading: Heading) -> Iterator[tuple[int, list[str]]]:
     try:
         for k, row in enumerate(rows, 1):
             number = heading.skip + (rows.line_num if mark else k)
-            if row and not row[0].lstrip().startswith("#") and any(field.strip() for field in row):
+            comment = row and row[0].lstrip().startswith(("#", "%")) and is_comment((mark or " ").join(row))
+            if not comment and any(field.strip() for field in row):
                 yield number, row
     except csv.Error as error:
         raise UserError(f"{path}, line {number + 1}: {error}; expected a row of CSV") from None
