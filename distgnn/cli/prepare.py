@@ -47,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     reading("--ids", metavar="KIND",
             help="of nodes in lists of edges: numbers (0..n-1), integers (any) or text (default: as they "
             "look)")
-    reading("--node-list", metavar="FILE", help="a table whose lines are the ids of all nodes, in order")
+    reading("--node-list", metavar="FILE", help="a table whose lines are the ids of all nodes, in order; or "
+            ".npy")
     reading("--source-column", metavar="NAME", help="column of an edge list that has the edge's source")
     reading("--target-column", metavar="NAME", help="column of an edge list that has the edge's target")
     reading("--id-column", metavar="NAME", help="column of the label and feature files that has the node")

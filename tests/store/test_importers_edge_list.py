@@ -199,7 +199,11 @@ def test_ids_that_begin_at_one_are_noted(tmp_path):
     (note,) = open_source(path).notes
     assert note.startswith(f"{path}: node 0 has no edges; ids here begin at 1") and "subtract 1" in note
     np.save(tmp_path / "x.npy", np.ones((3, 2)))
-    refused(path, "3 rows of features for a graph of 4 nodes .*subtract 1", features=str(tmp_path / "x.npy"))
+    array = str(tmp_path / "x.npy")
+    advice = "subtract 1 from them, or give ids=integers and node_list=FILE"
+    refused(path, f"3 rows of features for a graph of 4 nodes .*{advice}", features=array)
+    nodes = str(write(tmp_path / "n.txt", "1\n2\n3\n"))
+    assert open_source(path, ImportOptions(ids="integers", node_list=nodes, features=array)).n == 3
     np.save(tmp_path / "x.npy", np.ones((4, 2)))
     labels = write(tmp_path / "l.csv", "id,label\n" + "".join(f"{k},a\n" for k in range(4)))
     for known in ({"features": str(tmp_path / "x.npy")}, {"labels": str(labels)}):  # node 0 is meant

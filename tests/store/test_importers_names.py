@@ -146,6 +146,27 @@ def test_a_list_of_nodes_says_their_order(tmp_path):
     assert source.n == 3 and source.ids is None
 
 
+def test_a_list_of_nodes_may_be_an_array(tmp_path):
+    words, numbers = write(tmp_path / "a.csv", WORDS), write(tmp_path / "b.csv", "1,2\n2,30\n")
+    nodes = tmp_path / "n.npy"
+    for ids in (NAMED[::-1], [one.encode() for one in NAMED[::-1]]):
+        np.save(nodes, np.array(ids))
+        assert called(opened(words, node_list=nodes)) == NAMED[::-1]
+    refused(numbers, "n.npy: holds strings; expected node ids that are integers", node_list=str(nodes))
+    np.save(nodes, np.array([30, 2, 1], np.uint16))
+    assert called(opened(numbers, ids="integers", node_list=nodes)) == [30, 2, 1]
+    assert called(opened(numbers, ids="text", node_list=nodes)) == ["30", "2", "1"]
+    refused(words, "a.csv, line 2: .*'alice' is not in .*n.npy", node_list=str(nodes))
+    for array, told in (
+        ([[1, 2, 30]], r"node ids have shape \(1, 3\); expected \(nodes\)"),
+        ([1, 2, 2], "no list of nodes .node 2 is listed twice"),
+        ([1.0, 2, 30], "float64"),
+        ([1, 2], "30 is not in .*n.npy"),
+    ):
+        np.save(nodes, np.array(array))
+        refused(numbers, f"n.npy.*{told}|{told}", node_list=str(nodes))
+
+
 def test_ids_that_can_not_be(tmp_path):
     refused(write(tmp_path / "a.csv", "a,b\nb,\n"), "a.csv, line 2: bad line 'b,' .an empty id", ids="text")
     refused(write(tmp_path / "b.csv", "a,b\nb," + "c" * 2000), "line 2: .* 2000 bytes", ids="text")

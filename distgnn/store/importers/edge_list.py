@@ -73,7 +73,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     source = Imported(name_of(path), path, found.highest + 1, stream, options)
     hint = "; ids here begin at 1, so there is a node 0: subtract 1 from them, or give ids=integers"
     one_based = hint if found.lowest == 1 else ""
-    attach_features(source, options, grow=True, hint=one_based)
+    attach_features(source, options, grow=True, hint=one_based and one_based + " and node_list=FILE")
     declared = source.table is not None and source.table.complete
     limit = sparse_limit(found.count + (source.table.nodes if source.table else 0))
     if not declared and found.highest >= limit:

@@ -13,7 +13,7 @@ import numpy as np
 
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.importers import parquet
-from distgnn.store.importers.arrays import Npz, open_npy
+from distgnn.store.importers.arrays import Npz, integers, open_npy, strings
 from distgnn.store.importers.files import lines
 from distgnn.store.importers.imported import HIGHEST_ID, UNLABELLED, Imported
 from distgnn.store.importers.names import LONGEST, Names, Numbers, check_once, encoded, integer, places_of
@@ -86,7 +86,9 @@ def split_file(text: str) -> Path | None:
 
 def read_nodes(path: Path, options: ImportOptions, kind: str, ends: Callable[[], np.ndarray]) -> Names:
     """The ids of all nodes, of this kind, in the order of a table. A first line of words is a header, unless
-    it is one of the `ends` of edges."""
+    it is one of the `ends` of edges. A .npy holds nothing but ids."""
+    if path.name.lower().endswith(".npy"):
+        return _node_array(path, kind)
     used = np.zeros(0, "S1" if kind == "text" else np.int64)
     if kind == "text" and not parquet.is_parquet(path):
         heading = heading_of(path, None)
@@ -99,6 +101,21 @@ def read_nodes(path: Path, options: ImportOptions, kind: str, ends: Callable[[],
     except ValueError:
         check_once(np.unique(table.ids, return_inverse=True)[1], table.ids, table.place)
         raise
+
+
+def _node_array(path: Path, kind: str) -> Names:
+    """The ids of all nodes, of this kind, in an array of integers or strings."""
+    array = open_npy(path, "iuUS")
+    if len(array.shape) != 1:
+        raise UserError(f"{path}: node ids have shape {array.shape}; expected (nodes)")
+    ids, words = array.read(), array.dtype.kind in "US"
+    if words and kind != "text":
+        raise UserError(f"{path}: holds strings; expected node ids that are integers, or ids=text")
+    try:
+        listed = strings(ids, path).tolist() if words else map(str, ids.tolist())
+        return Names(encoded(listed) if kind == "text" else integers(ids, str(path)), path)
+    except ValueError as error:
+        raise UserError(f"{path}: no list of nodes ({error})") from None
 
 
 def declared_rows(options: ImportOptions) -> int:
