@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "made of the graph")
     reading("--split", metavar="A/B/C",
             help="shares of training, validation, test, such as 0.6/0.2/0.2; or a FILE like that of labels, "
-            "with train, val, test or none")
+            "with train, val, test or none; or .npy with 0 none, 1 train, 2 validation, 3 test")
     reading("--ids", metavar="KIND",
             help="of nodes in lists of edges: numbers (0..n-1), integers (any) or text (default: as they "
             "look)")
@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     reading("--source-column", metavar="NAME", help="column of an edge list that has the edge's source")
     reading("--target-column", metavar="NAME", help="column of an edge list that has the edge's target")
     reading("--id-column", metavar="NAME", help="column of the label and feature files that has the node")
-    reading("--label-column", metavar="NAME", help="column of the label file that has the label; or some, "
-            "between commas, of 0 and 1")
+    reading("--label-column", metavar="NAME", help="column of the label file that has the label, needed if "
+            "several could; or some, between commas, of 0 and 1")
 
     writing = parser.add_argument_group("writing").add_argument
     writing("--order", default="random", metavar="NAMES",

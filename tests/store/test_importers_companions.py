@@ -145,7 +145,7 @@ def test_bad_feature_files(edges, tmp_path):
 
 def test_string_labels_are_sorted_into_classes(edges, tmp_path):
     path = write(
-        tmp_path / "y.csv", 'id,page,kind\n1,"Voice, The 中国",tv\n0,x,company\n2,"say ""hi""",tv\n3,,\n'
+        tmp_path / "y.csv", 'id,page,class\n1,"Voice, The 中国",tv\n0,x,company\n2,"say ""hi""",tv\n3,,\n'
     )
     source = opened(edges, labels=path)
     assert source.class_names == ["company", "tv"] and source.classes == 2 and source.labels.dtype == np.int32
@@ -170,10 +170,35 @@ def test_order_of_classes(edges, tmp_path, values, names, labels):
 def test_label_columns(edges, tmp_path):
     path = write(tmp_path / "y.tsv", "colour\tnode\tyear\nred\t0\t1999\nblue\t3\t2001\n")
     assert opened(edges, labels=path, label_column="colour").labels.tolist() == [1, -1, -1, 0]
-    assert opened(edges, labels=path).class_names == ["1999", "2001"]
+    told = "y.tsv: cannot tell the column of labels among colour, node, year; label_column=NAME"
+    refused(edges, told, labels=str(path))
     assert opened(edges, labels=path, id_column="1", label_column="0").class_names == ["blue", "red"]
     refused(edges, "label_column=shape", "colour, node, year", labels=str(path), label_column="shape")
     refused(edges, "id_column=7", labels=str(path), id_column="7")
+    plain = write(tmp_path / "p.csv", "0,red,1999\n3,blue,2001\n")
+    refused(edges, "among no header and 3 columns; label_column=NAME .* number from 0", labels=str(plain))
+    assert opened(edges, labels=plain, label_column="1").class_names == ["blue", "red"]
+    write(path, "paper,f1,Class,f2\n0,5,red,6\n3,7,blue,8\n")
+    assert opened(edges, labels=path).class_names == ["blue", "red"]
+
+
+def test_words_for_nothing_are_no_label(edges, tmp_path):
+    for word in ("NA", "n/a", "NULL", "none", "NAN", "-1.0", ""):
+        path = write(tmp_path / "y.csv", f"id,label\n0,b\n1,{word}\n2,a\n3,nab\n")
+        source = opened(edges, labels=path)
+        assert source.class_names == ["a", "b", "nab"] and source.labels.tolist() == [1, -1, 0, 2]
+        assert source.n == 4 and source.classes == 3
+
+
+def test_parts_in_numbers_are_those_of_arrays_or_refused(edges, tmp_path):
+    path, words = tmp_path / "s.csv", "cannot tell the parts from {} alone; expected train, val, test or none"
+    assert opened(edges, split=write(path, "0,3\n1,1\n2,2\n3,0\n")).split.tolist() == [3, 1, 2, 0]
+    for parts, found in (((0, 1, 2, 0), "0, 1, 2"), ((0, 1, 1, 0), "0, 1"), ((1, 3, 3, 1), "1, 3")):
+        write(path, "id,split\n" + "".join(f"{k},{part}\n" for k, part in enumerate(parts)))
+        refused(edges, words.format(found), "1 train, 2 val, 3 test", split=str(path))
+    refused(edges, words.format("1"), split=str(write(path, "0,train\n1,val\n2,1\n3,test\n")))
+    np.save(tmp_path / "s.npy", np.array([0, 1, 2, 1]))
+    assert opened(edges, split=tmp_path / "s.npy").split.tolist() == [0, 1, 2, 1]
 
 
 def test_labels_of_unknown_nodes(edges, tmp_path):

@@ -42,7 +42,7 @@ def test_every_format_gives_the_same_rows(edges, tmp_path, monkeypatch):
     monkeypatch.setattr(LIMITS, "row_bytes", 50)  # two rows at a time
     missing = np.where(ROWS < 0, np.nan, ROWS)
     listed = [(node, *row) for node, row in enumerate(ROWS) if node != 2][::-1]
-    blank = [(2, "", "nan", "-1"), *listed]
+    blank = [(2, "", "N/A", "-1"), *listed]
     named = [(row[1], row[0], *row[2:]) for row in listed]
     files = [tmp_path / name for name in ("a.npy", "b.npy", "c.npz", "d.json", "e.json")]
     np.save(files[0], ROWS)
@@ -87,9 +87,10 @@ def test_arrays_and_json_of_classes_have_one_class_of_each_node(edges, tmp_path)
 
 
 def test_a_table_with_other_numbers_has_one_label_in_each_line(edges, tmp_path):
-    """The last column, as ever: the rows before could be of zeros and ones by chance."""
+    """In a column that someone names: the others could be of zeros and ones by chance."""
     path = write(tmp_path / "y.csv", "0,1,1\n1,0,2\n2,1,0\n3,1,1\n4,1,0\n")
-    assert labels(edges, path).labels.tolist() == [1, 2, 0, 1, 0]
+    assert labels(edges, path, label_column="2").labels.tolist() == [1, 2, 0, 1, 0]
+    refused(edges, "cannot tell the column of labels", labels=str(path))
 
 
 @pytest.mark.parametrize(

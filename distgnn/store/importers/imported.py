@@ -20,7 +20,7 @@ from distgnn.store.importers.tables import Features
 from distgnn.store.importers.text import Table, whole
 from distgnn.store.source import Edges, ImportOptions, Source, labelled
 
-UNLABELLED = ("", "-1", "nan", "NaN", "null", "None")
+UNLABELLED = ("", "-1", "-1.0", "nan", "na", "n/a", "null", "none")  # in lower case
 HIGHEST_ID = 1 << 40
 HIGHEST_CLASS = 1 << 20
 HIGHEST_WIDTH = 1 << 24  # of features, which stores keep with their zeros
@@ -168,12 +168,13 @@ class Imported(Source):
         if values.shape != (self.n,):
             expected = f"expected one for each of the {self.n} nodes"
             raise UserError(f"{path}: labels have shape {values.shape}, {expected}")
-        named = set(values.tolist()) - set(UNLABELLED)
+        found = set(values.tolist())
+        named = {name for name in found if name.lower() not in UNLABELLED}
         by_value = all(str(whole(name)) == name for name in named)
         names = sorted(named, key=int if by_value else str)
         if not names:
             raise UserError(f"{path}: every label is empty; expected a class for some node")
-        number = {name: k for k, name in enumerate(names)} | dict.fromkeys(UNLABELLED, -1)
+        number = dict.fromkeys(found, -1) | {name: k for k, name in enumerate(names)}
         numbers = np.fromiter((number[name] for name in values.tolist()), np.int64, len(values))
         self.set_labels(numbers, path, len(names))
         self.class_names = names

@@ -31,7 +31,7 @@ Rows = Callable[[int, int], np.ndarray]
 #: Labels by node, names of their classes, and whether all of these nodes are listed.
 Table = tuple[np.ndarray, "list[str] | None", bool]
 _DIGITS = bytes.maketrans(b"01", b"\x00\x01")
-_NUMBERS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "-1.0": -1} | dict.fromkeys(UNLABELLED, -1)
+_NUMBERS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1} | dict.fromkeys(UNLABELLED, -1)
 
 
 def zeros_and_ones(rows: Rows, shape: tuple[int, int], where: object) -> np.ndarray:
@@ -161,8 +161,9 @@ def label_table(path: Path, options: ImportOptions, source: Imported) -> Table |
         return None
     lines, nodes, rows = found
     counted = not named and ids in columns
-    if not named and not chosen and {*nodes} <= _NUMBERS.keys() and len(nodes) > len({*nodes}):
-        first = np.array([_NUMBERS[text] for text in nodes], np.int8)
+    different = {node.lower() for node in nodes}
+    if not named and not chosen and different <= _NUMBERS.keys() and len(nodes) > len({*nodes}):
+        first = np.array([_NUMBERS[text.lower()] for text in nodes], np.int8)
         rows, columns, counted = np.column_stack([first, rows]), [ids, *columns], True
     if (partly := (rows < 0).any(axis=1) & ~(rows < 0).all(axis=1)).any():
         line = lines[int(np.flatnonzero(partly)[0])]
@@ -193,7 +194,7 @@ def _read(
     """Of every line its number, id and int8 labels; None, or with `strict` an error, for other labels."""
     lines, nodes, rows, most = [], [], bytearray(), max(ids, *columns)
     for line, row in table_rows(path, heading):
-        fields = [row[k].strip() for k in columns] if len(row) > most else [""]
+        fields = [row[k].strip().lower() for k in columns] if len(row) > most else [""]
         text = "".join(fields)
         if len(text) == len(fields) == len(columns) and not text.strip("01"):
             rows += text.encode().translate(_DIGITS)

@@ -20,11 +20,11 @@ from distgnn.store.importers.names import LONGEST, Names, Numbers, check_once, e
 from distgnn.store.importers.text import ID_NAMES, Heading, first_line, is_comment, whole
 from distgnn.store.source import TEST, TRAIN, VALIDATION, ImportOptions, parse_split, random_split
 
-LABEL_NAMES = ("label", "class", "target", "y", "labels")
+LABEL_NAMES = ("label", "class", "target", "y", "labels", "page_type", "ml_target")  # two of MUSAE
 SPLIT_NAMES = ("split", "part", "set", "mask")
 PARTS = {"train": TRAIN, "training": TRAIN, "1": TRAIN, "val": VALIDATION, "valid": VALIDATION,
          "validation": VALIDATION, "2": VALIDATION, "test": TEST, "3": TEST,
-         **dict.fromkeys(("0", "none", *UNLABELLED), 0)}  # fmt: skip
+         **dict.fromkeys(("0", *UNLABELLED), 0)}  # fmt: skip
 ROWS = 1 << 16  # of a table, at a time
 
 
@@ -69,10 +69,21 @@ def attach_split(source: Imported, options: ImportOptions) -> None:
         source.set_split(open_npy(path).read(), path)
     else:
         table = read_words(path, options, source.names, SPLIT_NAMES, "split")
+        check_parts(table.words, path)
         numbers = places_of(source.names or Numbers(source.n), table.ids, table.place, source.described())
         split = np.zeros(source.n, np.uint8)
         split[numbers] = np.array([PARTS[word.lower()] for word in table.words], np.uint8)[table.codes]
         source.set_split(split, path)
+
+
+def check_parts(words: list[str], path: Path) -> None:
+    """UserError for parts in numbers that are not 1, 2 and 3, with or without 0: 0, 1 and 2 may be meant as
+    train, val and test."""
+    numbers = sorted({"0", "1", "2", "3"} & {*words})
+    if numbers and not {"1", "2", "3"} <= {*numbers}:
+        codes = "0 none, 1 train, 2 val, 3 test"
+        expected = f"train, val, test or none, or all of these numbers ({codes})"
+        raise UserError(f"{path}: cannot tell the parts from {', '.join(numbers)} alone; expected {expected}")
 
 
 def split_file(text: str) -> Path | None:
@@ -138,8 +149,8 @@ def archive_shape(path: Path) -> tuple[int, ...]:
 def read_words(
     path: Path, options: ImportOptions, ids: Names | None, usual: Sequence[str], what: str | None
 ) -> Words:  # fmt: skip
-    """A table of node ids (default: column `id` or the first) and of words (of a `usual` name or the last);
-    of ids alone where `what` is None. Ids are of the same kind as those of the graph."""
+    """A table of node ids (default: column `id` or the first) and of words (of a `usual` name, or the only
+    other); of ids alone where `what` is None. Ids are of the same kind as those of the graph."""
     if parquet.is_parquet(path):
         return _parquet_words(path, options, ids, usual, what)
     heading = heading_of(path, what)
@@ -195,7 +206,7 @@ def _packed(some: list[Any], ids: Names | None) -> np.ndarray:
 
 
 def _check_word(what: str | None, text: str, where: str) -> None:
-    if what == "label" and text not in UNLABELLED and not _is_class(text):
+    if what == "label" and text.lower() not in UNLABELLED and not _is_class(text):
         raise UserError(f"{where}: label {text[:40]!r} is not whole; expected a class")
     if what == "split" and text.lower() not in PARTS:
         raise UserError(f"{where}: part {text[:40]!r}; expected train, val, test or none")
@@ -238,7 +249,8 @@ def _parquet_words(
 def columns_of(
     heading: Heading, path: Path, options: ImportOptions, usual: Sequence[str], what: str | None
 ) -> tuple[int, int]:  # fmt: skip
-    """Where the node and its word stand; ArgumentError where that would be the same column."""
+    """Where the node and its word stand; ArgumentError where that would be the same column, UserError where
+    labels may be in several."""
     last = len(heading.columns) - 1
     if last < (what is not None):
         raise UserError(f"{path}: {last + 1} column; expected node ids{f' and {what}s' if what else ''}")
@@ -248,6 +260,9 @@ def columns_of(
     chosen = options.label_column if what == "label" else None
     word = heading.find("label_column", chosen, path, last, usual)
     if ids != word:
+        if what == "label" and chosen is None and last > 1 and heading.position(*usual) is None:
+            advice = "label_column=NAME says which, or its number from 0"
+            raise UserError(f"{path}: cannot tell the column of labels among {heading.described()}; {advice}")
         return ids, word
     given, other = ("id_column", "label_column") if options.id_column else ("label_column", "id_column")
     if last == 1 and (what == "split" or getattr(options, other) is None):  # only the other column is left
