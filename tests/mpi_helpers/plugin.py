@@ -236,7 +236,9 @@ def most_ranks(text: str) -> float:
         return math.inf
     if not COMM.search(text):
         return 0
-    functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
+    top = ast.parse(text).body
+    inside = (node for one in top if isinstance(one, ast.ClassDef) for node in one.body)
+    functions = (node for node in (*top, *inside) if isinstance(node, ast.FunctionDef))
     return max((_most_ranks_of(function) for function in functions), default=0)
 
 

@@ -117,7 +117,7 @@ def test_trained_features_and_what_is_refused(comm, tmp_path, monkeypatch) -> No
             export_weights(weights, tmp_path / out, epoch)
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     with pytest.raises(
-        ArgumentError, match=r"needs safetensors; install with: pip install distgnn\[safetensors"
+        ArgumentError, match=r"needs safetensors; install with: pip install 'distgnn\[safetensors"
     ):
         export_weights(weights, tmp_path / "m.safetensors")
     assert not (tmp_path / "m.safetensors").exists() and not (tmp_path / "n.npz").exists()

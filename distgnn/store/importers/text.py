@@ -171,7 +171,7 @@ class Table:
     def place(self, row: int) -> str:
         """Where row `row`, counted from 0, stands, for errors."""
         for number, line in lines(self.path, self.skip):
-            row -= bool(line.strip()) and not is_comment(line)
+            row -= bool(line.strip()) and not (is_comment(line) or line.lstrip().startswith(self.comments))
             if row < 0:
                 return f"{self.path}, line {number}"
         return str(self.path)
