@@ -42,8 +42,9 @@ def test_products_and_words_of_panels(comm, name, backend, block_size, monkeypat
 @pytest.mark.ranks(4, 6)
 @names
 def test_awkward_matrices_in_panels(comm, name, backend):
+    """A quarter of them on each: test_products.py has all in whole blocks."""
     grid = wide_grid(comm, name, backend)
-    for matrix, A in awkward_matrices(comm.Get_size()).items():
+    for matrix, A in awkward_matrices(2 * comm.Get_size()).items():
         check_product(A, grid, name, WIDTH, label=matrix, block_size=3)
 
 
