@@ -19,9 +19,10 @@ loops       Self-loops are kept, and every node gets one that has none (but with
 weights     All are 1, unless --weights takes those of the source.
 classes     Labels are numbered in sorted order, by value if all are whole numbers; -1, NaN and nothing are
             no label, nor are the words NA, N/A, null and none. Arrays of whole numbers are classes as they
-            are. The column of labels is the only one beside the ids, or called label, class, target or y.
+            are. The column of labels is the only one beside the ids, or called label, labels, class, target,
+            y, page_type or ml_target; or all are 0 and 1, a column for each class.
 split       In tables train, val, test or none; in arrays 0 none, 1 train, 2 validation, 3 test. Tables may
             have these numbers too, if 1, 2 and 3 are all there.
 header      A first line without any number is one. In a list of words it is an edge if its words come again.
-comments    Lines of text that begin with #, or with % and a blank.
+comments    Lines of text that begin with #, and before the first line of data also those with % and a blank.
 """

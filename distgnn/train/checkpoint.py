@@ -54,7 +54,7 @@ def save(
 
 def restore(
     path: str | os.PathLike[str], comm: Comm, parameters: Sequence[Parameter], optimizer: Optimizer,
-    run: Mapping[str, Any], best: Best | None = None,
+    run: Mapping[str, Any], best: Best | None = None, class_names: Sequence[str] | None = None,
 ) -> tuple[str, int, list[dict[str, Any]]]:  # fmt: skip
     """Take all of that from a checkpoint, in place, on any grid; returns its id, `epoch` and `rates`.
     Collective.
@@ -69,6 +69,8 @@ def restore(
         if then != now:
             problem = f"was written by a run with {name} {then}, this one has {now}"
             raise UserError(f"{path}: {problem}")
+    if reader.meta.get("class_names", class_names) != class_names:
+        raise UserError(f"{path}: was written by a run with other names of classes than this store has")
     optimizer.prepare(parameters)
     with comm.together():
         take_over(reader, parameters, optimizer)

@@ -9,7 +9,6 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any
 
@@ -120,9 +119,11 @@ class Predictor:
         trained = names or [str(number) for number in range(classes)]
         self._renamed = "class_names" in meta and bool(here) and here != trained
         if self._renamed and self.grid.rank == 0:
-            pairs = enumerate(zip_longest(here, trained))
-            number, (now, then) = next(found for found in pairs if found[1][0] != found[1][1])
-            what = f"its classes are not the network's (class {number} is {now} here, was {then})"
+            pairs = enumerate(zip(here, trained, strict=False))
+            differs = next(
+                (f"class {k} is {now} here, was {then}" for k, (now, then) in pairs if now != then), ""
+            )
+            what = f"its classes are not the network's ({differs or f'{len(here)} here, {classes} there'})"
             log.warning(
                 "%s: %s; predictions have the network's names and get no score", self.store.path, what
             )

@@ -263,7 +263,8 @@ class Run:
     def _resume(self) -> int:
         """Take over the state of the checkpoint; returns the epoch after which it was written."""
         s, state = self.settings, (self.parameters, self.optimizer, self._identity())
-        restored = checkpoint.restore(str(s.checkpoint), self.grid.world, *state, self.best)
+        names = self.store.manifest["class_names"]
+        restored = checkpoint.restore(str(s.checkpoint), self.grid.world, *state, self.best, names)
         self.resumed, epoch, rates = restored
         if self.best.stopped:
             problem = f"{s.checkpoint} stopped after epoch {epoch}, as validation was not better for so long"

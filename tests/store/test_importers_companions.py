@@ -188,15 +188,19 @@ def test_words_for_nothing_are_no_label(edges, tmp_path):
         source = opened(edges, labels=path)
         assert source.class_names == ["a", "b", "nab"] and source.labels.tolist() == [1, -1, 0, 2]
         assert source.n == 4 and source.classes == 3
+        note = f"{path}: {word} is taken for no label; write it otherwise if it is a class"
+        assert (note in source.notes) == (word in ("NA", "n/a", "none"))
 
 
 def test_parts_in_numbers_are_those_of_arrays_or_refused(edges, tmp_path):
-    path, words = tmp_path / "s.csv", "cannot tell the parts from {} alone; expected train, val, test or none"
+    path, words = tmp_path / "s.csv", "cannot tell the parts from {}; expected train, val, test or none"
     assert opened(edges, split=write(path, "0,3\n1,1\n2,2\n3,0\n")).split.tolist() == [3, 1, 2, 0]
     for parts, found in (((0, 1, 2, 0), "0, 1, 2"), ((0, 1, 1, 0), "0, 1"), ((1, 3, 3, 1), "1, 3")):
         write(path, "id,split\n" + "".join(f"{k},{part}\n" for k, part in enumerate(parts)))
         refused(edges, words.format(found), "1 train, 2 val, 3 test", split=str(path))
     refused(edges, words.format("1"), split=str(write(path, "0,train\n1,val\n2,1\n3,test\n")))
+    mixed = write(path, "0,train\n1,val\n2,0\n3,test\n")
+    assert opened(edges, split=mixed).split.tolist() == [1, 2, 0, 3]
     np.save(tmp_path / "s.npy", np.array([0, 1, 2, 1]))
     assert opened(edges, split=tmp_path / "s.npy").split.tolist() == [0, 1, 2, 1]
 

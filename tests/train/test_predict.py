@@ -125,7 +125,7 @@ def test_classes_have_the_names_they_were_trained_with(comm, shared_tmp_path, ca
     list(Run(store, Settings(epochs=1, hidden=[4], checkpoint=str(weights)), comm).train())
     cases = {
         "other": (other, 4, 0, r"other.dg: .* \(class 0 is ML here, was Bio\)"),
-        "more": ([*trained_on, "Z"], 5, 0, r"more.dg: .* \(class 4 is Z here, was None\)"),
+        "more": ([*trained_on, "Z"], 5, 0, r"more.dg: .* \(5 here, 4 there\)"),
         "same": (trained_on, 4, 3, None),
         "unnamed": (None, 4, 3, None),
     }
@@ -142,6 +142,12 @@ def test_classes_have_the_names_they_were_trained_with(comm, shared_tmp_path, ca
         head, *rows = csv.reader(lines.read_text().splitlines())
         assert head[2:] == [f"probability_{one}" for one in trained_on]
         assert [row[1] for row in rows] == [trained_on[label] for label in np.load(archive)["label"]]
+    for name in ("unnamed", "renamed"):
+        store = named(folder, comm, f"resume-{name}", None if name == "unnamed" else list("abcd"))
+        with pytest.raises(UserError, match="other names of classes"):
+            list(
+                Run(store, Settings(epochs=2, hidden=[4], checkpoint=str(weights), resume=True), comm).train()
+            )
 
 
 @pytest.mark.ranks(1, 2)

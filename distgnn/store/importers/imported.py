@@ -21,6 +21,7 @@ from distgnn.store.importers.text import Table, whole
 from distgnn.store.source import Edges, ImportOptions, Source, labelled
 
 UNLABELLED = ("", "-1", "-1.0", "nan", "na", "n/a", "null", "none")  # in lower case
+MAY_BE_CLASSES = ("na", "n/a", "none")
 HIGHEST_ID = 1 << 40
 HIGHEST_CLASS = 1 << 20
 HIGHEST_WIDTH = 1 << 24  # of features, which stores keep with their zeros
@@ -174,6 +175,10 @@ class Imported(Source):
         names = sorted(named, key=int if by_value else str)
         if not names:
             raise UserError(f"{path}: every label is empty; expected a class for some node")
+        words = sorted(name for name in found - named if name.lower() in MAY_BE_CLASSES)
+        if words:
+            advice = "write it otherwise if it is a class"
+            self.notes.append(f"{path}: {' and '.join(words)} is taken for no label; {advice}")
         number = dict.fromkeys(found, -1) | {name: k for k, name in enumerate(names)}
         numbers = np.fromiter((number[name] for name in values.tolist()), np.int64, len(values))
         self.set_labels(numbers, path, len(names))

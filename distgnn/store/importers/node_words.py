@@ -17,7 +17,7 @@ from distgnn.store.importers.arrays import Npz, integers, open_npy, strings
 from distgnn.store.importers.files import lines
 from distgnn.store.importers.imported import HIGHEST_ID, UNLABELLED, Imported
 from distgnn.store.importers.names import LONGEST, Names, Numbers, check_once, encoded, integer, places_of
-from distgnn.store.importers.text import ID_NAMES, Heading, first_line, is_comment, whole
+from distgnn.store.importers.text import ID_NAMES, Heading, first_line, whole
 from distgnn.store.source import TEST, TRAIN, VALIDATION, ImportOptions, parse_split, random_split
 
 LABEL_NAMES = ("label", "class", "target", "y", "labels", "page_type", "ml_target")  # two of MUSAE
@@ -78,12 +78,13 @@ def attach_split(source: Imported, options: ImportOptions) -> None:
 
 def check_parts(words: list[str], path: Path) -> None:
     """UserError for parts in numbers that are not 1, 2 and 3, with or without 0: 0, 1 and 2 may be meant as
-    train, val and test."""
+    train, val and test. Beside words 0 is none."""
     numbers = sorted({"0", "1", "2", "3"} & {*words})
-    if numbers and not {"1", "2", "3"} <= {*numbers}:
+    told = numbers == ["0"] and any(PARTS[word.lower()] for word in words)
+    if numbers and not told and not {"1", "2", "3"} <= {*numbers}:
         codes = "0 none, 1 train, 2 val, 3 test"
         expected = f"train, val, test or none, or all of these numbers ({codes})"
-        raise UserError(f"{path}: cannot tell the parts from {', '.join(numbers)} alone; expected {expected}")
+        raise UserError(f"{path}: cannot tell the parts from {', '.join(numbers)}; expected {expected}")
 
 
 def split_file(text: str) -> Path | None:
@@ -281,8 +282,7 @@ def table_rows(path: Path, heading: Heading) -> Iterator[tuple[int, list[str]]]:
     try:
         for k, row in enumerate(rows, 1):
             number = heading.skip + (rows.line_num if mark else k)
-            comment = row and row[0].lstrip().startswith(("#", "%")) and is_comment((mark or " ").join(row))
-            if not comment and any(field.strip() for field in row):
+            if row and not row[0].lstrip().startswith("#") and any(field.strip() for field in row):
                 yield number, row
     except csv.Error as error:
         raise UserError(f"{path}, line {number + 1}: {error}; expected a row of CSV") from None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -26,7 +25,6 @@ from distgnn.store.stages import stage
 
 ID_NAMES = ("id", "node", "node_id", "nodeid")  # of a column of node ids
 
-_PERCENT = re.compile(rb"(?m)^[ \t]*%(?:[ \t\r][^\n]*)?$")  # lines of comments
 Check = Callable[[np.ndarray], "str | None"]
 
 
@@ -55,17 +53,15 @@ def blocks(path: AnyPath, skip: int = 0, size: int | None = None) -> Iterator[tu
 
 
 def first_line(path: AnyPath) -> tuple[int, str]:
-    """Number and text of the first line that is neither blank nor a comment; (0, "") where there is none."""
+    """Number and text of the first line that is neither blank nor a comment; (0, "") where there is none.
+
+    Before it, and only there, lines that begin with % and a blank are comments, too, as KONECT has them.
+    """
     for number, line in lines(path):
-        if line.strip() and not is_comment(line):
+        start = line.lstrip()
+        if start and not start.startswith("#") and not (start[0] == "%" and not start[1:2].strip()):
             return number, line.rstrip("\r\n")
     return 0, ""
-
-
-def is_comment(line: str) -> bool:
-    """Does the line begin with #, or with % and a blank, as KONECT's comments do? Ids may begin with %."""
-    start = line.lstrip()
-    return start.startswith("#") or (start.startswith("%") and not start[1:2].strip())
 
 
 def whole(text: str) -> int | None:
@@ -107,7 +103,7 @@ class Heading:
     def example(self, path: AnyPath) -> list[str]:
         """The fields of the first line of data; none where there is no data."""
         for _, line in lines(path, self.skip):
-            if line.strip() and not is_comment(line):
+            if line.strip() and not line.lstrip().startswith("#"):
                 mark = self.delimiter
                 with suppress(csv.Error):
                     fields = next(csv.reader([line], delimiter=mark)) if mark else line.split()
@@ -171,7 +167,7 @@ class Table:
     def place(self, row: int) -> str:
         """Where row `row`, counted from 0, stands, for errors."""
         for number, line in lines(self.path, self.skip):
-            row -= bool(line.strip()) and not (is_comment(line) or line.lstrip().startswith(self.comments))
+            row -= bool(line.strip()) and not line.lstrip().startswith(self.comments)
             if row < 0:
                 return f"{self.path}, line {number}"
         return str(self.path)
@@ -179,8 +175,6 @@ class Table:
     def _parse(self, block: bytes) -> np.ndarray:
         """The block's rows, or a ValueError caused by one line alone."""
         words = self.dtype.hasobject
-        if self.comments == "#" and b"%" in block:
-            block = _PERCENT.sub(b"", block)
         text = io.StringIO(_uncommented(block, self.comments)) if words else io.BytesIO(block)
         with warnings.catch_warnings():
             warnings.simplefilter("error", DeprecationWarning)  # older NumPy reads 1.5 as an integer
