@@ -167,6 +167,13 @@ def test_order_of_classes(edges, tmp_path, values, names, labels):
     assert source.class_names == names and source.labels.tolist() == labels
 
 
+def test_labels_and_parts_may_be_in_one_table(edges, tmp_path):
+    path = write(tmp_path / "y.csv", "node,kind,part\n0,b,train\n1,a,val\n2,a,test\n3,b,train\n")
+    source = opened(edges, labels=path, split=path)
+    assert source.labels.tolist() == [1, 0, 0, 1] and source.split.tolist() == [1, 2, 3, 1]
+    refused(edges, "the column of labels among node, kind, part", labels=str(path), split="0.5/0.2/0.3")
+
+
 def test_label_columns(edges, tmp_path):
     path = write(tmp_path / "y.tsv", "colour\tnode\tyear\nred\t0\t1999\nblue\t3\t2001\n")
     assert opened(edges, labels=path, label_column="colour").labels.tolist() == [1, -1, -1, 0]

@@ -261,10 +261,8 @@ def columns_of(
     chosen = options.label_column if what == "label" else None
     word = heading.find("label_column", chosen, path, last, usual)
     if ids != word:
-        if what == "label" and chosen is None and last > 1 and heading.position(*usual) is None:
-            advice = "label_column=NAME says which, or its number from 0"
-            raise UserError(f"{path}: cannot tell the column of labels among {heading.described()}; {advice}")
-        return ids, word
+        unclear = what == "label" and chosen is None and last > 1 and heading.position(*usual) is None
+        return ids, _only_other(heading, ids, path, options) if unclear else word
     given, other = ("id_column", "label_column") if options.id_column else ("label_column", "id_column")
     if last == 1 and (what == "split" or getattr(options, other) is None):  # only the other column is left
         return (ids, 1 - ids) if given == "id_column" else (1 - word, word)
@@ -272,6 +270,18 @@ def columns_of(
     raise ArgumentError(
         given, getattr(options, given) or heading.columns[ids], f"{problem}: {heading.described()}"
     )
+
+
+def _only_other(heading: Heading, ids: int, path: Path, options: ImportOptions) -> int:
+    """The column beside the ids, and beside the parts where this is the table of these, too; UserError where
+    there are several.
+    """
+    parts = heading.position(*SPLIT_NAMES) if options.split and Path(options.split) == path else None
+    others = [k for k in range(len(heading.columns)) if k not in (ids, parts)]
+    if len(others) == 1:
+        return others[0]
+    advice = "label_column=NAME says which, or its number from 0; those of several classes hold 0 and 1 alone"
+    raise UserError(f"{path}: cannot tell the column of labels among {heading.described()}; {advice}")
 
 
 def table_rows(path: Path, heading: Heading) -> Iterator[tuple[int, list[str]]]:
