@@ -17,11 +17,12 @@ from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, UserError
 from distgnn.ledger import Step
 from distgnn.operators import ALGORITHMS, grids
-from distgnn.plan import fit, measure
+from distgnn.plan import collectives, fit, measure
+from distgnn.plan.collectives import Collective
 from distgnn.plan.cost_model import Clock, Network, compute_seconds
 from distgnn.plan.fit import Fit, Sample
 from distgnn.plan.machine import KINDS, Level, Machine, Measured, Overlap, SpmmRates
-from distgnn.plan.measure import Budget, Collective, Timed
+from distgnn.plan.measure import Budget, Timed
 
 #: Sizes of caches that are tried, in bytes.
 CACHES = [float(1 << size) for size in range(17, 29)]
@@ -223,9 +224,9 @@ def _series(machine: Machine, budget: Budget, grid: Grid) -> tuple[Alone, list[S
     plans = list(_plans(machine, grid))
     for number, (level, axes, one, at_once) in enumerate(plans):
         active = at_once or level == 0 or grid.index("outer", "inner") == 0
-        least = 1 << 16 if at_once else measure.SMALLEST
+        least = 1 << 16 if at_once else collectives.SMALLEST
         part = budget.part(1 / (len(plans) - number))
-        samples = measure.series(part, grid, axes, one, active, least)
+        samples = collectives.series(part, grid, axes, one, active, least)
         (crowded if at_once else alone.setdefault((level, one.kind), [])).extend(samples)
     return alone, crowded
 
@@ -240,7 +241,7 @@ def _plans(machine: Machine, grid: Grid) -> Iterator[tuple[int, Sequence[str], C
         for start in (0, 1)
         if grid.count(*axes[start:]) > 1 and (start == 0 or grid.shape[axes[0]] > 1)
     ]
-    for one in measure.COLLECTIVES:
+    for one in collectives.COLLECTIVES:
         for level, axes in groups:
             yield level, axes, one, False
         if grid.count(*across) > 1 and ranks > 1 and one.kind in KINDS:

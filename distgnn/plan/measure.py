@@ -1,4 +1,4 @@
-"""Seconds of what the engine runs: kernels on all ranks at once, collectives of groups of ranks, products.
+"""Seconds of what the engine runs on all ranks at once: kernels, products, epochs. Messages: collectives.py.
 
 All of it is collective over all ranks. Of the ranks' medians the slowest counts.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -19,29 +18,21 @@ from mpi4py import MPI
 from distgnn import local, operators
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
-from distgnn.arrays.tuning import TUNING
-from distgnn.comm.exchange import Exchange
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
-from distgnn.comm.panels import broadcast
-from distgnn.comm.relay import upstream
-from distgnn.comm.sums import Sums
 from distgnn.layout import partition
 from distgnn.ledger import Ledger, Step
 from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
 from distgnn.operators.dense import DistDense
 from distgnn.operators.sources import LocalBlocks
-from distgnn.operators.summed import add_up
 from distgnn.plan.fit import Sample
-from distgnn.plan.machine import SUMS
 from distgnn.store.write.ranks import arrive
 from distgnn.train.full_graph import train
 
 Run = Callable[[], object]
 LEAST, MOST = 3, 15  # batches of calls that are timed
 BATCH = 0.1  # seconds of a batch of quick calls: many turns on a core, more bytes than a link lets burst
-SMALLEST, LARGEST, FACTOR = 1 << 10, 16 << 20, 8  # bytes of messages, and from one size to the next
 WARM_UP = 2  # epochs
 TURNS = 3  # products with overlap and without
 
@@ -242,125 +233,6 @@ def _passes_of_epochs(budget: Budget, rows: int) -> list[Sample]:
     steps = {kind: [step for step in book.steps or [] if step.phase == kind] for kind in kinds}
     slowest = {kind: max(one[kind] for one in told) for kind in kinds}
     return [Sample(f"{kind} of {rows} nodes", slowest[kind], steps[kind]) for kind in kinds if steps[kind]]
-
-
-# -- collectives -----------------------------------------------------------------------------------------
-
-
-def relayed(grid: Grid, group: Comm, nbytes: int, upstream_first: bool) -> Run:
-    """Each rank's panel, broadcast around the ring, in the order of 1D or of SUMMA, whose roots descend."""
-    shapes = [(_floats(nbytes), 1)] * group.size
-    own, roots = filled(grid.backend, shapes[0]), list(range(group.size))[::-1]
-    turns = upstream(group, roots) if upstream_first else None
-
-    def run() -> None:
-        for _ in broadcast(grid, group, "H", roots, lambda stage: own, shapes, np.float32, turns):
-            pass
-
-    return run
-
-
-def exchanged(grid: Grid, group: Comm, nbytes: int) -> Run:
-    """From every rank to every other half to one and a half times as many bytes: what ranks need of each
-    other is uneven, so that some wait while others are sent to.
-    """
-    many = lambda source, to: _floats(nbytes) * (4 + (7 * source + 5 * to) % 9) // 8 + 1  # noqa: E731
-    mine = filled(grid.backend, (2 * _floats(nbytes), 1))
-    rooms = [(rank, grid.backend.empty((many(rank, group.rank), 1), np.float32)) for rank in group.others()]
-
-    def run() -> None:
-        with Exchange(group, rooms, "H") as exchange:
-            for rank in reversed(group.others()):
-                exchange.send(mine[: many(group.rank, rank)], rank)
-
-    return run
-
-
-def summed(grid: Grid, group: Comm, nbytes: int) -> Run:
-    """A sum on all ranks, in blocks as those of products."""
-    block = filled(grid.backend, (_floats(nbytes), 1), 0)
-    return lambda: add_up(grid, group, block)
-
-
-def summed_apart(grid: Grid, group: Comm, nbytes: int) -> Run:
-    """A sum on each rank, the last one first as in SUMMA."""
-    blocks = [filled(grid.backend, (_floats(nbytes), 1), 0) for _ in range(group.size)]
-
-    def run() -> None:
-        with Sums(grid, group) as sums:
-            for root, block in reversed([*enumerate(blocks)]):
-                sums.start(block, root)
-
-    return run
-
-
-def by_mpi(grid: Grid, group: Comm, nbytes: int, operation: str) -> Run:
-    """MPI's own."""
-    on, count = grid.backend, max(_floats(nbytes), group.size)
-    parts, whole = partition(count, group.size), filled(on, (count, 1), 0)
-    mine = filled(on, (int(parts[group.rank + 1] - parts[group.rank]), 1), 0)
-    calls: dict[str, Run] = {
-        "bcast": lambda: group.bcast(whole, 0),
-        "allreduce": lambda: group.allreduce(whole),
-        "allgather": lambda: group.allgather_rows(mine, parts, whole),
-        "reduce_scatter": lambda: group.reduce_scatter_rows(whole, parts, mine),
-    }
-    return calls[operation]
-
-
-def _floats(nbytes: int) -> int:
-    return max(nbytes // 4, 1)
-
-
-Make = Callable[..., Run]  # of a grid, a group of its ranks and a number of bytes
-
-
-class Collective(NamedTuple):
-    """A collective operation: its name, the kind of its messages, how to make one of so many bytes."""
-
-    name: str
-    kind: str
-    make: Make
-    least: int = SMALLEST
-
-
-COLLECTIVES = (
-    Collective("panels in the order of 1D", "bcast", partial(relayed, upstream_first=True)),
-    Collective("rows exchanged", "alltoallv", exchanged),
-    Collective("sums in blocks", SUMS, summed, 4 * TUNING.small_sum),
-    Collective("MPI's allgather", "allgather", partial(by_mpi, operation="allgather")),
-    Collective("sums on one rank", "reduce", summed_apart, 2 * TUNING.small_sum),
-    Collective("MPI's reduce_scatter", "reduce_scatter", partial(by_mpi, operation="reduce_scatter")),
-    Collective("MPI's allreduce", "allreduce", partial(by_mpi, operation="allreduce")),
-    Collective("panels in the order of SUMMA", "bcast", partial(relayed, upstream_first=False)),
-    Collective("MPI's bcast", "bcast by MPI", partial(by_mpi, operation="bcast")),
-)
-
-
-def series(
-    budget: Budget,
-    grid: Grid,
-    axes: Sequence[str],
-    collective: Collective,
-    active: bool,
-    least: int = SMALLEST,
-) -> list[Sample]:
-    """A collective of groups along ``axes`` with messages of rising sizes, as many as the budget allows.
-
-    Args:
-        active: whether this rank takes part; least: bytes of the smallest message.
-    """
-    group, found, each = grid.along(*axes), list[Sample](), budget.left() / 10
-    nbytes = max(least, collective.least)
-    while nbytes <= LARGEST:
-        if len(found) >= 2 and FACTOR * found[-1].seconds * (LEAST + 2) > budget.left():
-            break
-        run = collective.make(grid, group, nbytes)
-        what = f"{collective.name}, {nbytes} bytes, {group.size} ranks"
-        one = sample(grid.world, what, run, each, group, active)
-        found.append(replace(one, grid=grid.shape))
-        nbytes *= FACTOR
-    return found
 
 
 # -- products and epochs ---------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from distgnn.ledger import Step
 from distgnn.operators import ALGORITHMS, distribute, grids, make_grid
 from distgnn.operators.dense import DistDense
 from distgnn.plan import calibrate as calibration
-from distgnn.plan import fit, machine, measure
+from distgnn.plan import collectives, fit, machine, measure
 from distgnn.plan.calibrate import ALONE, CACHES, IN_TURNS, by_nodes, calibrate
 from distgnn.plan.cost_model import estimate
 from distgnn.plan.fit import Sample
@@ -236,7 +236,7 @@ class Uneven(Nodes):
 @pytest.mark.slow
 @pytest.mark.ranks(1, 4)
 def test_a_measured_machine_can_be_read(comm, shared_tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "LARGEST", 1 << 18)
+    monkeypatch.setattr(collectives, "LARGEST", 1 << 18)
     several = comm.Get_size() > 1
     found = calibrate(Nodes(comm) if several else comm, 0.1, "here", backend="numpy")
     path = shared_tmp_path / f"{comm.Get_rank()}.toml"
@@ -284,7 +284,7 @@ def test_relays_are_measured_in_the_orders_of_products(comm, name, axes, monkeyp
     A = distribute(measure.random_graph(64, 4), grid, name)
     H, T = (DistDense.empty(layout, (64, 8), np.float32) for layout in (A.input_layout, A.output_layout))
     H.block[...] = 1
-    relayed = measure.relayed(grid, grid.along("rows"), 64, upstream_first=name == "1d")
+    relayed = collectives.relayed(grid, grid.along("rows"), 64, upstream_first=name == "1d")
     assert _relays(monkeypatch, relayed) == _relays(monkeypatch, lambda: A.multiply(H, T)) != []
     grid.free()
 
