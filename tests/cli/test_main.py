@@ -10,6 +10,7 @@ import pytest
 
 from distgnn import __version__, cli
 from distgnn.errors import UserError
+from distgnn.plan import machine
 from mpi_helpers import clean_environment, mpiexec
 
 HEAVY = ("mpi4py", "numpy", "scipy", "h5py", "matplotlib", "cupy")
@@ -46,7 +47,7 @@ def test_every_command_has_its_module_and_a_line_of_help(name: str) -> None:
 
 def test_help_tells_defaults_as_they_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
-    helps = {name: cli.command_parser(name).format_help() for name in ("train", "prepare", "bench")}
+    helps = {name: cli.command_parser(name).format_help() for name in cli.COMMANDS}
     for line in (
         "one for each (default: 16)",
         "(default: 0.01)",
@@ -56,6 +57,8 @@ def test_help_tells_defaults_as_they_are_typed(monkeypatch: pytest.MonkeyPatch) 
         assert line in helps["train"]
     assert "do not add missing self-loops\n" in helps["prepare"]
     assert "(default: 16 64 128)" in helps["bench"]
+    assert f"{', '.join(machine.known())}, or a TOML file" in helps["plan"]
+    assert not any("(default: )" in text for text in helps.values())
     parser = cli.Parser()
     parser.add_argument("--bias", action=argparse.BooleanOptionalAction, default=True, help="a bias")
     parser.add_argument("--share", default="50%", help="of it")
