@@ -257,8 +257,7 @@ class GCNReference:
             if not np.isfinite(loss):
                 raise self._not_finite(loss, epoch)
             yield {"epoch": epoch, **found, "loss": loss}
-            every = [*dW, *db, *([dX] if train_features else [])]
-            scale = self._scale(clip, every)
+            scale = self._scale(clip, [*dW, *db, *([dX] if train_features else [])])
             for layer in range(self.layers):
                 update(f"W{layer}", self.weights[layer], dW[layer], decays[layer], layer)
                 if self.biases:
