@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from itertools import count
 from typing import Any
 
 from distgnn import local
@@ -122,7 +121,8 @@ class ReplicatedWeights(DenseProducts):
         blocks = [slice(columns[c], columns[c + 1]) for c in roots]
         shapes = [(X.block.shape[0], block.stop - block.start) for block in blocks]
         panels = broadcast(self.grid, self.along_row, "T", roots, lambda stage: X.block, shapes, X.dtype)
-        yield from zip(count(), blocks, panels)
+        for k, (block, panel) in enumerate(zip(blocks, panels, strict=True)):  # to the end of the relay
+            yield k, block, panel
 
     def _times(self, T: DistDense, W: DistDense, Z: DistDense) -> None:
         own, form = slice(*Z.col_range), self._form(FORWARD, T, W)  # own: Alg. 3, line 17

@@ -52,6 +52,34 @@ def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, pa
         grid.free()
 
 
+@pytest.mark.ranks(3, 6)
+def test_products_with_weights_in_a_row_change_no_bit_with_overlap(comm):
+    """On three process columns a panel is handed on from a buffer, which the next product receives into.
+
+    The panels are larger than what MPI sends eagerly (8 KiB in MPICH's shared memory).
+    """
+    grid = make_grid(comm, "2d", {"rows": comm.Get_size() // 3, "cols": 3})
+    A = dg.distribute(sp.eye_array(3000, format="csr", dtype=np.float32), grid, "2d")
+    rng = np.random.default_rng(0)
+    T = dg.scatter(rng.standard_normal((3000, 24), np.float32), A.weights.input_layout)
+    G = dg.scatter(rng.standard_normal((3000, 24), np.float32), A.weights.output_layout)
+    W = dg.scatter(rng.standard_normal((24, 24), np.float32), A.weights.weight_layout)
+
+    def products():
+        Z = A.weights.times(T, W)
+        dW, dT = A.weights.backward(T, G, W)
+        return [X.block.copy() for X in (Z, dW, dT)]
+
+    grid.overlap = False
+    expected = products()
+    grid.overlap = True
+    repeated = [products() for _ in range(20)]
+    for found in repeated:
+        for block, same in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(block, same)
+    grid.free()
+
+
 @pytest.mark.ranks(4)
 def test_a_small_sum_does_not_hold_up_large_panels(comm, backend, monkeypatch):
     """A rank that is through sums its few rows while others still wait for what it has to send."""
