@@ -37,6 +37,9 @@ MPI_TESTS = --only-mpi -p no:cacheprovider
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 crowded = $(shell test $(1) -gt $(CORES) && echo env MPIR_CVAR_ENABLE_HEAVY_YIELD=1)
 launch = $(call crowded,$(1)) $(MPIEXEC) -n $(1)
+# Every message of the tests is a rendezvous, as large ones are: MPICH sends from the sender's own memory. Small messages
+# are copied at once, which would hide memory that is written too early.
+rendezvous = env MPIR_CVAR_CH4_IPC_CMA_P2P_THRESHOLD=1 $(call launch,$(1))
 
 .PHONY: demo test test-quick test-serial test-4 test-12 device-coverage gpu-check docs lint lint-style lint-types lint-rooms install clean
 .NOTPARALLEL:
@@ -49,18 +52,18 @@ test: test-serial test-4 test-12
 # About a minute: a case of every test, on up to 4 ranks, no slow tests.
 test-quick: $(VENV)/installed-test
 	$(SERIAL) --quick $(ARGS)
-	$(call launch,4) $(PYTEST) $(MPI_TESTS) --quick --ranks-above 1 $(ARGS)
+	$(call rendezvous,4) $(PYTEST) $(MPI_TESTS) --quick --ranks-above 1 $(ARGS)
 
 test-serial: $(VENV)/installed-test
 	$(SERIAL) $(ARGS)
 
 # P = 2, 3, 4 (--ranks-above: one rank is covered by test-serial)
 test-4: $(VENV)/installed-test
-	$(call launch,4) $(PYTEST) $(MPI_TESTS) --ranks-above 1 $(ARGS)
+	$(call rendezvous,4) $(PYTEST) $(MPI_TESTS) --ranks-above 1 $(ARGS)
 
 # P = 6, 8, 9, 12
 test-12: $(VENV)/installed-test
-	$(call launch,12) $(PYTEST) $(MPI_TESTS) --ranks-above 4 $(ARGS)
+	$(call rendezvous,12) $(PYTEST) $(MPI_TESTS) --ranks-above 4 $(ARGS)
 
 # Which statements for a GPU the tests run on the stand-in for CuPy; see benchmarks/results/device-coverage.md.
 COVER = -m coverage run --parallel-mode --source distgnn -m pytest -k "cupy or nccl or device" --ignore tests/kernels

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -303,10 +304,12 @@ def of_relay() -> Runs:
         def run(count=count):
             roots = [k % grid.size for k in range(count)]
             for _ in range(16 // count):
-                for _got in broadcast(
-                    grid, grid.world, *label, roots, lambda stage: panel, [panel.shape] * count, np.float32
-                ):
-                    pass
+                shapes = [panel.shape] * count
+                panels = broadcast(grid, grid.world, *label, roots, lambda stage: panel, shapes, np.float32)
+                is_context = hasattr(panels, "__enter__")  # an iterator before
+                with panels if is_context else nullcontext(panels) as arriving:
+                    for _panel in arriving:
+                        pass
 
         runs[f"{16 // count} times {count} panels of 1 MiB"] = run
     return runs

@@ -57,8 +57,10 @@ def measure(grid: dg.Grid, words: int, turns: int) -> np.ndarray:
         grid.world.mpi.Bcast(panel, 0)
 
     def relay() -> None:
-        for got in broadcast(grid, grid.world, "H", [0], lambda stage: panel, [panel.shape], np.float32):
-            assert got[0, 0] == got[-1, 0] == 1
+        how = [0], lambda stage: panel, [panel.shape], np.float32
+        with broadcast(grid, grid.world, "H", *how) as panels:
+            for got in panels:
+                assert got[0, 0] == got[-1, 0] == 1
 
     for run in (library, relay):
         run()

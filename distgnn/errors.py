@@ -52,6 +52,10 @@ class TrainingError(Exception):
         self.epoch = epoch
 
 
+class PeerError(RuntimeError):
+    """Another rank failed in an operation that this rank takes part in, so that it can't be completed."""
+
+
 class DisagreementError(ArgumentError):
     """Ranks were told different things; raised on all of them, with the same message.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 PATIENCE = 5e-5  # seconds of waiting after which a rank takes naps
 LONGEST_NAP = 5e-4
+LONG = 1.0  # seconds of waiting after which a rank looks whether another has failed
 
 _yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 _polls: list[Callable[[], None]] = []
@@ -47,14 +48,22 @@ def switch(polls: list[Callable[[], None]]) -> list[Callable[[], None]]:
     return before
 
 
-def wait(done: Callable[[], bool], advance: Callable[[], bool]) -> None:
-    """Until ``done()``, drive own messages by ``advance()``, which says if any has completed, and others'."""
+def wait(
+    done: Callable[[], bool], advance: Callable[[], bool], check: Callable[[], object] = lambda: None
+) -> None:
+    """Drive own messages until ``done()``, by ``advance()``, which says if any has completed, and others'.
+
+    Where none has completed for LONG seconds, ``check()`` may raise.
+    """
     since = time.perf_counter()
     while not done():
         if advance():
             since = time.perf_counter()
         else:
-            _rest(time.perf_counter() - since)
+            waited = time.perf_counter() - since
+            _rest(waited)
+            if waited > LONG:
+                check()
         poll()
 
 

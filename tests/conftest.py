@@ -1,8 +1,9 @@
-"""Books for each test. Everything for tests on several ranks is in mpi_helpers/plugin.py."""
+"""Books for each test, and no message left. Everything for several ranks is in mpi_helpers/plugin.py."""
 
 import pytest
 
-from distgnn import ledger
+from distgnn import ledger, progress
+from distgnn.comm import flight
 
 pytest_plugins = ["mpi_helpers.plugin"]
 
@@ -13,3 +14,13 @@ def books():
     before = ledger.switch(ledger.books())
     yield
     ledger.switch(before)
+
+
+@pytest.fixture(autouse=True)
+def messages(request):
+    """A test leaves no message under way, unless it is marked as one of errors that abandon messages."""
+    yield
+    left = [(f.operation, f.matrix, len(f.requests)) for f in flight.under_way()]
+    flight._under_way.clear()
+    assert not progress.pending(), "the test ended while messages were driven"
+    assert not left or request.node.get_closest_marker("abandons"), f"messages were left under way: {left}"

@@ -2,15 +2,16 @@
 product.
 
 A :class:`Workspace` keeps arrays from epoch to epoch (MG-GCN section 4.2): buffers that are borrowed and
-given back, of which an L-layer network has L + 1 out at a time, and buffers that belong to a name, such as
-the two panels that a pipelined product receives into.
+given back, of which an L-layer network has L + 1 out at a time, and rooms: buffers that belong to a name,
+such as the two panels that a pipelined product receives into.
 """
 
 from __future__ import annotations
 
 import math
+import weakref
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +21,15 @@ from distgnn import ledger
 from distgnn.arrays.backend import Backend
 
 Array = Any
+Take = Callable[[str, tuple[int, ...], Any], Array]
+
+_workspaces: weakref.WeakSet[Workspace] = weakref.WeakSet()
+
+
+def retire_all() -> None:
+    """Have no workspace lend memory again that it has lent: messages that nobody waits for may use it."""
+    for workspace in list(_workspaces):
+        workspace.retire()
 
 
 class Workspace:
@@ -36,11 +46,34 @@ class Workspace:
         self.backend, self.purpose = backend, purpose
         self.reserved = self.borrowed = 0
         self._named: dict[str, Array] = {}
+        self._held: set[str] = set()
         self._free: list[Array] = []
         self._lent: dict[int, Array] = {}
+        _workspaces.add(self)
 
-    def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """The array of this name, of any content: the same memory every time, so one user at a time."""
+    @contextmanager
+    def rooms(self) -> Iterator[Take]:
+        """Lend rooms as long as the context lasts: it gives ``take(name, shape, dtype)``, which returns an
+        array of any content, in the same memory every time.
+
+        Raises:
+            RuntimeError: from ``take``, where another context holds a room of this name.
+        """
+        mine: set[str] = set()
+
+        def take(name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+            if name in self._held - mine:
+                raise RuntimeError(f"the room {name!r} of the workspace is in use")
+            mine.add(name)
+            self._held.add(name)
+            return self._room(name, shape, dtype)
+
+        try:
+            yield take
+        finally:
+            self._held -= mine
+
+    def _room(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if name not in self._named or self._named[name].size < size:
             if name in self._named:
@@ -90,6 +123,12 @@ class Workspace:
             self._count(name, -self._named.pop(name).size)
         while self._free:
             self._count(self.purpose, -self._free.pop().size)
+
+    def retire(self) -> None:
+        """Let go of all memory, lent or not: none of it is lent again."""
+        self.clear()
+        while self._lent:
+            self._count(self.purpose, -self._lent.popitem()[1].size)
 
     def _returned(self, array: Array) -> list[Array]:
         """The buffer that this array was lent from, if any."""

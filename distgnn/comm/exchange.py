@@ -49,13 +49,15 @@ class Exchange(AbstractContextManager["Exchange"]):
             self.flight.after(self.read if comm.direct else DONE, self._receive)
 
     def __exit__(self, kind: Any, *_: object) -> None:
+        failed = True
         try:
             if kind is None:
                 self.finish()
                 if not self.comm.direct:
                     self._release()
+                failed = False
         finally:
-            self.flight.close()
+            self.flight.close(failed)
 
     def send(self, array: Array, destination: int) -> None:
         """Send a contiguous array, which must stay as it is until the exchange is over."""

@@ -4,57 +4,78 @@ MPI moves non-blocking messages only while somebody calls it, so a flight is dri
 ``progress.py``) and by whoever waits. ``relay.py``, ``exchange.py`` and ``sums.py`` say what is sent and
 received, and in which order. A look costs in proportion to the messages under way, of which there are few;
 each completion costs constant work.
+
+Every flight ends in one of two ways. An operation that succeeds completes all its messages. An operation that
+fails cancels its receives and *abandons* the messages that remain: MPI may read and write their memory at any
+later time, so the flight keeps that memory, and no workspace lends it again.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from mpi4py import MPI
 
 from distgnn import ledger, progress
+from distgnn.arrays import workspace
 from distgnn.arrays.backend import DONE, Mark
 
 Array = Any
 
 _TAGS = 32768  # MPI promises as many
-_abandoned: list[Flight] = []  # requests keep the memory that MPI may still use
+_under_way: dict[int, Flight] = {}  # every flight that has had a message and has not ended, by its id
 
 
-class Flight:
+def under_way() -> list[Flight]:
+    """Flights with messages that MPI may still move: not ended, or abandoned after an error."""
+    return [flight for flight in list(_under_way.values()) if flight.incomplete()]
+
+
+class Flight(AbstractContextManager["Flight"]):
     """The messages of one operation that this rank sends and receives, and the work of a device that they
-    wait for.
+    wait for. A context, which closes the flight.
 
     Args:
         mpi: the group's communicator.
         operation, group, matrix: what the ledger calls them.
         step: called at each look, to start what can be started.
         computed: gives a mark of what a device has been given to compute; None on a host.
+        failed: called when the operation fails; check: called in long waits, to raise if another rank failed.
     """
 
     def __init__(
         self, mpi: MPI.Intracomm, operation: str, group: str, matrix: str,
         step: Callable[[], object] = lambda: None, computed: Callable[[], Mark] | None = None,
+        failed: Callable[[], object] = lambda: None, check: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
-        self.mpi, self.step, self.computed = mpi, step, computed
+        self.mpi, self.step, self.computed, self.failed, self.check = mpi, step, computed, failed, check
         self.testsome = getattr(mpi, "Testsome", MPI.Request.Testsome)  # messages of a dry run are others
         self.operation, self.group, self.matrix = operation, group, matrix
         self.requests: list[MPI.Request] = []
         self._then: list[tuple[bool, Callable[[], object]]] = []  # of each: is it a receive, what follows
         self.marks: list[tuple[Mark, Callable[[], object]]] = []  # work of the device, what follows
 
+    def __exit__(self, kind: Any, *_: object) -> None:
+        self.close(failed=kind is not None)
+
     def receive(self, array: Array, source: int, tag: int, then: Callable[[], object]) -> None:
         """Begin to receive into an array of at most ``count_limit`` elements; then ``then()``."""
-        self.requests.append(self.mpi.Irecv(array, source, tag % _TAGS))
-        self._then.append((True, then))
+        self.follow(self.mpi.Irecv(array, source, tag % _TAGS), then, receive=True)
 
     def send(self, array: Array, destination: int, tag: int, then: Callable[[], object]) -> None:
         """Begin to send such an array."""
-        self.requests.append(self.mpi.Isend(array, destination, tag % _TAGS))
-        self._then.append((False, then))
+        self.follow(self.mpi.Isend(array, destination, tag % _TAGS), then)
+
+    def follow(
+        self, request: MPI.Request, then: Callable[[], object] = lambda: None, receive: bool = False
+    ) -> None:
+        """Drive a request from now on, be it of a message or of a collective; then ``then()``."""
+        _under_way[id(self)] = self
+        self.requests.append(request)
+        self._then.append((receive, then))
 
     def after(self, mark: Mark, then: Callable[[], object]) -> None:
         """``then()`` when a device has done what a mark stands for; now, if it has."""
@@ -84,7 +105,7 @@ class Flight:
         """
         if not done() and not (self.computed and self._computed_first(done)):
             with ledger.timed("comm", self.operation, self.group, self.matrix):
-                progress.wait(done, self._look)
+                progress.wait(done, self._look, self.check)
 
     @contextmanager
     def driven(self, really: bool = True) -> Iterator[None]:
@@ -109,15 +130,42 @@ class Flight:
         """Tell the ledger of a transfer of so many bytes that ends now."""
         ledger.flight(self.operation, self.group, since, time.perf_counter(), nbytes, self.matrix)
 
-    def close(self) -> None:
-        """The end, be it by an error: nothing is driven any more, what is still under way is let go."""
+    def close(self, failed: bool) -> None:
+        """End the flight: nothing drives it any more.
+
+        Args:
+            failed: whether the operation ends by an error. Messages under way are then abandoned.
+
+        Raises:
+            RuntimeError: messages are under way though nothing failed. They are abandoned, too.
+        """
         progress.unregister(self.drive)
+        forgotten = 0 if failed else len(self.requests)
+        if failed or forgotten:
+            self._abandon()
+            self.failed()
+        if not self.requests:
+            _under_way.pop(id(self), None)
+        if forgotten:
+            operation = f"{self.operation} of {self.matrix} over {self.group}"
+            raise RuntimeError(f"{operation} ended while {forgotten} of its messages were under way")
+
+    def incomplete(self) -> bool:
+        """Whether MPI may still move a message of this flight."""
+        if not all(request.Test() for request in self.requests if request):
+            return True
+        _under_way.pop(id(self), None)
+        return False
+
+    def _abandon(self) -> None:
+        """Cancel the receives. Keep the memory of the other messages, and have no workspace lend it again."""
         for request, (receive, _) in zip(self.requests, self._then, strict=True):
-            if receive:
+            if receive and request:  # MPI sets a request to null when a look at it has failed
                 request.Cancel()
-                request.Test()  # if nothing has come for it, its memory is free
+        self.requests = [request for request in self.requests if request and not request.Test()]
+        self._then = [(False, lambda: None)] * len(self.requests)
         if self.requests:
-            _abandoned.append(self)
+            workspace.retire_all()
 
     def drive(self) -> None:
         """Look once at the messages."""

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -19,6 +20,7 @@ from distgnn.comm.agree import agree, together
 from distgnn.comm.devices import bind
 from distgnn.comm.facts import process
 from distgnn.comm.group import Comm
+from distgnn.comm.links import Derive, Links
 from distgnn.comm.transport import NCCL, transport
 from distgnn.comm.virtual import OneOfMany, VirtualComm
 from distgnn.errors import UserError, check_type
@@ -86,7 +88,8 @@ class Grid(Axes):
         self.workspace = Workspace(self.backend)
         self.nonzeros = 0
         agree(comm, {"backend": f"{self.backend.name}, {self.transport}"})
-        self.world = self._group(comm, "world")
+        self.links = Links(comm)
+        self.world = self._group("world", lambda world: world)
         alone = Comm(MPI.COMM_SELF, self.backend, "self", ranks=[rank])
         self._along: dict[tuple[str, ...], Comm] = {(): alone}
 
@@ -98,18 +101,19 @@ class Grid(Axes):
         first axis slowest. Collective over the grid the first time, but for ``along()``: this rank alone.
         """
         if axes not in self._along:
-            self._along[axes] = self._group(self._split(axes), "+".join(axes), self.sharing(*axes))
+            derive = partial(self._split, axes)
+            self._along[axes] = self._group("+".join(axes), derive, self.sharing(*axes))
         return self._along[axes]
 
-    def _group(self, mpi: Any, name: str, ranks: Sequence[int] | None = None) -> Comm:
-        return Comm(mpi, self.backend, name, self.transport == NCCL, ranks)
+    def _group(self, name: str, derive: Derive, ranks: Sequence[int] | None = None) -> Comm:
+        connect = self.transport == NCCL
+        return Comm(None, self.backend, name, connect, ranks, self.links, derive)
 
-    def _split(self, axes: tuple[str, ...]) -> Any:
-        mpi: Any = self.world.mpi
+    def _split(self, axes: tuple[str, ...], world: Any) -> Any:
         rank = self.index(*axes)
-        if isinstance(mpi, OneOfMany):  # no other rank says where it stands
+        if isinstance(world, OneOfMany):  # no other rank says where it stands
             return OneOfMany(self.count(*axes), rank)
-        return mpi.Split(self.index(*(axis for axis in self.shape if axis not in axes)), rank)
+        return world.Split(self.index(*(axis for axis in self.shape if axis not in axes)), rank)
 
     def along_on_host(self, *axes: str) -> Comm:
         """The group of :meth:`along`, to move host arrays whatever the grid's backend. Collective like it."""
@@ -117,8 +121,9 @@ class Grid(Axes):
             return self.along(*axes)
         key = ("on host", *axes)
         if key not in self._along:  # a communicator of its own: each Comm numbers its messages by itself
-            group = self.along(*axes)
-            self._along[key] = Comm(group.mpi.Dup(), backends.get("numpy"), group.name, ranks=group.ranks)
+            group, derive = self.along(*axes), partial(self._split, axes)
+            host = backends.get("numpy")
+            self._along[key] = Comm(None, host, group.name, False, group.ranks, self.links, derive)
         return self._along[key]
 
     @contextmanager
@@ -131,7 +136,7 @@ class Grid(Axes):
         ranks = [rank for rank, other in enumerate(asked) if other == asked[self.rank]]
         group = self.world.mpi.Split(asked.index(asked[self.rank]), self.rank)
         try:
-            yield Comm(group, backends.get("numpy"), "node", ranks=ranks)  # type: ignore[arg-type]
+            yield Comm(group, backends.get("numpy"), "node", ranks=ranks)
         finally:
             group.Free()
 
@@ -143,3 +148,4 @@ class Grid(Axes):
         for comm in (self.world, *self._along.values()):
             comm.free()
         self._along.clear()
+        self.links.free()

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ from distgnn.arrays.backend import DONE, Backend, Mark
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.agree import Facts, agree, together
 from distgnn.comm.flight import Flight
+from distgnn.comm.links import Derive, Links
 from distgnn.comm.nccl import Nccl
 from distgnn.comm.staging import staging
 from distgnn.comm.transport import direct
@@ -52,6 +53,8 @@ class Comm:
         name: the group's name in the ledger (grid axes, as a rule).
         ranks: who they are in the grid, for the ledger; default: all of it.
         connect: have NCCL connect the ranks; collective, with no messages under way.
+        links: the communicators of the grid that the group belongs to, which are replaced after an error;
+            derive: makes the group's of the grid's, and stands for ``mpi``.
 
     Attributes:
         direct: MPI is given the arrays themselves, not host copies.
@@ -63,24 +66,47 @@ class Comm:
     count_limit = 2**31 - 1
 
     def __init__(
-        self, mpi: MPI.Intracomm, backend: Backend, name: str = "world", connect: bool = False,
-        ranks: Sequence[int] | None = None,
+        self, mpi: MPI.Intracomm | None, backend: Backend, name: str = "world", connect: bool = False,
+        ranks: Sequence[int] | None = None, links: Links | None = None, derive: Derive | None = None,
     ) -> None:  # fmt: skip
-        self.mpi, self.backend, self.name = mpi, backend, name
-        self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
+        self.backend, self.name, self.links = backend, name, links
+        self.nccl: Nccl | None = None
+        self._by_nccl = connect
+        if links is None or derive is None:
+            self._connect(mpi)
+        else:
+            links.join(derive, self._connect)
+        self.rank, self.size = self._mpi.Get_rank(), self._mpi.Get_size()
         self.ranks = range(self.size) if ranks is None else ranks
         self._peers = tuple(self.ranks[other] for other in self.others())
         self.direct = direct(backend)
-        self.moves: bool = getattr(mpi, "moves", True)
-        self.nccl = Nccl(mpi, backend) if connect and self.size > 1 else None
-        self._tags = 0
+        self.moves: bool = getattr(self._mpi, "moves", True)
+
+    def _connect(self, mpi: Any) -> None:
+        """Use this communicator from now on."""
+        self._mpi, self._tags = mpi, 0
+        if self.nccl is not None:
+            self.nccl.abort()
+        self.nccl = Nccl(mpi, self.backend) if self._by_nccl and mpi.Get_size() > 1 else None
+
+    @property
+    def mpi(self) -> Any:
+        """The group's mpi4py communicator. Collective over the grid after an error, see :class:`Links`."""
+        if self.links is not None and self.links.broken:
+            self.links.renew()
+        return self._mpi
+
+    def fail(self) -> None:
+        """Note that an operation of this group has failed on this rank."""
+        if self.links is not None:
+            self.links.fail()
 
     def free(self) -> None:
         """Give the communicators back. Collective."""
         if self.nccl is not None:
             self.backend.synchronize()
             self.nccl.free()
-        self.mpi.Free()
+        self._mpi.Free()
 
     # -- collectives on arrays -------------------------------------------------------------------------------
 
@@ -113,8 +139,9 @@ class Comm:
 
             def call(part: Any) -> None:
                 if driving:
-                    request = self.mpi.Iallreduce(MPI.IN_PLACE, part, _OPERATIONS[op])
-                    progress.wait(request.Test, lambda: False)
+                    with self.flight("allreduce", matrix) as flight:
+                        flight.follow(flight.mpi.Iallreduce(MPI.IN_PLACE, part, _OPERATIONS[op]))
+                        flight.until(lambda: not flight.requests)
                 else:
                     self.mpi.Allreduce(MPI.IN_PLACE, part, _OPERATIONS[op])
 
@@ -195,6 +222,8 @@ class Comm:
 
     def reserve_tags(self, count: int) -> int:
         """The first of ``count`` message tags that nobody else uses. All ranks must ask alike."""
+        if self.links is not None and self.links.broken:
+            self.links.renew()
         first = self._tags
         self._tags += count
         return first
@@ -206,7 +235,8 @@ class Comm:
     def flight(self, operation: str, matrix: str, step: Callable[[], object] = lambda: None) -> Flight:
         """The messages of an operation in this group, see :class:`Flight`."""
         computed = self.backend.mark if self.backend.on_device else None
-        return Flight(self.mpi, operation, self.name, matrix, step, computed)
+        check = self.links.check if self.links is not None else lambda: None
+        return Flight(self.mpi, operation, self.name, matrix, step, computed, self.fail, check)
 
     def wire(self, array: Any) -> Any:
         """What MPI is given for ``array``: its numbers in one dimension, or pinned host memory for them."""
@@ -427,7 +457,7 @@ class Comm:
         shape, memory = (self.size - 1, min(step, int(sizes[self.rank]))), staging(self.backend)
         room = (self.backend.empty if self.direct else memory.borrow)(shape, array.dtype)
         flight = self.flight(operation, matrix)
-        with self._wires(operation, matrix, *arrays) as (flat, *own), closing(flight):
+        with self._wires(operation, matrix, *arrays) as (flat, *own), flight:
             for start in range(0, int(sizes.max()), step):
                 firsts, lasts = (bounds[:-1] + np.minimum(end, sizes) for end in (start, start + step))
                 parts = {rank: flat[firsts[rank] : lasts[rank]] for rank in range(self.size)}

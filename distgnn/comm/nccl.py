@@ -144,6 +144,10 @@ class Nccl:
         """The end, when all that was queued is done."""
         self.ranks.destroy()
 
+    def abort(self) -> None:
+        """The end after an error: what was queued may never be done."""
+        self.ranks.abort()
+
     def _queue(self, call: Callable[[int], object], size: int) -> Mark:
         """Call NCCL with its stream, after all that has been queued to be computed."""
         on = self.backend
@@ -157,10 +161,12 @@ class Nccl:
     def _of_each(self, bounds: np.ndarray, one: Callable[[int, int, int, int], None], to: int) -> None:
         """A collective for every rank that has a part, all in one go."""
         self.library.groupStart()
-        for root, (first, last) in enumerate(pairwise(bounds.tolist())):
-            if first < last:
-                one(root, first, last - first, to)
-        self.library.groupEnd()
+        try:
+            for root, (first, last) in enumerate(pairwise(bounds.tolist())):
+                if first < last:
+                    one(root, first, last - first, to)
+        finally:
+            self.library.groupEnd()
 
     def _kind(self, array: Array) -> int:
         return int(getattr(self.library, TYPES[array.dtype.name]))

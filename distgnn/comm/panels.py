@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import cycle
 from typing import Any
 
@@ -17,11 +18,12 @@ from distgnn.comm.group import Comm
 from distgnn.comm.relay import Relay
 
 
+@contextmanager
 def broadcast(
     grid: Grid, comm: Comm, matrix: str, roots: Sequence[int], own: Callable[[int], Any],
     shapes: Sequence[tuple[int, int]], dtype: Any, turns: Sequence[int] | None = None, cut: int = 1,
-) -> Iterator[Any]:  # fmt: skip
-    """For each stage ``own(stage)`` of its root, on all ranks of ``comm``; valid until the next is asked for.
+) -> Iterator[Iterator[Any]]:  # fmt: skip
+    """Give ``own(stage)`` of each stage's root to all ranks of ``comm``, stage by stage; see :class:`Relay`.
 
     Args:
         matrix: whose panels, for the ledger.
@@ -40,13 +42,14 @@ def broadcast(
             return own(stage)
         shape = shapes[stage]
         if (buffer, shape) not in rooms:
-            room = grid.workspace.take(f"panel {buffer}", (most,), dtype)
+            room = take(f"panel {buffer}", (most,), dtype)
             rooms[buffer, shape] = room[: sizes[stage]].reshape(shape)
         return rooms[buffer, shape]
 
     turns = range(len(roots)) if turns is None else turns
-    buffers = TUNING.relay_buffers * cut
-    return iter(Relay(comm, roots, turns, panel, matrix, overlap=grid.overlap, buffers=buffers))
+    how: dict[str, Any] = {"overlap": grid.overlap, "buffers": TUNING.relay_buffers * cut}
+    with grid.workspace.rooms() as take, Relay(comm, roots, turns, panel, matrix, **how) as panels:
+        yield panels
 
 
 class SparsePanels:
@@ -73,21 +76,22 @@ class SparsePanels:
         # is kept with it.
         self.received: dict[tuple[int, int], CSR] = {}
 
-    def broadcast(self) -> Iterator[CSR]:
-        """The panel of each stage on every rank of the group; valid until the next one is asked for."""
+    @contextmanager
+    def broadcast(self) -> Iterator[Iterator[CSR]]:
+        """Give the panel of each stage to every rank of the group, stage by stage; see :class:`Relay`."""
         panels: dict[int, CSR] = {}
         rooms: dict[int, Any] = {}
 
         def panel(stage: int, buffer: int) -> Any:
             if stage not in self.mine and buffer not in rooms:
-                rooms[buffer] = self.grid.workspace.take(f"sparse panel {buffer}", (self.most,), "uint8")
+                rooms[buffer] = take(f"sparse panel {buffer}", (self.most,), "uint8")
             panels[stage] = self.mine.get(stage) or self._into(stage, buffer, rooms[buffer])
             return panels[stage].buffer
 
         turns = range(len(self.roots))
         relay = Relay(self.comm, self.roots, turns, panel, "A", self.words, self.grid.overlap)
-        for stage, _ in enumerate(relay):
-            yield panels.pop(stage)
+        with self.grid.workspace.rooms() as take, relay as buffers:
+            yield (panels.pop(stage) for stage, _ in enumerate(buffers))
 
     def _into(self, stage: int, buffer: int, room: Any) -> CSR:
         """The panel of a stage in one of the buffers, which begins at this room."""

@@ -7,14 +7,19 @@ link carries a panel once, which is the bandwidth-optimal form that the ledger c
 libraries broadcast send it log p times through the root's link. Several panels are under way together, so
 that in the steady state all links are busy, as in a ring all-gather.
 
-A rank takes the panels in an order of its own, its *turns*, into a few buffers, two as a rule. Panels never
-wait for each other in a circle if a rank's turns are its predecessor's but for panels of the rank itself,
-which may come at any time as they need no buffer: a rank's t-th receive waits for an earlier one to be
-multiplied and handed on, and for the predecessor to have the panel, as its receive t or an earlier one, and
-so on back to the root. Two orders are of this kind: the rank's own panels first, then those of its
-predecessor, of the one before that, and so on, in which nobody waits at the start; and one order for all
-ranks. Of these, the roots should descend: a panel then follows the one before it around the ring, and takes
-hardly longer than in the first order. Where roots ascend, a panel meets the one that is needed before it on
+A rank takes the panels in an order of its own, its *turns*, into b buffers, two as a rule. There are two
+orders: one for all ranks; and *upstream*, the rank's own panels first, then those of its predecessor, of the
+one before that, and so on, in which nobody waits at the start. Panels never wait for each other in a circle:
+
+1. A rank begins to receive the panel at place p of its order, own panels not counted, when the predecessor
+   has the panel, and when the panel at place p - b has been multiplied and handed on.
+2. The predecessor has the panel at the same place or an earlier one, and is nearer to its root. The
+   successor has the panel of place p - b at the same place, if the order is one for all ranks; upstream it is
+   later by the number of this rank's own panels, so that b must be larger than any rank's number of panels.
+3. So whatever a panel waits for stands at an earlier place, or at the same place nearer to the root.
+
+In an order for all ranks the roots should descend: a panel then follows the one before it around the ring,
+and takes hardly longer than upstream. Where roots ascend, a panel meets the one that is needed before it on
 all of its links, and large panels take 1.5 times as long (``benchmarks/results/relay-orders.md``).
 
 On a device, a buffer is used again when the kernels that read it are done. Nothing else waits for kernels: a
@@ -24,8 +29,9 @@ panel that has come is copied to the device while earlier ones are multiplied.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -42,8 +48,11 @@ def upstream(comm: Comm, roots: Sequence[int]) -> list[int]:
     return sorted(range(len(roots)), key=lambda stage: ((comm.rank - roots[stage]) % comm.size, stage))
 
 
-class Relay:
+class Relay(AbstractContextManager[Generator[Array]]):
     """One broadcast of panels, from all ranks of ``comm`` together.
+
+    A context, which gives the panels in turn, each valid until the next is asked for. At the end of the
+    context all panels have come and are handed on, whether they were asked for or not.
 
     Args:
         comm: the group.
@@ -55,6 +64,9 @@ class Relay:
             it is given out.
         buffers: how many there are, at least 2; by default ``TUNING.relay_buffers``.
         matrix: whose panels they are, for the ledger.
+
+    Raises:
+        ValueError: too few buffers for an order that is not one for all ranks.
     """
 
     def __init__(
@@ -70,40 +82,50 @@ class Relay:
         self.active: list[_Panel] = []  # that are not done with
         self.current, self.next = -1, 0  # the turn; the next to be posted
         self.free = list(range(buffers or TUNING.relay_buffers))
+        most = max(Counter(roots).values(), default=0)
+        if list(turns) != list(range(len(roots))) and len(self.free) <= most:
+            raise ValueError(f"a relay of {most} panels of one rank needs {most + 1} buffers; got {buffers}")
         self.flight = comm.flight("bcast", matrix, self._post)
         self.computed: Mark = DONE
 
-    def __iter__(self) -> Iterator[Array]:
-        """The panels in turn, each valid until the next is asked for; at the end all are handed on."""
-        return self._relayed() if self.comm.moves and self.comm.size > 1 else self._at_once()
+    def __enter__(self) -> Generator[Array]:
+        self.panels = self._relayed() if self.comm.moves and self.comm.size > 1 else self._at_once()
+        return self.panels
 
-    def _relayed(self) -> Iterator[Array]:
-        flight, on = self.flight, self.comm.backend
+    def __exit__(self, kind: Any, *_: object) -> None:
+        failed = True
         try:
-            self.computed = on.mark()  # what is sent has been computed, what is received into has been read
-            for turn in range(len(self.turns)):
-                self.current = turn
-                self._post()
-                flight.until(lambda: bool(self.posted))  # until a buffer is free
-                panel = self.posted.popleft()
-                self._move(panel)
-                flight.until(panel.ready if self.overlap else panel.settled)
-                flight.waited(panel.received_bytes)
-                on.follow(panel.copied)
-                with flight.driven(self.overlap):
-                    yield panel.array
-                flight.after(on.mark(), panel.finish)  # kernels that read it may still be queued
-                flight.drive()  # hand on what has come, so that its buffer is free for the next
-                if not self.overlap:
-                    on.synchronize()
-            flight.until(lambda: all(panel.settled() for panel in self.active))
-            for panel in self.active:
-                self.comm.release(panel.wire, panel.copied)
-        finally:
-            try:
+            if kind is None:
+                for _panel in self.panels:  # that nobody asked for: other ranks do
+                    pass
+                failed = False
+            else:
+                self.panels.close()  # computations drive the messages no longer
                 self._leave()
-            finally:
-                flight.close()
+        finally:
+            self.flight.close(failed)
+
+    def _relayed(self) -> Generator[Array]:
+        flight, on = self.flight, self.comm.backend
+        self.computed = on.mark()  # what is sent has been computed, what is received into has been read
+        for turn in range(len(self.turns)):
+            self.current = turn
+            self._post()
+            flight.until(lambda: bool(self.posted))  # until a buffer is free
+            panel = self.posted.popleft()
+            self._move(panel)
+            flight.until(panel.ready if self.overlap else panel.settled)
+            flight.waited(panel.received_bytes)
+            on.follow(panel.copied)
+            with flight.driven(self.overlap):
+                yield panel.array
+            flight.after(on.mark(), panel.finish)  # kernels that read it may still be queued
+            flight.drive()  # hand on what has come, so that its buffer is free for the next
+            if not self.overlap:
+                on.synchronize()
+        flight.until(lambda: all(panel.settled() for panel in self.active))
+        for panel in self.active:
+            self.comm.release(panel.wire, panel.copied)
 
     def _leave(self) -> None:
         """After an error: ranks that did not fail wait for what is here."""
@@ -113,7 +135,7 @@ class Relay:
                 panel.open_to(segments)
             self._hand_on(panel, panel.count)
 
-    def _at_once(self) -> Iterator[Array]:
+    def _at_once(self) -> Generator[Array]:
         """Where no messages are needed: charged and waited for in the same order."""
         begun: deque[tuple[Array, int]] = deque()
         for _ in self.turns:

@@ -25,6 +25,7 @@ from distgnn.local.csr_rows import Packed
 
 Array = Any
 T = TypeVar("T")
+_END: Any = object()
 
 
 class Rows:
@@ -71,8 +72,12 @@ class Rows:
 
         Cost: f words per row of other ranks, in one all-to-allv.
         """
-        packed = self._room("rows packed", [r for r in self.asked if not isinstance(self.asked[r], slice)], X)
-        with Exchange(self.comm, self._others(self.places, into), matrix, self.grid.overlap) as arriving:
+        gathered = [r for r in self.asked if not isinstance(self.asked[r], slice)]
+        receives = self._others(self.places, into)
+        with (
+            self._room("rows packed", gathered, X) as packed,
+            Exchange(self.comm, receives, matrix, self.grid.overlap) as arriving,
+        ):
             for r, rows in self.asked.items():
                 if r == self.me:
                     local.gather_rows(X, rows, into[self.places[r]])
@@ -80,26 +85,33 @@ class Rows:
                     arriving.send(local.gather_rows(X, rows, packed[r]) if r in packed else X[rows], r)
             yield arriving
 
-    def add_back(self, Y: Array, into: Array, work: Iterable[tuple[Sequence[int], T]]) -> Iterator[T]:
-        """Collective, the reverse: add all ranks' rows of ``Y`` to the rows of ``into`` they came from.
+    @contextmanager
+    def add_back(
+        self, Y: Array, into: Array, work: Iterable[tuple[Sequence[int], T]]
+    ) -> Iterator[Iterator[T]]:
+        """Add all ranks' rows of ``Y`` to the rows of ``into`` they came from, at the end of the context: the
+        reverse of :meth:`fetch`. Collective.
 
         Args:
             Y: (received, f), laid out as :meth:`fetch` leaves it.
             into: this rank's block (its height, f), C-contiguous.
-            work: (ranks, item), best in the order of ``asked``'s ranks. Each item is yielded, for the caller
-                to make the rows of Y of these ranks; they are sent when the next item is asked for. After the
-                last one, ``into`` must hold what is added to.
+            work: (ranks, item), best in the order of ``asked``'s ranks. The context gives the items, for the
+                caller to make the rows of Y of these ranks; they are sent when the next item is asked for.
+                After the last one, ``into`` must hold what is added to.
 
         Cost: f words per row that other ranks need of this one, in one all-to-allv.
+
+        Raises:
+            RuntimeError: the context is left before all items were asked for.
         """
-        came = self._room("rows added", self.asked, Y)
-        with Exchange(self.comm, list(came.items()), "sums", self.grid.overlap) as exchange:
-            for ranks, item in work:
-                with exchange.driven() if self.grid.overlap else nullcontext():
-                    yield item
-                for q in ranks:
-                    if q != self.me:
-                        exchange.send(Y[self.places[q]], q)
+        with (
+            self._room("rows added", self.asked, Y) as came,
+            Exchange(self.comm, list(came.items()), "sums", self.grid.overlap) as exchange,
+        ):
+            items = self._sent(exchange, Y, work)
+            yield items
+            if next(items, _END) is not _END:
+                raise RuntimeError("a sum of rows was left before all of them were made")
             for r, rows in reversed(self.asked.items()):
                 exchange.wait([r])
                 sums = came[r] if r in came else Y[self.places[r]]
@@ -107,6 +119,17 @@ class Rows:
                     into[rows] += sums
                 else:
                     local.scatter_add(sums, rows, into)
+
+    def _sent(
+        self, exchange: Exchange, Y: Array, work: Iterable[tuple[Sequence[int], T]]
+    ) -> Iterator[T]:
+        """The items, after each of which the rows of Y of its ranks are sent."""
+        for ranks, item in work:
+            with exchange.driven() if self.grid.overlap else nullcontext():
+                yield item
+            for q in ranks:
+                if q != self.me:
+                    exchange.send(Y[self.places[q]], q)
 
     def lengths(self, A: Any) -> Array:
         """Entries of each of the needed rows of the ranks' CSR matrices. Collective; one all-to-allv."""
@@ -133,11 +156,13 @@ class Rows:
     def _others(self, places: Mapping[int, slice], whole: Array) -> list[tuple[int, Array]]:
         return [(q, whole[place]) for q, place in places.items() if q != self.me]
 
-    def _room(self, name: str, ranks: Iterable[int], like: Array) -> dict[int, Array]:
-        """Memory for the rows that each of these ranks needs, but for this one."""
+    @contextmanager
+    def _room(self, name: str, ranks: Iterable[int], like: Array) -> Iterator[dict[int, Array]]:
+        """Lend memory for the rows that each of these ranks needs, but for this one."""
         sizes = {r: self.sizes[r] for r in ranks if r != self.me}
-        whole = self.grid.workspace.take(name, (sum(sizes.values()), *like.shape[1:]), like.dtype)
-        return dict(self._others(consecutive(sizes), whole))
+        with self.grid.workspace.rooms() as take:
+            whole = take(name, (sum(sizes.values()), *like.shape[1:]), like.dtype)
+            yield dict(self._others(consecutive(sizes), whole))
 
 
 def all_to_all(comm: Comm, sent: Mapping[int, Array], into: Mapping[int, Array], matrix: str) -> None:

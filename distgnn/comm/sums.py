@@ -11,13 +11,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
 from distgnn import ledger, progress
 from distgnn.arrays.backend import DONE, Mark
 from distgnn.arrays.tuning import TUNING
+from distgnn.arrays.workspace import Take
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.comm.staging import staging
@@ -38,14 +39,25 @@ class Sums(AbstractContextManager["Sums"]):
     def __init__(self, grid: Grid, group: Comm) -> None:
         self.grid, self.group = grid, group
         self.series: dict[int | None, _Series | _Queue] = {}  # by root: sums of different roots pass others
+        self._rooms = ExitStack()
+
+    def __enter__(self) -> Sums:
+        self._take = self._rooms.enter_context(self.grid.workspace.rooms())
+        return self
 
     def __exit__(self, kind: Any, *_: object) -> None:
+        failed = True
         try:
-            for one in self.series.values() if kind is None else ():
-                one.finish()
+            if kind is None:
+                for series in self.series.values():
+                    series.finish()
+                failed = False
+            else:
+                self.group.fail()  # other ranks may have begun sums that this rank has not
         finally:
-            for one in self.series.values():
-                one.flight.close()
+            for series in self.series.values():
+                series.flight.close(failed)
+            self._rooms.close()
 
     def start(self, array: Array, root: int | None = None) -> None:
         """Begin to sum a C-contiguous array in place; it is the sum when the context ends. With ``root`` it
@@ -61,7 +73,7 @@ class Sums(AbstractContextManager["Sums"]):
             return
         if root not in self.series:
             kind = _Queue if self.group.by_nccl(array) else _Series
-            self.series[root] = kind(self.grid, self.group, root)
+            self.series[root] = kind(self.grid, self.group, root, self._take)
         self.series[root].start(array.reshape(-1))
 
     def finish(self, root: int | None) -> None:
@@ -73,7 +85,7 @@ class Sums(AbstractContextManager["Sums"]):
 class _Queue:
     """The sums with one root that NCCL makes: queued, and over when the stream that computes says so."""
 
-    def __init__(self, grid: Grid, group: Comm, root: int | None) -> None:
+    def __init__(self, grid: Grid, group: Comm, root: int | None, take: Take) -> None:
         self.grid, self.group, self.root = grid, group, root
         self.operation = "allreduce" if root is None else "reduce"
         self.flight = group.flight(self.operation, "sums")
@@ -103,8 +115,8 @@ class _Queue:
 class _Series:
     """The sums with one root: each chunk begins after those before it, a few are under way."""
 
-    def __init__(self, grid: Grid, group: Comm, root: int | None) -> None:
-        self.grid, self.group, self.root = grid, group, root
+    def __init__(self, grid: Grid, group: Comm, root: int | None, take: Take) -> None:
+        self.grid, self.group, self.root, self.take = grid, group, root, take
         operation = "allreduce" if root is None else "reduce"
         self.flight = group.flight(operation, "sums", self._advance)
         self.waiting: deque[tuple[Array, int, Mark]] = deque()  # chunks, tags, when the numbers are there
@@ -178,5 +190,5 @@ class _Series:
         name, width = ("sum", -(-size // self.group.size)) if self.root is None else ("sum at root", size)
         shape = (self.group.size - 1 if self.root in (None, self.group.rank) else 0, width)
         if self.group.direct:
-            return self.grid.workspace.take(f"{name} {room}", shape, dtype)
+            return self.take(f"{name} {room}", shape, dtype)
         return staging(self.grid.backend).borrow(shape, dtype)

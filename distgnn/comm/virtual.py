@@ -41,11 +41,14 @@ class Awaited(Arrived):
     """A request for numbers, which are there when they have been sent."""
 
     def __init__(self, array: np.ndarray, mail: deque[np.ndarray]) -> None:
-        self.array, self.mail = array, mail
+        self.array, self.mail, self.cancelled = array, mail, False
+
+    def Cancel(self) -> None:
+        self.cancelled = True
 
     def Test(self) -> bool:
-        if not self.mail:
-            return False
+        if self.cancelled or not self.mail:
+            return self.cancelled
         self.array[...] = self.mail.popleft()
         return True
 

@@ -38,19 +38,21 @@ class Block15D(BlockRows):
     def _block_row(self, A_i: WholeBlocks | NeededRows, H: DistDense, Z: DistDense) -> None:
         row, last = self.grid.along("reps"), len(A_i) - 1
         # CAGNET, line 6: BCAST(H_q, P(:, j)). Sparsity-aware, lines 5-12: ISend, Recv of rows NnzCols(i, q).
-        for stage, (A_iq, H_q) in enumerate(A_i.with_rows_of(H.block)):
-            if stage < last:
-                local.spmm(A_iq, H_q, out=Z.block, accumulate=stage > 0)  # line 7; line 13: Z = Z + A_iq H_q
-            else:  # and with it line 8; line 15: ALLREDUCE(Z, +, P(i, :))
-                summed.multiply(self.grid, row, A_iq, H_q, Z.block, accumulate=stage > 0)
+        with A_i.rows_of(H.block) as pairs:
+            for stage, (A_iq, H_q) in enumerate(pairs):
+                if stage < last:  # line 7; line 13: Z = Z + A_iq H_q
+                    local.spmm(A_iq, H_q, out=Z.block, accumulate=stage > 0)
+                else:  # and with it line 8; line 15: ALLREDUCE(Z, +, P(i, :))
+                    summed.multiply(self.grid, row, A_iq, H_q, Z.block, accumulate=stage > 0)
         if last < 0:  # a process column without stages
             Z.block[...] = 0
             summed.add_up(self.grid, row, Z.block)
 
     def _block_column(self, A_i: NeededRows, G: DistDense, F: DistDense) -> None:
         # Lines 5-13 reversed: rank (q, j) gets rows NnzCols(i, q) of A_iqᵀ G_i and adds them to F_q.
-        for At_iq, C_q in A_i.with_sums_in(F.block):
-            local.spmm(At_iq, G.block, out=C_q)
+        with A_i.sums_in(F.block) as pairs:
+            for At_iq, C_q in pairs:
+                local.spmm(At_iq, G.block, out=C_q)
         # Line 15 reversed: F_i is summed in the one process column j that has the stage i.
         s = -(-self.grid.shape["rows"] // self.grid.shape["reps"])
         self.grid.along("reps").bcast(F.block, self.grid.coords["rows"] // s, matrix="sums")

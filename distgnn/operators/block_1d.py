@@ -27,13 +27,15 @@ class Block1D(BlockRows):
 
     def _block_row(self, A_i: WholeBlocks | NeededRows, H: DistDense, Z: DistDense) -> None:
         # CAGNET, lines 3-4: BROADCAST(H_j). Sparsity-aware: T[j] = H[NnzCols(i, j)], AllToAllv.
-        for stage, (A_ij, H_j) in enumerate(A_i.with_rows_of(H.block)):
-            local.spmm(A_ij, H_j, out=Z.block, accumulate=stage > 0)  # line 5: Z_i = Z_i + A_ij H_j
+        with A_i.rows_of(H.block) as pairs:
+            for stage, (A_ij, H_j) in enumerate(pairs):
+                local.spmm(A_ij, H_j, out=Z.block, accumulate=stage > 0)  # line 5: Z_i = Z_i + A_ij H_j
 
     def _block_column(self, A_i: NeededRows, G: DistDense, F: DistDense) -> None:
         # The AllToAllv reversed: rank j gets rows NnzCols(i, j) of A_ijᵀ G_i and adds them to F_j.
-        for At_ij, C_j in A_i.with_sums_in(F.block):
-            local.spmm(At_ij, G.block, out=C_j)
+        with A_i.sums_in(F.block) as pairs:
+            for At_ij, C_j in pairs:
+                local.spmm(At_ij, G.block, out=C_j)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

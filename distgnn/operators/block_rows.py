@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ from distgnn.arrays.canonical import canonical
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm import fetch_costs
+from distgnn.comm.exchange import Exchange
 from distgnn.comm.fetch_costs import Costs
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
@@ -144,15 +146,17 @@ class WholeBlocks:
         self.blocks = [cut[turn] for turn in self.turns]
 
     def __len__(self) -> int:
-        """How many pairs :meth:`with_rows_of` gives."""
+        """The number of pairs that :meth:`rows_of` gives."""
         return len(self.blocks)
 
-    def with_rows_of(self, H: Array) -> Iterator[tuple[CSR, Array]]:
-        """Pairs of which the products add up to the block row's; own panels come first. Collective."""
+    @contextmanager
+    def rows_of(self, H: Array) -> Iterator[Iterator[tuple[CSR, Array]]]:
+        """Give pairs of which the products add up to the block row's; own panels come first. Collective."""
         shapes = [(rows.stop - rows.start, H.shape[1]) for rows in self.rows]
         own = lambda stage: H[self.rows[stage]]  # noqa: E731
         how = own, shapes, H.dtype, self.turns, self.panels
-        return zip(self.blocks, broadcast(self.grid, self.comm, self.matrix, self.roots, *how), strict=True)
+        with broadcast(self.grid, self.comm, self.matrix, self.roots, *how) as panels:
+            yield zip(self.blocks, panels, strict=True)
 
 
 class NeededRows:
@@ -192,29 +196,38 @@ class NeededRows:
                 self.groups.append((CSR.from_scipy(compact, grid.backend, dtype), ranks, place))
 
     def __len__(self) -> int:
-        """How many pairs :meth:`with_rows_of` gives."""
+        """The number of pairs that :meth:`rows_of` gives."""
         return len(self.groups) + (self.diagonal is not None)
 
-    def with_rows_of(self, H: Array) -> Iterator[tuple[CSR, Array]]:
-        """Pairs of which the products add up to the block row's. ``H`` stays as it is. Collective."""
-        received = self._room(H)
-        with self.rows.fetch(H, received, "H") as arriving:
-            if self.diagonal is not None:
-                with arriving.driven():
-                    yield self.diagonal, H
-            for A_ij, ranks, place in self.groups:
-                arriving.wait(ranks)
-                with arriving.driven():
-                    yield A_ij, received[place]
+    @contextmanager
+    def rows_of(self, H: Array) -> Iterator[Iterator[tuple[CSR, Array]]]:
+        """Give pairs of which the products add up to the block row's. ``H`` stays as it is. Collective."""
+        with self._room(H) as received, self.rows.fetch(H, received, "H") as arriving:
+            yield self._pairs(H, received, arriving)
 
-    def with_sums_in(self, F: Array) -> Iterator[tuple[CSR, Array]]:
-        """The reverse: pairs (A_ijᵀ, C), for the caller to make A_ijᵀ G_i in C. All ranks' products for this
-        rank's block are summed in ``F``, left alone where nobody has blocks of its columns. Collective.
+    def _pairs(self, H: Array, received: Array, arriving: Exchange) -> Iterator[tuple[CSR, Array]]:
+        if self.diagonal is not None:
+            with arriving.driven():
+                yield self.diagonal, H
+        for A_ij, ranks, place in self.groups:
+            arriving.wait(ranks)
+            with arriving.driven():
+                yield A_ij, received[place]
+
+    @contextmanager
+    def sums_in(self, F: Array) -> Iterator[Iterator[tuple[CSR, Array]]]:
+        """Give pairs (A_ijᵀ, C), for the caller to make A_ijᵀ G_i in C: the reverse of :meth:`rows_of`.
+        Collective.
+
+        At the end of the context, all ranks' products for this rank's block are summed in ``F``, which is
+        left alone where nobody has blocks of its columns.
         """
-        products = self._room(F)
         diagonal, groups = self._transposed
-        work = [(ranks, (At_ij, products[place])) for At_ij, ranks, place in groups]
-        return self.rows.add_back(products, F, work + ([([], (diagonal, F))] if diagonal else []))
+        with self._room(F) as products:
+            work = [(ranks, (At_ij, products[place])) for At_ij, ranks, place in groups]
+            work += [([], (diagonal, F))] if diagonal else []
+            with self.rows.add_back(products, F, work) as pairs:
+                yield pairs
 
     @cached_property
     def _transposed(self) -> tuple[CSR | None, list[tuple[CSR, list[int], slice]]]:
@@ -225,8 +238,10 @@ class NeededRows:
             diagonal = self.diagonal and self.diagonal.transposed(on)
         return diagonal, groups
 
-    def _room(self, like: Array) -> Array:
-        return self.grid.workspace.take("rows received", (self.rows.received, like.shape[1]), like.dtype)
+    @contextmanager
+    def _room(self, like: Array) -> Iterator[Array]:
+        with self.grid.workspace.rooms() as take:
+            yield take("rows received", (self.rows.received, like.shape[1]), like.dtype)
 
 
 def in_groups(columns: dict[int, int], nonzeros: float) -> list[list[int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -59,17 +61,19 @@ class Split3D(DistSparse):
         self.plane = Summa(grid, source, block(row_parts[::layers], i), stages, block_size)
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
-        partial = self._whole(H.block.shape[1])
-        self.plane.multiply(H.block, partial)  # 2D SUMMA in layer k
-        self.fiber.reduce_scatter_rows(partial, self.shares, T.block, "sums")
+        with self._whole(H.block.shape[1]) as partial:
+            self.plane.multiply(H.block, partial)  # 2D SUMMA in layer k
+            self.fiber.reduce_scatter_rows(partial, self.shares, T.block, "sums")
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        whole = self._whole(G.block.shape[1])
-        self.plane.multiply_adjoint(self.fiber.allgather_rows(G.block, self.shares, whole, "G"), F.block)
+        with self._whole(G.block.shape[1]) as whole:
+            self.plane.multiply_adjoint(self.fiber.allgather_rows(G.block, self.shares, whole, "G"), F.block)
 
-    def _whole(self, width: int) -> Any:
-        """Room for this rank's block of the product before it is scattered along the fiber."""
-        return self.grid.workspace.take("whole rows", (int(self.shares[-1]), width), self.dtype)
+    @contextmanager
+    def _whole(self, width: int) -> Iterator[Any]:
+        """Lend room for this rank's block of the product before it is scattered along the fiber."""
+        with self.grid.workspace.rooms() as take:
+            yield take("whole rows", (int(self.shares[-1]), width), self.dtype)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import cycle, pairwise, zip_longest
 from typing import Any, NamedTuple
 
@@ -169,14 +170,14 @@ class Summa:
 
     def multiply(self, H: Any, T: Any) -> None:
         """``T = A H``, all blocks of this rank."""
-        # line 3 with lines 9-10; nothing else may hold the relays, which end with this loop
-        for q, (A_q, H_q) in enumerate(zip(self.A.broadcast(), self._broadcast(H), strict=True)):
-            local.spmm(A_q, H_q, out=T, accumulate=q > 0)  # line 11
+        with self.A.broadcast() as panels, self._broadcast(H) as panels_of_H:  # lines 9-10
+            for q, (A_q, H_q) in enumerate(zip(panels, panels_of_H, strict=True)):  # line 3
+                local.spmm(A_q, H_q, out=T, accumulate=q > 0)  # line 11
         if not self.panels:
             T[...] = 0
 
-    def _broadcast(self, H: Any) -> Iterator[Any]:
-        """The panels of ``H``, each along its process column."""
+    def _broadcast(self, H: Any) -> AbstractContextManager[Iterator[Any]]:
+        """Give the panels of ``H``, each along its process column."""
         roots, shapes = [p.r for p in self.panels], [(p.width, H.shape[1]) for p in self.panels]
         own = lambda k: H[self.panels[k].rows]  # noqa: E731
         return broadcast(self.grid, self.column, "H", roots, own, shapes, H.dtype)
@@ -184,8 +185,12 @@ class Summa:
     def multiply_adjoint(self, G: Any, F: Any) -> None:
         """``F = Aᵀ G``. The sum of a panel travels while the next ones are multiplied."""
         rooms, lent = cycle(range(TUNING.sums_under_way)), deque[int]()
-        with Sums(self.grid, self.column) as sums:
-            for At_k, panel in zip(self.At.broadcast(), self.panels, strict=True):
+        with (
+            self.grid.workspace.rooms() as take,
+            Sums(self.grid, self.column) as sums,
+            self.At.broadcast() as transposed,
+        ):
+            for At_k, panel in zip(transposed, self.panels, strict=True):
                 if panel.r == self.column.rank:
                     F_k = F[panel.rows]
                 else:
@@ -193,5 +198,5 @@ class Summa:
                         sums.finish(lent.popleft())
                     lent.append(panel.r)
                     shape = panel.width, G.shape[1]
-                    F_k = self.grid.workspace.take(f"partial panel {next(rooms)}", shape, G.dtype)
+                    F_k = take(f"partial panel {next(rooms)}", shape, G.dtype)
                 sums.start(local.spmm(At_k, G, out=F_k), panel.r)

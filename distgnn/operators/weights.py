@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from distgnn import local
@@ -111,32 +112,37 @@ class ReplicatedWeights(DenseProducts):
         self.along_row = self.grid.along(*layout.col_axes)
         self.along_rows = self.grid.along(*layout.row_axes)
 
-    def _broadcast(self, X: DistDense) -> Iterator[tuple[int, slice, Any]]:
-        """The column blocks of ``X`` from the last on, on all ranks of the row: number, columns and block."""
+    @contextmanager
+    def _broadcast(self, X: DistDense) -> Iterator[Iterator[tuple[int, slice, Any]]]:
+        """Give the column blocks of ``X``, from the last on, to all ranks of the row, as (number, columns,
+        block).
+        """
         if self.along_row.size == 1:
-            yield 0, slice(0, X.shape[1]), X.block
+            yield iter([(0, slice(0, X.shape[1]), X.block)])
             return
         columns = X.layout.cols.vector(self.grid, X.shape[1]).tolist()
         roots = range(self.along_row.size)[::-1]  # descending, see relay.py
         blocks = [slice(columns[c], columns[c + 1]) for c in roots]
         shapes = [(X.block.shape[0], block.stop - block.start) for block in blocks]
-        panels = broadcast(self.grid, self.along_row, "T", roots, lambda stage: X.block, shapes, X.dtype)
-        for k, (block, panel) in enumerate(zip(blocks, panels, strict=True)):  # to the end of the relay
-            yield k, block, panel
+        how = roots, lambda stage: X.block, shapes, X.dtype
+        with broadcast(self.grid, self.along_row, "T", *how) as panels:
+            yield zip(range(len(blocks)), blocks, panels, strict=True)
 
     def _times(self, T: DistDense, W: DistDense, Z: DistDense) -> None:
         own, form = slice(*Z.col_range), self._form(FORWARD, T, W)  # own: Alg. 3, line 17
-        for k, actv, T_c in self._broadcast(T):  # lines 12-16
-            local.gemm(T_c, W.block[actv, own], out=Z.block, accumulate=k > 0, form=form)  # line 18
+        with self._broadcast(T) as blocks:
+            for k, actv, T_c in blocks:  # lines 12-16
+                local.gemm(T_c, W.block[actv, own], out=Z.block, accumulate=k > 0, form=form)  # line 18
 
     def _backward(self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
         own, of_weights, of_input = slice(*T.col_range), self._form(WEIGHTS, T, G), self._form(INPUT, T, G)
         panels = []  # of dW
-        for k, actv, G_c in self._broadcast(G):
-            panels.append(local.gemm(T.block, G_c, trans_a=True, form=of_weights))
-            if dT is not None and W is not None:
-                W_c = W.block[own, actv]
-                local.gemm(G_c, W_c, out=dT.block, accumulate=k > 0, trans_b=True, form=of_input)
+        with self._broadcast(G) as blocks:
+            for k, actv, G_c in blocks:
+                panels.append(local.gemm(T.block, G_c, trans_a=True, form=of_weights))
+                if dT is not None and W is not None:
+                    W_c = W.block[own, actv]
+                    local.gemm(G_c, W_c, out=dT.block, accumulate=k > 0, trans_b=True, form=of_input)
         dW = panels[0] if len(panels) == 1 else self.grid.backend.xp.concatenate(panels[::-1], axis=1)
         dW = self.along_rows.allreduce(dW, matrix="gradients")
         columns = T.layout.cols.vector(self.grid, T.shape[1])

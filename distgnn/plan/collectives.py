@@ -35,8 +35,8 @@ def relayed(grid: Grid, group: Comm, nbytes: int, upstream_first: bool) -> Run:
     turns = upstream(group, roots) if upstream_first else None
 
     def run() -> None:
-        for _ in broadcast(grid, group, "H", roots, lambda stage: own, shapes, np.float32, turns):
-            pass
+        with broadcast(grid, group, "H", roots, lambda stage: own, shapes, np.float32, turns):
+            pass  # the end of the context takes all panels
 
     return run
 

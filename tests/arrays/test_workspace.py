@@ -5,19 +5,50 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from distgnn.arrays import workspace as workspaces
 from distgnn.arrays.workspace import Workspace
 
 
-def test_names_keep_their_memory_and_grow(backend):
+def test_rooms_keep_their_memory_and_grow(backend):
     workspace = Workspace(backend)
-    first = workspace.take("panel 0", (4, 6), np.float64)
-    other = workspace.take("panel 1", (4, 6), np.float64)
-    again = workspace.take("panel 0", (3, 5), np.float32)
-    assert backend.address(again) == backend.address(first) != backend.address(other)
-    assert (again.shape, again.dtype) == ((3, 5), np.float32)
-    assert workspace.reserved == 2 * 4 * 6 * 8
-    workspace.take("panel 0", (8, 6), np.float64)
-    assert workspace.reserved == 3 * 4 * 6 * 8
+    with workspace.rooms() as take:
+        first, other = take("panel 0", (4, 6), np.float64), take("panel 1", (4, 6), np.float64)
+    with workspace.rooms() as take:
+        again = take("panel 0", (3, 5), np.float32)
+        assert backend.address(again) == backend.address(first) != backend.address(other)
+        assert (again.shape, again.dtype) == ((3, 5), np.float32)
+        assert workspace.reserved == 2 * 4 * 6 * 8
+        take("panel 0", (8, 6), np.float64)
+        assert workspace.reserved == 3 * 4 * 6 * 8
+
+
+def test_a_room_has_one_holder(backend):
+    workspace = Workspace(backend)
+    with workspace.rooms() as take, workspace.rooms() as other:
+        take("panel", (3,), np.float32)
+        take("panel", (2,), np.float32)
+        other("sum", (3,), np.float32)
+        with pytest.raises(RuntimeError, match="the room 'panel' of the workspace is in use"):
+            other("panel", (3,), np.float32)
+    with pytest.raises(ZeroDivisionError), workspace.rooms() as take:
+        take("panel", (3,), np.float32)
+        1 / 0
+    with workspace.rooms() as take:
+        take("panel", (3,), np.float32)
+
+
+def test_retired_memory_is_not_lent_again(backend):
+    workspace = Workspace(backend)
+    with workspace.rooms() as take:
+        room = take("panel", (8,), np.float32)
+    lent, free = workspace.borrow((4,), np.float32), workspace.borrow((6,), np.float32)
+    workspace.give_back(free)
+    workspaces.retire_all()
+    assert workspace.reserved == workspace.borrowed == 0
+    workspace.give_back(lent)
+    with workspace.rooms() as take:
+        again = [take("panel", (8,), np.float32), *(workspace.borrow((4,), np.float32) for _ in range(2))]
+    assert not {backend.address(x) for x in again} & {backend.address(x) for x in (room, lent, free)}
 
 
 def test_borrowed_arrays_are_apart_until_given_back(backend):
@@ -46,7 +77,8 @@ def test_the_smallest_that_is_large_enough_is_lent_and_too_small_ones_are_replac
 
 def test_clear_keeps_what_is_lent(backend):
     workspace = Workspace(backend)
-    workspace.take("panel", (8,), np.float32)
+    with workspace.rooms() as take:
+        take("panel", (8,), np.float32)
     lent = workspace.borrow((4,), np.float32)
     workspace.give_back(workspace.borrow((16,), np.float32))
     workspace.clear()

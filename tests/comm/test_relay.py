@@ -5,6 +5,7 @@ are.
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from mpi4py import MPI
 
 import distgnn as dg
 from distgnn import ledger, progress
+from distgnn.arrays import backend as backends
 from distgnn.arrays.tuning import TUNING
+from distgnn.comm import flight
 from distgnn.comm.group import Comm
 from distgnn.comm.relay import Relay, upstream
 from distgnn.operators import make_grid
@@ -28,11 +31,12 @@ def content(stage: int, size: int) -> np.ndarray:
 
 
 def run(comm, roots, sizes, order, overlap, delay=0.0) -> list[tuple[int, np.ndarray]]:
-    """(stage, panel) as taken, through two buffers of the largest size; the panels are compared when they are
-    given out.
-    """
+    """(stage, panel) as taken, through as few buffers of the largest size as the order allows."""
     xp = comm.backend.xp
-    room = [comm.backend.empty((max(sizes, default=0),), np.float64) for _ in range(TUNING.relay_buffers)]
+    turns = list(ORDERS[order](comm, roots))
+    most = max(Counter(roots).values(), default=0)
+    buffers = TUNING.relay_buffers if order == "as they come" else max(TUNING.relay_buffers, most + 1)
+    room = [comm.backend.empty((max(sizes, default=0),), np.float64) for _ in range(buffers)]
     own = {
         stage: xp.asarray(content(stage, sizes[stage]))
         for stage, root in enumerate(roots)
@@ -42,13 +46,13 @@ def run(comm, roots, sizes, order, overlap, delay=0.0) -> list[tuple[int, np.nda
     def panel(stage, buffer):
         return own[stage] if stage in own else room[buffer][: sizes[stage]]
 
-    turns = list(ORDERS[order](comm, roots))
     taken = []
-    for stage, array in zip(turns, Relay(comm, roots, turns, panel, "H", overlap=overlap), strict=True):
-        for _ in range(3):
-            time.sleep(delay)
-            progress.poll()
-        taken.append((stage, comm.backend.to_host(array).copy()))
+    with Relay(comm, roots, turns, panel, "H", overlap=overlap, buffers=buffers) as panels:
+        for stage, array in zip(turns, panels, strict=True):
+            for _ in range(3):
+                time.sleep(delay)
+                progress.poll()
+            taken.append((stage, comm.backend.to_host(array).copy()))
     assert not progress.pending()
     return taken
 
@@ -128,12 +132,21 @@ def test_few_segments_are_under_way_however_large_the_panel(comm, backend, monke
         return look()
 
     monkeypatch.setattr(relay.flight, "_look", counted)
-    with dg.Ledger() as ledger:
-        for panel in relay:
+    with dg.Ledger() as ledger, relay as panels:
+        for panel in panels:
             np.testing.assert_array_equal(backend.to_host(panel), content(7, 2000))
     assert 0 < most <= 2 * TUNING.relay_at_a_time
     assert [(e["matrix"], e["words"]) for e in ledger.entries()] == [("H", 2000 * (group.rank > 0))]
     grid.free()
+
+
+@pytest.mark.ranks(1, 3)
+def test_an_order_that_could_wait_in_a_circle_is_refused(comm):
+    """Ranks that have as many panels as buffers could all wait for a free buffer of their successor."""
+    group, roots = Comm(comm, backends.get("numpy")), [0, 0, 1, 2]
+    with pytest.raises(ValueError, match="2 panels of one rank needs 3 buffers; got 2"):
+        Relay(group, roots, [3, 2, 0, 1], lambda stage, buffer: None, "H", buffers=2)
+    Relay(group, roots, range(4), lambda stage, buffer: None, "H", buffers=2)
 
 
 def test_a_group_of_one_copies_nothing():
@@ -141,8 +154,8 @@ def test_a_group_of_one_copies_nothing():
     group = Comm(MPI.COMM_SELF, on)
     group.direct = False
     own = content(0, 100)
-    for panel in Relay(group, [0, 0], [0, 1], lambda stage, buffer: own, "H"):
-        assert panel is own
+    with Relay(group, [0, 0], [0, 1], lambda stage, buffer: own, "H") as panels:
+        assert all(panel is own for panel in panels)
     assert on.copies == 0
 
 
@@ -157,18 +170,59 @@ def test_staged_panels(comm, overlap, monkeypatch):
         np.testing.assert_array_equal(panel, content(stage, 700))
 
 
-@pytest.mark.ranks(2, 4)
-def test_a_taker_that_gives_up_on_every_rank_leaves_nothing_registered(comm, backend):
+@pytest.mark.ranks(3, 4)
+def test_a_relay_that_is_left_early_brings_all_panels(comm, backend):
+    """By a break on one rank, after any number of panels, before the next relay through the same buffers."""
     grid = dg.Grid(comm, backend=backend, rows=comm.Get_size())
     group = grid.along("rows")
-    array = backend.zeros((5,), np.float32)
+    rooms = [backend.empty((3000,), np.float64) for _ in range(TUNING.relay_buffers)]
+    own = backend.asarray(content(group.rank, 3000))
+    panel = lambda stage, buffer: own if stage == group.rank else rooms[buffer]  # noqa: E731
+    for first in range(group.size + 1):
+        roots = range(group.size)
+        for takes in (first if group.rank == 1 else group.size, group.size):
+            with Relay(group, roots, upstream(group, roots), panel, "H") as panels:
+                for stage, array in zip(upstream(group, roots)[:takes], panels, strict=False):
+                    np.testing.assert_array_equal(backend.to_host(array), content(stage, 3000))
+            assert not progress.pending() and not flight.under_way()
+    grid.free()
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.abandons
+def test_an_error_leaves_nothing_registered_and_no_memory_that_is_lent_again(comm, backend):
+    grid = dg.Grid(comm, backend=backend, rows=comm.Get_size())
+    group, addresses = grid.along("rows"), set()
+    array = backend.zeros((5000,), np.float32)
     turns = upstream(group, range(group.size))
-    panels = iter(Relay(group, range(group.size), turns, lambda stage, buffer: array, "H"))
-    next(panels)
-    assert progress.pending()
-    panels.close()
-    assert not progress.pending()
+
+    def panel(stage, buffer):
+        if stage == group.rank:
+            return array
+        addresses.add(backend.address(rooms[buffer]))
+        return rooms[buffer]
+
+    with pytest.raises(ZeroDivisionError), grid.workspace.rooms() as take:
+        rooms = [take(f"panel {number}", (5000,), np.float32) for number in range(TUNING.relay_buffers)]
+        with Relay(group, range(group.size), turns, panel, "H") as panels:
+            next(panels)
+            assert progress.pending()
+            1 / 0
+    assert not progress.pending() and grid.links.broken
+    if flight.under_way():
+        with grid.workspace.rooms() as take:
+            assert backend.address(take("panel 0", (5000,), np.float32)) not in addresses
     comm.Barrier()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.abandons
+def test_a_flight_that_ends_with_messages_under_way_raises(comm):
+    group = dg.Grid(comm, rows=2).along("rows")
+    with pytest.raises(RuntimeError, match="probe of H over rows ended while 1 of its messages were under"):
+        with group.flight("probe", "H") as unfinished:
+            unfinished.receive(np.empty(3), 1 - group.rank, 0, lambda: None)
+    assert not flight.under_way()  # a receive is cancelled
 
 
 def test_upstream_begins_at_home_and_goes_against_the_direction_of_travel():

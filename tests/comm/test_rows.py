@@ -78,8 +78,8 @@ def test_rows_are_fetched_and_contributions_summed(grid, kind, overlap):
     Y = on.empty((rows.received, F), np.float32)
     F_j = on.empty(own.shape, np.float32)
     work = [([q], q) for q in rows.places] + [([], me + ranks)]
-    with dg.Ledger() as counted:
-        for number, item in enumerate(rows.add_back(Y, F_j, work)):
+    with dg.Ledger() as counted, rows.add_back(Y, F_j, work) as items:
+        for number, item in enumerate(items):
             if number == 0:  # what is computed drives the messages
                 assert progress.pending() == (overlap and foreign > 0)
             if item >= ranks:
@@ -91,6 +91,22 @@ def test_rows_are_fetched_and_contributions_summed(grid, kind, overlap):
     for i in [(me + step) % ranks for step in range(ranks)]:  # in this order, to the bit
         np.add.at(total, needed[i][me], contribution(i, needed[i][me]))
     np.testing.assert_array_equal(on.to_host(F_j), total)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.abandons
+def test_a_sum_of_rows_that_is_left_early_raises(grid):
+    parts, needed = needed_rows(grid.size, "many")
+    rows = Rows(grid, grid.along("rows"), needed[grid.rank])
+    Y = grid.backend.zeros((rows.received, F), np.float32)
+    F_j = grid.backend.zeros((int(np.diff(parts)[grid.rank]), F), np.float32)
+    with (
+        pytest.raises(RuntimeError, match="left before all of them were made"),
+        rows.add_back(Y, F_j, [([q], q) for q in rows.places]) as items,
+    ):
+        next(items)
+    assert not progress.pending()
+    grid.world.barrier()
 
 
 def contribution(rank, rows):

@@ -99,6 +99,7 @@ def test_room_for_what_a_root_receives_does_not_grow_with_the_array(grid):
 
 
 @pytest.mark.ranks(2, 4)
+@pytest.mark.abandons
 def test_an_error_leaves_nothing_to_drive(grid):
     group = grid.along("rows")
     with pytest.raises(ZeroDivisionError), Sums(grid, group) as sums:

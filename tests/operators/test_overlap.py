@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from itertools import count
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -9,7 +12,7 @@ import scipy.sparse as sp
 import distgnn as dg
 from distgnn import local, progress
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm import flight
+from distgnn.errors import PeerError
 from distgnn.gallery import rmat
 from distgnn.operators import ALGORITHMS, grids, make_grid
 from mpi_helpers import gpu
@@ -97,6 +100,7 @@ def test_a_small_sum_does_not_hold_up_large_panels(comm, backend, monkeypatch):
 
 
 @pytest.mark.ranks(4)
+@pytest.mark.abandons
 def test_a_grid_multiplies_again_after_an_error(comm, backend, monkeypatch):
     """All ranks fail in the first product, some of them before others have what they wait for."""
     monkeypatch.setattr(TUNING, "relay_segment", 256)
@@ -119,5 +123,72 @@ def test_a_grid_multiplies_again_after_an_error(comm, backend, monkeypatch):
     if backend.on_device:
         gpu.forget_messages()
     np.testing.assert_array_equal(backend.to_host((operator @ H).block), backend.to_host(expected))
-    flight._abandoned.clear()
+    grid.free()
+
+
+@contextmanager
+def failing(monkeypatch, call):
+    """The local product fails at this call, counted from 0, on this rank."""
+    spmm, calls = local.spmm, count()
+
+    def fails(*args, **options):
+        if next(calls) == call:
+            raise ZeroDivisionError
+        return spmm(*args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local, "spmm", fails)
+        yield calls
+
+
+@pytest.mark.ranks(4, 8)
+@pytest.mark.abandons
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_products_after_errors_at_different_calls_are_right(comm, name, monkeypatch):
+    """Ranks that fail at different calls differ in the messages, tags and sums that they have begun."""
+    monkeypatch.setattr(TUNING, "relay_segment", 1024)
+    monkeypatch.setattr(TUNING, "small_sum", 0)
+    monkeypatch.setattr(TUNING, "smallest_sum_block", 2048)
+    A = rmat(400, degree=9, directed=True, features=0, classes=0).A.astype(np.float64)
+    X = np.random.default_rng(1).standard_normal((400, 16))
+    possible = grids(name, comm.Get_size())
+    grid = make_grid(comm, name, possible[len(possible) // 2])
+    operator = dg.distribute(A, grid, name)
+    H, G = dg.scatter(X, operator.input_layout), dg.scatter(X, operator.output_layout)
+    products = (lambda: (operator @ H).block), (lambda: (operator.T @ G).block)
+    expected, calls = [], []
+    for product in products:
+        product()
+        with failing(monkeypatch, -1) as counted:
+            expected.append(product().copy())
+        calls.append(next(counted))
+    for attempt, product in enumerate(products * 3):
+        call = min((grid.rank + attempt) % 3, calls[attempt % 2] - 1)
+        with failing(monkeypatch, call), pytest.raises((ZeroDivisionError, PeerError)):
+            product() if call >= 0 else 1 / 0
+        if call < 0:  # a rank that has nothing to multiply
+            grid.links.fail()
+        for again, block in zip(products, expected, strict=True):
+            np.testing.assert_array_equal(again(), block)
+    grid.free()
+
+
+@pytest.mark.ranks(3, 4)
+@pytest.mark.abandons
+def test_ranks_that_wait_for_one_that_failed_raise(comm, monkeypatch):
+    monkeypatch.setattr(progress, "LONG", 0.05)
+    A = rmat(3000, degree=9, directed=True, features=0, classes=0).A.astype(np.float64)
+    grid = make_grid(comm, "1d")
+    operator = dg.distribute(A, grid, "1d")
+    H = dg.scatter(np.random.default_rng(1).standard_normal((3000, 16)), operator.input_layout)
+    expected = (operator @ H).block.copy()
+    for failed in range(grid.size):
+        if grid.rank == failed:
+            with failing(monkeypatch, 0), pytest.raises(ZeroDivisionError):
+                operator @ H
+        else:
+            with pytest.raises(PeerError, match=f"rank {failed} failed in an operation"):
+                for _ in range(2):  # the first may end well: messages that were there are handed on
+                    operator @ H
+        np.testing.assert_array_equal((operator @ H).block, expected)
     grid.free()
