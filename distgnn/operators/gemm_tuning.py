@@ -25,7 +25,7 @@ def fastest(
     """
     usual = as_given(trans_a, trans_b)
     trial = TUNING.gemm_trial_on_device if backend.on_device else TUNING.gemm_trial
-    most = max(int(trial / max(2 * m * k * n / max(m, k), 1)), 1)
+    most = max(int(trial / max(2 * min(m, k) * n, 1)), 1)
     m, k = (min(m, most), k) if m >= k else (m, min(k, most))  # the longer one is along nodes
     A, B = (_operand(backend, shape, trans, dtype) for shape, trans in (((m, k), trans_a), ((k, n), trans_b)))
     out = backend.empty((m, n), dtype)

@@ -15,7 +15,9 @@ from distgnn.operators.weights import FORWARD, INPUT, WEIGHTS, ReplicatedWeights
 
 
 @pytest.mark.parametrize("form", forms.FORMS, ids=str)
-@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 3, 5), (1100, 4, 6), (4, 1100, 6), (0, 3, 2), (3, 0, 2)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (7, 3, 5), (1100, 4, 6), (4, 1100, 6), (0, 3, 2), (3, 0, 2), (0, 0, 2)]
+)
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
 def test_every_form_is_the_product(form, shape, transposed, backend):
     m, k, n = shape
@@ -84,7 +86,8 @@ def test_trials_are_short(backend, monkeypatch):
     monkeypatch.setattr(
         gemm_tuning, "_seconds", lambda on, form, A, B, out: flops.append(2 * A.size * B.shape[1]) or 1.0
     )
-    for shape in ((10**9, 8, 4, False, False), (8, 10**9, 4, True, False), (0, 8, 4, False, False)):
+    empty = (0, 8, 4, False, False), (0, 0, 4, False, False), (0, 0, 0, True, False)
+    for shape in ((10**9, 8, 4, False, False), (8, 10**9, 4, True, False), *empty):
         gemm_tuning.fastest(grid.backend, grid.world, *shape, np.float32)
     assert 0.9e5 < max(flops) <= 1e5
 
