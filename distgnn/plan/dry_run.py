@@ -87,6 +87,7 @@ def dry_run(
             seconds, or minibatches without the graph itself.
     """
     s = settings.resolved(ranks)
+    graph = multiplied(s, graph)
     one_of_each = ranks > 64 if one_of_each is None else one_of_each
     _check(s, graph, one_of_each or busiest)
     if busiest:
@@ -102,7 +103,15 @@ def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: G
 
     Features are zeros. Of a real backend it is what the dry run has to give.
     """
-    return _counted(_prepared(comm, backend, settings.resolved(comm.Get_size()), graph))[0]
+    s = settings.resolved(comm.Get_size())
+    return _counted(_prepared(comm, backend, s, multiplied(s, graph)))[0]
+
+
+def multiplied(settings: Settings, graph: Graph) -> Graph:
+    """Return the graph as a run of these settings, resolved, loads it: without its diagonal where the network wants
+    neighbours alone.
+    """
+    return graph.neighbours if NETWORKS[str(settings.model)].neighbours else graph
 
 
 def _check(s: Settings, graph: Graph, one_of_each: bool) -> None:

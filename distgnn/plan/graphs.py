@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from distgnn.arrays.shapes import ShapeMatrix
 from distgnn.layout import Layout, Range
 from distgnn.nn.loss import TEST, TRAIN, LossRows, Targets, checked_metric
 from distgnn.operators.sources import BlockSource, MatrixSource
+from distgnn.store.read.neighbours import Neighbours
 from distgnn.store.read.store import Store
 from distgnn.store.source import labelled
 
@@ -34,6 +35,8 @@ class Graph:
             split, by its number.
         parts: the partition vector of an order that was made by partition, or None.
         multilabel: whether a node may have several of the classes; labels are then rows, as in a store.
+        loops: entries on the diagonal, evenly spread, where the source is a histogram; directed: whether an
+            edge (i, j) may lack its reverse.
     """
 
     source: BlockSource
@@ -44,6 +47,8 @@ class Graph:
     odd: BlockSource | None = None
     parts: np.ndarray | None = None
     multilabel: bool = False
+    loops: int = 0
+    directed: bool = True
 
     @property
     def n(self) -> int:
@@ -61,13 +66,22 @@ class Graph:
         known = getattr(self.source, "nnz", None)
         return int(np.sum(known)) if known is not None else int(self.source.block(*[(0, self.n)] * 2).nnz)
 
+    @cached_property
+    def neighbours(self) -> Graph:
+        """The graph without the diagonal of its matrix, as networks with `neighbours` multiply it."""
+        if isinstance(self.source, Histogram):
+            return replace(self, source=self.source.off_diagonal(self.loops, not self.directed), loops=0)
+        return replace(self, source=Known(Neighbours(self.source, not self.directed)))
+
     def grown(self, factor: float) -> Graph:
         """So many times the nodes and non-zeros, in the same places of the matrix: its histogram, scaled."""
         source = _grown(self.source, self.nnz, factor)
         odd = None if self.odd is None else _grown(self.odd, self.nnz, factor)
         parts = None if self.parts is None else _times(self.parts, factor)
         trained = _trained(source.shape[0], self.counts[TRAIN] / max(self.n, 1))
-        return Graph(source, self.width, self.classes, None, trained, odd, parts, self.multilabel)
+        loops = round(self.loops * factor)
+        made: Any = {"odd": odd, "parts": parts, "loops": loops}
+        return replace(self, source=source, labels=None, counts=trained, **made)
 
     @classmethod
     def known(
@@ -78,17 +92,21 @@ class Graph:
         source = matrix if hasattr(matrix, "block") else MatrixSource(matrix, dtype)
         own = lambda first, last: (labels[first:last], split[first:last])  # noqa: E731
         several = labels.ndim == 2
-        return cls(source, width, classes, own, _counts(labels, split), multilabel=several)
+        loops = np.count_nonzero(source.block((0, source.shape[0]), (0, source.shape[1])).diagonal())
+        made: Any = {"multilabel": several, "loops": int(loops), "directed": not source.symmetric}
+        return cls(source, width, classes, own, _counts(labels, split), **made)
 
     @classmethod
     def of_size(
         cls, n: int, nnz: int, width: int, classes: int, trained: float = 0.1, symmetric: bool = True,
         dtype: Any = np.float32, multilabel: bool = False,
     ) -> Graph:  # fmt: skip
-        """n nodes, of which this share is in the training split, with as many non-zeros everywhere."""
+        """n nodes, of which this share is in the training split, with as many non-zeros everywhere, and the
+        diagonal among them."""
         ends = np.array([0, n])
         source = Histogram(ends, ends, np.array([[nnz]]), np.dtype(dtype), symmetric)
-        return cls(source, width, classes, None, _trained(n, trained), multilabel=multilabel)
+        kind: Any = {"multilabel": multilabel, "loops": min(n, nnz), "directed": not symmetric}
+        return cls(source, width, classes, None, _trained(n, trained), **kind)
 
     @classmethod
     def of_store(
@@ -111,7 +129,8 @@ class Graph:
             sources.append(Known(version) if exact else Histogram(*table, version.dtype, version.symmetric))
         width, classes = store.width, store.classes
         made: Any = {"odd": sources[1] if len(sources) > 1 else None, "parts": found.partition}
-        made["multilabel"] = store.multilabel
+        made |= {"multilabel": store.multilabel, "directed": store.manifest["directed"]}
+        made["loops"] = store.nnz - round(store.manifest["degrees"]["mean"] * store.n)
         if not exact:
             trained = (store.manifest["split"] or {}).get("train", 0)
             return cls(sources[0], width, classes, None, _trained(store.n, trained / max(store.n, 1)), **made)
@@ -163,6 +182,14 @@ class Histogram:
         (top, of_rows), (left, of_cols) = cells
         table = self.nnz[top : top + len(of_rows), left : left + len(of_cols)]
         return ShapeMatrix(shape, round(float(of_rows @ table @ of_cols)), self.dtype)
+
+    def off_diagonal(self, loops: int, symmetric: bool) -> Histogram:
+        """Return the same without so many entries of the diagonal, evenly spread over it."""
+        first = np.maximum.outer(self.rows[:-1], self.cols[:-1])
+        last = np.minimum.outer(self.rows[1:], self.cols[1:])
+        on_diagonal = np.rint(np.maximum(last - first, 0) * (loops / max(self.shape[0], 1)))
+        others = np.maximum(self.nnz - on_diagonal.astype(np.int64), 0)
+        return Histogram(self.rows, self.cols, others, self.dtype, symmetric)
 
 
 def _grown(source: BlockSource, nnz: int, factor: float) -> Histogram:

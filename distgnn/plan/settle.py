@@ -246,10 +246,9 @@ def _even(s: Settings, store: Store, parts: int) -> Graph:
     """As many nodes and non-zeros as the store has, evenly spread; or, in parts, only within these."""
     ends = partition(store.n, parts)
     nnz = np.diff(partition(store.nnz, parts))
-    trained = store.manifest["split"]["train"] / store.n
-    like = Graph.of_size(store.n, store.nnz, store.width, store.classes, trained, store.symmetric, s.dtype)
     source = Histogram(ends, ends, np.diag(nnz), np.dtype(s.dtype), store.symmetric)
-    return replace(like, source=source, parts=ends if parts > 1 else None, multilabel=store.multilabel)
+    like = Graph.of_store(store, dtype=s.dtype, exact=False)
+    return replace(like, source=source, odd=None, parts=ends if parts > 1 else None)
 
 
 def _line(

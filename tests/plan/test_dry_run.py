@@ -230,6 +230,32 @@ def test_a_store_is_planned_as_it_is_trained(comm, shared_tmp_path, algorithm, o
         assert dry_run(settings, rough, 4).ranks[comm.Get_rank()].epoch.words == words[1]
 
 
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("normalize", ["gcn", "row"])
+def test_graphsage_is_planned_without_the_loops_that_it_is_trained_without(comm, shared_tmp_path, normalize):
+    path = str(shared_tmp_path / "small.dg")
+    if comm.Get_rank() == 0:
+        prepare(Communities(), path, normalize=normalize)
+    comm.Barrier()
+    settings = Settings(algorithm="2d", model="sage", hidden=(6, 5), epochs=1)
+    run = Run(path, settings, comm)
+    list(run.train())  # A X is kept then
+    with ledger.Ledger() as trained:
+        run.model.evaluate(run.X, run.targets, False)
+    store, rank, ranks = Store(path), comm.Get_rank(), comm.Get_size()
+    exact = Graph.of_store(store, layers=3)
+    planned = dry_run(settings, exact, ranks).ranks[rank].evaluation
+    assert entries(planned) == entries(trained)
+    assert exact.neighbours.nnz == exact.nnz - store.n
+    matrix = store.order().block((0, store.n), (0, store.n))
+    rough = Graph.of_store(store, layers=3, exact=False)
+    alike = Graph.known(matrix, store.width, store.classes, store.labels(), store.split())
+    sizes = Graph.of_size(store.n, store.nnz, store.width, store.classes)
+    for graph in (rough, alike, sizes):
+        assert graph.neighbours.nnz == exact.neighbours.nnz and graph.nnz == exact.nnz
+        assert graph.grown(2.0).neighbours.nnz == 2 * exact.neighbours.nnz
+
+
 class Gathered(DistSparse):
     """Block rows; all of H on every rank. What somebody adds: the planner has never heard of it."""
 
