@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -24,7 +25,9 @@ from distgnn.nn import optim
 from distgnn.nn.features import normalize_rows
 from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.loss import TRAIN, VAL, checked_metric
+from distgnn.nn.metrics import scores
 from distgnn.nn.networks import NETWORKS
+from distgnn.operators.dense import DistDense
 from distgnn.report import trace
 from distgnn.report.files import check_output
 from distgnn.store.read.distributed import identity, load, load_features, load_targets
@@ -190,11 +193,26 @@ class Run:
         self.parameters = parameters(self.model, self.X, s.train_features)
         self.best = Best(self.parameters, s.keep_best is not None, s.patience, self.schedule)
         self.follows = bool(s.watchers)
-        if self.follows and self.targets.counts[VAL] == 0:
-            problem = "no node of the validation split has a label; prepare the store with split=0.6/0.2/0.2"
-            given = " and ".join(f"{name}={value}" for name, value in s.watchers.items())
-            raise UserError(f"{self.store.path}: {problem}, or leave out {given}")
+        if self.follows:
+            self._check_validation()
         self.minibatches = self._minibatches() if s.sampler else None
+
+    def _check_validation(self) -> None:
+        """Raise UserError where the labels of the validation nodes give no score, whatever the logits.
+        Collective.
+        """
+        layout, shape = self.model.output_layout, (self.store.n, self.store.classes)
+        logits = self.grid.backend.zeros(layout.local_shape(shape), np.dtype(self.settings.dtype))
+        found = scores(DistDense(logits, layout, shape), self.targets)
+        name = next(name for name in found if name.startswith("val_"))
+        if not math.isnan(found[name]):
+            return
+        problem = "no node of the validation split has a label; prepare the store with split=0.6/0.2/0.2"
+        if self.targets.counts[VAL]:
+            reason = "no class is that of some validation nodes and not of others"
+            problem = f"{name} cannot be measured, as {reason}; take another metric or split"
+        given = " and ".join(f"{name}={value}" for name, value in self.settings.watchers.items())
+        raise UserError(f"{self.store.path}: {problem}, or leave out {given}")
 
     def _minibatches(self) -> MinibatchTraining:
         drawn = sampler.make(self.settings, self.store, self.order.name, self.grid, self.targets)

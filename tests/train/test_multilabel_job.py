@@ -144,6 +144,26 @@ def test_what_labels_do_not_have_is_refused(comm, shared_tmp_path) -> None:
         Run(store, Settings(metric="auc"), comm)
 
 
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("algorithm", ["1d", "2d", "3d"])
+def test_validation_without_a_score_is_followed_by_nothing(comm, shared_tmp_path, algorithm) -> None:
+    """All validation nodes have the same class: their ROC-AUC is NaN, and patience would stop the run."""
+    path, rows = shared_tmp_path / "one.dg", ROWS.copy()
+    rows[(np.array(SPLIT) == 2) & (rows[:, 0] >= 0)] = np.eye(CLASSES, dtype=np.int8)[2]
+    if comm.Get_rank() == 0:
+        dg.prepare(EDGES, X, rows, SPLIT, out=path, directed=False)
+    comm.Barrier()
+    how = {"algorithm": algorithm, "epochs": 12, "metric": "rocauc"}
+    for name, value in (("keep_best", "val"), ("patience", 7), ("schedule", "plateau:3,0.5")):
+        words = f"one.dg: val_rocauc cannot be measured, as no class .*, or leave out {name}={value}$"
+        with pytest.raises(UserError, match=words):
+            Run(path, Settings(**how, **{name: value}), comm)
+    records = list(Run(path, Settings(**how), comm).train())
+    assert len(records) == 12 and np.isnan(records[-1]["val_rocauc"]) and records[-1]["train_rocauc"] > 0
+    how |= {"metric": "f1", "patience": 12}
+    assert len(list(Run(path, Settings(**how), comm).train())) == 12
+
+
 @pytest.mark.ranks(1)
 @pytest.mark.slow
 def test_networks_belong_to_a_kind_of_labels(comm, tmp_path, capsys) -> None:
