@@ -39,8 +39,7 @@ def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
     targets.check(Z)
     xp = backend.module(logits)
     across = layout.grid.along(*layout.col_axes)
-    best, choice = _best(Z, targets)
-    wrong = ~(best < np.inf)
+    best, choice, wrong = _best(Z, targets)
     if across.size > 1:
         overall = across.allreduce(best.copy(), "max", "loss")
         choice[best != overall] = targets.classes
@@ -58,16 +57,20 @@ def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
     }
 
 
-def _best(Z: DistDense, targets: Targets) -> tuple[Array, Array]:
-    """Of each labelled node the largest of this rank's logits, and its class."""
+def _best(Z: DistDense, targets: Targets) -> tuple[Array, Array, Array]:
+    """Return of each labelled node the largest of this rank's logits, its class, and whether a logit is not
+    finite.
+    """
     logits, rows, xp = Z.block, targets.rows, backend.module(Z.block)
     best = xp.full(len(rows), -np.inf, dtype=logits.dtype)
     choice = xp.full(len(rows), targets.classes, dtype=np.int64)  # past the last class: none
+    wrong = xp.zeros(len(rows), bool)
     for part in row_blocks(len(rows), logits.shape[1], xp):
         block = logits[rows[part]]
         choice[part] = block.argmax(axis=1) + Z.col_range[0]
         best[part] = block.max(axis=1)
-    return best, choice
+        wrong[part] = ~((best[part] < np.inf) & (block.min(axis=1) > -np.inf))  # of NaN both are false
+    return best, choice, wrong
 
 
 def micro_f1(Z: DistDense, targets: Targets) -> dict[str, float]:

@@ -108,8 +108,8 @@ def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: G
 
 
 def multiplied(settings: Settings, graph: Graph) -> Graph:
-    """Return the graph as a run of these settings, resolved, loads it: without its diagonal where the network wants
-    neighbours alone.
+    """Return the graph as a run of these resolved settings loads it: without its diagonal where the network
+    wants neighbours alone.
     """
     return graph.neighbours if NETWORKS[str(settings.model)].neighbours else graph
 

@@ -111,6 +111,26 @@ def test_accuracies_are_the_serial_ones_and_ties_go_to_the_first_class(comm, bac
             assert found == accuracy(Z, labels, labelled(labels, split, PARTS[name]))
 
 
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_not_finite_are_no_answer(comm, backend, number):
+    """Neither right nor wrong, whether or not another class has a larger logit."""
+    Z, labels, split = problem()
+    node = labelled(labels, split, 2)[-1]
+    for layout in layouts(comm, backend):
+        targets = place(layout, Z, labels, split)[1]
+        for column in (0, CLASSES - 1, Z[node].argmin(), Z[node].argmax()):
+            for where, fine in ((4, True), (node, False)):  # node 4 has no label
+                wrong = Z.copy()
+                wrong[where, column] = number
+                logits = dg.scatter(wrong, layout)
+                if fine:
+                    assert accuracies(logits, targets)["val_acc"] >= 0
+                    continue
+                with pytest.raises(FloatingPointError, match="the logits of 1 labelled nodes are not finite"):
+                    accuracies(logits, targets)
+
+
 @pytest.mark.ranks(1, 2)
 def test_accuracy_of_no_nodes_is_nan(comm, backend):
     Z, labels, split = problem()
