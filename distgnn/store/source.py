@@ -48,7 +48,8 @@ class Source:
     """A graph with optional features, labels and split. Nodes are 0..n-1, the "original ids"; `ids` are what
     their user calls them, int64 (n) or UTF-8 in a dtype S (n), or None where that is the same.
 
-    `directed` False: the reverse of every edge belongs to the graph whether or not it is listed. `labels`
+    `directed` False: the reverse of every edge belongs to the graph whether or not it is listed.
+    `direction_open`: it is `directed` only if the matrix of its merged edges is not symmetric. `labels`
     int32[n], -1 = unlabelled, with `classes` classes and perhaps `class_names`; or, of nodes that may have
     several, int8[n, classes], 1 for each that a node has, else 0, and -1 in all of an unlabelled row. `split`
     uint8[n]: 0 none, 1 train, 2 validation, 3 test. `width`: of the features, 0 without. `edge_count`: how
@@ -59,6 +60,7 @@ class Source:
     name: str = "graph"
     n: int = 0
     directed: bool = False
+    direction_open: bool = False
     labels: np.ndarray | None = None
     classes: int = 0
     class_names: list[str] | None = None

@@ -23,6 +23,7 @@ from distgnn.partition import Wanted
 from distgnn.store import Store, prepare
 from distgnn.store.format import hdf5, manifest
 from distgnn.store.format.limits import LIMITS
+from distgnn.store.from_arrays import of_arrays
 from distgnn.store.importers import open_source
 from distgnn.store.source import Edges, ImportOptions
 from distgnn.store.team import Team
@@ -85,6 +86,38 @@ def both_ways(comm: Any, source: Any, folder: Path, **options: Any) -> None:
 @pytest.mark.slow
 def test_the_same_bytes(case: str, options: str, comm: Any, shared_tmp_path: Path) -> None:
     both_ways(comm, AWKWARD[case], shared_tmp_path, seed=2, **OPTIONS[options])
+
+
+@pytest.mark.usefixtures("little_limits")
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("normalize", ["gcn", "row"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_repeated_edge_has_no_direction(
+    comm: Any, shared_tmp_path: Path, weighted: bool, normalize: str
+) -> None:
+    """Repeated edges merge into the one with the largest weight; the merged matrix is symmetric, or not."""
+    r = np.random.default_rng(4)
+    ends, values = r.integers(2, 17, (2, 40)), r.random(40)
+    ends, values = np.hstack([ends, ends[::-1]]), np.tile(values, 2)
+    repeated = np.hstack([ends, ends[:, 7:12]]), np.concatenate([values, values[7:12] / 2])
+    one_way = np.hstack([repeated[0], [[0], [1]]]), np.append(repeated[1], 0.5)
+    if weighted:
+        one_way = repeated[0], np.append(repeated[1][:-1], 2.0)
+    stores = []
+    for edges, weights in ((ends, values), repeated, one_way):
+        source = of_arrays(edges, nodes=17, weights=weights if weighted else None)
+        options: dict[str, Any] = {"order": ("random", "original"), "normalize": normalize, "shards": (2, 2)}
+        both_ways(comm, source, shared_tmp_path, force=True, **options)
+        stores.append(Store(shared_tmp_path / "together.dg").manifest)
+        comm.Barrier()
+    once, again, other = stores
+    assert again["id"] == once["id"] and again["orders"] == once["orders"]
+    assert not once["directed"] and other["directed"] and not other["symmetric"]
+    symmetric = normalize == "gcn"
+    assert [once["symmetric"], *(order["symmetric"] for order in once["orders"].values())] == [symmetric] * 3
+    assert other["edges"] == 2 * once["edges"] - len(set(ends[0, ends[0] == ends[1]])) + (not weighted)
+    told = of_arrays(repeated[0], nodes=17, directed=True)
+    assert prepare(told, shared_tmp_path / f"{comm.Get_rank()}.dg").directed
 
 
 @pytest.mark.usefixtures("little_limits")

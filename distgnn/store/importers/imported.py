@@ -112,7 +112,8 @@ class Imported(Source):
 
     def settle_direction(self, directed: bool, found: Scan | None = None) -> None:
         """Decide `directed`: what the user said, else undirected where both directions are listed, else
-        `directed`. Reads the stream, unless `found` is given or the user said that the graph is directed."""
+        `directed`, unless the matrix of the merged edges turns out to be symmetric. Reads the stream, unless
+        `found` is given or the user said that the graph is directed."""
         if self.options.directed and found is None:
             self.directed = True
             return
@@ -125,6 +126,7 @@ class Imported(Source):
             return
         self.half = found.symmetric
         self.directed = directed and not found.symmetric and self.options.directed is None
+        self.direction_open = self.directed
         self.edge_count = (found.count + found.loops) // 2 if self.half else found.count
 
     def note_classes(self) -> None:

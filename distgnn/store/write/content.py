@@ -20,16 +20,26 @@ class Content:
 
     def __init__(self, source: Source) -> None:
         self._n, self._source = source.n, source
-        self._sums = np.zeros(2, np.uint64)  # of entries, of features
+        self._sums = np.zeros(3, np.uint64)  # of entries, of features, of the entries of the transpose
         columns = rng.hashes(_FEATURES, np.arange(source.width))
         self._factors = columns | np.uint64(1)  # odd, so that no bit of a feature is lost
 
     def add_entries(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
         """Entries of A before they are scaled, by the ids of their rows and columns; each once in all."""
+        self._add(0, self._entries(rows, cols, weights))
+        if self._source.direction_open:
+            self._add(2, self._entries(cols, rows, weights))
+
+    def symmetric(self, team: Team) -> bool:
+        """Compare the entries added so far with those of the transpose. Collective."""
+        entries, _, mirrored = team.total(self._sums.copy()).tolist()
+        return entries == mirrored
+
+    def _entries(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
         keys = rng.hashes(_EDGES, rows.astype(np.int64) * self._n + cols)
-        if weights is not None:
-            keys = rng.splitmix64(keys ^ np.asarray(weights, np.float64).view(np.uint64))
-        self._add(0, keys)
+        if weights is None:
+            return keys
+        return rng.splitmix64(keys ^ np.asarray(weights, np.float64).view(np.uint64))
 
     def add_features(self, first: int, rows: np.ndarray) -> None:
         """float32 features of consecutive ids; each once in all."""
@@ -42,7 +52,7 @@ class Content:
 
     def hashes(self, team: Team) -> dict[str, str | None]:
         """The entry `content` of the manifest. Collective."""
-        entries, features = (f"{int(one):016x}" for one in team.total(self._sums.copy()))
+        entries, features = (f"{int(one):016x}" for one in team.total(self._sums[:2].copy()))
         source = self._source
         ids = {} if source.ids is None else {"ids": _sha256(source.ids, source.ids.dtype)}
         return {

@@ -76,5 +76,5 @@ def _check(source: Source, out: Any, shards: tuple[int, int] | None, partitions:
 
 def _facts(source: Source) -> dict[str, Any]:
     """What ranks compare of what they import; the edges are too many."""
-    names = ("n", "directed", "width", "classes", "multilabel", "labels", "split", "ids")
+    names = ("n", "directed", "direction_open", "width", "classes", "multilabel", "labels", "split", "ids")
     return {f"the source's {name}": getattr(source, name) for name in names}

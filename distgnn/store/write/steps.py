@@ -59,7 +59,6 @@ class Preparation:
         self.started = time.perf_counter()
         self.held = Content(self.source)
         self.content = describe(self.source, self.seed, self.dtype, self.self_loops, self.normalize)
-        self.symmetric = self.content["symmetric"]
         for name in ("n", "directed", "width", "classes", "labelled", "split"):
             setattr(self.summary, name, self.content[name])
         self.summary.multilabel = self.source.multilabel
@@ -167,7 +166,8 @@ class Preparation:
                 stored = {"partition": self.parts.tolist(), "files": self._relative(paths)}
                 stored["sha256"] = hashlib.sha256(version.rows.permutation.data).hexdigest()
         cut = None if vector is None else vector.tolist()
-        return {"permutation": stored, "partition": cut, "symmetric": self.symmetric and version.alike}
+        symmetric = self.content["symmetric"] and version.alike
+        return {"permutation": stored, "partition": cut, "symmetric": symmetric}
 
     def _write_first(self, path: str, version: Version, entry: dict[str, Any], grid: ShardGrid) -> None:
         """Shards of the first order (of its first version), from the source."""
@@ -185,9 +185,10 @@ class Preparation:
         del looped
         degrees = Degrees(self.n, version, self.team, self.scratch if weighted else None, self.held)
         self._write_shards(writer, entry, path, degrees)
+        self._settle_direction(version, entry)
         self.summary.nnz = int(writer.nnz.sum())
         others = self.summary.nnz - (self.n if self.self_loops else loops)
-        self.summary.edges = loops + others // (1 if self.source.directed else 2)  # each counts once
+        self.summary.edges = loops + others // (1 if self.summary.directed else 2)  # each counts once
         facts = {"edges": self.summary.edges, "nnz": self.summary.nnz, "weighted": weighted}
         self.content.update(facts)
         self.degrees = degrees.statistics()
@@ -195,6 +196,13 @@ class Preparation:
             by_id = np.empty(self.n, np.int64)
             by_id[version.rows.ids(np.arange(self.n))] = degrees.neighbours
             self.source.take_degrees(by_id)
+
+    def _settle_direction(self, version: Version, entry: dict[str, Any]) -> None:
+        """Take a graph whose direction is open for undirected where its matrix is symmetric. Collective."""
+        if self.source.direction_open and self.held.symmetric(self.team):
+            self.summary.directed = False
+            self.content |= {"directed": False, "symmetric": self.normalize != "row"}
+            entry["symmetric"] = self.content["symmetric"] and version.alike
 
     def _bucket(
         self, writer: AdjacencyWriter, version: Version, edges: Iterable[Edges], looped: np.ndarray
