@@ -23,6 +23,7 @@ from distgnn.store import Store, prepare
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.read import windows
 from distgnn.store.team import Team
+from distgnn.store.write import adjacency as writer
 
 from ..nn.problem import wide_grid
 from .graphs import Graph, adjacency, random_graph
@@ -192,6 +193,30 @@ def test_entries_that_cannot_be(window, dataset, position, value, message, tmp_p
         order.block(*window)
 
 
+@pytest.mark.parametrize("how", ["swapped", "repeated"])
+@pytest.mark.parametrize("entries", [3, 1 << 20])
+@pytest.mark.parametrize("window", [((0, 47), (0, 47)), ((0, 24), (24, 46))], ids=["whole", "cut"])
+def test_rows_whose_columns_do_not_rise(window, entries, how, tmp_path: Path, monkeypatch) -> None:
+    """In every row that has two entries; products would take them as they are."""
+    monkeypatch.setattr(LIMITS, "window_entries", entries)
+    order = Store(store_of(PRIME, tmp_path / "g.dg", shards=(2, 2))).order()
+    path = tmp_path / "g.dg" / order._files[0][1]
+    with h5py.File(path) as file:
+        pointers, columns = file["indptr"][:], file["indices"][:]
+    rows = np.flatnonzero(np.diff(pointers) > 1)
+    assert len(rows) > 2
+    order.block(*window)
+    for row in rows:
+        last = int(pointers[row + 1])
+        wrong = columns[[last - 1, last - 2]] if how == "swapped" else columns[[last - 2, last - 2]]
+        with h5py.File(path, "r+") as file:
+            file["indices"][last - 2 : last] = wrong
+        with pytest.raises(UserError, match=r"shard-0000-0001.h5: the column numbers of a row are not asc"):
+            order.block(*window)
+        with h5py.File(path, "r+") as file:
+            file["indices"][:] = columns
+
+
 # -- many ranks ----------------------------------------------------------------------------------------------
 
 
@@ -209,6 +234,22 @@ def test_products_of_a_loaded_matrix(comm, name, backend, shared_tmp_path, monke
         if grid.rank == 0:
             np.testing.assert_allclose(Y, adjacency(PRIME) @ H, rtol=1e-12)
     grid.free()
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("name", list(operators.ALGORITHMS))
+def test_no_rank_multiplies_columns_that_do_not_rise(comm, name, shared_tmp_path, monkeypatch) -> None:
+    merge = writer.merge
+
+    def repeating(entries: np.ndarray) -> np.ndarray:
+        merged = merge(entries)
+        merged[1:2] = merged[:1]
+        return merged
+
+    monkeypatch.setattr(writer, "merge", repeating)
+    path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=(2, 2), self_loops=False)
+    with pytest.raises(UserError, match=r"shard-.*.h5: the column numbers of a row are not ascending"):
+        dg.load(path, wide_grid(comm, name), name)
 
 
 @pytest.mark.ranks(4)

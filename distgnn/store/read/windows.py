@@ -82,7 +82,7 @@ class Tile:
                 hdf5.charge(dataset, (int(pointers[0]), int(pointers[-1])))
             for lo, hi in ranges:
                 # bounded: the file may have many more entries of these rows than are wanted
-                found = [self._entries(*datasets, span, kind) for span in _spans(pointers[lo : hi + 1])]
+                found = [self._entries(*datasets, rows, kind) for rows in _parts(pointers[lo : hi + 1])]
                 merged = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
                 columns, values = merged
                 if len(columns) != counts[lo:hi].sum():
@@ -94,23 +94,28 @@ class Tile:
         hdf5.charge(indices, (int(pointers[0]), int(pointers[-1])))
         counts = np.empty_like(pointers[1:])
         for lo, hi in bounded(np.diff(pointers), LIMITS.window_entries):
-            columns = self._columns(indices, slice(int(pointers[lo]), int(pointers[hi])))
+            columns = self._columns(indices, pointers[lo : hi + 1])
             before = np.concatenate([[0], np.cumsum(self._inside(columns))])
             counts[lo:hi] = np.diff(before[pointers[lo : hi + 1] - pointers[lo]])
         return counts
 
-    def _entries(self, indices: Any, values: Any, where: slice, kind: np.dtype) -> Entries:
-        columns, numbers = self._columns(indices, where), values[where]
+    def _entries(self, indices: Any, values: Any, pointers: np.ndarray, kind: np.dtype) -> Entries:
+        columns, numbers = self._columns(indices, pointers), values[pointers[0] : pointers[-1]]
         if not self.all_columns:
             inside = self._inside(columns)
             columns, numbers = columns[inside], numbers[inside]
         return np.add(columns, self.shift, dtype=kind), numbers
 
-    def _columns(self, indices: h5py.Dataset, where: slice) -> np.ndarray:
-        columns = indices[where]
+    def _columns(self, indices: h5py.Dataset, pointers: np.ndarray) -> np.ndarray:
+        """Read column numbers of the rows between these pointers. UserError unless those of a row rise."""
+        columns = indices[pointers[0] : pointers[-1]]
         if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
             found = f"column numbers {columns.min()}..{columns.max()}"
             raise self._damaged(f"{found} in a shard of {self.shape[1]} columns")
+        rising, starts = columns[1:] > columns[:-1], pointers[1:-1] - pointers[0]
+        rising[starts[(starts > 0) & (starts < len(columns))] - 1] = True  # from one row to the next
+        if not rising.all():
+            raise self._damaged("the column numbers of a row are not ascending, or one is repeated")
         return columns
 
     def _inside(self, columns: np.ndarray) -> np.ndarray:
@@ -127,10 +132,10 @@ class Tile:
         return UserError(f"{self.members.root / self.name}: {reason}; copy it or make it again")
 
 
-def _spans(pointers: np.ndarray) -> list[slice]:
-    """Where these rows stand in the file, about LIMITS.window_entries at a time."""
+def _parts(pointers: np.ndarray) -> list[np.ndarray]:
+    """Cut the pointers of rows into those of some rows with about LIMITS.window_entries at a time."""
     ranges = bounded(np.diff(pointers), LIMITS.window_entries)
-    return [slice(int(pointers[lo]), int(pointers[hi])) for lo, hi in ranges]
+    return [pointers[lo : hi + 1] for lo, hi in ranges]
 
 
 Strip = tuple[int, list[Tile]]  # number of rows, and tiles from left to right
