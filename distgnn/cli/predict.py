@@ -20,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--layer", type=count, metavar="L", help="the embeddings after this layer, the first is 1, instead")
     add("--metric", choices=("accuracy", "f1", "rocauc"), help="to print (default: accuracy, or f1)")
     add("--which", choices=("best", "last"), help="whose weights (default: the best, if train kept it)")
-    add("--algorithm", metavar="NAME", default="1d", help="see distgnn algorithms (default: 1d)")
+    add("--algorithm", metavar="NAME", help="see distgnn algorithms (default: 1d, or 3d on order double)")
     add("--grid", metavar="SHAPE", help="2x2, or rows=2,cols=2")
-    add("--order", metavar="NAME", help="node order of the store (default: its first)")
+    add("--order", metavar="NAME", help="node order of the store (default: the first that will do)")
     add("--backend", choices=("auto", "numpy", "cupy"), help="of arrays (default: a GPU if there is one)")
     add("--force", action="store_true", help="replace an existing FILE")
     # fmt: on

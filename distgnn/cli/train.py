@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE", help="what prepare made")
     where = parser.add_argument_group("algorithm").add_argument
     where("--algorithm", metavar="NAME",
-          help="see distgnn algorithms, or auto: the fastest by a plan (default: 1d; of minibatches 1.5d)")
+          help="see distgnn algorithms, or auto: the fastest by a plan (default: 1d; 3d on order double; of "
+          "minibatches 1.5d)")
     where("--grid", metavar="SHAPE",
           help="2x2 in the order of its axes, or rows=2,cols=2, the last within a node (default: by a plan)")
     where("--replication", type=count, metavar="C", help="copies of 1.5d, as --grid reps=C (minibatches: 1)")
@@ -36,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where("--block-rows", type=count, metavar="N",
           help="3d and 1.5d: sum products in row blocks of N while the next is multiplied (default: by size)")
     where("--tune-gemm", **switch, default=True, help="time the forms of dense products, take the fastest")
-    where("--order", metavar="NAME", help="node order of the store (default: its first; of auto by a plan)")
+    where("--order", metavar="NAME",
+          help="node order of the store (default: the first that will do; of auto by a plan)")
     where("--dtype", choices=("float32", "float64"), default="float32", help="of all matrices")
     where("--backend", choices=("auto", "numpy", "cupy"), help="of arrays (default: a GPU if there is one)")
     batches = parser.add_argument_group("minibatches").add_argument

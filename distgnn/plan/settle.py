@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,10 @@ from distgnn.partition.orders import KNOWN
 from distgnn.plan.choices import CLEAR, Choice, Infeasible, Plan, Way, axis_orders, plan, priced, ways
 from distgnn.plan.graphs import Graph, Histogram
 from distgnn.plan.machine import Machine, read, with_nodes_of
-from distgnn.store.checkpoint import CHECKPOINT
-from distgnn.store.format import manifest
 from distgnn.store.read.distributed import identity
 from distgnn.store.read.store import Store
 from distgnn.store.write.ranks import arrive
+from distgnn.train.defaults import from_files, resumed_order
 from distgnn.train.run import check_content, check_outputs
 from distgnn.train.settings import AUTO, Settings, parse_grid
 
@@ -92,6 +90,7 @@ def settle(
     machine = read(machine)
     if ranks < 1:
         raise ArgumentError("ranks", ranks, "must be a whole number, at least 1")
+    settings = from_files(settings, store)
     if not is_open(settings, ranks):
         return Settled(settings)
     store = store if isinstance(store, Store) else Store(store)
@@ -125,6 +124,7 @@ def settle_together(
     agree(comm, identity(store) | settings.shared() | {"machine": getattr(machine, "name", machine)})
     with together(comm):
         on = None if machine is None else read(machine)
+        settings = from_files(settings, store)
     if not is_open(settings, ranks):
         return Settled(settings)
     on = on or usual_machine(comm, settings.backend)
@@ -178,9 +178,7 @@ def _orders(s: Settings, store: Store) -> list[str]:
     """Those to choose from: of a checkpoint with trained features the one they are in; else where the
     algorithm is open all, of a given one the first.
     """
-    order = s.order
-    if order is None and s.resume and s.train_features and s.checkpoint and Path(s.checkpoint).exists():
-        order = manifest.read(s.checkpoint, CHECKPOINT).get("meta", {}).get("run", {}).get("order")
+    order = s.order or resumed_order(s)
     if order is not None or s.algorithm != AUTO:
         return [store.order(order).name]
     return list(store.orders)

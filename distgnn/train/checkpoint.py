@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ import numpy as np
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
 from distgnn.nn.optim import Optimizer, Parameter
+from distgnn.operators.dense import DistDense
 from distgnn.store import checkpoint
 from distgnn.store.checkpoint import CheckpointReader, Piece
 from distgnn.store.format import manifest
+from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.lock import check_unlocked, locked
 from distgnn.train.best import Best
 
@@ -94,10 +96,41 @@ def take_over(
             _fill(block, reader, name, p)
 
 
-def _fill(block: Array, reader: CheckpointReader, name: str, like: Parameter) -> None:
-    matrix = like.matrix
+def take_features(
+    reader: CheckpointReader, X: DistDense, positions: Callable[[np.ndarray], np.ndarray], best: bool = False
+) -> None:  # fmt: skip
+    """Take trained features in place, whatever the order of their nodes in the checkpoint; with `best` the
+    best ones. Reads the rows of this rank, LIMITS.row_bytes at a time, and those between them.
+
+    Args:
+        positions: of nodes, given by id, in the checkpoint's order.
+
+    Raises:
+        UserError: there are none, or they have another shape.
+    """
+    name = BEST + "X" if best else "X"
+    _check_shape(reader, name, X)
+    there = positions(X.layout.row_ids)
+    here = np.argsort(there, kind="stable")
+    there = there[here]
+    step = max(LIMITS.row_bytes // max(X.dtype.itemsize * X.shape[1], 1), 1)
+    for start in range(0, X.shape[0], step):
+        some = slice(*np.searchsorted(there, (start, start + step)).tolist())
+        if len(wanted := there[some]):
+            rows = int(wanted[0]), int(wanted[-1]) + 1
+            window = reader.piece(name, rows, X.col_range)[wanted - rows[0]]
+            on = X.grid.backend
+            X.block[on.asarray(here[some])] = on.asarray(window, dtype=X.dtype)
+
+
+def _check_shape(reader: CheckpointReader, name: str, matrix: DistDense) -> None:
     if reader.shapes.get(name) != matrix.shape:
         raise UserError(f"{reader.root}: holds no {name} of shape {matrix.shape}")
+
+
+def _fill(block: Array, reader: CheckpointReader, name: str, like: Parameter) -> None:
+    matrix = like.matrix
+    _check_shape(reader, name, matrix)
     window = reader.piece(name, matrix.row_range, matrix.col_range)
     block[...] = matrix.grid.backend.asarray(window, dtype=np.dtype(block.dtype))
 

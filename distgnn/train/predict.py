@@ -16,7 +16,9 @@ import numpy as np
 from mpi4py import MPI
 
 from distgnn import operators
-from distgnn.comm.agree import agree
+from distgnn.arrays import backend as backends
+from distgnn.comm.agree import agree, together
+from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
 from distgnn.nn.features import normalize_rows
 from distgnn.nn.gcn import collect
@@ -28,9 +30,9 @@ from distgnn.report.files import check_output, replaced
 from distgnn.store import checkpoint
 from distgnn.store.read.distributed import identity, load, load_features, load_targets
 from distgnn.store.read.store import Store
-from distgnn.train.checkpoint import take_over
-from distgnn.train.full_graph import parameters
-from distgnn.train.settings import parse_grid
+from distgnn.train.checkpoint import take_features, take_over
+from distgnn.train.defaults import from_files
+from distgnn.train.settings import Settings, parse_grid
 
 AT_A_TIME = 1 << 24  # numbers that pass through rank 0 at a time: 64 MiB
 FORMATS = (".npz", ".csv")
@@ -47,7 +49,8 @@ class Predictor:
     Args:
         store: its path; weights: the path of the checkpoint, which says what network it is.
         comm: the ranks; default: all.
-        algorithm, grid, order, backend: as in ``Settings``. They change no prediction beyond rounding.
+        algorithm, grid, order, backend: as in ``Settings``, and with its defaults, whatever the network was
+            trained with. They change no prediction beyond rounding.
         which: weights: "last", or "best", those of the epoch with the highest validation accuracy; default:
             best where that was kept.
 
@@ -64,24 +67,36 @@ class Predictor:
 
     def __init__(
         self, store: str | os.PathLike[str], weights: str | os.PathLike[str],
-        comm: MPI.Intracomm | None = None, algorithm: str = "1d",
+        comm: MPI.Intracomm | None = None, algorithm: str | None = None,
         grid: str | Mapping[str, int] | None = None, order: str | None = None, backend: str | None = None,
         which: str | None = None,
     ) -> None:  # fmt: skip
         comm = MPI.COMM_WORLD if comm is None else comm
         told = {"algorithm": algorithm, "grid": grid, "order": order, "which": which}
         agree(comm, identity(store) | told)
+        reader = checkpoint.load(weights, Comm(comm, backends.get("numpy")))
+        trained = reader.meta["run"]
+        with together(comm):
+            filled = from_files(Settings(algorithm=algorithm, order=order, model=trained["model"]), store)
+        algorithm, order = filled.algorithm or "1d", filled.order
         sizes = parse_grid(grid, algorithm)
         self.grid = operators.make_grid(comm, algorithm, sizes, backend=backend)
-        reader = checkpoint.load(weights, self.grid.world)
-        trained = reader.meta["run"]
         self.multilabel = bool(trained.get("graph multilabel"))
         best, self.epoch = chosen(reader, which)
         self.store = Store(store, self.grid.world)
         with self.grid.world.together():
             self._check(trained, weights)
             self.class_names = self._names(reader.meta, trained["widths"][-1])
-        order = trained["order"] if trained["train_features"] else order
+        self._load(trained, algorithm, order)
+        with self.grid.world.together():
+            take_over(reader, self.model.parameters, best=best)
+            if trained["train_features"]:
+                stored = self.store.order(trained["order"]).layer(-1)
+                take_features(reader, self.X, stored.positions, best)
+        self._made: tuple[int, DistDense] | None = None  # the last layer that was made, and its output
+
+    def _load(self, trained: Mapping[str, Any], algorithm: str, order: str | None) -> None:
+        """Load the matrix and the features, and make the network without its weights. Collective."""
         network, dtype = NETWORKS[trained["model"]], trained["dtype"]
         A = load(self.store, self.grid, algorithm, order, dtype, neighbours=network.neighbours)
         options = {name: trained.get(name, False) for name in ("bias", "residual", "layer_norm")}
@@ -89,9 +104,6 @@ class Predictor:
         self.X = load_features(self.store, self.model.input_layout, dtype=dtype)
         if trained["normalize_features"]:
             normalize_rows(self.X)
-        with self.grid.world.together():
-            take_over(reader, parameters(self.model, self.X, trained["train_features"]), best=best)
-        self._made: tuple[int, DistDense] | None = None  # the last layer that was made, and its output
 
     def _check(self, trained: Mapping[str, Any], weights: Any) -> None:
         """UserError where the network can't be applied to this graph."""

@@ -222,7 +222,7 @@ def test_a_grid_from_elsewhere_is_left_out_for_another_algorithm(
 def test_a_double_order_is_for_3d(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(Communities(), tmp_path / "double.dg", order=("double", "random"))
     for words, what in ((["--sampler", "ladies"], "minibatches"), (["--model", "sage"], "--model sage")):
-        assert cli.main(["train", str(tmp_path / "double.dg"), *words]) == 2
+        assert cli.main(["train", str(tmp_path / "double.dg"), "--order", "double", *words]) == 2
         assert (
             f"--order double: is for --algorithm 3d, which {what} can't use; take another"
             in capsys.readouterr().err

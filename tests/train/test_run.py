@@ -124,7 +124,7 @@ def test_double_permutation_is_for_3d(comm, shared_tmp_path):
         prepare(Communities(), store, order=("random", "double"))
     comm.Barrier()
     with pytest.raises(dg.UserError, match=r"--order double: only algorithm 3d .* --order random"):
-        run(comm, store, "--order", "double")
+        run(comm, store, "--order", "double", "--algorithm", "1d")
     with pytest.raises(dg.UserError, match=r"no order 'triple'; it has random, double"):
         run(comm, store, "--order", "triple", "--algorithm", "3d")
     with pytest.raises(dg.UserError, match=r"--block-rows 5: is for 1.5d and 3d"):
