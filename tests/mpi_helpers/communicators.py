@@ -29,28 +29,28 @@ _groups: dict[int, MPI.Intracomm] = {}
 
 
 class TrackedComm(MPI.Intracomm):
-    """A communicator whose descendants are freed by :func:`free_children`."""
+    """A communicator whose descendants are of its class, and are freed by :func:`free_children`."""
 
     def Dup(self, *args: Any) -> MPI.Comm:
-        return _track(MPI.Intracomm(self).Dup(*args))
+        return _track(self, MPI.Intracomm(self).Dup(*args))
 
     def Clone(self) -> MPI.Comm:
-        return _track(MPI.Intracomm(self).Clone())
+        return _track(self, MPI.Intracomm(self).Clone())
 
     def Split(self, *args: Any, **kwargs: Any) -> MPI.Comm:
-        return _track(MPI.Intracomm(self).Split(*args, **kwargs))
+        return _track(self, MPI.Intracomm(self).Split(*args, **kwargs))
 
     def Split_type(self, *args: Any, **kwargs: Any) -> MPI.Comm:
-        return _track(MPI.Intracomm(self).Split_type(*args, **kwargs))
+        return _track(self, MPI.Intracomm(self).Split_type(*args, **kwargs))
 
     def Create(self, *args: Any) -> MPI.Comm:
-        return _track(MPI.Intracomm(self).Create(*args))
+        return _track(self, MPI.Intracomm(self).Create(*args))
 
     def Create_group(self, *args: Any, **kwargs: Any) -> MPI.Comm:
-        return _track(MPI.Intracomm(self).Create_group(*args, **kwargs))
+        return _track(self, MPI.Intracomm(self).Create_group(*args, **kwargs))
 
     def Create_cart(self, *args: Any, **kwargs: Any) -> MPI.Comm:
-        return _track(MPI.Intracomm(self).Create_cart(*args, **kwargs))
+        return _track(self, MPI.Intracomm(self).Create_cart(*args, **kwargs))
 
     def Free(self) -> None:
         """Take out messages that nobody received: a later communicator may get the same place in MPI, and
@@ -140,10 +140,10 @@ def abandon(size: int) -> None:
     _groups.pop(size, None)
 
 
-def _track(child: MPI.Comm) -> MPI.Comm:
+def _track(parent: TrackedComm, child: MPI.Comm) -> MPI.Comm:
     if child == MPI.COMM_NULL:
         return child
     if type(child) is MPI.Intracomm:
-        child = TrackedComm(child)
+        child = type(parent)(child)
     _children.append(child)
     return child

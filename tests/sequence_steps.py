@@ -1,0 +1,261 @@
+"""Operations of random sequences: their inputs on a grid, and what SciPy and NumPy make of the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+import distgnn as dg
+from distgnn import rng as keyed
+from distgnn.layout import Cut, Layout
+from distgnn.nn import GCN, SGD, SageMean
+from distgnn.nn.reference import GCNReference, softmax_cross_entropy, spmm
+from distgnn.operators.relayout import relayout
+from distgnn.sampling import Features, GraphSage, Ladies, Partitioned, Replicated
+from distgnn.train import train
+
+EPOCHS = 2
+
+
+@dataclass
+class Field:
+    """A grid with its matrices, and what draws operations on them, alike on all ranks.
+
+    Attributes:
+        matrices: (operator, the same on one rank, in double precision); the last is on the same grid.
+        widths: from which widths are drawn.
+    """
+
+    grid: dg.Grid
+    algorithm: str
+    matrices: list[tuple[dg.DistSparse, sp.csr_array]]
+    dtype: np.dtype
+    widths: np.ndarray
+    rng: np.random.Generator
+
+    def width(self) -> int:
+        return int(self.rng.choice(self.widths))
+
+    def numbers(self, *shape: int) -> np.ndarray:
+        return self.rng.standard_normal(shape).astype(self.dtype)
+
+    def one(self) -> tuple[Any, sp.csr_array]:
+        """A matrix, of the square ones any layer's operator."""
+        operator, A = self.matrices[int(self.rng.integers(len(self.matrices)))]
+        layer = int(self.rng.integers(4))
+        return (operator.layer(layer) if A.shape[0] == A.shape[1] else operator), A
+
+    def square(self) -> tuple[Any, sp.csr_array] | None:
+        return next((pair for pair in self.matrices if pair[1].shape[0] == pair[1].shape[1]), None)
+
+
+@dataclass
+class Step:
+    """An operation of a sequence.
+
+    Attributes:
+        inputs: which the operation reads or changes, and nobody after it.
+        run: does it; gives matrices on the grid, and arrays of this rank.
+        expected: one array for each, of a matrix all of it.
+        alike: what is expected is the same on all ranks.
+    """
+
+    name: str
+    inputs: list[dg.DistDense]
+    run: Callable[[], list[Any]]
+    expected: Callable[[], list[np.ndarray]]
+    alike: bool = True
+    kept: list[np.ndarray] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kept = [X.block.copy() for X in self.inputs]
+
+    def results(self) -> list[Any]:
+        """Of a run with fresh inputs, of which nothing is left afterwards."""
+        for X, block in zip(self.inputs, self.kept, strict=True):
+            X.block[...] = block
+        found = self.run()
+        copies = [Y.like(Y.block.copy()) if isinstance(Y, dg.DistDense) else Y for Y in found]
+        for X in self.inputs:
+            X.block[...] = np.nan
+        return copies
+
+
+def product(on: Field) -> Step:
+    """``A @ H``, into memory that is there or not."""
+    (A, whole), f = on.one(), on.width()
+    X = on.numbers(whole.shape[1], f)
+    H, out = dg.scatter(X, A.input_layout), None
+    if on.rng.random() < 0.5:
+        out = dg.DistDense.empty(A.output_layout, (whole.shape[0], f), on.dtype)
+        out.block[...] = np.nan
+    inputs = [H] if out is None else [H, out]
+    return Step(f"{A!r} @ {f}", inputs, lambda: [A.multiply(H, out)], lambda: [whole @ X])
+
+
+def adjoint(on: Field) -> Step:
+    """``A.T @ G``."""
+    (A, whole), f = on.one(), on.width()
+    X = on.numbers(whole.shape[0], f)
+    G = dg.scatter(X, A.output_layout)
+    return Step(f"{A!r}.T @ {f}", [G], lambda: [A.T @ G], lambda: [whole.T @ X])
+
+
+def times(on: Field) -> Step:
+    """``T W``."""
+    (A, whole), f, g = on.one(), on.width(), on.width()
+    left, right = on.numbers(whole.shape[0], f), on.numbers(f, g)
+    T, W = dg.scatter(left, A.weights.input_layout), dg.scatter(right, A.weights.weight_layout)
+    return Step(f"{A!r}: T W, {f} x {g}", [T, W], lambda: [A.weights.times(T, W)], lambda: [left @ right])
+
+
+def backward(on: Field) -> Step:
+    """``Tᵀ G`` and ``G Wᵀ``."""
+    (A, whole), f, g = on.one(), on.width(), on.width()
+    left, right, above = on.numbers(whole.shape[0], f), on.numbers(f, g), on.numbers(whole.shape[0], g)
+    T, G = dg.scatter(left, A.weights.input_layout), dg.scatter(above, A.weights.output_layout)
+    W = dg.scatter(right, A.weights.weight_layout)
+    run = lambda: [*A.weights.backward(T, G, W)]
+    return Step(f"{A!r}: TᵀG and G Wᵀ, {f} x {g}", [T, G, W], run, lambda: [left.T @ above, above @ right.T])
+
+
+def moved(on: Field) -> Step:
+    """From a layout to another."""
+    n, f = int(on.rng.integers(1, 200)), on.width()
+    source, target = _any_layout(on), _any_layout(on)
+    X = on.numbers(n, f)
+    H = dg.scatter(X, source)
+    run = lambda: [relayout(H, dg.DistDense.empty(target, (n, f), on.dtype))]
+    return Step(f"{n} x {f}: {source.words()} to {target.words()}", [H], run, lambda: [X])
+
+
+def gathered(on: Field) -> Step:
+    """Gathered, and scattered over another layout."""
+    n, f = int(on.rng.integers(1, 200)), on.width()
+    source, target = _any_layout(on), _any_layout(on)
+    X = on.numbers(n, f)
+    H = dg.scatter(X, source)
+    return Step(f"gather and scatter {n} x {f}", [H], lambda: [dg.scatter(dg.gather(H), target)], lambda: [X])
+
+
+def _any_layout(on: Field) -> Layout:
+    axes = [str(axis) for axis in on.rng.permutation(list(on.grid.shape))]
+    rows, cols = sorted(int(cut) for cut in on.rng.integers(0, len(axes) + 1, 2))
+    return Layout(on.grid, Cut(tuple(axes[:rows])), Cut(tuple(axes[rows:cols])))
+
+
+def gcn(on: Field) -> Step | None:
+    """Forward, backward and a step of a GCN, twice."""
+    options = {"bias": bool(on.rng.random() < 0.5), "layer_norm": bool(on.rng.random() < 0.3)}
+    return _network(on, GCN, GCNReference, options)
+
+
+def sage(on: Field) -> Step | None:
+    """The same of GraphSAGE."""
+    return None if on.algorithm == "3d" else _network(on, SageMean, SageReference, {})
+
+
+def _network(on: Field, network: Any, serial: Any, options: dict[str, Any]) -> Step | None:
+    if (pair := on.square()) is None:
+        return None
+    (A, whole), n = pair, pair[1].shape[0]
+    widths = [min(on.width(), 64) for _ in range(int(on.rng.integers(2, 5)))]
+    if options.get("layer_norm"):
+        widths = [max(width, 4) for width in widths]  # of a width of 1 nothing is left
+    options |= {"seed": int(on.rng.integers(1 << 30)), "dropout": float(on.rng.choice([0, 0.4]))}
+    rates: Any = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}
+    rules: Any = {"train_features": bool(on.rng.random() < 0.5)}
+    values, labels, split = on.numbers(n, widths[0]), on.rng.integers(-1, widths[-1], n), on.rng.integers(0, 4, n)
+    labels[0], split[0] = 0, 1
+    X = dg.scatter(values, A.input_layout)
+
+    def run() -> list[Any]:
+        model = network(A, widths, **options)
+        targets = model.targets(labels.astype(np.int32), split.astype(np.uint8))
+        records = list(train(model, X, targets, SGD(**rates), EPOCHS, eval_every=0, **rules))
+        return [np.array([r["loss"] for r in records]), *(p.matrix for p in model.parameters), X]
+
+    def expected() -> list[np.ndarray]:
+        model = serial(whole, widths, dtype=np.float64, **options)
+        records = list(model.train(values, labels, split, EPOCHS, "sgd", **rates, **rules, evaluate=False))
+        groups = model.weights, model.biases, model.gains, model.shifts
+        trained = [np.atleast_2d(one) for group in groups for one in group]
+        return [np.array([r["loss"] for r in records]), *trained, model.features]
+
+    return Step(f"{network.__name__} {widths} {options} {rules} on {A!r}", [X], run, expected)
+
+
+class SageReference(GCNReference):
+    """GraphSAGE with means on one process: [H | D⁻¹ A H] W (Hamilton et al., Algorithm 1)."""
+
+    def __init__(self, A: sp.csr_array, widths: list[int], seed: int, dtype: Any, **options: Any) -> None:
+        sums = np.asarray(A.sum(axis=1)).reshape(-1, 1)
+        super().__init__(sp.csr_array(A / np.where(sums == 0, 1, sums)), widths, seed, dtype=dtype, **options)
+        shapes = [(2 * W.shape[0], W.shape[1]) for W in self.weights]
+        self.weights = [
+            keyed.glorot(seed, layer, shape, np.arange(shape[0]), np.arange(shape[1]), self.dtype)
+            for layer, shape in enumerate(shapes)
+        ]
+
+    def gradients(
+        self, X: np.ndarray, labels: np.ndarray, rows: np.ndarray, epoch: int | None = None,
+        features: bool = True,
+    ) -> Any:  # fmt: skip
+        self.norm_gradients = {}
+        masks = [self.mask(epoch or 0, layer) for layer in range(self.layers)]
+        H, inputs = X, []
+        for layer, W in enumerate(self.weights):
+            H = (np.maximum(H, 0) if layer else H) * masks[layer]
+            inputs.append(np.hstack([H, spmm(self.A, H)]))
+            H = inputs[-1] @ W
+        loss, G = softmax_cross_entropy(H, labels, rows)
+        gradients: list[np.ndarray] = []
+        for layer in reversed(range(self.layers)):
+            gradients.insert(0, inputs[layer].T @ G)
+            of_both, f = G @ self.weights[layer].T, self.widths[layer]
+            G = (of_both[:, :f] + spmm(self.A.T, of_both[:, f:])) * masks[layer]
+            G = G * (inputs[layer][:, :f] > 0) if layer else G
+        return loss, gradients, [], G if features else None
+
+
+def minibatches(on: Field) -> Step | None:
+    """Samples of a graph, partitioned on a grid of 1.5D, and the features that they read."""
+    pair = on.square()
+    if pair is None or on.algorithm not in ("1d", "1.5d"):
+        return None
+    whole, n, f = pair[1], pair[1].shape[0], on.width()
+    entries = int(on.rng.choice([1, 20, 1 << 18]))
+    graph = Partitioned(on.grid, whole, entries=entries) if on.algorithm == "1.5d" else Replicated(whole)
+    kind, fanout, seed = (GraphSage, Ladies)[int(on.rng.integers(2))], [3, 4], int(on.rng.integers(1 << 30))
+    first = 2 * on.grid.coords["rows"]
+    all_batches = [on.rng.permutation(n)[: n // 3 + 1] for _ in range(2 * on.grid.shape["rows"])]
+    batches, sampler = all_batches[first : first + 2], kind(graph, fanout, seed=seed)
+    X = on.numbers(n, f)
+    H = dg.scatter(X, Layout(on.grid, Cut(("rows",)), Cut()))
+
+    def run() -> list[Any]:
+        samples = sampler.sample(batches, epoch=1, first=first)
+        features = Features(H)
+        return _parts(samples) + [features.fetch(sample.inputs) for sample in samples]
+
+    def expected() -> list[np.ndarray]:
+        samples = kind(Replicated(whole), fanout, seed=seed).sample(batches, epoch=1, first=first)
+        return _parts(samples) + [X[sample.inputs] for sample in samples]
+
+    return Step(f"{kind.__name__} of {n} nodes, {entries} entries, {f} features", [H], run, expected, False)
+
+
+def _parts(samples: list[Any]) -> list[np.ndarray]:
+    blocks = [block for sample in samples for block in sample.blocks]
+    return [part for b in blocks for part in (b.rows, b.cols, b.indptr, b.indices, b.data)]
+
+
+#: What sequences are made of; those that are drawn more often are there more than once.
+STEPS: list[Callable[[Field], Step | None]] = [
+    product, product, adjoint, adjoint, times, times, backward, backward,
+    moved, gathered, gcn, gcn, sage, minibatches, minibatches,
+]  # fmt: skip

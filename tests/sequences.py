@@ -1,0 +1,206 @@
+"""Random sequences of operations on one grid, with overlap and messages at their worst, against what they are
+without.
+
+A sequence is drawn from a number, alike on all ranks. Without overlap each operation is compared with SciPy
+and NumPy; with overlap, several times, with what it was without, to the bit. See ``mpi_helpers/late.py`` for
+the messages and ``sequence_steps.py`` for the operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import scipy.sparse as sp
+
+import distgnn as dg
+from distgnn.arrays.tuning import TUNING
+from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
+from mpi_helpers.communicators import free_children
+from mpi_helpers.late import LateComm, Lateness, late
+from sequence_steps import STEPS, Field, Step
+
+#: Of each value of TUNING what is drawn: what cuts everything small, and defaults.
+SMALL: dict[str, tuple[float, ...]] = {
+    "flops_between_polls": (64, 4096), "gemm_rows": (4, 512), "relay_segments": (2, 16),
+    "relay_segment": (64, 1024), "largest_segment": (64, 1024, 4 << 20), "relay_at_a_time": (1, 2, 8),
+    "relay_buffers": (2, 3), "exchange_sends": (1, 8), "sum_chunk": (256, 4096, 4 << 20),
+    "sums_under_way": (1, 3), "small_sum": (0, 0, 1 << 16), "smallest_sum_block": (64, 1024, 512 << 10),
+    "sum_blocks": (2, 16), "panel_nonzeros": (0.5, 16), "most_panels": (1, 4), "group_nonzeros": (0.5, 16),
+    "most_groups": (1, 4),
+}  # fmt: skip
+
+
+class SequenceError(AssertionError):
+    """A sequence is wrong; the message has what repeats it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Where a sequence takes place."""
+
+    algorithm: str
+    sizes: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} {'x'.join(str(size) for _, size in self.sizes)}"
+
+
+def cases(ranks: int) -> list[Case]:
+    """Every grid of every algorithm; those that can send needed rows are there twice."""
+    return [
+        Case(name, tuple(sizes.items()))
+        for name in ALGORITHMS
+        for sizes in grids(name, ranks)
+        for _ in range(1 + (name in SPARSITY_AWARE))
+    ]
+
+
+class Sequence:
+    """A sequence of 3 to 8 operations on one grid. Collective, as is all that it does.
+
+    Args:
+        comm: the ranks; number: from which everything is drawn; case: by default the number's turn of all.
+        nodes: of the matrices at most.
+    """
+
+    def __init__(self, comm: Any, number: int, case: Case | None = None, nodes: int = 150) -> None:
+        ranks = comm.Get_size()
+        dealt = cases(ranks)
+        self.comm, self.number, self.case = comm, number, case or dealt[number % len(dealt)]
+        rng = self.rng = np.random.default_rng([number, ranks])
+        self.nodes = nodes
+        self.tuning = {name: rng.choice(values).item() for name, values in SMALL.items()}
+        self.dtype = np.dtype(rng.choice(["float32", "float64"]))
+        self.aware: Any = False
+        if self.case.algorithm in SPARSITY_AWARE:
+            self.aware = (False, True, "auto")[int(rng.integers(3))]
+        self.steps: list[Step] = []
+
+    def __str__(self) -> str:
+        aware = f", sparsity_aware={self.aware}" if self.case.algorithm in SPARSITY_AWARE else ""
+        head = f"sequence {self.number} on {self.comm.Get_size()} ranks: {self.case}{aware}, {self.dtype}"
+        return "\n".join([head, f"TUNING: {self.tuning}", *(f"{i}: {s.name}" for i, s in enumerate(self.steps))])
+
+    def run(self, repeats: int = 2, looks: int = 3, seconds: float = 0.001) -> int:
+        """How many operations it had. SequenceError, on every rank: one was wrong."""
+        with mock.patch.multiple(TUNING, **self.tuning), self._field() as field:
+            self._draw(field)
+            field.grid.overlap = False
+            alone = [self._checked(field.grid, place) for place in range(len(self.steps))]
+            field.grid.overlap = True
+            for repeat in range(repeats):
+                seed = hash((self.number, self.comm.Get_rank(), repeat))
+                with late(Lateness(seed, looks, 0.1, seconds)) as lateness:
+                    for place, same in enumerate(alone):
+                        self._compare(f"{place} with overlap", self._done(place), same, lateness)
+        return len(self.steps) * (1 + repeats)
+
+    @contextmanager
+    def _field(self) -> Iterator[Field]:
+        rng, case = self.rng, self.case
+        axes = [case.sizes[i] for i in rng.permutation(len(case.sizes))]
+        grid = make_grid(LateComm(self.comm), case.algorithm, dict(axes))
+        grid.block_rows = [None, 1, 7][int(rng.integers(3))]
+        n = int(rng.choice([rng.integers(1, 20), rng.integers(20, max(self.nodes, 21))]))
+        wide = max(64, self.nodes)
+        widths = np.array([1, 2, 3, 8, 17, 64, *rng.integers(1, 65, 4), int(rng.integers(64, wide + 1))])
+        shapes = [(n, n) if rng.random() < 0.8 else (n, int(rng.integers(1, 90)))]
+        shapes += [(int(rng.integers(1, 90)), int(rng.integers(1, 90)))] if rng.random() < 0.5 else [(n, n)]
+        matrices = [self._matrix(grid, *shape) for shape in shapes]
+        yield Field(grid, case.algorithm, matrices, self.dtype, widths, rng)
+        grid.free()
+        free_children()
+
+    def _matrix(self, grid: dg.Grid, n: int, m: int) -> tuple[dg.DistSparse, sp.csr_array]:
+        rng, options = self.rng, {"sparsity_aware": self.aware} if self.aware else {}
+        A = sp.random_array((n, m), density=min(rng.uniform(0, 12) / m, 1), format="csr", rng=rng)
+        A.data[:] = rng.uniform(0.1, 1, A.nnz)
+        A = A.astype(self.dtype)
+        if n == m and rng.random() < 0.4:
+            A = sp.csr_array(A + A.T)
+        if rng.random() < 0.5:
+            options |= _parts(rng, self.case.algorithm, grid, n, m)
+        return dg.distribute(A, grid, self.case.algorithm, **options), A.astype(np.float64)
+
+    def _draw(self, field: Field) -> None:
+        count = int(self.rng.integers(3, 9))
+        while len(self.steps) < count:
+            if (step := STEPS[int(self.rng.integers(len(STEPS)))](field)) is not None:
+                self.steps.append(step)
+
+    def _checked(self, grid: dg.Grid, place: int) -> list[Any]:
+        """The results of a step without overlap, which are those of one process."""
+        step, results, problem = self.steps[place], self._done(place), ""
+        expected = None
+        if step.alike and grid.rank > 0:
+            expected = grid.world.share(None)
+        else:
+            expected = step.expected()
+            expected = grid.world.share(expected) if step.alike else expected
+        for index, (Y, whole) in enumerate(zip(results, expected, strict=True)):
+            problem = problem or _far(Y, whole, 1e-9 if self.dtype == np.float64 else 1e-3, index)
+        self._agree(f"{place} without overlap", problem)
+        return results
+
+    def _done(self, place: int) -> list[Any]:
+        try:
+            return self.steps[place].results()
+        except Exception as error:
+            raise SequenceError(f"{self}\noperation {place} raised {type(error).__name__}: {error}") from error
+
+    def _compare(self, what: str, found: list[Any], same: list[Any], lateness: Lateness) -> None:
+        differ = [i for i, pair in enumerate(zip(found, same, strict=True)) if not _same(*pair)]
+        problems = [f"results {differ} have other bits"] if differ else []
+        problems += lateness.misused[:1]
+        if lateness.under_way:
+            problems += [f"{lateness.under_way} messages were left under way"]
+        self._agree(what, "; ".join(problems))
+
+    def _agree(self, what: str, problem: str) -> None:
+        told = {rank: one for rank, one in enumerate(self.comm.allgather(problem)) if one}
+        if told:
+            raise SequenceError(f"{self}\nfirst wrong: operation {what}, by rank: {told}")
+
+
+def _parts(rng: np.random.Generator, algorithm: str, grid: dg.Grid, n: int, m: int) -> dict[str, np.ndarray]:
+    """Partition vectors with blocks of any size, some empty; of a square matrix alike where they must be."""
+
+    def cut(length: int, blocks: int) -> np.ndarray:
+        inner = sorted(rng.integers(0, length + 1, blocks - 1).tolist())
+        return np.array([0, *inner, length])
+
+    if algorithm == "3d":
+        parts = {"row_parts": (n, "z"), "col_parts": (m, "x"), "y_parts": (n, "y")}
+        return {name: cut(length, grid.shape[axis]) for name, (length, axis) in parts.items()}
+    blocks = grid.shape["rows"] * (grid.shape["fibers"] if algorithm == "3d-split" else 1)
+    rows = cut(n, blocks)
+    found = {"row_parts": rows, "col_parts": rows if n == m else cut(m, blocks)}
+    if algorithm == "2d" and rng.random() < 0.5:
+        found["inner_parts"] = cut(m, grid.shape["cols"])
+    return found
+
+
+def _block(Y: Any) -> np.ndarray:
+    return Y.block if isinstance(Y, dg.DistDense) else np.asarray(Y)
+
+
+def _same(Y: Any, Z: Any) -> bool:
+    one, other = _block(Y), _block(Z)
+    return one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def _far(Y: Any, whole: np.ndarray, tolerance: float, index: int) -> str:
+    """What is wrong with a result; nothing where it is close to the numbers expected."""
+    block = _block(Y)
+    if isinstance(Y, dg.DistDense):
+        rows, cols = Y.layout.ranges(Y.shape)
+        whole = whole[slice(*rows), slice(*cols)]
+    if block.shape != whole.shape:
+        return f"result {index} is {block.shape}, not {whole.shape}"
+    error = np.abs(block - whole) / max(np.abs(whole).max(initial=0), 1)
+    return "" if (error <= tolerance).all() else f"result {index} is off by {np.nanmax(error):.2g}"
