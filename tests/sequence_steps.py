@@ -114,13 +114,14 @@ def times(on: Field) -> Step:
 
 
 def backward(on: Field) -> Step:
-    """``Tᵀ G`` and ``G Wᵀ``."""
+    """``T W``, and directly after it ``Tᵀ G`` and ``G Wᵀ``."""
     (A, whole), f, g = on.one(), on.width(), on.width()
     left, right, above = on.numbers(whole.shape[0], f), on.numbers(f, g), on.numbers(whole.shape[0], g)
     T, G = dg.scatter(left, A.weights.input_layout), dg.scatter(above, A.weights.output_layout)
     W = dg.scatter(right, A.weights.weight_layout)
-    run = lambda: [*A.weights.backward(T, G, W)]
-    return Step(f"{A!r}: TᵀG and G Wᵀ, {f} x {g}", [T, G, W], run, lambda: [left.T @ above, above @ right.T])
+    run = lambda: [A.weights.times(T, W), *A.weights.backward(T, G, W)]
+    expected = lambda: [left @ right, left.T @ above, above @ right.T]
+    return Step(f"{A!r}: T W, TᵀG and G Wᵀ, {f} x {g}", [T, G, W], run, expected)
 
 
 def moved(on: Field) -> Step:
@@ -228,7 +229,7 @@ def minibatches(on: Field) -> Step | None:
     if pair is None or on.algorithm not in ("1d", "1.5d"):
         return None
     whole, n, f = pair[1], pair[1].shape[0], on.width()
-    entries = int(on.rng.choice([1, 20, 1 << 18]))
+    entries = int(on.rng.choice([n, 1 << 18]))
     graph = Partitioned(on.grid, whole, entries=entries) if on.algorithm == "1.5d" else Replicated(whole)
     kind, fanout, seed = (GraphSage, Ladies)[int(on.rng.integers(2))], [3, 4], int(on.rng.integers(1 << 30))
     first = 2 * on.grid.coords["rows"]

@@ -26,11 +26,11 @@ from sequence_steps import STEPS, Field, Step
 
 #: Of each value of TUNING what is drawn: what cuts everything small, and defaults.
 SMALL: dict[str, tuple[float, ...]] = {
-    "flops_between_polls": (64, 4096), "gemm_rows": (4, 512), "relay_segments": (2, 16),
-    "relay_segment": (64, 1024), "largest_segment": (64, 1024, 4 << 20), "relay_at_a_time": (1, 2, 8),
-    "relay_buffers": (2, 3), "exchange_sends": (1, 8), "sum_chunk": (256, 4096, 4 << 20),
-    "sums_under_way": (1, 3), "small_sum": (0, 0, 1 << 16), "smallest_sum_block": (64, 1024, 512 << 10),
-    "sum_blocks": (2, 16), "panel_nonzeros": (0.5, 16), "most_panels": (1, 4), "group_nonzeros": (0.5, 16),
+    "flops_between_polls": (64, 4096), "gemm_rows": (4, 512), "relay_segments": (2, 8),
+    "relay_segment": (64, 1024), "largest_segment": (1024, 4 << 20), "relay_at_a_time": (1, 2, 8),
+    "relay_buffers": (2, 3), "exchange_sends": (1, 8), "sum_chunk": (1024, 8192, 4 << 20),
+    "sums_under_way": (1, 3), "small_sum": (0, 0, 1 << 16), "smallest_sum_block": (256, 4096, 512 << 10),
+    "sum_blocks": (2, 8), "panel_nonzeros": (0.5, 16), "most_panels": (1, 4), "group_nonzeros": (0.5, 16),
     "most_groups": (1, 4),
 }  # fmt: skip
 
@@ -65,15 +65,17 @@ class Sequence:
 
     Args:
         comm: the ranks; number: from which everything is drawn; case: by default the number's turn of all.
-        nodes: of the matrices at most.
+        nodes: of the matrices at most; longest: operations at most.
     """
 
-    def __init__(self, comm: Any, number: int, case: Case | None = None, nodes: int = 150) -> None:
+    def __init__(
+        self, comm: Any, number: int, case: Case | None = None, nodes: int = 150, longest: int = 8
+    ) -> None:  # fmt: skip
         ranks = comm.Get_size()
         dealt = cases(ranks)
         self.comm, self.number, self.case = comm, number, case or dealt[number % len(dealt)]
         rng = self.rng = np.random.default_rng([number, ranks])
-        self.nodes = nodes
+        self.nodes, self.longest = nodes, longest
         self.tuning = {name: rng.choice(values).item() for name, values in SMALL.items()}
         self.dtype = np.dtype(rng.choice(["float32", "float64"]))
         self.aware: Any = False
@@ -86,8 +88,9 @@ class Sequence:
         head = f"sequence {self.number} on {self.comm.Get_size()} ranks: {self.case}{aware}, {self.dtype}"
         return "\n".join([head, f"TUNING: {self.tuning}", *(f"{i}: {s.name}" for i, s in enumerate(self.steps))])
 
-    def run(self, repeats: int = 2, looks: int = 3, seconds: float = 0.001) -> int:
+    def run(self, repeats: int = 2, seconds: float = 0.001) -> int:
         """How many operations it had. SequenceError, on every rank: one was wrong."""
+        looks = int(self.rng.choice([1, 3, 6]))
         with mock.patch.multiple(TUNING, **self.tuning), self._field() as field:
             self._draw(field)
             field.grid.overlap = False
@@ -96,9 +99,22 @@ class Sequence:
             for repeat in range(repeats):
                 seed = hash((self.number, self.comm.Get_rank(), repeat))
                 with late(Lateness(seed, looks, 0.1, seconds)) as lateness:
-                    for place, same in enumerate(alone):
-                        self._compare(f"{place} with overlap", self._done(place), same, lateness)
+                    self._agree([*self._repeated(alone, lateness)])
         return len(self.steps) * (1 + repeats)
+
+    def _repeated(self, alone: list[list[Any]], lateness: Lateness) -> Iterator[tuple[int, str]]:
+        """The operations with overlap, one after another, no rank waiting for others between them: the place
+        of each that is wrong here, and why.
+        """
+        for place, same in enumerate(alone):
+            found = self._done(place)
+            differ = [i for i, pair in enumerate(zip(found, same, strict=True)) if not _same(*pair)]
+            problems = [f"results {differ} have other bits than without overlap"] if differ else []
+            problems += lateness.misused[:1]
+            if lateness.under_way:
+                problems += [f"{lateness.under_way} messages were left under way"]
+            if problems:
+                yield place, "; ".join(problems)
 
     @contextmanager
     def _field(self) -> Iterator[Field]:
@@ -107,8 +123,8 @@ class Sequence:
         grid = make_grid(LateComm(self.comm), case.algorithm, dict(axes))
         grid.block_rows = [None, 1, 7][int(rng.integers(3))]
         n = int(rng.choice([rng.integers(1, 20), rng.integers(20, max(self.nodes, 21))]))
-        wide = max(64, self.nodes)
-        widths = np.array([1, 2, 3, 8, 17, 64, *rng.integers(1, 65, 4), int(rng.integers(64, wide + 1))])
+        widths = np.array([1, 2, 3, 8, 17, 64, *rng.integers(1, 65, 4), rng.integers(64, 200)])
+        widths = np.minimum(widths, self.nodes)
         shapes = [(n, n) if rng.random() < 0.8 else (n, int(rng.integers(1, 90)))]
         shapes += [(int(rng.integers(1, 90)), int(rng.integers(1, 90)))] if rng.random() < 0.5 else [(n, n)]
         matrices = [self._matrix(grid, *shape) for shape in shapes]
@@ -128,14 +144,14 @@ class Sequence:
         return dg.distribute(A, grid, self.case.algorithm, **options), A.astype(np.float64)
 
     def _draw(self, field: Field) -> None:
-        count = int(self.rng.integers(3, 9))
+        count = int(self.rng.integers(3, self.longest + 1))
         while len(self.steps) < count:
             if (step := STEPS[int(self.rng.integers(len(STEPS)))](field)) is not None:
                 self.steps.append(step)
 
     def _checked(self, grid: dg.Grid, place: int) -> list[Any]:
         """The results of a step without overlap, which are those of one process."""
-        step, results, problem = self.steps[place], self._done(place), ""
+        step, results, problems = self.steps[place], self._done(place), []
         expected = None
         if step.alike and grid.rank > 0:
             expected = grid.world.share(None)
@@ -143,8 +159,8 @@ class Sequence:
             expected = step.expected()
             expected = grid.world.share(expected) if step.alike else expected
         for index, (Y, whole) in enumerate(zip(results, expected, strict=True)):
-            problem = problem or _far(Y, whole, 1e-9 if self.dtype == np.float64 else 1e-3, index)
-        self._agree(f"{place} without overlap", problem)
+            problems += _far(Y, whole, 1e-9 if self.dtype == np.float64 else 1e-3, index)
+        self._agree([(place, f"{problem}, without overlap") for problem in problems])
         return results
 
     def _done(self, place: int) -> list[Any]:
@@ -153,18 +169,13 @@ class Sequence:
         except Exception as error:
             raise SequenceError(f"{self}\noperation {place} raised {type(error).__name__}: {error}") from error
 
-    def _compare(self, what: str, found: list[Any], same: list[Any], lateness: Lateness) -> None:
-        differ = [i for i, pair in enumerate(zip(found, same, strict=True)) if not _same(*pair)]
-        problems = [f"results {differ} have other bits"] if differ else []
-        problems += lateness.misused[:1]
-        if lateness.under_way:
-            problems += [f"{lateness.under_way} messages were left under way"]
-        self._agree(what, "; ".join(problems))
-
-    def _agree(self, what: str, problem: str) -> None:
-        told = {rank: one for rank, one in enumerate(self.comm.allgather(problem)) if one}
-        if told:
-            raise SequenceError(f"{self}\nfirst wrong: operation {what}, by rank: {told}")
+    def _agree(self, wrong: list[tuple[int, str]]) -> None:
+        """SequenceError on every rank if an operation is wrong on some rank."""
+        first = {rank: told[0] for rank, told in enumerate(self.comm.allgather(wrong)) if told}
+        if first:
+            place = min(place for place, _ in first.values())
+            told = {rank: problem for rank, (at, problem) in first.items() if at == place}
+            raise SequenceError(f"{self}\nthe first wrong operation is {place}, by rank: {told}")
 
 
 def _parts(rng: np.random.Generator, algorithm: str, grid: dg.Grid, n: int, m: int) -> dict[str, np.ndarray]:
@@ -194,13 +205,13 @@ def _same(Y: Any, Z: Any) -> bool:
     return one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
-def _far(Y: Any, whole: np.ndarray, tolerance: float, index: int) -> str:
-    """What is wrong with a result; nothing where it is close to the numbers expected."""
+def _far(Y: Any, whole: np.ndarray, tolerance: float, index: int) -> list[str]:
+    """What is wrong with a result, if it is not close to the numbers expected."""
     block = _block(Y)
     if isinstance(Y, dg.DistDense):
         rows, cols = Y.layout.ranges(Y.shape)
         whole = whole[slice(*rows), slice(*cols)]
     if block.shape != whole.shape:
-        return f"result {index} is {block.shape}, not {whole.shape}"
+        return [f"result {index} is {block.shape}, not {whole.shape}"]
     error = np.abs(block - whole) / max(np.abs(whole).max(initial=0), 1)
-    return "" if (error <= tolerance).all() else f"result {index} is off by {np.nanmax(error):.2g}"
+    return [] if (error <= tolerance).all() else [f"result {index} is off by {np.nanmax(error):.2g}"]
