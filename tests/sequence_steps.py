@@ -229,7 +229,7 @@ def minibatches(on: Field) -> Step | None:
     if pair is None or on.algorithm not in ("1d", "1.5d"):
         return None
     whole, n, f = pair[1], pair[1].shape[0], on.width()
-    entries = int(on.rng.choice([n, 1 << 18]))
+    entries = int(on.rng.choice([8 * n, 1 << 18]))
     graph = Partitioned(on.grid, whole, entries=entries) if on.algorithm == "1.5d" else Replicated(whole)
     kind, fanout, seed = (GraphSage, Ladies)[int(on.rng.integers(2))], [3, 4], int(on.rng.integers(1 << 30))
     first = 2 * on.grid.coords["rows"]

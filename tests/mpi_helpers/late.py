@@ -70,6 +70,8 @@ class LateSend:
         _held.setdefault((comm.py2f(), destination, tag), deque()).append(self)
 
     def hand_over(self) -> None:
+        """Have MPI send it, by now."""
+        self._check()
         self.request = MPI.Intracomm.Isend(self.comm, self.array, *self.place)
 
     def complete(self) -> bool:
@@ -79,10 +81,14 @@ class LateSend:
         self.untold -= 1
         if self.untold >= 0:
             return False
-        if zlib.crc32(self.array) != self.content:
-            _lateness.misused.append(f"memory that was being sent to rank {self.place[0]} was written")
+        self._check()
         _lateness.under_way -= 1
         return True
+
+    def _check(self) -> None:
+        before, self.content = self.content, zlib.crc32(self.array)
+        if before != self.content:
+            _lateness.misused.append(f"memory that was being sent to rank {self.place[0]} was written")
 
 
 class LateReceive:
