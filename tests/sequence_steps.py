@@ -1,4 +1,4 @@
-"""Operations of random sequences: their inputs on a grid, and what SciPy and NumPy make of the same numbers."""
+"""Operations of random sequences: inputs on a grid, and what SciPy and NumPy make of the same numbers."""
 
 from __future__ import annotations
 
@@ -119,9 +119,12 @@ def backward(on: Field) -> Step:
     left, right, above = on.numbers(whole.shape[0], f), on.numbers(f, g), on.numbers(whole.shape[0], g)
     T, G = dg.scatter(left, A.weights.input_layout), dg.scatter(above, A.weights.output_layout)
     W = dg.scatter(right, A.weights.weight_layout)
-    run = lambda: [A.weights.times(T, W), *A.weights.backward(T, G, W)]
-    expected = lambda: [left @ right, left.T @ above, above @ right.T]
-    return Step(f"{A!r}: T W, TᵀG and G Wᵀ, {f} x {g}", [T, G, W], run, expected)
+
+    def run() -> list[Any]:
+        return [A.weights.times(T, W), *A.weights.backward(T, G, W)]
+
+    expected = [left @ right, left.T @ above, above @ right.T]
+    return Step(f"{A!r}: T W, TᵀG and G Wᵀ, {f} x {g}", [T, G, W], run, lambda: expected)
 
 
 def moved(on: Field) -> Step:
@@ -130,8 +133,8 @@ def moved(on: Field) -> Step:
     source, target = _any_layout(on), _any_layout(on)
     X = on.numbers(n, f)
     H = dg.scatter(X, source)
-    run = lambda: [relayout(H, dg.DistDense.empty(target, (n, f), on.dtype))]
-    return Step(f"{n} x {f}: {source.words()} to {target.words()}", [H], run, lambda: [X])
+    name = f"{n} x {f}: {source.words()} to {target.words()}"
+    return Step(name, [H], lambda: [relayout(H, H.empty(target, H.shape, on.dtype))], lambda: [X])
 
 
 def gathered(on: Field) -> Step:
@@ -170,7 +173,8 @@ def _network(on: Field, network: Any, serial: Any, options: dict[str, Any]) -> S
     options |= {"seed": int(on.rng.integers(1 << 30)), "dropout": float(on.rng.choice([0, 0.4]))}
     rates: Any = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}
     rules: Any = {"train_features": bool(on.rng.random() < 0.5)}
-    values, labels, split = on.numbers(n, widths[0]), on.rng.integers(-1, widths[-1], n), on.rng.integers(0, 4, n)
+    labels, split = on.rng.integers(-1, widths[-1], n), on.rng.integers(0, 4, n)
+    values = on.numbers(n, widths[0])
     labels[0], split[0] = 0, 1
     X = dg.scatter(values, A.input_layout)
 

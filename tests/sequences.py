@@ -9,7 +9,7 @@ the messages and ``sequence_steps.py`` for the operations.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -86,7 +86,8 @@ class Sequence:
     def __str__(self) -> str:
         aware = f", sparsity_aware={self.aware}" if self.case.algorithm in SPARSITY_AWARE else ""
         head = f"sequence {self.number} on {self.comm.Get_size()} ranks: {self.case}{aware}, {self.dtype}"
-        return "\n".join([head, f"TUNING: {self.tuning}", *(f"{i}: {s.name}" for i, s in enumerate(self.steps))])
+        steps = (f"{place}: {step.name}" for place, step in enumerate(self.steps))
+        return "\n".join([head, f"TUNING: {self.tuning}", *steps])
 
     def run(self, repeats: int = 2, seconds: float = 0.001) -> int:
         """How many operations it had. SequenceError, on every rank: one was wrong."""
@@ -167,7 +168,8 @@ class Sequence:
         try:
             return self.steps[place].results()
         except Exception as error:
-            raise SequenceError(f"{self}\noperation {place} raised {type(error).__name__}: {error}") from error
+            raised = f"operation {place} raised {type(error).__name__}: {error}"
+            raise SequenceError(f"{self}\n{raised}") from error
 
     def _agree(self, wrong: list[tuple[int, str]]) -> None:
         """SequenceError on every rank if an operation is wrong on some rank."""

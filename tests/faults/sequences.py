@@ -3,9 +3,10 @@
     python tests/faults/sequences.py --sequences 2000 --out benchmarks/results/sequences.md
     mpiexec -n 6 python tests/faults/sequences.py --seconds 60 --first 17
 
-The first command deals the sequences to 3, 4, 6, 8, 9 and 12 ranks, as many to each grid, and makes the table.
-The second runs sequences 17, 18, ... for a minute and ends at the first that is wrong. A launch that ends with
-an error, or has said nothing for five minutes, counts as a wrong sequence; the next launch goes on after it.
+The first command deals the sequences to 3, 4, 6, 8, 9 and 12 ranks, as many to each grid, and makes the
+table. The second runs sequences 17, 18, ... for a minute and ends at the first that is wrong. A launch that
+ends with an error, or has said nothing for five minutes, counts as a wrong sequence; the next launch goes on
+after it.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ def _launch(ranks: int, first: int, count: int) -> list[dict]:
 
 def table(rows: dict[int, list[dict]]) -> str:
     """Sequences, operations and wrong sequences by ranks and algorithm."""
-    lines = ["| ranks | algorithm | grids | sequences | operations | wrong |", "|---:|---|---:|---:|---:|---:|"]
+    lines = ["| ranks | algorithm | grids | sequences | operations | wrong |"]
+    lines += ["|---:|---|---:|---:|---:|---:|"]
     groups: dict[tuple[str, str], list[dict]] = defaultdict(list)
     for ranks, found in rows.items():
         for row in found:
@@ -111,7 +113,8 @@ def table(rows: dict[int, list[dict]]) -> str:
 
 def main(words: Many[str] | None = None) -> int:
     """Run the sequences of this launch, or the campaign; 1 if one of the campaign is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     parser.add_argument("--sequences", type=int, default=1 << 30)
     parser.add_argument("--first", type=int, default=0, help="number of the first sequence of a launch")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start none later than that")
@@ -126,20 +129,20 @@ def main(words: Many[str] | None = None) -> int:
     wrong = sum(row["wrong"] for of_ranks in rows.values() for row in of_ranks)
     command = f"`python tests/faults/sequences.py {' '.join(words or sys.argv[1:])}`"
     minutes = (time.monotonic() - begun) / 60
-    head = f"# Random sequences of operations\n\n{date.today()}: {command}; {machine()}; {minutes:.0f} minutes."
-    text = f"{head}\n\n{table(rows)}\n\n{ABOUT}\n"
+    head = f"# Random sequences of operations\n\n{date.today()}: {command}; {machine()}; {minutes:.0f} minutes"
+    text = f"{head}.\n\n{table(rows)}\n\n{ABOUT}\n"
     print(text)
     if args.out:
         args.out.write_text(text)
     return int(wrong > 0)
 
 
-ABOUT = """A sequence is 3 to 8 operations on one grid: products and adjoint products of two matrices, products with
-weights, relayouts, scatter and gather, training of GCN and GraphSAGE with dropout, samplers; it runs once without
-overlap, compared with SciPy and NumPy, and three times with it, compared to the bit. With overlap, messages are
-read late, delivered late and completed in random order, ranks sleep at random, and every message is a rendezvous
-(`MPIR_CVAR_CH4_IPC_CMA_P2P_THRESHOLD=1`). Wrong is another number, memory that is written or read while MPI has it,
-a message left under way, an error, or no progress for five minutes."""
+ABOUT = """A sequence is 3 to 8 operations on one grid: products and adjoint products of two matrices, products
+with weights, relayouts, scatter and gather, training of GCN and GraphSAGE with dropout, samplers; it runs once
+without overlap, compared with SciPy and NumPy, and three times with it, compared to the bit. With overlap,
+messages are read late, delivered late and completed in random order, ranks sleep at random, and every message
+is a rendezvous (`MPIR_CVAR_CH4_IPC_CMA_P2P_THRESHOLD=1`). Wrong is another number, memory that is written
+while MPI has it, a message left under way, an error, or no progress for five minutes."""
 
 if __name__ == "__main__":
     sys.exit(main())

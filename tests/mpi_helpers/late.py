@@ -1,9 +1,9 @@
 """Messages at their worst: read late, delivered late, completed in any order, with delays on some ranks.
 
 MPI may read what is sent until the send completes and may write what is received at any moment of its own,
-but on one machine it does neither where messages are small. A :class:`LateComm` hands a send to MPI some looks
-after ``Isend``. A receive comes into other memory; the caller's holds NaN until the receive is said to be
-complete. Either is said some looks after it is. So code that uses memory too early goes wrong with any MPI.
+but on one machine it does neither where messages are small. A :class:`LateComm` hands a send to MPI some
+looks after ``Isend``. A receive comes into other memory; the caller's holds NaN until the receive is said to
+be complete. Either is said some looks after it is. So code that uses memory too early goes wrong with any MPI.
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ def _after_what_is_held(call: Callable[..., Any]) -> Callable[..., Any]:
 
 _WAITING = (
     "Allgatherv", "Allreduce", "Barrier", "Bcast", "Dup", "Free", "Iallreduce", "Recv", "Reduce",
-    "Reduce_scatter", "Send", "Split", "Split_type", "allgather", "alltoall", "bcast", "gather", "recv", "send",
+    "Reduce_scatter", "Send", "Split", "Split_type",
+    "allgather", "alltoall", "bcast", "gather", "recv", "send",
 )  # fmt: skip
 for _name in _WAITING:
     setattr(LateComm, _name, _after_what_is_held(getattr(TrackedComm, _name)))
