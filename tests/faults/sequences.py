@@ -129,20 +129,20 @@ def main(words: Many[str] | None = None) -> int:
     wrong = sum(row["wrong"] for of_ranks in rows.values() for row in of_ranks)
     command = f"`python tests/faults/sequences.py {' '.join(words or sys.argv[1:])}`"
     minutes = (time.monotonic() - begun) / 60
-    head = f"# Random sequences of operations\n\n{date.today()}: {command}; {machine()}; {minutes:.0f} minutes"
-    text = f"{head}.\n\n{table(rows)}\n\n{ABOUT}\n"
+    head = f"{date.today()}: {command}; {machine()}; {minutes:.0f} minutes."
+    text = f"# Random sequences of operations\n\n{head}\n\n{table(rows)}\n\n{ABOUT}\n"
     print(text)
     if args.out:
         args.out.write_text(text)
     return int(wrong > 0)
 
 
-ABOUT = """A sequence is 3 to 8 operations on one grid: products and adjoint products of two matrices, products
-with weights, relayouts, scatter and gather, training of GCN and GraphSAGE with dropout, samplers; it runs once
-without overlap, compared with SciPy and NumPy, and three times with it, compared to the bit. With overlap,
-messages are read late, delivered late and completed in random order, ranks sleep at random, and every message
-is a rendezvous (`MPIR_CVAR_CH4_IPC_CMA_P2P_THRESHOLD=1`). Wrong is another number, memory that is written
-while MPI has it, a message left under way, an error, or no progress for five minutes."""
+ABOUT = """A sequence is 3 to 8 operations on one grid: products and adjoint products of two matrices,
+products with weights, relayouts, scatter and gather, training of GCN and GraphSAGE with dropout, samplers; it
+runs once without overlap, compared with SciPy and NumPy, and three times with it, compared to the bit. With
+overlap, messages are read late, delivered late and completed in random order, ranks sleep at random, and every
+message is a rendezvous (`MPIR_CVAR_CH4_IPC_CMA_P2P_THRESHOLD=1`). Wrong is another number, memory that is
+written while MPI has it, a message left under way, an error, or no progress for five minutes."""
 
 if __name__ == "__main__":
     sys.exit(main())

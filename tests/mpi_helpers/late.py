@@ -3,7 +3,7 @@
 MPI may read what is sent until the send completes and may write what is received at any moment of its own,
 but on one machine it does neither where messages are small. A :class:`LateComm` hands a send to MPI some
 looks after ``Isend``. A receive comes into other memory; the caller's holds NaN until the receive is said to
-be complete. Either is said some looks after it is. So code that uses memory too early goes wrong with any MPI.
+be complete. Either is said some looks after it is. Code that uses memory too early goes wrong with any MPI.
 """
 
 from __future__ import annotations
