@@ -140,9 +140,9 @@ def main(words: Many[str] | None = None) -> int:
 ABOUT = """A sequence is 3 to 8 operations on one grid: products and adjoint products of two matrices,
 products with weights, relayouts, scatter and gather, training of GCN and GraphSAGE with dropout, samplers; it
 runs once without overlap, compared with SciPy and NumPy, and three times with it, compared to the bit. With
-overlap, messages are read late, delivered late and completed in random order, ranks sleep at random, and every
-message is a rendezvous (`MPIR_CVAR_CH4_IPC_CMA_P2P_THRESHOLD=1`). Wrong is another number, memory that is
-written while MPI has it, a message left under way, an error, or no progress for five minutes."""
+overlap, messages are read late, delivered late and completed in random order, ranks sleep at random, and
+every message is a rendezvous (`MPIR_CVAR_CH4_IPC_CMA_P2P_THRESHOLD=1`). Wrong is another number, memory that
+is written while MPI has it, a message left under way, an error, or no progress for five minutes."""
 
 if __name__ == "__main__":
     sys.exit(main())
