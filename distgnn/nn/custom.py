@@ -47,13 +47,16 @@ import re
 from typing import Any
 
 from distgnn.layout import Cut, Layout
-from distgnn.nn.layers import Forward, Gradients, GraphConvolution, Kept
+from distgnn.nn.buffers import Buffers, Mode, Names
+from distgnn.nn.layers import GraphConvolution, copy_rows
 from distgnn.nn.optim import Parameter
+from distgnn.nn.products import Gradients
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.relayout import relayout
 
 Array = Any
+Kept = tuple[DistDense, ...]
 #: Names and kinds of the parameters that networks have without a layer's doing.
 RESERVED = ("W", "b", "g", "s", "X", "weight", "bias", "gain", "shift", "features")
 
@@ -64,7 +67,7 @@ class CustomLayer(GraphConvolution):
     ``weight_shape``, (fan in, fan out) as a rule, may be overridden as a property.
     """
 
-    def propagate(self, A: DistSparse, H: DistDense) -> Forward:
+    def propagate(self, A: DistSparse, H: DistDense) -> tuple[DistDense, Kept]:
         """Z, cut as :meth:`times` cuts it, without bias; and a tuple of matrices for the way back."""
         raise NotImplementedError
 
@@ -81,22 +84,22 @@ class CustomLayer(GraphConvolution):
         (a checkpoint adds the layer's number).
         """
         block = self.W.grid.backend.xp.asarray(values, dtype=self.W.dtype)
-        if not re.fullmatch("[A-Za-z_]+", name) or name in (*RESERVED, *(p.kind for p in self.more)):
+        if not re.fullmatch("[A-Za-z_]+", name) or name in (*RESERVED, *(p.kind for p in self.added)):
             problem = f"expected letters, once in a layer, and none of {', '.join(RESERVED)}"
             raise ValueError(f"{type(self).__name__}: parameter name {name!r}: {problem}")
         if block.ndim != 2:
             raise ValueError(f"{type(self).__name__}: {name} is {block.shape}, expected (rows, columns)")
         matrix = DistDense(block, Layout(self.W.grid, Cut(), Cut()), block.shape)
-        self.more.append(Parameter(f"{name}{self.index}", self.index, name, matrix))
+        self.added.append(Parameter(f"{name}{self.index}", self.index, name, matrix))
         return matrix
 
     def times(self, A: DistSparse, T: DistDense) -> DistDense:
         """T W, of T cut as A H is. Collective."""
-        return A.weights.times(T, self._weights(A, T, self.W.block))
+        return A.weights.times(T, self.weights(A))
 
     def times_back(self, A: DistSparse, T: DistDense, G: DistDense) -> tuple[DistDense, DistDense]:
         """Tᵀ G and G Wᵀ. Collective."""
-        dW, dT = A.weights.backward(T, G, self._weights(A, T, self.W.block))
+        dW, dT = A.weights.backward(T, G, self.weights(A))
         assert dT is not None
         return dW, dT
 
@@ -104,11 +107,7 @@ class CustomLayer(GraphConvolution):
         """A copy of the rows of H that belong to the nodes of A's rows, cut as A H is. Collective. A network
         that uses it has ``needs_own = True``: minibatches come from samplers that keep these rows first.
         """
-        out = DistDense.empty(A.output_layout, (A.shape[0], H.shape[1]), H.dtype)
-        if not H.layout.same(out.layout, H.shape):
-            return relayout(H, out)
-        out.block[...] = H.block[: len(out.block)]
-        return out
+        return copy_rows(H, DistDense.empty(A.output_layout, (A.shape[0], H.shape[1]), H.dtype))
 
     def add_own(self, A: DistSparse, D: DistDense, dH: DistDense) -> None:
         """The way back of :meth:`own`: add D, cut as A H is, to these rows of dH, in place. Collective."""
@@ -126,21 +125,39 @@ class CustomLayer(GraphConvolution):
 
     # -- what the network calls ------------------------------------------------------------------------------
 
-    def _products(self, A: DistSparse, H: DistDense, keep: bool, fixed: bool, scratch: bool) -> Forward:
-        self.bits = self._positive_bits(H) if keep else None
-        Z, kept = self.propagate(A, H)
-        wanted = A.shape[0], self.shape[1]
-        if Z.shape != wanted or not Z.layout.same(A.weights.output_layout, wanted):
-            problem = f"propagate made {Z!r}, where times gives n x {self.shape[1]}"
-            raise ValueError(f"{type(self).__name__}: {problem} cut over {A.weights.output_layout.words()}")
-        if not keep or all(one is not H for one in kept):
-            self._give_back(H)
-        return Z, kept if keep else ()
+    def products(self, A: DistSparse, mode: Mode) -> CustomProducts:
+        return CustomProducts(self, mode.keep)
 
-    def _products_back(self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool) -> Gradients:
-        found, dH = self.propagate_back(A, kept, G)
-        if len(found) != 1 + len(self.more):
-            problem = f"propagate_back gave {len(found)} gradients of {1 + len(self.more)} parameters"
-            raise ValueError(f"{type(self).__name__}: {problem}")
-        self._give_back(G, *kept)
-        return [getattr(one, "block", one) for one in found], dH if need_input else None
+
+class CustomProducts:
+    """The two methods of a layer of your own, in a forward pass and the backward pass after it."""
+
+    keeps: Names = ()
+    before_Z: Names = ()
+    before_dH: Names = ()
+
+    def __init__(self, layer: CustomLayer, keep: bool) -> None:
+        self.layer, self.keep = layer, keep
+        self.kept: Kept = ()
+
+    def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
+        Z, kept = self.layer.propagate(A, H)
+        wanted = A.shape[0], self.layer.shape[1]
+        if Z.shape != wanted or not Z.layout.same(A.weights.output_layout, wanted):
+            problem = f"propagate made {Z!r}, where times gives n x {wanted[1]}"
+            raise ValueError(f"{self._name()}: {problem} cut over {A.weights.output_layout.words()}")
+        if self.keep:
+            self.kept = kept
+            buffers.kept += ("H",) if any(X is H for X in kept) else ()
+        return buffers.hold("Z", Z)
+
+    def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+        gradients, dH = self.layer.propagate_back(A, self.kept, G)
+        wanted = 1 + len(self.layer.added)
+        if len(gradients) != wanted:
+            problem = f"propagate_back gave {len(gradients)} gradients of {wanted} parameters"
+            raise ValueError(f"{self._name()}: {problem}")
+        return [getattr(gradient, "block", gradient) for gradient in gradients], None if W is None else dH
+
+    def _name(self) -> str:
+        return type(self.layer).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,11 +13,13 @@ import numpy as np
 from distgnn.arrays.canonical import check_real
 from distgnn.errors import ArgumentError, check_type
 from distgnn.layout import Layout
+from distgnn.nn.buffers import LayerGraph, Mode, Plan, lent
 from distgnn.nn.finite import QUIETLY, NotFiniteError, all_finite
-from distgnn.nn.layers import AGGREGATE, ORDERS, TRANSFORM, GraphConvolution, LayerGraph, associative
+from distgnn.nn.layers import GraphConvolution, Options, Record
 from distgnn.nn.loss import LossRows, Targets, cross_entropy
 from distgnn.nn.metrics import scores
 from distgnn.nn.optim import Parameter
+from distgnn.nn.products import AGGREGATE, ORDERS, TRANSFORM, associative
 from distgnn.operators.dense import DistDense, gather
 from distgnn.operators.operator import DistSparse
 
@@ -69,30 +72,34 @@ class GCN:
     ) -> None:  # fmt: skip
         check_type("A", A, DistSparse, "a distributed matrix, as of load or distribute; then the widths")
         widths = [int(width) for width in widths]
-        told = {"widths": widths, "seed": seed, "dropout": dropout, "bias": bias}
-        told |= {"product_order": product_order, "keep_aggregate": keep_aggregate}
-        A.grid.world.agree(told | {"residual": residual, "layer_norm": layer_norm})
+        options = Options(seed, dropout, bias, product_order, keep_aggregate, residual, layer_norm)
+        A.grid.world.agree({"widths": widths, **asdict(options)})
         _check(A, widths, dropout, product_order)
+        A = self.operator(A, product_order)
         self.A, self.widths, self.grid = A, widths, A.grid
         self.seed, self.dropout = int(seed), float(dropout)
         operators = [A.layer(index) for index in range(len(widths) - 1)]
-        if product_order == TRANSFORM and not all(associative(operator) for operator in operators):
+        if product_order == TRANSFORM and not all(map(associative, operators)):
             problem = f"algorithm {A.name} cuts the input of a product unlike its output, so it can only do "
             raise ArgumentError("product_order", TRANSFORM, problem + AGGREGATE)
         with self.grid.world.together():  # this may read a file, which may be damaged for one rank only
             nodes = [self._nodes(operator.input_layout) for operator in operators]
         self.graphs = list(map(LayerGraph, operators, nodes))
+        self.plans = list(map(Plan, self.graphs, pairwise(widths)))
         self.residual = _residual(operators, widths) if residual else ()
-        options: Any = {"seed": seed, "rate": self.dropout, "bias": bias, "order": product_order}
-        options |= {"keep_aggregate": keep_aggregate, "layer_norm": layer_norm}
         self.layers = [
-            self.convolution(operator, index, shape, residual=index in self.residual, **options)
-            for index, (operator, shape) in enumerate(zip(operators, pairwise(widths), strict=True))
+            self.convolution(A, index, shape, options=replace(options, residual=index in self.residual))
+            for index, (A, shape) in enumerate(zip(operators, pairwise(widths), strict=True))
         ]
+        self.records: list[Record] = []
         for index, (below, above) in enumerate(pairwise(operators)):
             if not below.weights.output_layout.same(above.input_layout, (A.shape[0], widths[index + 1])):
                 problem = f"the output of layer {index} is not cut as layer {index + 1} takes it; "
                 raise ValueError(problem + "A needs equal partitions of its rows and columns")
+
+    def operator(self, A: DistSparse, product_order: str) -> DistSparse:
+        """The operator of the network, made of the adjacency matrix. Collective."""
+        return A
 
     @property
     def input_layout(self) -> Layout:
@@ -145,7 +152,7 @@ class GCN:
                 all.
             after: go on from what so many layers gave, which is X then and is overwritten.
         """
-        Z = self._forward(self.graphs[after:layers], X, epoch, keep, after=after)
+        Z = self._forward(self.plans[after:layers], X, Mode(epoch, keep, scratch=False), after)
         self.grid.workspace.forget(Z.block)
         return Z
 
@@ -154,43 +161,57 @@ class GCN:
         on, ordered = self.grid.backend, layout.rows.order is not None
         return on.asarray(layout.row_ids) if ordered else on.xp.arange(*layout.row_range, dtype=np.int64)
 
-    def _forward(
-        self, graphs: Sequence[LayerGraph], X: DistDense, epoch: int | None, keep: bool,
-        need_input: bool = True, scratch: bool = False, after: int = 0,
-    ) -> DistDense:  # fmt: skip
-        """The logits, borrowed from the workspace; `need_input` and `scratch` are for the first layer."""
-        expected = graphs[0].A.shape[1], self.widths[after]
+    def _forward(self, plans: Sequence[Plan], X: DistDense, mode: Mode, after: int = 0) -> DistDense:
+        """The logits, in memory of the workspace, from X or from what so many layers gave. ``mode`` is that of
+        layer 0."""
+        expected = plans[0].A.shape[1], self.widths[after]
         if X.shape != expected:
             raise ValueError(f"features are {X.shape}, the network needs {expected}")
-        needed = graphs[0].A.input_layout
+        needed = plans[0].A.input_layout
         if not X.layout.same(needed, X.shape):
             cut = f"features are cut over {X.layout.words()}"
             raise ValueError(f"{cut}, the network needs {needed.words()}")
-        for layer, graph in zip(self.layers[after : after + len(graphs)], graphs, strict=True):
-            X = layer.forward(graph, X, epoch, keep, need_input or layer.index > 0, scratch)
+        self._drop()
+        records = []
+        for layer, plan in zip(self.layers[after : after + len(plans)], plans, strict=True):
+            X, record = layer.forward(plan, X, mode if layer.index == 0 else Mode(mode.epoch, mode.keep))
+            records.append(record)
+        self.records = records if mode.keep else []
         return X
 
+    def _drop(self) -> None:
+        """Return the memory that a forward pass kept for a backward pass that won't come."""
+        for record in self.records:
+            record.buffers.drop()
+        self.records = []
+
     def backward(
-        self, G: DistDense, epoch: int | None = None, need_input: bool = False,
-        graphs: Sequence[LayerGraph] | None = None,
-    ) -> tuple[list[Array], DistDense | None]:  # fmt: skip
+        self, G: DistDense, epoch: int | None = None, need_input: bool = False
+    ) -> tuple[list[Array], DistDense | None]:
         """Gradients after a `forward(..., keep=True)` in the same epoch. Collective.
 
         Args:
             G: the gradient of the logits.
             need_input: whether to compute the gradient of the features.
-            graphs: what forward was applied to; default: the whole graph.
 
         Returns:
             one block per parameter, in the order of `parameters`; and the gradient of the features, or None,
-            borrowed from the grid's workspace.
+            in memory of the grid's workspace.
+
+        Raises:
+            RuntimeError: no such forward pass. ValueError: it had another epoch, and dropout.
         """
-        found: list[list[Array]] = []
+        records, self.records = self.records, []
+        if not records:
+            raise RuntimeError("backward without a forward(..., keep=True) before it")
+        if self.dropout and epoch != records[0].mode.epoch:
+            raise ValueError(f"backward in epoch {epoch}, forward in epoch {records[0].mode.epoch}")
+        gradients: list[list[Array]] = []
         dH: Any = G
-        for layer, graph in zip(reversed(self.layers), reversed(graphs or self.graphs), strict=True):
-            gradients, dH = layer.backward(graph, dH, epoch, need_input or layer.index > 0)
-            found.insert(0, gradients)
-        return self._by_kind(found), dH
+        for layer, record in zip(reversed(self.layers), reversed(records), strict=True):
+            of_layer, dH = layer.backward(record, dH, need_input or layer.index > 0)
+            gradients.insert(0, of_layer)
+        return self._by_kind(gradients), dH
 
     @QUIETLY
     def gradients(
@@ -205,36 +226,35 @@ class GCN:
         Raises:
             NotFiniteError: the loss or a logit to evaluate is not finite (on every rank).
         """
-        Z = self._forward(self.graphs, X, epoch, True, need_input)
+        Z = self._forward(self.plans, X, Mode(epoch, True, need_input, scratch=False))
         try:
-            found = scores(Z, targets) if evaluate else {}
+            seen = scores(Z, targets) if evaluate else {}
             loss, G = cross_entropy(Z, targets, overwrite=True)
             if not math.isfinite(loss):
                 raise FloatingPointError(f"the loss is {loss}")
         except FloatingPointError as error:
             self.grid.workspace.give_back(Z.block)
             raise self.not_finite(X, str(error), epoch) from None
-        return loss, found, *self.backward(G, epoch, need_input)
+        return loss, seen, *self.backward(G, epoch, need_input)
 
     @QUIETLY
     def not_finite(self, X: DistDense, problem: str, epoch: int | None = None) -> NotFiniteError:
         """The error that names the first layer whose output is not finite on the whole graph, or else the
         last layer. Collective.
         """
-        for layer in self.layers:
-            layer.drop()
-        H = X
-        for layer, graph in zip(self.layers, self.graphs, strict=True):
-            H = layer.forward(graph, H, epoch, keep=False)
+        self._drop()
+        H, mode = X, Mode(epoch, keep=False, scratch=False)
+        for layer, plan in zip(self.layers, self.plans, strict=True):
+            H, _ = layer.forward(plan, H, mode if layer.index == 0 else Mode(epoch, keep=False))
             if self.grid.world.lowest(int(all_finite(H.block))) == 0:
                 break
-        self.grid.workspace.give_back(H.block)
-        return NotFiniteError(f"{problem}, and this layer is where it begins", layer.index, epoch)
+        with lent(H):
+            return NotFiniteError(f"{problem}, and this layer is where it begins", layer.index, epoch)
 
     def forget(self) -> None:
         """Keep nothing of the features any longer (see `keep_aggregate`), as they may have changed."""
         for layer in self.layers:
-            layer.aggregate = None
+            layer.fixed.forget()
 
     @QUIETLY
     def minibatch_gradients(
@@ -244,13 +264,14 @@ class GCN:
 
         Args:
             graphs: the block of each layer.
-            X: the features of the first block's columns, borrowed from the workspace and given back.
+            X: the features of the first block's columns, in memory of the workspace, which it returns to.
             targets: of the last block's rows.
             step: number of the minibatch in the whole run, on which dropout's masks depend.
         """
-        Z = self._forward(graphs, X, step, True, need_input=False, scratch=True)
+        plans = list(map(Plan, graphs, pairwise(self.widths)))
+        Z = self._forward(plans, X, Mode(step, keep=True, need_input=False))
         loss, G = cross_entropy(Z, targets, overwrite=True)
-        return loss, self.backward(G, step, graphs=graphs)[0]
+        return loss, self.backward(G, step)[0]
 
     @QUIETLY
     def evaluate(self, X: DistDense, targets: Targets, need_input: bool = True) -> dict[str, float]:
@@ -258,13 +279,11 @@ class GCN:
 
         `need_input=False` promises that X stays as it is, as in `gradients`. Raises as that does.
         """
-        Z = self._forward(self.graphs, X, None, False, need_input)
-        try:
-            return scores(Z, targets)
-        except FloatingPointError as error:
-            problem = str(error)
-        finally:
-            self.grid.workspace.give_back(Z.block)
+        with lent(self._forward(self.plans, X, Mode(None, False, need_input, scratch=False))) as Z:
+            try:
+                return scores(Z, targets)
+            except FloatingPointError as error:
+                problem = str(error)
         raise self.not_finite(X, problem)
 
     # -- global weights --------------------------------------------------------------------------------------

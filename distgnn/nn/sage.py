@@ -6,12 +6,13 @@ normalisation of H), D the row sums of A: every vertex's own features beside the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from distgnn.errors import ArgumentError
+from distgnn.nn.buffers import Buffers, Names
 from distgnn.nn.gcn import GCN
-from distgnn.nn.layers import AGGREGATE, TRANSFORM, Forward, Gradients, GraphConvolution, Kept, associative
+from distgnn.nn.layers import GraphConvolution
+from distgnn.nn.products import AGGREGATE, TRANSFORM, AggregateFirst, Gradients, associative
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 
@@ -45,44 +46,60 @@ class NeighbourMean(DistSparse):
             self.A.T.multiply(G.like(scaled), F)
 
 
+class OwnAndMean(AggregateFirst):
+    """Z = [H | T] W with T = A H, of the rows of H that belong to the vertices of T: the first."""
+
+    keeps: Names = ("H", "T")
+    before_Z: Names = ()
+    before_dH: Names = ("H", "T", "G")
+
+    def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
+        T = self.aggregate(A, H, buffers)  # T = A H
+        W_own, W_mean = _halves(W)
+        Z = A.weights.times(_first_rows(H, T), W_own, buffers.Z)  # Z = H W_own
+        Z.block += A.weights.times(T, W_mean, buffers.Y).block  # Z += T W_mean
+        return Z
+
+    def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+        T, H = buffers.T, _first_rows(buffers.H, buffers.T)
+        if W is None:
+            halves = A.weights.backward(H, G)[0], A.weights.backward(T, G)[0]  # dW = Hᵀ G | Tᵀ G
+            return [_stacked(*halves)], None
+        W_own, W_mean = _halves(W)
+        dW_own, _ = A.weights.backward(H, G, W_own, buffers.d_own)  # dW_own = Hᵀ G, d_own = G W_ownᵀ
+        dW_mean, _ = A.weights.backward(T, G, W_mean, buffers.dT)  # dW_mean = Tᵀ G, dT = G W_meanᵀ
+        dH = A.T.multiply(buffers.dT, buffers.dH)  # dH = Aᵀ dT
+        dH.block[: len(H.block)] += buffers.d_own.block  # dH += d_own
+        return [_stacked(dW_own, dW_mean)], dH
+
+
+def _first_rows(H: DistDense, T: DistDense) -> DistDense:
+    return DistDense(H.block[: len(T.block)], T.layout, T.shape)
+
+
+def _halves(W: DistDense) -> tuple[DistDense, DistDense]:
+    f, width = W.shape[0] // 2, W.shape[1]
+    return DistDense(W.block[:f], W.layout, (f, width)), DistDense(W.block[f:], W.layout, (f, width))
+
+
+def _stacked(above: DistDense, below: DistDense) -> Array:
+    return above.grid.backend.xp.concatenate((above.block, below.block))
+
+
 class MeanConvolution(GraphConvolution):
     """Layer `index` of a GraphSAGE network. Its operators make means, and the vertices of their rows are the
     first of their columns. W is (2 fan in, fan out): for own features above, for neighbours' below.
     """
+
+    aggregate_first = OwnAndMean
 
     @property
     def weight_shape(self) -> tuple[int, int]:
         """Global shape of the weights: a vertex's own inputs, the mean of its neighbours'; outputs."""
         return 2 * self.shape[0], self.shape[1]
 
-    def choose(self, A: DistSparse, need_input: bool, fixed_input: bool) -> str:
+    def order(self, A: DistSparse, need_input: bool, fixed_input: bool) -> str:
         return AGGREGATE
-
-    def _aggregate_first(self, A: DistSparse, H: DistDense, T: DistDense, keep: bool) -> Forward:
-        f = self.shape[0]
-        Z = self._times(A, self._own(H, T), self.W.block[:f])
-        from_neighbours = self._times(A, T, self.W.block[f:])
-        Z.block += from_neighbours.block
-        self._give_back(from_neighbours)
-        if not keep:
-            self._give_back(H, T)
-        return Z, (H, T)
-
-    def _aggregate_back(self, A: DistSparse, kept: Kept, G: DistDense, need_input: bool) -> Gradients:
-        (H, T), f = kept, self.shape[0]
-        of_own, d_own = self._times_back(A, self._own(H, T), self.W.block[:f], G, need_input)
-        of_neighbours, dT = self._times_back(A, T, self.W.block[f:], G, need_input)
-        self._give_back(H, T, G)
-        dH = self._adjoint(A, dT)
-        if dH is not None and d_own is not None:
-            dH.block[: len(d_own.block)] += d_own.block
-            self._give_back(d_own)
-        return [A.grid.backend.xp.concatenate((of_own.block, of_neighbours.block))], dH
-
-    @staticmethod
-    def _own(H: DistDense, T: DistDense) -> DistDense:
-        """The rows of H that belong to the vertices of T."""
-        return DistDense(H.block[: len(T.block)], T.layout, T.shape)
 
 
 class SageMean(GCN):
@@ -101,20 +118,13 @@ class SageMean(GCN):
     convolution = MeanConvolution
     means = needs_own = neighbours = True
 
-    def __init__(
-        self, A: DistSparse, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
-        product_order: str = "auto", keep_aggregate: bool = True, residual: bool = False,
-        layer_norm: bool = False,
-    ) -> None:  # fmt: skip
-        square = A.shape[0] == A.shape[1]
-        if square and not associative(A):
+    def operator(self, A: DistSparse, product_order: str) -> DistSparse:
+        if not associative(A):
             problem = f"algorithm {A.name} cuts the input of a product unlike its output; choose another"
             raise ArgumentError("model", "sage", problem)
         if product_order == TRANSFORM:
             raise ArgumentError("product_order", TRANSFORM, "model=sage aggregates first")
-        A = NeighbourMean(A) if square else A
-        options = product_order, keep_aggregate, residual, layer_norm
-        super().__init__(A, widths, seed, dropout, bias, *options)
+        return NeighbourMean(A)
 
 
 def inverse_row_sums(A: DistSparse) -> Array:

@@ -19,9 +19,9 @@ import numpy as np
 from distgnn.arrays import backend
 from distgnn.arrays.backend import Backend
 from distgnn.comm.grid import Grid
+from distgnn.nn.buffers import LayerGraph
 from distgnn.nn.finite import check_features
 from distgnn.nn.gcn import GCN
-from distgnn.nn.layers import LayerGraph
 from distgnn.nn.loss import LossRows, Targets
 from distgnn.nn.optim import Optimizer
 from distgnn.operators.dense import DistDense

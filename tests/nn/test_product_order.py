@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import distgnn as dg
-from distgnn.nn.layers import AGGREGATE, ORDERS, TRANSFORM, sparse_width
 from distgnn.nn.optim import make
+from distgnn.nn.products import AGGREGATE, ORDERS, TRANSFORM, sparse_width
 from distgnn.operators import make_grid
 from distgnn.train.full_graph import train
 

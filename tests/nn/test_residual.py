@@ -9,8 +9,8 @@ import distgnn as dg
 from distgnn.layout import Cut, Layout
 from distgnn.nn import SageMean
 from distgnn.nn.gcn import collect
-from distgnn.nn.layers import TRANSFORM
 from distgnn.nn.norm import LayerNorm
+from distgnn.nn.products import TRANSFORM
 from distgnn.operators import make_grid
 from distgnn.operators.relayout import relayout
 

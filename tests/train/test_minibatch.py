@@ -202,10 +202,10 @@ def test_minibatches_leave_the_kept_aggregate_alone(comm: MPI.Intracomm, backend
     sampler = make_sampler(grid, "sage-mean", False, [3, 3])
     epochs = MinibatchTraining(model, features, targets, sampler, 4, 2).train(Adam(0.05), 3)
     next(epochs)
-    kept = model.layers[0].aggregate
+    kept = model.layers[0].fixed.kept
     assert kept is not None and kept[1] is features.block
     list(epochs)
-    assert model.layers[0].aggregate is kept
+    assert model.layers[0].fixed.kept is kept
     grid.free()
 
 

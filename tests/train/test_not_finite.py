@@ -138,7 +138,7 @@ def test_features_changed_between_runs_are_multiplied_again(comm, name, backend)
         X.block *= change
         start = model.get_weights()
         got = [record["loss"] for record in train(model, X, targets, SGD(0.1), 2)]
-        assert (model.layers[0].aggregate is not None) == (model.dropout == 0)
+        assert (model.layers[0].fixed.kept is not None) == (model.dropout == 0)
         fresh, same, wanted = made(comm, name, backend)
         same.block[...] = X.block
         fresh.set_weights(start)

@@ -1,0 +1,76 @@
+"""The input of a layer, forward and backward side by side: H = dropout(relu(norm(Z))).
+
+Z is the output of the layer before; the norm is optional. The input of layer 0 is dropout(X).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from distgnn import ledger
+from distgnn.local.elementwise import keep_positive, positive_bits, relu
+from distgnn.nn.buffers import Buffers, Mode
+from distgnn.nn.dropout import Dropout
+from distgnn.nn.norm import LayerNorm
+from distgnn.operators.dense import DistDense
+
+Array = Any
+
+
+class Activation:
+    """The activation of the input of layer ``index``.
+
+    Args:
+        norm: of Z, or None for none. seed, rate: of dropout.
+    """
+
+    def __init__(self, index: int, norm: LayerNorm | None, seed: int, rate: float) -> None:
+        self.index, self.norm, self.seed, self.rate = index, norm, seed, rate
+
+    def forward(self, Z: DistDense, mode: Mode, buffers: Buffers) -> tuple[DistDense, Array]:
+        """H, in place of a Z that is scratch; and the scales of the norm. Collective with a norm."""
+        scales, epoch = None, mode.epoch
+        H = buffers.hold("H", Z)
+        if self.norm is not None:
+            scales = self.norm.normalize(Z)
+            H = buffers.beside("H", "N") if mode.keep else Z
+            self.norm.apply(Z, H)  # H = gain N + shift, with N in place of Z
+        if epoch is not None and self.rate > 0:
+            H, Z = H if mode.scratch else buffers.beside("H", "X"), H
+            with _timed(H):
+                self._masks(H, buffers).apply(Z.block, epoch, H.block, self.index > 0)  # H = mask max(Z, 0)
+        elif self.index > 0:
+            with _timed(H):
+                relu(H.block)  # H = max(H, 0)
+        return H, scales
+
+    def positive(self, H: DistDense) -> Array:
+        """One bit for each entry of H, 1 where it is positive; None in layer 0, which has no ReLU."""
+        if self.index == 0:
+            return None
+        with _timed(H):
+            return positive_bits(H.block)
+
+    def backward(
+        self, G: DistDense, positive: Array, scales: Array, mode: Mode, buffers: Buffers
+    ) -> list[Array]:  # fmt: skip
+        """Put the gradient of Z in place of that of H, and return those of the norm's gain and shift.
+        Collective with a norm. ``positive``: bits of H. ``scales``: as ``forward`` returned them.
+        """
+        dropped = mode.epoch is not None and self.rate > 0
+        with _timed(G):
+            if self.index > 0:
+                keep_positive(G.block, positive, 1 / (1 - self.rate) if dropped else 1.0)  # G = 0 where H = 0
+            elif mode.epoch is not None and dropped:
+                self._masks(G, buffers).apply(G.block, mode.epoch)  # G = mask G
+        return [] if self.norm is None else [*self.norm.backward(buffers.N, scales, G)]
+
+    def _masks(self, H: DistDense, buffers: Buffers) -> Dropout:
+        on, nodes = H.grid.backend, buffers.plan.nodes
+        return Dropout(self.rate, self.seed, self.index, on.asarray(nodes), on.xp.arange(*H.col_range))
+
+
+def _timed(H: DistDense) -> AbstractContextManager[None]:
+    ledger.charge("activation", "relu, dropout", touched=2 * H.block.nbytes)
+    return ledger.timed("activation", "relu, dropout", synchronize=H.grid.backend.synchronize)

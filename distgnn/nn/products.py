@@ -1,0 +1,128 @@
+"""The products of a layer, in one order or the other, forward and backward side by side.
+
+A sparse product costs time and words in proportion to its width, so a layer chooses (MG-GCN section 4.4):
+*aggregate first*, (A H) W, multiplies A at the width that comes in, *transform first*, A (H W), at the width
+that goes out, forward and backward alike. Where the gradient of the layer's input is not wanted (layer 0,
+unless features are trained), aggregate first needs no sparse product in backward, since dW = (A H)ᵀ G;
+transform first does, dW = Hᵀ (Aᵀ G). If that input is the same in every epoch, too (no dropout), A H is
+computed once and kept, and the layer needs no sparse product at all. This is exact; MG-GCN skips the backward
+product of a layer that computed A (H W), taking Aᵀ for the identity, which does not give the gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from distgnn.nn.buffers import Buffers, Names
+from distgnn.operators.dense import DistDense
+from distgnn.operators.operator import DistSparse
+
+Array = Any
+Gradients = tuple[list[Array], DistDense | None]  # blocks, of weights; and of the input where wanted
+
+AGGREGATE, TRANSFORM = "aggregate-first", "transform-first"
+ORDERS = ("auto", AGGREGATE, TRANSFORM)
+
+
+class Products(Protocol):
+    """The products of a layer with A and W.
+
+    Attributes:
+        keeps: matrices that backward needs of forward.
+        before_Z, before_dH: matrices that are over before Z or dH is written.
+    """
+
+    keeps: Names
+    before_Z: Names
+    before_dH: Names
+
+    def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
+        """Z = A H W. Collective over the grid of A."""
+
+    def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+        """Gradients of the weights, and with ``W`` that of H, from that of Z. Collective over the grid."""
+
+
+class FixedAggregate:
+    """A X of features that are the same in every epoch: multiplied once, in memory of its own.
+
+    Attributes:
+        kept: A, the block of X, A X; or None.
+    """
+
+    def __init__(self) -> None:
+        self.kept: tuple[DistSparse, Array, DistDense] | None = None
+
+    def multiply(self, A: DistSparse, X: DistDense) -> DistDense:
+        """A X. Collective where it was not multiplied before."""
+        if self.kept is None or self.kept[0] is not A or self.kept[1] is not X.block:
+            self.kept = (A, X.block, A.multiply(X))
+        return self.kept[2]
+
+    def forget(self) -> None:
+        """Multiply anew next time."""
+        self.kept = None
+
+
+class AggregateFirst:
+    """Z = (A H) W. ``fixed``: computes A H, where that is the same in every epoch."""
+
+    keeps: Names = ("T",)
+    before_Z: Names = ("H",)
+    before_dH: Names = ("T", "G")
+
+    def __init__(self, fixed: FixedAggregate | None = None) -> None:
+        self.fixed = fixed
+
+    def aggregate(self, A: DistSparse, H: DistDense, buffers: Buffers) -> DistDense:
+        """T = A H."""
+        if self.fixed is None:
+            return A.multiply(H, buffers.T)
+        return buffers.hold("T", self.fixed.multiply(A, H))
+
+    def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
+        T = self.aggregate(A, H, buffers)  # T = A H
+        return A.weights.times(T, W, buffers.Z)  # Z = T W
+
+    def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+        dT = None if W is None else buffers.dT
+        dW, dT = A.weights.backward(buffers.T, G, W, dT)  # dW = Tᵀ G, dT = G Wᵀ
+        return [dW.block], None if dT is None else A.T.multiply(dT, buffers.dH)  # dH = Aᵀ dT
+
+
+class TransformFirst:
+    """Z = A (H W)."""
+
+    keeps: Names = ("H",)
+    before_Z: Names = ("H",)
+    before_dH: Names = ("G",)
+
+    def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
+        Y = A.weights.times(H, W, buffers.Y)  # Y = H W
+        return A.multiply(Y, buffers.Z)  # Z = A Y
+
+    def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+        S = A.T.multiply(G, buffers.S)  # S = Aᵀ G
+        dH = None if W is None else buffers.dH
+        dW, dH = A.weights.backward(buffers.H, S, W, dH)  # dW = Hᵀ S, dH = S Wᵀ
+        return [dW.block], dH
+
+
+def sparse_width(order: str, shape: tuple[int, int], need_input: bool, fixed_input: bool) -> int:
+    """Count the columns that A and Aᵀ multiply per epoch in a layer of this (fan in, fan out)."""
+    if order == TRANSFORM:
+        return 2 * shape[1]
+    return shape[0] * (1 + need_input - (fixed_input and not need_input))
+
+
+def cheaper(shape: tuple[int, int], need_input: bool, fixed_input: bool) -> str:
+    """Name the order that multiplies fewer columns by A; ``fixed_input`` is the same in every epoch."""
+    orders = (TRANSFORM, AGGREGATE)  # of equals the first: it keeps H, which is there anyway
+    return min(orders, key=lambda order: sparse_width(order, shape, need_input, fixed_input))
+
+
+def associative(A: DistSparse) -> bool:
+    """Tell whether ``A (H W)`` can be computed, not only ``(A H) W``: A's input is cut like its output."""
+    return A.shape[0] == A.shape[1] and all(
+        A.input_layout.same(other, (A.shape[0], 0)) for other in (A.output_layout, A.weights.output_layout)
+    )
