@@ -10,7 +10,7 @@ from typing import Any
 
 from distgnn import ledger
 from distgnn.local.elementwise import keep_positive, positive_bits, relu
-from distgnn.nn.buffers import Buffers, Mode
+from distgnn.nn.buffers import Buffers
 from distgnn.nn.dropout import Dropout
 from distgnn.nn.norm import LayerNorm
 from distgnn.operators.dense import DistDense
@@ -28,9 +28,9 @@ class Activation:
     def __init__(self, index: int, norm: LayerNorm | None, seed: int, rate: float) -> None:
         self.index, self.norm, self.seed, self.rate = index, norm, seed, rate
 
-    def forward(self, Z: DistDense, mode: Mode, buffers: Buffers) -> tuple[DistDense, Array]:
+    def forward(self, Z: DistDense, epoch: int | None, buffers: Buffers) -> tuple[DistDense, Array]:
         """H, in place of a Z that is scratch; and the scales of the norm. Collective with a norm."""
-        scales, epoch = None, mode.epoch
+        scales, mode = None, buffers.plan.mode
         H = buffers.hold("H", Z)
         if self.norm is not None:
             scales = self.norm.normalize(Z)
@@ -53,17 +53,17 @@ class Activation:
             return positive_bits(H.block)
 
     def backward(
-        self, G: DistDense, positive: Array, scales: Array, mode: Mode, buffers: Buffers
+        self, G: DistDense, epoch: int | None, positive: Array, scales: Array, buffers: Buffers
     ) -> list[Array]:  # fmt: skip
         """Put the gradient of Z in place of that of H, and return those of the norm's gain and shift.
         Collective with a norm. ``positive``: bits of H. ``scales``: as ``forward`` returned them.
         """
-        dropped = mode.epoch is not None and self.rate > 0
         with _timed(G):
             if self.index > 0:
-                keep_positive(G.block, positive, 1 / (1 - self.rate) if dropped else 1.0)  # G = 0 where H = 0
-            elif mode.epoch is not None and dropped:
-                self._masks(G, buffers).apply(G.block, mode.epoch)  # G = mask G
+                scale = 1.0 if epoch is None else 1 / (1 - self.rate)
+                keep_positive(G.block, positive, scale)  # G = scale G where H > 0, else 0
+            elif epoch is not None and self.rate > 0:
+                self._masks(G, buffers).apply(G.block, epoch)  # G = mask G
         return [] if self.norm is None else [*self.norm.backward(buffers.N, scales, G)]
 
     def _masks(self, H: DistDense, buffers: Buffers) -> Dropout:

@@ -14,9 +14,9 @@ first epoch makes the buffers, and each later epoch puts each matrix where the f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from distgnn.layout import Layout
 from distgnn.operators.dense import DistDense
@@ -24,6 +24,8 @@ from distgnn.operators.operator import DistSparse
 
 Array = Any
 Names = tuple[str, ...]
+Shape = tuple[int, int]
+Gradients = tuple[list[Array], DistDense | None]  # blocks, of weights; and of the input where wanted
 
 
 class LayerGraph(NamedTuple):
@@ -42,39 +44,60 @@ class Mode(NamedTuple):
     """The purpose of a layer's forward pass. The defaults are those of all layers but the first.
 
     Attributes:
-        epoch: whose dropout masks apply, of minibatches the number of the step; None for no dropout.
         keep: keep what backward needs.
         need_input: backward will be asked for the gradient of the input. If not, an input that is not scratch
             must stay as it is from pass to pass: A H may have been kept.
         scratch: the input may be overwritten, and its memory goes back to the workspace.
     """
 
-    epoch: int | None
     keep: bool
     need_input: bool = True
     scratch: bool = True
 
 
+class Products(Protocol):
+    """The products of a layer with A and W, in one order.
+
+    Attributes:
+        keeps: matrices that backward needs of forward.
+        before_Z, before_dH: matrices that are over before Z or dH is written.
+    """
+
+    keeps: Names
+    before_Z: Names
+    before_dH: Names
+
+    def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
+        """Z = A H W. Collective over the grid of A."""
+
+    def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+        """Gradients of the weights, and with ``W`` that of H, from that of Z. Collective over the grid."""
+
+
 class Plan:
-    """Layout and shape of every matrix of a layer.
+    """The products of a layer on one graph, in one mode, and layout and shape of all its matrices.
 
     Args:
-        graph: of the layer; shape: (fan in, fan out).
+        graph: of the layer; W: its weights, as the dense products of A take them; shape: (fan in, fan out).
 
     Attributes:
         A, nodes: of the graph; matrices: (layout, global shape) by name.
+        over: the matrices that are over, by the name of the matrix before which they are; kept: the matrices
+            that are over in backward only.
     """
 
-    def __init__(self, graph: LayerGraph, shape: tuple[int, int]) -> None:
-        self.A, self.nodes = graph
+    def __init__(self, graph: LayerGraph, W: DistDense, shape: Shape, products: Products, mode: Mode) -> None:
+        (self.A, self.nodes), self.W, self.products, self.mode = graph, W, products, mode
         (m, n), (below, above) = self.A.shape, shape
         H, T, Z = self.A.input_layout, self.A.output_layout, self.A.weights.output_layout
-        self.matrices: dict[str, tuple[Layout, tuple[int, int]]] = {
+        self.matrices: dict[str, tuple[Layout, Shape]] = {
             "H": (H, (n, below)), "dH": (H, (n, below)), "S": (H, (n, above)),
             "T": (T, (m, below)), "dT": (T, (m, below)), "d_own": (T, (m, below)),
             "Y": (Z, (m, above)), "Z": (Z, (m, above)),
             "H_like_Z": (Z, (m, above)), "G_like_H": (H, (m, above)),  # of residual connections
         }  # fmt: skip
+        self.over = {"Z": products.before_Z, "dH": products.before_dH}
+        self.kept: Names = (*products.keeps, "N") if mode.keep else ()
 
 
 class Buffers:
@@ -83,25 +106,26 @@ class Buffers:
     ``buffers.T`` is the matrix of this name. Its first use takes memory of the grid's workspace, to which the
     memory of matrices that are over by then returns before.
 
-    Args:
-        over: the matrices that are over, by the name of the matrix before which they are.
-        kept: the matrices that are over in backward only.
+    Attributes:
+        kept: names of the matrices that may not end yet.
+        own: matrices that a layer of the user's keeps for backward.
     """
 
-    def __init__(self, plan: Plan, over: Mapping[str, Names], kept: Names = ()) -> None:
-        self.plan, self.over, self.kept = plan, over, kept
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.kept = plan, plan.kept
         self.live: dict[str, DistDense] = {}
+        self.own: tuple[DistDense, ...] = ()
 
     def __getattr__(self, name: str) -> DistDense:
         if name not in self.live:
-            self._end(*self.over.get(name, ()))
+            self._end(*self.plan.over.get(name, ()))
             layout, shape = self.plan.matrices[name]
             memory = layout.grid.workspace.borrow(layout.local_shape(shape), self.plan.A.dtype)
             self.live[name] = DistDense(memory, layout, shape)
         return self.live[name]
 
     def hold(self, name: str, X: DistDense) -> DistDense:
-        """Name a matrix that was made elsewhere, and return it. Its memory returns if the workspace lent it."""
+        """Name a matrix that was made elsewhere. Its memory returns if it is the workspace's."""
         self.live[name] = X
         return X
 
@@ -116,7 +140,7 @@ class Buffers:
         self._end(*self.live)
 
     def reopen(self, G: DistDense) -> None:
-        """Begin backward with the gradient of Z: now matrices that were kept may end."""
+        """Begin backward with the gradient of Z. Matrices that were kept may end from now on."""
         self.kept = ()
         self.hold("G", G)
 

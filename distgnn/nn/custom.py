@@ -47,10 +47,9 @@ import re
 from typing import Any
 
 from distgnn.layout import Cut, Layout
-from distgnn.nn.buffers import Buffers, Mode, Names
+from distgnn.nn.buffers import Buffers, Gradients, Mode, Names
 from distgnn.nn.layers import GraphConvolution, copy_rows
 from distgnn.nn.optim import Parameter
-from distgnn.nn.products import Gradients
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.relayout import relayout
@@ -126,38 +125,34 @@ class CustomLayer(GraphConvolution):
     # -- what the network calls ------------------------------------------------------------------------------
 
     def products(self, A: DistSparse, mode: Mode) -> CustomProducts:
-        return CustomProducts(self, mode.keep)
+        return CustomProducts(self)
 
 
 class CustomProducts:
-    """The two methods of a layer of your own, in a forward pass and the backward pass after it."""
+    """The two methods of a layer of your own."""
 
     keeps: Names = ()
     before_Z: Names = ()
     before_dH: Names = ()
 
-    def __init__(self, layer: CustomLayer, keep: bool) -> None:
-        self.layer, self.keep = layer, keep
-        self.kept: Kept = ()
+    def __init__(self, layer: CustomLayer) -> None:
+        self.layer, self.name = layer, type(layer).__name__
 
     def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
         Z, kept = self.layer.propagate(A, H)
         wanted = A.shape[0], self.layer.shape[1]
         if Z.shape != wanted or not Z.layout.same(A.weights.output_layout, wanted):
             problem = f"propagate made {Z!r}, where times gives n x {wanted[1]}"
-            raise ValueError(f"{self._name()}: {problem} cut over {A.weights.output_layout.words()}")
-        if self.keep:
-            self.kept = kept
+            raise ValueError(f"{self.name}: {problem} cut over {A.weights.output_layout.words()}")
+        if buffers.plan.mode.keep:
+            buffers.own = kept
             buffers.kept += ("H",) if any(X is H for X in kept) else ()
         return buffers.hold("Z", Z)
 
     def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
-        gradients, dH = self.layer.propagate_back(A, self.kept, G)
+        gradients, dH = self.layer.propagate_back(A, buffers.own, G)
         wanted = 1 + len(self.layer.added)
         if len(gradients) != wanted:
             problem = f"propagate_back gave {len(gradients)} gradients of {wanted} parameters"
-            raise ValueError(f"{self._name()}: {problem}")
+            raise ValueError(f"{self.name}: {problem}")
         return [getattr(gradient, "block", gradient) for gradient in gradients], None if W is None else dH
-
-    def _name(self) -> str:
-        return type(self.layer).__name__

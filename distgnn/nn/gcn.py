@@ -85,13 +85,13 @@ class GCN:
         with self.grid.world.together():  # this may read a file, which may be damaged for one rank only
             nodes = [self._nodes(operator.input_layout) for operator in operators]
         self.graphs = list(map(LayerGraph, operators, nodes))
-        self.plans = list(map(Plan, self.graphs, pairwise(widths)))
         self.residual = _residual(operators, widths) if residual else ()
         self.layers = [
             self.convolution(A, index, shape, options=replace(options, residual=index in self.residual))
             for index, (A, shape) in enumerate(zip(operators, pairwise(widths), strict=True))
         ]
-        self.records: list[Record] = []
+        self.plans: dict[Mode, list[Plan]] = {}  # of the whole graph, by the mode of layer 0
+        self.records: list[Record] = []  # of a forward pass until its backward pass
         for index, (below, above) in enumerate(pairwise(operators)):
             if not below.weights.output_layout.same(above.input_layout, (A.shape[0], widths[index + 1])):
                 problem = f"the output of layer {index} is not cut as layer {index + 1} takes it; "
@@ -152,7 +152,7 @@ class GCN:
                 all.
             after: go on from what so many layers gave, which is X then and is overwritten.
         """
-        Z = self._forward(self.plans[after:layers], X, Mode(epoch, keep, scratch=False), after)
+        Z = self._forward(self._plans(keep)[after:layers], X, epoch, after)
         self.grid.workspace.forget(Z.block)
         return Z
 
@@ -161,22 +161,34 @@ class GCN:
         on, ordered = self.grid.backend, layout.rows.order is not None
         return on.asarray(layout.row_ids) if ordered else on.xp.arange(*layout.row_range, dtype=np.int64)
 
-    def _forward(self, plans: Sequence[Plan], X: DistDense, mode: Mode, after: int = 0) -> DistDense:
-        """The logits, in memory of the workspace, from X or from what so many layers gave. ``mode`` is that of
-        layer 0."""
-        expected = plans[0].A.shape[1], self.widths[after]
-        if X.shape != expected:
+    def _plans(self, keep: bool, need_input: bool = True) -> list[Plan]:
+        """The plans of all layers on the whole graph, whose features stay as they are."""
+        mode = Mode(keep, need_input, scratch=False)
+        if mode not in self.plans:
+            self.plans[mode] = self._planned(self.graphs, mode)
+        return self.plans[mode]
+
+    def _planned(self, graphs: Sequence[LayerGraph], mode: Mode) -> list[Plan]:
+        """A plan for each layer. ``mode``: of layer 0."""
+        pairs = zip(self.layers, graphs, strict=True)
+        return [layer.plan(graph, Mode(mode.keep) if layer.index else mode) for layer, graph in pairs]
+
+    def _forward(
+        self, plans: Sequence[Plan], X: DistDense, epoch: int | None, after: int = 0
+    ) -> DistDense:  # fmt: skip
+        """The logits, in memory of the workspace, from X, or from what so many layers gave."""
+        A = plans[0].A
+        if X.shape != (expected := (A.shape[1], self.widths[after])):
             raise ValueError(f"features are {X.shape}, the network needs {expected}")
-        needed = plans[0].A.input_layout
-        if not X.layout.same(needed, X.shape):
+        if not X.layout.same(A.input_layout, X.shape):
             cut = f"features are cut over {X.layout.words()}"
-            raise ValueError(f"{cut}, the network needs {needed.words()}")
+            raise ValueError(f"{cut}, the network needs {A.input_layout.words()}")
         self._drop()
         records = []
         for layer, plan in zip(self.layers[after : after + len(plans)], plans, strict=True):
-            X, record = layer.forward(plan, X, mode if layer.index == 0 else Mode(mode.epoch, mode.keep))
+            X, record = layer.forward(plan, X, epoch)
             records.append(record)
-        self.records = records if mode.keep else []
+        self.records = records if plans[0].mode.keep else []
         return X
 
     def _drop(self) -> None:
@@ -204,8 +216,8 @@ class GCN:
         records, self.records = self.records, []
         if not records:
             raise RuntimeError("backward without a forward(..., keep=True) before it")
-        if self.dropout and epoch != records[0].mode.epoch:
-            raise ValueError(f"backward in epoch {epoch}, forward in epoch {records[0].mode.epoch}")
+        if self.dropout and epoch != records[0].epoch:
+            raise ValueError(f"backward in epoch {epoch}, forward in epoch {records[0].epoch}")
         gradients: list[list[Array]] = []
         dH: Any = G
         for layer, record in zip(reversed(self.layers), reversed(records), strict=True):
@@ -226,7 +238,7 @@ class GCN:
         Raises:
             NotFiniteError: the loss or a logit to evaluate is not finite (on every rank).
         """
-        Z = self._forward(self.plans, X, Mode(epoch, True, need_input, scratch=False))
+        Z = self._forward(self._plans(True, need_input), X, epoch)
         try:
             seen = scores(Z, targets) if evaluate else {}
             loss, G = cross_entropy(Z, targets, overwrite=True)
@@ -243,9 +255,9 @@ class GCN:
         last layer. Collective.
         """
         self._drop()
-        H, mode = X, Mode(epoch, keep=False, scratch=False)
-        for layer, plan in zip(self.layers, self.plans, strict=True):
-            H, _ = layer.forward(plan, H, mode if layer.index == 0 else Mode(epoch, keep=False))
+        H = X
+        for layer, plan in zip(self.layers, self._plans(keep=False), strict=True):
+            H, _ = layer.forward(plan, H, epoch)
             if self.grid.world.lowest(int(all_finite(H.block))) == 0:
                 break
         with lent(H):
@@ -268,8 +280,7 @@ class GCN:
             targets: of the last block's rows.
             step: number of the minibatch in the whole run, on which dropout's masks depend.
         """
-        plans = list(map(Plan, graphs, pairwise(self.widths)))
-        Z = self._forward(plans, X, Mode(step, keep=True, need_input=False))
+        Z = self._forward(self._planned(graphs, Mode(keep=True, need_input=False)), X, step)
         loss, G = cross_entropy(Z, targets, overwrite=True)
         return loss, self.backward(G, step)[0]
 
@@ -279,7 +290,7 @@ class GCN:
 
         `need_input=False` promises that X stays as it is, as in `gradients`. Raises as that does.
         """
-        with lent(self._forward(self.plans, X, Mode(None, False, need_input, scratch=False))) as Z:
+        with lent(self._forward(self._plans(False, need_input), X, None)) as Z:
             try:
                 return scores(Z, targets)
             except FloatingPointError as error:

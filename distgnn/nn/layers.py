@@ -16,19 +16,10 @@ from distgnn import rng
 from distgnn.layout import Cut, Layout
 from distgnn.local import elementwise
 from distgnn.nn.activation import Activation
-from distgnn.nn.buffers import Buffers, Mode, Plan
+from distgnn.nn.buffers import Buffers, LayerGraph, Mode, Plan, Products
 from distgnn.nn.norm import LayerNorm
 from distgnn.nn.optim import Parameter
-from distgnn.nn.products import (
-    AGGREGATE,
-    TRANSFORM,
-    AggregateFirst,
-    FixedAggregate,
-    Products,
-    TransformFirst,
-    associative,
-    cheaper,
-)
+from distgnn.nn.products import TRANSFORM, AggregateFirst, FixedAggregate, TransformFirst, choose, multiply
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.relayout import relayout
@@ -57,8 +48,7 @@ class Record(NamedTuple):
         scales: of the norm.
     """
 
-    mode: Mode
-    products: Products
+    epoch: int | None
     buffers: Buffers
     positive: Array
     scales: Array
@@ -113,30 +103,30 @@ class GraphConvolution:
             trained += [Parameter(f"s{i - 1}", i - 1, "shift", self.norm.shift)]
         return trained
 
-    def forward(self, plan: Plan, H: DistDense, mode: Mode) -> tuple[DistDense, Record]:
+    def forward(self, plan: Plan, H: DistDense, epoch: int | None) -> tuple[DistDense, Record]:
         """Z of this layer, and the record for `backward`. Collective over the grid of A.
 
         Args:
-            plan: of this layer on the graph.
-            H: the features (layer 0), or the previous layer's Z. ``mode.scratch`` says what becomes of it.
+            plan: of this layer.
+            H: the features (layer 0), or the previous layer's Z. The plan's mode says what becomes of it.
+            epoch: whose dropout masks apply, of minibatches the number of the step; None for no dropout.
 
         Returns:
-            Z, in memory of the grid's workspace, which it returns to in ``backward`` or by the caller.
+            Z, in memory of the grid's workspace, and the record. The memory returns in ``backward``, or the
+            caller returns it.
         """
-        A, products = plan.A, self.products(plan.A, mode)
-        over = {"Z": products.before_Z, "dH": products.before_dH}
-        buffers = Buffers(plan, over, (*products.keeps, "N") if mode.keep else ())
-        H, scales = self.activation.forward(H, mode, buffers)  # H = dropout(relu(norm(H)))
-        if self.options.residual:
-            copy_rows(H, buffers.H_like_Z)
-        positive = self.activation.positive(H) if mode.keep and "H" not in products.keeps else None
-        Z = products.forward(A, H, self.weights(A), buffers)  # Z = A H W
+        buffers, products = Buffers(plan), plan.products
+        H, scales = self.activation.forward(H, epoch, buffers)  # H = dropout(relu(norm(H)))
+        own = copy_rows(H, buffers.H_like_Z) if self.options.residual else None
+        early = plan.mode.keep and "H" not in products.keeps
+        positive = self.activation.positive(H) if early else None
+        Z = products.forward(plan.A, H, plan.W, buffers)  # Z = A H W
         if self.b is not None:
             Z.block += self.b.block  # Z += b
-        if self.options.residual:
-            Z.block += buffers.H_like_Z.block  # Z += H
+        if own is not None:
+            Z.block += own.block  # Z += H
         buffers.close("Z")
-        return Z, Record(mode, products, buffers, positive, scales)
+        return Z, Record(epoch, buffers, positive, scales)
 
     def backward(
         self, record: Record, G: DistDense, need_input: bool = True
@@ -145,43 +135,44 @@ class GraphConvolution:
         previous layer's Z, None with `need_input=False`. The memory of G and of what `forward` kept returns
         to the workspace. Collective over the grid of A.
         """
-        mode, products, buffers, positive, scales = record
-        A, residual = buffers.plan.A, self.options.residual and need_input
+        epoch, buffers, positive, scales = record
+        plan = buffers.plan
         buffers.reopen(G)
         gradients = [] if self.b is None else [column_sums(G)]  # db = 1ᵀ G
-        if residual:
-            copy_rows(G, buffers.G_like_H)
-        if need_input and "H" in products.keeps:
+        own = copy_rows(G, buffers.G_like_H) if self.options.residual and need_input else None
+        if need_input and "H" in plan.products.keeps:
             positive = self.activation.positive(buffers.H)
-        dW, dH = products.backward(A, G, self.weights(A) if need_input else None, buffers)
+        dW, dH = plan.products.backward(plan.A, G, plan.W if need_input else None, buffers)
+        if own is not None and dH is not None:
+            dH.block[: len(own.block)] += own.block  # dH += G
         if dH is not None:
-            if residual:
-                dH.block[: len(buffers.G_like_H.block)] += buffers.G_like_H.block  # dH += G
-            gradients += self.activation.backward(dH, positive, scales, mode, buffers)
+            gradients += self.activation.backward(dH, epoch, positive, scales, buffers)
         buffers.close("dH")
         return [*dW, *gradients], dH
 
+    def plan(self, graph: LayerGraph, mode: Mode) -> Plan:
+        """Plan this layer's passes over a graph."""
+        return Plan(graph, self.weights(graph.A), self.shape, self.products(graph.A, mode), mode)
+
+    def weights(self, A: DistSparse) -> DistDense:
+        """W as the dense products of A take it: those of a block are on this rank's own grid."""
+        layout = A.weights.weight_layout
+        return self.W if layout is self.W.layout else DistDense(self.W.block, layout, self.weight_shape)
+
     def products(self, A: DistSparse, mode: Mode) -> Products:
-        """The products of a pass, in the order of this layer."""
+        """The products with A and W, in the order of this layer."""
         features = not (mode.need_input or mode.scratch)  # which stay as they are
         options = self.options
         fixed = features and self.index == 0 and options.keep_aggregate and options.dropout == 0
         if self.order(A, mode.need_input, fixed) == TRANSFORM:
             return TransformFirst()
-        if not fixed and not mode.scratch:
-            self.fixed.forget()  # the features may have changed since
-        return self.aggregate_first(self.fixed if fixed else None)
+        if mode.scratch:
+            return self.aggregate_first(multiply)
+        return self.aggregate_first(self.fixed.multiply if fixed else self.fixed.multiply_anew)
 
     def order(self, A: DistSparse, need_input: bool, fixed_input: bool) -> str:
         """Choose the order of products; a fixed input is the same in every epoch."""
-        if not associative(A):
-            return AGGREGATE
-        asked = self.options.product_order
-        return cheaper(self.shape, need_input, fixed_input) if asked == "auto" else asked
-
-    def weights(self, A: DistSparse) -> DistDense:
-        """W as the dense products of A take it."""
-        return DistDense(self.W.block, A.weights.weight_layout, self.weight_shape)
+        return choose(A, self.options.product_order, self.shape, need_input, fixed_input)
 
 
 def copy_rows(X: DistDense, out: DistDense) -> DistDense:

@@ -11,40 +11,21 @@ product of a layer that computed A (H W), taking Aᵀ for the identity, which do
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
-from distgnn.nn.buffers import Buffers, Names
+from distgnn.nn.buffers import Buffers, Gradients, Names, Shape
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 
 Array = Any
-Gradients = tuple[list[Array], DistDense | None]  # blocks, of weights; and of the input where wanted
 
 AGGREGATE, TRANSFORM = "aggregate-first", "transform-first"
 ORDERS = ("auto", AGGREGATE, TRANSFORM)
 
 
-class Products(Protocol):
-    """The products of a layer with A and W.
-
-    Attributes:
-        keeps: matrices that backward needs of forward.
-        before_Z, before_dH: matrices that are over before Z or dH is written.
-    """
-
-    keeps: Names
-    before_Z: Names
-    before_dH: Names
-
-    def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
-        """Z = A H W. Collective over the grid of A."""
-
-    def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
-        """Gradients of the weights, and with ``W`` that of H, from that of Z. Collective over the grid."""
-
-
 class FixedAggregate:
-    """A X of features that are the same in every epoch: multiplied once, in memory of its own.
+    """A X of the features, in memory of its own where they are the same in every epoch.
 
     Attributes:
         kept: A, the block of X, A X; or None.
@@ -53,32 +34,37 @@ class FixedAggregate:
     def __init__(self) -> None:
         self.kept: tuple[DistSparse, Array, DistDense] | None = None
 
-    def multiply(self, A: DistSparse, X: DistDense) -> DistDense:
-        """A X. Collective where it was not multiplied before."""
+    def multiply(self, A: DistSparse, X: DistDense, buffers: Buffers) -> DistDense:
+        """T = A X, multiplied once. Collective the first time."""
         if self.kept is None or self.kept[0] is not A or self.kept[1] is not X.block:
             self.kept = (A, X.block, A.multiply(X))
-        return self.kept[2]
+        return buffers.hold("T", self.kept[2])
+
+    def multiply_anew(self, A: DistSparse, X: DistDense, buffers: Buffers) -> DistDense:
+        """T = A X of features that may have changed. Collective."""
+        self.forget()
+        return multiply(A, X, buffers)
+
 
     def forget(self) -> None:
-        """Multiply anew next time."""
+        """Multiply again next time."""
         self.kept = None
 
 
+def multiply(A: DistSparse, H: DistDense, buffers: Buffers) -> DistDense:
+    """T = A H. Collective."""
+    return A.multiply(H, buffers.T)
+
+
 class AggregateFirst:
-    """Z = (A H) W. ``fixed``: computes A H, where that is the same in every epoch."""
+    """Z = (A H) W. ``aggregate``: makes T = A H."""
 
     keeps: Names = ("T",)
     before_Z: Names = ("H",)
     before_dH: Names = ("T", "G")
 
-    def __init__(self, fixed: FixedAggregate | None = None) -> None:
-        self.fixed = fixed
-
-    def aggregate(self, A: DistSparse, H: DistDense, buffers: Buffers) -> DistDense:
-        """T = A H."""
-        if self.fixed is None:
-            return A.multiply(H, buffers.T)
-        return buffers.hold("T", self.fixed.multiply(A, H))
+    def __init__(self, aggregate: Callable[[DistSparse, DistDense, Buffers], DistDense] = multiply) -> None:
+        self.aggregate = aggregate
 
     def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
         T = self.aggregate(A, H, buffers)  # T = A H
@@ -108,17 +94,22 @@ class TransformFirst:
         return [dW.block], dH
 
 
-def sparse_width(order: str, shape: tuple[int, int], need_input: bool, fixed_input: bool) -> int:
+def choose(A: DistSparse, asked: str, shape: Shape, need_input: bool, fixed_input: bool) -> str:
+    """Choose the order of products: as asked, or the one that multiplies fewer columns by A for "auto"; but
+    aggregate first where A cannot do otherwise. A fixed input is the same in every epoch.
+    """
+    if not associative(A):
+        return AGGREGATE
+    orders = (TRANSFORM, AGGREGATE)  # of equals the first: it keeps H, which is there anyway
+    cheapest = min(orders, key=lambda order: sparse_width(order, shape, need_input, fixed_input))
+    return cheapest if asked == "auto" else asked
+
+
+def sparse_width(order: str, shape: Shape, need_input: bool, fixed_input: bool) -> int:
     """Count the columns that A and Aᵀ multiply per epoch in a layer of this (fan in, fan out)."""
     if order == TRANSFORM:
         return 2 * shape[1]
     return shape[0] * (1 + need_input - (fixed_input and not need_input))
-
-
-def cheaper(shape: tuple[int, int], need_input: bool, fixed_input: bool) -> str:
-    """Name the order that multiplies fewer columns by A; ``fixed_input`` is the same in every epoch."""
-    orders = (TRANSFORM, AGGREGATE)  # of equals the first: it keeps H, which is there anyway
-    return min(orders, key=lambda order: sparse_width(order, shape, need_input, fixed_input))
 
 
 def associative(A: DistSparse) -> bool:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from distgnn.errors import ArgumentError
-from distgnn.nn.buffers import Buffers, Names
+from distgnn.nn.buffers import Buffers, Gradients, Names
 from distgnn.nn.gcn import GCN
 from distgnn.nn.layers import GraphConvolution
-from distgnn.nn.products import AGGREGATE, TRANSFORM, AggregateFirst, Gradients, associative
+from distgnn.nn.products import AGGREGATE, TRANSFORM, AggregateFirst, associative
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 
