@@ -28,14 +28,14 @@ class Activation:
     def __init__(self, index: int, norm: LayerNorm | None, seed: int, rate: float) -> None:
         self.index, self.norm, self.seed, self.rate = index, norm, seed, rate
 
-    def forward(self, Z: DistDense, epoch: int | None, buffers: Buffers) -> tuple[DistDense, Array]:
-        """H, in place of a Z that is scratch; and the scales of the norm. Collective with a norm."""
-        scales, mode = None, buffers.plan.mode
+    def forward(self, Z: DistDense, buffers: Buffers) -> DistDense:
+        """Make H, in place of a Z that is scratch. Collective with a norm."""
+        mode, epoch = buffers.plan.mode, buffers.epoch
         H = buffers.hold("H", Z)
         if self.norm is not None:
-            scales = self.norm.normalize(Z)
+            buffers.scales = self.norm.normalize(Z)  # N, in place of Z
             H = buffers.beside("H", "N") if mode.keep else Z
-            self.norm.apply(Z, H)  # H = gain N + shift, with N in place of Z
+            self.norm.apply(Z, H)  # H = gain N + shift
         if epoch is not None and self.rate > 0:
             H, Z = H if mode.scratch else buffers.beside("H", "X"), H
             with _timed(H):
@@ -43,28 +43,26 @@ class Activation:
         elif self.index > 0:
             with _timed(H):
                 relu(H.block)  # H = max(H, 0)
-        return H, scales
+        return H
 
-    def positive(self, H: DistDense) -> Array:
-        """One bit for each entry of H, 1 where it is positive; None in layer 0, which has no ReLU."""
-        if self.index == 0:
-            return None
-        with _timed(H):
-            return positive_bits(H.block)
+    def remember(self, H: DistDense, buffers: Buffers) -> None:
+        """Keep one bit for each entry of H, 1 where it is positive. Layer 0 has no ReLU and needs none."""
+        if self.index > 0:
+            with _timed(H):
+                buffers.positive = positive_bits(H.block)
 
-    def backward(
-        self, G: DistDense, epoch: int | None, positive: Array, scales: Array, buffers: Buffers
-    ) -> list[Array]:  # fmt: skip
-        """Put the gradient of Z in place of that of H, and return those of the norm's gain and shift.
-        Collective with a norm. ``positive``: bits of H. ``scales``: as ``forward`` returned them.
+    def backward(self, G: DistDense, buffers: Buffers) -> list[Array]:
+        """Put the gradient of Z in place of G, that of H; return those of the norm's gain and shift.
+        Collective with a norm.
         """
+        epoch = buffers.epoch
         with _timed(G):
             if self.index > 0:
                 scale = 1.0 if epoch is None else 1 / (1 - self.rate)
-                keep_positive(G.block, positive, scale)  # G = scale G where H > 0, else 0
+                keep_positive(G.block, buffers.positive, scale)  # G = scale G where H > 0, else 0
             elif epoch is not None and self.rate > 0:
                 self._masks(G, buffers).apply(G.block, epoch)  # G = mask G
-        return [] if self.norm is None else [*self.norm.backward(buffers.N, scales, G)]
+        return [] if self.norm is None else [*self.norm.backward(buffers.N, buffers.scales, G)]
 
     def _masks(self, H: DistDense, buffers: Buffers) -> Dropout:
         on, nodes = H.grid.backend, buffers.plan.nodes

@@ -106,15 +106,22 @@ class Buffers:
     ``buffers.T`` is the matrix of this name. Its first use takes memory of the grid's workspace, to which the
     memory of matrices that are over by then returns before.
 
+    Args:
+        epoch: whose dropout masks apply, of minibatches the number of the step; None for no dropout.
+
     Attributes:
         kept: names of the matrices that may not end yet.
-        own: matrices that a layer of the user's keeps for backward.
+        positive: bits of H, 1 where it is positive; scales: of the norm; own: matrices that a layer of the
+            user's keeps for backward.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.kept = plan, plan.kept
+    positive: Array = None
+    scales: Array = None
+    own: tuple[DistDense, ...] = ()
+
+    def __init__(self, plan: Plan, epoch: int | None) -> None:
+        self.plan, self.epoch, self.kept = plan, epoch, plan.kept
         self.live: dict[str, DistDense] = {}
-        self.own: tuple[DistDense, ...] = ()
 
     def __getattr__(self, name: str) -> DistDense:
         if name not in self.live:

@@ -13,9 +13,9 @@ import numpy as np
 from distgnn.arrays.canonical import check_real
 from distgnn.errors import ArgumentError, check_type
 from distgnn.layout import Layout
-from distgnn.nn.buffers import LayerGraph, Mode, Plan, lent
+from distgnn.nn.buffers import Buffers, LayerGraph, Mode, Plan, lent
 from distgnn.nn.finite import QUIETLY, NotFiniteError, all_finite
-from distgnn.nn.layers import GraphConvolution, Options, Record
+from distgnn.nn.layers import GraphConvolution, Options
 from distgnn.nn.loss import LossRows, Targets, cross_entropy
 from distgnn.nn.metrics import scores
 from distgnn.nn.optim import Parameter
@@ -86,12 +86,13 @@ class GCN:
             nodes = [self._nodes(operator.input_layout) for operator in operators]
         self.graphs = list(map(LayerGraph, operators, nodes))
         self.residual = _residual(operators, widths) if residual else ()
+        shared = [replace(options, residual=index in self.residual) for index in range(len(operators))]
         self.layers = [
-            self.convolution(A, index, shape, options=replace(options, residual=index in self.residual))
-            for index, (A, shape) in enumerate(zip(operators, pairwise(widths), strict=True))
+            self.convolution(operator, index, shape, options=shared[index])
+            for index, (operator, shape) in enumerate(zip(operators, pairwise(widths), strict=True))
         ]
         self.plans: dict[Mode, list[Plan]] = {}  # of the whole graph, by the mode of layer 0
-        self.records: list[Record] = []  # of a forward pass until its backward pass
+        self.buffers: list[Buffers] = []  # of a forward pass until its backward pass
         for index, (below, above) in enumerate(pairwise(operators)):
             if not below.weights.output_layout.same(above.input_layout, (A.shape[0], widths[index + 1])):
                 problem = f"the output of layer {index} is not cut as layer {index + 1} takes it; "
@@ -184,18 +185,18 @@ class GCN:
             cut = f"features are cut over {X.layout.words()}"
             raise ValueError(f"{cut}, the network needs {A.input_layout.words()}")
         self._drop()
-        records = []
+        made = []
         for layer, plan in zip(self.layers[after : after + len(plans)], plans, strict=True):
-            X, record = layer.forward(plan, X, epoch)
-            records.append(record)
-        self.records = records if plans[0].mode.keep else []
+            X, buffers = layer.forward(plan, X, epoch)
+            made.append(buffers)
+        self.buffers = made if plans[0].mode.keep else []
         return X
 
     def _drop(self) -> None:
         """Return the memory that a forward pass kept for a backward pass that won't come."""
-        for record in self.records:
-            record.buffers.drop()
-        self.records = []
+        for buffers in self.buffers:
+            buffers.drop()
+        self.buffers = []
 
     def backward(
         self, G: DistDense, epoch: int | None = None, need_input: bool = False
@@ -213,15 +214,15 @@ class GCN:
         Raises:
             RuntimeError: no such forward pass. ValueError: it had another epoch, and dropout.
         """
-        records, self.records = self.records, []
-        if not records:
+        kept, self.buffers = self.buffers, []
+        if not kept:
             raise RuntimeError("backward without a forward(..., keep=True) before it")
-        if self.dropout and epoch != records[0].epoch:
-            raise ValueError(f"backward in epoch {epoch}, forward in epoch {records[0].epoch}")
+        if self.dropout and epoch != kept[0].epoch:
+            raise ValueError(f"backward in epoch {epoch}, forward in epoch {kept[0].epoch}")
         gradients: list[list[Array]] = []
         dH: Any = G
-        for layer, record in zip(reversed(self.layers), reversed(records), strict=True):
-            of_layer, dH = layer.backward(record, dH, need_input or layer.index > 0)
+        for layer, buffers in zip(reversed(self.layers), reversed(kept), strict=True):
+            of_layer, dH = layer.backward(buffers, dH, need_input or layer.index > 0)
             gradients.insert(0, of_layer)
         return self._by_kind(gradients), dH
 

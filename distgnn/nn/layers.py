@@ -10,7 +10,7 @@ products with A and W have one of two orders (``products.py``), in memory that a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from distgnn import rng
 from distgnn.layout import Cut, Layout
@@ -38,20 +38,6 @@ class Options:
     keep_aggregate: bool
     residual: bool
     layer_norm: bool
-
-
-class Record(NamedTuple):
-    """The results of a layer's forward pass that its backward pass needs.
-
-    Attributes:
-        positive: bits of the input, 1 where it is positive, or None where backward has the input itself.
-        scales: of the norm.
-    """
-
-    epoch: int | None
-    buffers: Buffers
-    positive: Array
-    scales: Array
 
 
 class GraphConvolution:
@@ -103,50 +89,47 @@ class GraphConvolution:
             trained += [Parameter(f"s{i - 1}", i - 1, "shift", self.norm.shift)]
         return trained
 
-    def forward(self, plan: Plan, H: DistDense, epoch: int | None) -> tuple[DistDense, Record]:
-        """Z of this layer, and the record for `backward`. Collective over the grid of A.
+    def forward(self, plan: Plan, H: DistDense, epoch: int | None) -> tuple[DistDense, Buffers]:
+        """Z of this layer, in memory of the grid's workspace, and the buffers for `backward`. Collective over
+        the grid of A.
 
         Args:
             plan: of this layer.
             H: the features (layer 0), or the previous layer's Z. The plan's mode says what becomes of it.
-            epoch: whose dropout masks apply, of minibatches the number of the step; None for no dropout.
-
-        Returns:
-            Z, in memory of the grid's workspace, and the record. The memory returns in ``backward``, or the
-            caller returns it.
+            epoch: whose dropout masks apply; see :class:`Buffers`.
         """
-        buffers, products = Buffers(plan), plan.products
-        H, scales = self.activation.forward(H, epoch, buffers)  # H = dropout(relu(norm(H)))
+        buffers, products = Buffers(plan, epoch), plan.products
+        H = self.activation.forward(H, buffers)  # H = dropout(relu(norm(H)))
         own = copy_rows(H, buffers.H_like_Z) if self.options.residual else None
-        early = plan.mode.keep and "H" not in products.keeps
-        positive = self.activation.positive(H) if early else None
+        if plan.mode.keep and "H" not in products.keeps:
+            self.activation.remember(H, buffers)
         Z = products.forward(plan.A, H, plan.W, buffers)  # Z = A H W
         if self.b is not None:
             Z.block += self.b.block  # Z += b
         if own is not None:
             Z.block += own.block  # Z += H
         buffers.close("Z")
-        return Z, Record(epoch, buffers, positive, scales)
+        return Z, buffers
 
     def backward(
-        self, record: Record, G: DistDense, need_input: bool = True
+        self, buffers: Buffers, G: DistDense, need_input: bool = True
     ) -> tuple[list[Array], DistDense | None]:
         """Blocks of the gradients of `parameters()`; and the gradient of the features (layer 0) or of the
         previous layer's Z, None with `need_input=False`. The memory of G and of what `forward` kept returns
         to the workspace. Collective over the grid of A.
         """
-        epoch, buffers, positive, scales = record
         plan = buffers.plan
+        A, W, products = plan.A, plan.W if need_input else None, plan.products
         buffers.reopen(G)
         gradients = [] if self.b is None else [column_sums(G)]  # db = 1ᵀ G
         own = copy_rows(G, buffers.G_like_H) if self.options.residual and need_input else None
-        if need_input and "H" in plan.products.keeps:
-            positive = self.activation.positive(buffers.H)
-        dW, dH = plan.products.backward(plan.A, G, plan.W if need_input else None, buffers)
-        if own is not None and dH is not None:
+        if need_input and "H" in products.keeps:
+            self.activation.remember(buffers.H, buffers)
+        dW, dH = products.backward(A, G, W, buffers)
+        if dH is not None and own is not None:
             dH.block[: len(own.block)] += own.block  # dH += G
         if dH is not None:
-            gradients += self.activation.backward(dH, epoch, positive, scales, buffers)
+            gradients += self.activation.backward(dH, buffers)
         buffers.close("dH")
         return [*dW, *gradients], dH
 

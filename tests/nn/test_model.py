@@ -128,7 +128,7 @@ def test_backward_keeps_nothing(comm, name, backend):
     """What forward kept for backward is as large as the graph: it must be gone when backward is done."""
     model, X, targets = PROBLEM.model(wide_grid(comm, name, backend), name, dropout=0.5)
     model.gradients(X, targets, epoch=1)
-    assert not model.records and not model.grid.workspace._lent
+    assert not model.buffers and not model.grid.workspace._lent
 
 
 @pytest.mark.ranks(1, 4)
