@@ -19,17 +19,17 @@ Array = Any
 
 
 class Activation:
-    """The activation of the input of layer ``index``.
+    """Layer norm, ReLU and dropout before layer ``index``.
 
     Args:
-        norm: of Z, or None for none. seed, rate: of dropout.
+        norm: layer norm of Z, or None. seed, rate: of dropout.
     """
 
     def __init__(self, index: int, norm: LayerNorm | None, seed: int, rate: float) -> None:
         self.index, self.norm, self.seed, self.rate = index, norm, seed, rate
 
     def forward(self, Z: DistDense, buffers: Buffers) -> DistDense:
-        """Make H, in place of a Z that is scratch. Collective with a norm."""
+        """Compute H, in place of a Z that is scratch. Collective with a norm."""
         mode, epoch = buffers.plan.mode, buffers.epoch
         H = buffers.hold("H", Z)
         if self.norm is not None:

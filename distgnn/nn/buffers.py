@@ -68,10 +68,10 @@ class Products(Protocol):
     before_dH: Names
 
     def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
-        """Z = A H W. Collective over the grid of A."""
+        """Compute Z = A H W. Collective over the grid of A."""
 
     def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
-        """Gradients of the weights, and with ``W`` that of H, from that of Z. Collective over the grid."""
+        """Compute the gradients of the weights and, given ``W``, of H. Collective over the grid of A."""
 
 
 class Plan:
@@ -137,7 +137,7 @@ class Buffers:
         return X
 
     def beside(self, name: str, other: str) -> DistDense:
-        """A new matrix of this name; the present one gets the other name."""
+        """Make a new matrix of this name; give the present one the other name."""
         self.live[other] = self.live.pop(name)
         return getattr(self, name)
 

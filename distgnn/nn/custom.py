@@ -61,20 +61,20 @@ RESERVED = ("W", "b", "g", "s", "X", "weight", "bias", "gain", "shift", "feature
 
 
 class CustomLayer(GraphConvolution):
-    """What a layer of your own is derived from; see the text above and :class:`GraphConvolution`.
+    """The base class of a layer of your own; see the text above and :class:`GraphConvolution`.
 
     ``weight_shape``, (fan in, fan out) as a rule, may be overridden as a property.
     """
 
     def propagate(self, A: DistSparse, H: DistDense) -> tuple[DistDense, Kept]:
-        """Z, cut as :meth:`times` cuts it, without bias; and a tuple of matrices for the way back."""
+        """Compute Z without bias, cut as :meth:`times` cuts it; return it and a tuple of matrices to keep."""
         raise NotImplementedError
 
     def propagate_back(self, A: DistSparse, kept: Kept, G: DistDense) -> tuple[list[Any], DistDense]:
-        """From the gradient of Z those of W and of added parameters, a list in this order; and of H."""
+        """Compute the gradients of W and of added parameters, a list in this order; and that of H."""
         raise NotImplementedError
 
-    # -- what they are made of -------------------------------------------------------------------------------
+    # -- parts of these --------------------------------------------------------------------------------------
 
     def add_parameter(self, name: str, values: Any) -> DistDense:
         """Train a matrix beside W: small, two-dimensional, the same on all ranks. For ``__init__``.
@@ -93,43 +93,43 @@ class CustomLayer(GraphConvolution):
         return matrix
 
     def times(self, A: DistSparse, T: DistDense) -> DistDense:
-        """T W, of T cut as A H is. Collective."""
+        """Multiply T W, with T cut as A H is. Collective."""
         return A.weights.times(T, self.weights(A))
 
     def times_back(self, A: DistSparse, T: DistDense, G: DistDense) -> tuple[DistDense, DistDense]:
-        """Tᵀ G and G Wᵀ. Collective."""
+        """Multiply Tᵀ G and G Wᵀ. Collective."""
         dW, dT = A.weights.backward(T, G, self.weights(A))
         assert dT is not None
         return dW, dT
 
     def own(self, A: DistSparse, H: DistDense) -> DistDense:
-        """A copy of the rows of H that belong to the nodes of A's rows, cut as A H is. Collective. A network
-        that uses it has ``needs_own = True``: minibatches come from samplers that keep these rows first.
+        """Copy the rows of H that belong to the nodes of A's rows, cut as A H is. Collective. A network that
+        calls this has ``needs_own = True``: minibatches come from samplers that keep these rows first.
         """
         return copy_rows(H, DistDense.empty(A.output_layout, (A.shape[0], H.shape[1]), H.dtype))
 
     def add_own(self, A: DistSparse, D: DistDense, dH: DistDense) -> None:
-        """The way back of :meth:`own`: add D, cut as A H is, to these rows of dH, in place. Collective."""
+        """Add D, cut as A H is, to the rows of dH that :meth:`own` copies, in place. Collective."""
         if not D.layout.same(A.input_layout, D.shape):
             D = relayout(D, DistDense.empty(A.input_layout, D.shape, D.dtype))
         dH.block[: len(D.block)] += D.block
 
     def total(self, X: DistDense, Y: DistDense) -> Array:
-        """The sum over all entries of X times those of Y, cut alike: (1, 1), the same on all ranks.
-        Collective: an all-reduce of one word.
+        """Add up all entries of X times those of Y, cut alike: (1, 1), the same on all ranks. Collective:
+        an all-reduce of one word.
         """
         axes = *X.layout.row_axes, *X.layout.col_axes
         own = (X.block * Y.block).sum(dtype="float64").reshape(1, 1)
         return X.grid.along(*axes).allreduce(own, matrix="gradients").astype(X.dtype)
 
-    # -- what the network calls ------------------------------------------------------------------------------
+    # -- the network calls these -----------------------------------------------------------------------------
 
     def products(self, A: DistSparse, mode: Mode) -> CustomProducts:
         return CustomProducts(self)
 
 
 class CustomProducts:
-    """The two methods of a layer of your own."""
+    """Products by the two methods of a layer of your own."""
 
     keeps: Names = ()
     before_Z: Names = ()

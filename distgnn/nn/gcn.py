@@ -46,10 +46,10 @@ class GCN:
             the last.
 
     Attributes:
-        layers: the weights; graphs: what they are applied to on the whole graph.
+        layers: the weights; graphs: the whole graph, as each layer takes it.
         input_layout: of the features; output_layout: of the logits.
-        parameters: what an optimiser updates, aligned with the gradients of `backward`: weights, biases, and
-            gains and shifts of layer norm.
+        parameters: the matrices that an optimiser updates, aligned with the gradients of `backward`: weights,
+            biases, and gains and shifts of layer norm.
         convolution: the class of the layers; a network with layers of your own has another (see
             ``custom.py``). means: whether they take means over neighbours (see ``sage.py``); needs_own:
             whether they use vertices' own features apart, which minibatches have to keep first; neighbours:
@@ -99,28 +99,28 @@ class GCN:
                 raise ValueError(problem + "A needs equal partitions of its rows and columns")
 
     def operator(self, A: DistSparse, product_order: str) -> DistSparse:
-        """The operator of the network, made of the adjacency matrix. Collective."""
+        """Make the operator of the network from the adjacency matrix. Collective."""
         return A
 
     @property
     def input_layout(self) -> Layout:
-        """How the features must be cut."""
+        """The layout of the features."""
         return self.graphs[0].A.input_layout
 
     @property
     def output_layout(self) -> Layout:
-        """How the logits are cut."""
+        """The layout of the logits."""
         return self.graphs[-1].A.weights.output_layout
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Weights, biases, gains and shifts, as an optimiser takes them; the blocks are those of layers."""
+        """Weights, biases, gains and shifts, as an optimiser takes them; the layers' own blocks."""
         return self._by_kind([layer.parameters() for layer in self.layers])
 
     def _by_kind(self, of_layers: Sequence[Sequence[Any]]) -> list[Any]:
-        """One of each parameter of each layer, as `parameters` has them: by kind, then by layer."""
+        """Sort items of the layers' parameters as `parameters` has these: by kind, then by layer."""
         kinds = [p.kind for layer in self.layers for p in layer.parameters()]
-        flat = [one for layer in of_layers for one in layer]
+        flat = [item for layer in of_layers for item in layer]
         return [flat[i] for i in sorted(range(len(flat)), key=lambda i: kinds.index(kinds[i]))]
 
     def tune(self) -> list[dict[str, str]]:
@@ -134,50 +134,50 @@ class GCN:
         return [graph.A.weights.tune(n, *layer.shape, dtype) for graph, layer in pairs]
 
     def targets(self, labels: Array, split: Array, metric: str | None = None) -> Targets:
-        """Labels and splits of all nodes, int (n), made ready for the loss: as arrays by node that rank 0 has
-        (others pass anything), or as `load_targets` reads them for `output_layout`. Labels of n x classes
-        zeros and ones make a loss of several classes. `metric`: see :class:`Targets`. Collective."""
+        """Make labels and splits of all nodes, int (n), ready for the loss: arrays by node that rank 0 has
+        (others pass anything), or matrices that `load_targets` read for `output_layout`. Labels of n x
+        classes zeros and ones make a loss of several classes. `metric`: see :class:`Targets`. Collective."""
         return Targets(self.output_layout, self.widths[-1], labels, split, metric)
 
     def forward(
         self, X: DistDense, epoch: int | None = None, keep: bool = False, layers: int | None = None,
         after: int = 0,
     ) -> DistDense:  # fmt: skip
-        """Logits of all nodes, n x classes in `output_layout`, the caller's own. Collective.
+        """Compute the logits of all nodes, n x classes in `output_layout`, the caller's own. Collective.
 
         Args:
             X: features, n x widths[0], in `input_layout`; left alone.
             epoch: apply this epoch's dropout; None for none.
-            keep: keep what `backward` needs, one n x fan-in matrix per layer.
-            layers: go up to so many and return what the last of them gives, before its activation; default:
-                all.
-            after: go on from what so many layers gave, which is X then and is overwritten.
+            keep: keep the matrices that `backward` needs, one n x fan-in matrix per layer.
+            layers: go through so many layers and return the output of the last, before its activation;
+                default: all.
+            after: go on after so many layers, whose output is X and is overwritten.
         """
         Z = self._forward(self._plans(keep)[after:layers], X, epoch, after)
         self.grid.workspace.forget(Z.block)
         return Z
 
     def _nodes(self, layout: Layout) -> Array:
-        """int64: those of this rank's rows."""
+        """List the original ids of this rank's rows, int64."""
         on, ordered = self.grid.backend, layout.rows.order is not None
         return on.asarray(layout.row_ids) if ordered else on.xp.arange(*layout.row_range, dtype=np.int64)
 
     def _plans(self, keep: bool, need_input: bool = True) -> list[Plan]:
-        """The plans of all layers on the whole graph, whose features stay as they are."""
+        """Return the plans of all layers on the whole graph, made the first time."""
         mode = Mode(keep, need_input, scratch=False)
         if mode not in self.plans:
             self.plans[mode] = self._planned(self.graphs, mode)
         return self.plans[mode]
 
     def _planned(self, graphs: Sequence[LayerGraph], mode: Mode) -> list[Plan]:
-        """A plan for each layer. ``mode``: of layer 0."""
+        """Plan every layer. ``mode``: of layer 0."""
         pairs = zip(self.layers, graphs, strict=True)
         return [layer.plan(graph, Mode(mode.keep) if layer.index else mode) for layer, graph in pairs]
 
     def _forward(
         self, plans: Sequence[Plan], X: DistDense, epoch: int | None, after: int = 0
     ) -> DistDense:  # fmt: skip
-        """The logits, in memory of the workspace, from X, or from what so many layers gave."""
+        """Compute the logits, in memory of the workspace, from X after so many layers."""
         A = plans[0].A
         if X.shape != (expected := (A.shape[1], self.widths[after])):
             raise ValueError(f"features are {X.shape}, the network needs {expected}")
@@ -201,7 +201,7 @@ class GCN:
     def backward(
         self, G: DistDense, epoch: int | None = None, need_input: bool = False
     ) -> tuple[list[Array], DistDense | None]:
-        """Gradients after a `forward(..., keep=True)` in the same epoch. Collective.
+        """Compute the gradients after a `forward(..., keep=True)` in the same epoch. Collective.
 
         Args:
             G: the gradient of the logits.
@@ -214,11 +214,11 @@ class GCN:
         Raises:
             RuntimeError: no such forward pass. ValueError: it had another epoch, and dropout.
         """
-        kept, self.buffers = self.buffers, []
-        if not kept:
+        if not self.buffers:
             raise RuntimeError("backward without a forward(..., keep=True) before it")
-        if self.dropout and epoch != kept[0].epoch:
-            raise ValueError(f"backward in epoch {epoch}, forward in epoch {kept[0].epoch}")
+        if self.dropout and epoch != (forward := self.buffers[0].epoch):
+            raise ValueError(f"backward in epoch {epoch}, forward in epoch {forward}")
+        kept, self.buffers = self.buffers, []
         gradients: list[list[Array]] = []
         dH: Any = G
         for layer, buffers in zip(reversed(self.layers), reversed(kept), strict=True):
@@ -231,7 +231,8 @@ class GCN:
         self, X: DistDense, targets: Targets, epoch: int | None = None, need_input: bool = False,
         evaluate: bool = False,
     ) -> tuple[float, dict[str, float], list[Array], DistDense | None]:  # fmt: skip
-        """Loss, scores of the same logits if `evaluate` says so, and what `backward` returns. Collective.
+        """Return loss, scores of the same logits if asked to `evaluate`, and the results of `backward`.
+        Collective.
 
         Without `need_input`, X must stay as it is from the first call on, or from a :meth:`forget` (see
         `keep_aggregate`).
@@ -252,8 +253,8 @@ class GCN:
 
     @QUIETLY
     def not_finite(self, X: DistDense, problem: str, epoch: int | None = None) -> NotFiniteError:
-        """The error that names the first layer whose output is not finite on the whole graph, or else the
-        last layer. Collective.
+        """Make the error that names the first layer whose output is not finite on the whole graph, or else
+        the last layer. Collective.
         """
         self._drop()
         H = X
@@ -265,7 +266,7 @@ class GCN:
             return NotFiniteError(f"{problem}, and this layer is where it begins", layer.index, epoch)
 
     def forget(self) -> None:
-        """Keep nothing of the features any longer (see `keep_aggregate`), as they may have changed."""
+        """Drop A X of features that may have changed (see `keep_aggregate`)."""
         for layer in self.layers:
             layer.fixed.forget()
 
@@ -273,7 +274,7 @@ class GCN:
     def minibatch_gradients(
         self, graphs: Sequence[LayerGraph], X: DistDense, targets: LossRows, step: int
     ) -> tuple[float, list[Array]]:
-        """Loss and gradients of a minibatch, aligned with `parameters`. Not collective.
+        """Compute loss and gradients of a minibatch, aligned with `parameters`. Not collective.
 
         Args:
             graphs: the block of each layer.
@@ -287,7 +288,7 @@ class GCN:
 
     @QUIETLY
     def evaluate(self, X: DistDense, targets: Targets, need_input: bool = True) -> dict[str, float]:
-        """The scores of the present weights, such as val_acc, without dropout. Collective.
+        """Score the present weights, such as by val_acc, without dropout. Collective.
 
         `need_input=False` promises that X stays as it is, as in `gradients`. Raises as that does.
         """
@@ -301,7 +302,7 @@ class GCN:
     # -- global weights --------------------------------------------------------------------------------------
 
     def get_weights(self) -> list[np.ndarray]:
-        """The global weight matrices as NumPy arrays on every rank, one per layer. Collective."""
+        """Gather the global weight matrices as NumPy arrays on every rank, one per layer. Collective."""
         return [collect(layer.W) for layer in self.layers]
 
     def set_weights(self, weights: Sequence[np.ndarray]) -> None:
@@ -309,7 +310,7 @@ class GCN:
         self._assign("weights", [layer.W for layer in self.layers], 2, weights)
 
     def get_biases(self) -> list[np.ndarray]:
-        """The global biases, 1-D, on every rank, one per layer; empty without bias. Collective."""
+        """Gather the global biases, 1-D, on every rank, one per layer; none without bias. Collective."""
         return [collect(b)[0] for b in self._biases()]
 
     def set_biases(self, biases: Sequence[np.ndarray]) -> None:
@@ -332,13 +333,13 @@ class GCN:
 
 
 def collect(Y: DistDense) -> np.ndarray:
-    """A global matrix as a NumPy array on every rank. Collective."""
+    """Gather a global matrix as a NumPy array on every rank. Collective."""
     whole: Any = gather(Y)  # on rank 0
     return Y.grid.world.share(whole)
 
 
 def _residual(operators: Sequence[DistSparse], widths: Sequence[int]) -> list[int]:
-    """The layers that have residual connections; ArgumentError: there are none, or orders change."""
+    """List the layers that have residual connections; ArgumentError: there are none, or orders change."""
     able = [index for index, (below, above) in enumerate(pairwise(widths[:-1])) if below == above]
     if not able:
         problem = f"no layer but the last has as many inputs as outputs in widths {list(widths)}"

@@ -29,7 +29,7 @@ Array = Any
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a network that its layers share; see :class:`distgnn.nn.GCN`."""
+    """Options of a network that its layers share; see :class:`distgnn.nn.GCN`."""
 
     seed: int
     dropout: float
@@ -41,7 +41,7 @@ class Options:
 
 
 class GraphConvolution:
-    """Layer `index` of a network.
+    """A layer of a network: its parameters, and its passes over any graph.
 
     Args:
         A: the operator of this layer on the whole graph, for whose dense products the weights are cut.
@@ -78,8 +78,8 @@ class GraphConvolution:
         return self.shape
 
     def parameters(self) -> list[Parameter]:
-        """The trained matrices; `backward` returns their gradients in this order. The norm of the input has
-        the number of the layer whose output that is.
+        """List what is trained, in the order of the gradients of `backward`. The norm of the input has the
+        number of the layer whose output that is.
         """
         i = self.index
         trained = [Parameter(f"W{i}", i, "weight", self.W), *self.added]
@@ -90,11 +90,11 @@ class GraphConvolution:
         return trained
 
     def forward(self, plan: Plan, H: DistDense, epoch: int | None) -> tuple[DistDense, Buffers]:
-        """Z of this layer, in memory of the grid's workspace, and the buffers for `backward`. Collective over
-        the grid of A.
+        """Compute Z, in memory of the grid's workspace; return it with the buffers that `backward` needs.
+        Collective over the grid of A.
 
         Args:
-            plan: of this layer.
+            plan: made by :meth:`plan`.
             H: the features (layer 0), or the previous layer's Z. The plan's mode says what becomes of it.
             epoch: whose dropout masks apply; see :class:`Buffers`.
         """
@@ -114,9 +114,12 @@ class GraphConvolution:
     def backward(
         self, buffers: Buffers, G: DistDense, need_input: bool = True
     ) -> tuple[list[Array], DistDense | None]:
-        """Blocks of the gradients of `parameters()`; and the gradient of the features (layer 0) or of the
-        previous layer's Z, None with `need_input=False`. The memory of G and of what `forward` kept returns
-        to the workspace. Collective over the grid of A.
+        """Compute the gradients from G, that of Z. Collective over the grid of A.
+
+        Returns:
+            this rank's blocks of the gradients of `parameters()`; and the gradient of the features (layer 0)
+            or of the previous layer's Z, None with `need_input=False`. The memory of G and of the matrices
+            that `forward` kept returns to the workspace.
         """
         plan = buffers.plan
         A, W, products = plan.A, plan.W if need_input else None, plan.products
@@ -138,12 +141,12 @@ class GraphConvolution:
         return Plan(graph, self.weights(graph.A), self.shape, self.products(graph.A, mode), mode)
 
     def weights(self, A: DistSparse) -> DistDense:
-        """W as the dense products of A take it: those of a block are on this rank's own grid."""
+        """Cut W as the dense products of A take it. A minibatch's block has a grid of this rank alone."""
         layout = A.weights.weight_layout
         return self.W if layout is self.W.layout else DistDense(self.W.block, layout, self.weight_shape)
 
     def products(self, A: DistSparse, mode: Mode) -> Products:
-        """The products with A and W, in the order of this layer."""
+        """Make the products with A and W, in the order of this layer."""
         features = not (mode.need_input or mode.scratch)  # which stay as they are
         options = self.options
         fixed = features and self.index == 0 and options.keep_aggregate and options.dropout == 0
@@ -167,6 +170,6 @@ def copy_rows(X: DistDense, out: DistDense) -> DistDense:
 
 
 def column_sums(G: DistDense) -> Array:
-    """Sums over all rows of this rank's columns: over the axes that cut the rows, never over replicas."""
+    """Add up the rows of G, for this rank's columns. Collective over the axes that cut the rows."""
     sums = elementwise.column_sums(G.block)
     return G.grid.along(*G.layout.row_axes).allreduce(sums, matrix="gradients")

@@ -35,16 +35,15 @@ class FixedAggregate:
         self.kept: tuple[DistSparse, Array, DistDense] | None = None
 
     def multiply(self, A: DistSparse, X: DistDense, buffers: Buffers) -> DistDense:
-        """T = A X, multiplied once. Collective the first time."""
+        """Return T = A X, multiplied the first time. Collective then."""
         if self.kept is None or self.kept[0] is not A or self.kept[1] is not X.block:
             self.kept = (A, X.block, A.multiply(X))
         return buffers.hold("T", self.kept[2])
 
     def multiply_anew(self, A: DistSparse, X: DistDense, buffers: Buffers) -> DistDense:
-        """T = A X of features that may have changed. Collective."""
+        """Multiply T = A X of features that may have changed. Collective."""
         self.forget()
         return multiply(A, X, buffers)
-
 
     def forget(self) -> None:
         """Multiply again next time."""
@@ -52,12 +51,12 @@ class FixedAggregate:
 
 
 def multiply(A: DistSparse, H: DistDense, buffers: Buffers) -> DistDense:
-    """T = A H. Collective."""
+    """Multiply T = A H. Collective."""
     return A.multiply(H, buffers.T)
 
 
 class AggregateFirst:
-    """Z = (A H) W. ``aggregate``: makes T = A H."""
+    """Products in the order Z = (A H) W. ``aggregate``: multiplies T = A H."""
 
     keeps: Names = ("T",)
     before_Z: Names = ("H",)
@@ -77,7 +76,7 @@ class AggregateFirst:
 
 
 class TransformFirst:
-    """Z = A (H W)."""
+    """Products in the order Z = A (H W)."""
 
     keeps: Names = ("H",)
     before_Z: Names = ("H",)

@@ -20,7 +20,7 @@ Array = Any
 
 
 class NeighbourMean(DistSparse):
-    """D⁻¹ A, cut like A: its products are means over neighbours, 0 for a vertex without any.
+    """The operator D⁻¹ A, cut like A: its products are means over neighbours, 0 for a vertex without any.
 
     Args:
         A: with values that are not negative, by which the means are weighted. Collective.
@@ -47,7 +47,7 @@ class NeighbourMean(DistSparse):
 
 
 class OwnAndMean(AggregateFirst):
-    """Z = [H | T] W with T = A H, of the rows of H that belong to the vertices of T: the first."""
+    """Products Z = [H | T] W with T = A H, and of H the first rows, those of the vertices of T."""
 
     keeps: Names = ("H", "T")
     before_Z: Names = ()
@@ -87,8 +87,8 @@ def _stacked(above: DistDense, below: DistDense) -> Array:
 
 
 class MeanConvolution(GraphConvolution):
-    """Layer `index` of a GraphSAGE network. Its operators make means, and the vertices of their rows are the
-    first of their columns. W is (2 fan in, fan out): for own features above, for neighbours' below.
+    """A layer of a GraphSAGE network. Its operators make means, and the vertices of their rows are the first
+    of their columns. W is (2 fan in, fan out): for own features above, for neighbours' below.
     """
 
     aggregate_first = OwnAndMean
@@ -128,7 +128,7 @@ class SageMean(GCN):
 
 
 def inverse_row_sums(A: DistSparse) -> Array:
-    """1 / (sum of row i), 0 for a sum of 0: (local rows, 1) of the output of A. Collective.
+    """Compute 1 / (sum of row i), 0 for a sum of 0: (local rows, 1) of the output of A. Collective.
 
     Cost: that of a product with a matrix of as many columns as its layout cuts columns into blocks.
     """

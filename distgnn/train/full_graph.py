@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 from distgnn import ledger
 from distgnn.errors import UserError
+from distgnn.nn.buffers import lent
 from distgnn.nn.finite import NotFiniteError, check_features
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import TRAIN, Targets
@@ -24,7 +25,7 @@ Before = Callable[[int, Record], None]
 
 
 def parameters(model: GCN, X: DistDense, train_features: bool = False) -> list[Parameter]:
-    """What is trained: weights, biases and, if asked, the features themselves (this rank's block)."""
+    """List the trained matrices: weights, biases and, if asked, the features (this rank's block)."""
     features = [Parameter("X", 0, "features", X)] if train_features else []
     return model.parameters + features
 
@@ -33,7 +34,7 @@ def train(
     model: GCN, X: DistDense, targets: Targets, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1,
     eval_every: int = 1, train_features: bool = False, timing: bool = False, before: Before | None = None,
 ) -> Iterator[Record]:  # fmt: skip
-    """Train until epoch `epochs`, counted from 1; yields a record after every epoch's update. Collective.
+    """Train until epoch `epochs`, counted from 1; yield a record after every epoch's update. Collective.
 
     Args:
         X: finite features in `model.input_layout`; changed in place with `train_features`.
@@ -72,7 +73,7 @@ def train(
 
 
 def check(X: DistDense, targets: Targets) -> None:
-    """The UserError that `train` raises before it begins. Collective."""
+    """Raise the UserError of `train` for features and targets. Collective."""
     check_features(X)
     if targets.counts[TRAIN] == 0:
         raise UserError("nothing to train on: no node is both labelled and in the training split")
@@ -82,23 +83,19 @@ def update(
     optimizer: Optimizer, trained: Sequence[Parameter], gradients: Sequence[Array],
     dX: DistDense | None = None,
 ) -> None:  # fmt: skip
-    """A step of the optimiser. `dX`: the gradient of trained features, which goes back to the workspace."""
+    """Step with the optimiser. `dX`: the gradient of trained features, whose memory the workspace lent."""
     grid = trained[0].matrix.grid
     gradients = gradients if dX is None else [*gradients, dX.block]
-    try:
+    with nullcontext() if dX is None else lent(dX):
         with ledger.timed("optimizer", "step", synchronize=grid.backend.synchronize):
             optimizer.step(trained, gradients)
-    finally:
-        if dX is not None:
-            grid.workspace.give_back(dX.block)
 
 
 def run_epochs(
     model: GCN, step: Callable[[int, bool, Record], Record], evaluate: Callable[[], Record], epochs: range,
     eval_every: int, timing: bool,
 ) -> Iterator[Record]:  # fmt: skip
-    """The record of every epoch, as `train` yields it: `evaluate()` if due, `step(epoch, due, what that
-    found)`, its costs."""
+    """Yield the record of every epoch: `evaluate()` if due, `step(epoch, due, scores)`, its costs."""
     model.forget()
     for epoch in epochs:
         due = eval_every > 0 and ((epoch - 1) % eval_every == 0 or epoch == epochs[-1])
@@ -119,7 +116,7 @@ def run_epochs(
 
 @contextmanager
 def _of_epoch(epoch: int) -> Iterator[None]:
-    """Numbers that are not finite are an error of this epoch."""
+    """Name this epoch in the error of a number that is not finite."""
     try:
         yield
     except NotFiniteError as error:

@@ -40,7 +40,7 @@ STEPS = ("sampling", "fetching", "propagation", "update")
 
 
 class MinibatchTraining:
-    """A network, its features and labels, and where its minibatches come from. Collective.
+    """A network, its features and labels, and the source of its minibatches. Collective.
 
     Args:
         model: a GCN or a SageMean, on 1.5D.
@@ -91,8 +91,8 @@ class MinibatchTraining:
         self, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1, eval_every: int = 1,
         timing: bool = False, before: Before | None = None,
     ) -> Iterator[Record]:  # fmt: skip
-        """As :func:`distgnn.train.train`. The loss is the mean over the epoch's minibatches, each with the
-        weights that it was trained with; `steps` are this rank's seconds in `STEPS`, waiting included.
+        """Train as :func:`distgnn.train.train` does. The loss is the mean over the epoch's minibatches, each
+        with the weights that it was trained with; `steps` are this rank's seconds in `STEPS`, with waiting.
         """
         told = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
         self.grid.world.agree(optimizer.facts() | told)
@@ -125,7 +125,7 @@ class MinibatchTraining:
         return {"loss": loss, "lr": optimizer.lr, "steps": self.clock.seconds()}
 
     def _sample(self, epoch: int, bulk: list[Turn], batches: list[Any]) -> list[Sample | None]:
-        """This rank's minibatch of every turn; a process row with a partitioned graph samples together."""
+        """Sample this rank's minibatches of some turns; ranks of a row sample a partitioned graph together."""
         numbers = (turn.numbers[rank] for turn in bulk for rank in self.together)
         wanted = [number for number in numbers if number is not None]
         drawn = self.sampler.sample_at([batches[number] for number in wanted], epoch=epoch, first=wanted)
@@ -133,7 +133,7 @@ class MinibatchTraining:
         return [samples.get(turn.numbers[self.grid.rank]) for turn in bulk]
 
     def _propagate(self, sample: Sample, H: Array, step: int, sums: Sums) -> None:
-        """Forward, loss and backward of a minibatch, added to `sums`."""
+        """Add loss and gradients of a minibatch to `sums`."""
         weights, on = sample.loss_weights, self.grid.backend
         sums.nodes += len(sample.batch) if weights is None else sample.population
         if not len(sample.batch):
@@ -152,7 +152,7 @@ class MinibatchTraining:
             total += gradient
 
     def _labels(self, places: Array) -> Array:
-        """The labels of these training nodes, as `LossRows` takes them."""
+        """Pick the labels of these training nodes, as `LossRows` takes them."""
         labels = self.labels[places]
         if not self.targets.multilabel:
             return labels
@@ -160,14 +160,14 @@ class MinibatchTraining:
         return bits.reshape(len(labels), -1)[:, : self.targets.classes]
 
     def _graph(self, block: Block) -> LayerGraph:
-        """The block as an operator: with the values that the sampler gave it, or those that make means."""
+        """Make an operator of the block, with the sampler's values or those that make means."""
         dtype = self.model.A.dtype
         values = block.means(dtype) if self.model.means else block.data
         A = OneRank(self.alone, block.shape, values, block.indices, block.indptr, dtype)
         return LayerGraph(A, block.cols)
 
     def _update(self, sums: Sums, optimizer: Optimizer) -> np.ndarray:
-        """A step with the average gradient; returns (sum of losses, nodes that it is over). Collective."""
+        """Step with the average gradient; return (sum of losses, number of nodes). Collective."""
         self.grid.world.allreduce(sums.values, matrix="gradients")
         total = self.grid.backend.to_host(sums.values[-2:]).astype(np.float64)
         if not np.isfinite(total).all():  # on every rank: all have the same sums
@@ -180,7 +180,7 @@ class MinibatchTraining:
 
 
 class Clock:
-    """Seconds of the parts of an epoch; on a GPU by events, which are waited for when the epoch ends."""
+    """A clock of the parts of an epoch; on a GPU by events, which it waits for when the epoch ends."""
 
     def __init__(self, on: Backend) -> None:
         self.on = on
@@ -188,13 +188,13 @@ class Clock:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """The part that runs within the context."""
+        """Time the part that runs within the context."""
         start = self._mark()
         yield
         self.spans.append((name, start, self._mark()))
 
     def seconds(self) -> dict[str, float]:
-        """By name, all of `STEPS`; those of the next epoch begin at 0."""
+        """Return the seconds by name, all of `STEPS`, and begin again at 0."""
         totals = dict.fromkeys(STEPS, 0.0)
         self.on.synchronize()
         for name, start, end in self.spans:
@@ -229,7 +229,7 @@ class Sums:
 
 
 def training_nodes(targets: Targets) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (int64, ascending) and labels of all training nodes of the graph: int64, or of several
+    """Gather positions (int64, ascending) and labels of all training nodes of the graph: int64, or of several
     classes as rows of bits (``numpy.packbits``). Collective."""
     grid, first = targets.layout.grid, targets.layout.row_range[0]
     to_host = grid.backend.to_host

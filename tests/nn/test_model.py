@@ -132,6 +132,30 @@ def test_backward_keeps_nothing(comm, name, backend):
 
 
 @pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("name", ["1d", "3d"])
+def test_a_forward_pass_without_backward_keeps_its_memory_until_the_next_pass(comm, name, backend):
+    """The next pass finds all buffers free; of the first, backward has nothing left."""
+    model, X, targets = PROBLEM.model(wide_grid(comm, name, backend), name, layer_norm=True)
+    G = model.forward(X, keep=True)
+    assert comm.allreduce(len(model.grid.workspace._lent)) > 0
+    model.evaluate(X, targets)
+    assert not model.grid.workspace._lent
+    with pytest.raises(RuntimeError, match="keep=True"):
+        model.backward(G)
+
+
+@pytest.mark.ranks(1, 2)
+def test_backward_has_the_masks_of_its_forward(comm, backend):
+    """Without an epoch, or with another, gradients would be those of another function."""
+    model, X, _ = PROBLEM.model(make_grid(comm, "1d", backend=backend), "1d", dropout=0.5)
+    for epoch in (None, 2):
+        G = model.forward(X, 1, keep=True)
+        with pytest.raises(ValueError, match=f"backward in epoch {epoch}, forward in epoch 1"):
+            model.backward(G, epoch)
+    model.backward(model.forward(X, 2, keep=True), 2)
+
+
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("partitions", [True, False])
 def test_uneven_blocks(comm, backend, partitions):
     """Partition vectors with an empty block, as a partitioner may give them."""
