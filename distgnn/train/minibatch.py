@@ -125,7 +125,7 @@ class MinibatchTraining:
         return {"loss": loss, "lr": optimizer.lr, "steps": self.clock.seconds()}
 
     def _sample(self, epoch: int, bulk: list[Turn], batches: list[Any]) -> list[Sample | None]:
-        """Sample this rank's minibatches of some turns; ranks of a row sample a partitioned graph together."""
+        """Sample minibatches for some turns. Ranks of a row sample a partitioned graph together."""
         numbers = (turn.numbers[rank] for turn in bulk for rank in self.together)
         wanted = [number for number in numbers if number is not None]
         drawn = self.sampler.sample_at([batches[number] for number in wanted], epoch=epoch, first=wanted)
