@@ -104,7 +104,7 @@ class Buffers:
     """The matrices of a layer in a forward pass, and in the backward pass after it.
 
     ``buffers.T`` is the matrix of this name. Its first use takes memory of the grid's workspace, to which the
-    memory of matrices that are over by then returns before.
+    memory of matrices that are over by then returns before. RuntimeError: the matrix itself is over.
 
     Args:
         epoch: whose dropout masks apply, of minibatches the number of the step; None for no dropout.
@@ -122,9 +122,12 @@ class Buffers:
     def __init__(self, plan: Plan, epoch: int | None) -> None:
         self.plan, self.epoch, self.kept = plan, epoch, plan.kept
         self.live: dict[str, DistDense] = {}
+        self.ended: set[str] = set()
 
     def __getattr__(self, name: str) -> DistDense:
         if name not in self.live:
+            if name in self.ended:
+                raise RuntimeError(f"matrix {name} of a layer is over; its numbers are gone")
             self._end(*self.plan.over.get(name, ()))
             layout, shape = self.plan.matrices[name]
             memory = layout.grid.workspace.borrow(layout.local_shape(shape), self.plan.A.dtype)
@@ -159,6 +162,7 @@ class Buffers:
     def _end(self, *names: str) -> None:
         for name in names:
             if name in self.live and name not in self.kept:
+                self.ended.add(name)
                 X = self.live.pop(name)
                 X.grid.workspace.give_back(X.block)
 

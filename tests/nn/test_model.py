@@ -7,6 +7,7 @@ import pytest
 
 import distgnn as dg
 from distgnn.layout import NodeOrder
+from distgnn.nn.products import AGGREGATE, TRANSFORM, AggregateFirst, TransformFirst
 from distgnn.operators import make_grid
 from distgnn.operators.sources import MatrixSource
 
@@ -142,6 +143,18 @@ def test_a_forward_pass_without_backward_keeps_its_memory_until_the_next_pass(co
     assert not model.grid.workspace._lent
     with pytest.raises(RuntimeError, match="keep=True"):
         model.backward(G)
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("products", [AggregateFirst, TransformFirst])
+def test_a_matrix_that_is_over_cannot_be_read(comm, backend, products, monkeypatch):
+    """Its memory holds another matrix by then: gradients would be wrong without a word."""
+    monkeypatch.setattr(products, "keeps", ())
+    order = {AggregateFirst: AGGREGATE, TransformFirst: TRANSFORM}[products]
+    grid = make_grid(comm, "1d", backend=backend)
+    model, X, targets = PROBLEM.model(grid, "1d", product_order=order, keep_aggregate=False)
+    with pytest.raises(RuntimeError, match="matrix [TH] of a layer is over"):
+        model.gradients(X, targets)
 
 
 @pytest.mark.ranks(1, 2)
