@@ -65,8 +65,11 @@ class Activation:
         return [] if self.norm is None else [*self.norm.backward(buffers.N, buffers.scales, G)]
 
     def _masks(self, H: DistDense, buffers: Buffers) -> Dropout:
-        on, nodes = H.grid.backend, buffers.plan.nodes
-        return Dropout(self.rate, self.seed, self.index, on.asarray(nodes), on.xp.arange(*H.col_range))
+        plan, on = buffers.plan, H.grid.backend
+        if plan.masks is None:
+            columns = on.xp.arange(*H.layout.cols.range(H.grid, H.shape[1]))
+            plan.masks = Dropout(self.rate, self.seed, self.index, on.asarray(plan.nodes), columns)
+        return plan.masks
 
 
 def _timed(H: DistDense) -> AbstractContextManager[None]:

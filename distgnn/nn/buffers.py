@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from distgnn.layout import Layout
+from distgnn.nn.dropout import Dropout
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 
@@ -84,6 +85,7 @@ class Plan:
         A, nodes: of the graph; matrices: (layout, global shape) by name.
         over: the matrices that are over, by the name of the matrix before which they are; kept: the matrices
             that are over in backward only.
+        local: local shapes by name, masks: of dropout, both from their first use on.
     """
 
     def __init__(self, graph: LayerGraph, W: DistDense, shape: Shape, products: Products, mode: Mode) -> None:
@@ -98,6 +100,15 @@ class Plan:
         }  # fmt: skip
         self.over = {"Z": products.before_Z, "dH": products.before_dH}
         self.kept: Names = (*products.keeps, "N") if mode.keep else ()
+        self.local: dict[str, Shape] = {}
+        self.masks: Dropout | None = None
+
+    def make(self, name: str) -> DistDense:
+        """Make a matrix of this name in memory of the workspace."""
+        layout, shape = self.matrices[name]
+        if name not in self.local:
+            self.local[name] = layout.local_shape(shape)
+        return DistDense(layout.grid.workspace.borrow(self.local[name], self.A.dtype), layout, shape)
 
 
 class Buffers:
@@ -129,9 +140,7 @@ class Buffers:
             if name in self.ended:
                 raise RuntimeError(f"matrix {name} of a layer is over; its numbers are gone")
             self._end(*self.plan.over.get(name, ()))
-            layout, shape = self.plan.matrices[name]
-            memory = layout.grid.workspace.borrow(layout.local_shape(shape), self.plan.A.dtype)
-            self.live[name] = DistDense(memory, layout, shape)
+            self.live[name] = self.plan.make(name)
         return self.live[name]
 
     def hold(self, name: str, X: DistDense) -> DistDense:
