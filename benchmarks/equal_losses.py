@@ -51,7 +51,9 @@ LARGER = [Problem(10_000, (3000, 128, 8)), Problem(20_000, (8, 1024, 32)), Probl
 
 
 class Data:
-    """The numbers of a problem, the same on all ranks."""
+    """The numbers of a problem: the matrix on all ranks, those of nodes on rank 0."""
+
+    X = labels = split = None
 
     def __init__(self, problem: Problem, dtype: str) -> None:
         rng, n, widths = np.random.default_rng(1), problem.nodes, problem.widths
@@ -59,6 +61,8 @@ class Data:
         A = sp.coo_array((np.ones(6 * n), entries), shape=(n, n)).tocsr()
         A.data[:] = 1
         self.A = normalize(sp.csr_array(A + A.T), dtype=np.float32).astype(dtype)
+        if MPI.COMM_WORLD.rank > 0:
+            return
         self.X = rng.standard_normal((n, widths[0]), np.float32).astype(dtype)
         hidden = rng.standard_normal((widths[0], widths[-1]), np.float32)  # what there is to learn
         self.labels = (self.A @ self.X @ hidden).argmax(axis=1).astype(np.int32)
