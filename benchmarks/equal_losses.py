@@ -32,7 +32,7 @@ from distgnn.nn.reference import GCNReference, normalize
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 from distgnn.train import train
 
-RANKS, EPOCHS, DROPOUT, LR = (3, 4, 6, 8, 9, 12), 6, 0.5, 0.05
+RANKS, EPOCHS, DROPOUT, LR = (3, 4, 6, 8, 9, 12), 6, 0.5, 0.01
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 
