@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from distgnn import rng
+from loops import each
 
 ROWS, COLS = np.arange(1200), np.arange(700)
 
@@ -37,18 +38,18 @@ def test_keys_depend_on_every_word_and_their_order() -> None:
     assert all(0 <= k < 2**64 for k in keys)
 
 
-@pytest.mark.parametrize("probability", [0.5, 0.1, 0.8, 0.97])
+@each("probability", [0.5, 0.1, 0.8, 0.97])
 def test_mask_has_the_probability(probability: float) -> None:
     assert sigmas(signs(rng.key(1, 2, 3), probability=probability)) < 5
 
 
-@pytest.mark.parametrize(("probability", "share"), [(0.0, 0.0), (1.0, 1.0)])
+@each("probability, share", [(0.0, 0.0), (1.0, 1.0)])
 def test_mask_of_nothing_and_of_everything(probability: float, share: float) -> None:
     assert rng.keep_mask(7, ROWS, COLS, probability).mean() == share
 
 
-@pytest.mark.parametrize("probability", [0.5, 0.2])
-@pytest.mark.parametrize("rows", [ROWS, ROWS * 1_000_003 + 17, ROWS[:1000] << 31])
+@each("probability", [0.5, 0.2])
+@each("rows", [ROWS, ROWS * 1_000_003 + 17, ROWS[:1000] << 31])
 def test_rows_and_columns_are_uncorrelated(rows: np.ndarray, probability: float) -> None:
     """Every pair of rows (columns) is as little correlated as independent ones: mean 0, variance 1."""
     X = signs(rng.key(7, 2, 1), rows=rows, probability=probability)
@@ -59,7 +60,7 @@ def test_rows_and_columns_are_uncorrelated(rows: np.ndarray, probability: float)
         assert abs(pairs).max() < 7.5
 
 
-@pytest.mark.parametrize("distance", [1, 2, 3, 8, 64])
+@each("distance", [1, 2, 3, 8, 64])
 def test_neighbours_are_uncorrelated(distance: int) -> None:
     X = signs(rng.key(9, 2, 0, 0))
     assert sigmas(X[:-distance] * X[distance:]) < 5
@@ -92,7 +93,7 @@ def test_any_block_in_any_order_has_the_same_entries(monkeypatch: pytest.MonkeyP
     assert np.array_equal(rng.uniform(k, rows, cols), numbers[np.ix_(rows, cols)])
 
 
-@pytest.mark.parametrize(("m", "f"), [(0, 5), (5, 0), (1, 1)])
+@each("m, f", [(0, 5), (5, 0), (1, 1)])
 def test_empty_and_tiny_blocks(m: int, f: int) -> None:
     assert rng.keep_mask(3, np.arange(m), np.arange(f), 0.5).shape == (m, f)
     assert rng.uniform(3, np.arange(m), np.arange(f)).shape == (m, f)

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
+from loops import each
 
 
 def unsorted(shape: tuple[int, int], density: float) -> sp.csr_array:
@@ -22,7 +23,7 @@ def unsorted(shape: tuple[int, int], density: float) -> sp.csr_array:
 
 
 @pytest.mark.parametrize("sorted_on_device", [1 << 20, 3])
-@pytest.mark.parametrize("shape", [(30, 50), (50, 7), (1, 1), (0, 4), (4, 0)])
+@each("shape", [(30, 50), (50, 7), (1, 1), (0, 4), (4, 0)])
 def test_the_transposed_block_has_sorted_rows(
     shape: tuple[int, int], sorted_on_device: int, backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

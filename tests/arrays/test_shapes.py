@@ -10,6 +10,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.arrays.shapes import ShapeArray
 from distgnn.arrays.workspace import Workspace
 from distgnn.ledger import Ledger
+from loops import each
 
 xp = SHAPES.xp
 
@@ -64,7 +65,7 @@ RESULTS = {
 }
 
 
-@pytest.mark.parametrize("name", [*VIEWS, *RESULTS])
+@each("name", [*VIEWS, *RESULTS])
 def test_shapes_types_and_places_in_memory(name):
     make = {**VIEWS, **RESULTS}[name]
     real, planned = both((6, 4))
@@ -87,7 +88,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+@each("wrong", WRONG)
 def test_what_numpy_would_refuse_is_refused(wrong):
     with pytest.raises((ValueError, IndexError, TypeError)):
         wrong(ShapeArray((6, 4), np.float32))

@@ -8,6 +8,7 @@ import pytest
 from distgnn.local import cuda, elementwise
 from distgnn.local.cuda import launch
 from kernels.conftest import OTHER_KERNELS
+from loops import each
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
 
@@ -32,8 +33,8 @@ def built(gpu, any_gpu):
     return gpu
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
-@pytest.mark.parametrize("f", [0, 1, 2, 7, 8, 12, 32, 41, 128])
+@each("dtype", [np.float32, np.float64, np.int32])
+@each("f", [0, 1, 2, 7, 8, 12, 32, 41, 128])
 def test_gather_rows(built, dtype, f):
     gpu = built
     X = (1000 * normal((23, f), np.float64)).astype(dtype)
@@ -49,9 +50,9 @@ def test_gather_rows(built, dtype, f):
     assert cuda.gather_rows(gpu.asarray(X), gpu.asarray(rows[:0]), none).shape == (0, f)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("f", [0, 1, 2, 8, 41])
-@pytest.mark.parametrize("count", [0, 17, 29])
+@each("dtype", DTYPES)
+@each("f", [0, 1, 2, 8, 41])
+@each("count", [0, 17, 29])
 def test_scatter_add(built, dtype, f, count):
     gpu = built
     rows = np.random.default_rng(2).permutation(29)[:count]
@@ -66,9 +67,9 @@ def test_scatter_add(built, dtype, f, count):
         np.testing.assert_array_equal(gpu.to_host(out), expected)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (7, 5), (33, 8), (19, 41), (683, 3)])
-@pytest.mark.parametrize("rate", [0.0, 0.5, 0.9])
+@each("dtype", DTYPES)
+@each("shape", [(0, 3), (1, 1), (7, 5), (33, 8), (19, 41), (683, 3)])
+@each("rate", [0.0, 0.5, 0.9])
 def test_dropout_masks_agree_to_the_bit(built, dtype, shape, rate):
     gpu = built
     X = normal(shape, dtype)
@@ -82,8 +83,8 @@ def test_dropout_masks_agree_to_the_bit(built, dtype, shape, rate):
     np.testing.assert_array_equal(gpu.to_host(on_gpu), X)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(7, 5), (33, 8), (19, 41)])
+@each("dtype", DTYPES)
+@each("shape", [(7, 5), (33, 8), (19, 41)])
 def test_activation_and_its_backward(built, dtype, shape):
     gpu = built
     X, G = normal(shape, dtype), normal(shape, dtype, 2)
@@ -111,9 +112,9 @@ def softmax_oracle(logits, rows, labels, count):
     return losses, gradient
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("classes", [1, 7, 32, 47, 100])
-@pytest.mark.parametrize("in_place", [False, True])
+@each("dtype", DTYPES)
+@each("classes", [1, 7, 32, 47, 100])
+@each("in_place", [False, True])
 def test_softmax_cross_entropy(built, dtype, classes, in_place):
     gpu = built
     m = 29
@@ -133,9 +134,9 @@ def test_softmax_cross_entropy(built, dtype, classes, in_place):
         np.testing.assert_array_equal(gpu.to_host(on_gpu), logits)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("classes", [1, 32, 47])
-@pytest.mark.parametrize("in_place", [False, True])
+@each("dtype", DTYPES)
+@each("classes", [1, 32, 47])
+@each("in_place", [False, True])
 def test_binary_cross_entropy(built, dtype, classes, in_place):
     gpu, m = built, 29
     logits = 20 * normal((m, classes), dtype)
@@ -154,8 +155,8 @@ def test_binary_cross_entropy(built, dtype, classes, in_place):
     assert (got is on_gpu) == in_place
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("shrink", "decay"), [(1.0, 0.0), (1.0, 0.1), (0.9, 0.0)])
+@each("dtype", DTYPES)
+@each("shrink, decay", [(1.0, 0.0), (1.0, 0.1), (0.9, 0.0)])
 def test_adam(built, dtype, shrink, decay):
     gpu = built
     expected = [np.zeros(333, dtype) for _ in range(3)]

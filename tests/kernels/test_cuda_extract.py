@@ -11,6 +11,7 @@ from distgnn.local.csr_rows import row_pointers
 from distgnn.sampling.relabel import Relabelling, Stack
 from distgnn.sampling.rows import row_keys
 from kernels.conftest import built_from, in_orders
+from loops import each
 
 from ..sampling.test_relabel import SIZES, N, problem
 
@@ -38,8 +39,8 @@ def random(shape, dtype, seed):
     return sp.csr_array(dense.astype(dtype))
 
 
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@each("index", [np.int32, np.int64])
+@each("dtype", [np.float32, np.float64])
 def test_products_have_the_bits_of_scipy(built, dtype, index):
     for m in (1, 20, 0):
         Q, A = random((20, 50), dtype, 1)[:m], random((50, 37), dtype, 2)
@@ -80,9 +81,9 @@ def test_a_table_that_ids_share_places_in(built, monkeypatch):
         assert built.to_host(numbering.numbers(len(lists.ids))[0]).tolist() == labels.ids.tolist()
 
 
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@each("index", [np.int32, np.int64])
+@each("scaled", [False, True])
+@each("dtype", [np.float32, np.float64])
 def test_columns_are_those_of_a_submatrix(built, dtype, scaled, index):
     """Of three minibatches, one without rows and one without columns."""
     A, r = random((30, 40), dtype, 3), np.random.default_rng(0)

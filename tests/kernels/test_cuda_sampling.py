@@ -12,6 +12,7 @@ from distgnn import rng
 from distgnn.local import cuda, host
 from distgnn.sampling import rows, sample_rows
 from kernels.conftest import built_from, in_orders
+from loops import each
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
 
@@ -60,8 +61,8 @@ def equal(gpu, found, expected):
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("count", [0, 1, 4, 32, 70])
-@pytest.mark.parametrize("name", WEIGHTS)
+@each("count", [0, 1, 4, 32, 70])
+@each("name", WEIGHTS)
 def test_weighted_rows_agree_to_the_bit(built, name, count, compiled, monkeypatch):
     gpu, weights, keys = built, WEIGHTS[name], keys_of(len(LENGTHS))
     if compiled and host.module() is None:
@@ -86,7 +87,7 @@ def test_weighted_rows_agree_to_the_bit(built, name, count, compiled, monkeypatc
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("count", [0, 1, 4, 20, 32, 33, 70, 350, 10**12])
+@each("count", [0, 1, 4, 20, 32, 33, 70, 350, 10**12])
 def test_rows_of_ones_agree_to_the_bit(built, count, compiled, monkeypatch):
     """Counts of more than half a row, too, where the list of what was drawn is sorted again and again."""
     gpu, keys = built, keys_of(len(LENGTHS))
@@ -131,8 +132,8 @@ def test_no_rows(built):
     assert positions.shape == counts.shape == (0,)
 
 
-@pytest.mark.parametrize("wrong", [-1.0, -5e-324, np.nan, np.inf, -np.inf, 1.5e308])
-@pytest.mark.parametrize("at", [0, 40, 99])
+@each("wrong", [-1.0, -5e-324, np.nan, np.inf, -np.inf, 1.5e308])
+@each("at", [0, 40, 99])
 def test_the_first_bad_row_is_named(built, wrong, at):
     gpu, weights = built, np.ones(400)
     weights[[100 + at, 350]] = wrong  # rows 1 and 3

@@ -19,6 +19,7 @@ from distgnn.local import cuda
 from distgnn.local.cuda import csr, launch
 from distgnn.local.spmm import _spmm_kernel
 from kernels.conftest import VARIANTS, names_of, spmm_names
+from loops import each
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
 
@@ -126,7 +127,7 @@ def all_ways(A, f):
     return ways + csr.panels(ways[0], size_of(A, f), 1, 4 * 46)
 
 
-@pytest.mark.parametrize(("dtype", "f"), [(dtype, f) for dtype, widths in WIDTHS.items() for f in widths])
+@each("dtype, f", [(dtype, f) for dtype, widths in WIDTHS.items() for f in widths])
 def test_widths(built, dtype, f):
     gpu = built
     block = block_of(gpu, HUBS, dtype)
@@ -139,9 +140,7 @@ def test_widths(built, dtype, f):
     close(gpu.to_host(out), HUBS @ exact + C, dtype)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "variant"), [(dtype, v) for dtype, vs in VARIANTS.items() for v in vs], ids=str
-)
+@each("dtype, variant", [(dtype, v) for dtype, vs in VARIANTS.items() for v in vs])
 def test_every_variant_in_every_order(built, dtype, variant):
     """Blocks run forward, backward and shuffled: whichever piece of a row comes last, the bits are equal."""
     gpu = built
@@ -189,7 +188,7 @@ def test_one_launch(built):
         assert [name.split("<")[0] for name in launches[before:]] == expected
 
 
-@pytest.mark.parametrize("f", [8, 16, 41, 256])
+@each("f", [8, 16, 41, 256])
 def test_candidates_give_the_same_bits(built, f):
     gpu = built
     block = block_of(gpu, HUBS, np.float32)
@@ -237,8 +236,8 @@ def test_wide_indices(built, dtype):
     close(gpu.to_host(product(gpu, wide, gpu.asarray(B), variant=variant)), HUBS @ exact, dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("f", [4, 8, 41])
+@each("dtype", ["float32", "float64"])
+@each("f", [4, 8, 41])
 def test_arrays_at_any_address(built, dtype, f):
     gpu = built
     block = block_of(gpu, HUBS, dtype)
@@ -253,7 +252,7 @@ def test_arrays_at_any_address(built, dtype, f):
         close(gpu.to_host(out), HUBS @ exact + C, dtype)
 
 
-@pytest.mark.parametrize("average", AVERAGES)
+@each("average", AVERAGES)
 def test_degrees(built, average):
     """Few and many non-zeros per row: all numbers of teams, and rows that are long for another matrix."""
     gpu = built
@@ -263,8 +262,8 @@ def test_degrees(built, average):
     close(gpu.to_host(product(gpu, block, gpu.asarray(B))), A @ exact, np.float32)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("f", [0, 1, 8])
+@each("shape", SHAPES)
+@each("f", [0, 1, 8])
 def test_nothing_to_multiply(built, shape, f):
     gpu = built
     block = block_of(gpu, sp.csr_array(shape), np.float32)
@@ -388,8 +387,8 @@ def test_dispatch(monkeypatch, wanted, kernel):
     _spmm_kernel.cache_clear()
 
 
-@pytest.mark.parametrize("f", [1, 8, 41])
-@pytest.mark.parametrize("algorithm", ["CSR_ALG2", "CSR_ALG3", None])
+@each("f", [1, 8, 41])
+@each("algorithm", ["CSR_ALG2", "CSR_ALG3", None])
 def test_cusparse(f, algorithm):
     if "cupy" not in backend.available():
         pytest.skip("no GPU here, or no CuPy: cuSPARSE has no emulation")

@@ -9,6 +9,7 @@ import pytest
 
 from distgnn import rng
 from distgnn.local import elementwise, gather_rows, host, scatter_add
+from loops import each
 
 pytestmark = pytest.mark.skipif(host.module() is None, reason="host kernels not built")
 
@@ -17,17 +18,13 @@ FACTORS = {
     "rate": 0.02, "correction": 0.3, "first": 0.9, "second": 0.999, "epsilon": 1e-8, "shrink": 1.0,
     "decay": 0.0,
 }  # fmt: skip
+each_dtype = each("dtype", [np.float32, np.float64])
 SHAPES = [(0, 5), (5, 0), (1, 1), (3, 7), (5, 8), (9, 16), (17, 33), (40, 129)]
 
 
 @pytest.fixture(params=range(len(ISAS)), ids=ISAS, autouse=True)
 def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(host, "isa", lambda: request.param)
-    return request.param
-
-
-@pytest.fixture(params=[np.float32, np.float64])
-def dtype(request: pytest.FixtureRequest) -> type:
     return request.param
 
 
@@ -41,8 +38,9 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-@pytest.mark.parametrize("keep", [0.0, 0.3, 0.5, 1.0])
-@pytest.mark.parametrize("shape", SHAPES)
+@each("keep", [0.0, 0.3, 0.5, 1.0])
+@each("shape", SHAPES)
+@each_dtype
 def test_dropout_has_the_bits_of_the_reference(dtype: type, shape: tuple[int, int], keep: float) -> None:
     x = random(shape, dtype)
     rows = np.random.default_rng(1).integers(0, 2**40, shape[0])
@@ -58,7 +56,8 @@ def test_dropout_has_the_bits_of_the_reference(dtype: type, shape: tuple[int, in
     assert same_bits(x, out)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@each("shape", SHAPES)
+@each_dtype
 def test_bits_of_what_is_positive(dtype: type, shape: tuple[int, int]) -> None:
     x = random(shape, dtype)
     bits = elementwise.positive_bits(x)
@@ -69,6 +68,7 @@ def test_bits_of_what_is_positive(dtype: type, shape: tuple[int, int]) -> None:
     assert same_bits(gradient, want)
 
 
+@each_dtype
 def test_nan_is_not_positive_but_survives_relu(dtype: type) -> None:
     x = np.full((1, 9), np.nan, dtype)
     assert not elementwise.positive_bits(x).any()
@@ -77,8 +77,9 @@ def test_nan_is_not_positive_but_survives_relu(dtype: type) -> None:
     assert np.isnan(out).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"decay": 0.1}, {"shrink": 0.9}])
-@pytest.mark.parametrize("size", [0, 1, 7, 1000])
+@each("options", [{}, {"decay": 0.1}, {"shrink": 0.9}])
+@each("size", [0, 1, 7, 1000])
+@each_dtype
 def test_adam(dtype: type, size: int, options: dict) -> None:
     w, g, m = (random((size,), dtype, seed) for seed in range(3))
     v = np.abs(random((size,), dtype, 3))
@@ -103,8 +104,9 @@ def cross_entropy(x, rows, labels, out, share):
     return sums, own
 
 
-@pytest.mark.parametrize("spread", [1.0, 30.0, 3000.0])
-@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (5, 8), (9, 16), (17, 33), (40, 129)])
+@each("spread", [1.0, 30.0, 3000.0])
+@each("shape", [(1, 1), (3, 7), (5, 8), (9, 16), (17, 33), (40, 129)])
+@each_dtype
 def test_cross_entropy(dtype: type, shape: tuple[int, int], spread: float) -> None:
     """Against float64 NumPy; logits far below the largest have a softmax of exactly 0."""
     x = (random((shape[0], shape[1] + 2), dtype) * dtype(spread))[:, : shape[1]]
@@ -135,8 +137,9 @@ def binary_cross_entropy(x, rows, labels, out, share):
     return losses
 
 
-@pytest.mark.parametrize("spread", [1.0, 30.0, 3000.0])
-@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (9, 16), (17, 33), (4, 1100)])
+@each("spread", [1.0, 30.0, 3000.0])
+@each("shape", [(1, 1), (3, 7), (9, 16), (17, 33), (4, 1100)])
+@each_dtype
 def test_binary_cross_entropy(dtype: type, shape: tuple[int, int], spread: float) -> None:
     """Against float64 NumPy; more classes than the product of a lane's factors could hold."""
     x = (random((shape[0], shape[1] + 2), dtype) * dtype(spread))[:, : shape[1]]
@@ -154,6 +157,7 @@ def test_binary_cross_entropy(dtype: type, shape: tuple[int, int], spread: float
         assert (target[np.setdiff1d(np.arange(shape[0]), rows)] == 0).all()
 
 
+@each_dtype
 def test_binary_losses_of_what_is_no_number(dtype: type) -> None:
     """NaN, and infinite logits that speak against the label, are in the loss."""
     x, out = np.zeros((4, 9), dtype), np.empty((4, 9), dtype)
@@ -165,6 +169,7 @@ def test_binary_losses_of_what_is_no_number(dtype: type) -> None:
     assert losses[3] == pytest.approx(9 * np.log(2), rel=1e-6)
 
 
+@each_dtype
 def test_exponentials_are_right_to_the_last_places(dtype: type) -> None:
     """Over their whole range; `sums` of rows (0, -t) is 1 + exp(-t), the gradient of the second class exp(-t)
     / sums.
@@ -179,6 +184,7 @@ def test_exponentials_are_right_to_the_last_places(dtype: type) -> None:
     )
 
 
+@each_dtype
 def test_what_is_no_number_spreads_over_its_row(dtype: type) -> None:
     x = np.zeros((3, 9), dtype)
     x[0, 4], x[1, 0] = np.nan, np.inf
@@ -187,7 +193,8 @@ def test_what_is_no_number_spreads_over_its_row(dtype: type) -> None:
     assert np.isnan(out[0]).all() and np.isnan(sums[:2]).all() and np.isfinite(out[2]).all() and sums[2] == 9
 
 
-@pytest.mark.parametrize("width", [0, 1, 3, 16, 41, 200])
+@each("width", [0, 1, 3, 16, 41, 200])
+@each_dtype
 def test_gather_and_scatter_add(dtype: type, width: int) -> None:
     x = random((30, width + 2), dtype)[:, :width]
     rows = np.random.default_rng(2).integers(0, 30, 50)

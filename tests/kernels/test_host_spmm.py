@@ -13,6 +13,7 @@ from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.local import host
+from loops import each
 
 pytestmark = pytest.mark.skipif(host.module() is None, reason="host kernels not built")
 
@@ -45,8 +46,8 @@ def isa(request: pytest.FixtureRequest) -> int:
     return request.param
 
 
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@each("index", [np.int32, np.int64])
+@each("dtype", [np.float32, np.float64])
 def test_every_shape_and_width(isa: int, dtype: type, index: type) -> None:
     rng = np.random.default_rng(1)
     for name, A in SHAPES.items():
@@ -64,7 +65,7 @@ def test_every_shape_and_width(isa: int, dtype: type, index: type) -> None:
             )
 
 
-@pytest.mark.parametrize("width", range(1, 70))
+@each("width", range(1, 70))
 def test_every_narrow_width_apart_and_misaligned(isa: int, width: int) -> None:
     rng = np.random.default_rng(width)
     A = SHAPES["prime"]
@@ -93,7 +94,7 @@ def long_rows() -> sp.csr_array:
     return sp.csr_array((rng.standard_normal(indptr[-1]), indices, indptr), shape=(len(lengths), 150))
 
 
-@pytest.mark.parametrize("prefetch", [-1, 0, 1, 5, 10_000])
+@each("prefetch", [-1, 0, 1, 5, 10_000])
 def test_looking_ahead_changes_no_bit(isa: int, prefetch: int) -> None:
     rng = np.random.default_rng(2)
     for A in [*SHAPES.values(), long_rows()]:
@@ -105,8 +106,8 @@ def test_looking_ahead_changes_no_bit(isa: int, prefetch: int) -> None:
             assert got.tobytes() == want.tobytes()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("width", [1, 2, 4, 6, 8, 12, 16, 24, 32, 48])
+@each("dtype", [np.float32, np.float64])
+@each("width", [1, 2, 4, 6, 8, 12, 16, 24, 32, 48])
 def test_long_rows(isa: int, width: int, dtype: type) -> None:
     A = long_rows()
     B = np.random.default_rng(width).standard_normal((150, width)).astype(dtype)
@@ -121,7 +122,7 @@ def test_long_rows(isa: int, width: int, dtype: type) -> None:
         assert_close(out, exact @ wide, abs(exact) @ abs(wide), f"width {width}, prefetch {prefetch}")
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@each("dtype", [np.float32, np.float64])
 def test_accumulate(isa: int, dtype: type) -> None:
     rng = np.random.default_rng(3)
     for name in ("prime", "wide", "tall", "hub_row", "empty_rows", "no_edges"):

@@ -7,10 +7,11 @@ import pytest
 
 from distgnn.layout import as_partition, nested, owner, partition, refine, within
 from distgnn.layout.blocks import bounded
+from loops import each
 
 
-@pytest.mark.parametrize("n", [0, 1, 5, 17, 1000, 2**40 + 3])
-@pytest.mark.parametrize("parts", [1, 2, 3, 7, 12])
+@each("n", [0, 1, 5, 17, 1000, 2**40 + 3])
+@each("parts", [1, 2, 3, 7, 12])
 def test_partition_covers_evenly(n, parts):
     vector = partition(n, parts)
     sizes = np.diff(vector)
@@ -62,8 +63,8 @@ def test_refine_and_owner_agree():
     assert refine(np.array([0, 0]), np.array([0, 0, 0])) == []
 
 
-@pytest.mark.parametrize(
-    ("counts", "most", "ranges"),
+@each(
+    "counts, most, ranges",
     [
         ([3, 3, 3], 6, [(0, 2), (2, 3)]),
         ([3, 3, 3], 9, [(0, 3)]),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from distgnn import rng
 from distgnn.local import elementwise
 from distgnn.local.elementwise import keep_positive, positive_bits, relu
+from loops import each
 from nn.conftest import passes as passes
 
 
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1), (7, 3), (13, 16), (100, 9)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@each("shape", [(0, 3), (3, 0), (1, 1), (7, 3), (13, 16), (100, 9)])
+@each("dtype", [np.float32, np.float64])
 def test_backward_of_relu(shape, dtype, backend, monkeypatch, passes):
     """Also where pieces end within the matrix and sizes are no multiples of 8."""
     monkeypatch.setattr(rng, "CACHED", 24)
@@ -29,7 +29,7 @@ def test_backward_of_relu(shape, dtype, backend, monkeypatch, passes):
     assert dZ.dtype == dtype
 
 
-@pytest.mark.parametrize("rows", [0, 3, 8, 11])
+@each("rows", [0, 3, 8, 11])
 def test_column_sums(rows, backend, monkeypatch):
     monkeypatch.setattr(elementwise, "PART_ROWS", 4)
     G = np.random.default_rng(0).standard_normal((rows, 5)).astype(np.float32)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import scipy.sparse as sp
 
 from distgnn.layout import Axes
 from distgnn.operators import grids
+from loops import each
 
 from . import formulas
 
@@ -22,7 +22,7 @@ def received(name: str, ranks: int) -> list[float]:
     return [max(float(words(Axes(grid, r), A, WIDTH)) for r in range(ranks)) for grid in grids(name, ranks)]
 
 
-@pytest.mark.parametrize("ranks", [*range(1, 17), 36, 64])
+@each("ranks", [*range(1, 17), 36, 64])
 def test_15d_has_the_fewest_copies_within_ten_percent_of_the_fewest_words(ranks):
     copies = [grid["reps"] for grid in grids("1.5d", ranks)]
     found = dict(zip(copies, received("1.5d", ranks), strict=True))
@@ -32,8 +32,8 @@ def test_15d_has_the_fewest_copies_within_ten_percent_of_the_fewest_words(ranks)
     assert rest == sorted(rest)
 
 
-@pytest.mark.parametrize("ranks", [4, 12, 16, 36])
-@pytest.mark.parametrize("name", ["2d", "3d-split"])
+@each("ranks", [4, 12, 16, 36])
+@each("name", ["2d", "3d-split"])
 def test_summa_receives_about_the_fewest_words_where_A_has_as_many_as_H(name, ranks):
     words = received(name, ranks)
     assert words[0] <= 1.1 * min(words) < max(words)

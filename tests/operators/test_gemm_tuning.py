@@ -12,13 +12,12 @@ from distgnn.local import forms
 from distgnn.operators import gemm_tuning
 from distgnn.operators.dense import scatter
 from distgnn.operators.weights import FORWARD, INPUT, WEIGHTS, ReplicatedWeights
+from loops import each
 
 
-@pytest.mark.parametrize("form", forms.FORMS, ids=str)
-@pytest.mark.parametrize(
-    "shape", [(1, 1, 1), (7, 3, 5), (1100, 4, 6), (4, 1100, 6), (0, 3, 2), (3, 0, 2), (0, 0, 2)]
-)
-@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+@each("form", forms.FORMS)
+@each("shape", [(1, 1, 1), (7, 3, 5), (1100, 4, 6), (4, 1100, 6), (0, 3, 2), (3, 0, 2), (0, 0, 2)])
+@each("transposed", [(False, False), (True, False), (False, True), (True, True)])
 def test_every_form_is_the_product(form, shape, transposed, backend):
     m, k, n = shape
     rng = np.random.default_rng(0)

@@ -14,11 +14,12 @@ from mpi4py import MPI
 import distgnn as dg
 from distgnn.operators.dense import DistDense
 from distgnn.operators.one_rank import Alone, OneRank
+from loops import each
 
 
 @pytest.mark.ranks(1, 2)
-@pytest.mark.parametrize("shape", [(5, 9), (4, 4), (0, 3), (3, 0)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@each("shape", [(5, 9), (4, 4), (0, 3), (3, 0)])
+@each("dtype", [np.float32, np.float64])
 def test_products_and_adjoint(comm: Any, backend: Any, shape: tuple[int, int], dtype: Any) -> None:
     """Every rank has a matrix of its own, and none waits for another."""
     r = np.random.default_rng(comm.Get_rank())

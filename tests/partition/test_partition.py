@@ -23,6 +23,7 @@ from distgnn.partition import (
     partition,
     volume,
 )
+from loops import each
 
 methods = pytest.mark.parametrize("method", METHODS)
 
@@ -80,7 +81,7 @@ def counted(A: sp.csr_array, part: np.ndarray, parts: int) -> tuple[list[int], l
 
 
 @graphs
-@pytest.mark.parametrize("parts", [1, 2, 5, 30])
+@each("parts", [1, 2, 5, 30])
 def test_quality_is_what_counting_finds(graph: str, parts: int) -> None:
     A = GRAPHS[graph]
     part = np.random.default_rng(parts).integers(0, max(parts - 1, 1), A.shape[0])

@@ -14,6 +14,7 @@ from distgnn.plan import Graph, dry_run
 from distgnn.plan.cost_model import Network, compute_seconds, estimate
 from distgnn.plan.machine import KINDS, Spmm, SpmmRates, known, of, read, tomllib
 from distgnn.train.settings import Settings
+from loops import each
 
 SHIPPED = {"dgx-a100", "frontier", "infiniband-cpu", "perlmutter"}
 
@@ -92,7 +93,7 @@ MISSING = ["memory", "levels", "spmm.cached.row", "gemm.flops", "overlap.progres
            "measured.ranks"]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", MISSING)
+@each("path", MISSING)
 def test_a_missing_field_is_named(path):
     content = copy.deepcopy(tables())
     table, last = at(content, path)
@@ -148,7 +149,7 @@ ABSURD = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value", "problem"), ABSURD)
+@each("path, value, problem", ABSURD)
 def test_an_absurd_value_is_named(path, value, problem):
     content = copy.deepcopy(tables())
     table, last = at(content, path)
@@ -157,7 +158,7 @@ def test_an_absurd_value_is_named(path, value, problem):
         of(content)
 
 
-@pytest.mark.parametrize("ranks", [[], [4], [None, None], [8, 4, None], [4, 6, None], [4, 4, None]])
+@each("ranks", [[], [4], [None, None], [8, 4, None], [4, 6, None], [4, 4, None]])
 def test_levels_go_from_the_innermost_to_the_whole_machine(ranks):
     link = {"name": "one", "alpha": 1e-6, "bandwidth": 1e10}
     levels = [link | ({} if many is None else {"ranks": many}) for many in ranks]
@@ -207,7 +208,7 @@ def drawn_steps(random, grid):
     return steps
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_estimates_have_the_right_sign_and_a_limit(seed):
     random = np.random.default_rng(seed)
     machine, ranks = drawn(random), int(random.integers(1, 2049))
@@ -246,7 +247,7 @@ def test_ranks_wait_for_the_last_of_them_where_they_meet():
     assert found[0].phases["comm"] - found[1].phases["comm"] == pytest.approx(0.5 * 1 + 0.5 * 3)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_a_machine_with_faster_links_is_no_slower(seed):
     random = np.random.default_rng(seed)
     machine = drawn(random)
@@ -259,8 +260,8 @@ def test_a_machine_with_faster_links_is_no_slower(seed):
     assert faster <= estimate(machine, grid, [steps]).seconds * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("ranks", [4, 36])
+@each("name", ALGORITHMS)
+@each("ranks", [4, 36])
 def test_so_have_those_of_every_algorithm(name, ranks):
     settings = Settings(algorithm=name, hidden=16, layers=3, train_features=True)
     dry = dry_run(settings, Graph.of_size(10**6, 10**7, 100, 47), ranks, busiest=True, evaluation=False)

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from distgnn import rng
 from distgnn.local import host
 from distgnn.sampling import rows, sample_rows
+from loops import each
 from sampling.exact import (
     LEVEL,
     assert_mean,
@@ -43,8 +44,8 @@ def drawn_members(weights: list[float], count: int, draws: int = DRAWS) -> np.nd
     return sample_rows(P, count, keys_of(draws)).toarray() > 0
 
 
-@pytest.mark.parametrize("name", WEIGHTS)
-@pytest.mark.parametrize("count", [1, 2, 3])
+@each("name", WEIGHTS)
+@each("count", [1, 2, 3])
 def test_sets_are_drawn_with_their_exact_probabilities(name: str, count: int) -> None:
     weights = WEIGHTS[name]
     members = drawn_members(weights, count)
@@ -67,7 +68,7 @@ def test_the_test_of_frequencies_notices_a_bias(bias: float) -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("count", [1, 3, 6, 40])
+@each("count", [1, 3, 6, 40])
 def test_selected_rows_take_a_short_way_to_the_sample_of_weights_of_one(
     count: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +120,7 @@ def test_compiled_and_numpy_agree_to_the_bit(count: int, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("count", [0, 1, 4, 30, 1000])
+@each("count", [0, 1, 4, 30, 1000])
 def test_sizes_are_exact(count: int, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not compiled:
         monkeypatch.setattr(host, "module", lambda: None)
@@ -153,7 +154,7 @@ def test_a_factor_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("wrong", [-1.0, np.nan, np.inf, 1.5e308])
+@each("wrong", [-1.0, np.nan, np.inf, 1.5e308])
 def test_wrong_weights(wrong: float, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not compiled:
         monkeypatch.setattr(host, "module", lambda: None)

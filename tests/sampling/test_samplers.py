@@ -16,6 +16,7 @@ from distgnn import UserError
 from distgnn.arrays.tuning import TUNING
 from distgnn.local import host
 from distgnn.sampling import FastGCN, Graph, GraphSage, Ladies, Replicated, Saint, Sample, Sampler, layerwise
+from loops import each
 from sampling.exact import LEVEL, assert_mean, p_value, p_value_inclusion, subset_probabilities
 
 DRAWS = 6_000
@@ -64,7 +65,7 @@ def directed() -> sp.csr_array:
 # -- what blocks hold --
 
 
-@pytest.mark.parametrize("name", SQUARE)
+@each("name", SQUARE)
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_blocks_fit_together_and_hold_edges_of_the_graph(kind: str, name: str) -> None:
     G, batches = Replicated(SQUARE[name]), batches_of(SQUARE[name].shape[0])
@@ -88,7 +89,7 @@ def test_blocks_fit_together_and_hold_edges_of_the_graph(kind: str, name: str) -
                 assert np.array_equal(dense != 0, present)  # all edges between the two layers
 
 
-@pytest.mark.parametrize("name", SQUARE)
+@each("name", SQUARE)
 def test_sage_takes_so_many_neighbours_and_keeps_the_rows_first(name: str) -> None:
     G = Replicated(SQUARE[name])
     degrees = np.diff(G.A.indptr)
@@ -106,7 +107,7 @@ def _entries(A: sp.csr_array, block: Any) -> np.ndarray:
     return A.toarray()[np.ix_(block.rows, block.cols)][block.A.toarray() != 0]
 
 
-@pytest.mark.parametrize("name", SQUARE)
+@each("name", SQUARE)
 @pytest.mark.parametrize("importance", ["zou", "counts"])
 def test_ladies_draws_neighbours_of_the_layer_above(name: str, importance: str) -> None:
     G = Replicated(SQUARE[name])
@@ -153,7 +154,7 @@ def test_stored_zeros_are_no_edges() -> None:
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
-@pytest.mark.parametrize("bulk", [1, 2, 3])
+@each("bulk", [1, 2, 3])
 def test_the_bulk_changes_nothing(kind: str, bulk: int, directed: sp.csr_array) -> None:
     batches, sampler = batches_of(60, 7), SAMPLERS[kind](Replicated(directed), [5, 4])
     together = sampler.sample(batches, epoch=3)
@@ -162,7 +163,7 @@ def test_the_bulk_changes_nothing(kind: str, bulk: int, directed: sp.csr_array) 
         assert all(same(a, b) for a, b in zip(alone, together[first : first + bulk], strict=True))
 
 
-@pytest.mark.parametrize("kind", SAMPLERS)
+@each("kind", SAMPLERS)
 def test_a_bulk_of_nothing(kind: str, directed: sp.csr_array) -> None:
     """What a rank has to draw when others still have minibatches: it takes part in their products."""
     assert SAMPLERS[kind](Replicated(directed), [5, 4]).sample([]) == []
@@ -216,7 +217,7 @@ class Cut(Graph):
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
-@pytest.mark.parametrize("last_first", [False, True])
+@each("last_first", [False, True])
 def test_any_graph_that_multiplies_will_do(kind: str, last_first: bool, directed: sp.csr_array) -> None:
     batches = batches_of(60, 7)
     expected = SAMPLERS[kind](Replicated(directed), [5, 4]).sample(batches)

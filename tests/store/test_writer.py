@@ -17,6 +17,7 @@ from distgnn.store import Store, prepare
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.shards import ShardGrid
 from distgnn.store.write import adjacency, arguments
+from loops import each
 
 from .graphs import AWKWARD, Graph, assert_same, permuted, random_graph
 from .graphs import adjacency as expected_adjacency
@@ -331,7 +332,7 @@ def test_bad_arguments(options: dict, message: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["4", "4x", "0x2", "2x-1", "axb", "2x2x2"])
+@each("text", ["4", "4x", "0x2", "2x-1", "axb", "2x2x2"])
 def test_bad_shard_grids(text: str) -> None:
     with pytest.raises(UserError, match=f"shards='{text}': expected ROWSxCOLUMNS, such as 4x4"):
         arguments.parse_shards(text)
