@@ -2,6 +2,7 @@
 # make test   sets everything up and runs all tests
 # make docs   builds the documentation, build/site/index.html
 # make test-quick   the same for a selection that takes about a minute
+# make faults SECONDS=300   campaigns of faults, of which make test runs a few; FIRST=1000 draws others
 # make gpu-check   on a machine with a GPU and CuPy, in 10 minutes: training, tests, tables; ARGS="--part 2" for the sanitizers
 #
 # Needs Python >= 3.10 and a C compiler; MPI comes from the mpich wheel. To use a cluster's own MPI and launcher instead:
@@ -41,7 +42,7 @@ launch = $(call crowded,$(1)) $(MPIEXEC) -n $(1)
 # are copied at once, which would hide memory that is written too early.
 rendezvous = env MPIR_CVAR_CH4_IPC_CMA_P2P_THRESHOLD=1 $(call launch,$(1))
 
-.PHONY: demo test test-quick test-serial test-4 test-12 device-coverage gpu-check docs lint lint-style lint-types lint-rooms install clean
+.PHONY: demo test test-quick test-serial test-4 test-12 faults device-coverage gpu-check docs lint lint-style lint-types lint-rooms install clean
 .NOTPARALLEL:
 
 demo: $(VENV)/installed
@@ -64,6 +65,18 @@ test-4: $(VENV)/installed-test
 # P = 6, 8, 9, 12
 test-12: $(VENV)/installed-test
 	$(call rendezvous,12) $(PYTEST) $(MPI_TESTS) --ranks-above 4 $(ARGS)
+
+# All faults of the programs in tests/faults: ranks that disagree, mixed stores, SIGKILL at every change of a file; then damaged files
+# and faulted jobs at random, each for so many seconds. FIRST: the number of the first, which is its seed.
+SECONDS ?= 300
+FIRST ?= 0
+RANDOM_FAULTS = --runs 100000 --seconds $(SECONDS) --first $(FIRST)
+faults: $(VENV)/installed-test
+	$(BIN)/python tests/faults/disagree.py
+	PYTHONPATH=tests $(BIN)/python -m faults.mixed_stores
+	DISTGNN_FAULTS=all $(PYTEST) tests/faults/test_killed_while_publishing.py
+	$(BIN)/python tests/faults/fuzz_importers.py $(RANDOM_FAULTS)
+	$(BIN)/python tests/faults/faulted_runs.py $(RANDOM_FAULTS)
 
 # Which statements for a GPU the tests run on the stand-in for CuPy; see benchmarks/results/device-coverage.md.
 COVER = -m coverage run --parallel-mode --source distgnn -m pytest -k "cupy or nccl or device" --ignore tests/kernels

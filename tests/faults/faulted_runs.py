@@ -1,6 +1,6 @@
 """Jobs of 4 ranks in which something goes wrong on one, at a random moment: do they end, what do they leave?
 
-    python tests/faults/faulted_runs.py [--runs 200] [--first 0] [--workers 2]
+    python tests/faults/faulted_runs.py [--runs 200] [--seconds 300] [--first 0] [--workers 2]
 
 Run `i` draws, by the seed `i`, a command, a fault, a rank, and one of the moments that a run without a fault
 counted (planted.py). It must end in 30 s with all its processes and another code than 0, say so in words, and
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import re
@@ -35,8 +36,9 @@ if __name__ == "__main__":
 
 import numpy as np
 
-from distgnn import UserError
-from distgnn.store import Store, checkpoint
+from distgnn import UserError, gallery
+from distgnn.store import Store, checkpoint, prepare
+from distgnn.store.importers import open_source
 from distgnn.store.team import Team
 from faults.planted import STARTED
 from mpi_helpers.programs import clean_environment, launcher
@@ -216,12 +218,12 @@ class Trial:
         np.savetxt(self.base / "f.csv", features, delimiter=",")
         np.savez_compressed(self.base / "f.npz", features=features)
         needed = {item for command in self.commands for item in COMMANDS[command][0].split()}
-        steps = [COMMANDS["generate"][1], "prepare graph g.dg"]
-        steps += [f"{SAVE} --log log --trace trace"] if needed & {"kept", "log", "trace"} else []
-        for words in steps:
-            done = job(self.base, words)
+        gallery.write(gallery.PlantedPartition(60, communities=3, features=4), self.base / "graph")
+        prepare(open_source(self.base / "graph"), self.base / "g.dg")
+        if needed & {"kept", "log", "trace"}:
+            done = job(self.base, f"{SAVE} --log log --trace trace")
             assert done.code == 0, done.said
-        shutil.rmtree(self.base / "tmp")
+            shutil.rmtree(self.base / "tmp")
 
     def start(self, name: str, command: str) -> Path:
         """A new folder with what a command starts from."""
@@ -384,13 +386,23 @@ def build(folder: Path) -> None:
         subprocess.run(command, check=True)
 
 
-def trial(folder: Path, numbers: range, commands: list[str], workers: int, only: str = "") -> list[Row]:
-    """The faulted runs of these numbers; after an interrupt those that have ended."""
+def trial(
+    folder: Path, numbers: range, commands: list[str], workers: int, only: str = "", seconds: float = math.inf
+) -> list[Row]:
+    """Do the faulted runs of these numbers, and start none after so many seconds; after an interrupt, return
+    those that have ended.
+    """
     runs, rows = Trial(folder, commands), []
+
     pool = ThreadPoolExecutor(workers)
     try:
         list(pool.map(runs.count, commands))
-        for ended in as_completed([pool.submit(runs.draw, number, only) for number in numbers]):
+        end = time.monotonic() + seconds
+
+        def in_time(number: int) -> Row | None:
+            return runs.draw(number, only) if time.monotonic() < end else None
+
+        for ended in as_completed([pool.submit(in_time, number) for number in numbers]):
             if (row := ended.result()) is not None:
                 rows.append(row)
                 show(row)
@@ -435,6 +447,7 @@ def table(rows: list[Row]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no run after so many")
     parser.add_argument("--first", type=int, default=0, help="number of the first run")
     parser.add_argument("--workers", type=int, default=2, help="jobs at a time")
     parser.add_argument("--only", default="", help="faults that begin with this")
@@ -442,7 +455,8 @@ def main() -> int:
     given = parser.parse_args()
     numbers = range(given.first, given.first + given.runs)
     with tempfile.TemporaryDirectory() as folder:
-        rows = trial(Path(folder), numbers, given.command or [*COMMANDS], given.workers, given.only)
+        commands = given.command or [*COMMANDS]
+        rows = trial(Path(folder), numbers, commands, given.workers, given.only, given.seconds)
     print(table(rows))
     return any(row.wrong for row in rows)
 

@@ -1,6 +1,6 @@
 """Damaged files for every importer: each is read, or refused by a UserError of one line.
 
-python tests/faults/fuzz_importers.py --runs 10000 [--only npz] [--keep FOLDER]
+python tests/faults/fuzz_importers.py --runs 10000 [--seconds 300] [--only npz] [--keep FOLDER]
 
 A mutant is a function of its case and its number: `--only CASE --first NUMBER --runs 1` makes it again.
 Children that are forked for many mutants at a time read them as `prepare` does, under a limit of memory.
@@ -14,6 +14,7 @@ import gzip
 import importlib.util
 import io
 import json
+import math
 import mmap
 import os
 import pickle
@@ -420,21 +421,21 @@ class Fuzzer:
         self.faults: dict[int, str] = {}
         self.at, self.report = mmap.mmap(-1, 8), tempfile.TemporaryFile()
 
-    def run(self, first: int, last: int) -> None:
+    def run(self, first: int, last: int, end: float) -> None:
         with tempfile.TemporaryDirectory(prefix="fuzz-") as root:
             folder = Path(root) / "input"
             for name, content in self.case[1].items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(content)
-            while first < last:
-                first = self._batch(folder, first, min(first + 500, last))
+            while first < last and time.monotonic() < end:
+                first = self._batch(folder, first, min(first + 500, last), end)
 
-    def _batch(self, folder: Path, first: int, last: int) -> int:
+    def _batch(self, folder: Path, first: int, last: int, end: float) -> int:
         """Fork for these mutants; returns the next one to run."""
         self.at[:] = struct.pack("<q", first)
         child = os.fork()
         if child == 0:
-            self._child(folder, first, last)
+            self._child(folder, first, last, end)
         seen, since = first, time.monotonic()
         while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
             time.sleep(0.005)
@@ -452,12 +453,14 @@ class Fuzzer:
             return seen + 1
         return last
 
-    def _child(self, folder: Path, first: int, last: int) -> None:
+    def _child(self, folder: Path, first: int, last: int, end: float) -> None:
         limit(MEMORY)
         warnings.simplefilter("error", RuntimeWarning)
         code = 1
         try:
             for number in range(first, last):
+                if time.monotonic() > end:
+                    break
                 self.at[:] = struct.pack("<q", number)
                 found = one(folder, self.case, number)
                 os.write(self.report.fileno(), json.dumps([number, found]).encode() + b"\n")
@@ -501,8 +504,9 @@ def limit(beyond: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def fuzz(name: str, case: Case, first: int, runs: int, keep: Path | None = None) -> Fuzzer:
-    """Run mutants first..first+runs-1 of a case."""
+def fuzz(name: str, case: Case, first: int, runs: int, seconds: float, keep: Path | None = None) -> Fuzzer:
+    """Run mutants first..first+runs-1 of a case; start none after so many seconds."""
+    end = time.monotonic() + seconds
     LIMITS.declared_nodes = 1 << 16  # the same branches, in less time
     fuzzer = Fuzzer(name, case, keep)
     with tempfile.TemporaryDirectory() as root:  # the case itself must be good
@@ -514,7 +518,7 @@ def fuzz(name: str, case: Case, first: int, runs: int, keep: Path | None = None)
         file = next(iter(case[1]))
         if (found := one(folder, case, 0, (file, case[1][file]))) != "accepted":
             raise RuntimeError(f"{name}: {found}")
-    fuzzer.run(first, first + runs)
+    fuzzer.run(first, first + runs, end)
     return fuzzer
 
 
@@ -524,6 +528,7 @@ def main() -> int:
     )
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of all cases together")
     parser.add_argument("--only", default="", help="cases whose name begins so")
     parser.add_argument("--keep", type=Path, help="folder for the inputs that failed")
     parser.add_argument("--show", type=int, default=3, help="faults of a case to print")
@@ -531,11 +536,10 @@ def main() -> int:
     faults = 0
     heads = ("runs", "accepted", "refused", "faults", "seconds")
     print(f"{'case':20}" + "".join(f"{head:>9}" for head in heads))
-    for name, case in cases().items():
-        if not name.startswith(args.only):
-            continue
+    chosen = {name: case for name, case in cases().items() if name.startswith(args.only)}
+    for name, case in chosen.items():
         start = time.monotonic()
-        done = fuzz(name, case, args.first, args.runs, args.keep)
+        done = fuzz(name, case, args.first, args.runs, args.seconds / len(chosen), args.keep)
         counts = [done.counts[what] for what in ("accepted", "refused", "faults")]
         numbers = "".join(f"{count:9}" for count in (sum(counts), *counts))
         print(f"{name:20}{numbers}{time.monotonic() - start:9.1f}", flush=True)

@@ -124,9 +124,12 @@ def outcome(path: Path, expected: str) -> str:
         return "traceback"
 
 
-def mixed(folder: Path) -> dict[str, Counter[str]]:
-    """Every file of a store, and of a checkpoint, exchanged for that of another and for another of its own;
-    with the hashes of all files compared on opening and without, and made to fit in the manifest."""
+def mixed(folder: Path, every: int = 1) -> dict[str, Counter[str]]:
+    """Exchange files of a store, and of a checkpoint, for files of another and of their own: with the
+    hashes of all files compared on opening and without, and made to fit in the manifest.
+
+    Every so many-th file is exchanged, and all manifests.
+    """
     table: dict[str, Counter[str]] = {}
     before = LIMITS.verified_bytes
     for others in (make_stores(folder), make_checkpoints(folder)):
@@ -135,7 +138,8 @@ def mixed(folder: Path) -> dict[str, Counter[str]]:
         pairs = [(other, name, name) for other in others[1:] for name in names]
         pairs += [(path, one, name) for one, name in itertools.permutations(names, 2)]
         pairs = [pair for pair in pairs if same_size(path, pair[2], *pair[:2])]
-        for other, source, name in pairs + [(other, manifest.NAME, manifest.NAME) for other in others[1:]]:
+        manifests = [(other, manifest.NAME, manifest.NAME) for other in others[1:]]
+        for other, source, name in pairs[::every] + manifests:
             what = "manifest" if name == manifest.NAME else "file"
             what += f" of another {kind(path)}" if other != path else f" of the same {kind(path)}"
             for compared in (True, False) if kind(path) == "store" else (True,):

@@ -21,7 +21,7 @@ from distgnn.store.team import Team
 from distgnn.train.checkpoint import check_path, writer
 
 from ..store.graphs import Graph
-from .killed import each_step, killed
+from .killed import LONG, each_step, killed
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +66,7 @@ def test_a_store_that_is_replaced(
         monkeypatch.setattr(publish, "_exchange", lambda *_: False)
     path, found = tmp_path / "g.dg", []
     prepare(PATH, path)
-    for step in each_step(lambda: prepare(RING, path, force=True)):
+    for step in each_step(lambda: prepare(RING, path, force=True), LONG):
         if leftovers.moved_aside(path):
             assert not exchange
             with pytest.raises(
@@ -92,7 +92,7 @@ def test_a_store_that_is_replaced(
 
 def test_a_store_that_is_new(tmp_path: Path) -> None:
     path = tmp_path / "g.dg"
-    for step in each_step(lambda: prepare(RING, path)):
+    for step in each_step(lambda: prepare(RING, path), LONG):
         assert not path.exists() or nodes(path) == 5
         prepare(PATH, path, force=True)
         assert names(tmp_path) == {"g.dg"} and nodes(path) == 4
