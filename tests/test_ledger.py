@@ -28,6 +28,17 @@ def test_equal_ledgers_are_closed_one_by_one():
     assert (outer.words, inner.words) == (3, 0)
 
 
+def test_ledgers_may_be_closed_in_any_order():
+    first, second = Ledger(), Ledger()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
+    charge("comm", "x", words=3)
+    second.__exit__()
+    charge("comm", "x", words=5)
+    assert (first.words, second.words) == (0, 3)
+
+
 def test_fractions_add_up_exactly():
     with Ledger() as ledger:
         for _ in range(300):

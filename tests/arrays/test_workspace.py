@@ -7,6 +7,7 @@ import pytest
 
 from distgnn.arrays import workspace as workspaces
 from distgnn.arrays.workspace import Workspace
+from distgnn.ledger import Ledger
 
 
 def test_rooms_keep_their_memory_and_grow(backend):
@@ -108,3 +109,52 @@ def test_what_is_lent_comes_back(backend) -> None:
         1 / 0
     assert backend.address(workspace.borrow((12,), np.float32)) == backend.address(first)
     assert workspace.borrowed == 48
+
+
+def test_the_ledger_holds_what_the_workspace_holds(backend):
+    workspace = Workspace(backend, "activations")
+    with Ledger() as ledger:
+        workspace.take("panel", (8,), np.float64)
+        first, second = workspace.borrow((10,), np.float32), workspace.borrow((20,), np.float32)
+        workspace.give_back(first)
+        workspace.give_back(second)
+        workspace.borrow((15,), np.float32)  # of the second buffer
+        workspace.borrow((40,), np.float32)  # in the place of the first
+    assert (ledger.peak["panel"], ledger.peak["activations"]) == (64, 240)
+    assert (workspace.borrowed, workspace.reserved) == (240, 304)
+    with Ledger() as ledger:
+        workspace.clear()  # nothing of the borrowed arrays is free
+        workspace.take("panel", (1,), np.uint8)
+    assert workspace.reserved == 241 and ledger.peak["panel"] == 64
+
+
+def test_a_name_that_grows_lets_go_of_its_smaller_buffer(backend):
+    workspace = Workspace(backend)
+    small = workspace.take("panel", (4,), np.float32)
+    assert workspace.take("panel", (2, 2), np.int32).shape == (2, 2) and workspace.reserved == 16
+    large = workspace.take("panel", (5,), np.float32)
+    assert workspace.reserved == 20 and backend.address(large) != backend.address(small)
+    assert backend.address(workspace.take("panel", (4,), np.float32)) == backend.address(large)
+    assert workspace.borrowed == 0  # names are not lent
+
+
+def test_a_view_is_given_back_by_where_it_begins(backend):
+    workspace = Workspace(backend)
+    lent = workspace.borrow((6, 4), np.float32)
+    workspace.give_back(lent[1:])  # begins elsewhere
+    assert backend.address(workspace.borrow((6, 4), np.float32)) != backend.address(lent)
+    workspace.give_back(lent[:2])
+    assert backend.address(workspace.borrow((6, 4), np.float32)) == backend.address(lent)
+
+
+def test_buffers_are_as_many_as_are_out_at_a_time(backend):
+    """Layers of shrinking widths, twice: each finds the buffers of the last."""
+    workspace = Workspace(backend)
+    for _ in range(2):
+        held = workspace.borrow((50, 16), np.float32)
+        for width in (12, 7, 3):
+            made = workspace.borrow((50, width), np.float32)
+            workspace.give_back(held)
+            held = made
+        workspace.give_back(held)
+    assert workspace.borrowed == workspace.reserved == (16 + 12) * 50 * 4

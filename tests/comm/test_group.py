@@ -123,21 +123,34 @@ def test_ledger_charges_the_bandwidth_optimal_form(group):
     parts = uneven(p)
     own, total = int(parts[rank + 1] - parts[rank]), int(parts[-1])
     cases = {
-        "bcast": (lambda: group.bcast(mine(group, (5, 3)), 0), 15 * (rank != 0)),
-        "allreduce": (lambda: group.allreduce(mine(group, (5, 3))), Fraction(2 * (p - 1), p) * 15),
-        "allgather": (lambda: group.allgather_rows(mine(group, (own, 3)), parts), (total - own) * 3),
+        "bcast": (lambda: group.bcast(mine(group, (5, 3)), 0), 15 * (rank != 0), int(rank != 0)),
+        "allreduce": (
+            lambda: group.allreduce(mine(group, (5, 3))),
+            Fraction(2 * (p - 1), p) * 15,
+            2 * (p - 1),
+        ),
+        "allgather": (lambda: group.allgather_rows(mine(group, (own, 3)), parts), (total - own) * 3, p - 1),
         "reduce_scatter": (
             lambda: group.reduce_scatter_rows(mine(group, (total, 3)), parts),
             Fraction(p - 1, p) * total * 3,
+            p - 1,
         ),
     }
-    for name, (run, words) in cases.items():
+    for name, (run, words, messages) in cases.items():
         with dg.Ledger() as ledger:
             run()
         assert ledger.words == round(words), name
         assert ledger.bytes == round(words * 8), name
-        assert ledger.calls == 1, name
+        assert (ledger.calls, ledger.messages) == (1, messages), name
         assert [entry["operation"] for entry in ledger.entries()] == [name]
+
+
+def test_every_array_is_counted_in_parts_and_an_empty_one_in_one(group):
+    """Both ends of a message must agree on how many there are."""
+    for size, limit in ((0, 3), (3, 3), (7, 3)):
+        group.count_limit = limit
+        parts = list(group.countable(group.backend.asarray(np.arange(size))))
+        assert len(parts) == max(1, -(-size // limit)) and sum(part.size for part in parts) == size
 
 
 def test_waiting_is_timed_once(group, monkeypatch):

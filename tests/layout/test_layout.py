@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distgnn.layout import as_partition, nested, owner, partition, refine, within
+from distgnn.layout import Cut, as_partition, nested, owner, partition, refine, within
+from distgnn.layout.axes import Axes
 from distgnn.layout.blocks import bounded
 from loops import each
 
@@ -79,3 +80,15 @@ def test_refine_and_owner_agree():
 )
 def test_bounded(counts, most, ranges):
     assert bounded(np.array(counts, np.int64), most) == ranges
+
+
+def test_cuts_are_the_same_where_axes_parts_and_order_are():
+    """Axes of equal sizes are different ranks."""
+    grid, n = Axes({"rows": 2, "cols": 2}, 1), 10
+    even, order = np.array([0, 5, 10]), object()
+    assert Cut(("rows",)).same(Cut(("rows",)), grid, n)
+    assert Cut(("rows",)).same(Cut(("rows",), even), grid, n)
+    assert not Cut(("rows",)).same(Cut(("cols",)), grid, n)
+    assert not Cut(("rows",), even).same(Cut(("cols",), even), grid, n)
+    assert not Cut(("rows",)).same(Cut(("rows",), np.array([0, 4, 10])), grid, n)
+    assert not Cut(("rows",)).same(Cut(("rows",), None, order), grid, n)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import distgnn as dg
 from distgnn.arrays.csr import CSR
@@ -104,3 +105,15 @@ def test_sums_of_the_adjoint_are_under_way_in_few_buffers(comm, name, backend, u
                 np.testing.assert_array_equal(with_overlap, without)
     partial = [key for key in grid.workspace._named if key.startswith("partial panel")]
     assert len(partial) <= under_way
+
+
+@pytest.mark.ranks(1, 4)
+@names
+def test_a_matrix_without_columns_has_a_product_of_zeros(comm, name, backend):
+    grid = wide_grid(comm, name, backend)
+    operator = dg.distribute(sp.csr_array((9, 0)), grid, name)
+    H = dg.scatter(np.zeros((0, WIDTH)), operator.input_layout)
+    T = dg.DistDense.empty(operator.output_layout, (9, WIDTH), np.float64)
+    T.block[...] = np.nan
+    operator.plane.multiply(H.block, T.block)
+    assert backend.to_host(T.block).size == T.block.size and not backend.to_host(T.block).any()

@@ -44,6 +44,14 @@ def drawn_members(weights: list[float], count: int, draws: int = DRAWS) -> np.nd
     return sample_rows(P, count, keys_of(draws)).toarray() > 0
 
 
+def test_clocks_ring_apart_from_the_draws() -> None:
+    """A clock has hashes of its own: numbers that a row drew with would be large together with it."""
+    keys = keys_of(50)
+    rung = -np.expm1(-rows.ring_times(np.ones((50, 1)), keys))
+    for words in (keys, rng.splitmix64(keys), rng.splitmix64(rng.splitmix64(keys))):
+        assert not np.isclose(rung, (words >> np.uint64(12)) * 2.0**-52, atol=1e-9).any()
+
+
 @each("name", WEIGHTS)
 @each("count", [1, 2, 3])
 def test_sets_are_drawn_with_their_exact_probabilities(name: str, count: int) -> None:

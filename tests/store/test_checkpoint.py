@@ -167,6 +167,19 @@ def test_bad_blocks_are_bugs(tmp_path: Path, alone: Comm) -> None:
         assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.ranks(2, 3)
+def test_ranks_that_disagree_on_a_matrix_are_a_bug_on_all(comm: MPI.Intracomm, shared_tmp_path: Path) -> None:
+    odd = comm.rank == comm.size - 1
+    for block, shape in (
+        (np.zeros((1, 2)), (comm.size + odd, 2)),
+        (np.zeros((1, 2), np.float32 if odd else np.float64), (comm.size, 2)),
+    ):
+        with pytest.raises((ValueError, RuntimeError), match="W: ranks disagree on its shape or dtype"):
+            checkpoint.save(shared_tmp_path / "c", group(comm), {"W": (comm.rank, 0, block, shape)}, {})
+    comm.Barrier()
+    assert not list(shared_tmp_path.rglob("manifest.json"))
+
+
 def test_a_hole_is_an_error(tmp_path: Path, alone: Comm) -> None:
     checkpoint.save(tmp_path / "c", alone, {"X": (0, 0, X[:, :4], X.shape)})
     reader = checkpoint.load(tmp_path / "c", alone)

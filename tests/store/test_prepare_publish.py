@@ -13,7 +13,7 @@ import pytest
 
 from distgnn import UserError
 from distgnn.store import Store, prepare
-from distgnn.store.format import manifest, publish
+from distgnn.store.format import hdf5, manifest, publish
 from distgnn.store.format.lock import locked
 
 from .graphs import AWKWARD, Graph
@@ -244,3 +244,34 @@ def test_the_lock_of_another_user_holds(tmp_path: Path, monkeypatch: pytest.Monk
             prepare(GRAPH, tmp_path / "g.dg")
     monkeypatch.undo()
     prepare(GRAPH, tmp_path / "g.dg")
+
+
+def test_an_output_that_appears_while_its_lock_is_awaited_is_seen_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "_heal", lambda target: (target / "thesis").mkdir(parents=True))
+    begun = False
+    with pytest.raises(UserError, match="out"):
+        with publish.new_directory(tmp_path / "out", force=False, replaceable=lambda path: True):
+            begun = True
+    assert not begun and os.listdir(tmp_path) == ["out"]
+
+
+def test_room_is_free_again_before_a_file_closes_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDF5 writes what it holds when a file is closed, and needs that room."""
+    reserved, closing = tmp_path / "x.h5.reserve", []
+
+    class File(hdf5.h5py.File):
+        def __exit__(self, *error: object) -> None:
+            closing.append(reserved.exists())
+            super().__exit__(*error)
+
+    monkeypatch.setattr(hdf5.h5py, "File", File)
+    with pytest.raises(ZeroDivisionError), hdf5.writing(tmp_path / "x.h5", 100):
+        assert reserved.exists()
+        raise ZeroDivisionError
+    with hdf5.writing(tmp_path / "x.h5", 100):
+        pass
+    assert closing == [False, True] and not reserved.exists()
