@@ -111,15 +111,19 @@ def test_a_setup_that_fails_on_one_rank_keeps_the_others_out_of_the_test(outcome
     assert "no resource" in outcomes.out
 
 
-@pytest.mark.parametrize(("option", "told"), [("-q", "2 failed, 2 passed"), ("-x", "1 failed")])
+@pytest.mark.parametrize(
+    ("option", "told", "seconds"), [("-q", "2 failed, 2 passed", 1.2), ("-x", "1 failed", 0)]
+)
 @pytest.mark.slow
-def test_ranks_that_begin_later_learn_what_failed(tmp_path: Path, option: str, told: str) -> None:
+def test_ranks_that_begin_later_learn_what_failed(
+    tmp_path: Path, option: str, told: str, seconds: float
+) -> None:
     """However long they have waited: longer than a test may take."""
-    source = """
+    source = f"""
         @pytest.mark.ranks(2, 3)
         @pytest.mark.parametrize("turn", range(2))
         def test_sizes(comm, turn):
-            time.sleep(1.2 if comm.size == 2 else 0)
+            time.sleep({seconds} if comm.size == 2 else 0)
             assert comm.size == 3 or comm.rank == 0
         """
     result = run_tests(tmp_path, 3, source, option, "--timeout=2")

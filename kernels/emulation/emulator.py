@@ -32,8 +32,9 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 HEADERS = ("cuda_emulation.h", "launcher.h")
+#: Not optimised: compiling takes most of the time.
 FLAGS = (
-    "-std=c++17", "-O1", "-g1", "-fno-strict-aliasing", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror",
+    "-std=c++17", "-O0", "-g1", "-fno-strict-aliasing", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror",
     "-Wno-unknown-pragmas", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
 )  # fmt: skip
 
