@@ -87,10 +87,9 @@ def settle(
         UserError: settings that a run would refuse; no rank; no such machine; a store without features or
             labels; no way to train that fits into the machine's memory (the message says what would do).
     """
-    machine = read(machine)
+    machine, settings = read(machine), from_files(settings, store)
     if ranks < 1:
         raise ArgumentError("ranks", ranks, "must be a whole number, at least 1")
-    settings = from_files(settings, store)
     if not is_open(settings, ranks):
         return Settled(settings)
     store = store if isinstance(store, Store) else Store(store)
@@ -122,9 +121,9 @@ def settle_together(
     """
     ranks = comm.Get_size()
     agree(comm, identity(store) | settings.shared() | {"machine": getattr(machine, "name", machine)})
+    settings = from_files(settings, store)
     with together(comm):
         on = None if machine is None else read(machine)
-        settings = from_files(settings, store)
     if not is_open(settings, ranks):
         return Settled(settings)
     on = on or usual_machine(comm, settings.backend)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from distgnn.errors import UserError
 from distgnn.nn.networks import NETWORKS
@@ -16,6 +15,7 @@ from distgnn.train.settings import AUTO, Settings
 
 #: The algorithm that takes an order with two versions of the matrix.
 ALTERNATING = "3d"
+_UNREADABLE = (UserError, AttributeError, KeyError, TypeError)
 
 
 def from_files(settings: Settings, store: Store | str | os.PathLike[str]) -> Settings:
@@ -23,10 +23,8 @@ def from_files(settings: Settings, store: Store | str | os.PathLike[str]) -> Set
 
     The order is that of the checkpoint to resume, where the checkpoint depends on one; else the first of the
     store that the other settings can take. The algorithm is ``3d`` on an order with two versions, and stays
-    open on others. What stays None has the defaults of :class:`Settings`.
-
-    Raises:
-        UserError: no such store, or a damaged manifest.
+    open on others. What stays None has the defaults of :class:`Settings`. A store or checkpoint that can't be
+    read decides nothing: opening it says what is wrong.
     """
     s = settings
     if s.algorithm == AUTO or (s.order is not None and (s.algorithm is not None or s.sampler)):
@@ -44,19 +42,19 @@ def resumed_order(settings: Settings) -> str | None:
     if not (settings.resume and settings.checkpoint):
         return None
     try:
-        return manifest.read(settings.checkpoint, CHECKPOINT).get("meta", {}).get("run", {}).get("order")
-    except UserError:  # resuming says what is wrong
+        return manifest.read(settings.checkpoint, CHECKPOINT)["meta"]["run"].get("order")
+    except _UNREADABLE:
         return None
 
 
 def _doubled(store: Store | str | os.PathLike[str]) -> dict[str | None, bool]:
     """Return the orders of a store by name, and whether they have two versions of the matrix."""
     path = store.path if isinstance(store, Store) else Path(store)
-    orders: Any = manifest.read(path).get("orders")
     try:
+        orders = manifest.read(path)["orders"]
         return {name: len(entry.get("versions", ())) > 1 for name, entry in orders.items()}
-    except (AttributeError, TypeError) as error:
-        raise manifest.damaged(path, manifest.STORE, error) from None
+    except _UNREADABLE:
+        return {}
 
 
 def _takes_one(s: Settings) -> bool:

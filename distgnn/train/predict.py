@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from distgnn import operators
 from distgnn.arrays import backend as backends
-from distgnn.comm.agree import agree, together
+from distgnn.comm.agree import agree
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
 from distgnn.nn.features import normalize_rows
@@ -76,8 +76,7 @@ class Predictor:
         agree(comm, identity(store) | told)
         reader = checkpoint.load(weights, Comm(comm, backends.get("numpy")))
         trained = reader.meta["run"]
-        with together(comm):
-            filled = from_files(Settings(algorithm=algorithm, order=order, model=trained["model"]), store)
+        filled = from_files(Settings(algorithm=algorithm, order=order, model=trained["model"]), store)
         algorithm, order = filled.algorithm or "1d", filled.order
         sizes = parse_grid(grid, algorithm)
         self.grid = operators.make_grid(comm, algorithm, sizes, backend=backend)

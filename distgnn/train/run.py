@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 from distgnn import local, operators
 from distgnn.arrays.csr import CSR
-from distgnn.comm.agree import agree, together
+from distgnn.comm.agree import agree
 from distgnn.errors import ArgumentError, UserError, check_type
 from distgnn.ledger import Ledger, holds
 from distgnn.nn import optim
@@ -87,7 +87,8 @@ class Run:
         comm = MPI.COMM_WORLD if comm is None else comm
         settings = settings or Settings()
         check_type("settings", settings, Settings, "a Settings, after the store")
-        s = self.settings = _filled(comm, store, settings).resolved(comm.Get_size())
+        agree(comm, identity(store) | settings.shared())
+        s = self.settings = from_files(settings, store).resolved(comm.Get_size())
         name = str(s.algorithm)
         operators.get(name, s.sparsity_aware or False)  # refuses what does not go together
         sizes = parse_grid(s.grid, name)
@@ -318,14 +319,6 @@ class Run:
         config = {"store": path} | dataclasses.asdict(self.settings)
         config |= {"grid": self.grid.shape, "order": self.order.name, "layers": len(self.widths) - 1}
         return config | {"widths": self.widths, "n": self.store.n, "nnz": self.store.nnz}
-
-
-def _filled(comm: MPI.Intracomm, store: str | os.PathLike[str], settings: Settings) -> Settings:
-    """Compare what ranks were told, and fill in what the store decides. Collective."""
-    agree(comm, identity(store) | settings.shared())
-    with together(comm):
-        return from_files(settings, store)
-    raise AssertionError("unreachable: together() raises")
 
 
 def log_epoch(record: dict[str, Any]) -> None:
