@@ -114,7 +114,8 @@ def test_what_is_lent_comes_back(backend) -> None:
 def test_the_ledger_holds_what_the_workspace_holds(backend):
     workspace = Workspace(backend, "activations")
     with Ledger() as ledger:
-        workspace.take("panel", (8,), np.float64)
+        with workspace.rooms() as take:
+            take("panel", (8,), np.float64)
         first, second = workspace.borrow((10,), np.float32), workspace.borrow((20,), np.float32)
         workspace.give_back(first)
         workspace.give_back(second)
@@ -124,18 +125,20 @@ def test_the_ledger_holds_what_the_workspace_holds(backend):
     assert (workspace.borrowed, workspace.reserved) == (240, 304)
     with Ledger() as ledger:
         workspace.clear()  # nothing of the borrowed arrays is free
-        workspace.take("panel", (1,), np.uint8)
+        with workspace.rooms() as take:
+            take("panel", (1,), np.uint8)
     assert workspace.reserved == 241 and ledger.peak["panel"] == 64
 
 
 def test_a_name_that_grows_lets_go_of_its_smaller_buffer(backend):
     workspace = Workspace(backend)
-    small = workspace.take("panel", (4,), np.float32)
-    assert workspace.take("panel", (2, 2), np.int32).shape == (2, 2) and workspace.reserved == 16
-    large = workspace.take("panel", (5,), np.float32)
-    assert workspace.reserved == 20 and backend.address(large) != backend.address(small)
-    assert backend.address(workspace.take("panel", (4,), np.float32)) == backend.address(large)
-    assert workspace.borrowed == 0  # names are not lent
+    with workspace.rooms() as take:
+        small = take("panel", (4,), np.float32)
+        assert take("panel", (2, 2), np.int32).shape == (2, 2) and workspace.reserved == 16
+        large = take("panel", (5,), np.float32)
+        assert workspace.reserved == 20 and backend.address(large) != backend.address(small)
+        assert backend.address(take("panel", (4,), np.float32)) == backend.address(large)
+    assert workspace.borrowed == 0  # rooms do not count as borrowed
 
 
 def test_a_view_is_given_back_by_where_it_begins(backend):
