@@ -105,6 +105,5 @@ def summary(run: Run) -> str:
     cost = f"words charged per rank {words} at most; peak memory per rank {peak:.0f} MiB at most"
     lines.append(f"epoch {end['epoch_seconds_median']:.4f} s (median); {cost}")
     if run.check is not None:
-        same = "check: every loss equals the serial one"
-        lines.append(f"{same}; largest relative difference {run.check.largest:.1e}")
+        lines.append(run.check.verdict())
     return "\n".join(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distgnn.cli.values import count, fetching, natural, numbers, widths
+from distgnn.cli.values import checked, count, fetching, natural, numbers, widths
 
 if TYPE_CHECKING:
     from distgnn.train.settings import Settings
@@ -94,7 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out("--checkpoint-every", type=natural, default=0, metavar="EPOCHS", help="between saves, 0: at the end")
     out("--resume", action="store_true", help="go on from --checkpoint, on any grid, and in --log")
     out("--force", action="store_true", help="replace an existing --log, --trace or --checkpoint")
-    out("--check", action="store_true", help="fail if losses differ by 1e-4 from a serial run on rank 0")
+    out("--check", type=checked, nargs="?", const=True, default=False, metavar="N|all",
+        help="train the first 5 epochs serially, too, on rank 0, or N or all, and fail if a loss differs")
     out("--verify", action="store_true", help="compare every byte of the store with its checksums first")
     # fmt: on
 

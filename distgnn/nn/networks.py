@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from distgnn.nn.gcn import GCN
+from distgnn.nn.reference import GCNReference, SageReference
 from distgnn.nn.sage import SageMean
 
 #: By ``Settings.model``. Enter a network with layers of your own, ``NETWORKS["gin"] = GIN``, on all ranks:
 #: runs, predictions and plans can name it then.
 NETWORKS: dict[str, type[GCN]] = {"gcn": GCN, "sage": SageMean}
+
+#: By the same names the networks on one process that `train --check` trains. Enter one for your network, too.
+REFERENCES: dict[str, type[GCNReference]] = {"gcn": GCNReference, "sage": SageReference}

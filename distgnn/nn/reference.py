@@ -6,11 +6,12 @@ Z_l = A H_{l-1} W_l + b_l and H_l = relu(Z_l), no activation after the last laye
 input, softmax cross-entropy averaged over the training nodes; or, with a row of zeros and ones for each node
 as its labels, binary cross-entropy averaged over these nodes and the classes. With residual connections,
 layers but the last that are as wide as their input add it to Z_l; with layer norm, H_l = relu(norm(Z_l)).
+GraphSAGE (Hamilton, Ying and Leskovec, NIPS 2017) has Z_l = [H_{l-1} | M H_{l-1}] W_l + b_l in its place, M
+the means over neighbours. On a minibatch, every layer has a matrix of its own.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -21,6 +22,10 @@ import scipy.sparse as sp
 from distgnn import rng
 from distgnn.arrays.canonical import canonical, check_real
 from distgnn.nn.finite import NotFiniteError
+from distgnn.nn.reference_optim import ReferenceOptimizer
+
+#: For each layer its matrix, and a number for each of its columns, on which dropout's masks depend.
+Graphs = Sequence[tuple[sp.csr_array, np.ndarray]]
 
 TRAIN, VAL, TEST = 1, 2, 3
 
@@ -43,30 +48,47 @@ def normalize(A: sp.csr_array, self_loops: bool = True, dtype: Any = np.float32)
     return sp.csr_array((values.astype(dtype), (pattern.row, pattern.col)), shape=A.shape)
 
 
-def softmax_cross_entropy(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> tuple[float, np.ndarray]:
-    """Mean cross-entropy of softmax(Z) over the nodes `rows`, and its gradient by all of Z (n x C)."""
+def means(A: sp.csr_array, dtype: Any = np.float32) -> sp.csr_array:
+    """D^-1 of the pattern of A, D the numbers of non-zeros of its rows: means over them, 0 of none."""
+    A = sp.csr_array(canonical(A, dtype), copy=True)
+    A.eliminate_zeros()
+    counts = np.diff(A.indptr)
+    values = np.repeat(1 / np.maximum(counts, 1), counts).astype(dtype)
+    return sp.csr_array((values, A.indices, A.indptr), shape=A.shape)
+
+
+def softmax_cross_entropy(
+    Z: np.ndarray, labels: np.ndarray, rows: np.ndarray, weights: Any = None
+) -> tuple[float, np.ndarray]:
+    """Mean cross-entropy of softmax(Z) over the nodes `rows`, and its gradient by all of Z (n x C). With
+    `weights`, each node's is multiplied by its own."""
     G = np.zeros_like(Z)
     if len(rows) == 0:
         return 0.0, G
+    weights = np.ones(len(rows)) if weights is None else weights
     shifted = Z[rows] - Z[rows].max(axis=1, keepdims=True)
     exponentials = np.exp(shifted)
     sums = exponentials.sum(axis=1, keepdims=True)
     picked = np.arange(len(rows)), labels[rows]
-    loss = np.mean(np.log(sums[:, 0].astype(np.float64)) - shifted[picked])
-    G[rows] = exponentials / sums / len(rows)
-    G[rows, labels[rows]] -= 1 / len(rows)
+    loss = np.mean(weights * (np.log(sums[:, 0].astype(np.float64)) - shifted[picked]))
+    by_logits = exponentials / sums
+    by_logits[picked] -= 1
+    G[rows] = by_logits * (weights / len(rows)).astype(Z.dtype)[:, None]
     return float(loss), G
 
 
-def binary_cross_entropy(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> tuple[float, np.ndarray]:
+def binary_cross_entropy(
+    Z: np.ndarray, labels: np.ndarray, rows: np.ndarray, weights: Any = None
+) -> tuple[float, np.ndarray]:
     """Mean over the nodes `rows` and classes of -log σ(z) where the label is 1, -log(1 - σ(z)) where it is 0;
-    and its gradient by all of Z (n x C)."""
+    and its gradient by all of Z (n x C). With `weights`, each node's is multiplied by its own."""
     G = np.zeros_like(Z)
     if len(rows) == 0:
         return 0.0, G
+    weights = np.ones((len(rows), 1)) if weights is None else np.asarray(weights)[:, None]
     z, y = Z[rows], labels[rows]
-    loss = np.mean(np.logaddexp(0, np.where(y == 1, -z, z).astype(np.float64)))
-    G[rows] = (np.exp(-np.logaddexp(0, -z)) - y) / z.size
+    loss = np.mean(weights * np.logaddexp(0, np.where(y == 1, -z, z).astype(np.float64)))
+    G[rows] = (np.exp(-np.logaddexp(0, -z)) - y) * (weights / z.size).astype(Z.dtype)
     return float(loss), G
 
 
@@ -116,18 +138,21 @@ class GCNReference:
     Attributes:
         weights, biases: one array per layer (biases empty without `bias`).
         gains, shifts: one array per layer but the last (empty without `layer_norm`).
+        features: those that `train`, or who calls `epoch_gradients`, trains with.
     """
+
+    gathered = 1  # matrices side by side that weights are multiplied by
 
     def __init__(
         self, A: sp.csr_array, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
         dtype: Any = np.float32, nodes: np.ndarray | None = None, residual: bool = False,
         layer_norm: bool = False,
     ) -> None:  # fmt: skip
-        self.A = canonical(A, dtype)
         self.widths = list(widths)
         self.layers, self.seed, self.dropout, self.dtype = len(widths) - 1, seed, dropout, np.dtype(dtype)
+        self.A = self.operator(canonical(A, dtype))
         self.nodes = np.arange(A.shape[0]) if nodes is None else np.asarray(nodes)
-        shapes = list(pairwise(self.widths))
+        shapes = [(self.gathered * a, b) for a, b in pairwise(self.widths)]
         self.weights = [
             rng.glorot(seed, layer, shape, np.arange(shape[0]), np.arange(shape[1]), self.dtype)
             for layer, shape in enumerate(shapes)
@@ -136,40 +161,58 @@ class GCNReference:
         hidden = self.widths[1:-1] if layer_norm else []
         self.gains = [np.ones(width, self.dtype) for width in hidden]
         self.shifts = [np.zeros(width, self.dtype) for width in hidden]
-        self.residual = [
-            residual and a == b and layer < self.layers - 1 for layer, (a, b) in enumerate(shapes)
-        ]
+        equal = [a == b for a, b in pairwise(self.widths)]
+        self.residual = [residual and same for same in equal[:-1]] + [False]
+        self.features = np.empty((0, 0), self.dtype)
 
-    def mask(self, epoch: int, layer: int) -> np.ndarray:
+    def operator(self, A: sp.csr_array) -> sp.csr_array:
+        """The matrix that layers multiply by, made of that of the whole graph."""
+        return A
+
+    def block_operator(self, A: sp.csr_array) -> sp.csr_array:
+        """The same, made of a sampled one."""
+        return canonical(A, self.dtype)
+
+    def mask(self, epoch: int, layer: int, nodes: np.ndarray | None = None) -> np.ndarray:
         """What the input of a layer is multiplied with in an epoch of training: 0 or 1 / (1 - dropout)."""
-        k = rng.key(self.seed, rng.DROPOUT, epoch, layer)
-        keep = rng.keep_mask(k, self.nodes, np.arange(self.widths[layer]), 1 - self.dropout)
+        k, nodes = rng.key(self.seed, rng.DROPOUT, epoch, layer), self.nodes if nodes is None else nodes
+        keep = rng.keep_mask(k, nodes, np.arange(self.widths[layer]), 1 - self.dropout)
         return keep.astype(self.dtype) * self.dtype.type(1 / (1 - self.dropout))
 
     def forward(self, X: np.ndarray, epoch: int | None = None) -> np.ndarray:
         """The logits; with `epoch`, those of training in that epoch (with dropout)."""
-        return self._forward(self._real(X), epoch)[-1]
+        return self._forward(self._real(X), epoch, self._whole())[-1]
 
     def _real(self, X: np.ndarray) -> np.ndarray:
         check_real("X", X.dtype)
         return X.astype(self.dtype)
 
-    def _forward(self, X: np.ndarray, epoch: int | None) -> list[np.ndarray]:
-        """T_1, Z_1, T_2, Z_2, ... with T_l = A H_{l-1}."""
+    def _whole(self) -> Graphs:
+        return [(self.A, self.nodes)] * self.layers
+
+    def _forward(self, X: np.ndarray, epoch: int | None, graphs: Graphs) -> list[np.ndarray]:
+        """T_1, Z_1, T_2, Z_2, ... with T_l what layer l gathers, A H_{l-1}."""
         H, stages = X, []
         self.normal: list[tuple[np.ndarray, np.ndarray]] = []  # normalised rows, and what divided them
-        for layer in range(self.layers):
+        for layer, (A, nodes) in enumerate(graphs):
             if epoch is not None and self.dropout > 0:
-                H = H * self.mask(epoch, layer)
-            T = spmm(self.A, H)
+                H = H * self.mask(epoch, layer, nodes)
+            T = self._gather(A, H)
             Z = T @ self.weights[layer]
             if self.biases:
                 Z = Z + self.biases[layer]
             if self.residual[layer]:
-                Z = Z + H
+                Z = Z + H[: len(Z)]
             stages += [T, Z]
             H = np.maximum(self._norm(layer, Z), 0)
         return stages
+
+    def _gather(self, A: sp.csr_array, H: np.ndarray) -> np.ndarray:
+        return spmm(A, H)
+
+    def _gather_back(self, A: sp.csr_array, G: np.ndarray) -> np.ndarray:
+        """The gradient by what was gathered from, of one by what was gathered."""
+        return spmm(sp.csr_array(A.T), G)
 
     def _norm(self, layer: int, Z: np.ndarray) -> np.ndarray:
         """Layer norm (Ba, Kiros, Hinton, arXiv 1607.06450, equation 4), where there is one."""
@@ -189,15 +232,17 @@ class GCNReference:
 
     def gradients(
         self, X: np.ndarray, labels: np.ndarray, rows: np.ndarray, epoch: int | None = None,
-        features: bool = True,
+        features: bool = True, graphs: Graphs | None = None, loss_weights: Any = None,
     ) -> tuple[float, list[np.ndarray], list[np.ndarray], np.ndarray | None]:  # fmt: skip
         """Loss over the nodes `rows` and its gradients: by weights, biases and, if asked, features.
-        `norm_gradients` has those by (gain, shift), by layer.
+        `norm_gradients` has those by (gain, shift), by layer. On other `graphs`, `labels` are those of the
+        last one's rows.
         """
+        graphs = graphs or self._whole()
         self.norm_gradients: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        stages = self._forward(self._real(X), epoch)
+        stages = self._forward(self._real(X), epoch, graphs)
         cross_entropy = softmax_cross_entropy if labels.ndim == 1 else binary_cross_entropy
-        loss, G = cross_entropy(stages[-1], labels, rows)
+        loss, G = cross_entropy(stages[-1], labels, rows, loss_weights)
         weights: list[np.ndarray] = []
         biases: list[np.ndarray] = []
         for layer in reversed(range(self.layers)):
@@ -205,16 +250,46 @@ class GCNReference:
             biases.insert(0, G.sum(axis=0))
             if layer == 0 and not features:
                 return loss, weights, biases if self.biases else [], None
-            skipped = G if self.residual[layer] else 0
-            G = spmm(sp.csr_array(self.A.T), G @ self.weights[layer].T) + skipped
-            if epoch is not None and self.dropout > 0:
-                G = G * self.mask(epoch, layer)
-            if layer > 0 and self.gains:
-                N = self.normal[layer - 1][0] * self.gains[layer - 1] + self.shifts[layer - 1]
-                G = self._norm_back(layer - 1, G * (N > 0))
-            elif layer > 0:
-                G = G * (stages[2 * layer - 1] > 0)
+            A, nodes = graphs[layer]
+            below = self._gather_back(A, G @ self.weights[layer].T)
+            if self.residual[layer]:
+                below[: len(G)] += G
+            G = below * self.mask(epoch, layer, nodes) if epoch is not None and self.dropout > 0 else below
+            if layer > 0:
+                G = self._activation_back(layer - 1, G, stages[2 * layer - 1])
         return loss, weights, biases if self.biases else [], G
+
+    def _activation_back(self, layer: int, G: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        """The gradient by the output Z of a layer, of that by what the next one takes."""
+        if not self.gains:
+            return G * (Z > 0)
+        N = self.normal[layer][0] * self.gains[layer] + self.shifts[layer]
+        return self._norm_back(layer, G * (N > 0))
+
+    def parameters(self, features: bool = False) -> dict[str, np.ndarray]:
+        """The arrays that are trained, as "W0" or "b0", and "X" if features are."""
+        kinds = {"W": self.weights, "b": self.biases, "g": self.gains, "s": self.shifts}
+        found = {f"{kind}{layer}": one for kind, arrays in kinds.items() for layer, one in enumerate(arrays)}
+        return found | ({"X": self.features} if features else {})
+
+    def named_gradients(self, *given: Any, **options: Any) -> tuple[float, dict[str, Any]]:
+        """What `gradients` returns: the loss, and by the names of `parameters` the gradients."""
+        loss, weights, biases, features = self.gradients(*given, **options)
+        kinds = {"W": dict(enumerate(weights)), "b": dict(enumerate(biases))}
+        for kind, place in (("g", 0), ("s", 1)):
+            kinds[kind] = {layer: pair[place] for layer, pair in self.norm_gradients.items()}
+        found = {f"{kind}{layer}": g for kind, arrays in kinds.items() for layer, g in arrays.items()}
+        return loss, found | ({} if features is None else {"X": features})
+
+    def epoch_gradients(
+        self, labels: np.ndarray, rows: np.ndarray, epoch: int, train_features: bool = False
+    ) -> tuple[float, dict[str, Any]]:
+        """The same of full-graph training in an epoch. NotFiniteError: the loss is not finite."""
+        with np.errstate(all="ignore"):
+            loss, found = self.named_gradients(self.features, labels, rows, epoch, features=train_features)
+        if not np.isfinite(loss):
+            raise self._not_finite(loss, epoch)
+        return loss, found
 
     def scores(
         self, X: np.ndarray, labels: np.ndarray, split: np.ndarray, metric: str | None = None
@@ -234,70 +309,54 @@ class GCNReference:
     ) -> Iterator[dict[str, float]]:  # fmt: skip
         """Train full-graph, yielding per epoch its number (from 1), loss, and scores before its update.
 
-        `self.features` holds the features. Of several weight decays, each layer has one; the last repeats.
-        clip: the norm to which larger gradients are scaled; schedule: the factor of the step size by epoch.
+        schedule: the factor of the step size by epoch; others: see :class:`ReferenceOptimizer`.
         NotFiniteError: a loss or a parameter is not finite; it names epoch and layer.
         """
         self.features, rows = self._real(X), labelled(labels, split, TRAIN)
-        self.state: dict[str, Any] = {}
-        decays = np.atleast_1d(weight_decay).tolist()
-        decays += decays[-1:] * self.layers
-        rule = {"sgd": self._sgd, "adam": self._adam, "adamw": self._adamw}[optimizer]
-
-        def update(name: str, w: np.ndarray, g: Any, decay: float, layer: int) -> None:
-            with np.errstate(all="ignore"):
-                rule(name, w, scale * g, epoch, lr * schedule(epoch), decay, momentum)
-            if not np.isfinite(w).all():
-                raise NotFiniteError(f"{name} is not finite after the update", layer, epoch)
-
+        steps = ReferenceOptimizer(optimizer, weight_decay, momentum, clip)
         for epoch in range(1, epochs + 1):
             with np.errstate(all="ignore"):
                 found = self.scores(self.features, labels, split, metric) if evaluate else {}
-                loss, dW, db, dX = self.gradients(self.features, labels, rows, epoch, train_features)
-            if not np.isfinite(loss):
-                raise self._not_finite(loss, epoch)
+            loss, gradients = self.epoch_gradients(labels, rows, epoch, train_features)
             yield {"epoch": epoch, **found, "loss": loss}
-            scale = self._scale(clip, [*dW, *db, *([dX] if train_features else [])])
-            for layer in range(self.layers):
-                update(f"W{layer}", self.weights[layer], dW[layer], decays[layer], layer)
-                if self.biases:
-                    update(f"b{layer}", self.biases[layer], db[layer], 0.0, layer)
-                for name, of, place in (("g", self.gains, 0), ("s", self.shifts, 1)):
-                    if layer < len(of):
-                        update(f"{name}{layer}", of[layer], self.norm_gradients[layer][place], 0.0, layer)
-            if train_features:
-                update("X", self.features, dX, 0.0, 0)
+            self.update(steps, gradients, lr * schedule(epoch), epoch)
 
-    def _scale(self, clip: float | None, gradients: Sequence[Any]) -> float:
-        """What scales these gradients and those of layer norm, as one vector, down to a norm of `clip`."""
-        every = [*gradients, *(g for pair in self.norm_gradients.values() for g in pair)]
-        norm = math.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in every))
-        return 1.0 if clip is None or norm <= clip else clip / norm
+    def update(self, optimizer: ReferenceOptimizer, gradients: dict[str, Any], lr: float, epoch: int) -> None:
+        """Make a step in an epoch; NotFiniteError: a parameter is not finite then."""
+        try:
+            optimizer.step(self.parameters("X" in gradients), gradients, lr)
+        except NotFiniteError as error:
+            raise error.in_epoch(epoch) from None
 
     def _not_finite(self, loss: float, epoch: int) -> NotFiniteError:
         """The error that names the first layer with such an output, or the last one."""
         with np.errstate(all="ignore"):
-            outputs = self._forward(self.features, epoch)[1::2]
+            outputs = self._forward(self.features, epoch, self._whole())[1::2]
         bad = [layer for layer, Z in enumerate(outputs) if not np.isfinite(Z).all()]
         return NotFiniteError(f"the loss is {loss}", (bad or [self.layers - 1])[0], epoch)
 
-    # Updates of one array w, in place, in step t from its gradient g.
 
-    def _sgd(self, name: str, w: Any, g: Any, t: int, lr: float, decay: float, momentum: float) -> None:
-        g = g + decay * w
-        v = self.state[name] = momentum * self.state.get(name, 0) + g
-        w -= lr * v
+class SageReference(GCNReference):
+    """GraphSAGE on one process: of A only its off-diagonal non-zeros count, all alike. Weights of own
+    features stand above those of the neighbours' mean. The rows of a sampled matrix are the first of its
+    columns."""
 
-    def _adam(self, name: str, w: Any, g: Any, t: int, lr: float, decay: float, _: float) -> None:
-        self._moments(name, w, g + decay * w, t, lr)
+    gathered = 2
 
-    def _adamw(self, name: str, w: Any, g: Any, t: int, lr: float, decay: float, _: float) -> None:
-        w *= 1 - lr * decay
-        self._moments(name, w, g, t, lr)
+    def operator(self, A: sp.csr_array) -> sp.csr_array:
+        entries = sp.coo_array(A)
+        off = entries.row != entries.col
+        parts = entries.data[off], (entries.row[off], entries.col[off])
+        return means(sp.csr_array(parts, shape=A.shape), self.dtype)
 
-    def _moments(self, name: str, w: Any, g: Any, t: int, lr: float) -> None:
-        """Kingma and Ba: Adam, ICLR 2015, Algorithm 1, with beta = (0.9, 0.999) and epsilon = 1e-8."""
-        m, v = self.state.get(name, (0, 0))
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-        self.state[name] = m, v
-        w -= lr * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    def block_operator(self, A: sp.csr_array) -> sp.csr_array:
+        return means(A, self.dtype)
+
+    def _gather(self, A: sp.csr_array, H: np.ndarray) -> np.ndarray:
+        return np.hstack([H[: A.shape[0]], spmm(A, H)])
+
+    def _gather_back(self, A: sp.csr_array, G: np.ndarray) -> np.ndarray:
+        of_own, of_means = np.hsplit(G, 2)
+        found = spmm(sp.csr_array(A.T), of_means)
+        found[: len(of_own)] += of_own
+        return found

@@ -26,7 +26,7 @@ from distgnn.plan.kinds import busiest_of, kinds
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.train import sampler
 from distgnn.train.full_graph import train
-from distgnn.train.minibatch import MinibatchTraining
+from distgnn.train.minibatch import MinibatchTraining, training_nodes
 from distgnn.train.settings import BATCH_SIZE, Settings, parse_grid
 
 SAMPLE = 8  # ranks of which the busiest is looked for where non-zeros are not spread evenly
@@ -217,7 +217,7 @@ def _counted(ready: _Prepared, evaluation: bool = True) -> tuple[Costs, dict[str
 def _minibatches(s: Settings, graph: Graph, model: GCN, X: DistDense, targets: Any) -> MinibatchTraining:
     cut: Any = s.partition_graph
     A: Any = Partitioned(model.grid, graph.source, graph.parts) if cut else Replicated(graph.source)
-    drawn = sampler.of(s, A, targets)
+    drawn = sampler.of(s, A, lambda: training_nodes(targets)[0])
     size = s.batch_size or min(BATCH_SIZE, targets.counts[TRAIN])
     return MinibatchTraining(model, X, targets, drawn, size, s.batches_per_update or 1, s.bulk or 1, s.seed)
 

@@ -107,6 +107,11 @@ def load(path: AnyPath, comm: Comm) -> CheckpointReader:
     return reader
 
 
+def read_alone(path: AnyPath) -> CheckpointReader:
+    """Open a checkpoint that `load` has looked through. Not collective."""
+    return CheckpointReader(Path(path), manifest.read(path, CHECKPOINT))
+
+
 class CheckpointReader:
     """What a checkpoint holds: `meta`; `shapes`: name -> global shape of every matrix."""
 

@@ -1,8 +1,8 @@
-"""The serial reference trained beside the distributed network, epoch by epoch, on rank 0."""
+"""The comparison of a run's losses with those of a serial training beside it, epoch by epoch, on rank 0."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,10 @@ import numpy as np
 from distgnn.comm.group import Comm
 from distgnn.errors import TrainingError
 from distgnn.nn.finite import NotFiniteError
-from distgnn.nn.reference import GCNReference
-from distgnn.store.read.order import Order
-from distgnn.store.read.store import Store
-from distgnn.train.rates import Schedule
-from distgnn.train.settings import Settings
+from distgnn.train.serial import Serial
 
-TOLERANCE = 1e-4
+#: Relative differences that are taken for rounding, by dtype (benchmarks/results/check.md).
+TOLERANCES = {"float32": 1e-5, "float64": 1e-10}
 
 
 class CheckFailedError(TrainingError):
@@ -28,58 +25,69 @@ class SerialCheck:
 
     Args:
         comm: the ranks of the run.
-        reference: yields the reference's record of every epoch. Called on rank 0 only; must not communicate.
-            What the call raises is raised on every rank.
+        reference: makes the serial training. Called on rank 0 only; must not communicate. What the call
+            raises is raised on every rank.
+        epochs: how many to compare, from the first that is given on; None: all.
+        tolerance: the largest relative difference that is no error.
+
+    Attributes:
+        first, last: the epochs that were compared; None before.
+        largest: the largest relative difference so far, on rank 0.
     """
 
-    def __init__(self, comm: Comm, reference: Callable[[], Iterator[dict[str, float]]]) -> None:
-        self.comm = comm
+    def __init__(
+        self, comm: Comm, reference: Callable[[], Serial], epochs: int | None, tolerance: float
+    ) -> None:
+        self.comm, self.epochs, self.tolerance = comm, epochs, tolerance
+        self.first: int | None = None
+        self.last: int | None = None
         self.largest = 0.0
-        self._records: Iterator[dict[str, float]] = iter(())
+        self._reference: Serial | None = None
         with comm.together():
             if comm.rank == 0:
-                self._records = reference()
+                self._reference = reference()
 
     def compare(self, record: Mapping[str, Any]) -> None:
-        """Train the reference up to this record's epoch and compare the losses. Collective.
+        """Train this record's epoch serially and compare the losses, if it is one to compare. Collective.
 
         Raises:
-            CheckFailedError: they differ by more than 1e-4 relative (on every rank).
+            CheckFailedError: they differ by more than the tolerance (on every rank).
         """
+        epoch = record["epoch"]
+        self.first = epoch if self.first is None else self.first
+        if self.epochs is not None and epoch - self.first >= self.epochs:
+            self._reference = None  # its memory is of use elsewhere
+            return
         message = None
         with self.comm.together():
-            if self.comm.rank == 0:
-                message = self._differs(record["epoch"], record["loss"])
+            if self._reference is not None:
+                message = self._differs(self._reference, epoch, record["loss"], record["lr"])
         message = self.comm.share(message)
         if message is not None:
-            raise CheckFailedError(message, record["epoch"])
+            raise CheckFailedError(message, epoch)
+        self.last = epoch
 
-    def _differs(self, epoch: int, loss: float) -> str | None:
+    def record(self) -> dict[str, Any]:
+        """For the last line of a log: what was compared, and how it went, of rank 0."""
+        epochs = {"first": self.first, "last": self.last}
+        return {"check": epochs | {"largest_difference": self.largest, "allowed": self.tolerance}}
+
+    def verdict(self) -> str:
+        """How it went, in one line, on rank 0."""
+        epochs = f"epochs {self.first} to {self.last}" if self.first != self.last else f"epoch {self.last}"
+        found = f"largest relative difference {self.largest:.1e}, allowed {self.tolerance:.0e}"
+        return f"check: the losses of {epochs} equal those of a serial training; {found}"
+
+    def _differs(self, reference: Serial, epoch: int, loss: float, lr: float) -> str | None:
+        """The problem, if there is one."""
+        found = f"epoch {epoch}: loss {loss:.9g}"
         try:
-            serial = next(r["loss"] for r in self._records if r["epoch"] == epoch)
+            expected = reference.epoch(epoch, lr)
         except NotFiniteError as error:
-            return f"loss {loss:.9g}, serially {error}"
-        difference = abs(loss - serial) / max(abs(serial), np.finfo(np.float32).tiny)
+            return f"{found}, but serially {error}"
+        difference = abs(loss - expected) / max(abs(expected), np.finfo(np.float32).tiny)
         self.largest = max(self.largest, difference)
-        if difference <= TOLERANCE:  # and not its negation, so that NaN fails
+        if difference <= self.tolerance:  # and not its negation, so that NaN fails
             return None
-        return f"epoch {epoch}: loss {loss:.9g}, serially {serial:.9g}; relative difference {difference:.2g}"
-
-
-def reference(
-    store: Store, order: Order, widths: Sequence[int], settings: Settings
-) -> Iterator[dict[str, float]]:
-    """The epochs of the reference, from epoch 1 on. Reads all that it needs of the store."""
-    s, n = settings, store.n
-    inputs = order.layer(-1)  # features and labels as layer 0 takes them
-    X = store.features(inputs).astype(s.dtype)
-    if s.normalize_features:
-        sums = np.abs(X).sum(axis=1, keepdims=True, dtype=np.float64)
-        X *= (1 / np.where(sums == 0, 1, sums)).astype(X.dtype)
-    ids = inputs.permutation(0, n)
-    A = order.block((0, n), (0, n))[order.positions(ids)]  # rows in the order of the columns
-    network = GCNReference(A, widths, s.seed, s.dropout, s.bias, s.dtype, ids, s.residual, s.layer_norm)
-    schedule = Schedule.parse(s.schedule, s.warmup)
-    steps = s.epochs, s.optimizer, s.lr, s.weight_decay, s.momentum, s.train_features
-    more: Any = {"clip": s.clip, "schedule": lambda epoch: schedule.at(epoch, s.epochs), "evaluate": False}
-    return network.train(X, store.labels(inputs), store.split(inputs), *steps, **more)
+        apart = f"relative difference {difference:.2g}, allowed {self.tolerance:.0e}"
+        return f"{found}, expected {expected:.9g}, as trained serially; {apart}"

@@ -8,7 +8,6 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +29,19 @@ from distgnn.nn.networks import NETWORKS
 from distgnn.operators.dense import DistDense
 from distgnn.report import trace
 from distgnn.report.files import check_output
+from distgnn.store.checkpoint import read_alone
 from distgnn.store.read.distributed import identity, load, load_features, load_targets
 from distgnn.store.read.store import Store
 from distgnn.train import checkpoint, sampler
 from distgnn.train.best import Best
-from distgnn.train.check import SerialCheck, reference
+from distgnn.train.check import TOLERANCES, SerialCheck
 from distgnn.train.defaults import from_files
 from distgnn.train.full_graph import parameters, train
 from distgnn.train.log import RunLog, end_record, run_record
 from distgnn.train.minibatch import STEPS, MinibatchTraining
 from distgnn.train.minibatches import check_batch_size
 from distgnn.train.rates import Schedule, changed
+from distgnn.train.serial import Serial, reference
 from distgnn.train.settings import BATCH_SIZE, Settings, parse_grid
 
 told = logging.getLogger(__name__)
@@ -108,8 +109,7 @@ class Run:
         told.info("%s: %s; this rank holds %d non-zeros", self.store.path, what, self.grid.nonzeros)
         self.resumed: str | None = None  # the id of the checkpoint
         self.first_epoch = 1 + (self._resume() if s.resume else 0)
-        serial = partial(reference, self.store, self.order, self.widths, self.settings)
-        self.check = SerialCheck(self.grid.world, serial) if s.check else None
+        self.check = self._check() if s.check else None
         self.record = run_record(self.grid, self._config(os.fspath(store)))
         if s.tune_gemm:
             self.record["gemm"] = self.model.tune()
@@ -146,6 +146,7 @@ class Run:
                         break
             end |= {"epochs": record["epoch"], "loss": record["loss"]}
             end |= end_record(self.grid, ledger, seconds) | self._best()
+            end |= self.check.record() if self.check else {}
             self.end = end | self._medians(steps)
             words, waited = ledger.words, ledger.exposed
             told.info("trained: %d words received, %.2f s waited for messages on this rank", words, waited)
@@ -291,16 +292,20 @@ class Run:
         if epoch >= s.epochs:
             problem = f"{s.checkpoint} has {epoch} epochs already; ask for more"
             raise ArgumentError("epochs", s.epochs, problem)
-        if s.check and rates != self.rates:
-            all_rates = (*rates, *self.rates)
-            *theirs, ours = (" and ".join(f"{name} {rate[name]}" for name in rate) for rate in all_rates)
-            problem = f"the serial reference trains from epoch 1 with {ours}, but {s.checkpoint} was "
-            problem += f"trained with {', and with '.join(theirs)}; give the same or leave it out"
-            raise ArgumentError("check", True, problem)
         if rates and self.grid.rank == 0 and (new := changed(rates[-1], self.rates[-1], epoch)):
             told.warning("%s: goes on with %s", s.checkpoint, new)
         self.rates = [*(rate for rate in rates if rate not in self.rates), *self.rates]
         return epoch
+
+    def _check(self) -> SerialCheck:
+        """The comparison with a serial training, after a resume from the checkpoint on. Collective."""
+        s = self.settings
+
+        def serial() -> Serial:
+            saved = read_alone(str(s.checkpoint)) if s.resume else None
+            return reference(self.store, self.order, self.widths, s, saved)
+
+        return SerialCheck(self.grid.world, serial, s.checked_epochs, TOLERANCES[s.dtype])
 
     def _identity(self) -> dict[str, Any]:
         """What a run that goes on from this one's checkpoint must share with it. Not the grid."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from distgnn.sampling.saint import Saint
 from distgnn.sampling.sampler import Sampler
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.store.read.neighbours import Neighbours
+from distgnn.store.read.order import Order
 from distgnn.store.read.store import Store
 from distgnn.train.minibatch import training_nodes
 from distgnn.train.settings import Settings
@@ -24,11 +26,12 @@ from distgnn.train.settings import Settings
 
 def make(settings: Settings, store: Store, order: str, grid: Grid, targets: Targets) -> Sampler:
     """A sampler for settings that are resolved. Collective."""
-    return of(settings, _graph(settings, store, order, grid), targets)
+    return of(settings, _graph(settings, store, order, grid), lambda: training_nodes(targets)[0])
 
 
-def of(settings: Settings, graph: Graph, targets: Targets) -> Sampler:
-    """The sampler on this graph. Collective."""
+def of(settings: Settings, graph: Graph, training: Callable[[], np.ndarray]) -> Sampler:
+    """The sampler on this graph; `training` gives the positions of the training nodes where they are needed.
+    Collective where one of them is."""
     fanout = settings.fanout or ()
     options: Any = {"seed": settings.seed, "rescale": bool(settings.rescale)}
     if settings.sampler == "sage":
@@ -38,18 +41,23 @@ def of(settings: Settings, graph: Graph, targets: Targets) -> Sampler:
     if settings.sampler == "fastgcn":
         return FastGCN(graph, fanout, **options)
     saint = Saint(graph, fanout[0], len(settings.hidden_widths) + 1, **options)
-    saint.count(training_nodes(targets)[0])
+    saint.count(training())
     return saint
 
 
 def _graph(settings: Settings, store: Store, name: str, grid: Grid) -> Graph:
     """The matrix to sample from: on every rank, or partitioned over the grid. Collective."""
     order = store.order(name)
+    given = source(settings, store, order)
+    if settings.partition_graph:
+        return Partitioned(grid, given, order.partition)
+    with grid.world.together():
+        return Replicated(given, backend=grid.backend)
+    raise AssertionError("unreachable: together() raises")
+
+
+def source(settings: Settings, store: Store, order: Order) -> BlockSource:
+    """What is sampled from, in an order that takes its dtype from the settings."""
     order.dtype = np.dtype(settings.dtype)
     neighbours = NETWORKS[str(settings.model)].neighbours
-    source: BlockSource = Neighbours(order, not store.manifest["directed"]) if neighbours else order
-    if settings.partition_graph:
-        return Partitioned(grid, source, order.partition)
-    with grid.world.together():
-        return Replicated(source, backend=grid.backend)
-    raise AssertionError("unreachable: together() raises")
+    return Neighbours(order, not store.manifest["directed"]) if neighbours else order

@@ -13,7 +13,7 @@ from typing import Any
 from distgnn import operators
 from distgnn.errors import ArgumentError
 from distgnn.nn.loss import METRICS
-from distgnn.nn.networks import NETWORKS
+from distgnn.nn.networks import NETWORKS, REFERENCES
 from distgnn.sampling.sampler import check_fanout
 from distgnn.train.rates import Schedule
 
@@ -22,6 +22,8 @@ PER_UPDATE = 8
 BATCH_SIZE, BULK = 1024, 4
 FANOUT = {"sage": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
 
+#: Epochs that are compared with a serial training unless a number or EVERY is given.
+CHECKED, EVERY = 5, "all"
 #: The algorithm that a planner replaces by one of those that there are.
 AUTO = "auto"
 #: Settings that mean something for minibatches only.
@@ -106,7 +108,7 @@ class Settings:
     resume: bool = False
     force: bool = False
     quiet: bool = False  # of the command line; a Run never prints
-    check: bool = False
+    check: bool | int | str = False
     verify: bool = False
 
     def __post_init__(self) -> None:
@@ -128,9 +130,9 @@ class Settings:
         """
         self._check_numbers()
         model = self.model or ("sage" if self.sampler == "sage" else "gcn")
-        if self.check and (self.sampler or model != "gcn"):
-            problem = "leave it out, or train model=gcn without a sampler"
-            raise ArgumentError("check", True, f"the serial reference is a full-graph GCN; {problem}")
+        if self.check and model not in REFERENCES:
+            problem = f"there is no serial reference of model={model} in nn.networks.REFERENCES"
+            raise ArgumentError("check", self.check, f"{problem}; enter one, or leave it out")
         done = self._sampling(model, ranks) if self.sampler else self._full_graph(model)
         if done.block_rows is not None and done.algorithm not in ("1.5d", "3d"):
             problem = f"is for 1.5d and 3d, which all-reduce products; algorithm {done.algorithm} does not"
@@ -153,6 +155,13 @@ class Settings:
         """The weight decay of each layer."""
         decays = list(self.weight_decay)
         return decays if len(decays) > 1 else decays * (len(self.hidden_widths) + 1)
+
+    @property
+    def checked_epochs(self) -> int | None:
+        """How many epochs `check` compares; None: all."""
+        if isinstance(self.check, str):
+            return None
+        return CHECKED if self.check is True else int(self.check)
 
     def _check_types(self) -> None:
         for name, wanted in _types().items():
@@ -194,16 +203,15 @@ class Settings:
         return {name: value for name, value in found.items() if value is not None}
 
     def _check_training(self) -> None:
-        schedule = Schedule.parse(self.schedule, self.warmup)
+        Schedule.parse(self.schedule, self.warmup)
+        if self.check not in (True, False, EVERY) and (isinstance(self.check, str) or self.check < 1):
+            raise ArgumentError("check", self.check, f"expected {EVERY}, or a number of epochs, at least 1")
         if self.warmup >= self.epochs:
             raise ArgumentError("warmup", self.warmup, f"must be less than epochs={self.epochs}")
         for name, value in self.watchers.items():
             if not self.eval_every:
                 problem = "goes by validation accuracies, which eval_every=0 leaves out; evaluate more often"
                 raise ArgumentError(name, value, problem)
-        if self.check and schedule.kind == "plateau":
-            problem = "the serial reference has no validation to follow schedule=plateau; take another"
-            raise ArgumentError("check", True, problem)
 
     def _full_graph(self, model: str) -> Settings:
         for name in FOR_MINIBATCHES:

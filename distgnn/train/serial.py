@@ -1,0 +1,155 @@
+"""The training of a run on one process: by the serial networks, from the same store and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from distgnn.nn.finite import NotFiniteError
+from distgnn.nn.networks import REFERENCES
+from distgnn.nn.reference import TRAIN, GCNReference, labelled
+from distgnn.nn.reference_optim import ReferenceOptimizer
+from distgnn.sampling.block import Sample
+from distgnn.sampling.spgemm import Replicated
+from distgnn.store.checkpoint import CheckpointReader
+from distgnn.store.read.order import Order
+from distgnn.store.read.store import Store
+from distgnn.train import sampler
+from distgnn.train.minibatches import Minibatches
+from distgnn.train.settings import Settings
+
+Array = Any
+
+
+class Serial(Protocol):
+    """A serial training."""
+
+    def epoch(self, epoch: int, lr: float) -> float:
+        """The loss of the next epoch, which its updates, of this step size, follow. NotFiniteError: the loss
+        or a parameter is not finite."""
+
+
+class FullGraph:
+    """An update per epoch, from all training nodes.
+
+    Args:
+        network: with its features.
+        labels, split: of its rows.
+    """
+
+    def __init__(
+        self, network: GCNReference, labels: Array, split: Array, optimizer: ReferenceOptimizer,
+        train_features: bool,
+    ) -> None:  # fmt: skip
+        self.network, self.labels, self.optimizer = network, labels, optimizer
+        self.rows, self.train_features = labelled(labels, split, TRAIN), train_features
+
+    def epoch(self, epoch: int, lr: float) -> float:
+        """As of :class:`Serial`."""
+        loss, gradients = self.network.epoch_gradients(self.labels, self.rows, epoch, self.train_features)
+        self.network.update(self.optimizer, gradients, lr, epoch)
+        return loss
+
+
+class OnMinibatches:
+    """An update from every few minibatches, one after the other. They are drawn as in the run, by its sampler
+    on a whole graph; what is trained on them is the serial network.
+
+    Args: as of :class:`FullGraph`; minibatches and graph have the same positions as its rows.
+    """
+
+    def __init__(
+        self, network: GCNReference, labels: Array, split: Array, optimizer: ReferenceOptimizer,
+        settings: Settings, graph: Replicated,
+    ) -> None:  # fmt: skip
+        self.network, self.labels, self.optimizer = network, labels, optimizer
+        nodes = labelled(labels, split, TRAIN)
+        self.sampler = sampler.of(settings, graph, lambda: nodes)
+        size, self.per_update = int(settings.batch_size or 1), int(settings.batches_per_update or 1)
+        self.minibatches = Minibatches(nodes, size, settings.seed)
+
+    def epoch(self, epoch: int, lr: float) -> float:
+        """As of :class:`Serial`: the mean over what was drawn in the epoch."""
+        batches, total, nodes = self.minibatches.epoch(epoch), 0.0, 0
+        for first in range(0, len(batches), self.per_update):
+            loss, count, gradients = self._group(epoch, first, batches[first : first + self.per_update])
+            if not np.isfinite(loss):
+                raise NotFiniteError(f"the loss is {loss}", self.network.layers - 1, epoch)
+            if count:
+                mean = {name: g / self.network.dtype.type(count) for name, g in gradients.items()}
+                self.network.update(self.optimizer, mean, lr, epoch)
+            total, nodes = total + loss, nodes + count
+        return total / nodes if nodes else float("nan")
+
+    def _group(self, epoch: int, first: int, batches: Sequence[Array]) -> tuple[float, int, dict[str, Any]]:
+        """Sums over the minibatches of an update: losses, the nodes that they are over, and gradients."""
+        total, count, sums = 0.0, 0, {name: 0 * w for name, w in self.network.parameters().items()}
+        for number, batch in enumerate(batches, first):
+            (sample,) = self.sampler.sample_at([batch], epoch=epoch, first=number)
+            count += len(sample.batch) if sample.loss_weights is None else int(sample.population or 0)
+            if len(sample.batch):
+                step = (epoch - 1) * len(self.minibatches) + number + 1
+                loss, gradients = self._minibatch(sample, step)
+                total += loss
+                sums = {name: g + gradients[name] for name, g in sums.items()}
+        return total, count, sums
+
+    def _minibatch(self, sample: Sample, step: int) -> tuple[float, dict[str, Any]]:
+        """The sum of losses and its gradients."""
+        network, size = self.network, len(sample.batch)
+        graphs = [(network.block_operator(block.A), block.cols) for block in sample.blocks]
+        weights = size * (np.ones(size) if sample.loss_weights is None else sample.loss_weights)
+        given = network.features[sample.inputs], self.labels[sample.batch], np.arange(size), step
+        with np.errstate(all="ignore"):
+            return network.named_gradients(*given, features=False, graphs=graphs, loss_weights=weights)
+
+
+def reference(
+    store: Store, order: Order, widths: Sequence[int], settings: Settings,
+    checkpoint: CheckpointReader | None = None,
+) -> Serial:  # fmt: skip
+    """The serial training of a run, which goes on from a checkpoint if there is one. Reads all that it needs
+    of the store; not collective."""
+    s, n = settings, store.n
+    inputs = order.layer(-1)  # features and labels as layer 0 takes them
+    ids = inputs.permutation(0, n)
+    if s.sampler:  # whose draws and masks depend on positions
+        graph = Replicated(sampler.source(s, store, order))
+        A, nodes = graph.A, np.arange(n)
+    else:
+        A, nodes = order.block((0, n), (0, n))[order.positions(ids)], ids  # rows in the order of the columns
+    of_network = s.seed, s.dropout, s.bias, s.dtype, nodes, s.residual, s.layer_norm
+    network = REFERENCES[str(s.model)](A, widths, *of_network)
+    network.features = _features(store, inputs, s)
+    optimizer = ReferenceOptimizer(s.optimizer, s.weight_decay, s.momentum, s.clip)
+    if checkpoint is not None:
+        _take_over(checkpoint, network.parameters(s.train_features), optimizer)
+    training = network, store.labels(inputs), store.split(inputs), optimizer
+    return OnMinibatches(*training, s, graph) if s.sampler else FullGraph(*training, s.train_features)
+
+
+def _features(store: Store, inputs: Order, settings: Settings) -> Array:
+    X = store.features(inputs).astype(settings.dtype)
+    if settings.normalize_features:
+        sums = np.abs(X).sum(axis=1, keepdims=True, dtype=np.float64)
+        X *= (1 / np.where(sums == 0, 1, sums)).astype(X.dtype)
+    return X
+
+
+def _take_over(
+    reader: CheckpointReader, arrays: dict[str, np.ndarray], optimizer: ReferenceOptimizer
+) -> None:  # fmt: skip
+    """The parameters and the state of the optimiser of a checkpoint."""
+
+    def whole(name: str, like: np.ndarray) -> np.ndarray:
+        rows, cols = reader.shapes[name]
+        return reader.piece(name, (0, rows), (0, cols)).reshape(like.shape)
+
+    for name, array in arrays.items():
+        array[...] = whole(name, array)
+        slots = [f"{name}.{slot}" for slot in optimizer.slots]
+        if slots[0] in reader.shapes:  # without momentum there is none
+            optimizer.state[name] = [whole(slot, array) for slot in slots]
+    optimizer.steps = int(reader.meta["steps"])
