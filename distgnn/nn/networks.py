@@ -10,5 +10,5 @@ from distgnn.nn.sage import SageMean
 #: runs, predictions and plans can name it then.
 NETWORKS: dict[str, type[GCN]] = {"gcn": GCN, "sage": SageMean}
 
-#: By the same names the networks on one process that `train --check` trains. Enter one for your network, too.
+#: By the same names the networks on one process, which `train --check` trains.
 REFERENCES: dict[str, type[GCNReference]] = {"gcn": GCNReference, "sage": SageReference}

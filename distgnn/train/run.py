@@ -34,7 +34,7 @@ from distgnn.store.read.distributed import identity, load, load_features, load_t
 from distgnn.store.read.store import Store
 from distgnn.train import checkpoint, sampler
 from distgnn.train.best import Best
-from distgnn.train.check import TOLERANCES, SerialCheck
+from distgnn.train.check import SerialCheck
 from distgnn.train.defaults import from_files
 from distgnn.train.full_graph import parameters, train
 from distgnn.train.log import RunLog, end_record, run_record
@@ -305,7 +305,7 @@ class Run:
             saved = read_alone(str(s.checkpoint)) if s.resume else None
             return reference(self.store, self.order, self.widths, s, saved)
 
-        return SerialCheck(self.grid.world, serial, s.checked_epochs, TOLERANCES[s.dtype])
+        return SerialCheck(self.grid.world, serial, s.checked_epochs, s.dtype)
 
     def _identity(self) -> dict[str, Any]:
         """What a run that goes on from this one's checkpoint must share with it. Not the grid."""

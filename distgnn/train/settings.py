@@ -131,8 +131,8 @@ class Settings:
         self._check_numbers()
         model = self.model or ("sage" if self.sampler == "sage" else "gcn")
         if self.check and model not in REFERENCES:
-            problem = f"there is no serial reference of model={model} in nn.networks.REFERENCES"
-            raise ArgumentError("check", self.check, f"{problem}; enter one, or leave it out")
+            problem = f"there is no serial reference of model={model}; compare a run with overlap=False"
+            raise ArgumentError("check", self.check, problem)
         done = self._sampling(model, ranks) if self.sampler else self._full_graph(model)
         if done.block_rows is not None and done.algorithm not in ("1.5d", "3d"):
             problem = f"is for 1.5d and 3d, which all-reduce products; algorithm {done.algorithm} does not"

@@ -13,6 +13,7 @@ from distgnn import cli
 from distgnn.store import prepare
 from distgnn.store.checkpoint import BEGUN
 from distgnn.store.source import Source
+from distgnn.train.check import TOLERANCES
 from mpi_helpers import mpiexec
 
 
@@ -119,7 +120,7 @@ def test_quiet_is_quiet(store: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_failing_check_is_exit_code_1(store: str, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("distgnn.train.check.TOLERANCE", -1.0)
+    monkeypatch.setitem(TOLERANCES, "float32", -1.0)
     assert cli.main(["train", store, "--epochs", "2", "--check", "--quiet"]) == 1
     assert capsys.readouterr().err.startswith("distgnn: error: --check: epoch 1: loss ")
 

@@ -192,12 +192,12 @@ def test_the_serial_reference_stops_too():
 def test_a_reference_that_stops_fails_the_check_on_every_rank(comm):
     world = make_grid(comm, "1d", backend="numpy").world
 
-    def records():
-        raise NotFiniteError("the loss is nan", 1, 1)
-        yield
+    class Stops:
+        def epoch(self, epoch, lr):
+            raise NotFiniteError("the loss is nan", 1, epoch)
 
-    with pytest.raises(CheckFailedError, match=r"loss 0.5, serially epoch 1, layer 1: the loss is nan"):
-        SerialCheck(world, records).compare({"epoch": 1, "loss": 0.5})
+    with pytest.raises(CheckFailedError, match=r"loss 0.5, but serially epoch 1, layer 1: the loss is nan"):
+        SerialCheck(world, Stops).compare({"epoch": 1, "loss": 0.5, "lr": 0.1})
     assert issubclass(CheckFailedError, TrainingError)
 
 

@@ -78,7 +78,6 @@ def test_a_resumed_run_may_be_planned_anew(comm, shared_tmp_path, store):
         (["--sampler", "sage"], "--algorithm auto: excludes --sampler sage; minibatches take features from"),
         (["--grid", "7x7"], "--grid 7x7: no algorithm can do this"),
         (["--order", "triple"], "no order 'triple'"),
-        (["--check", "--model", "sage"], "--check: the serial reference"),
     ],
 )
 def test_bad_input_is_one_line_on_every_rank(comm, shared_tmp_path, store, words, problem):

@@ -1,0 +1,200 @@
+"""``train --check``: a serial training beside every kind of run, bounded, and a wrong panel that it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn import cli
+from distgnn.nn import GCN, NETWORKS
+from distgnn.operators.weights import ReplicatedWeights
+from distgnn.store import prepare
+from distgnn.train import Run, Settings
+from distgnn.train.check import TOLERANCES, CheckFailedError, SerialCheck
+
+from .stores import Communities, events, made, run, small_store
+from .test_multilabel_job import several
+
+DEEP = "--hidden 9,9 --residual --layer-norm --bias --dropout 0.3 --lr 0.1"
+BATCHES = "--hidden 9 --dropout 0.3 --batch-size 4 --batches-per-update 2 --lr 0.1 --bias"
+OWN = f"{BATCHES} --hidden 9,9 --residual --layer-norm"
+KINDS = {
+    "deep": f"{DEEP} --algorithm 2d",
+    "sage": f"--model sage {DEEP} --algorithm 1d --sparsity-aware",
+    "sage-features": f"--model sage {DEEP} --algorithm 2d --train-features --normalize-features",
+    "plateau": "--algorithm 3d --schedule plateau:1,0.5 --lr 0.9 --optimizer sgd --momentum 0.9",
+    "sampled-sage": f"--sampler sage {OWN} --fanout 2,2,3 --clip 0.1",
+    "sampled-gcn": f"--sampler sage --model gcn {OWN} --fanout 2,2,3",
+    "ladies": f"--sampler ladies {BATCHES} --fanout 8,6 --partition-graph --optimizer adamw",
+    "ladies-counts": f"--sampler ladies {BATCHES} --fanout 8,6 --importance counts --no-rescale",
+    "fastgcn": f"--sampler fastgcn {BATCHES} --fanout 20,20 --schedule cosine --warmup 2",
+    "saint": f"--sampler saint {BATCHES} --fanout 12 --partition-graph --optimizer sgd --momentum 0.5",
+}
+
+
+def checked(comm: Any, *words: Any) -> dict[str, Any]:
+    """What a run of float64 found, whose losses must have fallen; the same in float32 must agree, too."""
+    assert run(comm, *words, "--check", "all", "--quiet") == 0
+    whole = made(comm, *words, "--check", "all", "--dtype", "float64", "--force")
+    losses = [record["loss"] for record in whole.train()]
+    assert len(set(losses)) == len(losses)
+    return whole.end["check"]
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
+def test_every_kind_of_run_is_that_of_one_process(comm, kind, shared_tmp_path) -> None:
+    store = small_store(shared_tmp_path, comm)
+    found = checked(comm, store, *KINDS[kind].split(), "--epochs", 4, "--seed", 3)
+    assert (found["first"], found["last"], found["allowed"]) == (1, 4, 1e-11)
+    assert comm.bcast(found["largest_difference"]) < 1e-13
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.slow
+def test_directed_graphs_and_several_classes(comm, shared_tmp_path) -> None:
+    path = shared_tmp_path / "directed.dg"
+    if comm.Get_rank() == 0:
+        prepare(Communities(directed=True), path)
+    comm.Barrier()
+    for store in (path, several(shared_tmp_path, comm)):
+        for kind in ("sage", "sampled-sage", "ladies", "saint"):
+            words = KINDS[kind].replace("--batch-size 4", "--batch-size 5").split()
+            found = checked(comm, store, *words, "--order", "random", "--epochs", 3)
+            assert comm.bcast(found["largest_difference"]) < 1e-13
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("kind", ["deep", "sage-features", "sampled-sage", "plateau"])
+@pytest.mark.slow
+def test_a_resumed_run_is_checked_from_its_checkpoint_on(comm, kind, shared_tmp_path) -> None:
+    """With other step sizes, too."""
+    store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"
+    words = [store, *KINDS[kind].split(), "--dtype", "float64", "--checkpoint", saved]
+    run(comm, *words, "--epochs", 3, "--quiet")
+    again = made(comm, *words, "--epochs", 6, "--resume", "--check", 2, "--lr", 0.03)
+    assert len(list(again.train())) == 3
+    found = again.end["check"]
+    assert (found["first"], found["last"]) == (4, 5)
+    assert comm.bcast(found["largest_difference"]) < 1e-13
+
+
+@pytest.mark.ranks(1, 4)
+def test_the_first_epochs_are_compared(
+    comm, shared_tmp_path, monkeypatch
+) -> None:
+    store, log = small_store(shared_tmp_path, comm), shared_tmp_path / "log"
+    differs, compared = SerialCheck._differs, []
+
+    def seen(self, reference, epoch, *others):
+        compared.append(epoch)
+        return differs(self, reference, epoch, *others)
+
+    monkeypatch.setattr(SerialCheck, "_differs", seen)
+    for flags, epochs in ((["--check"], 5), (["--check", 2], 2), (["--check", "all"], 7), ([], 0)):
+        run(comm, store, "--epochs", 7, "--log", log, "--force", *flags)
+        assert compared == (list(range(1, epochs + 1)) if comm.Get_rank() == 0 else [])
+        if comm.Get_rank() == 0:
+            (end,) = events(log, "end")
+            assert end.get("check", {"last": 0})["last"] == epochs
+        compared.clear()
+        comm.Barrier()
+
+
+def planted(broadcast: Any, rows: slice) -> Any:
+    """Panels of which rank 0 has stale rows: those of the panel before."""
+
+    def stale(self: ReplicatedWeights, X: Any) -> Iterator[Any]:
+        before = None
+        for number, block, panel in broadcast(self, X):
+            if before is not None and self.grid.rank == 0 and before.shape == panel.shape:
+                kept = panel.copy()
+                panel = kept.copy()
+                panel[rows] = before[rows]
+                before = kept
+            else:
+                before = panel.copy()
+            yield number, block, panel
+
+    return stale
+
+
+@pytest.mark.ranks(4, 6)
+def test_a_panel_with_a_stale_row_is_found(comm, shared_tmp_path, capsys, monkeypatch) -> None:
+    """As where a buffer is written again before MPI has sent it: a row of 2,000 is another's on a rank."""
+    store = shared_tmp_path / "graph.dg"
+    if comm.Get_rank() == 0:
+        r = np.random.default_rng(2)
+        labels = r.integers(0, 4, 2000)
+        X = (np.eye(4, 24)[labels] + r.random((2000, 24))).astype(np.float32)
+        edges = r.integers(0, 2000, (2, 8000))
+        dg.prepare(edges, X, labels, "0.6/0.2/0.2", out=store, directed=False)
+    comm.Barrier()
+    words = [store, "--algorithm", "2d", "--grid", f"2x{comm.Get_size() // 2}", "--hidden", 24, "--check"]
+    assert run(comm, *words, "--epochs", 6) == 0
+    monkeypatch.setattr(ReplicatedWeights, "_broadcast", planted(ReplicatedWeights._broadcast, slice(7, 8)))
+    assert run(comm, *words, "--epochs", 6) == 1
+    if comm.Get_rank() == 0:
+        said = capsys.readouterr()
+        assert "equal those of a serial training" in said.out
+        assert said.err.startswith("distgnn: error: --check: epoch ") and said.err.count("\n") == 1
+        assert ", expected " in said.err and "allowed 1e-05" in said.err
+
+
+@pytest.mark.ranks(1, 2)
+def test_what_is_equal(comm) -> None:
+    """Relative differences up to the tolerance of the dtype; of tiny losses, absolute ones."""
+
+    class Serial:
+        def epoch(self, epoch: int, lr: float) -> float:
+            return {1: 2.0, 2: 1e-9}[epoch]
+
+    world = dg.Grid(comm, backend="numpy", rows=comm.Get_size()).world
+    for dtype, tolerance in TOLERANCES.items():
+        check = SerialCheck(world, Serial, dtype=dtype)
+        check.compare({"epoch": 1, "loss": 2 + 1.8 * tolerance, "lr": 0.1})
+        check.compare({"epoch": 2, "loss": 1e-9 + 9e-4 * tolerance, "lr": 0.1})
+        for epoch, loss in ((1, 2 + 2.2 * tolerance), (2, 1e-9 + 1.1e-3 * tolerance), (1, np.nan)):
+            with pytest.raises(CheckFailedError, match=rf"epoch {epoch}: loss .*, expected "):
+                SerialCheck(world, Serial, dtype=dtype).compare({"epoch": epoch, "loss": loss, "lr": 0.1})
+
+
+@pytest.mark.ranks(1)
+def test_a_late_difference_of_float32_may_be_rounding(comm) -> None:
+    class Serial:
+        def epoch(self, epoch: int, lr: float) -> float:
+            return 2.0 if epoch < 11 else 2.1
+
+    world = dg.Grid(comm, backend="numpy", rows=1).world
+    for dtype in TOLERANCES:
+        check = SerialCheck(world, Serial, dtype=dtype)
+        for epoch in range(1, 11):
+            check.compare({"epoch": epoch, "loss": 2.0, "lr": 0.1})
+        with pytest.raises(CheckFailedError) as failure:
+            check.compare({"epoch": 11, "loss": 2.0, "lr": 0.1})
+        assert ("by now it may be rounding" in str(failure.value)) == (dtype == "float32")
+
+
+@pytest.mark.ranks(1, 2)
+def test_what_cannot_be_compared_is_refused(comm, shared_tmp_path, monkeypatch) -> None:
+    store = small_store(shared_tmp_path, comm)
+    monkeypatch.setitem(NETWORKS, "own", GCN)
+    with pytest.raises(dg.UserError, match=r"check=True: there is no serial reference of model=own"):
+        Run(store, Settings(model="own", check=True), comm)
+    for check in (0.5, "some", -1):
+        with pytest.raises(dg.UserError, match=rf"check={check!r}|check={check}"):
+            Run(store, Settings(check=check), comm)
+
+
+def test_a_number_on_the_command_line_and_in_files(tmp_path) -> None:
+    values = {"--check": True, "--check=3": 3, "--check=all": "all", "--check=no": False, "": False}
+    for flag, value in values.items():
+        args = cli.parse(["train", "graph.dg", *filter(None, [flag])])
+        assert args.check is value or args.check == value != 1
+    (tmp_path / "f.toml").write_text("[train]\ncheck = true\n")
+    assert cli.parse(["train", "graph.dg", "--config", str(tmp_path / "f.toml")]).check is True
