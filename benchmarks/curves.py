@@ -24,7 +24,7 @@ from distgnn import cli
 from distgnn.cli import train
 from distgnn.comm.launch import install_abort_hook
 from distgnn.store import Store
-from distgnn.train.check import reference
+from distgnn.train.serial import reference
 
 GRIDS = ("1x1x1", "2x2x1", "1x2x2", "2x2x2", "3x2x1")
 ORDERS = ("random", "double")
@@ -78,7 +78,8 @@ def serial(store: str) -> list[float]:
     opened = Store(store)
     settings = train.settings(parsed(store, "1x1x1", "random", "--dtype", "float64"))
     widths = [opened.width, *settings.hidden_widths, opened.classes]
-    return [record["loss"] for record in reference(opened, opened.order("random"), widths, settings)]
+    training = reference(opened, opened.order("random"), widths, settings.resolved(1))
+    return [training.epoch(epoch, settings.lr) for epoch in range(1, EPOCHS + 1)]
 
 
 def report(

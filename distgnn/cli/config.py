@@ -123,15 +123,15 @@ class Origins:
 
         def flag(found: re.Match[str]) -> str:
             name, value = found[1], found[2]
-            return _typed(names[name], value) if name in names else found[0]
+            return typed(names[name], value) if name in names else found[0]
 
         if not isinstance(error, ArgumentError) or isinstance(error, DisagreementError):
             return UserError(_ADVICE.sub(flag, str(error)))
         name = names.get(error.argument, error.argument.replace("_", "-"))
         places = [] if own is None else [action for action in own._actions if not action.option_strings]
         place = next((action.metavar for action in places if action.dest == error.argument), None)
-        typed = _typed(name, error.value) if place is None else f"{place} {error.value}"
-        text = f"{typed}:{_ADVICE.sub(flag, f' {error.problem}')}"
+        setting = typed(name, error.value) if place is None else f"{place} {error.value}"
+        text = f"{setting}:{_ADVICE.sub(flag, f' {error.problem}')}"
         source = self.sources.get(name)
         return UserError(text if source is None else f"{text} (--{name} is set by {source})")
 
@@ -140,7 +140,7 @@ class Origins:
 _ADVICE = re.compile(r"(?<=[\s(])([a-z_]+)=([^\s;()]*[^\s;(),.:])")
 
 
-def _typed(name: str, value: Any) -> str:
+def typed(name: str, value: Any) -> str:
     """A setting as it is written on the command line."""
     if str(value) in ("True", "None"):  # words, where the error comes from another rank
         return f"--{name}"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import copy
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distgnn.cli.config import typed
 from distgnn.cli.values import count
 from distgnn.errors import ArgumentError, UserError
 
 if TYPE_CHECKING:
+    from distgnn.plan.choices import Choice
     from distgnn.plan.graphs import Graph
     from distgnn.plan.machine import Machine
     from distgnn.train.settings import Settings
@@ -185,11 +188,32 @@ def choices(
     found = plan(settings, graphs, args.ranks[0], machine)
     found.best
     if args.explain is None:
-        return json.dumps(found.record()) if args.json else tables.text(found, args.all)
+        if args.json:
+            return json.dumps(found.record())
+        return "\n".join([tables.text(found, args.all), *first_run(args, found.best)])
     if args.explain > len(found.choices):
         raise ArgumentError("explain", args.explain, f"there are {len(found.choices)} choices")
     explained = explain(found, found.choices[args.explain - 1])
     return json.dumps(explained.record()) if args.json else tables.explanation(explained, args.explain)
+
+
+def first_run(args: argparse.Namespace, best: Choice) -> list[str]:
+    """Lines with the command that trains the best choice and checks it; none without a store."""
+    if args.store is None:
+        return []
+    from distgnn.cli import command_parser
+    from distgnn.layout import written
+
+    way = best.way
+    given = {name: getattr(args, name) for name in SHARED}
+    given |= {"algorithm": way.algorithm, "grid": written(way.grid), "order": way.order, "replication": None}
+    given |= {"sparsity_aware": way.sparsity_aware or None}
+    defaults = command_parser("train").parse_args([args.store])
+    changed = {name: value for name, value in given.items() if value != getattr(defaults, name)}
+    flags = [typed(name.replace("_", "-"), value) for name, value in changed.items()]
+    start = f"mpiexec -n {args.ranks[0]} distgnn train {shlex.quote(args.store)}"
+    about = "A first run of choice 1, whose first epochs are compared with a serial training:"
+    return ["", about, " ".join([start, *flags, "--check"])]
 
 
 def curves(

@@ -24,6 +24,7 @@ def test_demo_trains_with_every_algorithm_and_reports(tmp_path):
         assert done.code == 0, done.err
         assert f"training on {ranks} ranks" in done.out
         assert "all 5 algorithms have equal losses" in done.out
+        assert f"all 5 algorithms equal a serial training in epochs 1 to {epochs}: " in done.out
     curves = []
     for name in ALGORITHMS:
         events = [json.loads(line) for line in (out / f"{name}.jsonl").read_text().splitlines()]
@@ -54,6 +55,7 @@ def log(folder, name, losses):
     events += [epoch | {"seconds": 0.1, "phases": {"spmm": 0.1}} for epoch in epochs]
     costs = {cost: [1, 2] for cost in ("words", "messages", "peak_bytes")}
     events += [{"event": "end", "test_acc": 0.5, "epoch_seconds_median": 0.1} | costs]
+    events[-1]["check"] = {"last": 2, "largest_difference": 1e-8}
     (folder / f"{name}.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     return folder / f"{name}.jsonl"
 

@@ -71,6 +71,23 @@ def test_the_table_has_the_best_first_in_plain_columns(capsys):
     assert names <= {line.split()[1] for line in lines[1:] if line.split()[:1] and line.split()[0].isdigit()}
 
 
+@pytest.mark.parametrize(
+    "words", ["", "--model sage --sparsity-aware", "--hidden 8,4 --dropout 0.5 --no-overlap"]
+)
+def test_a_plan_of_a_store_ends_in_a_command_that_trains_and_checks(capsys, store, words):
+    command = printed(capsys, store, *MACHINE, "--ranks", 1, *words.split()).splitlines()[-1]
+    start, *flags = command.split(" distgnn ")
+    assert start == "mpiexec -n 1" and flags[0].endswith(" --check")
+    args = cli.parse(flags[0].split())
+    asked = cli.parse(["plan", store, *MACHINE, "--ranks", "1", *words.split()])
+    shared = ("model", "hidden", "dropout", "overlap", "sparsity_aware")
+    assert all(getattr(args, name) == getattr(asked, name) for name in shared)
+    best = json.loads(printed(capsys, store, *MACHINE, "--ranks", 1, "--json", *words.split()))["choices"][0]
+    assert (args.algorithm, args.order) == (best["algorithm"], best["order"])
+    assert cli.main([*flags[0].split(), "--epochs", "2"]) == 0
+    assert "equal those of a serial training" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_json_has_the_keys_of_every_choice(capsys):
     found = json.loads(printed(capsys, *GRAPH, *MACHINE, "--ranks", 4, "--json"))
