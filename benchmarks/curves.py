@@ -79,7 +79,7 @@ def serial(store: str) -> list[float]:
     settings = train.settings(parsed(store, "1x1x1", "random", "--dtype", "float64"))
     widths = [opened.width, *settings.hidden_widths, opened.classes]
     training = reference(opened, opened.order("random"), widths, settings.resolved(1))
-    return [training.epoch(epoch, settings.lr) for epoch in range(1, EPOCHS + 1)]
+    return [loss for epoch in range(1, EPOCHS + 1) for loss in training.epoch(epoch, settings.lr)]
 
 
 def report(

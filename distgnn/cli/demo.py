@@ -151,7 +151,10 @@ def conclude(rows: list[dict[str, Any]], out: Path) -> bool:
     agree, found = worst <= TOLERANCE, f"largest relative difference {worst:.1e}"
     verdict = f"the algorithms DISAGREE: {found}, allowed {TOLERANCE:.0e}"
     if agree:
-        last, apart = min(one["last"] for one in checked), max(one["largest_difference"] for one in checked)
+        last, apart = (
+            min(one["epochs"][1] for one in checked),
+            max(one["largest_difference"] for one in checked),
+        )
         serial = (
             f"all {len(rows)} algorithms equal a serial training in epochs 1 to {last}: {apart:.1e} apart"
         )

@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out("--resume", action="store_true", help="go on from --checkpoint, on any grid, and in --log")
     out("--force", action="store_true", help="replace an existing --log, --trace or --checkpoint")
     out("--check", type=checked, nargs="?", const=True, default=False, metavar="N|all",
-        help="train the first 5 epochs serially, too, on rank 0, or N or all, and fail if a loss differs")
+        help="train serially beside, on rank 0, for 5 updates, N or all, and fail if a loss differs")
     out("--verify", action="store_true", help="compare every byte of the store with its checksums first")
     # fmt: on
 

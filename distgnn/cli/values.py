@@ -35,14 +35,14 @@ def fetching(text: str) -> bool | str:
 
 
 def checked(text: str) -> bool | int | str:
-    """ "all", a number of epochs, or a switch as files and the environment write it."""
+    """ "all", a number of updates, or a switch as files and the environment write it."""
     word = text.strip().lower()
     if word == "all" or (word in SWITCH and word not in ("0", "1")):
         return SWITCH.get(word, word)
     try:
         return natural(word) or False
     except ArgumentTypeError:
-        problem = f"expected all or a number of epochs, not {text!r} (without one it must come after STORE)"
+        problem = f"expected all or a number of updates, not {text!r} (without one it must come after STORE)"
         raise ArgumentTypeError(problem) from None
 
 

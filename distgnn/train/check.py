@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from distgnn.comm.group import Comm
@@ -14,7 +14,7 @@ from distgnn.train.serial import Serial
 TOLERANCES = {"float32": 1e-5, "float64": 1e-11}
 #: Smaller losses are compared like one of this size: theirs are differences of logits, which are larger.
 LEAST = 1e-3
-#: Compared epochs after which rounding of float32 may have grown beyond that.
+#: Compared updates after which rounding of float32 may have grown beyond that.
 LATE = 10
 
 
@@ -29,69 +29,80 @@ class SerialCheck:
         comm: the ranks of the run.
         reference: makes the serial training. Called on rank 0 only; must not communicate. What the call
             raises is raised on every rank.
-        epochs: how many to compare, from the first that is given on; None: all.
+        updates: the losses of how many to compare; None: of all.
         dtype: of the run, by which TOLERANCES has the largest relative difference that is no error.
 
     Attributes:
-        first, last: the epochs that were compared; None before.
+        epochs: the first and the last of which a loss was compared; None before. compared: updates so far.
         largest: the largest relative difference so far, on rank 0.
     """
 
     def __init__(
-        self, comm: Comm, reference: Callable[[], Serial], epochs: int | None = None, dtype: str = "float32"
+        self, comm: Comm, reference: Callable[[], Serial], updates: int | None = None, dtype: str = "float32"
     ) -> None:
-        self.comm, self.epochs, self.dtype, self.tolerance = comm, epochs, dtype, TOLERANCES[dtype]
-        self.first: int | None = None
-        self.last: int | None = None
-        self.largest = 0.0
+        self.comm, self.updates, self.dtype, self.tolerance = comm, updates, dtype, TOLERANCES[dtype]
+        self.epochs: tuple[int, int] | None = None
+        self.compared, self.largest = 0, 0.0
         self._reference: Serial | None = None
         with comm.together():
             if comm.rank == 0:
                 self._reference = reference()
 
-    def compare(self, record: Mapping[str, Any]) -> None:
-        """Train this record's epoch serially and compare the losses, if it is one to compare. Collective.
+    def compare(self, epoch: int, lr: float, losses: Sequence[float]) -> None:
+        """Train an epoch serially, with this step size, and compare the loss of each of its updates with
+        these, as far as they are to be compared. Collective.
 
         Raises:
             CheckFailedError: they differ by more than the tolerance (on every rank).
         """
-        epoch = record["epoch"]
-        self.first = epoch if self.first is None else self.first
-        if self.epochs is not None and epoch - self.first >= self.epochs:
+        wanted = len(losses) if self.updates is None else min(len(losses), self.updates - self.compared)
+        if wanted <= 0:
             self._reference = None  # its memory is of use elsewhere
             return
         message = None
         with self.comm.together():
             if self._reference is not None:
-                message = self._differs(self._reference, epoch, record["loss"], record["lr"])
+                expected = self._reference.epoch(epoch, lr)
+                message = self._differs(epoch, losses[:wanted], expected, len(losses))
         message = self.comm.share(message)
         if message is not None:
             raise CheckFailedError(message, epoch)
-        self.last = epoch
+        self.compared += wanted
+        self.epochs = (epoch if self.epochs is None else self.epochs[0], epoch)
 
     def record(self) -> dict[str, Any]:
         """For the last line of a log: what was compared, and how it went, of rank 0."""
-        epochs = {"first": self.first, "last": self.last}
-        return {"check": epochs | {"largest_difference": self.largest, "allowed": self.tolerance}}
+        found = {"updates": self.compared, "epochs": self.epochs, "allowed": self.tolerance}
+        return {"check": found | {"largest_difference": self.largest}}
 
     def verdict(self) -> str:
         """How it went, in one line, on rank 0."""
-        epochs = f"epochs {self.first} to {self.last}" if self.first != self.last else f"epoch {self.last}"
+        first, last = self.epochs or (0, 0)
+        epochs = f"epochs {first} to {last}" if first != last else f"epoch {last}"
+        updates = "1 update" if self.compared == 1 else f"{self.compared} updates"
         found = f"largest relative difference {self.largest:.1e}, allowed {self.tolerance:.0e}"
-        return f"check: the losses of {epochs} equal those of a serial training; {found}"
+        return f"check: the losses of {updates} in {epochs} equal those of a serial training; {found}"
 
-    def _differs(self, reference: Serial, epoch: int, loss: float, lr: float) -> str | None:
-        """The problem, if there is one."""
-        found = f"epoch {epoch}: loss {loss:.9g}"
-        try:
-            expected = reference.epoch(epoch, lr)
-        except NotFiniteError as error:
-            return f"{found}, but serially {error}"
-        difference = abs(loss - expected) / max(abs(expected), LEAST)
-        self.largest = max(self.largest, difference)
-        if difference <= self.tolerance:  # and not its negation, so that NaN fails
-            return None
-        apart = f"relative difference {difference:.2g}, allowed {self.tolerance:.0e}"
-        late = self.dtype == "float32" and epoch - (self.first or 0) >= LATE
-        hint = "; by now it may be rounding: compare with --dtype float64" if late else ""
-        return f"{found}, expected {expected:.9g}, as trained serially; {apart}{hint}"
+    def _differs(
+        self, epoch: int, losses: Sequence[float], serial: Iterator[float], updates: int
+    ) -> str | None:
+        """The problem, if there is one, with the losses of the first of an epoch's updates."""
+        for number, loss in enumerate(losses, 1):
+            where = f"epoch {epoch}" if updates == 1 else f"epoch {epoch}, update {number}"
+            try:
+                expected = next(serial)
+            except NotFiniteError as error:
+                return f"{where}: loss {loss:.9g}, but serially {error}"
+            difference = abs(loss - expected) / max(abs(expected), LEAST)
+            self.largest = max(self.largest, difference)
+            if not difference <= self.tolerance:  # so that NaN fails
+                apart = f"relative difference {difference:.2g}, allowed {self.tolerance:.0e}"
+                late = self.dtype == "float32" and self.compared + number > LATE
+                hint = "; by now it may be rounding: compare with --dtype float64" if late else ""
+                return (
+                    f"{where}: loss {loss:.9g}, expected {expected:.9g}, as trained serially; {apart}{hint}"
+                )
+        if len(losses) == updates:  # the last update
+            for extra in serial:
+                return f"epoch {epoch}: {updates} updates, and serially one more, of loss {extra:.9g}"
+        return None

@@ -50,6 +50,9 @@ class MinibatchTraining:
         bulk: minibatches that a rank samples at a time.
         seed: of the minibatches.
 
+    Attributes:
+        losses: of each update of the last epoch, the mean over its minibatches before it was made.
+
     Raises:
         ArgumentError: no training nodes, or a batch size that does not fit; or ranks differ in their samplers
             or in numbers (on every rank).
@@ -85,7 +88,7 @@ class MinibatchTraining:
         rows = self.grid.world.gather_objects(self.grid.coords.get("rows", 0))
         row_mates = [rank for rank, row in enumerate(rows) if row == rows[self.grid.rank]]
         self.together = row_mates if sampler.graph.collective else [self.grid.rank]
-        self.clock = Clock(self.grid.backend)
+        self.clock, self.losses = Clock(self.grid.backend), list[float]()
 
     def train(
         self, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1, eval_every: int = 1,
@@ -106,7 +109,7 @@ class MinibatchTraining:
     ) -> Record:  # fmt: skip
         if before is not None:
             before(epoch, found)
-        losses, sums, batches = np.zeros(2), Sums(self.model), self.minibatches.epoch(epoch)
+        totals, sums, batches = [], Sums(self.model), self.minibatches.epoch(epoch)
         step = self.clock.step
         for bulk in bulks(self.turns, self.bulk):
             with step("sampling"):
@@ -120,8 +123,10 @@ class MinibatchTraining:
                         self._propagate(sample, H, (epoch - 1) * len(self.minibatches) + number + 1, sums)
                 if turn.updates:
                     with step("update"):
-                        losses += self._update(sums, optimizer)
-        loss = float(losses[0] / losses[1]) if losses[1] else float("nan")
+                        totals.append(self._update(sums, optimizer))
+        self.losses = [float(loss / max(nodes, 1)) for loss, nodes in totals]
+        loss, nodes = np.sum(totals, axis=0)
+        loss = float(loss / nodes) if nodes else float("nan")
         return {"loss": loss, "lr": optimizer.lr, "steps": self.clock.seconds()}
 
     def _sample(self, epoch: int, bulk: list[Turn], batches: list[Any]) -> list[Sample | None]:

@@ -247,7 +247,8 @@ class Run:
         """Returns the scores of what was saved, and after the last epoch."""
         s, epoch = self.settings, record["epoch"]
         if self.check is not None:
-            self.check.compare(record)
+            by_update = [record["loss"]] if self.minibatches is None else self.minibatches.losses
+            self.check.compare(epoch, record["lr"], by_update)
         due = s.checkpoint and s.checkpoint_every and epoch % s.checkpoint_every == 0
         last = epoch == s.epochs or self.best.stopped
         if not due and not last:
@@ -305,7 +306,7 @@ class Run:
             saved = read_alone(str(s.checkpoint)) if s.resume else None
             return reference(self.store, self.order, self.widths, s, saved)
 
-        return SerialCheck(self.grid.world, serial, s.checked_epochs, s.dtype)
+        return SerialCheck(self.grid.world, serial, s.checked_updates, s.dtype)
 
     def _identity(self) -> dict[str, Any]:
         """What a run that goes on from this one's checkpoint must share with it. Not the grid."""

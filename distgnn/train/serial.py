@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,9 +26,10 @@ Array = Any
 class Serial(Protocol):
     """A serial training."""
 
-    def epoch(self, epoch: int, lr: float) -> float:
-        """The loss of the next epoch, which its updates, of this step size, follow. NotFiniteError: the loss
-        or a parameter is not finite."""
+    def epoch(self, epoch: int, lr: float) -> Iterator[float]:
+        """Yields the loss of every update of the next epoch before it is made, with this step size.
+        NotFiniteError: the loss or a parameter is not finite."""
+        ...
 
 
 class FullGraph:
@@ -46,11 +47,11 @@ class FullGraph:
         self.network, self.labels, self.optimizer = network, labels, optimizer
         self.rows, self.train_features = labelled(labels, split, TRAIN), train_features
 
-    def epoch(self, epoch: int, lr: float) -> float:
-        """As of :class:`Serial`."""
+    def epoch(self, epoch: int, lr: float) -> Iterator[float]:
+        """As of :class:`Serial`: one update."""
         loss, gradients = self.network.epoch_gradients(self.labels, self.rows, epoch, self.train_features)
+        yield loss
         self.network.update(self.optimizer, gradients, lr, epoch)
-        return loss
 
 
 class OnMinibatches:
@@ -70,18 +71,17 @@ class OnMinibatches:
         size, self.per_update = int(settings.batch_size or 1), int(settings.batches_per_update or 1)
         self.minibatches = Minibatches(nodes, size, settings.seed)
 
-    def epoch(self, epoch: int, lr: float) -> float:
-        """As of :class:`Serial`: the mean over what was drawn in the epoch."""
-        batches, total, nodes = self.minibatches.epoch(epoch), 0.0, 0
+    def epoch(self, epoch: int, lr: float) -> Iterator[float]:
+        """As of :class:`Serial`: the means over the minibatches of each update."""
+        batches = self.minibatches.epoch(epoch)
         for first in range(0, len(batches), self.per_update):
             loss, count, gradients = self._group(epoch, first, batches[first : first + self.per_update])
             if not np.isfinite(loss):
                 raise NotFiniteError(f"the loss is {loss}", self.network.layers - 1, epoch)
+            yield loss / max(count, 1)
             if count:
                 mean = {name: g / self.network.dtype.type(count) for name, g in gradients.items()}
                 self.network.update(self.optimizer, mean, lr, epoch)
-            total, nodes = total + loss, nodes + count
-        return total / nodes if nodes else float("nan")
 
     def _group(self, epoch: int, first: int, batches: Sequence[Array]) -> tuple[float, int, dict[str, Any]]:
         """Sums over the minibatches of an update: losses, the nodes that they are over, and gradients."""

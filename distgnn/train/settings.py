@@ -22,7 +22,7 @@ PER_UPDATE = 8
 BATCH_SIZE, BULK = 1024, 4
 FANOUT = {"sage": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
 
-#: Epochs that are compared with a serial training unless a number or EVERY is given.
+#: Updates whose losses are compared with a serial training unless a number or EVERY is given.
 CHECKED, EVERY = 5, "all"
 #: The algorithm that a planner replaces by one of those that there are.
 AUTO = "auto"
@@ -157,8 +157,8 @@ class Settings:
         return decays if len(decays) > 1 else decays * (len(self.hidden_widths) + 1)
 
     @property
-    def checked_epochs(self) -> int | None:
-        """How many epochs `check` compares; None: all."""
+    def checked_updates(self) -> int | None:
+        """The losses of how many updates `check` compares; None: of all."""
         if isinstance(self.check, str):
             return None
         return CHECKED if self.check is True else int(self.check)
@@ -205,7 +205,7 @@ class Settings:
     def _check_training(self) -> None:
         Schedule.parse(self.schedule, self.warmup)
         if self.check not in (True, False, EVERY) and (isinstance(self.check, str) or self.check < 1):
-            raise ArgumentError("check", self.check, f"expected {EVERY}, or a number of epochs, at least 1")
+            raise ArgumentError("check", self.check, f"expected {EVERY}, or a number of updates, at least 1")
         if self.warmup >= self.epochs:
             raise ArgumentError("warmup", self.warmup, f"must be less than epochs={self.epochs}")
         for name, value in self.watchers.items():

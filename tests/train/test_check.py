@@ -51,7 +51,7 @@ def checked(comm: Any, *words: Any) -> dict[str, Any]:
 def test_every_kind_of_run_is_that_of_one_process(comm, kind, shared_tmp_path) -> None:
     store = small_store(shared_tmp_path, comm)
     found = checked(comm, store, *KINDS[kind].split(), "--epochs", 4, "--seed", 3)
-    assert (found["first"], found["last"], found["allowed"]) == (1, 4, 1e-11)
+    assert (found["epochs"], found["allowed"]) == ((1, 4), 1e-11) and found["updates"] >= 4
     assert comm.bcast(found["largest_difference"]) < 1e-13
 
 
@@ -80,29 +80,27 @@ def test_a_resumed_run_is_checked_from_its_checkpoint_on(comm, kind, shared_tmp_
     again = made(comm, *words, "--epochs", 6, "--resume", "--check", 2, "--lr", 0.03)
     assert len(list(again.train())) == 3
     found = again.end["check"]
-    assert (found["first"], found["last"]) == (4, 5)
+    assert (found["updates"], found["epochs"]) == (2, (4, 4 if "sampler" in KINDS[kind] else 5))
     assert comm.bcast(found["largest_difference"]) < 1e-13
 
 
 @pytest.mark.ranks(1, 4)
-def test_the_first_epochs_are_compared(
-    comm, shared_tmp_path, monkeypatch
-) -> None:
+@pytest.mark.parametrize(("kind", "per_epoch"), [("deep", 1), ("ladies", 3)])
+def test_the_first_updates_are_compared(comm, kind, per_epoch, shared_tmp_path) -> None:
     store, log = small_store(shared_tmp_path, comm), shared_tmp_path / "log"
-    differs, compared = SerialCheck._differs, []
-
-    def seen(self, reference, epoch, *others):
-        compared.append(epoch)
-        return differs(self, reference, epoch, *others)
-
-    monkeypatch.setattr(SerialCheck, "_differs", seen)
-    for flags, epochs in ((["--check"], 5), (["--check", 2], 2), (["--check", "all"], 7), ([], 0)):
-        run(comm, store, "--epochs", 7, "--log", log, "--force", *flags)
-        assert compared == (list(range(1, epochs + 1)) if comm.Get_rank() == 0 else [])
+    words = [store, *KINDS[kind].split(), "--epochs", 7, "--log", log, "--force"]
+    for flags, updates in (
+        (["--check"], 5),
+        (["--check", 2], 2),
+        (["--check", "all"], 7 * per_epoch),
+        ([], 0),
+    ):
+        assert run(comm, *words, *flags) == 0
         if comm.Get_rank() == 0:
             (end,) = events(log, "end")
-            assert end.get("check", {"last": 0})["last"] == epochs
-        compared.clear()
+            found = end.get("check", {"updates": 0, "epochs": [1, 0]})
+            assert found["updates"] == updates
+            assert found["epochs"] == [1, -(-updates // per_epoch)]
         comm.Barrier()
 
 
@@ -146,38 +144,40 @@ def test_a_panel_with_a_stale_row_is_found(comm, shared_tmp_path, capsys, monkey
         assert ", expected " in said.err and "allowed 1e-05" in said.err
 
 
+class Known:
+    """A serial training of known losses."""
+
+    def __init__(self, *losses: float) -> None:
+        self.losses = losses
+
+    def epoch(self, epoch: int, lr: float) -> Iterator[float]:
+        yield from self.losses
+
+
 @pytest.mark.ranks(1, 2)
 def test_what_is_equal(comm) -> None:
     """Relative differences up to the tolerance of the dtype; of tiny losses, absolute ones."""
-
-    class Serial:
-        def epoch(self, epoch: int, lr: float) -> float:
-            return {1: 2.0, 2: 1e-9}[epoch]
-
     world = dg.Grid(comm, backend="numpy", rows=comm.Get_size()).world
     for dtype, tolerance in TOLERANCES.items():
-        check = SerialCheck(world, Serial, dtype=dtype)
-        check.compare({"epoch": 1, "loss": 2 + 1.8 * tolerance, "lr": 0.1})
-        check.compare({"epoch": 2, "loss": 1e-9 + 9e-4 * tolerance, "lr": 0.1})
-        for epoch, loss in ((1, 2 + 2.2 * tolerance), (2, 1e-9 + 1.1e-3 * tolerance), (1, np.nan)):
-            with pytest.raises(CheckFailedError, match=rf"epoch {epoch}: loss .*, expected "):
-                SerialCheck(world, Serial, dtype=dtype).compare({"epoch": epoch, "loss": loss, "lr": 0.1})
+        check = SerialCheck(world, lambda: Known(2.0, 1e-9), dtype=dtype)
+        check.compare(3, 0.1, [2 + 1.8 * tolerance, 1e-9 + 9e-4 * tolerance])
+        for wrong in ([2 + 2.2 * tolerance, 1e-9], [2, 1e-9 + 1.1e-3 * tolerance], [np.nan, 0.0], [2.0]):
+            expected = (
+                "and serially one more" if len(wrong) == 1 else r"epoch 3, update [12]: loss .*, expected "
+            )
+            with pytest.raises(CheckFailedError, match=expected):
+                SerialCheck(world, lambda: Known(2.0, 1e-9), dtype=dtype).compare(3, 0.1, wrong)
 
 
 @pytest.mark.ranks(1)
 def test_a_late_difference_of_float32_may_be_rounding(comm) -> None:
-    class Serial:
-        def epoch(self, epoch: int, lr: float) -> float:
-            return 2.0 if epoch < 11 else 2.1
-
     world = dg.Grid(comm, backend="numpy", rows=1).world
     for dtype in TOLERANCES:
-        check = SerialCheck(world, Serial, dtype=dtype)
-        for epoch in range(1, 11):
-            check.compare({"epoch": epoch, "loss": 2.0, "lr": 0.1})
-        with pytest.raises(CheckFailedError) as failure:
-            check.compare({"epoch": 11, "loss": 2.0, "lr": 0.1})
-        assert ("by now it may be rounding" in str(failure.value)) == (dtype == "float32")
+        for update in (10, 11):
+            losses = [2.0] * (update - 1) + [2.1]
+            with pytest.raises(CheckFailedError) as failure:
+                SerialCheck(world, lambda: Known(*[2.0] * 12), dtype=dtype).compare(1, 0.1, losses)
+            assert ("may be rounding" in str(failure.value)) == (dtype == "float32" and update == 11)
 
 
 @pytest.mark.ranks(1, 2)

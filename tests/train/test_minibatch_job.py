@@ -164,7 +164,7 @@ def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_t
         (["--fanout", "5,5"], "--fanout 5,5: is for minibatches; say with --sampler NAME how to make them"),
         (["--partition-graph"], "--partition-graph: is for minibatches"),
         (["--no-rescale"], "--no-rescale: is for minibatches"),
-        (["--check", "0.5"], "argument --check: expected all or a number of epochs, not '0.5'"),
+        (["--check", "0.5"], "argument --check: expected all or a number of updates, not '0.5'"),
         (
             ["--model", "sage", "--product-order", "transform-first"],
             "--product-order transform-first: --model sage aggregates first",

@@ -195,9 +195,10 @@ def test_a_reference_that_stops_fails_the_check_on_every_rank(comm):
     class Stops:
         def epoch(self, epoch, lr):
             raise NotFiniteError("the loss is nan", 1, epoch)
+            yield
 
     with pytest.raises(CheckFailedError, match=r"loss 0.5, but serially epoch 1, layer 1: the loss is nan"):
-        SerialCheck(world, Stops).compare({"epoch": 1, "loss": 0.5, "lr": 0.1})
+        SerialCheck(world, Stops).compare(1, 0.1, [0.5])
     assert issubclass(CheckFailedError, TrainingError)
 
 
