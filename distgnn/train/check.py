@@ -11,11 +11,12 @@ from distgnn.nn.finite import NotFiniteError
 from distgnn.train.serial import Serial
 
 #: Relative differences that are taken for rounding, by dtype (benchmarks/results/check.md).
-TOLERANCES = {"float32": 1e-5, "float64": 1e-11}
+TOLERANCES = {"float32": 2e-5, "float64": 1e-11}
 #: Smaller losses are compared like one of this size: theirs are differences of logits, which are larger.
 LEAST = 1e-3
-#: Compared updates after which rounding of float32 may have grown beyond that.
-LATE = 10
+#: Compared updates after which rounding of float32 may have grown beyond that: where a gradient is nothing
+#: but rounding, Adam makes whole steps of it.
+EARLY = 2
 
 
 class CheckFailedError(TrainingError):
@@ -97,8 +98,8 @@ class SerialCheck:
             self.largest = max(self.largest, difference)
             if not difference <= self.tolerance:  # so that NaN fails
                 apart = f"relative difference {difference:.2g}, allowed {self.tolerance:.0e}"
-                late = self.dtype == "float32" and self.compared + number > LATE
-                hint = "; by now it may be rounding: compare with --dtype float64" if late else ""
+                late = self.dtype == "float32" and self.compared + number > EARLY
+                hint = "; rounding may have grown: see if --dtype float64 agrees" if late else ""
                 return (
                     f"{where}: loss {loss:.9g}, expected {expected:.9g}, as trained serially; {apart}{hint}"
                 )
