@@ -132,7 +132,7 @@ def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
 
 
 def summary(done: Summary) -> str:
-    """What was written, its features, labels and split, what each partition costs, and what it all took."""
+    """Say what was written, which columns were read as what, what partitions cost, and what it all took."""
     direction = "directed" if done.directed else "undirected"
     grids = ", ".join(f"{name} {rows}x{cols}" for name, (rows, cols) in done.shards.items())
     features = f"{done.width} features" if done.width else "no features"
@@ -145,6 +145,7 @@ def summary(done: Summary) -> str:
     lines = [
         f"{done.out}: {matrix}; shards: {grids}",
         f"{features}; {labels}; {f'split {parts}' if parts else f'no split{needed}'}",
+        *([f"read {'; '.join(done.read)}"] if done.read else []),
         *(partition_line(name, quality) for name, quality in done.partitions.items()),
         f"{done.seconds:.1f} s, peak memory {done.peak_bytes / 2**20:.0f} MiB",
     ]

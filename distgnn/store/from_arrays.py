@@ -17,7 +17,7 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
 from distgnn.store.importers.imported import Imported
-from distgnn.store.importers.label_rows import label_array
+from distgnn.store.importers.label_arrays import label_array
 from distgnn.store.importers.names import Names, encoded, shown
 from distgnn.store.importers.tables import finite
 from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions, parse_split, random_split

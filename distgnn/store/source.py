@@ -54,7 +54,7 @@ class Source:
     several, int8[n, classes], 1 for each that a node has, else 0, and -1 in all of an unlabelled row. `split`
     uint8[n]: 0 none, 1 train, 2 validation, 3 test. `width`: of the features, 0 without. `edge_count`: how
     many edges `edges()` will yield, where known without reading them. `notes`: a line each about what looks
-    odd in the input.
+    odd in the input. `readings`: which columns of which file were taken for what.
     """
 
     name: str = "graph"
@@ -68,6 +68,7 @@ class Source:
     width: int = 0
     edge_count: int | None = None
     notes: Sequence[str] = ()
+    readings: Sequence[str] = ()
     ids: np.ndarray | None = None
     of_degrees: Sequence[Callable[[np.ndarray], None]] = ()
 

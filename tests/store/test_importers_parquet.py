@@ -7,7 +7,7 @@ import pytest
 
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
-from distgnn.store.importers.parquet import ParquetTable
+from distgnn.store.importers.parquet import ParquetColumns
 from distgnn.store.source import ImportOptions
 
 from .importing import adjacency, all_features, refused
@@ -44,9 +44,9 @@ def test_rows_with_wide_vectors_come_a_few_at_a_time(tmp_path, monkeypatch):
     """As many numbers as of narrow rows: a small file can unpack to very many."""
     monkeypatch.setattr(LIMITS, "entries", 18)
     path = saved(tmp_path / "t.parquet", x=[[0.0] * 8] * 5, y=[1] * 5)
-    table = ParquetTable(path, [("x", "x", "vectors")])
-    assert [rows["x"].shape for rows in table] == [(2, 8), (2, 8), (1, 8)]
-    assert [len(rows) for rows in ParquetTable(path, [("y", "y", "numbers")])] == [4, 1]
+    table = ParquetColumns(path)
+    assert [rows["x"].shape for rows in table.blocks([("x", 0, "features")])] == [(2, 8), (2, 8), (1, 8)]
+    assert [len(rows) for rows in table.blocks([("y", 1, "numbers")])] == [4, 1]
 
 
 def test_numbers_weights_and_chosen_columns(tmp_path):

@@ -64,7 +64,9 @@ def test_flags_reach_importer_and_writer(prepare_folder: Path, capsys: pytest.Ca
 
 def test_defaults(prepare_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(prepare_folder, "@e.csv @g.dg") == 0
-    assert "\nno features; no labels; no split\n" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "\nno features; no labels; no split\n" in printed
+    assert "\nread e.csv (edges in " in printed
     store = Store(prepare_folder / "g.dg")
     assert (store.orders, store.symmetric, store.manifest["normalize"]) == (("random",), True, "gcn")
     assert store.nnz == 2 * 3 + 4

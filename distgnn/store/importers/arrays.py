@@ -276,8 +276,13 @@ def _exactly(file: IO[bytes], count: int) -> bytes:
 
 
 def rows_of(array: StoredArray | np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """These rows, wherever the array is."""
+    """Return these rows, wherever the array is."""
     return array.rows(ids) if isinstance(array, StoredArray) else array[ids]
+
+
+def window_of(array: StoredArray | np.ndarray, first: int, last: int) -> np.ndarray:
+    """Return rows first..last-1, wherever the array is."""
+    return array.window(first, last) if isinstance(array, StoredArray) else array[first:last]
 
 
 def strings(array: np.ndarray, where: object) -> np.ndarray:

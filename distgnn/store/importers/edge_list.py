@@ -1,11 +1,10 @@
-"""Lists of edges, in text between commas, tabs, semicolons or blanks, or in Parquet: columns of node ids,
-perhaps of weights."""
+"""Lists of edges in text or Parquet: two columns of node ids, and perhaps one of weights."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +12,18 @@ import numpy as np
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import parquet
-from distgnn.store.importers.companions import attach_features
-from distgnn.store.importers.imported import HIGHEST_ID, Imported, scan, sparse_limit, table_edges
-from distgnn.store.importers.label_rows import attach_labels
+from distgnn.store.importers.columns import ID_NAMES, Blocks, Columns, Field
+from distgnn.store.importers.features import attach_features
+from distgnn.store.importers.imported import HIGHEST_ID, Imported, Scan, scan, sparse_limit, table_edges
+from distgnn.store.importers.labels import attach_labels
 from distgnn.store.importers.made import Made
 from distgnn.store.importers.names import Collected, Names, looks_like, shown
-from distgnn.store.importers.node_words import LABEL_NAMES, declared_rows, read_nodes
-from distgnn.store.importers.parquet import ParquetTable
-from distgnn.store.importers.text import ID_NAMES, Check, Heading, Table, within
+from distgnn.store.importers.node_lists import read_nodes
+from distgnn.store.importers.node_table import is_array, open_array, open_columns
+from distgnn.store.importers.parquet import ParquetColumns
+from distgnn.store.importers.roles import LABEL_NAMES
+from distgnn.store.importers.text import Check, within
+from distgnn.store.importers.text_columns import TextColumns
 from distgnn.store.source import IDS, Edges, ImportOptions
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el", ".tab", *parquet.SUFFIXES)
@@ -31,69 +34,96 @@ END_NAMES = ("source", "target", "src", "dst", "from", "to", "u", "v", "head", "
 
 @dataclass
 class EdgeFile:
-    """A file of edges: `table` has fields source, target and perhaps weight; `kind` is how nodes are named,
-    integers or text. `first`: the words of a header that may be an edge."""
+    """A file of edges: its fields are source, target and perhaps weight. `kind`: nodes are called by integers
+    or text; `unsure`: the header may be an edge; `ragged`: as in `Columns.blocks`."""
 
-    table: Table | ParquetTable
+    table: Columns
+    fields: list[Field]
     kind: str
-    first: tuple[str, str] | None = None
+    expected: str = ""
+    ragged: bool = False
+    unsure: bool = False
+
+    def edges(self, check: Check) -> Blocks:
+        """Stream the edges."""
+        return self.table.blocks(self.fields, self.expected, check, self.ragged)
 
     def settle_header(self, ids: Names) -> bool:
-        """Take the first line as an edge if one of its words is an id; True if it is a header that could be
-        an edge of two nodes that no other line has."""
-        if self.first is None or not isinstance(self.table, Table):
-            return False
-        if not ids.has(*self.first):
-            return True
-        self.table = replace(self.table, skip=self.table.skip - 1)
-        return False
+        """Take the header as an edge if one of its words is an id; return whether it was one."""
+        ends = [column for _, column, _ in self.fields[:2]]
+        was_edge = self.unsure and self.table.settle_header(ids, *ends)
+        self.unsure = self.unsure and not was_edge
+        return was_edge
+
+    def described(self, ids: str) -> str:
+        """Say in the summary what was read as edges; `ids`: what nodes are called."""
+        columns = ", ".join(self.table.called(column) for _, column, _ in self.fields)
+        return f"{self.table.path.name} (edges in {columns}, ids are {ids})"
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """The graph of a list of edges and its companions: undirected unless `directed` says otherwise.
+    """Open the graph of a list of edges and its companions: undirected unless `directed` says otherwise.
 
-    Nodes are numbers from 0, or have ids that are numbered here in ascending order; `nodes` lists them in
+    Nodes are numbers from 0, or have ids that are numbered here in ascending order; `node_list` lists them in
     another. Of numbers there are one more than the largest in edges and features. A table that labels each
     of 0..k-1 once may add isolated nodes at the end; dense features without ids fix the number.
     """
-    edges = edge_file(path, options)
+    edges = open_edges(path, options)
     if edges.kind == "text" or options.ids == "integers" or options.node_list:
         return named(edges, path, options)
-    most = HIGHEST_ID if options.ids else 1 << 63
-    table = edges.table
 
-    def stream(limit: int = most) -> Iterator[Edges]:
-        """Edges whose ids lie below the limit, or a UserError that names the line."""
-        table.check = within(0, limit - 1)
-        return table_edges(table)
+    def stream(limit: int = HIGHEST_ID if options.ids else 1 << 63) -> Iterator[Edges]:
+        """Yield edges whose ids lie below the limit; UserError names the line of another."""
+        return table_edges(edges.edges(within(0, limit - 1)))
 
-    found = scan(stream, options.weights)
-    if options.ids is None and found.highest >= max(sparse_limit(found.count), declared_rows(options)):
-        return far_apart(edges, path, options, found.highest)
-    source = Imported(name_of(path), path, found.highest + 1, stream, options)
-    hint = "; ids here begin at 1, so there is a node 0: subtract 1 from them, or give ids=integers"
-    one_based = hint if found.lowest == 1 else ""
-    attach_features(source, options, grow=True, hint=one_based and one_based + " and node_list=FILE")
+    counts = scan(stream, options.weights)
+    if options.ids is None and counts.highest >= sparse_limit(counts.count):
+        if counts.highest >= declared_rows(options):
+            return far_apart(edges, path, options, counts.highest)
+    source = Imported(name_of(path), path, counts.highest + 1, stream, options)
+    source.readings.append(edges.described("numbers"))
+    attach_features(source, options, grow=True, hint=from_one(counts, " and node_list=FILE"))
     declared = source.table is not None and source.table.complete
-    limit = sparse_limit(found.count + (source.table.nodes if source.table else 0))
-    if not declared and found.highest >= limit:
+    limit = sparse_limit(counts.count + (source.table.nodes if source.table else 0))
+    if not declared and counts.highest >= limit:
         for _ in stream(limit):
             pass
     attach_labels(source, options, grow=not declared)
     if not source.n:
         missing = "no features or table of labels that would say how many nodes there are"
         raise UserError(f"{path}: no edges, and {missing}")
-    labels = source.labels
-    given = declared and not isinstance(source.table, Made)  # a node 0 that a file of features has
-    meant = labels is not None and not source.labels_made and labels[[0, found.highest]].min() >= 0
-    if one_based and not given and not meant:
-        source.notes.append(f"{path}: node 0 has no edges{one_based}, or ignore this if node 0 is meant")
-    source.settle_direction(directed=False, found=found)
+    note_node_zero(source, counts)
+    source.settle_direction(directed=False, found=counts)
     return source
 
 
+def from_one(counts: Scan, more: str = "") -> str:
+    """Advise where ids begin at 1, which leaves a node 0 over; say nothing of other ids."""
+    advice = "; ids here begin at 1, so there is a node 0: subtract 1 from them, or give ids=integers"
+    return advice + more if counts.lowest == 1 else ""
+
+
+def note_node_zero(source: Imported, counts: Scan) -> None:
+    """Note a node 0 without edges, unless a file of features or labels has it."""
+    labels, table = source.labels, source.table
+    has_row = table is not None and table.complete and not isinstance(table, Made)
+    has_label = labels is not None and not source.labels_made and labels[[0, counts.highest]].min() >= 0
+    if (advice := from_one(counts)) and not has_row and not has_label:
+        meant = "or ignore this if node 0 is meant"
+        source.notes.append(f"{source.path}: node 0 has no edges{advice}, {meant}")
+
+
+def declared_rows(options: ImportOptions) -> int:
+    """Count the rows of an array of features or labels without ids; 0 without one."""
+    for name in (options.features, options.labels):
+        if name and is_array(Path(name)) and Path(name).exists():
+            shape: tuple[int, ...] = open_array(Path(name), "numbers", options.scratch, "biufUS").shape
+            return shape[0] if shape else 0
+    return 0
+
+
 def far_apart(edges: EdgeFile, path: Path, options: ImportOptions, highest: int) -> Imported:
-    """The graph of edges between whole numbers that are too far apart for numbers of nodes, with a note."""
+    """Open the graph of edges between whole numbers too far apart for numbers of nodes, and note this."""
     source = named(edges, path, options)
     above = f"ids up to {highest} are too far apart to be numbers of nodes"
     source.notes.append(f"{path}: {above}; nodes are numbered in ascending order of their ids")
@@ -101,52 +131,50 @@ def far_apart(edges: EdgeFile, path: Path, options: ImportOptions, highest: int)
 
 
 def named(edges: EdgeFile, path: Path, options: ImportOptions) -> Imported:
-    """The graph of edges between nodes that have ids of their own."""
+    """Open the graph of edges between nodes that have ids of their own."""
     listed = None
     if options.node_list:
         listed = read_nodes(Path(options.node_list), options, edges.kind, lambda: collected(edges, path))
     ids = Names(collected(edges, path), path) if listed is None else listed
-    before = edges.table
-    taken = edges.settle_header(ids)
-    if listed is None and edges.table is not before:
+    if edges.settle_header(ids) and listed is None:
         ids = Names(collected(edges, path), path)  # with those of the first line
-    table = edges.table
 
     def stream() -> Iterator[Edges]:
-        for src, dst, weight in table_edges(table):
+        for src, dst, weight in table_edges(edges.edges(known(ids, str(options.node_list or path)))):
             yield ids.find(src), ids.find(dst), weight
 
-    table.check = known(ids, str(options.node_list or path))
     source = Imported(name_of(path), path, len(ids), stream, options)
     source.set_ids(ids, listed=listed is not None)
-    found = scan(stream, options.weights)
+    source.readings.append(edges.described("words" if ids.words else "whole numbers"))
+    counts = scan(stream, options.weights)
     if not source.n:
         raise UserError(f"{path}: no edges; node_list=FILE would list nodes")
-    if taken and isinstance(table, Table):
-        header = f"line {table.skip} is taken for a header, as its words are in no other line"
+    if edges.unsure:
+        header = f"line {edges.table.skip} is taken for a header, as its words are in no other line"
         source.notes.append(f"{path}: {header}")
     attach_features(source, options, grow=False)
     attach_labels(source, options, grow=False)
-    source.settle_direction(directed=False, found=found)
+    source.settle_direction(directed=False, found=counts)
     return source
 
 
 def collected(edges: EdgeFile, path: Path) -> np.ndarray:
-    """All ids at the ends of edges, in ascending order."""
+    """Collect all ids at the ends of edges, in ascending order."""
     limit = max(LIMITS.unpacked_bytes, LIMITS.unpacked_ratio * os.path.getsize(path))
-    found, edges.table.check = Collected(path, limit), finite_weights
-    for rows in edges.table:
-        found.add(rows["source"], rows["target"])
-    return found.names()
+    ids = Collected(path, limit)
+    for rows in edges.edges(finite_weights):
+        ids.add(rows["source"], rows["target"])
+    return ids.names()
 
 
 def finite_weights(rows: np.ndarray) -> str | None:
+    """Say what is wrong with the weights of edges."""
     wrong = "weight" in (rows.dtype.names or ()) and not np.isfinite(rows["weight"]).all()
     return "weight is not finite" if wrong else None
 
 
 def known(ids: Names, where: str) -> Check:
-    """A check that ids are among these."""
+    """Make a check that the ends of edges are among these ids."""
 
     def check(rows: np.ndarray) -> str | None:
         for end in ("source", "target"):
@@ -159,83 +187,89 @@ def known(ids: Names, where: str) -> Check:
 
 
 def name_of(path: Path) -> str:
+    """Name the graph after its file."""
     name = path.name.removesuffix(".gz")
     for suffix in SUFFIXES:
         name = name.removesuffix(suffix)
     return name.removesuffix("_edges") or path.name
 
 
-def edge_file(path: Path, options: ImportOptions) -> EdgeFile:
-    """The file's edges: where the columns are, and what names nodes."""
+def open_edges(path: Path, options: ImportOptions) -> EdgeFile:
+    """Open the file: find its columns and what names nodes."""
     if options.ids not in (None, *IDS):
         raise ArgumentError("ids", options.ids, f"unknown; expected one of {', '.join(IDS)}")
-    form = parquet.kinds(path) if parquet.is_parquet(path) else None
-    heading = Heading.of(path) if form is None else parquet.heading(path)
-    src, dst = end_columns(heading, path, options)
-    columns = [src, dst, *weight_column(heading, src, dst)]
-    chosen = options.source_column is not None or options.target_column is not None
-    if options.weights and heading.columns and len(columns) < 3:
-        expected = "a third column, or one called weight"
-        raise UserError(f"{path}: weights=True, but it has no column of weights; expected {expected}")
-    if (chosen or form is not None) and not options.weights:
-        columns = columns[:2]
-    if form is not None:
-        return parquet_edges(path, [heading.columns[k] for k in columns], form, options)
-    example = heading.example(path)
-    seen = looks_like([example[src], example[dst]]) if len(example) > max(src, dst) else None
+    table = open_columns(path)
+    columns = edge_columns(table, options)
+    if isinstance(table, ParquetColumns):
+        return parquet_edges(table, columns, options)
+    assert isinstance(table, TextColumns)
+    return text_edges(table, columns, options)
+
+
+def text_edges(table: TextColumns, columns: list[int], options: ImportOptions) -> EdgeFile:
+    """Read edges from these columns: between words if the first line of data has words."""
+    ends, example = columns[:2], table.example()
+    seen = looks_like([example[k] for k in ends]) if len(example) > max(ends) else None
     kind = "text" if options.ids == "text" or (options.ids is None and seen == "text") else "integers"
-    end = object if kind == "text" else np.int64
-    fields = [("source", end), ("target", end), ("weight", np.float64)][: len(columns)]
-    words = (heading.delimiter or " ").join(name.upper() for name, _ in fields)
+    fields = edge_fields(columns, "words" if kind == "text" else "integers")
     ids = "node ids" if kind == "text" or options.node_list else "node ids from 0"
     ids = "whole numbers" if options.ids == "integers" else ids
-    expected = f"{words} with {ids}" + ("" if options.ids or kind == "text" else ", or ids=text")
-    usecols = tuple(columns) if chosen else None
-    table = Table(path, np.dtype(fields), expected, heading.delimiter, usecols, skip=heading.skip)
-    header = {heading.columns[k].lower() for k in (src, dst)} if heading.named else set()
-    unsure = heading.named and kind == "text" and len(columns) < 3 and not header & {*END_NAMES, *ID_NAMES}
-    by_name = {options.source_column, options.target_column} & set(heading.columns)
-    first = (heading.columns[src], heading.columns[dst]) if unsure and not by_name else None
-    return EdgeFile(table, kind, first)
+    line = (table.delimiter or " ").join(name.upper() for name, _, _ in fields)
+    expected = f"{line} with {ids}" + ("" if options.ids or kind == "text" else ", or ids=text")
+    usual = {table.names[k].lower() for k in ends} & {*END_NAMES, *ID_NAMES} if table.named else ()
+    by_name = {options.source_column, options.target_column} & {*table.names}
+    unsure = table.named and kind == "text" and len(columns) < 3 and not usual and not by_name
+    return EdgeFile(table, fields, kind, expected, is_chosen(options), unsure)
 
 
-def parquet_edges(path: Path, columns: list[str], form: dict[str, str], options: ImportOptions) -> EdgeFile:
-    """The edges of a Parquet file, in these columns."""
-    ends = [form[name] for name in columns[:2]]
-    text = options.ids == "text" or (options.ids is None and "words" in ends)
-    kind = "words" if text else "integers"
-    wrong = [name for name, found in zip(columns, ends, strict=False) if found not in ("integers", kind)]
-    if wrong:
-        expected = "whole numbers, or strings with ids=text" if kind == "integers" else "strings"
-        raise UserError(f"{path}: column {wrong[0]} holds {form[wrong[0]]}; expected node ids, {expected}")
-    fields = [("source", columns[0], kind), ("target", columns[1], kind)]
-    fields += [("weight", name, "numbers") for name in columns[2:]]
-    if columns[2:] and form[columns[2]] not in ("integers", "numbers"):
-        raise UserError(f"{path}: column {columns[2]} holds {form[columns[2]]}; expected weights")
-    return EdgeFile(ParquetTable(path, fields), "text" if text else "integers")
+def parquet_edges(table: ParquetColumns, columns: list[int], options: ImportOptions) -> EdgeFile:
+    """Read edges from these columns: between words if one of the ends holds words."""
+    text = options.ids == "text" or (options.ids is None and "words" in map(table.kind, columns[:2]))
+    kind, expected = ("words", "strings") if text else ("integers", "whole numbers, or strings with ids=text")
+    for column in columns[:2]:
+        table.require(column, ("integers", kind), f"node ids, {expected}")
+    for column in columns[2:]:
+        table.require(column, ("integers", "numbers"), "weights")
+    return EdgeFile(table, edge_fields(columns, kind), "text" if text else "integers")
 
 
-def end_columns(heading: Heading, path: Path, options: ImportOptions) -> tuple[int, int]:
-    """Where source and target stand; UserError where that can't be told, or for a table of labels."""
-    width = len(heading.columns)
-    chosen = options.source_column is not None or options.target_column is not None
-    src, dst = (
-        heading.find(f"{name}_column", getattr(options, f"{name}_column"), path, default)
-        for default, name in enumerate(("source", "target"))
-    )
-    named = "source_column=S and target_column=T"
-    if width and (src == dst or max(src, dst) >= width or (not chosen and width > 3)):
-        expected = f"two columns of node ids and perhaps one of weights, or {named}"
+def edge_fields(columns: list[int], kind: str) -> list[Field]:
+    """Name the fields of edges whose ends are of this kind."""
+    named = (("source", kind), ("target", kind), ("weight", "numbers"))
+    return [(name, column, form) for (name, form), column in zip(named, columns, strict=False)]
+
+
+def is_chosen(options: ImportOptions) -> bool:
+    """Return whether the user chose a column of sources or of targets."""
+    return options.source_column is not None or options.target_column is not None
+
+
+def edge_columns(table: Columns, options: ImportOptions) -> list[int]:
+    """Find the columns of sources, of targets, and of weights if they are read.
+
+    UserError where they can't be told, for a table of labels, and for weights that are asked for and not there.
+    """
+    path, width = table.path, len(table.names)
+    ends = [table.find(f"{name}_column", getattr(options, f"{name}_column"), default)
+            for default, name in enumerate(("source", "target"))]  # fmt: skip
+    choice = "source_column=S and target_column=T"
+    if width and (ends[0] == ends[1] or max(ends) >= width or (not is_chosen(options) and width > 3)):
+        expected = f"two columns of node ids and perhaps one of weights, or {choice}"
         raise UserError(f"{path}: cannot tell source and target among {width} columns; expected {expected}")
-    names = [heading.columns[k].lower() for k in (src, dst)] if heading.named and not chosen else []
+    names = [table.names[k].lower() for k in ends] if table.named and not is_chosen(options) else []
     if names and names[0] in ID_NAMES and names[1] in LABEL_NAMES:
         found = f"columns {names[0]} and {names[1]} are those of a table of labels"
-        raise UserError(f"{path}: {found}; give it as labels=FILE, or {named}")
-    return src, dst
+        raise UserError(f"{path}: {found}; give it as labels=FILE, or {choice}")
+    weights = weight_column(table, ends)
+    if options.weights and width and not weights:
+        expected = "a third column, or one called weight"
+        raise UserError(f"{path}: weights=True, but it has no column of weights; expected {expected}")
+    left_out = not options.weights and (is_chosen(options) or isinstance(table, ParquetColumns))
+    return ends if left_out else ends + weights
 
 
-def weight_column(heading: Heading, src: int, dst: int) -> list[int]:
-    """The column called weight, or the third of three, if any."""
-    others = [k for k in range(len(heading.columns)) if k not in (src, dst)]
-    named = [k for k in others if heading.named and heading.columns[k].lower() in WEIGHT_NAMES]
-    return named[:1] or (others if len(heading.columns) == 3 else [])
+def weight_column(table: Columns, ends: list[int]) -> list[int]:
+    """Find the column called weight, or the third of three, if any."""
+    others = [k for k in range(len(table.names)) if k not in ends]
+    named = [k for k in others if table.named and table.names[k].lower() in WEIGHT_NAMES]
+    return named[:1] or (others if len(table.names) == 3 else [])

@@ -15,7 +15,7 @@ from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Header, StoredArray, indices, integers, strings
 from distgnn.store.importers.files import AnyPath, check_declared
 from distgnn.store.importers.imported import Imported
-from distgnn.store.importers.label_rows import label_array
+from distgnn.store.importers.label_arrays import label_array
 from distgnn.store.importers.tables import DenseRows
 from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions
 

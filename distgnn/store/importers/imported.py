@@ -14,10 +14,10 @@ from distgnn.layout import block, partition
 from distgnn.rng import splitmix64
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import indices
+from distgnn.store.importers.columns import Blocks
 from distgnn.store.importers.names import Names
-from distgnn.store.importers.parquet import ParquetTable
 from distgnn.store.importers.tables import Features
-from distgnn.store.importers.text import Table, whole
+from distgnn.store.importers.text import whole
 from distgnn.store.source import Edges, ImportOptions, Source, labelled
 
 UNLABELLED = ("", "-1", "-1.0", "nan", "na", "n/a", "null", "none")  # in lower case
@@ -77,6 +77,7 @@ class Imported(Source):
     def __init__(self, name: str, path: Path, n: int, stream: Stream, options: ImportOptions):
         self.name, self.path, self.n, self.stream, self.options = name, path, n, stream, options
         self.notes: list[str] = []
+        self.readings: list[str] = []
         self.labels_made = False  # of the degrees
         self.of_degrees: list[Callable[[np.ndarray], None]] = []  # who waits for the degrees
 
@@ -245,7 +246,7 @@ class Imported(Source):
         return self.table.rows(np.asarray(ids, np.int64))
 
 
-def table_edges(table: Table | ParquetTable, promised: tuple[int, str] | None = None) -> Iterator[Edges]:
+def table_edges(table: Blocks, promised: tuple[int, str] | None = None) -> Iterator[Edges]:
     """Edges from the first column of a table to the second, the third their weight; UserError unless there
     are as many as `promised` (a number, and where it stands)."""
     count = 0

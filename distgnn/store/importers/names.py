@@ -143,11 +143,11 @@ def looks_like(fields: Sequence[str]) -> str | None:
         return "integers"
     if any(whole):
         return None
-    numbers = [field for field in fields if not field.isdecimal() and _is_number(field)]
+    numbers = [field for field in fields if not field.isdecimal() and is_number(field)]
     return None if numbers else "text"
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:

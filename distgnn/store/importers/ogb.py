@@ -14,13 +14,14 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Npz, indices, open_npy
-from distgnn.store.importers.companions import dense_csv
+from distgnn.store.importers.features import text_features
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.graph_arrays import edge_streams
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream, table_edges
-from distgnn.store.importers.label_rows import label_array
+from distgnn.store.importers.label_arrays import label_array
 from distgnn.store.importers.tables import DenseRows, Features
-from distgnn.store.importers.text import Heading, Table, column, within
+from distgnn.store.importers.text import Table, column, within
+from distgnn.store.importers.text_columns import TextColumns
 from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions
 
 # The graphs for which OGB's own loader adds the reverse of every edge; the directory itself does not say so.
@@ -66,7 +67,7 @@ def _csv(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features | Non
     if array.exists():
         features = DenseRows(open_npy(array), array)
     elif _file(raw, "node-feat").exists():
-        features = dense_csv(_file(raw, "node-feat"), options.scratch)
+        features = text_features(_file(raw, "node-feat"), options.scratch)
     return n, lambda: table_edges(table, (edges, "num-edge-list")), features, path
 
 
@@ -103,7 +104,7 @@ def _set_labels(source: Imported, raw: Path) -> None:
     if packed:
         values: Any = Npz(path).stored("node_label")
     elif (path := _file(raw, "node-label")).exists():
-        width = len(Heading.of(path).columns)
+        width = len(TextColumns(path).names)
         rows = Table(path, np.dtype(np.float32), f"{width} labels of a node", ",", width=width)
         values = np.concatenate([np.zeros((0, width), np.float32), *rows])
     else:

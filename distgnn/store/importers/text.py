@@ -6,24 +6,21 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from distgnn.errors import ArgumentError, UserError
+from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.files import BYTE_ORDER_MARK, AnyPath, check_line, lines, open_binary, reading
 from distgnn.store.importers.names import encoded
 from distgnn.store.stages import stage
-
-ID_NAMES = ("id", "node", "node_id", "nodeid")  # of a column of node ids
 
 Check = Callable[[np.ndarray], "str | None"]
 
@@ -74,67 +71,6 @@ class BadValue(ValueError):
 
 
 @dataclass
-class Heading:
-    """How the columns of a table are separated and called, and where its data starts."""
-
-    delimiter: str | None
-    columns: list[str]
-    named: bool
-    skip: int
-
-    @classmethod
-    def of(cls, path: AnyPath) -> Heading:
-        """A first line without any number in it is a header."""
-        number, text = first_line(path)
-        delimiter = next((mark for mark in (",", "\t", ";") if mark in text), None)
-        try:
-            fields = next(csv.reader([text], delimiter=delimiter)) if delimiter else text.split()
-        except csv.Error as error:
-            expected = f"a row of fields separated by {delimiter!r}"
-            raise UserError(f"{path}, line {number}: {error}; expected {expected}") from None
-        columns = [field.strip() for field in fields]
-        named = number > 0
-        for field in columns:
-            with suppress(ValueError):
-                float(field)
-                named = False
-        return cls(delimiter, columns, named, number if named else max(number - 1, 0))
-
-    def example(self, path: AnyPath) -> list[str]:
-        """The fields of the first line of data; none where there is no data."""
-        for _, line in lines(path, self.skip):
-            if line.strip() and not line.lstrip().startswith("#"):
-                mark = self.delimiter
-                with suppress(csv.Error):
-                    fields = next(csv.reader([line], delimiter=mark)) if mark else line.split()
-                    return [field.strip() for field in fields]
-        return []
-
-    def find(
-        self, argument: str, column: str | None, path: AnyPath, default: int, usual: Sequence[str] = ()
-    ) -> int:
-        """The position of the column with this name or number from 0; of None that of a `usual` name, else
-        `default`."""
-        if column is None:
-            found = self.position(*usual)
-            return default if found is None else found
-        if self.named and column in self.columns:
-            return self.columns.index(column)
-        if (number := whole(column)) is not None and number < len(self.columns):
-            return number
-        raise ArgumentError(argument, column, f"no such column in {path}, which has {self.described()}")
-
-    def described(self) -> str:
-        """The columns, for errors."""
-        return ", ".join(self.columns) if self.named else f"no header and {len(self.columns)} columns"
-
-    def position(self, *names: str) -> int | None:
-        """Of a column with the first of these names, in lower case, that there is; None without one."""
-        columns = [column.lower() for column in self.columns] if self.named else []
-        return next((columns.index(name) for name in names if name in columns), None)
-
-
-@dataclass
 class Table:
     """A text table of one dtype: structured (one field a column) or plain (`width` columns). `check(array)`
     may return what is wrong with the values; `expected` describes a line.
@@ -143,7 +79,7 @@ class Table:
     comments are only lines that begin with it.
     """
 
-    path: AnyPath
+    path: Path
     dtype: np.dtype
     expected: str
     delimiter: str | None = None
@@ -227,24 +163,28 @@ def _uncommented(block: bytes, comments: str) -> str:
 
 
 def _in_utf8(rows: np.ndarray) -> np.ndarray:
-    """The rows with words as UTF-8; BadValue for words that are no ids."""
-    found = {}
-    for name in rows.dtype.names or ():
-        found[name] = values = rows[name]
+    """Encode words, but in fields that are only skipped; BadValue for words that are no ids."""
+    fields = {name: rows[name] for name in rows.dtype.names or () if name[0] != "_"}
+    for name, values in fields.items():
         if values.dtype == object:
             try:
-                found[name] = encoded(values.tolist())
+                fields[name] = encoded(values.tolist())
             except ValueError as error:
                 raise BadValue(str(error)) from None
-    dtype = [(name, values.dtype, values.shape[1:]) for name, values in found.items()]
-    new = np.empty(len(rows), dtype)
-    for name, values in found.items():
-        new[name] = values
-    return new
+    return structured(fields)
+
+
+def structured(fields: dict[str, np.ndarray]) -> np.ndarray:
+    """Join arrays of equal length into one whose fields have these names."""
+    dtype = [(name, values.dtype, values.shape[1:]) for name, values in fields.items()]
+    rows = np.empty(len(next(iter(fields.values()))), dtype)
+    for name, values in fields.items():
+        rows[name] = values
+    return rows
 
 
 def column(
-    path: AnyPath, expected: str, most: int, dtype: Any = np.int64, *, delimiter: str | None = None,
+    path: Path, expected: str, most: int, dtype: Any = np.int64, *, delimiter: str | None = None,
     check: Check | None = None,
 ) -> np.ndarray:  # fmt: skip
     """All of a table with one number per line, of which there may be `most`."""

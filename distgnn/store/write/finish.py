@@ -17,7 +17,7 @@ from distgnn.store.team import Team, shared_out
 
 @dataclass
 class Summary:
-    """What `prepare` did; `stages`: (name, seconds, peak resident bytes of any rank so far)."""
+    """What `prepare` did; `stages`: (name, seconds, peak resident bytes of any rank so far); `read`: as in `Source`."""
 
     out: str
     n: int = 0
@@ -32,6 +32,7 @@ class Summary:
     shards: dict[str, tuple[int, int]] = field(default_factory=dict)
     partitions: dict[str, Quality] = field(default_factory=dict)
     stages: list[tuple[str, float, int]] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:

@@ -57,7 +57,7 @@ def prepare(
     with team.together():
         check_arguments(out, partitions=partitions, **given)
         _check(source, out, shards, partitions)
-    summary = Summary(str(out))
+    summary = Summary(str(out), read=list(source.readings))
     with shared_directory(team, out, force=force, replaceable=is_store) as folder:
         work = Preparation(source, folder, np.dtype(dtype), normalize, self_loops, seed, summary, team)
         work.run(order, shards, partitions)

@@ -1,0 +1,99 @@
+"""Columns of a text or Parquet table, found by name or position, and read in either of two ways."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from distgnn.errors import ArgumentError, UserError
+from distgnn.store.importers.names import Names
+from distgnn.store.importers.text import Check, whole
+
+ID_NAMES = ("id", "node", "node_id", "nodeid")  # of a column of node ids
+
+Field = tuple[str, int, str]
+Records = Iterator[tuple[int, list[str]]]
+
+
+class Blocks(Protocol):
+    """A stream of structured rows."""
+
+    path: Path
+
+    def __iter__(self) -> Iterator[np.ndarray]: ...
+    def place(self, row: int) -> str: ...
+
+
+class Columns(ABC):
+    """The columns of the table in `path`: their `names`, which are made up unless the table is `named`.
+
+    A field is (name, column, kind). Kinds are integers (int64), words (UTF-8, dtype S), numbers (float64) and
+    features, one number or a vector of them (float64).
+    """
+
+    path: Path
+    names: list[str]
+    named: bool
+    skip = 0  # lines before the first row
+
+    def position(self, *names: str) -> int | None:
+        """Find the first of these names, in lower case, that a column has; None without one."""
+        columns = [column.lower() for column in self.names] if self.named else []
+        return next((columns.index(name) for name in names if name in columns), None)
+
+    def find(self, argument: str, column: str | None, default: int, usual: Sequence[str] = ()) -> int:
+        """Find the column with this name or number from 0; for None one with a `usual` name, or `default`."""
+        if column is None:
+            position = self.position(*usual)
+            return default if position is None else position
+        if self.named and column in self.names:
+            return self.names.index(column)
+        if (number := whole(column)) is not None and number < len(self.names):
+            return number
+        raise ArgumentError(argument, column, f"no such column in {self.path}, which has {self.described()}")
+
+    def described(self) -> str:
+        """Name the columns in errors."""
+        return ", ".join(self.names) if self.named else f"no header and {len(self.names)} columns"
+
+    def called(self, column: int) -> str:
+        """Name a column by its name, or by its number from 0 where it has none."""
+        return self.names[column] if self.named else f"column {column}"
+
+    def settle_header(self, ids: Names | None, *columns: int) -> bool:
+        """Take the header as a row if one of these columns has an id in it; return whether it was one."""
+        return False
+
+    def require(self, column: int, kinds: Sequence[str], expected: str) -> None:
+        """Raise UserError for a column of none of these kinds, where the file says which it is."""
+        return
+
+    def width(self, column: int) -> int:
+        """Count the numbers in a field of kind features."""
+        return 1
+
+    @abstractmethod
+    def blocks(
+        self, fields: Sequence[Field], expected: str, check: Check | None = None, ragged: bool = False
+    ) -> Blocks:
+        """Stream structured rows of these fields.
+
+        `expected` describes a row for errors; `check(rows)` may return what is wrong with values. All lines of
+        a text have as many fields, read or not, unless they may be `ragged`.
+        """
+
+    @abstractmethod
+    def records(self, columns: Sequence[int]) -> Records:
+        """Yield (number, texts of these columns) row by row; no texts where a row is too short."""
+
+    @abstractmethod
+    def place(self, number: int) -> str:
+        """Name the record of this number in errors."""
+
+    @abstractmethod
+    def bad(self, number: int, expected: str) -> UserError:
+        """Make the error for a record with something else than expected."""

@@ -1,0 +1,161 @@
+"""Features of nodes: arrays, tables, or JSON with `{node: [active feature ids]}`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from distgnn.errors import UserError
+from distgnn.store.importers.arrays import Header, StoredArray, scratch_file
+from distgnn.store.importers.columns import Blocks
+from distgnn.store.importers.files import check_declared
+from distgnn.store.importers.imported import HIGHEST_ID, HIGHEST_WIDTH, Imported
+from distgnn.store.importers.made import FEATURES, made_features
+from distgnn.store.importers.names import shown
+from distgnn.store.importers.node_table import (
+    Rows,
+    is_array,
+    is_json,
+    open_array,
+    open_columns,
+    read_json_table,
+    require_ids,
+)
+from distgnn.store.importers.parquet import is_parquet
+from distgnn.store.importers.roles import feature_roles
+from distgnn.store.importers.tables import DenseRows, Features, SparseRows, StoredMatrix
+from distgnn.store.importers.text_columns import TextColumns
+from distgnn.store.source import ImportOptions
+
+
+def attach_features(source: Imported, options: ImportOptions, grow: bool, hint: str = "") -> None:
+    """Give the source the features that the options name, if any; with `grow` they may add nodes. `hint` ends
+    the error for another number of nodes."""
+    if not options.features or made_features(source, options.features):
+        return
+    table = read_features(Path(options.features), options, source)
+    if table.complete:
+        source.check_rows(options.features)
+        check_declared(table.nodes, options.features)
+    if grow:
+        source.n = max(source.n, table.nodes)
+    if table.complete and table.nodes != source.n:
+        rows = f"{table.nodes} rows of features for a graph of {source.n} nodes ({source.path})"
+        raise UserError(f"{options.features}: {rows}; expected as many rows as nodes{hint}")
+    if table.nodes > source.n:
+        there = f"the graph in {source.path} has nodes 0..{source.n - 1}"
+        raise UserError(f"{options.features}: has node {table.nodes - 1}; {there}")
+    source.set_features(table)
+    note_missing(source, table, options.features)
+
+
+def note_missing(source: Imported, table: Features, path: str) -> None:
+    """Note nodes that the table does not name."""
+    absent = table.missing()
+    count = source.n - len(absent) + int(np.count_nonzero(absent))
+    if count:
+        first = int(absent.argmax()) if absent.any() else len(absent)
+        node = shown(source.names.names[first]) if source.names else first
+        what = f"{count} of {source.n} nodes have no row, such as {node}"
+        source.notes.append(f"{path}: {what}; their features are zeros")
+
+
+def read_features(path: Path, options: ImportOptions, source: Imported) -> Features:
+    """Read features in the format that the file's name says."""
+    if is_array(path):
+        stored = open_array(path, "features", options.scratch)
+        return stored.rows() if isinstance(stored, StoredMatrix) else DenseRows(stored, path)
+    if is_json(path):
+        return json_features(path, source)
+    if not is_parquet(path) and not path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt")):
+        expected = f".npy, .npz, .csv, .tsv, .json or .parquet, or {FEATURES}"
+        raise UserError(f"{path}: features in an unknown format; expected {expected}")
+    return column_features(path, options, source)
+
+
+def json_features(path: Path, source: Imported) -> SparseRows:
+    """Read `{"node": [ids of the features it has]}`: ones at these ids, kept as sparse rows in memory."""
+    expected = "expected {node: [active feature ids]}"
+    rows, listed = read_json_table(path, source.names, expected)
+    for active in listed:
+        if not isinstance(active, list) or not all(type(k) is int and 0 <= k < 1 << 31 for k in active):
+            raise UserError(f"{path}: a node has features {str(active)[:60]}; {expected}, with ids from 0")
+    counts = np.fromiter(map(len, listed), np.int64, len(listed))
+    columns = np.fromiter((k for active in listed for k in active), np.int32, int(counts.sum()))
+    nodes = rows.any_nodes(source)
+    shape = (int(nodes.max(initial=-1)) + 1, int(columns.max(initial=-1)) + 1)
+    table = SparseRows.of_entries(np.repeat(nodes, counts), columns, None, shape, path)
+    table.complete, table.listed = False, nodes
+    return table
+
+
+def column_features(path: Path, options: ImportOptions, source: Imported) -> DenseRows:
+    """Read the numbers in the columns of a text or Parquet table."""
+    table = open_columns(path)
+    roles = feature_roles(table, options, source.names)
+    for column in roles.values:
+        table.require(column, ("integers", "numbers", "vectors"), "numbers")
+    width = sum(map(table.width, roles.values))
+    if width > HIGHEST_WIDTH:
+        raise UserError(f"{path}: {width} features of a node; at most {HIGHEST_WIDTH} are possible")
+    source.readings.append(roles.described(table, "features"))
+    fields = [(f"x{k}", k, "features") for k in roles.values]
+    expected = f"{width} finite numbers"
+    if roles.ids is not None:
+        table.settle_header(source.names, roles.ids)
+        require_ids(table, roles.ids, source.names)
+        fields.append(("node", roles.ids, "words" if source.names and source.names.words else "integers"))
+        expected += " and a node id"
+    check = bad_values if source.names is None else not_finite
+    blocks = table.blocks(fields, expected, check)
+    return copied(blocks, width, options.scratch, None if roles.ids is None else source)
+
+
+def text_features(path: Path, scratch: str | None) -> DenseRows:
+    """Read a text table of nothing but numbers, whose line i is node i's."""
+    table = TextColumns(path)
+    fields, width = [(f"x{k}", k, "features") for k in range(len(table.names))], len(table.names)
+    return copied(table.blocks(fields, f"{width} finite numbers", not_finite), width, scratch)
+
+
+def copied(blocks: Blocks, width: int, scratch: str | None, source: Imported | None = None) -> DenseRows:
+    """Copy features of this width to a temporary float32 array. The field `node` says whose row it is in the
+    graph of the source; without a source row i is node i's."""
+    if not width:
+        raise UserError(f"{blocks.path}: has no columns of features")
+    path, count, ids = blocks.path, 0, [np.zeros(0, np.int64)]
+    with scratch_file(scratch) as copy:
+        for rows in blocks:
+            count += len(rows)
+            if source is not None:
+                ids.append(rows["node"].copy())
+            copy.write(np.ascontiguousarray(_values(rows), np.float32).data)
+        copy.flush()
+        array = StoredArray(path, Header((count, width), np.dtype(np.float32), False, 0), file=copy)
+    if source is None:
+        return DenseRows(array, path)
+    nodes = Rows(path, np.concatenate(ids[1:] or ids), blocks.place).any_nodes(source)
+    places = np.full(int(nodes.max(initial=-1)) + 1, -1, np.int64)
+    places[nodes] = np.arange(len(nodes))
+    return DenseRows(array, path, places)
+
+
+def _values(rows: np.ndarray) -> np.ndarray:
+    """Join the fields of features."""
+    fields = [rows[name] for name in rows.dtype.names or () if name[0] == "x"]
+    return np.hstack([values.reshape(len(rows), -1) for values in fields])
+
+
+def not_finite(rows: np.ndarray) -> str | None:
+    """Say what is wrong with features that float32 can't hold."""
+    with np.errstate(over="ignore"):
+        good = np.isfinite(_values(rows).astype(np.float32)).all()
+    return None if good else "NaN, infinite or too large"
+
+
+def bad_values(rows: np.ndarray) -> str | None:
+    """Say what is wrong with features, or with ids that are to be numbers of nodes."""
+    if "node" in (rows.dtype.names or ()) and ((rows["node"] < 0) | (rows["node"] > HIGHEST_ID)).any():
+        return "no node id"
+    return not_finite(rows)

@@ -1,0 +1,70 @@
+"""Splits of the nodes into training, validation and test: shares of them, a table, or an array."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from distgnn.errors import UserError
+from distgnn.store.importers import parquet
+from distgnn.store.importers.arrays import open_npy
+from distgnn.store.importers.imported import UNLABELLED, Imported
+from distgnn.store.importers.node_table import open_columns, read_words
+from distgnn.store.importers.roles import SPLIT_NAMES, word_roles
+from distgnn.store.source import TEST, TRAIN, VALIDATION, ImportOptions, parse_split, random_split
+
+PARTS = {"train": TRAIN, "training": TRAIN, "1": TRAIN, "val": VALIDATION, "valid": VALIDATION,
+         "validation": VALIDATION, "2": VALIDATION, "test": TEST, "3": TEST,
+         **dict.fromkeys(("0", *UNLABELLED), 0)}  # fmt: skip
+
+
+def split_file(text: str) -> Path | None:
+    """Return the file that a split names; None for shares. ArgumentError for what is neither."""
+    path = Path(text)
+    if path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt", ".npy", *parquet.SUFFIXES)):
+        return path
+    parse_split(text)
+    return None
+
+
+def attach_split(source: Imported, options: ImportOptions) -> None:
+    """Give the source the split that the options ask for, if any: shares, or that of a file."""
+    if options.split is None:
+        return
+    path = split_file(options.split)
+    if path is None:
+        source.split = random_split(source.n, options.split, options.seed, source.labels)
+    elif path.name.lower().endswith(".npy"):
+        source.check_rows(path)
+        source.set_split(open_npy(path).read(), path)
+    else:
+        _attach_table(source, path, options)
+
+
+def _attach_table(source: Imported, path: Path, options: ImportOptions) -> None:
+    table = open_columns(path)
+    roles = word_roles(table, options, SPLIT_NAMES, "split")
+    source.readings.append(roles.described(table, "parts"))
+    found = read_words(table, roles, source.names, "split", not_a_part)
+    check_parts(found.words, path)
+    split = np.zeros(source.n, np.uint8)
+    parts = np.array([PARTS[word.lower()] for word in found.words], np.uint8)
+    split[found.rows.nodes(source, grow=False)] = parts[found.codes[:, 0]]
+    source.set_split(split, path)
+
+
+def not_a_part(text: str) -> str | None:
+    """Say what is wrong with a word for a part."""
+    return None if text.lower() in PARTS else f"part {text[:40]!r}; expected train, val, test or none"
+
+
+def check_parts(words: list[str], path: Path) -> None:
+    """Raise UserError for parts in numbers that are not 1, 2 and 3, with or without 0, as 0, 1 and 2 may be
+    meant as train, val and test. Beside words 0 is none."""
+    numbers = sorted({"0", "1", "2", "3"} & {*words})
+    beside_words = numbers == ["0"] and any(PARTS[word.lower()] for word in words)
+    if numbers and not beside_words and not {"1", "2", "3"} <= {*numbers}:
+        codes = "0 none, 1 train, 2 val, 3 test"
+        expected = f"train, val, test or none, or all of these numbers ({codes})"
+        raise UserError(f"{path}: cannot tell the parts from {', '.join(numbers)}; expected {expected}")
