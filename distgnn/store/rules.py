@@ -23,8 +23,8 @@ classes     Labels are numbered in sorted order, by value if all are whole numbe
             y, page_type or ml_target; or all are 0 and 1, a column for each class.
 split       In tables train, val, test or none; in arrays 0 none, 1 train, 2 validation, 3 test. Tables may
             have these numbers too, if 1, 2 and 3 are all there.
-columns     Where neither options nor usual names say which column is which, one rule decides for each file: the
-            first column has the ids, and the summary says which were taken for what.
+columns     Options and usual names say which column is which. Else the first has the ids, and the only other
+            one the values. The summary names the columns that were taken.
 header      A first line without any number is one. In a list of words it is an edge if its words come again.
 comments    Lines of text that begin with #, and before the first line of data also those with % and a blank.
 """

@@ -98,7 +98,7 @@ def test_a_table_with_other_numbers_has_one_label_in_each_line(edges, tmp_path):
     [
         ("a.csv", "0,1,0\n1,-1,1\n", "line 2 has labels of some classes only"),
         ("b.csv", "0,1,0\n3,0,1\n3,1,1\n", "line 3: node 3 is listed twice"),
-        ("c.csv", "x,1,0\n1,0,1\n2,1,1\n", "line 1: bad line 'x,1,0'; expected a node id of at least 0 in column 0 and a label"),
+        ("c.csv", "x,1,0\n1,0,1\n2,1,1\n", "line 1: bad line 'x,1,0'; expected a node id"),
         ("d.csv", "0,1,0\n9,0,1\n", "d.csv, line 2: node 9 is not in the graph"),
         ("e.json", '{"0": [1, 0], "1": [1]}', "every node needs as many"),
         ("f.json", '{"0": [1, 0], "x": [1, 1]}', "ids from 0"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -16,16 +15,6 @@ from distgnn.store.importers.text import Check, whole
 ID_NAMES = ("id", "node", "node_id", "nodeid")  # of a column of node ids
 
 Field = tuple[str, int, str]
-Records = Iterator[tuple[int, list[str]]]
-
-
-class Blocks(Protocol):
-    """A stream of structured rows."""
-
-    path: Path
-
-    def __iter__(self) -> Iterator[np.ndarray]: ...
-    def place(self, row: int) -> str: ...
 
 
 class Columns(ABC):
@@ -77,23 +66,27 @@ class Columns(ABC):
         return 1
 
     @abstractmethod
+    def ids_like(self, columns: Sequence[int]) -> str | None:
+        """Return integers or text, as ids in these columns look; None where they look like neither."""
+
+    @abstractmethod
     def blocks(
         self, fields: Sequence[Field], expected: str, check: Check | None = None, ragged: bool = False
-    ) -> Blocks:
-        """Stream structured rows of these fields.
+    ) -> Iterator[np.ndarray]:
+        """Yield structured rows of these fields, some at a time.
 
-        `expected` describes a row for errors; `check(rows)` may return what is wrong with values. All lines of
-        a text have as many fields, read or not, unless they may be `ragged`.
+        `expected` describes a row for errors; `check(rows)` may return what is wrong with values. All lines
+        of a text have as many fields, read or not, unless they may be `ragged`.
         """
 
     @abstractmethod
-    def records(self, columns: Sequence[int]) -> Records:
-        """Yield (number, texts of these columns) row by row; no texts where a row is too short."""
+    def records(self, columns: Sequence[int]) -> Iterator[list[str]]:
+        """Yield the texts of these columns row by row; none where a row is too short."""
 
     @abstractmethod
-    def place(self, number: int) -> str:
-        """Name the record of this number in errors."""
+    def place(self, row: int) -> str:
+        """Name row `row`, counted from 0, in errors."""
 
     @abstractmethod
-    def bad(self, number: int, expected: str) -> UserError:
-        """Make the error for a record with something else than expected."""
+    def bad(self, row: int, expected: str) -> UserError:
+        """Make the error for a row that has something else than expected."""

@@ -12,12 +12,12 @@ import numpy as np
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import parquet
-from distgnn.store.importers.columns import ID_NAMES, Blocks, Columns, Field
+from distgnn.store.importers.columns import ID_NAMES, Columns, Field
 from distgnn.store.importers.features import attach_features
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Scan, scan, sparse_limit, table_edges
 from distgnn.store.importers.labels import attach_labels
 from distgnn.store.importers.made import Made
-from distgnn.store.importers.names import Collected, Names, looks_like, shown
+from distgnn.store.importers.names import Collected, Names, shown
 from distgnn.store.importers.node_lists import read_nodes
 from distgnn.store.importers.node_table import is_array, open_array, open_columns
 from distgnn.store.importers.parquet import ParquetColumns
@@ -40,12 +40,12 @@ class EdgeFile:
     table: Columns
     fields: list[Field]
     kind: str
-    expected: str = ""
     ragged: bool = False
+    expected: str = ""
     unsure: bool = False
 
-    def edges(self, check: Check) -> Blocks:
-        """Stream the edges."""
+    def rows(self, check: Check) -> Iterator[np.ndarray]:
+        """Yield the edges as structured rows."""
         return self.table.blocks(self.fields, self.expected, check, self.ragged)
 
     def settle_header(self, ids: Names) -> bool:
@@ -74,7 +74,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
 
     def stream(limit: int = HIGHEST_ID if options.ids else 1 << 63) -> Iterator[Edges]:
         """Yield edges whose ids lie below the limit; UserError names the line of another."""
-        return table_edges(edges.edges(within(0, limit - 1)))
+        return table_edges(edges.rows(within(0, limit - 1)), path)
 
     counts = scan(stream, options.weights)
     if options.ids is None and counts.highest >= sparse_limit(counts.count):
@@ -140,7 +140,8 @@ def named(edges: EdgeFile, path: Path, options: ImportOptions) -> Imported:
         ids = Names(collected(edges, path), path)  # with those of the first line
 
     def stream() -> Iterator[Edges]:
-        for src, dst, weight in table_edges(edges.edges(known(ids, str(options.node_list or path)))):
+        check = known(ids, str(options.node_list or path))
+        for src, dst, weight in table_edges(edges.rows(check), path):
             yield ids.find(src), ids.find(dst), weight
 
     source = Imported(name_of(path), path, len(ids), stream, options)
@@ -162,7 +163,7 @@ def collected(edges: EdgeFile, path: Path) -> np.ndarray:
     """Collect all ids at the ends of edges, in ascending order."""
     limit = max(LIMITS.unpacked_bytes, LIMITS.unpacked_ratio * os.path.getsize(path))
     ids = Collected(path, limit)
-    for rows in edges.edges(finite_weights):
+    for rows in edges.rows(finite_weights):
         ids.add(rows["source"], rows["target"])
     return ids.names()
 
@@ -198,65 +199,51 @@ def open_edges(path: Path, options: ImportOptions) -> EdgeFile:
     """Open the file: find its columns and what names nodes."""
     if options.ids not in (None, *IDS):
         raise ArgumentError("ids", options.ids, f"unknown; expected one of {', '.join(IDS)}")
-    table = open_columns(path)
-    columns = edge_columns(table, options)
-    if isinstance(table, ParquetColumns):
-        return parquet_edges(table, columns, options)
-    assert isinstance(table, TextColumns)
-    return text_edges(table, columns, options)
-
-
-def text_edges(table: TextColumns, columns: list[int], options: ImportOptions) -> EdgeFile:
-    """Read edges from these columns: between words if the first line of data has words."""
-    ends, example = columns[:2], table.example()
-    seen = looks_like([example[k] for k in ends]) if len(example) > max(ends) else None
-    kind = "text" if options.ids == "text" or (options.ids is None and seen == "text") else "integers"
-    fields = edge_fields(columns, "words" if kind == "text" else "integers")
-    ids = "node ids" if kind == "text" or options.node_list else "node ids from 0"
-    ids = "whole numbers" if options.ids == "integers" else ids
-    line = (table.delimiter or " ").join(name.upper() for name, _, _ in fields)
-    expected = f"{line} with {ids}" + ("" if options.ids or kind == "text" else ", or ids=text")
-    usual = {table.names[k].lower() for k in ends} & {*END_NAMES, *ID_NAMES} if table.named else ()
-    by_name = {options.source_column, options.target_column} & {*table.names}
-    unsure = table.named and kind == "text" and len(columns) < 3 and not usual and not by_name
-    return EdgeFile(table, fields, kind, expected, is_chosen(options), unsure)
-
-
-def parquet_edges(table: ParquetColumns, columns: list[int], options: ImportOptions) -> EdgeFile:
-    """Read edges from these columns: between words if one of the ends holds words."""
-    text = options.ids == "text" or (options.ids is None and "words" in map(table.kind, columns[:2]))
+    table, chosen = open_columns(path), bool(options.source_column or options.target_column)
+    columns = edge_columns(table, options, chosen)
+    text = (options.ids or table.ids_like(columns[:2])) == "text"
     kind, expected = ("words", "strings") if text else ("integers", "whole numbers, or strings with ids=text")
     for column in columns[:2]:
         table.require(column, ("integers", kind), f"node ids, {expected}")
     for column in columns[2:]:
         table.require(column, ("integers", "numbers"), "weights")
-    return EdgeFile(table, edge_fields(columns, kind), "text" if text else "integers")
-
-
-def edge_fields(columns: list[int], kind: str) -> list[Field]:
-    """Name the fields of edges whose ends are of this kind."""
     named = (("source", kind), ("target", kind), ("weight", "numbers"))
-    return [(name, column, form) for (name, form), column in zip(named, columns, strict=False)]
+    fields = [(name, column, form) for (name, form), column in zip(named, columns, strict=False)]
+    edges = EdgeFile(table, fields, "text" if text else "integers", chosen)
+    if isinstance(table, TextColumns):
+        edges.expected = expected_line(table, edges, options)
+        edges.unsure = text and len(columns) < 3 and maybe_no_header(table, columns, options)
+    return edges
 
 
-def is_chosen(options: ImportOptions) -> bool:
-    """Return whether the user chose a column of sources or of targets."""
-    return options.source_column is not None or options.target_column is not None
+def expected_line(table: TextColumns, edges: EdgeFile, options: ImportOptions) -> str:
+    """Describe a line of edges for errors."""
+    ids = "node ids" if edges.kind == "text" or options.node_list else "node ids from 0"
+    ids = "whole numbers" if options.ids == "integers" else ids
+    line = (table.delimiter or " ").join(name.upper() for name, _, _ in edges.fields)
+    return f"{line} with {ids}" + ("" if options.ids or edges.kind == "text" else ", or ids=text")
 
 
-def edge_columns(table: Columns, options: ImportOptions) -> list[int]:
-    """Find the columns of sources, of targets, and of weights if they are read.
+def maybe_no_header(table: TextColumns, columns: list[int], options: ImportOptions) -> bool:
+    """Return whether the header may be an edge between words: it has no usual name and no chosen one."""
+    usual = {table.names[k].lower() for k in columns[:2] if table.named} & {*END_NAMES, *ID_NAMES}
+    return table.named and not usual and not {options.source_column, options.target_column} & {*table.names}
 
-    UserError where they can't be told, for a table of labels, and for weights that are asked for and not there.
+
+def edge_columns(table: Columns, options: ImportOptions, chosen: bool) -> list[int]:
+    """Find the columns of sources, of targets, and of weights if they are read. Sources and targets are the
+    first two of at most three columns, unless the user has `chosen` them.
+
+    UserError where they can't be told, for a table of labels, and for weights that are asked for and absent.
     """
     path, width = table.path, len(table.names)
     ends = [table.find(f"{name}_column", getattr(options, f"{name}_column"), default)
             for default, name in enumerate(("source", "target"))]  # fmt: skip
     choice = "source_column=S and target_column=T"
-    if width and (ends[0] == ends[1] or max(ends) >= width or (not is_chosen(options) and width > 3)):
+    if width and (ends[0] == ends[1] or max(ends) >= width or (not chosen and width > 3)):
         expected = f"two columns of node ids and perhaps one of weights, or {choice}"
         raise UserError(f"{path}: cannot tell source and target among {width} columns; expected {expected}")
-    names = [table.names[k].lower() for k in ends] if table.named and not is_chosen(options) else []
+    names = [table.names[k].lower() for k in ends] if table.named and not chosen else []
     if names and names[0] in ID_NAMES and names[1] in LABEL_NAMES:
         found = f"columns {names[0]} and {names[1]} are those of a table of labels"
         raise UserError(f"{path}: {found}; give it as labels=FILE, or {choice}")
@@ -264,7 +251,7 @@ def edge_columns(table: Columns, options: ImportOptions) -> list[int]:
     if options.weights and width and not weights:
         expected = "a third column, or one called weight"
         raise UserError(f"{path}: weights=True, but it has no column of weights; expected {expected}")
-    left_out = not options.weights and (is_chosen(options) or isinstance(table, ParquetColumns))
+    left_out = not options.weights and (chosen or isinstance(table, ParquetColumns))
     return ends if left_out else ends + weights
 
 

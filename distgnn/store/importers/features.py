@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Header, StoredArray, scratch_file
-from distgnn.store.importers.columns import Blocks
+from distgnn.store.importers.columns import Columns
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.imported import HIGHEST_ID, HIGHEST_WIDTH, Imported
 from distgnn.store.importers.made import FEATURES, made_features
@@ -25,6 +26,7 @@ from distgnn.store.importers.node_table import (
 from distgnn.store.importers.parquet import is_parquet
 from distgnn.store.importers.roles import feature_roles
 from distgnn.store.importers.tables import DenseRows, Features, SparseRows, StoredMatrix
+from distgnn.store.importers.text import Check
 from distgnn.store.importers.text_columns import TextColumns
 from distgnn.store.source import ImportOptions
 
@@ -109,33 +111,39 @@ def column_features(path: Path, options: ImportOptions, source: Imported) -> Den
         expected += " and a node id"
     check = bad_values if source.names is None else not_finite
     blocks = table.blocks(fields, expected, check)
-    return copied(blocks, width, options.scratch, None if roles.ids is None else source)
+    return copied(table, blocks, width, options.scratch, None if roles.ids is None else source)
 
 
-def text_features(path: Path, scratch: str | None) -> DenseRows:
+def text_numbers(path: Path, scratch: str | None, what: str, check: Check | None) -> DenseRows:
     """Read a text table of nothing but numbers, whose line i is node i's."""
     table = TextColumns(path)
-    fields, width = [(f"x{k}", k, "features") for k in range(len(table.names))], len(table.names)
-    return copied(table.blocks(fields, f"{width} finite numbers", not_finite), width, scratch)
+    fields = [(f"x{k}", k, "features") for k in range(len(table.names))]
+    blocks = table.blocks(fields, f"{len(fields)} {what}", check)
+    return copied(table, blocks, len(fields), scratch)
 
 
-def copied(blocks: Blocks, width: int, scratch: str | None, source: Imported | None = None) -> DenseRows:
+def copied(
+    table: Columns, blocks: Iterable[np.ndarray], width: int, scratch: str | None,
+    source: Imported | None = None,
+) -> DenseRows:  # fmt: skip
     """Copy features of this width to a temporary float32 array. The field `node` says whose row it is in the
     graph of the source; without a source row i is node i's."""
     if not width:
-        raise UserError(f"{blocks.path}: has no columns of features")
-    path, count, ids = blocks.path, 0, [np.zeros(0, np.int64)]
+        raise UserError(f"{table.path}: has no columns of features")
+    path, count, ids = table.path, 0, list[np.ndarray]()
     with scratch_file(scratch) as copy:
         for rows in blocks:
             count += len(rows)
             if source is not None:
                 ids.append(rows["node"].copy())
-            copy.write(np.ascontiguousarray(_values(rows), np.float32).data)
+            with np.errstate(over="ignore"):
+                copy.write(np.ascontiguousarray(_values(rows), np.float32).data)
         copy.flush()
         array = StoredArray(path, Header((count, width), np.dtype(np.float32), False, 0), file=copy)
     if source is None:
         return DenseRows(array, path)
-    nodes = Rows(path, np.concatenate(ids[1:] or ids), blocks.place).any_nodes(source)
+    listed = np.concatenate(ids) if ids else np.zeros(0, np.int64)
+    nodes = Rows(path, listed, table.place).any_nodes(source)
     places = np.full(int(nodes.max(initial=-1)) + 1, -1, np.int64)
     places[nodes] = np.arange(len(nodes))
     return DenseRows(array, path, places)

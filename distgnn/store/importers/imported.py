@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from distgnn.layout import block, partition
 from distgnn.rng import splitmix64
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import indices
-from distgnn.store.importers.columns import Blocks
 from distgnn.store.importers.names import Names
 from distgnn.store.importers.tables import Features
 from distgnn.store.importers.text import whole
@@ -246,17 +245,19 @@ class Imported(Source):
         return self.table.rows(np.asarray(ids, np.int64))
 
 
-def table_edges(table: Blocks, promised: tuple[int, str] | None = None) -> Iterator[Edges]:
-    """Edges from the first column of a table to the second, the third their weight; UserError unless there
-    are as many as `promised` (a number, and where it stands)."""
+def table_edges(
+    blocks: Iterable[np.ndarray], path: Path, promised: tuple[int, str] | None = None
+) -> Iterator[Edges]:
+    """Yield edges from the first field to the second, the third their weight; UserError unless there are as
+    many as `promised` (a number, and where it stands)."""
     count = 0
-    for rows in table:
+    for rows in blocks:
         src, dst, *weight = rows.dtype.names or ()
         count += len(rows)
         yield rows[src], rows[dst], rows[weight[0]] if weight else None
     if promised and count != promised[0]:
         says = f"{promised[1]} promises {promised[0]}"
-        raise UserError(f"{table.path}: {count} edges, but {says}; is the file truncated?")
+        raise UserError(f"{path}: {count} edges, but {says}; is the file truncated?")
 
 
 def sparse_limit(count: int) -> int:

@@ -48,7 +48,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     table = Table(path, np.dtype(fields), expected, comments="%", skip=skip, check=within(1, n))
 
     def stream() -> Iterator[Edges]:
-        for row, column, value in table_edges(table, (entries, f"line {skip}")):
+        for row, column, value in table_edges(table, path, (entries, f"line {skip}")):
             yield column - 1, row - 1, value
 
     source = Imported(path.name.removesuffix(".gz").removesuffix(".mtx"), path, n, stream, options)

@@ -111,16 +111,6 @@ def encoded(words: Iterable[Any]) -> np.ndarray:
     return np.array(found, f"S{longest}")
 
 
-def parsed(words: Sequence[str], ids: Names) -> np.ndarray:
-    """Ids of the same kind as these; ValueError for what is none."""
-    if ids.words:
-        return encoded(words)
-    numbers = [integer(word.strip()) for word in words]
-    if None in numbers:
-        raise ValueError(f"{words[numbers.index(None)][:40]!r} is no whole number")
-    return np.array(numbers, np.int64)
-
-
 def integer(text: str) -> int | None:
     """The whole number that this writes; None for another word, or beyond int64."""
     number = int(text) if _INTEGER.fullmatch(text) else 1 << 63

@@ -91,8 +91,7 @@ class Rows:
         return places_of(known, self.ids, self.place, source.described())
 
     def any_nodes(self, source: Imported) -> np.ndarray:
-        """Look up the numbers of the nodes as `nodes` does, but where numbers are the ids, let there be others
-        than the source has."""
+        """Look up the numbers of the nodes as `nodes` does; where ids are numbers there may be new nodes."""
         if source.names is not None:
             return self.nodes(source, grow=False)
         check_dense(int(self.ids.max(initial=-1)), len(self.ids), self.path)
@@ -123,22 +122,21 @@ def read_words(
         require_ids(table, roles.ids, names)
         table.settle_header(names, roles.ids)
     read, numbers, chunks, some = id_reader(names), dict[str, int](), [], list[Any]()
-    codes, places = array("i"), array("q")
-    for number, texts in table.records(columns):
-        node = len(places) if counted else read(texts.pop(0)) if texts else None
+    codes = array("i")
+    for row, texts in enumerate(table.records(columns)):
+        node = row if counted else read(texts.pop(0)) if texts else None
         if node is None or len(texts) < len(roles.values):
-            raise table.bad(number, roles.expected(what, names is None))
+            raise table.bad(row, roles.expected(what, names is None))
         for text in texts:
             if text not in numbers and (wrong := check(text)):
-                raise UserError(f"{table.place(number)}: {wrong}")
+                raise UserError(f"{table.place(row)}: {wrong}")
             codes.append(numbers.setdefault(text, len(numbers)))
-        places.append(number)
         some.append(node)
         if len(some) == ROWS:
             chunks.append(_packed(some, names))
             some.clear()
     ids = np.concatenate([*chunks, _packed(some, names)])
-    rows = Rows(table.path, ids, lambda row: table.place(places[row]), counted)
+    rows = Rows(table.path, ids, table.place, counted)
     return Words(rows, np.array(codes, np.int32).reshape(len(ids), len(roles.values)), list(numbers))
 
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Npz, indices, open_npy
-from distgnn.store.importers.features import text_features
+from distgnn.store.importers.features import not_finite, text_numbers
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.graph_arrays import edge_streams
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream, table_edges
 from distgnn.store.importers.label_arrays import label_array
 from distgnn.store.importers.tables import DenseRows, Features
 from distgnn.store.importers.text import Table, column, within
-from distgnn.store.importers.text_columns import TextColumns
 from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions
 
 # The graphs for which OGB's own loader adds the reverse of every edge; the directory itself does not say so.
@@ -52,7 +50,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     data_set = path.resolve().name  # of ogbn_products/. too
     source = Imported(data_set, edges, n, stream, options)
     source.set_features(table)
-    _set_labels(source, raw)
+    _set_labels(source, raw, options.scratch)
     _set_split(source, path / "split")
     source.settle_direction(directed=not any(name in data_set for name in UNDIRECTED))
     return source
@@ -67,8 +65,8 @@ def _csv(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features | Non
     if array.exists():
         features = DenseRows(open_npy(array), array)
     elif _file(raw, "node-feat").exists():
-        features = text_features(_file(raw, "node-feat"), options.scratch)
-    return n, lambda: table_edges(table, (edges, "num-edge-list")), features, path
+        features = text_numbers(_file(raw, "node-feat"), options.scratch, "finite numbers", not_finite)
+    return n, lambda: table_edges(table, path, (edges, "num-edge-list")), features, path
 
 
 def _archived(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features | None, Path]:
@@ -98,15 +96,13 @@ def _archived_nodes(archive: Npz, table: DenseRows | None) -> int:
     return table.nodes
 
 
-def _set_labels(source: Imported, raw: Path) -> None:
+def _set_labels(source: Imported, raw: Path, scratch: str | None) -> None:
     """One class per node, or a row of zeros and ones, if there are any; NaN where a node has none."""
-    path, packed = raw / "node-label.npz", (raw / "node-label.npz").exists()
-    if packed:
-        values: Any = Npz(path).stored("node_label")
+    path = raw / "node-label.npz"
+    if path.exists():
+        values = Npz(path, scratch).stored("node_label")
     elif (path := _file(raw, "node-label")).exists():
-        width = len(TextColumns(path).names)
-        rows = Table(path, np.dtype(np.float32), f"{width} labels of a node", ",", width=width)
-        values = np.concatenate([np.zeros((0, width), np.float32), *rows])
+        values = text_numbers(path, scratch, "labels of a node", None).array
     else:
         return
     source.set_labels(label_array(values, path), path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.importers.columns import Columns, Field, Records
+from distgnn.store.importers.columns import Columns, Field
 from distgnn.store.importers.files import check_declared, open_plain, reading
 from distgnn.store.importers.names import encoded
-from distgnn.store.importers.text import Check, structured
+from distgnn.store.importers.text import BadValue, Check, first_bad, structured
 
 SUFFIXES = (".parquet", ".pq")
 
@@ -35,115 +34,100 @@ class ParquetColumns(Columns):
         """Return integers, words, numbers, vectors, or other for what is neither ids nor numbers."""
         return self.kinds[self.names[column]]
 
+    def ids_like(self, columns: Sequence[int]) -> str:
+        return "text" if "words" in map(self.kind, columns) else "integers"
+
     def require(self, column: int, kinds: Sequence[str], expected: str) -> None:
         if self.kind(column) not in kinds:
             found = f"column {self.names[column]} holds {self.kind(column)}"
             raise UserError(f"{self.path}: {found}; expected {expected}")
 
     def width(self, column: int) -> int:
-        return vector_width(self.path, self.names[column]) if self.kind(column) == "vectors" else 1
+        if self.kind(column) == "vectors":
+            with opened(self.path) as file:
+                for batch in file.iter_batches(1, columns=[self.names[column]]):
+                    first = batch.column(self.names[column])[0]
+                    return len(first) if first.is_valid else 0
+        return int(self.kind(column) != "vectors")
 
     def blocks(
         self, fields: Sequence[Field], expected: str = "", check: Check | None = None, ragged: bool = False
-    ) -> ParquetTable:
-        columns = []
-        for field, column, kind in fields:
-            form = "vectors" if self.kind(column) == "vectors" else "numbers"
-            columns.append((field, self.names[column], form if kind == "features" else kind))
-        return ParquetTable(self.path, columns, check)
+    ) -> Iterator[np.ndarray]:
+        first, widths = 0, {column: self.width(column) for _, column, _ in fields}
+        for batch in self._batches(list(widths)):
 
-    def records(self, columns: Sequence[int]) -> Records:
-        fields = [(f"{k}", self.names[column], "any") for k, column in enumerate(columns)]
-        texts = (zip(*(rows[name].tolist() for name, _, _ in fields), strict=True)
-                 for rows in ParquetTable(self.path, fields))  # fmt: skip
-        yield from enumerate(map(list, chain.from_iterable(texts)), 1)
+            def parse(lo: int, hi: int, batch: Any = batch) -> np.ndarray:
+                return self._parse(batch.slice(lo, hi - lo), fields, widths, check)
 
-    def place(self, number: int) -> str:
-        return f"{self.path}, row {number}"
+            try:
+                rows = parse(0, batch.num_rows)
+            except BadValue:
+                row, wrong = first_bad(parse, batch.num_rows)
+                raise UserError(f"{self.place(first + row)}: {wrong}") from None
+            first += batch.num_rows
+            yield rows
 
-    def bad(self, number: int, expected: str) -> UserError:
-        return UserError(f"{self.place(number)}: expected {expected}")
+    def records(self, columns: Sequence[int]) -> Iterator[list[str]]:
+        for batch in self._batches(columns):
+            texts = (map(_text, batch.column(self.names[k]).to_pylist()) for k in columns)
+            yield from map(list, zip(*texts, strict=True))
 
-
-class ParquetTable:
-    """A stream of structured rows, as a text `Table`, from `columns`: (field, name, kind) each.
-
-    Kinds are integers (int64), words (dtype S), numbers (float64), vectors (float64, of one length) and any
-    (strings as objects, empty where there is no value). `check(rows)` may return what is wrong with values.
-    """
-
-    def __init__(self, path: Path, columns: Sequence[tuple[str, str, str]], check: Check | None = None) -> None:
-        self.path, self.columns, self.check = path, columns, check
-
-    def place(self, row: int) -> str:
-        """Name row `row`, counted from 0, in errors."""
-        return f"{self.path}, row {row + 1}"
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        widths = (vector_width(self.path, name) for _, name, kind in self.columns if kind == "vectors")
-        first, size = 0, max(1, LIMITS.entries // max(4, sum(widths, len(self.columns))))
+    def _batches(self, columns: Sequence[int]) -> Iterator[Any]:
+        """Yield some rows of these columns at a time; the fewer, the wider they are."""
+        size = max(1, LIMITS.entries // max(4, sum(map(self.width, columns))))
         with opened(self.path) as file:
-            for batch in file.iter_batches(size, columns=[name for _, name, _ in self.columns]):
-                yield self._rows(batch, first)
-                first += batch.num_rows
+            yield from file.iter_batches(size, columns=[self.names[k] for k in columns])
 
-    def _rows(self, batch: Any, first: int) -> np.ndarray:
-        fields = {
-            field: self._values(batch.column(name), name, kind, first) for field, name, kind in self.columns
-        }
-        rows = structured(fields)
-        if self.check and len(rows) and self.check(rows):
-            row = next(k for k in range(len(rows)) if self.check(rows[k : k + 1]))
-            raise UserError(f"{self.place(first + row)}: {self.check(rows[row : row + 1])}")
+    def _parse(
+        self, batch: Any, fields: Sequence[Field], widths: dict[int, int], check: Check | None
+    ) -> np.ndarray:
+        """Convert a batch to rows; BadValue for values that are wrong, or for none."""
+        values = {}
+        for name, column, kind in fields:
+            try:
+                values[name] = _values(batch.column(self.names[column]), kind, widths[column])
+            except BadValue as error:
+                raise BadValue(f"column {self.names[column]} has {error}") from None
+        rows = structured(values)
+        if check and len(rows) and (wrong := check(rows)):
+            raise BadValue(wrong)
         return rows
 
-    def _values(self, column: Any, name: str, kind: str, first: int) -> np.ndarray:
-        """Convert a column of a batch to an array of this kind."""
-        if kind == "any":
-            return np.array([*map(_text, column.to_pylist()), None], object)[:-1]
-        if column.null_count and kind != "words":
-            row = next(k for k, value in enumerate(column) if not value.is_valid)
-            raise UserError(f"{self.place(first + row)}: column {name} has no value")
-        if kind == "words":
-            return self._words(column.to_pylist(), name, first)
-        if kind == "vectors":
-            return self._vectors(column, name, first)
-        values = column.to_numpy(zero_copy_only=False)
-        if kind == "integers" and values.dtype.kind == "u" and len(values) and values.max() >> 63:
-            raise UserError(f"{self.path}: column {name} has {values.max()}, which is too large")
-        return values.astype(np.int64 if kind == "integers" else np.float64)
+    def place(self, row: int) -> str:
+        return f"{self.path}, row {row + 1}"
 
-    def _words(self, words: list[Any], name: str, first: int) -> np.ndarray:
-        words = [word if word is None or isinstance(word, str) else str(word) for word in words]
+    def bad(self, row: int, expected: str) -> UserError:
+        return UserError(f"{self.place(row)}: expected {expected}")
+
+
+def _values(column: Any, kind: str, width: int) -> np.ndarray:
+    """Convert a column of a batch to an array of this kind."""
+    if kind == "words":
+        words = [word if word is None or isinstance(word, str) else str(word) for word in column.to_pylist()]
         try:
             return encoded(words)
-        except ValueError:
-            for row, word in enumerate(words):
-                try:
-                    encoded([word])
-                except ValueError as error:
-                    raise UserError(f"{self.place(first + row)}: column {name} has {error}") from None
-            raise
-
-    def _vectors(self, column: Any, name: str, first: int) -> np.ndarray:
-        lengths = np.array([len(value) for value in column], np.int64)
-        width = vector_width(self.path, name)
-        if len(lengths) and (lengths != width).any():
-            row = int(np.flatnonzero(lengths != width)[0])
-            found = f"column {name} has {lengths[row]} numbers, {width} in row 1"
-            raise UserError(f"{self.place(first + row)}: {found}; expected as many in every row")
-        values = column.flatten()
-        if values.null_count:
-            raise UserError(f"{self.path}: column {name} has vectors with missing numbers")
-        return values.to_numpy(zero_copy_only=False).astype(np.float64).reshape(len(column), width)
+        except ValueError as error:
+            raise BadValue(str(error)) from None
+    if column.null_count:
+        raise BadValue("no value")
+    if hasattr(column, "flatten"):
+        return _vectors(column, width)
+    values = column.to_numpy(zero_copy_only=False)
+    if kind == "integers" and values.dtype.kind == "u" and len(values) and values.max() >> 63:
+        raise BadValue(f"{values.max()}, which is too large")
+    return values.astype(np.int64 if kind == "integers" else np.float64)
 
 
-def vector_width(path: Path, name: str) -> int:
-    """Count the numbers in the vectors of a column, by the first of them."""
-    with opened(path) as file:
-        for batch in file.iter_batches(1, columns=[name]):
-            return len(batch.column(name)[0]) if batch.column(name)[0].is_valid else 0
-    return 0
+def _vectors(column: Any, width: int) -> np.ndarray:
+    """Convert vectors, all of this width, to float64 (rows, width)."""
+    lengths = np.array([len(value) for value in column], np.int64)
+    if (lengths != width).any():
+        wrong = lengths[lengths != width][0]
+        raise BadValue(f"{wrong} numbers, {width} in row 1; expected as many in every row")
+    values = column.flatten()
+    if values.null_count:
+        raise BadValue("vectors with missing numbers")
+    return values.to_numpy(zero_copy_only=False).astype(np.float64).reshape(len(column), width)
 
 
 def _text(value: Any) -> str:

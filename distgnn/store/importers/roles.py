@@ -32,8 +32,8 @@ class Roles:
     def expected(self, what: str, numbers: bool) -> str:
         """Say in errors what a row needs."""
         ids = f"a node id{' of at least 0' if numbers else ''} in column {self.ids}"
-        values = f"a {what} in column {self.values[0]}" if len(self.values) == 1 else f"a {what} for each class"
-        return " and ".join([*([] if self.ids is None else [ids]), *([values] if self.values else [])])
+        values = [f"a {what} in column {k}" for k in self.values[:1]]
+        return " and ".join(values if self.ids is None else [ids, *values])
 
     def described(self, table: Columns, what: str) -> str:
         """Say in the summary which columns were taken for what."""
@@ -51,8 +51,8 @@ def id_role(table: Columns, options: ImportOptions) -> int:
 def label_roles(table: Columns, options: ImportOptions) -> Roles:
     """Find the ids and the labels: one column, or one of 0 and 1 for each class that nodes may have.
 
-    The columns of classes are those that `label_column` names between commas, or all beside the ids if none is
-    called `label` and all hold 0 and 1 only. Where that of the ids is like them, row i is node i's.
+    The columns of classes are those that `label_column` names between commas, or all beside the ids if none
+    is called `label` and all hold 0 and 1 only. Where that of the ids is like them, row i is node i's.
     """
     chosen = options.label_column.split(",") if options.label_column else []
     ids = id_role(table, options)
@@ -75,7 +75,7 @@ def _rows_of_classes(table: Columns, ids: int, others: list[int], named: bool) -
     """Find the roles where all other columns hold 0, 1 or no label only; None where they do not. Ids that are
     not `named` are a class, too, if they hold nothing else and some twice."""
     known, first, count = {*ZEROS_AND_ONES}, set[str](), 0
-    for _, texts in table.records([ids, *others]):
+    for texts in table.records([ids, *others]):
         unknown = {*texts[1:]} - known
         if not texts or not {word.lower() for word in unknown} <= known:
             return None
@@ -108,7 +108,8 @@ def word_roles(table: Columns, options: ImportOptions, usual: Sequence[str], wha
     given, other = ("id_column", "label_column") if options.id_column else ("label_column", "id_column")
     if last == 1 and (what == "split" or getattr(options, other) is None):  # only the other column is left
         return Roles(ids, [1 - ids]) if given == "id_column" else Roles(1 - word, [word])
-    problem = f"would be node ids and {what}s at once in {table.path}; give {other}=NAME, another of its columns"
+    problem = f"would be node ids and {what}s at once in {table.path}"
+    problem += f"; give {other}=NAME, another of its columns"
     value = getattr(options, given) or table.names[ids]
     raise ArgumentError(given, value, f"{problem}: {table.described()}")
 

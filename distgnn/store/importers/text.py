@@ -72,8 +72,8 @@ class BadValue(ValueError):
 
 @dataclass
 class Table:
-    """A text table of one dtype: structured (one field a column) or plain (`width` columns). `check(array)`
-    may return what is wrong with the values; `expected` describes a line.
+    """A text table whose structured dtype has a field for each column or for some of them. `check(rows)` may
+    return what is wrong with values; `expected` describes a line.
 
     Fields of dtype object are words, which come as UTF-8 in a dtype S; a `#` in them is part of a word, so
     comments are only lines that begin with it.
@@ -86,11 +86,10 @@ class Table:
     columns: tuple[int, ...] | None = None
     comments: str = "#"
     skip: int = 0
-    width: int | None = None
     check: Check | None = None
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        """Yield the rows of each block: structured (rows,) or plain (rows, columns)."""
+        """Yield the rows of each block."""
         size = LIMITS.text_bytes >> 3 if self.dtype.hasobject else None  # words take more room
         for number, block in blocks(self.path, self.skip, size):
             try:
@@ -99,14 +98,6 @@ class Table:
                 raise self._bad_line(number, block) from None
             if len(rows):
                 yield rows
-
-    def place(self, row: int) -> str:
-        """Where row `row`, counted from 0, stands, for errors."""
-        for number, line in lines(self.path, self.skip):
-            row -= bool(line.strip()) and not line.lstrip().startswith(self.comments)
-            if row < 0:
-                return f"{self.path}, line {number}"
-        return str(self.path)
 
     def _parse(self, block: bytes) -> np.ndarray:
         """The block's rows, or a ValueError caused by one line alone."""
@@ -118,40 +109,41 @@ class Table:
             try:
                 rows = np.loadtxt(
                     text, self.dtype, comments=None if words else self.comments, delimiter=self.delimiter,
-                    usecols=self.columns, quotechar='"', ndmin=1 if self.dtype.names else 2,
+                    usecols=self.columns, quotechar='"', ndmin=1,
                 )  # fmt: skip
             except DeprecationWarning as warning:
                 raise ValueError(str(warning)) from None
         if words:
             rows = _in_utf8(rows)
-        if len(rows) and self.width is not None and rows.shape[1] != self.width:
-            raise BadValue(f"{rows.shape[1]} columns")
-        wrong = self.check(rows) if self.check and len(rows) else None
-        if wrong:
+        if self.check and len(rows) and (wrong := self.check(rows)):
             raise BadValue(wrong)
         return rows
 
     def _bad_line(self, number: int, block: bytes) -> UserError:
-        """Find the first line of a bad block that cannot be read, by bisection."""
+        """Make the error for the first line of a bad block that cannot be read."""
         lines = [line + b"\n" for line in block.split(b"\n")]
-        lo, hi = 0, len(lines)
-        while hi - lo > 1:
-            middle = (lo + hi) // 2
-            good = self._wrong(b"".join(lines[lo:middle])) is None
-            lo, hi = (middle, hi) if good else (lo, middle)
-        why = self._wrong(lines[lo])
-        text = lines[lo].decode("utf-8", "replace").rstrip("\r\n")
+        row, error = first_bad(lambda lo, hi: self._parse(b"".join(lines[lo:hi])), len(lines))
+        text = lines[row].decode("utf-8", "replace").rstrip("\r\n")
         text = text if len(text) <= 80 else text[:77] + "..."
-        bad = f"bad line {text!r}" + (f" ({why})" if why else "")
-        return UserError(f"{self.path}, line {number + lo}: {bad}; expected {self.expected}")
+        bad = f"bad line {text!r}" + (f" ({error})" if isinstance(error, BadValue) else "")
+        return UserError(f"{self.path}, line {number + row}: {bad}; expected {self.expected}")
 
-    def _wrong(self, block: bytes) -> str | None:
-        """None where the block is good; else what is wrong with its values, empty if it cannot be parsed."""
-        try:
-            self._parse(block)
-        except ValueError as error:
-            return str(error) if isinstance(error, BadValue) else ""
-        return None
+
+def first_bad(parse: Callable[[int, int], Any], count: int) -> tuple[int, ValueError | None]:
+    """Find the first of `count` rows for which `parse(first, last)` raises ValueError, by bisection."""
+    lo, hi = 0, count
+    while hi - lo > 1:
+        middle = (lo + hi) // 2
+        lo, hi = (lo, middle) if _error_of(parse, lo, middle) else (middle, hi)
+    return lo, _error_of(parse, lo, hi)
+
+
+def _error_of(parse: Callable[[int, int], Any], first: int, last: int) -> ValueError | None:
+    try:
+        parse(first, last)
+    except ValueError as error:
+        return error
+    return None
 
 
 def _uncommented(block: bytes, comments: str) -> str:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.columns import Columns, Field, Records
+from distgnn.store.importers.columns import Columns, Field
 from distgnn.store.importers.files import lines
-from distgnn.store.importers.names import Names, is_number
+from distgnn.store.importers.names import Names, is_number, looks_like
 from distgnn.store.importers.text import Check, Table, first_line
 
 TYPES: dict[str, Any] = {"integers": np.int64, "words": object, "numbers": np.float64, "features": np.float64}
@@ -50,24 +50,29 @@ class TextColumns(Columns):
         self.named, self.skip = False, self.skip - 1
         return True
 
-    def example(self) -> list[str]:
-        """Return the fields of the first line of data; none where there is no data."""
-        for _, line in lines(self.path, self.skip):
+    def ids_like(self, columns: Sequence[int]) -> str | None:
+        """Judge by the first line of data."""
+        data = (self._data(line) for _, line in lines(self.path, self.skip))
+        example = next(filter(None, data), [])
+        return looks_like([example[k] for k in columns]) if len(example) > max(columns) else None
+
+    def _data(self, line: str) -> list[str]:
+        """Return the fields of a line; none of a blank line, a comment or no row."""
+        with suppress(csv.Error):
             if line.strip() and not line.lstrip().startswith("#"):
-                with suppress(csv.Error):
-                    return self._fields(line)
+                return self._fields(line)
         return []
 
     def blocks(
         self, fields: Sequence[Field], expected: str, check: Check | None = None, ragged: bool = False
-    ) -> Table:
+    ) -> Iterator[np.ndarray]:
         used = tuple(column for _, column, _ in fields) if ragged else None
         dtype = np.dtype([(name, TYPES[kind]) for name, _, kind in fields] if ragged else self._dtype(fields))
-        return Table(self.path, dtype, expected, self.delimiter, used, skip=self.skip, check=check)
+        return iter(Table(self.path, dtype, expected, self.delimiter, used, skip=self.skip, check=check))
 
-    def _dtype(self, fields: Sequence[Field]) -> list[tuple[str, Any, tuple[int, ...]]]:
+    def _dtype(self, fields: Sequence[Field]) -> list[tuple[Any, ...]]:
         """List fields for all columns, in their order. Adjacent features are one field."""
-        given, dtype = {column: (name, kind) for name, column, kind in fields}, []
+        given, dtype = {column: (name, kind) for name, column, kind in fields}, list[tuple[Any, ...]]()
         features = {column for _, column, kind in fields if kind == "features"}
         columns = range(max(len(self.names), *(column + 1 for column in given)))
         for _, adjacent in groupby(columns, lambda column: -1 if column in features else column):
@@ -76,10 +81,10 @@ class TextColumns(Columns):
             dtype.append((name, TYPES[kind], (1 + len(more),) if kind == "features" else ()))
         return dtype
 
-    def records(self, columns: Sequence[int]) -> Records:
+    def records(self, columns: Sequence[int]) -> Iterator[list[str]]:
         most = max(columns)
-        for line, row in self._rows():
-            yield line, [row[k].strip() for k in columns] if len(row) > most else []
+        for _, row in self._rows():
+            yield [row[k].strip() for k in columns] if len(row) > most else []
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield (line number, fields) of the lines that are neither blank nor comments."""
@@ -94,10 +99,13 @@ class TextColumns(Columns):
         except csv.Error as error:
             raise UserError(f"{self.path}, line {number + 1}: {error}; expected a row of CSV") from None
 
-    def place(self, number: int) -> str:
-        return f"{self.path}, line {number}"
+    def _row(self, row: int) -> tuple[int, list[str]]:
+        return next(islice(self._rows(), row, None))
 
-    def bad(self, number: int, expected: str) -> UserError:
-        row = next(row for line, row in self._rows() if line == number)
-        shown = (self.delimiter or " ").join(row)[:80]
-        return UserError(f"{self.place(number)}: bad line {shown!r}; expected {expected}")
+    def place(self, row: int) -> str:
+        return f"{self.path}, line {self._row(row)[0]}"
+
+    def bad(self, row: int, expected: str) -> UserError:
+        number, fields = self._row(row)
+        shown = (self.delimiter or " ").join(fields)[:80]
+        return UserError(f"{self.path}, line {number}: bad line {shown!r}; expected {expected}")

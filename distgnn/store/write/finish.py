@@ -17,7 +17,8 @@ from distgnn.store.team import Team, shared_out
 
 @dataclass
 class Summary:
-    """What `prepare` did; `stages`: (name, seconds, peak resident bytes of any rank so far); `read`: as in `Source`."""
+    """The outcome of `prepare`. `stages`: (name, seconds, peak resident bytes of any rank so far); `read`:
+    the `readings` of the source."""
 
     out: str
     n: int = 0
