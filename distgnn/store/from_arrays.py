@@ -17,7 +17,7 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
 from distgnn.store.importers.imported import Imported
-from distgnn.store.importers.label_arrays import label_array
+from distgnn.store.importers.labels import label_array
 from distgnn.store.importers.names import Names, encoded, shown
 from distgnn.store.importers.tables import finite
 from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions, parse_split, random_split
@@ -218,13 +218,10 @@ def _table(X: Any) -> Any:
 class _Rows:
     """A table of features in memory."""
 
-    complete = True
+    listed: np.ndarray | None = None
 
     def __init__(self, table: Any) -> None:
         self.table, (self.nodes, self.width) = table, table.shape
-
-    def missing(self) -> np.ndarray:
-        return np.zeros(self.nodes, bool)
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         some = self.table[ids]

@@ -22,8 +22,8 @@ import scipy.sparse
 from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
-from distgnn.store.importers.pickles import load_csr
-from distgnn.store.importers.planetoid import load_edges
+from distgnn.store.importers.pickled.planetoid import load_edges
+from distgnn.store.importers.pickled.unpickler import load_csr
 from distgnn.store.source import ImportOptions
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse
 
 from distgnn.store.importers import open_source
-from distgnn.store.importers.pickles import ALLOWED
+from distgnn.store.importers.pickled.unpickler import ALLOWED
 from distgnn.store.source import ImportOptions
 
 from .importing import adjacency, all_features, refused, truncate, write

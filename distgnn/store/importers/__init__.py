@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from distgnn.errors import ArgumentError, UserError
-from distgnn.store.importers import edge_list, generated, matrix_market, npz, ogb, planetoid, torch_files
+from distgnn.store.importers import edge_list, generated, matrix_market, npz, ogb
 from distgnn.store.importers.features import attach_features
 from distgnn.store.importers.files import size_of
 from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.labels import attach_labels
+from distgnn.store.importers.pickled import planetoid, torch_files
 from distgnn.store.importers.splits import attach_split, split_file
 from distgnn.store.source import ImportOptions, Source
 

@@ -15,7 +15,8 @@ import warnings
 import weakref
 import zipfile
 import zlib
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO
 
@@ -156,26 +157,52 @@ def scratch_file(folder: str | None) -> Iterator[IO[bytes]]:
         raise UserError(f"{place}: a temporary copy cannot be written ({error.strerror or error})") from None
 
 
-class Npz:
-    """A .npz archive: `read` small members, `stream` long ones, `stored` for rows in any order."""
+class Archive(ABC):
+    """Named arrays in a file: `read` small ones, `stream` long ones, `stored` for rows in any order."""
 
-    def __init__(self, path: AnyPath, scratch: str | None = None):
-        self.path, self.scratch = path, scratch
-        with unzipping(path, path) as archive:
-            self._members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        self.names = list(self._members)
-        self._headers: dict[str, Header] = {}
+    def __init__(self, path: AnyPath, scratch: str | None, names: Iterable[str]) -> None:
+        self.path, self.scratch, self.names = path, scratch, list(names)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._members
+        return name in self.names
 
     def described(self) -> str:
-        """The members, for errors."""
+        """Name the arrays in errors."""
         return ", ".join(self.names[:20]) + ", ..." * (len(self.names) > 20) or "nothing"
 
     def where(self, name: str) -> str:
-        """What errors call a member."""
+        """Name an array in errors."""
         return f"{self.path}, array {name!r}"
+
+    @abstractmethod
+    def header(self, name: str, kinds: str = "biuf") -> Header:
+        """Return type and shape of an array; UserError for none, or for another kind."""
+
+    @abstractmethod
+    def read(self, name: str) -> np.ndarray:
+        """Return a whole array."""
+
+    @abstractmethod
+    def stream(self, name: str, start: int, count: int) -> Iterator[np.ndarray]:
+        """Yield elements start..start+count of an array, in file order, LIMITS.entries at a time."""
+
+    @abstractmethod
+    def stored(self, name: str) -> StoredArray:
+        """Return an array where it lies in the file if it can be read there, else a temporary copy."""
+
+    def integers(self, name: str) -> np.ndarray:
+        """Return a whole array as int64; UserError where it holds anything but integers."""
+        return integers(self.read(name), self.where(name))
+
+
+class Npz(Archive):
+    """A .npz archive."""
+
+    def __init__(self, path: AnyPath, scratch: str | None = None) -> None:
+        with unzipping(path, path) as archive:
+            self._members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        super().__init__(path, scratch, self._members)
+        self._headers: dict[str, Header] = {}
 
     @contextlib.contextmanager
     def _open(self, name: str) -> Iterator[IO[bytes]]:
@@ -190,7 +217,6 @@ class Npz:
             yield file
 
     def header(self, name: str, kinds: str = "biuf") -> Header:
-        """Type and shape of a member. UserError: none, or of another kind."""
         if name not in self._headers:
             with self._open(name) as file:
                 info, where = self._members[name], self.where(name)
@@ -200,14 +226,9 @@ class Npz:
         return self._headers[name]
 
     def read(self, name: str) -> np.ndarray:
-        """The whole member."""
         header = self.header(name)
         flat = np.concatenate([np.zeros(0, header.dtype), *self.stream(name, 0, header.size)])
         return flat.reshape(header.shape, order="F" if header.fortran else "C")
-
-    def integers(self, name: str) -> np.ndarray:
-        """The whole member as int64; UserError where it holds anything but integers."""
-        return integers(self.read(name), self.where(name))
 
     def text(self, name: str) -> str:
         """The string that a member holds, such as the `format` of a SciPy matrix."""
@@ -223,7 +244,6 @@ class Npz:
         return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
     def stream(self, name: str, start: int, count: int) -> Iterator[np.ndarray]:
-        """Yield elements start..start+count of the member, in file order, LIMITS.entries at a time."""
         header, most = self.header(name), LIMITS.entries
         size = header.dtype.itemsize
         with self._open(name) as file:
@@ -236,7 +256,6 @@ class Npz:
                 file.read(1)  # the end of the member is where its checksum is compared
 
     def stored(self, name: str) -> StoredArray:
-        """The member where it lies if it is stored plainly, else a temporary copy of it."""
         header, info = self.header(name), self._members[name]
         if info.compress_type == zipfile.ZIP_STORED:
             return StoredArray(self.path, header, data_offset(self.path, info))

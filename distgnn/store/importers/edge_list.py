@@ -83,7 +83,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     source = Imported(name_of(path), path, counts.highest + 1, stream, options)
     source.readings.append(edges.described("numbers"))
     attach_features(source, options, grow=True, hint=from_one(counts, " and node_list=FILE"))
-    declared = source.table is not None and source.table.complete
+    declared = source.table is not None and source.table.listed is None
     limit = sparse_limit(counts.count + (source.table.nodes if source.table else 0))
     if not declared and counts.highest >= limit:
         for _ in stream(limit):
@@ -106,7 +106,7 @@ def from_one(counts: Scan, more: str = "") -> str:
 def note_node_zero(source: Imported, counts: Scan) -> None:
     """Note a node 0 without edges, unless a file of features or labels has it."""
     labels, table = source.labels, source.table
-    has_row = table is not None and table.complete and not isinstance(table, Made)
+    has_row = table is not None and table.listed is None and not isinstance(table, Made)
     has_label = labels is not None and not source.labels_made and labels[[0, counts.highest]].min() >= 0
     if (advice := from_one(counts)) and not has_row and not has_label:
         meant = "or ignore this if node 0 is meant"

@@ -8,21 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import UserError
+from distgnn.store.importers import node_table
 from distgnn.store.importers.arrays import Header, StoredArray, scratch_file
 from distgnn.store.importers.columns import Columns
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.imported import HIGHEST_ID, HIGHEST_WIDTH, Imported
 from distgnn.store.importers.made import FEATURES, made_features
 from distgnn.store.importers.names import shown
-from distgnn.store.importers.node_table import (
-    Rows,
-    is_array,
-    is_json,
-    open_array,
-    open_columns,
-    read_json_table,
-    require_ids,
-)
 from distgnn.store.importers.parquet import is_parquet
 from distgnn.store.importers.roles import feature_roles
 from distgnn.store.importers.tables import DenseRows, Features, SparseRows, StoredMatrix
@@ -37,27 +29,27 @@ def attach_features(source: Imported, options: ImportOptions, grow: bool, hint: 
     if not options.features or made_features(source, options.features):
         return
     table = read_features(Path(options.features), options, source)
-    if table.complete:
-        source.check_rows(options.features)
-        check_declared(table.nodes, options.features)
     if grow:
         source.n = max(source.n, table.nodes)
-    if table.complete and table.nodes != source.n:
-        rows = f"{table.nodes} rows of features for a graph of {source.n} nodes ({source.path})"
-        raise UserError(f"{options.features}: {rows}; expected as many rows as nodes{hint}")
-    if table.nodes > source.n:
+    if table.listed is None:
+        source.check_rows(options.features)
+        check_declared(table.nodes, options.features)
+        if table.nodes != source.n:
+            rows = f"{table.nodes} rows of features for a graph of {source.n} nodes ({source.path})"
+            raise UserError(f"{options.features}: {rows}; expected as many rows as nodes{hint}")
+    elif table.nodes > source.n:
         there = f"the graph in {source.path} has nodes 0..{source.n - 1}"
         raise UserError(f"{options.features}: has node {table.nodes - 1}; {there}")
+    else:
+        note_missing(source, table.listed, options.features)
     source.set_features(table)
-    note_missing(source, table, options.features)
 
 
-def note_missing(source: Imported, table: Features, path: str) -> None:
-    """Note nodes that the table does not name."""
-    absent = table.missing()
-    count = source.n - len(absent) + int(np.count_nonzero(absent))
+def note_missing(source: Imported, listed: np.ndarray, path: str) -> None:
+    """Note the nodes that a table does not list."""
+    count = source.n - len(listed)
     if count:
-        first = int(absent.argmax()) if absent.any() else len(absent)
+        first = int(np.setdiff1d(np.arange(len(listed) + 1), listed)[0])
         node = shown(source.names.names[first]) if source.names else first
         what = f"{count} of {source.n} nodes have no row, such as {node}"
         source.notes.append(f"{path}: {what}; their features are zeros")
@@ -65,10 +57,10 @@ def note_missing(source: Imported, table: Features, path: str) -> None:
 
 def read_features(path: Path, options: ImportOptions, source: Imported) -> Features:
     """Read features in the format that the file's name says."""
-    if is_array(path):
-        stored = open_array(path, "features", options.scratch)
+    if node_table.is_array(path):
+        stored = node_table.open_array(path, "features", options.scratch)
         return stored.rows() if isinstance(stored, StoredMatrix) else DenseRows(stored, path)
-    if is_json(path):
+    if node_table.is_json(path):
         return json_features(path, source)
     if not is_parquet(path) and not path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt")):
         expected = f".npy, .npz, .csv, .tsv, .json or .parquet, or {FEATURES}"
@@ -79,7 +71,7 @@ def read_features(path: Path, options: ImportOptions, source: Imported) -> Featu
 def json_features(path: Path, source: Imported) -> SparseRows:
     """Read `{"node": [ids of the features it has]}`: ones at these ids, kept as sparse rows in memory."""
     expected = "expected {node: [active feature ids]}"
-    rows, listed = read_json_table(path, source.names, expected)
+    rows, listed = node_table.read_json_table(path, source.names, expected)
     for active in listed:
         if not isinstance(active, list) or not all(type(k) is int and 0 <= k < 1 << 31 for k in active):
             raise UserError(f"{path}: a node has features {str(active)[:60]}; {expected}, with ids from 0")
@@ -88,13 +80,13 @@ def json_features(path: Path, source: Imported) -> SparseRows:
     nodes = rows.any_nodes(source)
     shape = (int(nodes.max(initial=-1)) + 1, int(columns.max(initial=-1)) + 1)
     table = SparseRows.of_entries(np.repeat(nodes, counts), columns, None, shape, path)
-    table.complete, table.listed = False, nodes
+    table.listed = nodes
     return table
 
 
 def column_features(path: Path, options: ImportOptions, source: Imported) -> DenseRows:
     """Read the numbers in the columns of a text or Parquet table."""
-    table = open_columns(path)
+    table = node_table.open_columns(path)
     roles = feature_roles(table, options, source.names)
     for column in roles.values:
         table.require(column, ("integers", "numbers", "vectors"), "numbers")
@@ -106,7 +98,7 @@ def column_features(path: Path, options: ImportOptions, source: Imported) -> Den
     expected = f"{width} finite numbers"
     if roles.ids is not None:
         table.settle_header(source.names, roles.ids)
-        require_ids(table, roles.ids, source.names)
+        node_table.require_ids(table, roles.ids, source.names)
         fields.append(("node", roles.ids, "words" if source.names and source.names.words else "integers"))
         expected += " and a node id"
     check = bad_values if source.names is None else not_finite
@@ -143,7 +135,7 @@ def copied(
     if source is None:
         return DenseRows(array, path)
     listed = np.concatenate(ids) if ids else np.zeros(0, np.int64)
-    nodes = Rows(path, listed, table.place).any_nodes(source)
+    nodes = node_table.Rows(path, listed, table.place).any_nodes(source)
     places = np.full(int(nodes.max(initial=-1)) + 1, -1, np.int64)
     places[nodes] = np.arange(len(nodes))
     return DenseRows(array, path, places)

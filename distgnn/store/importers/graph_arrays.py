@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.arrays import Header, StoredArray, indices, integers, strings
-from distgnn.store.importers.files import AnyPath, check_declared
+from distgnn.store.importers.arrays import Archive, indices, integers
+from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.imported import Imported
-from distgnn.store.importers.label_arrays import label_array
+from distgnn.store.importers.labels import stored_labels
 from distgnn.store.importers.tables import DenseRows
 from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions
 
@@ -26,21 +25,6 @@ WEIGHTS = ("edge_weight", "edge_weights", "weight", "weights", "edge_attr")
 COUNTS = ("num_nodes", "n")
 PARTS = {TRAIN: ("train",), VALIDATION: ("val", "valid"), TEST: ("test",)}
 Ends = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
-
-
-class Archive(Protocol):
-    """Named arrays in a file, as `Npz` and `Tensors` give them."""
-
-    @property
-    def path(self) -> AnyPath: ...
-
-    def __contains__(self, name: str) -> bool: ...
-    def described(self) -> str: ...
-    def where(self, name: str) -> str: ...
-    def header(self, name: str, kinds: str = "biuf") -> Header: ...
-    def read(self, name: str) -> np.ndarray: ...
-    def stored(self, name: str) -> StoredArray: ...
-    def stream(self, name: str, start: int, count: int) -> Iterator[np.ndarray]: ...
 
 
 def has_graph(archive: Archive) -> bool:
@@ -158,12 +142,9 @@ def nodes(archive: Archive, table: DenseRows | None) -> int | None:
 
 def set_labels(source: Imported, archive: Archive, name: str) -> None:
     """Take labels node by node: numbers, rows of zeros and ones, or strings."""
-    where = archive.where(name)
-    if archive.header(name, "biufUS").dtype.kind in "US":
-        values = strings(archive.read(name), where)
-        source.set_classes(values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values, where)
-    else:
-        source.set_labels(label_array(archive.stored(name), where), where)
+    words = archive.header(name, "biufUS").dtype.kind in "US"
+    labels = stored_labels(archive.read(name) if words else archive.stored(name), archive.where(name))
+    (source.set_classes if words else source.set_labels)(labels, archive.where(name))
 
 
 def set_parts(source: Imported, archive: Archive) -> None:

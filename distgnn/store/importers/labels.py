@@ -8,24 +8,23 @@ n whole numbers or names, `{node: class}`, or a table with one column of labels 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from distgnn.errors import UserError
-from distgnn.store.importers.imported import UNLABELLED, Imported
-from distgnn.store.importers.label_arrays import label_array, partly_labelled, stored_labels
+from distgnn.store.format.limits import LIMITS
+from distgnn.store.importers import node_table
+from distgnn.store.importers.arrays import StoredArray, strings, window_of
+from distgnn.store.importers.imported import HIGHEST_ID, UNLABELLED, Imported
 from distgnn.store.importers.made import made_labels
-from distgnn.store.importers.node_table import (
-    is_array,
-    is_json,
-    open_array,
-    open_columns,
-    read_json_table,
-    read_words,
-)
 from distgnn.store.importers.roles import ZEROS_AND_ONES, label_roles
+from distgnn.store.importers.tables import StoredMatrix
 from distgnn.store.source import ImportOptions
+
+Rows = Callable[[int, int], np.ndarray]
 
 
 def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
@@ -34,9 +33,9 @@ def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
     if not options.labels or made_labels(source, options.labels):
         return
     path = Path(options.labels)
-    if is_array(path):
+    if node_table.is_array(path):
         _attach_array(source, path, options.scratch, grow)
-    elif is_json(path):
+    elif node_table.is_json(path):
         _attach_json(source, path, grow)
     else:
         _attach_columns(source, path, options, grow)
@@ -44,7 +43,7 @@ def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
 
 def _attach_array(source: Imported, path: Path, scratch: str | None, grow: bool) -> None:
     source.check_rows(path)
-    labels = stored_labels(open_array(path, "labels", scratch, "biufUS"), path)
+    labels = stored_labels(node_table.open_array(path, "labels", scratch, "biufUS"), path)
     source.n = max(source.n, len(labels)) if grow else source.n
     (source.set_classes if labels.dtype == object else source.set_labels)(labels, path)
 
@@ -52,7 +51,7 @@ def _attach_array(source: Imported, path: Path, scratch: str | None, grow: bool)
 def _attach_json(source: Imported, path: Path, grow: bool) -> None:
     """Read `{node: [0, 1, ...]}` or `{node: class}`."""
     expected = "expected {node: [0, 1, ...]} or {node: class}"
-    rows, listed = read_json_table(path, source.names, expected)
+    rows, listed = node_table.read_json_table(path, source.names, expected)
     try:
         values = np.asarray(listed)
     except ValueError:  # rows of several lengths
@@ -67,18 +66,18 @@ def _attach_json(source: Imported, path: Path, grow: bool) -> None:
 
 def _attach_columns(source: Imported, path: Path, options: ImportOptions, grow: bool) -> None:
     """Read a text or Parquet table."""
-    table = open_columns(path)
+    table = node_table.open_columns(path)
     roles = label_roles(table, options)
     class_names = [table.names[k] for k in roles.values] if table.named else None
     source.readings.append(roles.described(table, "labels"))
     if len(roles.values) == 1:
-        found = read_words(table, roles, source.names, "label", not_a_class)
+        found = node_table.read_words(table, roles, source.names, "label", not_a_class)
         nodes = found.rows.nodes(source, grow)
         labels = np.full(source.n, "", object)
         labels[nodes] = np.array([*found.words, ""], object)[found.codes[:, 0]]
         source.set_classes(labels, path)
         return
-    found = read_words(table, roles, source.names, "label", not_zero_or_one)
+    found = node_table.read_words(table, roles, source.names, "label", not_zero_or_one)
     numbers = np.array([ZEROS_AND_ONES[word.lower()] for word in found.words], np.int8)[found.codes]
     if (partly := (numbers < 0).any(axis=1) & ~(numbers < 0).all(axis=1)).any():
         where = partly_labelled(found.rows.place(int(np.flatnonzero(partly)[0])))
@@ -104,3 +103,64 @@ def not_zero_or_one(text: str) -> str | None:
     if text.lower() in ZEROS_AND_ONES:
         return None
     return f"label {text[:40]!r}; expected 0 or 1 in each label column"
+
+
+def zeros_and_ones(rows: Rows, shape: tuple[int, int], where: object) -> np.ndarray:
+    """Convert rows to int8 (n, classes): 1, 0, or -1 in all of a row without labels.
+
+    `rows(first, last)` gives some of them. UserError names the first node with something else.
+    """
+    labels = np.empty(shape, np.int8)
+    step = max(1, LIMITS.row_bytes // (8 * max(shape[1], 1)))
+    for first in range(0, shape[0], step):
+        some = np.asarray(rows(first, min(first + step, shape[0])))
+        missing = ~(some >= 0)  # also NaN
+        wrong = ~missing & (some != 0) & (some != 1)
+        if wrong.any():
+            node, column = np.argwhere(wrong)[0]
+            label = f"label {column} of node {first + node} is {some[node, column]}"
+            expected = "expected 0 or 1 for each class; numbers to predict (regression) are no labels"
+            raise UserError(f"{where}: {label}; {expected}")
+        if (partly := missing.any(axis=1) & ~missing.all(axis=1)).any():
+            node = first + int(np.flatnonzero(partly)[0])
+            raise UserError(partly_labelled(f"{where}: node {node}"))
+        labels[first : first + len(some)] = np.where(missing, -1, some)
+    return labels
+
+
+def partly_labelled(node: str) -> str:
+    """Say in errors that this node or row has a part of its labels."""
+    return f"{node} has labels of some classes only; expected 0 or 1 for each, or -1 or nothing for all"
+
+
+def whole_labels(values: np.ndarray, where: object) -> np.ndarray:
+    """Convert numbers to int64 (n): the class of each node, -1 for NaN and below zero. UserError names the
+    first node with a fraction."""
+    values = values.astype(np.float64) if values.dtype.kind == "f" else values
+    values = np.where(values >= 0, values, -1)  # also NaN
+    bad = ~(values <= HIGHEST_ID) | (values != np.rint(values))
+    if bad.any():
+        node = int(np.flatnonzero(bad)[0])
+        raise UserError(f"{where}: node {node} has label {values[node]}; expected a whole number")
+    return values.astype(np.int64)
+
+
+def label_array(array: StoredArray | np.ndarray, where: object) -> np.ndarray:
+    """Convert an array in memory or in a file to int64 (n), or to int8 (n, classes)."""
+    shape = array.shape
+    if len(shape) == 2 and shape[1] > 1:
+        return zeros_and_ones(partial(window_of, array), (shape[0], shape[1]), where)
+    if len(shape) != 1 and shape[1:] != (1,):
+        raise UserError(f"{where}: labels have shape {shape}; expected (nodes) or (nodes, classes)")
+    return whole_labels(window_of(array, 0, shape[0]).reshape(-1), where)
+
+
+def stored_labels(stored: StoredArray | np.ndarray | StoredMatrix, where: object) -> np.ndarray:
+    """Convert a matrix or an array, of numbers or of names (which become objects), to labels."""
+    if isinstance(stored, StoredMatrix):
+        rows = stored.rows()
+        return zeros_and_ones(lambda lo, hi: rows.rows(np.arange(lo, hi)), stored.shape, where)
+    if stored.dtype.kind not in "US":
+        return label_array(stored, where)
+    words = strings(stored if isinstance(stored, np.ndarray) else stored.read(), where)
+    return words[:, 0] if words.ndim == 2 and words.shape[1] == 1 else words

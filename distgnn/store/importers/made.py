@@ -7,6 +7,8 @@ a directed graph, of those with an edge to it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from distgnn import rng
@@ -18,43 +20,23 @@ FEATURES, LABELS = "degree, onehot or random:WIDTH, such as random:128", "degree
 
 
 class Made:
-    """Features of node k as a function of k."""
+    """Features that `rows` makes of the numbers of nodes."""
 
-    complete = True
+    listed: np.ndarray | None = None
 
-    def __init__(self, nodes: int, width: int, seed: int = 0) -> None:
-        self.nodes, self.width, self.key = nodes, width, rng.key(seed, rng.MADE_FEATURES)
-
-    def missing(self) -> np.ndarray:
-        return np.zeros(self.nodes, bool)
+    def __init__(self, nodes: int, width: int, rows: Callable[[np.ndarray], np.ndarray]) -> None:
+        self.nodes, self.width, self.rows = nodes, width, rows
 
 
-class OneHot(Made):
-    """Node k has a one in column k."""
-
-    def rows(self, ids: np.ndarray) -> np.ndarray:
-        rows = np.zeros((len(ids), self.width), np.float32)
-        rows[np.arange(len(ids)), ids] = 1
-        return rows
+def one_hot(nodes: int) -> Made:
+    """Make features that have a one in column k for node k."""
+    return Made(nodes, nodes, lambda ids: (ids[:, None] == np.arange(nodes)).astype(np.float32))
 
 
-class Random(Made):
-    """Uniform in -1..1."""
-
-    def rows(self, ids: np.ndarray) -> np.ndarray:
-        return (2 * rng.uniform(self.key, ids, np.arange(self.width)) - 1).astype(np.float32)
-
-
-class OfDegree(Made):
-    """One column: the degree, as soon as it is known."""
-
-    degrees: np.ndarray
-
-    def take(self, degrees: np.ndarray) -> None:
-        self.degrees = degrees
-
-    def rows(self, ids: np.ndarray) -> np.ndarray:
-        return self.degrees[ids, None].astype(np.float32)
+def random(nodes: int, width: int, seed: int) -> Made:
+    """Draw features uniformly in -1..1."""
+    key, columns = rng.key(seed, rng.MADE_FEATURES), np.arange(width)
+    return Made(nodes, width, lambda ids: (2 * rng.uniform(key, ids, columns) - 1).astype(np.float32))
 
 
 def made_features(source: Imported, asked: str) -> bool:
@@ -66,14 +48,19 @@ def made_features(source: Imported, asked: str) -> bool:
     if (kind == "random") != bool(width) or (kind != "random" and size) or (width or 0) > HIGHEST_WIDTH:
         raise ArgumentError("features", asked, f"expected a file, or {FEATURES}")
     if kind == "random":
-        source.set_features(Random(source.n, width or 0, source.options.seed))
+        source.set_features(random(source.n, width or 0, source.options.seed))
     elif kind == "onehot":
-        source.set_features(OneHot(source.n, source.n))
+        source.set_features(one_hot(source.n))
     else:
-        table = OfDegree(source.n, 1)
-        source.set_features(table)
-        source.of_degrees.append(table.take)
+        source.set_features(of_degree(source))
     return True
+
+
+def of_degree(source: Imported) -> Made:
+    """Make one column of the degrees, which the source has later."""
+    degrees: list[np.ndarray] = []
+    source.of_degrees.append(degrees.append)
+    return Made(source.n, 1, lambda ids: degrees[-1][ids, None].astype(np.float32))
 
 
 def made_labels(source: Imported, asked: str) -> bool:

@@ -17,7 +17,7 @@ from distgnn.store.importers.features import not_finite, text_numbers
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.graph_arrays import edge_streams
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream, table_edges
-from distgnn.store.importers.label_arrays import label_array
+from distgnn.store.importers.labels import label_array
 from distgnn.store.importers.tables import DenseRows, Features
 from distgnn.store.importers.text import Table, column, within
 from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions

@@ -15,18 +15,14 @@ Array = StoredArray | np.ndarray
 
 
 class Features(Protocol):
-    """`nodes`: ids 0..nodes-1 have rows; `complete`: the table says that there are exactly so many nodes."""
+    """Rows of features for nodes 0..nodes-1. `listed`: those of them that have a row, None for all."""
 
     nodes: int
     width: int
-    complete: bool
+    listed: np.ndarray | None
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
-        """float32 (len(ids), width)."""
-        ...
-
-    def missing(self) -> np.ndarray:
-        """bool (nodes): those without a row."""
+        """Return float32 (len(ids), width), zeros for a node without a row."""
         ...
 
 
@@ -42,21 +38,17 @@ def finite(rows: np.ndarray, ids: np.ndarray, path: object) -> np.ndarray:
 
 
 class DenseRows:
-    """Rows of an array in a file. `places[id]` is the row of a node (-1: all zero), by default its id."""
+    """Features in an array in a file. `places[id]` is the row of a node (-1: none), by default its id."""
 
     def __init__(self, array: StoredArray, path: object, places: np.ndarray | None = None):
         if len(array.shape) != 2:
             raise UserError(f"{path}: features have shape {array.shape}, expected (nodes, width)")
         self.array, self.path, self.places = array, path, places
-        self.complete = places is None
+        self.listed = None if places is None else np.flatnonzero(places >= 0)
         self.nodes = array.shape[0] if places is None else len(places)
         self.width = array.shape[1]
 
-    def missing(self) -> np.ndarray:
-        return np.zeros(self.nodes, bool) if self.places is None else self.places < 0
-
     def rows(self, ids: np.ndarray) -> np.ndarray:
-        """float32: the features of these nodes, zeros where there are none."""
         if self.places is None:
             return finite(self.array.rows(ids), ids, self.path)
         known = ids < self.nodes
@@ -72,8 +64,7 @@ class SparseRows:
     """Row i is the entries starts[i]..ends[i]-1 of `columns` and `data` (None: all ones); nodes at and beyond
     `nodes` have none. UserError for entries that are no part of such a matrix, when they are read."""
 
-    complete = True
-    listed: np.ndarray | None = None  # the nodes that have rows, where not all have
+    listed: np.ndarray | None = None
 
     def __init__(
         self,
@@ -112,15 +103,7 @@ class SparseRows:
         indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
         return cls.compressed(indptr, columns[order], None if data is None else data[order], shape, path)
 
-    def missing(self) -> np.ndarray:
-        missing = np.zeros(self.nodes, bool)
-        if self.listed is not None:
-            missing[:] = True
-            missing[self.listed] = False
-        return missing
-
     def rows(self, ids: np.ndarray) -> np.ndarray:
-        """float32: the features of these nodes, zeros where there are none."""
         starts, counts = np.zeros((2, len(ids)), np.int64)
         known = ids < self.nodes
         starts[known] = self.starts[ids[known]]

@@ -17,11 +17,25 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.importers.arrays import PACKINGS, Header, StoredArray, data_offset, scratch_file, unzipping
+from distgnn.store.importers.arrays import (
+    PACKINGS,
+    Archive,
+    Header,
+    StoredArray,
+    data_offset,
+    scratch_file,
+    unzipping,
+)
 from distgnn.store.importers.files import check_unpacked, open_plain, reading
 from distgnn.store.importers.graph_arrays import has_graph, open_arrays
 from distgnn.store.importers.imported import Imported
-from distgnn.store.importers.pickles import ALLOWED, MOST_SIDES, PickledArray, RestrictedUnpickler, loaded
+from distgnn.store.importers.pickled.unpickler import (
+    ALLOWED,
+    MOST_SIDES,
+    PickledArray,
+    RestrictedUnpickler,
+    loaded,
+)
 from distgnn.store.source import ImportOptions
 
 # bool is read as uint8, of which every value but 0 is true; bfloat16 as the upper half of a float32.
@@ -101,11 +115,10 @@ class TorchUnpickler(RestrictedUnpickler):
         return Storage(kind, key, numel)
 
 
-class Tensors:
-    """The tensors and numbers of the graph in a .pt file, by name; see `graph_arrays.Archive`."""
+class Tensors(Archive):
+    """The tensors and numbers of the graph in a .pt file, by name."""
 
     def __init__(self, path: Path, scratch: str | None = None) -> None:
-        self.path, self.scratch = path, scratch
         with reading(path), open_plain(path) as file:
             if file.read(2) != b"PK":
                 old = "not a ZIP archive, as torch.save writes since 1.6"
@@ -115,6 +128,7 @@ class Tensors:
         pickles = [name for name in self.members if name.rpartition("/")[2] == "data.pkl"]
         if len(pickles) != 1:
             raise UserError(f"{path}: has no data.pkl; expected what torch.save writes")
+        super().__init__(path, scratch, ())
         self.prefix = pickles[0].removesuffix("data.pkl")
         order = f"{self.prefix}byteorder"
         self.order = ">" if order in self.members and self._bytes(order) == b"big" else "<"
@@ -123,15 +137,7 @@ class Tensors:
         self.names = list(self.values)
         self.arrays: dict[str, StoredArray] = {}
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.values
-
-    def described(self) -> str:
-        """The names, for errors."""
-        return ", ".join(self.names[:20]) + ", ..." * (len(self.names) > 20) or "nothing"
-
     def where(self, name: str) -> str:
-        """What errors call a tensor."""
         return f"{self.path}, {name!r}"
 
     def _info(self, name: str) -> zipfile.ZipInfo:
@@ -152,19 +158,16 @@ class Tensors:
         return Header(array.shape, array.dtype, array.fortran, 0)
 
     def read(self, name: str) -> np.ndarray:
-        """All of a tensor."""
         values = self.stored(name).read()
         value = self.values[name]
         return values != 0 if isinstance(value, Tensor) and value.storage.kind == "Bool" else values
 
     def stream(self, name: str, start: int, count: int) -> Iterator[np.ndarray]:
-        """Yield elements start..start+count of a tensor, in file order, LIMITS.entries at a time."""
         flat = self.stored(name).flat()
         for lo in range(start, start + count, LIMITS.entries):
             yield flat.window(lo, min(lo + LIMITS.entries, start + count))
 
     def stored(self, name: str) -> StoredArray:
-        """A tensor where it lies, if its numbers are there in order; else a temporary copy."""
         if name not in self.arrays:
             value = self.values[name]
             found = self._plain(value) if isinstance(value, Tensor) else None

@@ -11,7 +11,7 @@ import numpy as np
 from distgnn.errors import UserError
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.imported import HIGHEST_ID, Imported
-from distgnn.store.importers.pickles import load, load_array, load_csr
+from distgnn.store.importers.pickled.unpickler import load, load_array, load_csr
 from distgnn.store.importers.tables import SparseRows
 from distgnn.store.importers.text import column
 from distgnn.store.source import TEST, TRAIN, VALIDATION, ImportOptions
