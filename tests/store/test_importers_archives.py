@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -44,13 +45,18 @@ def coauthors(path, packed=True, adj="adj_", attr="attr_", **changes):
     return path
 
 
-@pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize(("adj", "attr"), [("adj_", "attr_"), ("adj_matrix.", "attr_matrix.")])
-def test_coauthor_archive(tmp_path, packed, adj, attr):
-    source = open_source(coauthors(tmp_path / "cs.npz", packed, adj, attr))
-    assert (source.name, source.n, source.width, source.classes, source.directed) == ("cs", N, 3, 3, False)
-    assert np.array_equal(adjacency(source), A) and np.array_equal(all_features(source), X)
-    assert source.labels.tolist() == LABELS.tolist() and source.split is None
+def test_coauthor_archive(tmp_path):
+    for packed, (adj, attr) in product((True, False), (("adj_", "attr_"), ("adj_matrix.", "attr_matrix."))):
+        source = open_source(coauthors(tmp_path / "cs.npz", packed, adj, attr))
+        assert (source.name, source.n, source.width, source.classes, source.directed) == (
+            "cs",
+            N,
+            3,
+            3,
+            False,
+        )
+        assert np.array_equal(adjacency(source), A) and np.array_equal(all_features(source), X)
+        assert source.labels.tolist() == LABELS.tolist() and source.split is None
 
 
 def test_coauthor_edges_point_along_rows(tmp_path):
@@ -66,23 +72,23 @@ def test_coauthor_dense_attributes(tmp_path):
     assert np.array_equal(all_features(open_source(tmp_path / "cs.npz")), X)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"labels": LABELS[:3]}, r"'labels': labels have shape \(3,\)"),
-        ({"labels": LABELS + 0.5}, "expected integers"),
-        ({"labels": np.array(["a"] * N)}, "expected numbers"),
-        ({"labels": LABELS.astype(object)}, "Python objects"),
-        (parts(X[:4], "attr_"), "attributes of 4 nodes for an adjacency matrix of 5"),
-        (parts(np.where(X == 2, np.nan, X), "attr_"), "feature 0 of node 1 is nan"),
-        ({"attr_indices": np.full(6, 9, np.int32)}, r"feature column 9 lies outside 0\.\.2"),
-        ({"attr_indptr": np.array([0, 1])}, "2 row pointers"),
-        ({"attr_data": np.ones(4)}, "6 indices .*for 4 values"),
-        ({"adj_shape": [5, 6]}, "5 x 6"),
-    ],
-)
-def test_bad_coauthor_archive(tmp_path, changes, words):
-    refused(coauthors(tmp_path / "cs.npz", **changes), "cs.npz", words)
+BAD_COAUTHORS = [
+    ({"labels": LABELS[:3]}, r"'labels': labels have shape \(3,\)"),
+    ({"labels": LABELS + 0.5}, "expected integers"),
+    ({"labels": np.array(["a"] * N)}, "expected numbers"),
+    ({"labels": LABELS.astype(object)}, "Python objects"),
+    (parts(X[:4], "attr_"), "attributes of 4 nodes for an adjacency matrix of 5"),
+    (parts(np.where(X == 2, np.nan, X), "attr_"), "feature 0 of node 1 is nan"),
+    ({"attr_indices": np.full(6, 9, np.int32)}, r"feature column 9 lies outside 0\.\.2"),
+    ({"attr_indptr": np.array([0, 1])}, "2 row pointers"),
+    ({"attr_data": np.ones(4)}, "6 indices .*for 4 values"),
+    ({"adj_shape": [5, 6]}, "5 x 6"),
+]
+
+
+def test_bad_coauthor_archive(tmp_path):
+    for changes, words in BAD_COAUTHORS:
+        refused(coauthors(tmp_path / "cs.npz", **changes), "cs.npz", words)
 
 
 IDS = np.array([3, 0, 4, 2, 1])
@@ -98,13 +104,18 @@ def reddit(folder, packed=True, matrix=A, name="reddit", **changes):
     return folder
 
 
-@pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize("name", ["reddit", "reddit_self_loop"])
-def test_reddit_pair(tmp_path, packed, name):
-    source = open_source(reddit(tmp_path / "r", packed, name=name))
-    assert (source.name, source.n, source.width, source.classes, source.directed) == (name, N, 3, 3, False)
-    assert np.array_equal(adjacency(source), A) and np.array_equal(all_features(source), X)
-    assert source.labels.tolist() == LABELS.tolist() and source.split.tolist() == TYPES.tolist()
+def test_reddit_pair(tmp_path):
+    for packed, name in product((True, False), ("reddit", "reddit_self_loop")):
+        source = open_source(reddit(tmp_path / f"{name} {packed}", packed, name=name))
+        assert (source.name, source.n, source.width, source.classes, source.directed) == (
+            name,
+            N,
+            3,
+            3,
+            False,
+        )
+        assert np.array_equal(adjacency(source), A) and np.array_equal(all_features(source), X)
+        assert source.labels.tolist() == LABELS.tolist() and source.split.tolist() == TYPES.tolist()
 
 
 def test_reddit_without_ids_and_types(tmp_path):
@@ -112,21 +123,21 @@ def test_reddit_without_ids_and_types(tmp_path):
     assert np.array_equal(all_features(source), X) and source.split is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"feature": X[:4]}, "'feature': 4 rows for 5 nodes"),
-        ({"feature": np.where(X == 3, np.inf, X)}, "feature 2 of node .* is inf"),
-        ({"feature": X.astype(object)}, "Python objects"),
-        ({"label": LABELS[:2]}, "'label': 2 entries for 5 nodes"),
-        ({"label": None}, "no array 'label'"),
-        ({"node_types": TYPES + 1}, "0, 1, 2, 3"),
-        ({"node_ids": np.array([0, 1, 2, 3, 3])}, "every node 0..4 once"),
-        ({"node_ids": np.array([1, 2, 3, 4, 5])}, "every node 0..4 once"),
-    ],
-)
-def test_bad_reddit_pair(tmp_path, changes, words):
-    refused(reddit(tmp_path / "r", **changes), "reddit_data.npz", words)
+BAD_REDDIT = [
+    ({"feature": X[:4]}, "'feature': 4 rows for 5 nodes"),
+    ({"feature": np.where(X == 3, np.inf, X)}, "feature 2 of node .* is inf"),
+    ({"feature": X.astype(object)}, "Python objects"),
+    ({"label": LABELS[:2]}, "'label': 2 entries for 5 nodes"),
+    ({"label": None}, "no array 'label'"),
+    ({"node_types": TYPES + 1}, "0, 1, 2, 3"),
+    ({"node_ids": np.array([0, 1, 2, 3, 3])}, "every node 0..4 once"),
+    ({"node_ids": np.array([1, 2, 3, 4, 5])}, "every node 0..4 once"),
+]
+
+
+def test_bad_reddit_pair(tmp_path):
+    for changes, words in BAD_REDDIT:
+        refused(reddit(tmp_path / "r", **changes), "reddit_data.npz", words)
 
 
 def test_truncated_reddit_pair(tmp_path):
@@ -182,23 +193,23 @@ def test_generated_directory_without_features(tmp_path):
     assert source.width == 0 and source.labels is None and source.split is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"version": 2}, "schema version 2"),
-        ({"format": "other"}, 'expected "format"'),
-        ({"n": 3}, r"features.npy: shape \(5, 3\), expected \(3, 3\)"),
-        ({"n": 3, "width": 0, "classes": 0}, "split"),
-        ({"n": -1}, '"n" is -1'),
-        ({"n": "5"}, "\"n\" is '5'"),
-        ({"directed": 1}, '"directed" is 1'),
-        ({"edges": 4}, r"edges.npy: int64 of shape \(3, 2\)"),
-        ({"width": 2}, "features.npy: shape"),
-        ({"classes": 2}, r"labels.npy: label 2 lies outside 0\.\.1"),
-    ],
-)
-def test_bad_description(tmp_path, changes, words):
-    refused(generated(tmp_path / "g", **changes), words)
+BAD_DESCRIPTIONS = [
+    ({"version": 2}, "schema version 2"),
+    ({"format": "other"}, 'expected "format"'),
+    ({"n": 3}, r"features.npy: shape \(5, 3\), expected \(3, 3\)"),
+    ({"n": 3, "width": 0, "classes": 0}, "split"),
+    ({"n": -1}, '"n" is -1'),
+    ({"n": "5"}, "\"n\" is '5'"),
+    ({"directed": 1}, '"directed" is 1'),
+    ({"edges": 4}, r"edges.npy: int64 of shape \(3, 2\)"),
+    ({"width": 2}, "features.npy: shape"),
+    ({"classes": 2}, r"labels.npy: label 2 lies outside 0\.\.1"),
+]
+
+
+def test_bad_description(tmp_path):
+    for changes, words in BAD_DESCRIPTIONS:
+        refused(generated(tmp_path / "g", **changes), words)
 
 
 def test_bad_generated_arrays(tmp_path):

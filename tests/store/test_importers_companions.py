@@ -66,38 +66,38 @@ def test_json_features_are_binary(edges, tmp_path):
     assert opened(edges, features=more).n == 6
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        '{"0": [1}',
-        "[1, 2]",
-        '{"a": [1]}',
-        '{"-1": [1]}',
-        '{"0": 1}',
-        '{"0": [-1]}',
-        '{"0": [1.5]}',
-        '{"0": ["x"]}',
-        '{"0": [NaN]}',
-        '{"0": [true]}',
-        '{"0": [1], "00": [2]}',
-        '{"0": [1], "900000000": [2]}',
-        '{"9999999999999999999": []}',
-    ],
-)
-def test_bad_json_features(edges, tmp_path, content):
-    refused(edges, "x.json", features=str(write(tmp_path / "x.json", content)))
+BAD_JSON = [
+    '{"0": [1}',
+    "[1, 2]",
+    '{"a": [1]}',
+    '{"-1": [1]}',
+    '{"0": 1}',
+    '{"0": [-1]}',
+    '{"0": [1.5]}',
+    '{"0": ["x"]}',
+    '{"0": [NaN]}',
+    '{"0": [true]}',
+    '{"0": [1], "00": [2]}',
+    '{"0": [1], "900000000": [2]}',
+    '{"9999999999999999999": []}',
+]
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
-def test_features_that_are_not_finite(edges, tmp_path, bad):
-    values = X.copy()
-    values[2, 1] = bad
-    np.save(tmp_path / "x.npy", values)
-    refused(edges, "x.npy", "feature 1 of node 2", features=str(tmp_path / "x.npy"))
-    csv = write(tmp_path / "x.csv", "\n".join(",".join(map(str, row)) for row in values))
-    refused(edges, "x.csv, line 3", features=str(csv))
-    scipy.sparse.save_npz(tmp_path / "x.npz", scipy.sparse.csr_matrix(values))
-    refused(edges, "x.npz", "feature 1 of node 2", features=str(tmp_path / "x.npz"))
+def test_bad_json_features(edges, tmp_path):
+    for content in BAD_JSON:
+        refused(edges, "x.json", features=str(write(tmp_path / "x.json", content)))
+
+
+def test_features_that_are_not_finite(edges, tmp_path):
+    for bad in (np.nan, np.inf, -np.inf, 1e300):
+        values = X.copy()
+        values[2, 1] = bad
+        np.save(tmp_path / "x.npy", values)
+        refused(edges, "x.npy", "feature 1 of node 2", features=str(tmp_path / "x.npy"))
+        csv = write(tmp_path / "x.csv", "\n".join(",".join(map(str, row)) for row in values))
+        refused(edges, "x.csv, line 3", features=str(csv))
+        scipy.sparse.save_npz(tmp_path / "x.npz", scipy.sparse.csr_matrix(values))
+        refused(edges, "x.npz", "feature 1 of node 2", features=str(tmp_path / "x.npz"))
 
 
 def test_a_table_of_node_features_keeps_finite_sums(edges, tmp_path):
@@ -152,19 +152,19 @@ def test_string_labels_are_sorted_into_classes(edges, tmp_path):
     assert source.labels.tolist() == [0, 1, 1, -1]
 
 
-@pytest.mark.parametrize(
-    ("values", "names", "labels"),
-    [
-        (["10", "9", "9", "10"], ["9", "10"], [1, 0, 0, 1]),
-        (["0", "-1", "2", "1"], ["0", "1", "2"], [0, -1, 2, 1]),
-        (["b", "nan", "a", ""], ["a", "b"], [1, -1, 0, -1]),
-        (["01", "1", "1", "1"], ["01", "1"], [0, 1, 1, 1]),
-    ],
-)
-def test_order_of_classes(edges, tmp_path, values, names, labels):
-    path = write(tmp_path / "y.csv", "".join(f"{k},{value}\n" for k, value in enumerate(values)))
-    source = opened(edges, labels=path)
-    assert source.class_names == names and source.labels.tolist() == labels
+CLASSES = [
+    (["10", "9", "9", "10"], ["9", "10"], [1, 0, 0, 1]),
+    (["0", "-1", "2", "1"], ["0", "1", "2"], [0, -1, 2, 1]),
+    (["b", "nan", "a", ""], ["a", "b"], [1, -1, 0, -1]),
+    (["01", "1", "1", "1"], ["01", "1"], [0, 1, 1, 1]),
+]
+
+
+def test_order_of_classes(edges, tmp_path):
+    for values, names, labels in CLASSES:
+        path = write(tmp_path / "y.csv", "".join(f"{k},{value}\n" for k, value in enumerate(values)))
+        source = opened(edges, labels=path)
+        assert source.class_names == names and source.labels.tolist() == labels
 
 
 def test_labels_and_parts_may_be_in_one_table(edges, tmp_path):
@@ -172,6 +172,21 @@ def test_labels_and_parts_may_be_in_one_table(edges, tmp_path):
     source = opened(edges, labels=path, split=path)
     assert source.labels.tolist() == [1, 0, 0, 1] and source.split.tolist() == [1, 2, 3, 1]
     refused(edges, "the column of labels among node, kind, part", labels=str(path), split="0.5/0.2/0.3")
+
+
+def test_the_summary_names_the_columns_that_were_taken(edges, tmp_path):
+    path = write(tmp_path / "t.csv", "node,a,b,class,part\n0,1,2,x,train\n1,3,4,,val\n3,5,6,y,test\n")
+    source = opened(edges, features=path, labels=path, split=path)
+    assert source.readings == [
+        "edges.csv (edges in column 0, column 1, ids are numbers)",
+        "t.csv (features in a, b, ids in node)",
+        "t.csv (labels in class, ids in node)",
+        "t.csv (parts in part, ids in node)",
+    ]
+    assert all_features(source).tolist() == [[1, 2], [3, 4], [0, 0], [5, 6]]
+    assert source.labels.tolist() == [0, -1, -1, 1] and source.split.tolist() == [1, 2, 0, 3]
+    plain = opened(edges, features=write(tmp_path / "x.csv", "1 2\n3 4\n5 6\n7 8\n"))
+    assert plain.readings[1] == "x.csv (features in column 0, column 1, in the order of the nodes)"
 
 
 def test_label_columns(edges, tmp_path):
@@ -221,20 +236,20 @@ def test_labels_of_unknown_nodes(edges, tmp_path):
     refused(edges, "z.csv, line 6", "node 4", labels=str(complete), features=str(tmp_path / "x.npy"))
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("id,label\n0,a\nx,b\n", "line 3: bad line 'x,b'"),
-        ("id,label\n0,a\n-1,b\n", "line 3: bad line '-1,b'"),
-        ("id,label\n0,a\n1\n", "line 3: bad line '1'"),
-        ("id,label\n0,a\n0,b\n", "line 3: node 0 is listed twice"),
-        ("id,label\n0,\n1,\n", "every label is empty"),
-        ("id\n0\n", "1 column"),
-        ("", "0 column"),
-    ],
-)
-def test_bad_labels(edges, tmp_path, content, words):
-    refused(edges, "y.csv", words, labels=str(write(tmp_path / "y.csv", content)))
+BAD_LABELS = [
+    ("id,label\n0,a\nx,b\n", "line 3: bad line 'x,b'"),
+    ("id,label\n0,a\n-1,b\n", "line 3: bad line '-1,b'"),
+    ("id,label\n0,a\n1\n", "line 3: bad line '1'"),
+    ("id,label\n0,a\n0,b\n", "line 3: node 0 is listed twice"),
+    ("id,label\n0,\n1,\n", "every label is empty"),
+    ("id\n0\n", "1 column"),
+    ("", "0 column"),
+]
+
+
+def test_bad_labels(edges, tmp_path):
+    for content, words in BAD_LABELS:
+        refused(edges, "y.csv", words, labels=str(write(tmp_path / "y.csv", content)))
 
 
 def test_companions_of_a_matrix(tmp_path):
@@ -268,12 +283,21 @@ def test_seeded_split(edges):
     ).tolist() == [0, 2, 1, 1]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "0.6/0.2", "0.6/0.2/0.2/0.1", "a/b/c", "0.6/0.3/0.2", "-0.1/0.5/0.5", "nan/0/0", "0.6,0.2,0.2"],
-)
-def test_malformed_split(edges, text):
-    refused(edges, "split=", "0.6/0.2/0.2", split=text)
+BAD_SPLITS = [
+    "",
+    "0.6/0.2",
+    "0.6/0.2/0.2/0.1",
+    "a/b/c",
+    "0.6/0.3/0.2",
+    "-0.1/0.5/0.5",
+    "nan/0/0",
+    "0.6,0.2,0.2",
+]
+
+
+def test_malformed_split(edges):
+    for text in BAD_SPLITS:
+        refused(edges, "split=", "0.6/0.2/0.2", split=text)
 
 
 def test_thirds_are_a_split():
@@ -302,11 +326,11 @@ def test_one_column_as_ids_and_labels(edges, tmp_path, content, columns, words):
     refused(edges, words, labels=str(write(tmp_path / "l.csv", content)), **columns)
 
 
-@pytest.mark.parametrize("columns", [{"id_column": "node"}, {"label_column": "kind"}])
-def test_of_two_columns_the_other_one_is_left(edges, tmp_path, columns):
-    table = write(tmp_path / "l.csv", "kind,node\n7,0\n8,1\n7,2\n")
-    source = opened(edges, labels=str(table), **columns)
-    assert source.class_names == ["7", "8"] and source.labels.tolist()[:3] == [0, 1, 0]
+def test_of_two_columns_the_other_one_is_left(edges, tmp_path):
+    for columns in ({"id_column": "node"}, {"label_column": "kind"}):
+        table = write(tmp_path / "l.csv", "kind,node\n7,0\n8,1\n7,2\n")
+        source = opened(edges, labels=str(table), **columns)
+        assert source.class_names == ["7", "8"] and source.labels.tolist()[:3] == [0, 1, 0]
 
 
 def test_many_classes_are_noted(edges, tmp_path):

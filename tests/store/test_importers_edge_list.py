@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 
 import numpy as np
-import pytest
 
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
@@ -16,33 +15,33 @@ from .importing import adjacency, refused, truncate, write, write_gz
 PATH_OF_THREE = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "0,1\n1,2\n",
-        "0,1\n1,2",
-        "0\t1\n1\t2\n",
-        "0 1\n1 2\n",
-        "  0   1 \n1  2\n",
-        "0;1\n1;2\n",
-        "id_1,id_2\n0,1\n1,2\n",
-        '"from node","to node"\r\n0, 1\r\n1, 2\r\n',
-        "# a comment\n# 3 nodes, 2 edges\n0 1\n\n1 2 # the last\n",
-        "# comment before the header\nsource\ttarget\n0\t1\n1\t2\n",
-        "% sym unweighted\n%\n  % 2 3 3\n0 1\n1 2\n",
-        "% a comment, with commas\r\n%\r\nsource,target\r\n0,1\r\n1,2\r\n",
-        "\ufeff0,1\n1,2\n",
-        "\ufeffa,b\n0,1\n1,2\n",
-        '"0","1"\n"1","2"\n',
-        "0,1\n1,0\n1,2\n2,1\n",
-        "0,1\n0,1\n1,2\n",
-    ],
-)
-def test_spellings_of_one_graph(tmp_path, content):
-    source = open_source(write(tmp_path / "small.csv", content))
-    assert source.n == 3 and not source.directed and source.width == 0 and source.labels is None
-    assert np.array_equal(adjacency(source), PATH_OF_THREE)
-    assert source.features(np.array([2, 0])).shape == (2, 0)
+SPELLINGS = [
+    "0,1\n1,2\n",
+    "0,1\n1,2",
+    "0\t1\n1\t2\n",
+    "0 1\n1 2\n",
+    "  0   1 \n1  2\n",
+    "0;1\n1;2\n",
+    "id_1,id_2\n0,1\n1,2\n",
+    '"from node","to node"\r\n0, 1\r\n1, 2\r\n',
+    "# a comment\n# 3 nodes, 2 edges\n0 1\n\n1 2 # the last\n",
+    "# comment before the header\nsource\ttarget\n0\t1\n1\t2\n",
+    "% sym unweighted\n%\n  % 2 3 3\n0 1\n1 2\n",
+    "% a comment, with commas\r\n%\r\nsource,target\r\n0,1\r\n1,2\r\n",
+    "\ufeff0,1\n1,2\n",
+    "\ufeffa,b\n0,1\n1,2\n",
+    '"0","1"\n"1","2"\n',
+    "0,1\n1,0\n1,2\n2,1\n",
+    "0,1\n0,1\n1,2\n",
+]
+
+
+def test_spellings_of_one_graph(tmp_path):
+    for content in SPELLINGS:
+        source = open_source(write(tmp_path / "small.csv", content))
+        assert source.n == 3 and not source.directed and source.width == 0 and source.labels is None
+        assert np.array_equal(adjacency(source), PATH_OF_THREE)
+        assert source.features(np.array([2, 0])).shape == (2, 0)
 
 
 def test_gzip_is_recognised_by_content(tmp_path):
@@ -98,31 +97,31 @@ def test_weights_asked_for_where_none_are(tmp_path):
     refused(write(tmp_path / "a.csv", "0,1\n"), "weights=True", "third column", weights=True)
 
 
-@pytest.mark.parametrize(
-    ("content", "line", "shown"),
-    [
-        ("0,1\n1,x\n2,3\n", 2, "1,x"),
-        ("0,1\n1,2,3\n", 2, "1,2,3"),
-        ("0,1\n1\n", 2, "1"),
-        ("0,1\n1,\n", 2, "1,"),
-        ("0,1\n,1\n", 2, ",1"),
-        ("0,1\n1.5,2\n", 2, "1.5,2"),
-        ("0,x\n1,2\n", 1, "0,x"),
-        ("a,b\n# note\n\n0,1\n2;3\n", 5, "2;3"),
-        ("% a b\n0 1\n% 1\n", 3, "% 1"),
-        ("0 1\n1 2 # fine\n3 four\n", 3, "3 four"),
-        ("0,1\n-1,2\n", 2, "-1,2"),
-        ("0,1\n99999999999999999999999,2\n", 2, "99999"),
-        ("0,1,1\n1,2,nan\n", 2, "1,2,nan"),
-        ("0,1,1\n1,2,inf\n", 2, "1,2,inf"),
-        ("0,1,1\n1,2\n", 2, "1,2"),
-        ("0,1,1\n1,2,x\n", 2, "1,2,x"),
-        ("0,1\n0x1,2\n", 2, "0x1,2"),
-    ],
-)
-def test_bad_line_is_named(tmp_path, content, line, shown):
-    message = refused(write(tmp_path / "a.csv", content), "expected SOURCE")
-    assert f"a.csv, line {line}: bad line '{shown}" in message
+BAD_LINES = [
+    ("0,1\n1,x\n2,3\n", 2, "1,x"),
+    ("0,1\n1,2,3\n", 2, "1,2,3"),
+    ("0,1\n1\n", 2, "1"),
+    ("0,1\n1,\n", 2, "1,"),
+    ("0,1\n,1\n", 2, ",1"),
+    ("0,1\n1.5,2\n", 2, "1.5,2"),
+    ("0,x\n1,2\n", 1, "0,x"),
+    ("a,b\n# note\n\n0,1\n2;3\n", 5, "2;3"),
+    ("% a b\n0 1\n% 1\n", 3, "% 1"),
+    ("0 1\n1 2 # fine\n3 four\n", 3, "3 four"),
+    ("0,1\n-1,2\n", 2, "-1,2"),
+    ("0,1\n99999999999999999999999,2\n", 2, "99999"),
+    ("0,1,1\n1,2,nan\n", 2, "1,2,nan"),
+    ("0,1,1\n1,2,inf\n", 2, "1,2,inf"),
+    ("0,1,1\n1,2\n", 2, "1,2"),
+    ("0,1,1\n1,2,x\n", 2, "1,2,x"),
+    ("0,1\n0x1,2\n", 2, "0x1,2"),
+]
+
+
+def test_bad_line_is_named(tmp_path):
+    for content, line, shown in BAD_LINES:
+        message = refused(write(tmp_path / "a.csv", content), "expected SOURCE")
+        assert f"a.csv, line {line}: bad line '{shown}" in message
 
 
 def test_negative_and_large_ids_say_so(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+from itertools import product
 
 import numpy as np
 import pytest
@@ -36,21 +37,21 @@ def market(matrix, **options) -> str:
     return out.getvalue().decode()
 
 
-@pytest.mark.parametrize("symmetry", ["general", "symmetric"])
-@pytest.mark.parametrize("field", ["real", "integer", "pattern"])
-@pytest.mark.parametrize("packed", [False, True])
-def test_matrix_market(tmp_path, symmetry, field, packed):
-    matrix = example(symmetry == "symmetric")
-    if field == "integer":
-        matrix.data = np.ceil(10 * matrix.data).astype(np.int64)
-    text = market(matrix, field=field, symmetry=symmetry)
-    path = tmp_path / ("a.mtx.gz" if packed else "a.mtx")
-    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
-    source = open_source(path)
-    assert source.name == "a" and source.n == N and source.directed == (symmetry == "general")
-    assert np.array_equal(adjacency(source), matrix.toarray() != 0)
-    weighted = adjacency(open_source(path, ImportOptions(weights=True)))
-    assert np.allclose(weighted, matrix.toarray() if field != "pattern" else matrix.toarray() != 0)
+def test_matrix_market(tmp_path):
+    for symmetry, field, packed in product(
+        ("general", "symmetric"), ("real", "integer", "pattern"), (False, True)
+    ):
+        matrix = example(symmetry == "symmetric")
+        if field == "integer":
+            matrix.data = np.ceil(10 * matrix.data).astype(np.int64)
+        text = market(matrix, field=field, symmetry=symmetry)
+        path = tmp_path / ("a.mtx.gz" if packed else "a.mtx")
+        path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+        source = open_source(path)
+        assert source.name == "a" and source.n == N and source.directed == (symmetry == "general")
+        assert np.array_equal(adjacency(source), matrix.toarray() != 0)
+        weighted = adjacency(open_source(path, ImportOptions(weights=True)))
+        assert np.allclose(weighted, matrix.toarray() if field != "pattern" else matrix.toarray() != 0)
 
 
 def test_general_matrix_that_is_symmetric(tmp_path):
@@ -133,21 +134,19 @@ def test_truncated_and_contradicted(tmp_path):
     refused(truncate(path, 0.8), "a.mtx.gz: truncated or damaged")
 
 
-@pytest.mark.parametrize("kind", ["csr", "csc", "coo"])
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8, bool])
-def test_scipy_npz(tmp_path, kind, packed, dtype, monkeypatch):
-    matrix = example(False)
-    matrix.data = np.ceil(3 * matrix.data)
-    matrix = matrix.astype(dtype)
-    path = tmp_path / "m.npz"
-    scipy.sparse.save_npz(path, matrix.asformat(kind), compressed=packed)
-    for entries in (LIMITS.entries, 7):
-        monkeypatch.setattr(LIMITS, "entries", entries)
-        source = open_source(path, ImportOptions(weights=True))
-        assert source.name == "m" and source.directed
-        assert np.array_equal(adjacency(source), matrix.toarray().astype(float))
-    assert np.array_equal(adjacency(open_source(path)), matrix.toarray() != 0)
+def test_scipy_npz(tmp_path, monkeypatch):
+    for kind, packed, dtype in product(("csr", "csc", "coo"), (False, True), ("f8", "f4", "i1", "?")):
+        matrix = example(False)
+        matrix.data = np.ceil(3 * matrix.data)
+        matrix = matrix.astype(dtype)
+        path = tmp_path / "m.npz"
+        scipy.sparse.save_npz(path, matrix.asformat(kind), compressed=packed)
+        for entries in (LIMITS.entries, 7):
+            monkeypatch.setattr(LIMITS, "entries", entries)
+            source = open_source(path, ImportOptions(weights=True))
+            assert source.name == "m" and source.directed
+            assert np.array_equal(adjacency(source), matrix.toarray().astype(float))
+        assert np.array_equal(adjacency(open_source(path)), matrix.toarray() != 0)
 
 
 def test_symmetric_scipy_matrix_is_undirected(tmp_path):

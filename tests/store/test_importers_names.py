@@ -31,15 +31,15 @@ def called(source):
     )
 
 
-@pytest.mark.parametrize("header", ["", "source,target\n", "follower,followee\n", "# who follows whom\n"])
-def test_words_are_numbered_in_ascending_order(tmp_path, monkeypatch, header):
-    for size, entries in ((1 << 24, 1 << 20), (80, 1)):  # also line by line, and merged after every block
-        monkeypatch.setattr(LIMITS, "text_bytes", size)
-        monkeypatch.setattr(LIMITS, "entries", entries)
-        source = opened(write(tmp_path / "a.csv", header + WORDS), directed=1)
-        assert called(source) == NAMED and source.n == 4
-        assert np.argwhere(adjacency(source)).tolist() == [[0, 1], [1, 3], [2, 1], [3, 0]]
-    assert bool(source.notes) == header.startswith("follower")
+def test_words_are_numbered_in_ascending_order(tmp_path, monkeypatch):
+    for header in ("", "source,target\n", "follower,followee\n", "# who follows whom\n"):
+        for size, entries in ((1 << 24, 1 << 20), (80, 1)):  # also line by line, and merged after every block
+            monkeypatch.setattr(LIMITS, "text_bytes", size)
+            monkeypatch.setattr(LIMITS, "entries", entries)
+            source = opened(write(tmp_path / "a.csv", header + WORDS), directed=1)
+            assert called(source) == NAMED and source.n == 4
+            assert np.argwhere(adjacency(source)).tolist() == [[0, 1], [1, 3], [2, 1], [3, 0]]
+        assert bool(source.notes) == header.startswith("follower")
 
 
 def test_comments_of_tables_of_words_begin_with_percent_and_a_blank(tmp_path):
@@ -60,19 +60,19 @@ def test_a_first_line_of_words_that_come_again_is_an_edge(tmp_path):
     assert source.edge_count == 3
 
 
-@pytest.mark.parametrize("ids", [[2**63 - 1, -5, 10**15, 7], [10**12, 10**12 + 9, 10**12 + 5, 3 * 10**12]])
-def test_integers_far_apart_are_ids(tmp_path, ids):
-    a, b, c, d = ids
-    path = write(tmp_path / "a.tsv", f"{a}\t{b}\n{b}\t{c}\n{d}\t{a}\n")
-    source = open_source(path, ImportOptions(ids="integers" if min(ids) < 0 else None, directed=True))
-    assert called(source) == sorted(ids)
-    rank = {one: k for k, one in enumerate(sorted(ids))}
-    expected = [[rank[b], rank[a]], [rank[c], rank[b]], [rank[a], rank[d]]]
-    assert np.argwhere(adjacency(source)).tolist() == sorted(expected)
-    labels = write(tmp_path / "l.csv", f"{a},x\n{d},y\n")
-    found = open_source(path, ImportOptions(ids="integers", labels=str(labels))).labels
-    assert [found[rank[one]] for one in ids] == [0, -1, -1, 1]
-    assert bool(source.notes) == (min(ids) > 0)
+def test_integers_far_apart_are_ids(tmp_path):
+    for ids in ([2**63 - 1, -5, 10**15, 7], [10**12, 10**12 + 9, 10**12 + 5, 3 * 10**12]):
+        a, b, c, d = ids
+        path = write(tmp_path / "a.tsv", f"{a}\t{b}\n{b}\t{c}\n{d}\t{a}\n")
+        source = open_source(path, ImportOptions(ids="integers" if min(ids) < 0 else None, directed=True))
+        assert called(source) == sorted(ids)
+        rank = {one: k for k, one in enumerate(sorted(ids))}
+        expected = [[rank[b], rank[a]], [rank[c], rank[b]], [rank[a], rank[d]]]
+        assert np.argwhere(adjacency(source)).tolist() == sorted(expected)
+        labels = write(tmp_path / "l.csv", f"{a},x\n{d},y\n")
+        found = open_source(path, ImportOptions(ids="integers", labels=str(labels))).labels
+        assert [found[rank[one]] for one in ids] == [0, -1, -1, 1]
+        assert bool(source.notes) == (min(ids) > 0)
 
 
 def test_small_integers_are_ids_on_request(tmp_path):
@@ -114,16 +114,16 @@ def test_tables_find_nodes_by_their_ids(tmp_path):
     assert note.endswith("2 of 4 nodes have no row, such as 'alice'; their features are zeros")
 
 
-@pytest.mark.parametrize("what", ["features", "labels", "split", "node_list"])
-def test_unknown_ids_and_duplicates_have_a_name_and_a_line(tmp_path, what):
-    path, value = write(tmp_path / "a.csv", WORDS), {"labels": "x", "split": "train"}.get(what, "1")
-    twice = write(tmp_path / "t.csv", f"id,v\nbob,{value}\n\n# zoë\nalice,{value}\nbob,{value}\n")
-    refused(path, "t.csv, line 6: node 'bob' is listed twice", **{what: str(twice)})
-    other = write(tmp_path / "o.csv", f"id,v\nbob,{value}\n\nmallory,{value}\nalice,{value}\n")
-    if what == "node_list":
-        refused(path, "a.csv, line 2: .*'zoë' is not in .*o.csv", node_list=str(other))
-    else:
-        refused(path, "o.csv, line 4: node 'mallory' is not in the graph", **{what: str(other)})
+def test_unknown_ids_and_duplicates_have_a_name_and_a_line(tmp_path):
+    for what in ("features", "labels", "split", "node_list"):
+        path, value = write(tmp_path / "a.csv", WORDS), {"labels": "x", "split": "train"}.get(what, "1")
+        twice = write(tmp_path / "t.csv", f"id,v\nbob,{value}\n\n# zoë\nalice,{value}\nbob,{value}\n")
+        refused(path, "t.csv, line 6: node 'bob' is listed twice", **{what: str(twice)})
+        other = write(tmp_path / "o.csv", f"id,v\nbob,{value}\n\nmallory,{value}\nalice,{value}\n")
+        if what == "node_list":
+            refused(path, "a.csv, line 2: .*'zoë' is not in .*o.csv", node_list=str(other))
+        else:
+            refused(path, "o.csv, line 4: node 'mallory' is not in the graph", **{what: str(other)})
 
 
 def test_a_list_of_nodes_says_their_order(tmp_path):

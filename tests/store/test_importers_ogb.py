@@ -48,13 +48,19 @@ def directed_matrix():
     return matrix
 
 
-@pytest.mark.parametrize(("put", "end"), [(write_gz, ".csv.gz"), (write, ".csv")])
-def test_csv_layout(tmp_path, put, end):
-    source = open_source(make(tmp_path / "arxiv", put=put, end=end))
-    assert (source.name, source.n, source.width, source.classes, source.directed) == ("arxiv", 4, 2, 3, True)
-    assert np.array_equal(adjacency(source), directed_matrix())
-    assert np.array_equal(all_features(source), X.astype(np.float32))
-    assert source.labels.tolist() == LABELS and source.split.tolist() == [1, 1, 2, 3]
+def test_csv_layout(tmp_path):
+    for put, end in ((write_gz, ".csv.gz"), (write, ".csv")):
+        source = open_source(make(tmp_path / end / "arxiv", put=put, end=end))
+        assert (source.name, source.n, source.width, source.classes, source.directed) == (
+            "arxiv",
+            4,
+            2,
+            3,
+            True,
+        )
+        assert np.array_equal(adjacency(source), directed_matrix())
+        assert np.array_equal(all_features(source), X.astype(np.float32))
+        assert source.labels.tolist() == LABELS and source.split.tolist() == [1, 1, 2, 3]
 
 
 def test_undirected_by_name_and_by_option(tmp_path):
@@ -66,11 +72,11 @@ def test_undirected_by_name_and_by_option(tmp_path):
     assert open_source(tmp_path / "ogbn_products", ImportOptions(directed=True)).directed
 
 
-@pytest.mark.parametrize("written", [".", "../ogbn_products/", "raw/.."])
-def test_the_name_is_that_of_the_directory_however_it_is_written(tmp_path, monkeypatch, written):
-    monkeypatch.chdir(make(tmp_path / "ogbn_products"))
-    source = open_source(Path(written))
-    assert source.name == "ogbn_products" and not source.directed
+def test_the_name_is_that_of_the_directory_however_it_is_written(tmp_path, monkeypatch):
+    for written in (".", "../ogbn_products/", "raw/.."):
+        monkeypatch.chdir(make(tmp_path / "ogbn_products"))
+        source = open_source(Path(written))
+        assert source.name == "ogbn_products" and not source.directed
 
 
 def test_features_as_npy(tmp_path):
@@ -79,25 +85,27 @@ def test_features_as_npy(tmp_path):
     assert np.array_equal(all_features(open_source(root)), X.astype(np.float16).astype(np.float32))
 
 
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_archived_layout(tmp_path, save):
-    root = make(tmp_path / "papers", labels=None, features=None)
-    (root / "raw" / "edge.csv.gz").unlink()
-    archive = {"node_feat": X.astype(np.float32), "num_nodes_list": [4], "num_edges_list": [4]}
-    for order in ("C", "F"):
-        save(root / "raw" / "data.npz", edge_index=np.array(EDGES.T, order=order), **archive)
-        assert np.array_equal(adjacency(open_source(root, ImportOptions(directed=True))), directed_matrix())
-    save(root / "raw" / "node-label.npz", node_label=np.array([[2.0], [np.nan], [0], [1]], np.float32))
-    source = open_source(root)
-    assert source.n == 4 and source.directed and np.array_equal(adjacency(source), directed_matrix())
-    assert np.array_equal(all_features(source), X.astype(np.float32))
-    assert source.labels.tolist() == [2, -1, 0, 1] and source.split.tolist() == [1, 1, 2, 3]
-    save(root / "raw" / "data.npz", edge_index=EDGES, num_nodes_list=[4])
-    refused(root, r"shape \(4, 2\), expected \(2, edges\)")
-    save(root / "raw" / "data.npz", edge_index=EDGES.T.copy())
-    refused(root, "the number of nodes is unknown")
-    save(root / "raw" / "data.npz", edge_index=EDGES.T + 1, num_nodes_list=[4])
-    refused(root, "data.npz: node id 4 lies outside")
+def test_archived_layout(tmp_path):
+    for save in (np.savez, np.savez_compressed):
+        root = make(tmp_path / save.__name__ / "papers", labels=None, features=None)
+        (root / "raw" / "edge.csv.gz").unlink()
+        archive = {"node_feat": X.astype(np.float32), "num_nodes_list": [4], "num_edges_list": [4]}
+        for order in ("C", "F"):
+            save(root / "raw" / "data.npz", edge_index=np.array(EDGES.T, order=order), **archive)
+            assert np.array_equal(
+                adjacency(open_source(root, ImportOptions(directed=True))), directed_matrix()
+            )
+        save(root / "raw" / "node-label.npz", node_label=np.array([[2.0], [np.nan], [0], [1]], np.float32))
+        source = open_source(root)
+        assert source.n == 4 and source.directed and np.array_equal(adjacency(source), directed_matrix())
+        assert np.array_equal(all_features(source), X.astype(np.float32))
+        assert source.labels.tolist() == [2, -1, 0, 1] and source.split.tolist() == [1, 1, 2, 3]
+        save(root / "raw" / "data.npz", edge_index=EDGES, num_nodes_list=[4])
+        refused(root, r"shape \(4, 2\), expected \(2, edges\)")
+        save(root / "raw" / "data.npz", edge_index=EDGES.T.copy())
+        refused(root, "the number of nodes is unknown")
+        save(root / "raw" / "data.npz", edge_index=EDGES.T + 1, num_nodes_list=[4])
+        refused(root, "data.npz: node id 4 lies outside")
 
 
 def test_without_features_labels_and_split(tmp_path):

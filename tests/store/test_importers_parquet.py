@@ -61,40 +61,40 @@ def test_numbers_weights_and_chosen_columns(tmp_path):
     assert open_source(far).ids.tolist() == [5, 1 << 60]
 
 
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        ({"source": [0, None], "target": [1, 2]}, "row 2: column source has no value"),
-        ({"source": [0.5, 1], "target": [1, 2]}, "column source holds numbers; expected node ids"),
-        ({"source": [0, 1], "target": ["1", "2"]}, "column source holds integers; .*strings"),
-        ({"source": ["a", ""], "target": ["b", "c"]}, "row 2: column source has an empty id"),
-        ({"source": [0, -1], "target": [1, 2]}, "row 2: source outside 0"),
-        ({"source": [0]}, "1 columns"),
-        ({"id": [0], "label": [1]}, "are those of a table of labels"),
-    ],
-)
-def test_bad_edges(tmp_path, columns, words):
-    if columns.get("target") == ["1", "2"]:
-        columns["source"] = pa.array([0.5, 1.5])
-        words = "column source holds numbers; expected node ids, strings"
-    refused(saved(tmp_path / "e.parquet", **columns), f"e.parquet.*{words}")
+BAD_EDGES = [
+    ({"source": [0, None], "target": [1, 2]}, "row 2: column source has no value"),
+    ({"source": [0.5, 1], "target": [1, 2]}, "column source holds numbers; expected node ids"),
+    ({"source": [0, 1], "target": ["1", "2"]}, "column source holds integers; .*strings"),
+    ({"source": ["a", ""], "target": ["b", "c"]}, "row 2: column source has an empty id"),
+    ({"source": [0, -1], "target": [1, 2]}, "row 2: source outside 0"),
+    ({"source": [0]}, "1 columns"),
+    ({"id": [0], "label": [1]}, "are those of a table of labels"),
+]
 
 
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        ({"node": ["a", "b", "z"], "x": [1, 2, 3]}, "row 3: node 'z' is not in the graph"),
-        ({"node": ["a", "b", "a"], "x": [1, 2, 3]}, "row 3: node 'a' is listed twice"),
-        ({"node": ["a", "b"], "x": [1, None]}, "row 2: column x has no value"),
-        ({"node": ["a", "b"], "x": [1, np.nan]}, "row 2: NaN"),
-        ({"node": ["a", "b"], "x": ["p", "q"]}, "column x holds words; expected numbers"),
-        ({"node": ["a", "b"], "x": [[1.0], [1.0, 2.0]]}, "row 2: column x has 2 numbers, 1 in row 1"),
-        ({"node": ["a"]}, "no columns of features"),
-    ],
-)
-def test_bad_features(edges, tmp_path, monkeypatch, columns, words):
-    monkeypatch.setattr(LIMITS, "entries", 4)  # a row at a time
-    refused(edges, words, features=str(saved(tmp_path / "x.parquet", **columns)))
+def test_bad_edges(tmp_path):
+    for columns, words in BAD_EDGES:
+        if columns.get("target") == ["1", "2"]:
+            columns["source"] = pa.array([0.5, 1.5])
+            words = "column source holds numbers; expected node ids, strings"
+        refused(saved(tmp_path / "e.parquet", **columns), f"e.parquet.*{words}")
+
+
+BAD_FEATURES = [
+    ({"node": ["a", "b", "z"], "x": [1, 2, 3]}, "row 3: node 'z' is not in the graph"),
+    ({"node": ["a", "b", "a"], "x": [1, 2, 3]}, "row 3: node 'a' is listed twice"),
+    ({"node": ["a", "b"], "x": [1, None]}, "row 2: column x has no value"),
+    ({"node": ["a", "b"], "x": [1, np.nan]}, "row 2: NaN"),
+    ({"node": ["a", "b"], "x": ["p", "q"]}, "column x holds words; expected numbers"),
+    ({"node": ["a", "b"], "x": [[1.0], [1.0, 2.0]]}, "row 2: column x has 2 numbers, 1 in row 1"),
+    ({"node": ["a"]}, "no columns of features"),
+]
+
+
+def test_bad_features(edges, tmp_path, monkeypatch):
+    for columns, words in BAD_FEATURES:
+        monkeypatch.setattr(LIMITS, "entries", 4)  # a row at a time
+        refused(edges, words, features=str(saved(tmp_path / "x.parquet", **columns)))
 
 
 def test_damaged_files(edges, tmp_path):

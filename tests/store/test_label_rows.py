@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 
 import numpy as np
@@ -62,6 +61,26 @@ def test_every_format_gives_the_same_rows(edges, tmp_path, monkeypatch):
     assert labels(edges, files[-2]).class_names == ["p", "q", "r"]
 
 
+def test_parquet_has_rows_too(edges, tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {"node": [4, 3, 1, 0], "p": [1, 0, 0, 1], "q": [1.0, 1.0, 0.0, 0.0], "r": ["1", "1", "0", "1"]}
+    pq.write_table(pa.table(columns), tmp_path / "y.parquet")
+    source = labels(edges, tmp_path / "y.parquet")
+    assert (source.labels == ROWS).all() and source.class_names == ["p", "q", "r"]
+    chosen = labels(edges, tmp_path / "y.parquet", label_column="r,q")
+    assert (chosen.labels == ROWS[:, [2, 1]]).all()
+    wrong = {**columns, "q": [1.0, 2.0, 0.0, 0.0]}
+    pq.write_table(pa.table(wrong), tmp_path / "y.parquet")
+    told = "y.parquet, row 2: label '2'; expected 0 or 1 in each label column"
+    refused(edges, told, labels=str(tmp_path / "y.parquet"), label_column="q,r")
+
+
+def test_a_table_of_classes_without_rows_is_refused(edges, tmp_path):
+    path = str(write(tmp_path / "y.csv", "id,p,q\n"))
+    refused(edges, "y.csv: every label is empty", labels=path)
+    refused(edges, "y.csv: every label is empty", labels=path, label_column="p,q")
+
+
 def test_rows_without_ids_are_counted_and_columns_can_be_chosen(edges, tmp_path):
     plain = write(tmp_path / "plain.csv", table(FULL))
     assert (labels(edges, plain).labels == FULL).all()
@@ -93,20 +112,20 @@ def test_a_table_with_other_numbers_has_one_label_in_each_line(edges, tmp_path):
     refused(edges, "cannot tell the column of labels", labels=str(path))
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("a.csv", "0,1,0\n1,-1,1\n", "line 2 has labels of some classes only"),
-        ("b.csv", "0,1,0\n3,0,1\n3,1,1\n", "line 3: node 3 is listed twice"),
-        ("c.csv", "x,1,0\n1,0,1\n2,1,1\n", "line 1: bad line 'x,1,0'; expected a node id"),
-        ("d.csv", "0,1,0\n9,0,1\n", "d.csv, line 2: node 9 is not in the graph"),
-        ("e.json", '{"0": [1, 0], "1": [1]}', "every node needs as many"),
-        ("f.json", '{"0": [1, 0], "x": [1, 1]}', "ids from 0"),
-        ("g.json", '{"0": [1, 0], "1": [1, 3]}', "label 1 of node 1 is 3.0; expected 0 or 1"),
-    ],
-)
-def test_bad_files(edges, tmp_path, name, text, words):
-    refused(edges, words, labels=str(write(tmp_path / name, text)))
+BAD_FILES = [
+    ("a.csv", "0,1,0\n1,-1,1\n", "line 2 has labels of some classes only"),
+    ("b.csv", "0,1,0\n3,0,1\n3,1,1\n", "line 3: node 3 is listed twice"),
+    ("c.csv", "x,1,0\n1,0,1\n2,1,1\n", "line 1: bad line 'x,1,0'; expected a node id"),
+    ("d.csv", "0,1,0\n9,0,1\n", "d.csv, line 2: node 9 is not in the graph"),
+    ("e.json", '{"0": [1, 0], "1": [1]}', "every node needs as many"),
+    ("f.json", '{"0": [1, 0], "x": [1, 1]}', "ids from 0"),
+    ("g.json", '{"0": [1, 0], "1": [1, 3]}', "label 1 of node 1 is 3.0; expected 0 or 1"),
+]
+
+
+def test_bad_files(edges, tmp_path):
+    for name, text, words in BAD_FILES:
+        refused(edges, words, labels=str(write(tmp_path / name, text)))
 
 
 def test_bad_arrays(edges, tmp_path):
@@ -213,12 +232,6 @@ def test_rows_of_one_class_each_are_told(edges, tmp_path):
     assert any("exactly one of its classes" in note for note in labels(edges, tmp_path / "y.npy").notes)
     np.save(tmp_path / "y.npy", FULL)
     assert not any("exactly one" in note for note in labels(edges, tmp_path / "y.npy").notes)
-
-
-def test_a_packed_table_is_read_like_a_plain_one(edges, tmp_path):
-    with gzip.open(tmp_path / "y.csv.gz", "wt") as file:
-        file.write(table([(node, *row) for node, row in enumerate(FULL)]))
-    assert (labels(edges, tmp_path / "y.csv.gz").labels == FULL).all()
 
 
 def test_rows_of_labels_by_ids(tmp_path):

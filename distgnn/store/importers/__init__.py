@@ -1,4 +1,4 @@
-"""Importers, each an `open_source(path, options) -> Imported`. How they read graphs says `store.rules`."""
+"""Importers, each an `open_source(path, options) -> Imported`. `store.rules` says how they read graphs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def open_source(path: str | os.PathLike[str], options: ImportOptions | None = No
 
 
 def recognise(path: Path) -> str:
-    """The name of the format, by the file's name or by what lies in the directory."""
+    """Return the name of the format, by the file's name or by what lies in the directory."""
     if path.is_dir():
         if (path / "graph.json").exists():
             return "generated"
@@ -86,7 +86,7 @@ def recognise(path: Path) -> str:
 
 
 def form_of(path: Path) -> str | None:
-    """The format of a file, by its name."""
+    """Return the format of a file by its name; None for an unknown one."""
     name = path.name.lower()
     if name.endswith((".mtx", ".mtx.gz")):
         return "mtx"
@@ -100,7 +100,7 @@ def form_of(path: Path) -> str | None:
 
 
 def with_companions(path: Path, options: ImportOptions) -> tuple[Path, ImportOptions]:
-    """Of a directory in no other format: its file of edges, and with it the files of other things.
+    """Find the file of edges in a directory of no other format, and the options that its other files mean.
 
     The edges are in the only file called `edges` or NAME_edges, or in the only file that can have a graph.
     Files called features, labels, split and nodes belong to them; NAME_target.csv are labels, and NAME.json
@@ -125,7 +125,7 @@ def with_companions(path: Path, options: ImportOptions) -> tuple[Path, ImportOpt
 
 
 def is_other(path: Path) -> bool:
-    """Is the directory in one of the formats of directories?"""
+    """Return whether the directory is in one of the formats of directories."""
     try:
         recognise(path)
     except UserError:
@@ -134,5 +134,5 @@ def is_other(path: Path) -> bool:
 
 
 def stem(path: Path) -> str:
-    """The name of a file without endings, in lower case."""
+    """Return the name of a file without endings, in lower case."""
     return path.name.lower().partition(".")[0]

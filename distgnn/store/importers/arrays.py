@@ -33,7 +33,7 @@ PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # that NumPy writes
 
 @dataclass
 class Header:
-    """The header of a .npy file: what follows from `offset` on."""
+    """The header of a .npy file, whose numbers begin at `offset`."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -46,7 +46,7 @@ class Header:
 
 
 def read_header(file: IO[bytes], length: int, name: str, kinds: str = "biuf") -> Header:
-    """The header of the .npy that starts here and has `length` bytes; UserError for other kinds of dtype."""
+    """Read the header of a .npy of `length` bytes that starts here; UserError for other kinds of dtype."""
     try:
         head = io.BytesIO(file.read(HEADER_BYTES))
         old = np.lib.format.read_magic(head) == (1, 0)
@@ -74,9 +74,11 @@ def read_header(file: IO[bytes], length: int, name: str, kinds: str = "biuf") ->
 
 
 class StoredArray:
-    """A C-ordered or F-ordered array in a file, that of the path or an open one. Rows in C order are read
-    with pread, by runs of consecutive ids: in a memory map, every scattered row would map and count 64 KiB,
-    or cost a fault."""
+    """A C-ordered or F-ordered array in the file of the path, or in an open file.
+
+    Rows in C order are read with pread, by runs of consecutive ids. In a memory map every scattered row would
+    map and count 64 KiB, or cost a fault.
+    """
 
     def __init__(self, path: AnyPath, header: Header, start: int = 0, file: IO[bytes] | None = None):
         self.path, self.shape, self.dtype, self.fortran = path, header.shape, header.dtype, header.fortran
@@ -90,17 +92,17 @@ class StoredArray:
         return self.shape[0]
 
     def flat(self) -> StoredArray:
-        """All elements in the order in which they lie in the file."""
+        """Return all elements in the order in which they lie in the file."""
         flat = copy.copy(self)
         flat.shape, flat.fortran = (math.prod(self.shape),), False
         return flat
 
     def read(self) -> np.ndarray:
-        """The whole array."""
+        """Return the whole array."""
         return self._view().copy(order="C")
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
-        """A new array of these rows, in this order; IndexError for an id outside."""
+        """Return a new array of these rows, in this order; IndexError for an id outside."""
         if len(ids) and (ids.min() < 0 or ids.max() >= len(self)):
             raise IndexError(f"{self.path}: row outside 0..{len(self) - 1}")
         if self.fortran and len(ids):
@@ -110,11 +112,11 @@ class StoredArray:
         return self._runs(begins.tolist(), ends.tolist(), ids[begins].tolist() if len(ids) else [0])
 
     def window(self, first: int, last: int) -> np.ndarray:
-        """A new array of rows first..last-1."""
+        """Return a new array of rows first..last-1."""
         return self._view()[first:last].copy() if self.fortran else self._runs([0], [last - first], [first])
 
     def _runs(self, begins: list[int], ends: list[int], rows: list[int]) -> np.ndarray:
-        """A new array, whose rows begins[k]..ends[k]-1 are the rows of this one from rows[k] on."""
+        """Return an array whose rows begins[k]..ends[k]-1 are the rows of this one from rows[k] on."""
         values = np.empty((ends[-1], *self.shape[1:]), self.dtype)
         if values.size:
             size, buffer = values.nbytes // len(values), values.reshape(-1).view(np.uint8).data
@@ -139,14 +141,14 @@ class StoredArray:
 
 
 def open_npy(path: AnyPath, kinds: str = "biuf") -> StoredArray:
-    """The array in a .npy file; UserError for other kinds of dtype."""
+    """Open the array in a .npy file; UserError for other kinds of dtype."""
     with reading(path), open_plain(path) as file:
         return StoredArray(path, read_header(file, os.path.getsize(path), str(path), kinds))
 
 
 @contextlib.contextmanager
 def scratch_file(folder: str | None) -> Iterator[IO[bytes]]:
-    """A temporary file without a name, so that nothing is left of it, however this process ends."""
+    """Open a temporary file without a name, so that nothing is left of it, however this process ends."""
     place = folder or tempfile.gettempdir()
     with reading(place):
         file = tempfile.TemporaryFile(prefix="distgnn-", dir=folder)
@@ -179,16 +181,18 @@ class Archive(ABC):
         """Return type and shape of an array; UserError for none, or for another kind."""
 
     @abstractmethod
-    def read(self, name: str) -> np.ndarray:
-        """Return a whole array."""
-
-    @abstractmethod
     def stream(self, name: str, start: int, count: int) -> Iterator[np.ndarray]:
         """Yield elements start..start+count of an array, in file order, LIMITS.entries at a time."""
 
     @abstractmethod
     def stored(self, name: str) -> StoredArray:
         """Return an array where it lies in the file if it can be read there, else a temporary copy."""
+
+    def read(self, name: str) -> np.ndarray:
+        """Return a whole array."""
+        header = self.header(name)
+        flat = np.concatenate([np.zeros(0, header.dtype), *self.stream(name, 0, header.size)])
+        return flat.reshape(header.shape, order="F" if header.fortran else "C")
 
     def integers(self, name: str) -> np.ndarray:
         """Return a whole array as int64; UserError where it holds anything but integers."""
@@ -206,7 +210,7 @@ class Npz(Archive):
 
     @contextlib.contextmanager
     def _open(self, name: str) -> Iterator[IO[bytes]]:
-        """The member as a file, its damage reported as a UserError."""
+        """Open the member as a file; raise UserError for damage."""
         if name not in self._members:
             raise UserError(f"{self.path}: has no array {name!r}; it has {self.described()}")
         info, where = self._members[name], self.where(name)
@@ -225,13 +229,8 @@ class Npz(Archive):
                 self._headers[name] = read_header(file, info.file_size, where, kinds)
         return self._headers[name]
 
-    def read(self, name: str) -> np.ndarray:
-        header = self.header(name)
-        flat = np.concatenate([np.zeros(0, header.dtype), *self.stream(name, 0, header.size)])
-        return flat.reshape(header.shape, order="F" if header.fortran else "C")
-
     def text(self, name: str) -> str:
-        """The string that a member holds, such as the `format` of a SciPy matrix."""
+        """Return the string that a member holds, such as the `format` of a SciPy matrix."""
         header = self.header(name, "US")
         if header.size != 1 or not 0 < header.dtype.itemsize <= HEADER_BYTES:
             found = f"{header.size} strings of {header.dtype.itemsize} bytes"
@@ -267,7 +266,7 @@ class Npz(Archive):
 
 
 def data_offset(path: AnyPath, info: zipfile.ZipInfo) -> int:
-    """Where a member's bytes start: behind its local header, which says how long it is."""
+    """Find the first byte of a member, behind its local header, which says how long it is."""
     with reading(path), open_plain(path) as file:
         file.seek(info.header_offset)
         local = file.read(30)
@@ -278,7 +277,7 @@ def data_offset(path: AnyPath, info: zipfile.ZipInfo) -> int:
 
 @contextlib.contextmanager
 def unzipping(path: AnyPath, name: object) -> Iterator[zipfile.ZipFile]:
-    """The archive; what zipfile raises beside BadZipFile for impossible fields is a UserError too."""
+    """Open the archive; raise UserError for all that zipfile raises for impossible fields."""
     try:
         with reading(path), open_plain(path) as file, zipfile.ZipFile(file) as archive:
             yield archive
@@ -305,7 +304,7 @@ def window_of(array: StoredArray | np.ndarray, first: int, last: int) -> np.ndar
 
 
 def strings(array: np.ndarray, where: object) -> np.ndarray:
-    """Strings of dtype U, or UTF-8 in S, as objects; UserError for what is no text."""
+    """Convert strings of dtype U, or UTF-8 in S, to objects; UserError for bytes that are no text."""
     try:
         if array.dtype.kind == "S":
             return np.char.decode(array, "utf-8").astype(object)
@@ -318,7 +317,7 @@ def strings(array: np.ndarray, where: object) -> np.ndarray:
 
 
 def integers(array: np.ndarray, what: str) -> np.ndarray:
-    """The array as int64; UserError where it holds anything but integers that int64 can hold."""
+    """Convert an array to int64; UserError where it holds anything but integers that int64 can hold."""
     if array.dtype.kind not in "iu":
         raise UserError(f"{what}: holds {array.dtype}, expected integers")
     if array.dtype.kind == "u" and array.max(initial=0) >> 63:
@@ -327,17 +326,17 @@ def integers(array: np.ndarray, what: str) -> np.ndarray:
 
 
 def indices(array: np.ndarray, below: int, where: object, what: str = "node id") -> np.ndarray:
-    """The array as int64, all in 0..below-1. What a file uses as an index comes through here, or through
-    `pointers`, before anything is looked up with it."""
-    found = integers(array, f"{where}: {what}s")
-    if len(found) and (found.min() < 0 or found.max() >= below):
-        bad = found[(found < 0) | (found >= below)][0]
+    """Convert an array to int64 and check that all lie in 0..below-1. Every index of a file passes here, or
+    through `pointers`, before anything is looked up with it."""
+    numbers = integers(array, f"{where}: {what}s")
+    if len(numbers) and (numbers.min() < 0 or numbers.max() >= below):
+        bad = numbers[(numbers < 0) | (numbers >= below)][0]
         raise UserError(f"{where}: {what} {bad} lies outside 0..{below - 1}")
-    return found
+    return numbers
 
 
 def pointers(array: np.ndarray, rows: int, entries: int, where: object) -> np.ndarray:
-    """The row pointers of a compressed matrix as int64: from 0, never falling, up to the entries."""
+    """Convert the row pointers of a compressed matrix to int64; check that they rise from 0 to `entries`."""
     indptr = integers(array, f"{where}: row pointers")
     if indptr.shape != (rows + 1,):
         raise UserError(f"{where}: {indptr.size} row pointers for {rows} rows; expected one more than rows")

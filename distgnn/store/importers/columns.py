@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from distgnn.errors import ArgumentError, UserError
-from distgnn.store.importers.names import Names
-from distgnn.store.importers.text import Check, whole
+from distgnn.store.importers.names import Names, whole
 
 ID_NAMES = ("id", "node", "node_id", "nodeid")  # of a column of node ids
 
+Check = Callable[[np.ndarray], "str | None"]
 Field = tuple[str, int, str]
 
 
@@ -90,3 +91,33 @@ class Columns(ABC):
     @abstractmethod
     def bad(self, row: int, expected: str) -> UserError:
         """Make the error for a row that has something else than expected."""
+
+
+class BadValue(ValueError):
+    """An error about the values of a line."""
+
+
+def first_bad(parse: Callable[[int, int], Any], count: int) -> tuple[int, ValueError | None]:
+    """Find the first of `count` rows for which `parse(first, last)` raises ValueError, by bisection."""
+    lo, hi = 0, count
+    while hi - lo > 1:
+        middle = (lo + hi) // 2
+        lo, hi = (lo, middle) if _error_of(parse, lo, middle) else (middle, hi)
+    return lo, _error_of(parse, lo, hi)
+
+
+def _error_of(parse: Callable[[int, int], Any], first: int, last: int) -> ValueError | None:
+    try:
+        parse(first, last)
+    except ValueError as error:
+        return error
+    return None
+
+
+def structured(fields: dict[str, np.ndarray]) -> np.ndarray:
+    """Join arrays of equal length into one whose fields have these names."""
+    dtype = [(name, values.dtype, values.shape[1:]) for name, values in fields.items()]
+    rows = np.empty(len(next(iter(fields.values()))), dtype)
+    for name, values in fields.items():
+        rows[name] = values
+    return rows

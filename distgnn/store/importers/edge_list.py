@@ -12,7 +12,7 @@ import numpy as np
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import parquet
-from distgnn.store.importers.columns import ID_NAMES, Columns, Field
+from distgnn.store.importers.columns import ID_NAMES, Check, Columns, Field
 from distgnn.store.importers.features import attach_features
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Scan, scan, sparse_limit, table_edges
 from distgnn.store.importers.labels import attach_labels
@@ -22,8 +22,7 @@ from distgnn.store.importers.node_lists import read_nodes
 from distgnn.store.importers.node_table import is_array, open_array, open_columns
 from distgnn.store.importers.parquet import ParquetColumns
 from distgnn.store.importers.roles import LABEL_NAMES
-from distgnn.store.importers.text import Check, within
-from distgnn.store.importers.text_columns import TextColumns
+from distgnn.store.importers.text import TextColumns, within
 from distgnn.store.source import IDS, Edges, ImportOptions
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el", ".tab", *parquet.SUFFIXES)

@@ -10,7 +10,7 @@ import numpy as np
 from distgnn.errors import UserError
 from distgnn.store.importers import node_table
 from distgnn.store.importers.arrays import Header, StoredArray, scratch_file
-from distgnn.store.importers.columns import Columns
+from distgnn.store.importers.columns import Check, Columns
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.imported import HIGHEST_ID, HIGHEST_WIDTH, Imported
 from distgnn.store.importers.made import FEATURES, made_features
@@ -18,8 +18,7 @@ from distgnn.store.importers.names import shown
 from distgnn.store.importers.parquet import is_parquet
 from distgnn.store.importers.roles import feature_roles
 from distgnn.store.importers.tables import DenseRows, Features, SparseRows, StoredMatrix
-from distgnn.store.importers.text import Check
-from distgnn.store.importers.text_columns import TextColumns
+from distgnn.store.importers.text import TextColumns
 from distgnn.store.source import ImportOptions
 
 
@@ -103,7 +102,7 @@ def column_features(path: Path, options: ImportOptions, source: Imported) -> Den
         expected += " and a node id"
     check = bad_values if source.names is None else not_finite
     blocks = table.blocks(fields, expected, check)
-    return copied(table, blocks, width, options.scratch, None if roles.ids is None else source)
+    return copied(table, blocks, width, "features", options.scratch, None if roles.ids is None else source)
 
 
 def text_numbers(path: Path, scratch: str | None, what: str, check: Check | None) -> DenseRows:
@@ -111,17 +110,17 @@ def text_numbers(path: Path, scratch: str | None, what: str, check: Check | None
     table = TextColumns(path)
     fields = [(f"x{k}", k, "features") for k in range(len(table.names))]
     blocks = table.blocks(fields, f"{len(fields)} {what}", check)
-    return copied(table, blocks, len(fields), scratch)
+    return copied(table, blocks, len(fields), what, scratch)
 
 
 def copied(
-    table: Columns, blocks: Iterable[np.ndarray], width: int, scratch: str | None,
+    table: Columns, blocks: Iterable[np.ndarray], width: int, what: str, scratch: str | None,
     source: Imported | None = None,
 ) -> DenseRows:  # fmt: skip
     """Copy features of this width to a temporary float32 array. The field `node` says whose row it is in the
     graph of the source; without a source row i is node i's."""
     if not width:
-        raise UserError(f"{table.path}: has no columns of features")
+        raise UserError(f"{table.path}: has no columns of {what}")
     path, count, ids = table.path, 0, list[np.ndarray]()
     with scratch_file(scratch) as copy:
         for rows in blocks:

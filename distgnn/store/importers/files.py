@@ -38,7 +38,7 @@ def reading(path: AnyPath) -> Iterator[None]:
 
 
 def open_plain(path: AnyPath) -> IO[bytes]:
-    """The file's bytes. UserError for anything but a regular file: a pipe waits, and a device never ends."""
+    """Open a regular file; UserError for any other, as a pipe waits and a device never ends."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise UserError(f"{path}: is no regular file; copy what it gives into a file first")
@@ -46,14 +46,14 @@ def open_plain(path: AnyPath) -> IO[bytes]:
 
 
 def open_binary(path: AnyPath) -> IO[bytes]:
-    """The file's bytes, decompressed where they start with gzip's magic number."""
+    """Open a file, decompressed if it starts with gzip's magic number."""
     with open_plain(path) as file:
         compressed = file.read(2) == b"\x1f\x8b"
     return gzip.open(path, "rb") if compressed else open(path, "rb")  # type: ignore[return-value]
 
 
 def read_json(path: AnyPath) -> Any:
-    """What a JSON file, perhaps compressed, holds."""
+    """Read a JSON file, which may be compressed."""
     with reading(path):
         parts, unpacked, size = [], 0, os.path.getsize(path)
         with open_binary(path) as file:
@@ -83,14 +83,14 @@ def lines(path: AnyPath, skip: int = 0) -> Iterator[tuple[int, str]]:
 
 
 def check_line(length: int, number: int, path: AnyPath) -> None:
-    """UserError for a line that is too long to be one."""
+    """Raise UserError for a line that is too long to be one."""
     if length > LIMITS.line_bytes:
         most = f"{LIMITS.line_bytes >> 20} MiB"
         raise UserError(f"{path}, line {number}: longer than {most}; is this a text file?")
 
 
 def check_unpacked(size: int, packed: int, where: object) -> None:
-    """UserError where `packed` bytes unpack to `size` that would be in memory, and are no honest file."""
+    """Raise UserError where `packed` bytes unpack to so many in memory that the file is not an honest one."""
     if size > max(LIMITS.unpacked_bytes, LIMITS.unpacked_ratio * packed):
         most = (
             f"at most {LIMITS.unpacked_ratio} times as many are read beyond {LIMITS.unpacked_bytes >> 20} MiB"
@@ -99,7 +99,7 @@ def check_unpacked(size: int, packed: int, where: object) -> None:
 
 
 def size_of(path: AnyPath) -> int:
-    """Bytes of a file, or of the files in a directory and in those that it has."""
+    """Count the bytes of a file, or of all files below a directory."""
     with reading(path):
         if not os.path.isdir(path):
             return os.path.getsize(path)
@@ -107,7 +107,7 @@ def size_of(path: AnyPath) -> int:
 
 
 def check_declared(size: int, path: AnyPath, what: str = "nodes") -> None:
-    """UserError for more nodes than a file, or the files of a directory, can mean: one for every byte, and
+    """Raise UserError for more nodes than a file or directory can mean: one for every byte, and
     LIMITS.declared_nodes."""
     most = LIMITS.declared_nodes + (held := size_of(path))
     if not 0 <= size <= most:

@@ -20,7 +20,7 @@ FORMAT, VERSION = "distgnn-graph", 1
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """graph.json, its format, version and sizes checked."""
+    """Read graph.json and check format, version and sizes."""
     graph = read_json(path)
     if not isinstance(graph, dict) or graph.get("format") != FORMAT:
         raise UserError(f'{path}: expected "format": "{FORMAT}", as `distgnn generate` writes it')
@@ -36,7 +36,7 @@ def read_description(path: Path) -> dict[str, Any]:
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """The source of a directory that ``gallery.write`` wrote."""
+    """Open a directory that ``gallery.write`` wrote."""
     graph = read_description(path / "graph.json")
     n, count, edges = graph["n"], graph["edges"], open_npy(path / "edges.npy")
     if edges.shape != (count, 2) or edges.fortran or edges.dtype.kind not in "iu":
@@ -67,7 +67,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
 
 
 def read_edges(edges: StoredArray, first: int, last: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Sources and targets of rows first..last-1 of an (m, 2) array, at most LIMITS.entries at a time."""
+    """Yield sources and targets of rows first..last-1 of an (m, 2) array, LIMITS.entries at a time."""
     for lo in range(first, last, LIMITS.entries):
         src, dst = edges.window(lo, min(lo + LIMITS.entries, last)).T.astype(np.int64, order="C")
         yield src, dst

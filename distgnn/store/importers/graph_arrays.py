@@ -28,11 +28,13 @@ Ends = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 
 
 def has_graph(archive: Archive) -> bool:
+    """Return whether the archive has edges."""
     return "edge_index" in archive or any(src in archive and dst in archive for src, dst in ENDS)
 
 
 def open_arrays(archive: Archive, path: Path, options: ImportOptions) -> Imported:
-    """The graph: column k of edge_index is an edge from its first row to its second, row i is node i's."""
+    """Open the graph: column k of edge_index is an edge from its first row to its second. Row i of the other
+    arrays is node i's."""
     found, highest = [name for name in FEATURES if name in archive], -1
     table = DenseRows(archive.stored(found[0]), archive.where(found[0])) if found else None
     count, ends = edge_streams(archive)
@@ -66,11 +68,12 @@ def open_arrays(archive: Archive, path: Path, options: ImportOptions) -> Importe
 
 
 def first(archive: Archive, names: tuple[str, ...]) -> str | None:
+    """Find the first of these names that the archive has."""
     return next((name for name in names if name in archive), None)
 
 
 def edge_streams(archive: Archive) -> tuple[int, Ends]:
-    """How many edges there are, and what yields (sources, targets) of some at a time."""
+    """Count the edges, and make the function that yields (sources, targets) of some at a time."""
     if "edge_index" not in archive:
         return _two_arrays(archive)
     header, where = archive.header("edge_index"), archive.where("edge_index")
@@ -110,7 +113,7 @@ def _two_arrays(archive: Archive) -> tuple[int, Ends]:
 
 
 def weight_name(archive: Archive, edges: int, options: ImportOptions) -> str | None:
-    """The array of weights, one for each edge."""
+    """Find the array of weights, one for each edge; None without one."""
     for name in WEIGHTS:
         if name in archive:
             shape = archive.header(name).shape
@@ -126,7 +129,7 @@ def weight_name(archive: Archive, edges: int, options: ImportOptions) -> str | N
 
 
 def nodes(archive: Archive, table: DenseRows | None) -> int | None:
-    """The number of nodes, if an array says it."""
+    """Return the number of nodes if an array says it, else None."""
     if (name := first(archive, COUNTS)) is not None:
         found = archive.read(name).ravel()
         if len(found) != 1 or found.dtype.kind not in "iu":
@@ -148,7 +151,7 @@ def set_labels(source: Imported, archive: Archive, name: str) -> None:
 
 
 def set_parts(source: Imported, archive: Archive) -> None:
-    """The split that masks or lists of nodes say, if there are any."""
+    """Set the split from masks or lists of nodes, if there are any."""
     split, n, found = np.zeros(source.n, np.uint8), source.n, False
     for part, names in PARTS.items():
         name = first(archive, tuple(f"{name}_{end}" for end in ("mask", "idx", "index") for name in names))

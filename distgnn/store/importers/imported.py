@@ -14,12 +14,12 @@ from distgnn.layout import block, partition
 from distgnn.rng import splitmix64
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import indices
-from distgnn.store.importers.names import Names
+from distgnn.store.importers.names import Names, whole
 from distgnn.store.importers.tables import Features
-from distgnn.store.importers.text import whole
 from distgnn.store.source import Edges, ImportOptions, Source, labelled
 
 UNLABELLED = ("", "-1", "-1.0", "nan", "na", "n/a", "null", "none")  # in lower case
+NO_LABEL = "every label is empty; expected a class for some node"
 MAY_BE_CLASSES = ("na", "n/a", "none")
 HIGHEST_ID = 1 << 40
 HIGHEST_CLASS = 1 << 20
@@ -30,7 +30,7 @@ Window = Callable[[int, int], Iterator[Edges]]
 
 @dataclass
 class Scan:
-    """What one pass found; `symmetric`: every edge and weight is listed as often as its reverse."""
+    """Facts from one pass over the edges. `symmetric`: each is listed as often as its reverse."""
 
     count: int = 0
     loops: int = 0
@@ -41,8 +41,8 @@ class Scan:
 
 
 def scan(stream: Stream, weights: bool) -> Scan:
-    """Read the stream once. It is symmetric if 64-bit hashes of the edges and of their reverses sum to the
-    same: for other lists this is as likely as a collision."""
+    """Read the stream once. It counts as symmetric if 64-bit hashes of the edges and of their reverses have
+    the same sum, which for other lists is as likely as a collision."""
     found, triple, difference = Scan(), np.uint64(3), np.zeros(1, np.uint64)
     for src, dst, weight in stream():
         found.count += len(src)
@@ -81,27 +81,27 @@ class Imported(Source):
         self.of_degrees: list[Callable[[np.ndarray], None]] = []  # who waits for the degrees
 
     def set_features(self, table: Features | None) -> None:
-        """Take a table of features. UserError: too wide."""
+        """Take a table of features; UserError for one that is too wide."""
         self.table, self.width = table, table.width if table else 0
         if self.width > HIGHEST_WIDTH:
             most = f"at most {HIGHEST_WIDTH} are possible, as stores keep zeros too"
             raise UserError(f"{self.path}: {self.width} features of a node; {most}")
 
     def set_ids(self, names: Names, listed: bool) -> None:
-        """Nodes have these ids, in an order that the user `listed` or that was made here."""
+        """Take the ids of the nodes, in an order that the user `listed` or that was made here."""
         self.names, self.listed, ids = names, listed, names.names
         plain = not names.words and np.array_equal(ids, np.arange(len(ids)))
         self.ids = None if plain else ids
         self.listed = listed or plain
 
     def check_rows(self, path: object) -> None:
-        """UserError for rows without ids where nobody said which node is which."""
+        """Raise UserError for rows without ids where nobody said which node is which."""
         if not self.listed:
             expected = "expected a table with a column of ids, or node_list=FILE with their order"
             raise UserError(f"{path}: rows without ids, and nodes have ids of their own; {expected}")
 
     def described(self) -> str:
-        """Which nodes there are, for errors."""
+        """Say in errors which nodes there are."""
         if self.names is None:
             return f"{self.path} has nodes 0..{self.n - 1}"
         return f"{self.names.path} has {self.n} nodes, and node_list=FILE would list others"
@@ -111,9 +111,9 @@ class Imported(Source):
             take(degrees)
 
     def settle_direction(self, directed: bool, found: Scan | None = None) -> None:
-        """Decide `directed`: what the user said, else undirected where both directions are listed, else
-        `directed`, unless the matrix of the merged edges turns out to be symmetric. Reads the stream, unless
-        `found` is given or the user said that the graph is directed."""
+        """Decide the direction: as the user said, else undirected where both directions are listed, else as
+        `directed` says, unless the matrix of the merged edges turns out to be symmetric. Read the stream,
+        unless `found` is given or the user said that the graph is directed."""
         if self.options.directed and found is None:
             self.directed = True
             return
@@ -176,7 +176,7 @@ class Imported(Source):
         by_value = all(str(whole(name)) == name for name in named)
         names = sorted(named, key=int if by_value else str)
         if not names:
-            raise UserError(f"{path}: every label is empty; expected a class for some node")
+            raise UserError(f"{path}: {NO_LABEL}")
         words = sorted(name for name in found - named if name.lower() in MAY_BE_CLASSES)
         if words:
             advice = "write it otherwise if it is a class"
@@ -196,13 +196,13 @@ class Imported(Source):
         self.labels, self.classes = labels.astype(np.int8, copy=False), labels.shape[1]
 
     def set_split(self, split: np.ndarray, path: object) -> None:
-        """Take a split, 0 to 3 for each node. UserError: anything else."""
+        """Take a split, 0 to 3 for each node. UserError for anything else."""
         if split.shape != (self.n,) or split.min(initial=0) < 0 or split.max(initial=0) > 3:
             raise UserError(f"{path}: the split must hold one of 0, 1, 2, 3 for each of the {self.n} nodes")
         self.split = split.astype(np.uint8)
 
     def _kept(self, stream: Stream | None = None) -> Iterator[Edges]:
-        """The stream (or another) with ids and weights checked, and weights if they are asked for."""
+        """Yield the stream, or another, with ids and weights checked, and weights if they are asked for."""
         for src, dst, weight in (stream or self.stream)():
             src, dst = (indices(ends, self.n, self.path) for ends in (src, dst))
             if not self.options.weights:
@@ -228,7 +228,7 @@ class Imported(Source):
             before += len(edges[0])
 
     def _chunks(self, kept: Iterator[Edges]) -> Iterator[Edges]:
-        """One direction of each edge where both are listed, at most LIMITS.entries at a time."""
+        """Yield one direction of each edge where both are listed, at most LIMITS.entries at a time."""
         for src, dst, weight in kept:
             if weight is not None:
                 weight = weight.astype(np.float64, copy=False)
@@ -261,12 +261,12 @@ def table_edges(
 
 
 def sparse_limit(count: int) -> int:
-    """Ids from here on are too high among so many things: arrays of n would be waste."""
+    """Return the least id that is too high among so many things: arrays of n would be waste."""
     return (count << 6) + (1 << 20)
 
 
 def check_dense(highest: int, count: int, path: object) -> None:
-    """UserError for a file that gives `count` nodes far too high ids."""
+    """Raise UserError for a file that gives `count` nodes far too high ids."""
     if highest >= sparse_limit(count):
         advice = "node ids must count from 0 without large gaps"
         raise UserError(f"{path}: node {highest} among {count}; {advice}")

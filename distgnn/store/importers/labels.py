@@ -18,7 +18,7 @@ from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import node_table
 from distgnn.store.importers.arrays import StoredArray, strings, window_of
-from distgnn.store.importers.imported import HIGHEST_ID, UNLABELLED, Imported
+from distgnn.store.importers.imported import HIGHEST_ID, NO_LABEL, UNLABELLED, Imported
 from distgnn.store.importers.made import made_labels
 from distgnn.store.importers.roles import ZEROS_AND_ONES, label_roles
 from distgnn.store.importers.tables import StoredMatrix
@@ -79,6 +79,8 @@ def _attach_columns(source: Imported, path: Path, options: ImportOptions, grow: 
         return
     found = node_table.read_words(table, roles, source.names, "label", not_zero_or_one)
     numbers = np.array([ZEROS_AND_ONES[word.lower()] for word in found.words], np.int8)[found.codes]
+    if not len(numbers):
+        raise UserError(f"{path}: {NO_LABEL}")
     if (partly := (numbers < 0).any(axis=1) & ~(numbers < 0).all(axis=1)).any():
         where = partly_labelled(found.rows.place(int(np.flatnonzero(partly)[0])))
         raise UserError(f"{where}; label_column=NAME takes one column")

@@ -14,7 +14,7 @@ import numpy as np
 from distgnn import rng
 from distgnn.errors import ArgumentError
 from distgnn.store.importers.imported import HIGHEST_CLASS, HIGHEST_WIDTH, Imported
-from distgnn.store.importers.text import whole
+from distgnn.store.importers.names import whole
 
 FEATURES, LABELS = "degree, onehot or random:WIDTH, such as random:128", "degree:CLASSES, such as degree:32"
 
@@ -82,7 +82,7 @@ def made_labels(source: Imported, asked: str) -> bool:
 
 
 def classes_of(degrees: np.ndarray, classes: int) -> np.ndarray:
-    """int32 (n): classes of about equal size in the order of degrees. Nodes of equal degree are in one class,
-    by how many nodes have a smaller one, so that some classes may be empty."""
+    """Divide nodes into classes of about equal size in the order of degrees, int32 (n). Nodes of equal degree
+    are in one class, by how many nodes have a smaller one, so that some classes may be empty."""
     smaller = np.searchsorted(np.sort(degrees), degrees, side="left")
     return (smaller * classes // max(len(degrees), 1)).astype(np.int32)

@@ -10,8 +10,9 @@ import numpy as np
 from distgnn.errors import UserError
 from distgnn.store.importers.files import check_declared, lines
 from distgnn.store.importers.imported import Imported, table_edges
+from distgnn.store.importers.names import whole
 from distgnn.store.importers.tables import check_square
-from distgnn.store.importers.text import Table, whole, within
+from distgnn.store.importers.text import Table, within
 from distgnn.store.source import Edges, ImportOptions
 
 FIELDS, SYMMETRIES = ("pattern", "real", "integer"), ("general", "symmetric")
@@ -19,7 +20,7 @@ SUPPORTED = f"coordinate {'|'.join(FIELDS)} {'|'.join(SYMMETRIES)}"
 
 
 def read_banner(path: Path) -> tuple[bool, bool, int, int, int]:
-    """(pattern?, symmetric?, n, entries, lines up to the size line); UserError for no such square matrix."""
+    """Read (pattern?, symmetric?, n, entries, lines up to the size line); UserError for another matrix."""
     head = lines(path)
     words = next(head, (1, ""))[1].lower().split()
     if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"]:
@@ -41,7 +42,7 @@ def read_banner(path: Path) -> tuple[bool, bool, int, int, int]:
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """The matrix as a graph: directed if it is `general`, unless every entry has its mirror image."""
+    """Open the matrix as a graph: directed if it is `general`, unless every entry has its mirror image."""
     pattern, symmetric, n, entries, skip = read_banner(path)
     fields = [("row", np.int64), ("column", np.int64), ("value", np.float64)][: 2 if pattern else 3]
     expected = " ".join(name.upper() for name, _ in fields)

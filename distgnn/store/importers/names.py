@@ -1,4 +1,4 @@
-"""Nodes that users name by words or by any whole numbers: which number each has here, and back.
+"""Ids of nodes that are words or any whole numbers, and the numbers that nodes have here.
 
 Words are UTF-8 in arrays of dtype S, integers are int64. Memory: the ids, once, and once more while they are
 sorted.
@@ -21,7 +21,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 class Names:
-    """The id of node k is `names[k]`; `find` goes back. ValueError if an id is there twice."""
+    """Ids by node: `names[k]` is that of node k, and `find` goes back. ValueError for an id listed twice."""
 
     def __init__(self, names: np.ndarray, path: object = "ids") -> None:
         self.names, self.path, self.sorter = names, path, None
@@ -41,14 +41,14 @@ class Names:
         return self.names.dtype.kind == "S"
 
     def has(self, *words: str) -> bool:
-        """Are any of these words ids?"""
+        """Return whether any of these words is an id."""
         try:
             return self.words and bool((self.find(encoded(words)) >= 0).any())
         except ValueError:
             return False
 
     def find(self, names: np.ndarray) -> np.ndarray:
-        """int64: the number of each, -1 for one that is not there."""
+        """Look up the number of each, int64, -1 for one that is not there."""
         if not len(self):
             return np.full(len(names), -1, np.int64)
         own, cut = self.names.dtype, names
@@ -60,7 +60,7 @@ class Names:
 
 
 class Numbers:
-    """Nodes 0..n-1 whose ids are their numbers."""
+    """Ids that are the numbers of nodes, 0..n-1."""
 
     words = False
 
@@ -72,7 +72,7 @@ class Numbers:
 
 
 class Collected:
-    """The different ids among many, in ascending order; `limit`: bytes that they may take."""
+    """A set of ids, in ascending order; `limit`: bytes that they may take."""
 
     def __init__(self, path: object, limit: int) -> None:
         self.path, self.limit = path, limit
@@ -99,7 +99,7 @@ class Collected:
 
 
 def encoded(words: Iterable[Any]) -> np.ndarray:
-    """Words as UTF-8, dtype S, without blanks around them; ValueError for one that is empty or too long."""
+    """Convert words to UTF-8, dtype S, without blanks around them; ValueError for an empty or long one."""
     found = [word.strip().encode() if isinstance(word, str) else b"" for word in words]
     longest = max(map(len, found), default=1)
     if longest > LONGEST:
@@ -111,20 +111,26 @@ def encoded(words: Iterable[Any]) -> np.ndarray:
     return np.array(found, f"S{longest}")
 
 
+def whole(text: str) -> int | None:
+    """Return the number that these ASCII digits write; None for anything else, or more than 18 of them."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
 def integer(text: str) -> int | None:
-    """The whole number that this writes; None for another word, or beyond int64."""
+    """Return the whole number that this writes; None for another word, or beyond int64."""
     number = int(text) if _INTEGER.fullmatch(text) else 1 << 63
     return number if -(1 << 63) <= number < 1 << 63 else None
 
 
 def shown(name: Any) -> str:
-    """An id in an error."""
+    """Write an id in an error."""
     text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
     return repr(text[:60]) if isinstance(name, bytes) else text
 
 
 def looks_like(fields: Sequence[str]) -> str | None:
-    """integers or text, by the ids of one line; None where they are numbers of another kind, or a mixture.
+    """Return integers or text, by the ids of one line; None for numbers of another kind, or a mixture.
+
     Whole numbers with leading zeros are text, as 7 and 007 may be two nodes."""
     whole = [integer(field) is not None for field in fields]
     if all(whole) and any(field.isdecimal() and field != str(int(field)) for field in fields):
@@ -146,8 +152,8 @@ def is_number(text: str) -> bool:
 
 
 def places_of(ids: Names | Numbers, listed: np.ndarray, place: Place, where: str) -> np.ndarray:
-    """The numbers of these ids, which rows of a table name; UserError for the first that is unknown or comes
-    a second time. `where`: what nodes there are."""
+    """Look up the numbers of the ids in a table; UserError for the first that is unknown or listed
+    twice. `where` says which nodes there are."""
     numbers = ids.find(listed)
     if len(numbers) and numbers.min() < 0:
         row = int(np.flatnonzero(numbers < 0)[0])
@@ -157,7 +163,7 @@ def places_of(ids: Names | Numbers, listed: np.ndarray, place: Place, where: str
 
 
 def check_once(numbers: np.ndarray, listed: np.ndarray, place: Place) -> None:
-    """UserError for the first node that has a second row."""
+    """Raise UserError for the first node that has a second row."""
     order = np.argsort(numbers, kind="stable")
     again = np.flatnonzero(np.diff(numbers[order]) == 0)
     if len(again):

@@ -13,7 +13,7 @@ from distgnn.store.importers.columns import ID_NAMES
 from distgnn.store.importers.names import Names, check_once, encoded
 from distgnn.store.importers.node_table import open_columns, read_words
 from distgnn.store.importers.roles import Roles, id_role
-from distgnn.store.importers.text_columns import TextColumns
+from distgnn.store.importers.text import TextColumns
 from distgnn.store.source import ImportOptions
 
 

@@ -1,8 +1,8 @@
 """Tables by node in text, Parquet, JSON, .npy and .npz files, and the nodes that their rows belong to.
 
-    columns   text and Parquet: columns by name or position, rows with ids or in the order of the nodes
-    JSON      {node: value}
-    arrays    .npy and .npz: row i is node i's
+columns   text and Parquet: columns by name or position, rows with ids or in the order of the nodes
+JSON      {node: value}
+arrays    .npy and .npz: row i is node i's
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from distgnn.store.importers.names import (
     encoded,
     integer,
     places_of,
+    whole,
 )
 from distgnn.store.importers.parquet import ParquetColumns, is_parquet
 from distgnn.store.importers.roles import Roles
 from distgnn.store.importers.tables import StoredMatrix
-from distgnn.store.importers.text import whole
-from distgnn.store.importers.text_columns import TextColumns
+from distgnn.store.importers.text import TextColumns
 
 ROWS = 1 << 16  # of a table, at a time
 

@@ -25,7 +25,7 @@ ATTRIBUTE_NAMES = ("attr_matrix", "attr", "features")
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """Recognise which of the two kinds it is by the names of its arrays."""
+    """Open an archive, whose kind the names of its arrays say."""
     archive = Npz(path, options.scratch)
     for prefix in ADJACENCY_PREFIXES:
         if f"{prefix}indptr" in archive:
@@ -40,14 +40,14 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
 
 
 def _scipy_matrix(archive: Npz, path: Path, options: ImportOptions) -> Imported:
-    """The graph of a matrix saved by SciPy."""
+    """Open the graph of a matrix saved by SciPy."""
     source = _graph(StoredMatrix(archive, archive.text("format")), path, options, transposed=True)
     source.settle_direction(directed=True)
     return source
 
 
 def _graph(matrix: StoredMatrix, path: Path, options: ImportOptions, transposed: bool) -> Imported:
-    """The graph of a matrix: row i has the edges from i, `transposed` those to i."""
+    """Make the graph of a matrix: row i has the edges from i, `transposed` those to i."""
 
     def stream() -> Iterator[Edges]:
         for row, column, value in matrix:
@@ -82,7 +82,7 @@ def _attributes(archive: Npz) -> Features | None:
 
 
 def find_pair(folder: Path) -> tuple[Path, Path] | None:
-    """The only NAME_graph.npz of the folder that has its NAME_data.npz beside it."""
+    """Find the only NAME_graph.npz of the folder that has its NAME_data.npz beside it."""
     graphs = sorted(folder.glob("*_graph.npz"))
     pairs = [(path, path.with_name(path.name.removesuffix("_graph.npz") + "_data.npz")) for path in graphs]
     pairs = [pair for pair in pairs if pair[1].exists()]
@@ -90,7 +90,8 @@ def find_pair(folder: Path) -> tuple[Path, Path] | None:
 
 
 def open_pair(path: Path, options: ImportOptions) -> Imported:
-    """Row i of `feature`, `label`, `node_types` (1 train, 2 validation, 3 test) is node node_ids[i]'s."""
+    """Open a pair: row i of `feature`, `label`, `node_types` (1 train, 2 validation, 3 test) is node
+    node_ids[i]'s."""
     pair = find_pair(path)
     if pair is None:
         raise UserError(f"{path}: expected exactly one pair NAME_graph.npz and NAME_data.npz")
@@ -117,7 +118,7 @@ def _node_array(archive: Npz, name: str, n: int) -> np.ndarray:
 
 
 def _places(archive: Npz, n: int) -> np.ndarray:
-    """The inverse of `node_ids`: in which row a node is."""
+    """Invert `node_ids`: find the row of each node."""
     if "node_ids" not in archive:
         return np.arange(n)
     ids = _node_array(archive, "node_ids", n)

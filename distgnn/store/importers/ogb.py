@@ -27,13 +27,13 @@ UNDIRECTED = ("products", "proteins")
 
 
 def _file(folder: Path, stem: str) -> Path:
-    """stem.csv.gz, or stem.csv where only that exists."""
+    """Return the path of stem.csv.gz, or of stem.csv where only that exists."""
     packed, plain = folder / f"{stem}.csv.gz", folder / f"{stem}.csv"
     return plain if plain.exists() and not packed.exists() else packed
 
 
 def _one_count(path: Path) -> int:
-    """The only number of a num-*-list file: these directories hold one graph."""
+    """Read the only number of a num-*-list file: these directories hold one graph."""
     counts = column(path, "one count", 100, delimiter=",")
     if len(counts) != 1 or not 0 <= counts[0] <= HIGHEST_ID:
         raise UserError(f"{path}: expected the size of one graph, found {counts[:3].tolist()}")
@@ -41,7 +41,7 @@ def _one_count(path: Path) -> int:
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """The graph, directed unless OGB adds reverse edges to this data set; `directed` overrides."""
+    """Open the graph, directed unless OGB adds reverse edges to this data set; `directed` overrides."""
     raw = path / "raw"
     n, stream, table, edges = _archived(raw, options) if (raw / "data.npz").exists() else _csv(raw, options)
     check_declared(n, raw)
@@ -97,7 +97,7 @@ def _archived_nodes(archive: Npz, table: DenseRows | None) -> int:
 
 
 def _set_labels(source: Imported, raw: Path, scratch: str | None) -> None:
-    """One class per node, or a row of zeros and ones, if there are any; NaN where a node has none."""
+    """Set labels if there are any: a class of each node or a row of zeros and ones, NaN for none."""
     path = raw / "node-label.npz"
     if path.exists():
         values = Npz(path, scratch).stored("node_label")
@@ -109,7 +109,7 @@ def _set_labels(source: Imported, raw: Path, scratch: str | None) -> None:
 
 
 def _set_split(source: Imported, folder: Path) -> None:
-    """The three lists of the only split in the folder, if there is one."""
+    """Set the split from the three lists of the only split in the folder, if there is one."""
     choices = sorted(filter(Path.is_dir, folder.glob("*")))
     if not choices:
         return

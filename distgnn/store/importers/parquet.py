@@ -11,10 +11,9 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.importers.columns import Columns, Field
+from distgnn.store.importers.columns import BadValue, Check, Columns, Field, first_bad, structured
 from distgnn.store.importers.files import check_declared, open_plain, reading
 from distgnn.store.importers.names import encoded
-from distgnn.store.importers.text import BadValue, Check, first_bad, structured
 
 SUFFIXES = (".parquet", ".pq")
 

@@ -120,9 +120,7 @@ def _only_other(table: Columns, ids: int, options: ImportOptions) -> int:
     if len(others) == 1:
         return others[0]
     advice = "label_column=NAME says which, or its number from 0; those of several classes hold 0 and 1 alone"
-    raise UserError(
-        f"{table.path}: cannot tell the column of labels among {table.described()}; {advice}"
-    )
+    raise UserError(f"{table.path}: cannot tell the column of labels among {table.described()}; {advice}")
 
 
 def feature_roles(table: Columns, options: ImportOptions, names: Names | None) -> Roles:

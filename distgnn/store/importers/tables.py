@@ -27,7 +27,7 @@ class Features(Protocol):
 
 
 def finite(rows: np.ndarray, ids: np.ndarray, path: object) -> np.ndarray:
-    """The rows as float32; UserError names the first node with a NaN or infinity, also beyond float32."""
+    """Convert rows to float32; UserError names the first node with a NaN or infinity, also beyond float32."""
     with np.errstate(over="ignore", invalid="ignore"):
         rows = np.ascontiguousarray(rows, np.float32)
     if not np.isfinite(rows.sum(dtype=np.float64)) and not np.isfinite(rows).all():
@@ -61,8 +61,10 @@ class DenseRows:
 
 
 class SparseRows:
-    """Row i is the entries starts[i]..ends[i]-1 of `columns` and `data` (None: all ones); nodes at and beyond
-    `nodes` have none. UserError for entries that are no part of such a matrix, when they are read."""
+    """Sparse features: row i is the entries starts[i]..ends[i]-1 of `columns` and `data` (None: all ones).
+
+    Nodes at and beyond `nodes` have none. Reading raises UserError for entries outside the matrix.
+    """
 
     listed: np.ndarray | None = None
 
@@ -84,7 +86,7 @@ class SparseRows:
     def compressed(
         cls, indptr: np.ndarray, columns: Array, data: Array | None, shape: tuple[int, int], path: object
     ) -> SparseRows:
-        """Of a CSR matrix."""
+        """Open the rows of a CSR matrix."""
         indptr = pointers(indptr, shape[0], len(columns), path)
         return cls(indptr[:-1], indptr[1:], columns, data, shape[1], path)
 
@@ -97,7 +99,7 @@ class SparseRows:
         shape: tuple[int, int],
         path: object,
     ) -> SparseRows:
-        """Of entries in any order."""
+        """Sort entries that are in any order."""
         rows = indices(rows, shape[0], path, "row")
         order = np.argsort(rows, kind="stable")
         indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
@@ -144,11 +146,11 @@ class StoredMatrix:
                 raise UserError(f"{self.where}: {found} for {self.entries} values")
 
     def square(self) -> int:
-        """The number of nodes; UserError where rows and columns differ."""
+        """Return the number of nodes; UserError where rows and columns differ."""
         return check_square(*self.shape, self.where)
 
     def rows(self) -> SparseRows:
-        """The rows: of a CSR matrix pointers in memory, entries in the file; of others all in memory."""
+        """Open the rows: those of a CSR matrix with entries in the file, others in memory."""
         if self.kind == "csr":
             stored = [self.archive.stored(self.prefix + part) for part in ("indices", "data")]
             return SparseRows.compressed(self._indptr(), stored[0], stored[1], self.shape, self.where)
@@ -177,7 +179,7 @@ class StoredMatrix:
 
 
 def check_square(rows: int, columns: int, where: object) -> int:
-    """The number of nodes. UserError: the matrix is not square."""
+    """Return the number of nodes; UserError for a matrix that is not square."""
     if rows != columns:
         needs = "a graph needs as many rows as columns"
         raise UserError(f"{where}: the matrix is {rows} x {columns}; {needs}")
@@ -185,7 +187,7 @@ def check_square(rows: int, columns: int, where: object) -> int:
 
 
 def owners(indptr: np.ndarray, lo: int, hi: int) -> np.ndarray:
-    """The rows to which entries lo..hi-1 of a compressed matrix belong."""
+    """Find the rows to which entries lo..hi-1 of a compressed matrix belong."""
     if lo == hi:
         return np.zeros(0, np.int64)
     first = int(np.searchsorted(indptr, lo, side="right")) - 1

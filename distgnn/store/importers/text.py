@@ -1,16 +1,19 @@
-"""Tables of numbers in text files, read in blocks of whole lines; errors name a bad line and its number.
+"""Text tables, with columns between commas, tabs, semicolons or blanks; errors name the bad line.
 
-`numpy.loadtxt` checks every field. `numpy.fromstring` is about twice as fast but only counts numbers, so that
-`1,2,3` followed by `4` would pass as two edges.
+Numbers are read by `numpy.loadtxt`, in blocks of whole lines, as it checks every field. `numpy.fromstring` is
+about twice as fast but only counts numbers, so that `1,2,3` followed by `4` would pass as two edges.
 """
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,12 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
+from distgnn.store.importers.columns import BadValue, Check, Columns, Field, first_bad, structured
 from distgnn.store.importers.files import BYTE_ORDER_MARK, AnyPath, check_line, lines, open_binary, reading
-from distgnn.store.importers.names import encoded
+from distgnn.store.importers.names import Names, encoded, is_number, looks_like
 from distgnn.store.stages import stage
 
-Check = Callable[[np.ndarray], "str | None"]
+TYPES: dict[str, Any] = {"integers": np.int64, "words": object, "numbers": np.float64, "features": np.float64}
 
 
 def blocks(path: AnyPath, skip: int = 0, size: int | None = None) -> Iterator[tuple[int, bytes]]:
@@ -50,7 +54,7 @@ def blocks(path: AnyPath, skip: int = 0, size: int | None = None) -> Iterator[tu
 
 
 def first_line(path: AnyPath) -> tuple[int, str]:
-    """Number and text of the first line that is neither blank nor a comment; (0, "") where there is none.
+    """Return number and text of the first line that is neither blank nor a comment; (0, "") without one.
 
     Before it, and only there, lines that begin with % and a blank are comments, too, as KONECT has them.
     """
@@ -59,15 +63,6 @@ def first_line(path: AnyPath) -> tuple[int, str]:
         if start and not start.startswith("#") and not (start[0] == "%" and not start[1:2].strip()):
             return number, line.rstrip("\r\n")
     return 0, ""
-
-
-def whole(text: str) -> int | None:
-    """The number that these ASCII digits write; None for anything else, or more than 18 of them."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
-
-
-class BadValue(ValueError):
-    """Values of a line that are wrong."""
 
 
 @dataclass
@@ -100,7 +95,7 @@ class Table:
                 yield rows
 
     def _parse(self, block: bytes) -> np.ndarray:
-        """The block's rows, or a ValueError caused by one line alone."""
+        """Parse a block; ValueError is caused by one line alone."""
         words = self.dtype.hasobject
         text = io.StringIO(_uncommented(block, self.comments)) if words else io.BytesIO(block)
         with warnings.catch_warnings():
@@ -129,25 +124,8 @@ class Table:
         return UserError(f"{self.path}, line {number + row}: {bad}; expected {self.expected}")
 
 
-def first_bad(parse: Callable[[int, int], Any], count: int) -> tuple[int, ValueError | None]:
-    """Find the first of `count` rows for which `parse(first, last)` raises ValueError, by bisection."""
-    lo, hi = 0, count
-    while hi - lo > 1:
-        middle = (lo + hi) // 2
-        lo, hi = (lo, middle) if _error_of(parse, lo, middle) else (middle, hi)
-    return lo, _error_of(parse, lo, hi)
-
-
-def _error_of(parse: Callable[[int, int], Any], first: int, last: int) -> ValueError | None:
-    try:
-        parse(first, last)
-    except ValueError as error:
-        return error
-    return None
-
-
 def _uncommented(block: bytes, comments: str) -> str:
-    """The text without the lines that are comments."""
+    """Decode a block without the lines that are comments."""
     text = block.decode("utf-8")
     if comments not in text:
         return text
@@ -166,20 +144,11 @@ def _in_utf8(rows: np.ndarray) -> np.ndarray:
     return structured(fields)
 
 
-def structured(fields: dict[str, np.ndarray]) -> np.ndarray:
-    """Join arrays of equal length into one whose fields have these names."""
-    dtype = [(name, values.dtype, values.shape[1:]) for name, values in fields.items()]
-    rows = np.empty(len(next(iter(fields.values()))), dtype)
-    for name, values in fields.items():
-        rows[name] = values
-    return rows
-
-
 def column(
     path: Path, expected: str, most: int, dtype: Any = np.int64, *, delimiter: str | None = None,
     check: Check | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """All of a table with one number per line, of which there may be `most`."""
+    """Read a table with one number per line, of which there may be `most`."""
     table = Table(path, np.dtype([("value", dtype)]), expected, delimiter, check=check)
     parts, count = [np.zeros(0, dtype)], 0
     for rows in table:
@@ -191,7 +160,7 @@ def column(
 
 
 def within(low: int, high: int) -> Check:
-    """A check of edges: their ends, the first two fields, lie in low..high, and a third one is finite."""
+    """Make a check of edges: the ends, the first two fields, lie in low..high, and a third is finite."""
 
     def check(rows: np.ndarray) -> str | None:
         names = rows.dtype.names or ()
@@ -202,3 +171,94 @@ def within(low: int, high: int) -> Check:
         return next(wrong, None)
 
     return check
+
+
+class TextColumns(Columns):
+    """The columns of a text table. The first line is a header if none of its fields is a number."""
+
+    def __init__(self, path: Path) -> None:
+        number, text = first_line(path)
+        self.path = path
+        self.delimiter = next((mark for mark in (",", "\t", ";") if mark in text), None)
+        try:
+            self.names = self._fields(text)
+        except csv.Error as error:
+            expected = f"a row of fields separated by {self.delimiter!r}"
+            raise UserError(f"{path}, line {number}: {error}; expected {expected}") from None
+        self.named = number > 0 and not any(map(is_number, self.names))
+        self.skip = number if self.named else max(number - 1, 0)
+
+    def _fields(self, line: str) -> list[str]:
+        mark = self.delimiter
+        fields = next(csv.reader([line], delimiter=mark)) if mark else line.split()
+        return [field.strip() for field in fields]
+
+    def take_whole_lines(self) -> None:
+        """Read one field from each line, with the blanks in it."""
+        self.delimiter, self.names = ",", [first_line(self.path)[1].strip().strip('"')]
+
+    def settle_header(self, ids: Names | None, *columns: int) -> bool:
+        if not self.named or ids is None or not ids.has(*(self.names[k] for k in columns)):
+            return False
+        self.named, self.skip = False, self.skip - 1
+        return True
+
+    def ids_like(self, columns: Sequence[int]) -> str | None:
+        """Judge by the first line of data."""
+        data = (self._data(line) for _, line in lines(self.path, self.skip))
+        example = next(filter(None, data), [])
+        return looks_like([example[k] for k in columns]) if len(example) > max(columns) else None
+
+    def _data(self, line: str) -> list[str]:
+        """Return the fields of a line; none of a blank line, a comment or no row."""
+        with suppress(csv.Error):
+            if line.strip() and not line.lstrip().startswith("#"):
+                return self._fields(line)
+        return []
+
+    def blocks(
+        self, fields: Sequence[Field], expected: str, check: Check | None = None, ragged: bool = False
+    ) -> Iterator[np.ndarray]:
+        used = tuple(column for _, column, _ in fields) if ragged else None
+        dtype = np.dtype([(name, TYPES[kind]) for name, _, kind in fields] if ragged else self._dtype(fields))
+        return iter(Table(self.path, dtype, expected, self.delimiter, used, skip=self.skip, check=check))
+
+    def _dtype(self, fields: Sequence[Field]) -> list[tuple[Any, ...]]:
+        """List fields for all columns, in their order. Adjacent features are one field."""
+        given, dtype = {column: (name, kind) for name, column, kind in fields}, list[tuple[Any, ...]]()
+        features = {column for _, column, kind in fields if kind == "features"}
+        columns = range(max([len(self.names), *(column + 1 for column in given)]))
+        for _, adjacent in groupby(columns, lambda column: -1 if column in features else column):
+            first, *more = adjacent
+            name, kind = given.get(first, (f"_{first}", "words"))
+            dtype.append((name, TYPES[kind], (1 + len(more),) if kind == "features" else ()))
+        return dtype
+
+    def records(self, columns: Sequence[int]) -> Iterator[list[str]]:
+        most = max(columns)
+        for _, row in self._rows():
+            yield [row[k].strip() for k in columns] if len(row) > most else []
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield (line number, fields) of the lines that are neither blank nor comments."""
+        mark, number = self.delimiter, self.skip
+        texts = (text for _, text in lines(self.path, self.skip))
+        rows: Any = csv.reader(texts, delimiter=mark) if mark else map(str.split, texts)
+        try:
+            for k, row in enumerate(rows, 1):
+                number = self.skip + (rows.line_num if mark else k)
+                if row and not row[0].lstrip().startswith("#") and any(field.strip() for field in row):
+                    yield number, row
+        except csv.Error as error:
+            raise UserError(f"{self.path}, line {number + 1}: {error}; expected a row of CSV") from None
+
+    def _row(self, row: int) -> tuple[int, list[str]]:
+        return next(islice(self._rows(), row, None))
+
+    def place(self, row: int) -> str:
+        return f"{self.path}, line {self._row(row)[0]}"
+
+    def bad(self, row: int, expected: str) -> UserError:
+        number, fields = self._row(row)
+        shown = (self.delimiter or " ").join(fields)[:80]
+        return UserError(f"{self.path}, line {number}: bad line {shown!r}; expected {expected}")

@@ -36,7 +36,7 @@ class Files:
         self._check_shapes()
 
     def path(self, suffix: str) -> Path:
-        """The file ``ind.NAME.SUFFIX``."""
+        """Return the path of ``ind.NAME.SUFFIX``."""
         return self.folder / f"ind.{self.name}.{suffix}"
 
     def _test_ids(self) -> np.ndarray:
@@ -67,7 +67,7 @@ class Files:
 
 
 def load_edges(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The neighbour lists {node: [nodes]} as (src, dst)."""
+    """Read the neighbour lists {node: [nodes]} as (src, dst)."""
     graph, expected = load(path), "expected {node: [neighbours]}"
     if not isinstance(graph, dict) or not all(type(ends) is list for ends in graph.values()):
         raise UserError(f"{path}: holds something else; {expected}")
@@ -84,7 +84,7 @@ def load_edges(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """The undirected graph with features, labels and standard split of a Planetoid directory.
+    """Open the undirected graph with features, labels and standard split of a Planetoid directory.
 
     Nodes 0..len(allx)-1 have the rows of allx and ally; node test.index[i] has row i of tx and ty, and other
     ids (15 in CiteSeer) no features and no label. Training nodes are the first len(y), validation the 500
@@ -111,7 +111,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
 
 
 def _rows(n: int, files: Files) -> SparseRows:
-    """The rows of both matrices at the nodes they belong to, none for the rest."""
+    """Put the rows of both matrices at the nodes they belong to, none at the rest."""
     both, shift = (files.allx, files.tx), len(files.allx.columns)
     starts, ends = np.zeros((2, n), np.int64)
     for found, (known, test) in ((starts, (r.starts for r in both)), (ends, (r.ends for r in both))):

@@ -1,7 +1,7 @@
 """Tensors in .pt files of `torch.save`, without torch and without running what is pickled there.
 
 A file is a ZIP archive: data.pkl describes tensors, whose numbers are members of their own. The pickle may
-name tensors, plain containers and PyG's `Data`; anything else is refused by name (see `pickles`).
+name tensors, plain containers and PyG's `Data`; anything else is refused by name (see `unpickler`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STORAGES = {"Float": "f4", "Double": "f8", "Half": "f2", "BFloat16": "u2", "Long
 
 
 class Bag:
-    """Stands for PyG's `Data` and what it holds: the state, and nothing else."""
+    """A stand-in for PyG's `Data` and its storages, which keeps the state alone."""
 
     state: Any = None
 
@@ -54,7 +54,7 @@ class Bag:
 
 @dataclass
 class Storage:
-    """Stands for a storage of a tensor: `numel` numbers in the member data/`key`."""
+    """A stand-in for a storage of a tensor: `numel` numbers in the member data/`key`."""
 
     kind: str
     key: str
@@ -63,7 +63,7 @@ class Storage:
 
 @dataclass
 class Tensor:
-    """Stands for a tensor, a view of a storage."""
+    """A stand-in for a tensor, a view of a storage."""
 
     storage: Storage
     offset: int
@@ -72,7 +72,7 @@ class Tensor:
 
     @classmethod
     def rebuilt(cls, storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Tensor:
-        """`torch._utils._rebuild_tensor_v2`; ValueError for a view beyond its storage."""
+        """Do as `torch._utils._rebuild_tensor_v2`; ValueError for a view beyond its storage."""
         sides = type(size) is type(stride) is tuple and len(size) == len(stride) <= MOST_SIDES
         if not isinstance(storage, Storage) or not sides:
             raise ValueError("a tensor of an unknown kind")
@@ -102,7 +102,7 @@ TORCH: dict[tuple[str, str], Any] = {
 
 
 class TorchUnpickler(RestrictedUnpickler):
-    """Loads what `TORCH` lists."""
+    """An unpickler of the names in `TORCH`."""
 
     stateful = (*RestrictedUnpickler.stateful, Bag)
     allowed, loads = TORCH, "only tensors, containers and PyG's Data are loaded"
@@ -158,8 +158,7 @@ class Tensors(Archive):
         return Header(array.shape, array.dtype, array.fortran, 0)
 
     def read(self, name: str) -> np.ndarray:
-        values = self.stored(name).read()
-        value = self.values[name]
+        values, value = self.stored(name).read(), self.values[name]
         return values != 0 if isinstance(value, Tensor) and value.storage.kind == "Bool" else values
 
     def stream(self, name: str, start: int, count: int) -> Iterator[np.ndarray]:
@@ -175,7 +174,7 @@ class Tensors(Archive):
         return self.arrays[name]
 
     def _plain(self, tensor: Tensor) -> StoredArray | None:
-        """The tensor in the file; None where its numbers have gaps or need a change."""
+        """Open the tensor in the file; None where its numbers have gaps or need a change."""
         size, stride, storage = tensor.size, tensor.stride, tensor.storage
         rows = tuple(math.prod(size[k + 1 :]) for k in range(len(size)))
         fortran = len(size) == 2 and stride == (1, size[0]) and stride != rows
@@ -220,7 +219,7 @@ class Tensors(Archive):
 
 
 def attributes(content: Any, path: Path) -> dict[str, Any]:
-    """name -> tensor, array or number, of a `Data`, a dictionary, or the first of a saved data set."""
+    """Map names to tensors, arrays and numbers of a `Data`, a dictionary, or a data set's first."""
     if isinstance(content, (tuple, list)) and content:
         slices = content[1] if len(content) > 1 else None
         ends = slices.get("edge_index") if isinstance(slices, dict) else None
@@ -246,7 +245,7 @@ def _state(bag: Any) -> dict[str, Any]:
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """The graph of a PyG `Data`, or of a dictionary of tensors with the same names."""
+    """Open the graph of a PyG `Data`, or of a dictionary of tensors with the same names."""
     tensors = Tensors(path, options.scratch)
     if not has_graph(tensors):
         raise UserError(f"{path}: has {tensors.described()}; expected edge_index, (2, edges)")

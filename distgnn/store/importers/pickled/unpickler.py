@@ -1,4 +1,4 @@
-"""Reading pickles of NumPy arrays, SciPy CSR matrices and plain containers without trusting them.
+"""Pickles of NumPy arrays, SciPy CSR matrices and plain containers, read without trusting them.
 
 A pickle is a program, so the unpickler refuses all names but those on a list. Not even these are NumPy's and
 SciPy's own objects, whose `__setstate__` believes any state, so that a damaged file can crash the process:
@@ -29,7 +29,7 @@ _LOADS: dict[int, Any] = dict(pickle._Unpickler.dispatch)
 
 
 class PickledType:
-    """Stands for `numpy.dtype`: numbers of a plain kind, in either byte order."""
+    """A stand-in for `numpy.dtype`: numbers of a plain kind, in either byte order."""
 
     def __init__(self, code: str, align: Any = False, copy: Any = False):
         if not isinstance(code, str) or not re.fullmatch(r"b1|[iu][1248]|f[248]", code):
@@ -44,7 +44,7 @@ class PickledType:
 
 
 class PickledArray:
-    """Stands for `numpy.ndarray`; `array` is empty until the state has come."""
+    """A stand-in for `numpy.ndarray`; `array` is empty until the state has come."""
 
     raw: bytes | str = b""
     shape: tuple[int, ...] = (0,)
@@ -63,15 +63,15 @@ class PickledArray:
 
     @property
     def array(self) -> np.ndarray:
-        """The numbers, in the machine's byte order. Python 2 wrote bytes as strings, which latin1 keeps byte
-        for byte; they are encoded here, so that a pickle cannot ask for many copies of them."""
+        """Return the numbers in the machine's byte order. Python 2 wrote bytes as strings, in latin1;
+        they are encoded here, so that a pickle cannot ask for many copies of them."""
         data = self.raw.encode("latin1") if isinstance(self.raw, str) else self.raw
         array = np.ndarray(self.shape, self.dtype, data, order="F" if self.fortran else "C")
         return array.astype(self.dtype.newbyteorder("="), copy=False)
 
 
 class PickledMatrix:
-    """Stands for `scipy.sparse.csr_matrix`: its state is a dictionary that becomes its attributes."""
+    """A stand-in for `scipy.sparse.csr_matrix`: its state is a dictionary that becomes its attributes."""
 
 
 def _whole(size: Any) -> int:
@@ -100,7 +100,7 @@ ALLOWED: dict[tuple[str, str], Any] = {
 
 
 def _with_keys(load: Callable[[Any], None], step: int) -> Callable[[Any], None]:
-    """A step of the unpickler, after a look at the keys: every so many of its arguments."""
+    """Wrap a step of the unpickler in a check of the keys: every `step`-th of its arguments."""
 
     def checked(unpickler: Any) -> None:
         _check_keys(unpickler.stack[::step])
@@ -110,14 +110,14 @@ def _with_keys(load: Callable[[Any], None], step: int) -> Callable[[Any], None]:
 
 
 def _check_keys(keys: list[Any]) -> None:
-    """ValueError for tuples and the like: to hash those that are nested deeply overflows the stack."""
+    """Raise ValueError for tuples and the like: to hash deeply nested ones overflows the stack."""
     if not all(isinstance(key, KEYS) for key in keys):
         raise ValueError("a key that is neither a word nor a number")
 
 
 class RestrictedUnpickler(pickle._Unpickler):
-    """Loads nothing but what `allowed` lists, and gives a state to objects of the types `stateful` only: it
-    would replace what was checked. In Python, as the one in C allocates what a file declares."""
+    """An unpickler of the names in `allowed`. Only objects of the types `stateful` may get a state, which
+    would replace what was checked. It is in Python: the one in C allocates whatever a file declares."""
 
     dispatch: ClassVar[dict[int, Any]] = dict(_LOADS)
     stack: list[Any]  # the base class's, of which type checkers do not know
@@ -131,13 +131,13 @@ class RestrictedUnpickler(pickle._Unpickler):
     loads = "only NumPy arrays, SciPy CSR matrices and dictionaries of lists are loaded"
 
     def find_class(self, module: str, name: str) -> Any:
-        """A stand-in of the few classes that data need. UserError: any other."""
+        """Return the stand-in for one of the few classes that data need; UserError for any other."""
         if (module, name) not in self.allowed:
             raise UserError(f"{self.path}: this pickle asks for {module}.{name}; {self.loads}")
         return self.encode if name == "encode" else self.allowed[module, name]
 
     def encode(self, text: str, encoding: str = "latin1") -> bytes:
-        """`_codecs.encode`, with which Python 3 writes bytes in old protocols: no more than the file has."""
+        """Do as `_codecs.encode`, which Python 3 needs for bytes in old protocols, within the file's size."""
         self.left -= len(text)
         if encoding != "latin1" or self.left < 0:
             raise ValueError(f"encoding {encoding!r}" if self.left >= 0 else "more bytes than the file")
@@ -162,14 +162,14 @@ class RestrictedUnpickler(pickle._Unpickler):
 
 
 def load(path: Path) -> Any:
-    """What the pickle holds, with stand-ins; UserError if it is damaged or asks for more."""
+    """Load a pickle, with stand-ins; UserError if it is damaged or asks for more."""
     with reading(path), open_plain(path) as file:
         data = file.read()
     return loaded(RestrictedUnpickler(data, path), path)
 
 
 def loaded(unpickler: RestrictedUnpickler, path: Path) -> Any:
-    """What an unpickler loads; UserError as `load`."""
+    """Run an unpickler; UserError as `load`."""
     try:
         return unpickler.load()
     except UserError:
@@ -180,7 +180,7 @@ def loaded(unpickler: RestrictedUnpickler, path: Path) -> Any:
 
 
 def load_array(path: Path, dimensions: int, expected: str) -> np.ndarray:
-    """The array in a pickle; `expected` says in words what it should be."""
+    """Load the array in a pickle; `expected` says in words what it should be."""
     return _array(load(path), path, dimensions, expected)
 
 
@@ -192,7 +192,7 @@ def _array(holder: Any, path: Path, dimensions: int, expected: str) -> np.ndarra
 
 
 def load_csr(path: Path) -> SparseRows:
-    """The CSR matrix in a pickle, every index checked; a dense matrix is converted."""
+    """Load the CSR matrix in a pickle, every index checked; a dense matrix is converted."""
     found, expected = load(path), "a feature matrix"
     if isinstance(found, PickledArray):
         array = _array(found, path, 2, expected)
@@ -210,7 +210,7 @@ def load_csr(path: Path) -> SparseRows:
 
 @contextmanager
 def _meant(path: Path, expected: str) -> Iterator[None]:
-    """What parts that are missing or odd raise is a UserError."""
+    """Raise UserError for parts that are missing or odd."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError) as error:
