@@ -10,10 +10,9 @@ import numpy as np
 import scipy.sparse as sp
 
 import distgnn as dg
-from distgnn import rng as keyed
 from distgnn.layout import Cut, Layout
 from distgnn.nn import GCN, SGD, SageMean
-from distgnn.nn.reference import GCNReference, softmax_cross_entropy, spmm
+from distgnn.nn.reference import GCNReference, SageReference
 from distgnn.operators.relayout import relayout
 from distgnn.sampling import Features, GraphSage, Ladies, Partitioned, Replicated
 from distgnn.train import train
@@ -160,7 +159,7 @@ def gcn(on: Field) -> Step | None:
 
 def sage(on: Field) -> Step | None:
     """The same of GraphSAGE."""
-    return None if on.algorithm == "3d" else _network(on, SageMean, SageReference, {})
+    return None if on.algorithm == "3d" else _network(on, SageMean, WeightedSage, {})
 
 
 def _network(on: Field, network: Any, serial: Any, options: dict[str, Any]) -> Step | None:
@@ -194,37 +193,12 @@ def _network(on: Field, network: Any, serial: Any, options: dict[str, Any]) -> S
     return Step(f"{network.__name__} {widths} {options} {rules} on {A!r}", [X], run, expected)
 
 
-class SageReference(GCNReference):
-    """GraphSAGE with means on one process: [H | D⁻¹ A H] W (Hamilton et al., Algorithm 1)."""
+class WeightedSage(SageReference):
+    """GraphSAGE on one process whose means are weighted by all values of A."""
 
-    def __init__(self, A: sp.csr_array, widths: list[int], seed: int, dtype: Any, **options: Any) -> None:
+    def operator(self, A: sp.csr_array) -> sp.csr_array:
         sums = np.asarray(A.sum(axis=1)).reshape(-1, 1)
-        super().__init__(sp.csr_array(A / np.where(sums == 0, 1, sums)), widths, seed, dtype=dtype, **options)
-        shapes = [(2 * W.shape[0], W.shape[1]) for W in self.weights]
-        self.weights = [
-            keyed.glorot(seed, layer, shape, np.arange(shape[0]), np.arange(shape[1]), self.dtype)
-            for layer, shape in enumerate(shapes)
-        ]
-
-    def gradients(
-        self, X: np.ndarray, labels: np.ndarray, rows: np.ndarray, epoch: int | None = None,
-        features: bool = True,
-    ) -> Any:  # fmt: skip
-        self.norm_gradients = {}
-        masks = [self.mask(epoch or 0, layer) for layer in range(self.layers)]
-        H, inputs = X, []
-        for layer, W in enumerate(self.weights):
-            H = (np.maximum(H, 0) if layer else H) * masks[layer]
-            inputs.append(np.hstack([H, spmm(self.A, H)]))
-            H = inputs[-1] @ W
-        loss, G = softmax_cross_entropy(H, labels, rows)
-        gradients: list[np.ndarray] = []
-        for layer in reversed(range(self.layers)):
-            gradients.insert(0, inputs[layer].T @ G)
-            of_both, f = G @ self.weights[layer].T, self.widths[layer]
-            G = (of_both[:, :f] + spmm(self.A.T, of_both[:, f:])) * masks[layer]
-            G = G * (inputs[layer][:, :f] > 0) if layer else G
-        return loss, gradients, [], G if features else None
+        return sp.csr_array(A / np.where(sums == 0, 1, sums))
 
 
 def minibatches(on: Field) -> Step | None:

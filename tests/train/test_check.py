@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -107,19 +108,22 @@ def test_the_first_updates_are_compared(comm, kind, per_epoch, shared_tmp_path) 
 def planted(broadcast: Any, rows: slice) -> Any:
     """Panels of which rank 0 has stale rows: those of the panel before."""
 
-    def stale(self: ReplicatedWeights, X: Any) -> Iterator[Any]:
+    def stale(self: ReplicatedWeights, panels: Iterable[Any]) -> Iterator[Any]:
         before = None
-        for number, block, panel in broadcast(self, X):
+        for number, block, panel in panels:
+            received = panel.copy()
             if before is not None and self.grid.rank == 0 and before.shape == panel.shape:
-                kept = panel.copy()
-                panel = kept.copy()
+                panel = received.copy()
                 panel[rows] = before[rows]
-                before = kept
-            else:
-                before = panel.copy()
+            before = received
             yield number, block, panel
 
-    return stale
+    @contextmanager
+    def wrong(self: ReplicatedWeights, X: Any) -> Iterator[Iterator[Any]]:
+        with broadcast(self, X) as panels:
+            yield stale(self, panels)
+
+    return wrong
 
 
 @pytest.mark.ranks(4, 6)
