@@ -66,8 +66,8 @@ test-4: $(VENV)/installed-test
 test-12: $(VENV)/installed-test
 	$(call rendezvous,12) $(PYTEST) $(MPI_TESTS) --ranks-above 4 $(ARGS)
 
-# All faults of the programs in tests/faults: ranks that disagree, mixed stores, SIGKILL at every change of a file; then damaged files
-# and faulted jobs at random, each for so many seconds. FIRST: the number of the first, which is its seed.
+# All faults of the programs in tests/faults: ranks that disagree, mixed stores, SIGKILL at every change of a file; then damaged files,
+# faulted jobs and sequences of operations at random, each for so many seconds. FIRST: the number of the first, which is its seed.
 SECONDS ?= 300
 FIRST ?= 0
 RANDOM_FAULTS = --runs 100000 --seconds $(SECONDS) --first $(FIRST)
@@ -77,6 +77,7 @@ faults: $(VENV)/installed-test
 	DISTGNN_FAULTS=all $(PYTEST) tests/faults/test_killed_while_publishing.py
 	$(BIN)/python tests/faults/fuzz_importers.py $(RANDOM_FAULTS)
 	$(BIN)/python tests/faults/faulted_runs.py $(RANDOM_FAULTS)
+	$(call rendezvous,6) $(BIN)/python tests/faults/sequences.py --seconds $(SECONDS) --first $(FIRST)
 
 # Which statements for a GPU the tests run on the stand-in for CuPy; see benchmarks/results/device-coverage.md.
 COVER = -m coverage run --parallel-mode --source distgnn -m pytest -k "cupy or nccl or device" --ignore tests/kernels
