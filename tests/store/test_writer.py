@@ -399,7 +399,8 @@ def test_memory_does_not_grow_with_edges(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(LIMITS, "sorted_entries", 1 << 12)
     monkeypatch.setattr(LIMITS, "entries", 1 << 11)
     monkeypatch.setattr(LIMITS, "spilled_bytes", 1 << 15)
-    peaks = [_peak(tmp_path / f"{m}", m) for m in (60_000, 180_000)]
+    # the lesser of two: a table of the interpreter may grow by megabytes in any one
+    peaks = [min(_peak(tmp_path / f"{m} {run}", m) for run in (1, 2)) for m in (60_000, 180_000)]
     assert peaks[1] < 1.15 * peaks[0]
     assert peaks[1] < 180_000 * 16  # less than the edges alone
 
