@@ -139,7 +139,8 @@ class Buffers:
         if name not in self.live:
             if name in self.ended:
                 raise RuntimeError(f"matrix {name} of a layer is over; its numbers are gone")
-            self._end(*self.plan.over.get(name, ()))
+            if name in self.plan.over:
+                self._end(*self.plan.over[name])
             self.live[name] = self.plan.make(name)
         return self.live[name]
 
