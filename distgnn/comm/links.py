@@ -35,6 +35,7 @@ class Links:
         self.spare = mpi.Dup() if isinstance(mpi, MPI.Comm) and mpi.Get_size() > 1 else None
         self.broken = False
         self.generation = 0  # how often the communicators were made anew
+        self._culprit: int | None = None  # the rank that failed first, as another one said
         self._notices: list[MPI.Request] = []
         self._groups: list[tuple[Derive, Callable[[Any], None]]] = []
 
@@ -53,8 +54,9 @@ class Links:
         """Note that an operation has failed on this rank, and notify the others."""
         if self.spare is not None and not self.broken:
             self.broken, own = True, self.spare.Get_rank()
+            notice = self.generation, own if self._culprit is None else self._culprit
             others = [rank for rank in range(self.spare.Get_size()) if rank != own]
-            self._notices += [self.spare.isend(self.generation, rank) for rank in others]
+            self._notices += [self.spare.isend(notice, rank) for rank in others]
 
     def check(self) -> None:
         """Receive notices of ranks that have failed.
@@ -64,15 +66,16 @@ class Links:
         """
         status = MPI.Status()
         while self.spare is not None and self.spare.Iprobe(status=status):
-            if self.spare.recv(source=status.Get_source()) == self.generation:
-                rank = status.Get_source()
-                raise PeerError(f"rank {rank} failed in an operation that this rank takes part in")
+            generation, culprit = self.spare.recv(source=status.Get_source())
+            if generation == self.generation:
+                self._culprit = culprit
+                raise PeerError(f"rank {culprit} failed in an operation that this rank takes part in")
 
     def renew(self) -> None:
         """Make new communicators for all groups. Collective over the grid."""
         assert self.spare is not None
         self.current = self.spare.Dup()
-        self.broken, self.generation = False, self.generation + 1
+        self.broken, self.generation, self._culprit = False, self.generation + 1, None
         for derive, connect in self._groups:
             connect(derive(self.current))
 
