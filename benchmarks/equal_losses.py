@@ -1,4 +1,4 @@
-"""Whether every algorithm on every grid, with overlap, trains as one process does, and alike each time.
+"""Compare the training of every algorithm on every grid, with overlap, with one process and with itself.
 
     python benchmarks/equal_losses.py --out benchmarks/results/equal-losses.md
 

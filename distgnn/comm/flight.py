@@ -30,7 +30,7 @@ _under_way: dict[int, Flight] = {}  # every flight that has had a message and ha
 
 
 def under_way() -> list[Flight]:
-    """Flights with messages that MPI may still move: not ended, or abandoned after an error."""
+    """List the flights with messages that MPI may still move: not ended, or abandoned after an error."""
     return [flight for flight in list(_under_way.values()) if flight.incomplete()]
 
 
@@ -151,7 +151,7 @@ class Flight(AbstractContextManager["Flight"]):
             raise RuntimeError(f"{operation} ended while {forgotten} of its messages were under way")
 
     def incomplete(self) -> bool:
-        """Whether MPI may still move a message of this flight."""
+        """Tell whether MPI may still move a message of this flight."""
         if not all(request.Test() for request in self.requests if request):
             return True
         _under_way.pop(id(self), None)

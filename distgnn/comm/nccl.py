@@ -145,7 +145,7 @@ class Nccl:
         self.ranks.destroy()
 
     def abort(self) -> None:
-        """The end after an error: what was queued may never be done."""
+        """End the communicator after an error, without waiting for the collectives that are queued."""
         self.ranks.abort()
 
     def _queue(self, call: Callable[[int], object], size: int) -> Mark:

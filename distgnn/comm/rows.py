@@ -123,7 +123,7 @@ class Rows:
     def _sent(
         self, exchange: Exchange, Y: Array, work: Iterable[tuple[Sequence[int], T]]
     ) -> Iterator[T]:
-        """The items, after each of which the rows of Y of its ranks are sent."""
+        """Give the items; after each, send the rows of Y of its ranks."""
         for ranks, item in work:
             with exchange.driven() if self.grid.overlap else nullcontext():
                 yield item
