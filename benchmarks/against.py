@@ -141,7 +141,7 @@ def of_products() -> Runs:
     """A H and its adjoint on all ranks."""
     A, runs = rmat(), {}
     for algorithm in ALGORITHMS:
-        grid = dg.algorithms.make_grid(MPI.COMM_WORLD, algorithm)
+        grid = dg.operators.make_grid(MPI.COMM_WORLD, algorithm)
         op = dg.distribute(A, grid, algorithm)
         for f in (16, 128):
             H, T = (
@@ -166,7 +166,7 @@ def of_epochs(scale: int = 15, algorithms: Sequence[str] = ALGORITHMS) -> Runs:
     """Full-graph epochs."""
     A, runs = rmat(scale), {}
     for algorithm in algorithms:
-        grid = dg.algorithms.make_grid(MPI.COMM_WORLD, algorithm)
+        grid = dg.operators.make_grid(MPI.COMM_WORLD, algorithm)
         op = dg.distribute(A, grid, algorithm)
         for dropout in (0.0, 0.5):
             runs[f"{algorithm}, dropout {dropout}"] = partial(next, training(op, dropout))
@@ -177,13 +177,13 @@ def training(op: Any, dropout: float = 0.0) -> Iterator[object]:
     """Epochs without end on random features and labels."""
     rng, widths, n = np.random.default_rng(0), [128, 128, 128, 32], op.shape[0]
     X, labels = rng.standard_normal((n, 128)).astype(np.float32), rng.integers(0, 32, n).astype(np.int32)
-    model = dg.gcn.GCN(op, widths, dropout=dropout)
+    model = dg.nn.GCN(op, widths, dropout=dropout)
     H = dg.scatter(X, model.input_layout)
     # versions without own ids were given the rows of each rank
     mine = slice(None) if hasattr(dg.layout, "NodeOrder") else slice(*model.output_layout.row_range)
     targets = model.targets(labels[mine], np.ones(n, np.uint8)[mine])
-    train = getattr(dg.gcn, "train", None) or dg.train.train
-    return train(model, H, targets, dg.gcn.Adam(), 1 << 30, eval_every=0)
+    train = getattr(dg.nn, "train", None) or dg.train.train
+    return train(model, H, targets, dg.nn.Adam(), 1 << 30, eval_every=0)
 
 
 def of_overlap() -> Runs:
@@ -191,7 +191,7 @@ def of_overlap() -> Runs:
     A, runs = spmm.uniform(1 << 13, 500), {}
     A.data[:] = 1 / 500
     for algorithm in ("1d", "1.5d"):
-        grid = dg.algorithms.make_grid(MPI.COMM_WORLD, algorithm)
+        grid = dg.operators.make_grid(MPI.COMM_WORLD, algorithm)
         epochs = training(dg.distribute(A, grid, algorithm))
         for overlap in (False, True):
             how = "overlapped" if overlap else "one after the other"
@@ -230,23 +230,23 @@ def of_minibatches() -> Runs:
         from distgnn.sampling import MinibatchTraining  # type: ignore[no-redef]
     graph = dg.sampling.Replicated(A)
     samplers = {
-        "GraphSAGE": (dg.gcn.SageMean, dg.sampling.GraphSage(graph, [10, 5, 5]), 512, 0.3),
-        "LADIES": (dg.gcn.GCN, dg.sampling.Ladies(graph, [512, 512]), 256, 0.0),
+        "GraphSAGE": (dg.nn.SageMean, dg.sampling.GraphSage(graph, [10, 5, 5]), 512, 0.3),
+        "LADIES": (dg.nn.GCN, dg.sampling.Ladies(graph, [512, 512]), 256, 0.0),
         "GraphSAINT": (
-            dg.gcn.GCN,
+            dg.nn.GCN,
             dg.sampling.Saint(graph, 2000, 2, training=np.flatnonzero(split == 1)),
             512,
             0.3,
         ),
     }
     runs = {}
-    op = dg.distribute(A, dg.algorithms.make_grid(MPI.COMM_WORLD, "1.5d", {"reps": 1}), "1.5d")
+    op = dg.distribute(A, dg.operators.make_grid(MPI.COMM_WORLD, "1.5d", {"reps": 1}), "1.5d")
     for name, (kind, sampler, size, dropout) in samplers.items():
         hidden = [128] * (2 if name == "GraphSAGE" else 1)
         model = kind(op, [f, *hidden, classes], dropout=dropout, bias=True)
         targets, H = model.targets(labels, split), dg.scatter(X, model.input_layout)
         training = MinibatchTraining(model, H, targets, sampler, size, 8, 4)
-        runs[name] = partial(next, training.train(dg.gcn.Adam(), 1 << 30, eval_every=0))
+        runs[name] = partial(next, training.train(dg.nn.Adam(), 1 << 30, eval_every=0))
     return runs
 
 
@@ -280,7 +280,7 @@ def of_stores() -> Runs:
         prepare(open_source(path / "graph"), path / "graph.dg", order=["random"])
 
     def load() -> None:
-        grid = dg.algorithms.make_grid(MPI.COMM_WORLD, "1d")
+        grid = dg.operators.make_grid(MPI.COMM_WORLD, "1d")
         dg.load(path / "graph.dg", grid, "1d")
 
     return {"prepare": again, "load": load}
@@ -288,15 +288,9 @@ def of_stores() -> Runs:
 
 def of_relay() -> Runs:
     """Panels of 1 MiB from all ranks in turn."""
-    try:
-        from distgnn.comm.panels import broadcast
+    from distgnn.comm.panels import broadcast
 
-        label: tuple[str, ...] = ("H",)
-    except ImportError:
-        from distgnn.algorithms.panels import broadcast  # type: ignore[no-redef]
-
-        label = ()
-    grid = dg.algorithms.make_grid(MPI.COMM_WORLD, "1d")
+    grid = dg.operators.make_grid(MPI.COMM_WORLD, "1d")
     panel = grid.backend.zeros((2**18, 1), np.float32)
     runs = {}
     for count in (1, 8):
@@ -305,7 +299,7 @@ def of_relay() -> Runs:
             roots = [k % grid.size for k in range(count)]
             for _ in range(16 // count):
                 shapes = [panel.shape] * count
-                panels = broadcast(grid, grid.world, *label, roots, lambda stage: panel, shapes, np.float32)
+                panels = broadcast(grid, grid.world, "H", roots, lambda stage: panel, shapes, np.float32)
                 is_context = hasattr(panels, "__enter__")  # an iterator before
                 with panels if is_context else nullcontext(panels) as arriving:
                     for _panel in arriving:

@@ -30,6 +30,9 @@ from distgnn.gallery import rmat, road, sbm
 from distgnn.plan.choices import Plan, Way, plan, ways
 from distgnn.plan.graphs import Graph
 from distgnn.plan.machine import read
+from distgnn.report import colours
+from distgnn.report.svg import Axis, Line
+from distgnn.report.svg import lines as lines_chart
 from distgnn.train.settings import Settings
 
 WIDTHS = [32, 32, 8]
@@ -155,17 +158,14 @@ def r2(measured: np.ndarray, predicted: np.ndarray) -> float:
 
 def draw(found: list[dict[str, Any]], path: Path) -> None:
     """Predicted over measured seconds of all ways, as Figure 5 of Plexus."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 6), layout="constrained")
-    axes = figure.add_subplot(xscale="log", yscale="log", xlabel="measured s", ylabel="predicted s")
-    for cluster in found:
-        pairs = np.concatenate(list(cluster["cases"].values()))
-        axes.scatter(*pairs.T, s=8, label=cluster["name"])
-    ends = axes.get_xlim()
-    axes.plot(ends, ends, color="grey", linewidth=1)
-    axes.legend()
-    figure.savefig(path)
+    points = {one["name"]: np.concatenate(list(one["cases"].values())).tolist() for one in found}
+    palette = colours.by_name([*points], {})
+    ways = [Line(name, palette[name], pairs, joined=False) for name, pairs in points.items()]
+    measured = [second for pairs in points.values() for second, _ in pairs]
+    ends = [(second, second) for second in (min(measured), max(measured))]
+    equal = Line("equal", "#9c9c9c", ends, marker="")
+    axes = Axis("measured s", base=10), Axis("predicted s", base=10)
+    path.write_text(lines_chart("predicted over measured seconds", [*ways, equal], *axes))
 
 
 def main() -> int:

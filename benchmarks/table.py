@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 
 from distgnn.bench.timing import machine
+from distgnn.report import text
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
@@ -37,12 +38,12 @@ def heading(args: argparse.Namespace, ranks: int = 1) -> str:
 
 def columns(*names: str) -> list[str]:
     """The head of a table: the first column to the left, numbers to the right."""
-    return [f"| {' | '.join(names)} |", f"|---|{'---:|' * (len(names) - 1)}"]
+    return text.markdown(names, [], left=1)
 
 
-def publish(args: argparse.Namespace, text: str) -> None:
+def publish(args: argparse.Namespace, results: str) -> None:
     """Print the results, and append them to ``--out``. For rank 0."""
-    print(text, flush=True)
+    print(results, flush=True)
     if args.out:
         with args.out.open("a") as file:
-            file.write(text.rstrip() + "\n\n")
+            file.write(results.rstrip() + "\n\n")

@@ -43,14 +43,11 @@ _HOMES = {
     "TrainingError": "errors",
 }
 _MODULES = {
-    "algorithms": "operators",
     "backend": "arrays.backend",
     "gallery": "gallery",
-    "gcn": "nn",
     "layout": "layout",
     "ledger": "ledger",
     "local": "local",
-    "matrix": "operators",
     "nn": "nn",
     "operators": "operators",
     "partition": "partition",

@@ -1,7 +1,7 @@
 """Runs studies of the table in studies.py; started by jobs/study.sh.
 
 A study makes its graphs (or takes yours: --store), prepares them in every order that it needs, trains with
-every algorithm on every number of ranks, and ends in NAME.md, NAME.csv, NAME.svg and NAME.png in --out.
+every algorithm on every number of ranks, and ends in NAME.md, NAME.csv and NAME.svg in --out.
 Protocol (Plexus, section 6.3): 10 epochs, of which the first two do not count, 3 trials, their mean.
 
 Ranks are limited to those of the job, or the cores here; where this leaves fewer than three of the paper's
@@ -339,12 +339,6 @@ def main() -> int:
     if args.list:
         print(study_results.table_of_studies())
         return 0
-    if not args.dry_run:
-        try:
-            import matplotlib  # noqa: F401
-        except ImportError:
-            print("study: figures need matplotlib: pip install 'distgnn[plot]'", file=sys.stderr)
-            return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     failed = 0
     for name in chosen(args.names):

@@ -14,6 +14,6 @@ original() { scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's|^ *Co
 for jobs in "$(dirname "$0")" "$(original)" "${SLURM_SUBMIT_DIR:-.}/jobs"; do [[ -f $jobs/launch.sh ]] && break; done
 source "$jobs/launch.sh"
 
-python=${PYTHON:-${DISTGNN%/*}/python}      # which has matplotlib; beside distgnn it is the one that runs it
+python=${PYTHON:-${DISTGNN%/*}/python}      # beside distgnn: the one that runs it, which draws the figures
 [[ -x $python ]] || python=python3
 exec "$python" "$jobs/study.py" ${DRY_RUN:+--dry-run} "$@"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import json
-import math
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,63 +167,63 @@ def graphs(campaign: Campaign, found: list[Row]) -> list[str]:
     return told
 
 
-def draw(study: Study, found: list[Row]) -> Any:
-    """A panel for each graph, or one for all: of a single series, or where the density varies."""
-    from matplotlib.figure import Figure
+def draw(study: Study, found: list[Row]) -> str:
+    """Draw a panel for each graph, or one for all: of a single series, or where the density varies.
+
+    Return the text of an SVG file.
+    """
+    from distgnn.report.svg import beside
 
     names = list(dict.fromkeys(one["graph"] for one in found))
     panels = {name: [one for one in found if one["graph"] == name] for name in names}
     if study.drawing != "bars" and len(study.series) == 1:
         panels = {study.series[0].label: found}
-    high, wide = math.ceil(len(panels) / 3), min(len(panels), 3)
-    figure = Figure(figsize=(1.5 + 4 * wide, 0.5 + 4 * high), layout="constrained")
-    figure.suptitle(study.figure)
     drawing = {"bars": bars, "density": density}.get(study.drawing, lines)
-    for axes, name in itertools.zip_longest(figure.subplots(high, wide, squeeze=False).flat, panels):
-        if name is None:
-            axes.remove()
-            continue
-        drawing(axes, panels[name], study)
-        axes.set_title(name)
-        axes.legend(fontsize=7)
-    return figure
+    drawn = [(name, drawing(panel, study)) for name, panel in panels.items()]
+    return beside(study.figure, drawn, across=min(len(drawn), 3))
 
 
-def lines(axes: Any, panel: list[Row], study: Study) -> None:
+def lines(panel: list[Row], study: Study) -> str:
     """Seconds, or speed-up, over ranks."""
-    what, ranks = ("speed-up" if study.drawing == "speedup" else "seconds"), {one["ranks"] for one in panel}
-    line = "graph" if len(study.series) == 1 else "series"
-    for label in dict.fromkeys(one[line] for one in panel):
-        points = [(one["ranks"], one[what]) for one in panel if one[line] == label]
-        axes.plot(*zip(*points, strict=True), "o-", label=label)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted(ranks), [str(count) for count in sorted(ranks)])
-    axes.set_yscale("log", base=2 if what == "speed-up" else 10)
-    axes.set(xlabel="ranks", ylabel=what if what == "speed-up" else "seconds of an epoch")
-    axes.grid(alpha=0.3)
+    from distgnn.report.svg import Axis
+
+    sped = study.drawing == "speedup"
+    key, label = ("speed-up", "speed-up") if sped else ("seconds", "seconds of an epoch")
+    group = "graph" if len(study.series) == 1 else "series"
+    ranks = Axis("ranks", base=2, ticks=sorted({one["ranks"] for one in panel}))
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for one in panel:
+        curves.setdefault(one[group], []).append((one["ranks"], one[key]))
+    return _curves(curves, ranks, Axis(label, base=2 if sped else 10))
 
 
-def bars(axes: Any, panel: list[Row], study: Study) -> None:
+def bars(panel: list[Row], study: Study) -> str:
     """Seconds by what they are spent on, in the order of ranks."""
-    panel = sorted(panel, key=lambda one: one["ranks"])
-    bottom = [0.0] * len(panel)
-    for name in columns(panel):
-        heights = [one[name] for one in panel]
-        axes.bar(range(len(panel)), heights, bottom=bottom, label=name)
-        bottom = [below + height for below, height in zip(bottom, heights, strict=True)]
-    labels = [f"{one['series']}, P={one['ranks']}" for one in panel]
-    axes.set_xticks(range(len(panel)), labels, rotation=90, fontsize=7)
-    axes.set(ylabel="seconds of an epoch" if study.parts != "sampling" else "seconds of sampling in an epoch")
+    from distgnn.report import colours, svg
+
+    panel, parts = sorted(panel, key=lambda one: one["ranks"]), columns(panel)
+    rows = [(f"{one['series']}, P={one['ranks']}", {part: one[part] for part in parts}) for one in panel]
+    label = "seconds of an epoch" if study.parts != "sampling" else "seconds of sampling in an epoch"
+    return svg.bars(label, rows, colours.by_name(parts, {}), svg.Axis(label))
 
 
-def density(axes: Any, panel: list[Row], study: Study) -> None:
+def density(panel: list[Row], study: Study) -> str:
     """Speed-up over the mean degree, a line for each number of ranks."""
-    for count in sorted({one["ranks"] for one in panel}):
-        points = [(one["nonzeros"] / one["nodes"], one["speed-up"]) for one in panel if one["ranks"] == count]
-        axes.plot(*zip(*points, strict=True), "o-", label=f"{count} ranks")
-    axes.set_xscale("log", base=2)
-    axes.set(xlabel="non-zeros per row", ylabel="speed-up over the fewest ranks")
-    axes.grid(alpha=0.3)
+    from distgnn.report.svg import Axis
+
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for one in sorted(panel, key=lambda one: one["ranks"]):
+        point = one["nonzeros"] / one["nodes"], one["speed-up"]
+        curves.setdefault(f"{one['ranks']} ranks", []).append(point)
+    return _curves(curves, Axis("non-zeros per row", base=10), Axis("speed-up over the fewest ranks"))
+
+
+def _curves(curves: dict[str, list[tuple[float, float]]], x: Any, y: Any) -> str:
+    from distgnn.report import colours, svg
+
+    palette = colours.by_name([*curves], {})
+    drawn = [svg.Line(name, palette[name], points) for name, points in curves.items()]
+    return svg.lines(y.label, drawn, x, y)
 
 
 def publish(campaign: Campaign) -> None:
@@ -240,10 +238,8 @@ def publish(campaign: Campaign) -> None:
             table = csv.DictWriter(file, found[0], lineterminator="\n")
             table.writeheader()
             table.writerows(found)
-        figure = draw(campaign.study, found)
-        for kind in ("svg", "png"):
-            figure.savefig(base.with_name(f"{base.name}.{kind}"), dpi=150)
-        print(f"{base}.md, .csv, .svg, .png", flush=True)
+        base.with_name(f"{base.name}.svg").write_text(draw(campaign.study, found))
+        print(f"{base}.md, .csv, .svg", flush=True)
 
 
 def table_of_studies() -> str:

@@ -196,9 +196,8 @@ def test_a_study_ends_in_a_table_and_a_figure(
     assert (
         "reddit: P = 16, 36, 64 of the paper are more than the 4 ranks here" in text and "amazon" not in text
     )
-    assert (out / "cagnet-1.png").read_bytes()[:4] == b"\x89PNG" and "<svg" in (
-        out / "cagnet-1.svg"
-    ).read_text()
+    drawing = (out / "cagnet-1.svg").read_text()
+    assert drawing.startswith("<svg") and all(f">{name}</text>" in drawing for name in ("reddit", "sbcast"))
 
 
 @pytest.mark.slow

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
 from typing import Any
+
+from distgnn.report import text
 
 HELP = "the table of what is implemented and where"
 COLUMNS = ("name", "title", "paper", "section", "axes", "file", "command")
@@ -31,17 +32,10 @@ def run(args: argparse.Namespace) -> None:
 def plain(rows: list[dict[str, Any]]) -> str:
     """Columns aligned for a terminal."""
     lines = [COLUMNS, *([str(row[column]) for column in COLUMNS] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    return "\n".join(text.aligned(lines))
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """A Markdown table; names, files and commands as code."""
     cells = ([f"`{row[name]}`" if name in CODE else row[name] for name in COLUMNS] for row in rows)
-    return markdown_table(COLUMNS, cells)
-
-
-def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows of texts as a Markdown table."""
-    head, *lines = (f"| {' | '.join(line)} |" for line in (heads, *rows))
-    return "\n".join([head, "|" + "---|" * len(heads), *lines])
+    return "\n".join(text.markdown(COLUMNS, cells))

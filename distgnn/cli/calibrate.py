@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distgnn.errors import ArgumentError
+from distgnn.report import text
 
 if TYPE_CHECKING:
     from distgnn.plan.calibrate import Calibration
@@ -38,8 +39,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace, world: Any) -> None:
     from distgnn.bench.timing import machine
+    from distgnn.files.output import check_output, replaced
     from distgnn.plan.calibrate import calibrate
-    from distgnn.report.files import check_output, replaced
     from distgnn.store.write.ranks import of
 
     if not 0 < args.seconds < math.inf:
@@ -52,13 +53,13 @@ def _run(args: argparse.Namespace, world: Any) -> None:
     found = calibrate(world, args.seconds, name, machine(), args.backend)
     with team.together():
         if team.rank == 0:
-            text = f"{found.machine.toml()}\n"
+            toml = f"{found.machine.toml()}\n"
             if args.out is not None:
                 with replaced(Path(args.out)) as file:
-                    file.write(text.encode())
+                    file.write(toml.encode())
             for line in found.warnings:
                 print(f"distgnn: warning: {line}", file=sys.stderr, flush=True)
-            printed = "" if args.out else f"\n\n{text.strip()}"
+            printed = "" if args.out else f"\n\n{toml.strip()}"
             print(json.dumps(found.record()) if args.json else table(found) + printed, flush=True)
 
 
@@ -66,10 +67,8 @@ def table(found: Calibration) -> str:
     """Every fit in a line, aligned for a terminal; the notes."""
     heads = "kind", "level", "samples", "R²", "median", "largest", "parameters"
     lines = [heads, *(_line(one) for one in found.fits)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
     about = "median and largest: of the residuals, as shares of the measured seconds"
-    return "\n".join([*rows, "", about, *found.notes])
+    return "\n".join([*text.aligned(lines), "", about, *found.notes])
 
 
 def _line(one: Fit) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from distgnn.layout import written
 from distgnn.ledger import MOST_EVENTS
 from distgnn.plan.settle import settle_together
 from distgnn.report.metrics import scores, title
-from distgnn.store.stages import stage
+from distgnn.stages import stage
 from distgnn.train.check import CheckFailedError
 from distgnn.train.run import Run
 from distgnn.train.settings import Settings

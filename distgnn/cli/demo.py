@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from distgnn.cli.algorithms import markdown_table
 from distgnn.cli.values import count
 from distgnn.errors import ArgumentError
+from distgnn.report.text import markdown
 
 HELP = "make a graph, train it with every algorithm (on 4 ranks by default), check that they agree, report"
 RANKS = 4
@@ -161,8 +161,8 @@ def conclude(rows: list[dict[str, Any]], out: Path) -> bool:
         verdict = f"{serial}\nall {len(rows)} algorithms have equal losses in all {epochs} epochs: {found}"
     shown = sorted({1, epochs, *range(1, epochs + 1, max(1, epochs // 10))})
     losses = [[str(epoch), *(f"{row['losses'][epoch - 1]:.7f}" for row in rows)] for epoch in shown]
-    compared = markdown_table(HEADER, [cells(row, rows[0]) for row in rows])
-    curves = markdown_table(["epoch", *(row["algorithm"] for row in rows)], losses)
+    compared = "\n".join(markdown(HEADER, [cells(row, rows[0]) for row in rows]))
+    curves = "\n".join(markdown(["epoch", *(row["algorithm"] for row in rows)], losses))
     logs = "\n".join(f"- `{row['log']}`" for row in rows)
     text = f"# distgnn demo\n\n{verdict}\n\n{compared}\n\nLosses:\n\n{curves}\n\nLogs:\n\n{logs}\n"
     (out / "report.md").write_text(text)

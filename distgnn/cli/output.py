@@ -21,10 +21,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from distgnn import stages
 from distgnn.comm.launch import launched
 from distgnn.errors import ArgumentError, UserError
-from distgnn.store import stages
-from distgnn.store.stages import Stage
+from distgnn.stages import Stage
 
 EVERY = 5.0  # seconds between lines, at least; of long work a fiftieth of the time that it has taken
 DELAY = 1.0  # seconds after which a bar appears

@@ -62,9 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out("--explain", type=count, metavar="K", help="print what choice K consists of, beside its formula")
     out("--json", action="store_true", help="print one JSON object")
     out("--out", metavar="FILE", help="write curves of strong and weak scaling as an HTML page")
-    out("--png", metavar="FILE", help="write them as a PNG")
+    out("--svg", metavar="FILE", help="write them as an SVG drawing")
     out("--logs", nargs="+", default=[], metavar="LOG", help="of train --log, to draw beside the curves")
-    out("--force", action="store_true", help="replace an existing --out or --png")
+    out("--force", action="store_true", help="replace an existing --out or --svg")
     # fmt: on
 
 
@@ -137,7 +137,7 @@ def check(args: argparse.Namespace) -> None:
     if args.store is None and args.order is not None:
         raise ArgumentError("order", args.order, "is one of a store, and there is none")
     single = len(args.ranks) == 1
-    for name in ("out", "png", "logs") if single else ("explain", "all"):
+    for name in ("out", "svg", "logs") if single else ("explain", "all"):
         if getattr(args, name):
             needed = "several numbers of ranks, as in 1..64" if single else "one number of ranks"
             raise ArgumentError(name, getattr(args, name), f"needs {needed}")
@@ -226,7 +226,7 @@ def curves(
     from distgnn.plan import scaling
     from distgnn.plan.choices import asked_for, beyond
 
-    files = drawings.Files(args.out, args.png, args.logs, args.force)
+    files = drawings.Files(args.out, args.svg, args.logs, args.force)
     strong = scaling.strong(settings, graphs, args.ranks, machine)
     asked = asked_for(machine, settings, graphs)
     found = asked | {"ranks": args.ranks, "strong": strong.record()} if args.json else {}

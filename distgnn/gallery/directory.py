@@ -14,10 +14,10 @@ import numpy as np
 
 from distgnn.errors import ArgumentError
 from distgnn.gallery.graph import GeneratedGraph
+from distgnn.stages import followed
 from distgnn.store.format.publish import check_target, new_directory
 from distgnn.store.importers.arrays import open_npy
 from distgnn.store.importers.generated import FORMAT, VERSION, read_edges
-from distgnn.store.stages import followed
 
 KIND = "generated graph"
 NODE_BYTES = 8  # of memory, at least, for each node while a graph is written

@@ -19,13 +19,12 @@ from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
 from distgnn.ledger import holds
 from distgnn.local import elementwise
-from distgnn.nn.columns import Columns
+from distgnn.operators.columns import Columns
 from distgnn.operators.dense import DistDense, scatter
+from distgnn.split import TEST, TRAIN
 
 Array = Any
 
-TRAIN, VAL, TEST = 1, 2, 3
-SPLITS = {"train": TRAIN, "val": VAL, "test": TEST}
 #: What is measured of the logits, where nodes have one class, and where they have several; first the default.
 METRICS = {False: ("accuracy",), True: ("f1", "rocauc")}
 

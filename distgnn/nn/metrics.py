@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays import backend
-from distgnn.nn.loss import SPLITS, TEST, Targets, row_blocks
+from distgnn.nn.loss import Targets, row_blocks
 from distgnn.operators.dense import DistDense
+from distgnn.split import SPLITS, TEST
 
 Array = Any
 

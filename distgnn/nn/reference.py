@@ -23,11 +23,10 @@ from distgnn import rng
 from distgnn.arrays.canonical import canonical, check_real
 from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.reference_optim import ReferenceOptimizer
+from distgnn.split import SPLITS, TRAIN
 
 #: For each layer its matrix, and a number for each of its columns, on which dropout's masks depend.
 Graphs = Sequence[tuple[sp.csr_array, np.ndarray]]
-
-TRAIN, VAL, TEST = 1, 2, 3
 
 
 def spmm(A: sp.csr_array, H: np.ndarray) -> np.ndarray:
@@ -296,7 +295,7 @@ class GCNReference:
     ) -> dict[str, float]:  # fmt: skip
         """train_acc, val_acc and test_acc of the present weights, without dropout, or of another metric;
         default: by the labels."""
-        Z, parts = self.forward(X), {"train": TRAIN, "val": VAL, "test": TEST}
+        Z, parts = self.forward(X), SPLITS
         measure, short = METRICS[metric or ("accuracy" if labels.ndim == 1 else "f1")]
         found = {name: measure(Z, labels, labelled(labels, split, part)) for name, part in parts.items()}
         return {f"{name}_{short}": value for name, value in found.items()}

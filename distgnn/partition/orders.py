@@ -38,7 +38,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
-class NodeOrder:
+class Permutation:
     """A node order held in memory: `permutation` [position] -> id and `inverse` [id] -> position, int32 where
     it fits; both None for the identity."""
 
@@ -58,8 +58,8 @@ class NodeOrder:
 class Version:
     """A version of the matrix: which nodes stand at its rows and which at its columns."""
 
-    rows: NodeOrder
-    cols: NodeOrder
+    rows: Permutation
+    cols: Permutation
 
     @property
     def alike(self) -> bool:
@@ -74,7 +74,7 @@ class MatrixOrder:
         or None."""
 
     name: str
-    sides: tuple[NodeOrder, ...]
+    sides: tuple[Permutation, ...]
     partition: np.ndarray | None = None
 
     @property
@@ -83,7 +83,7 @@ class MatrixOrder:
         return tuple(Version(rows, self.sides[k - 1]) for k, rows in enumerate(self.sides))
 
     @property
-    def input(self) -> NodeOrder:
+    def input(self) -> Permutation:
         """Of the nodes at the columns of layer 0's matrix, where features belong."""
         return self.sides[-1]
 
@@ -92,7 +92,7 @@ def make(name: str, n: int, seed: int, degrees: np.ndarray | None = None) -> Mat
     """The order of this name; the same for a seed on every machine and NumPy version. `degrees` int (n,): for
     `double`, which without them leaves hubs to chance."""
     if name == "original":
-        return MatrixOrder(name, (NodeOrder(),))
+        return MatrixOrder(name, (Permutation(),))
     if name == "double":
         degrees = np.zeros(n, np.int64) if degrees is None else degrees
         streams = rng.PERMUTATION, rng.COLUMN_PERMUTATION
@@ -100,12 +100,12 @@ def make(name: str, n: int, seed: int, degrees: np.ndarray | None = None) -> Mat
     return MatrixOrder(name, (shuffled(n, seed),))
 
 
-def shuffled(n: int, seed: int, stream: int = rng.PERMUTATION) -> NodeOrder:
+def shuffled(n: int, seed: int, stream: int = rng.PERMUTATION) -> Permutation:
     """A random permutation, a function of (seed, stream)."""
     return _sorted(rng.hashes(rng.key(seed, stream), np.arange(n)))
 
 
-def spread(degrees: np.ndarray, seed: int, stream: int) -> NodeOrder:
+def spread(degrees: np.ndarray, seed: int, stream: int) -> Permutation:
     """A random permutation, a function of (seed, stream), that keeps nodes of like degree far apart.
 
     Of the two nodes of highest degree one is in the first half of the positions and one in the second, as of
@@ -132,9 +132,9 @@ def by_parts(name: str, part: np.ndarray, parts: int) -> MatrixOrder:
     return MatrixOrder(name, (_sorted(part),), bounds)
 
 
-def _sorted(keys: np.ndarray) -> NodeOrder:
+def _sorted(keys: np.ndarray) -> Permutation:
     """By ascending keys; nodes with the same key by id."""
     permutation = np.argsort(keys, kind="stable").astype(index_type(len(keys)))
     inverse = np.empty_like(permutation)
     inverse[permutation] = np.arange(len(keys), dtype=inverse.dtype)
-    return NodeOrder(permutation, inverse)
+    return Permutation(permutation, inverse)

@@ -1,8 +1,7 @@
-"""Curves of scaling as an HTML page and a PNG, beside logs of runs."""
+"""Curves of scaling as an HTML page and an SVG, beside logs of runs."""
 
 from __future__ import annotations
 
-import io
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,16 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.errors import ArgumentError, UserError
+from distgnn.errors import ArgumentError
+from distgnn.files.output import check_output, replaced
 from distgnn.layout import written
 from distgnn.plan.choices import Way
 from distgnn.plan.scaling import TIE, Curves, sentences, table
-from distgnn.plan.tables import columns, digits, name
+from distgnn.plan.tables import digits, name
 from distgnn.report import page as pages
-from distgnn.report.colours import ALGORITHMS
-from distgnn.report.files import check_output, replaced
+from distgnn.report.colours import ALGORITHMS, PHASES
 from distgnn.report.logs import read_log
+from distgnn.report.svg import INK, Axis, Line, beside, lines
 from distgnn.report.tables import Table
+from distgnn.report.text import aligned
 from distgnn.train.settings import Settings
 
 HEADS = ("log", "ranks", "algorithm", "grid", "measured ms", "predicted ms")
@@ -67,15 +68,13 @@ class Files:
     """What to write and to read, checked before the work.
 
     Raises:
-        UserError: an output that can't be written or exists (without ``force``), no matplotlib, or no log.
+        UserError: an output that can't be written or exists (without ``force``), or no log.
     """
 
-    def __init__(self, page: str | None, png: str | None, logs: Sequence[str], force: bool) -> None:
-        self.outputs = {what: Path(path) for what, path in (("out", page), ("png", png)) if path}
+    def __init__(self, page: str | None, drawing: str | None, logs: Sequence[str], force: bool) -> None:
+        self.outputs = {what: Path(path) for what, path in (("out", page), ("svg", drawing)) if path}
         for argument, path in self.outputs.items():
             check_output(argument, path, force)
-        if self.outputs:
-            check_matplotlib()
         self.measured = [Measured.read(log) for log in logs]
 
     def write(self, strong: Curves, weak: Curves, title: str) -> None:
@@ -83,10 +82,8 @@ class Files:
         for argument, path in self.outputs.items():
             try:
                 with replaced(path) as file:
-                    if argument == "png":
-                        draw(strong, weak, self.measured, title).savefig(file, format="png", dpi=150)
-                    else:
-                        file.write(page(strong, weak, self.measured, title).encode())
+                    made = page if argument == "out" else drawing
+                    file.write(made(strong, weak, self.measured, title).encode())
             except OSError as error:
                 raise ArgumentError(argument, path, f"cannot write it ({error.strerror})") from None
 
@@ -102,9 +99,8 @@ def title(asked: dict[str, Any], settings: Settings) -> str:
 
 def page(strong: Curves, weak: Curves, measured: Sequence[Measured], title: str) -> str:
     """The HTML page."""
-    sections = [
-        pages.Section("Seconds of an epoch", figures=[pages.Figure(as_svg(draw(strong, weak, measured)), "")])
-    ]
+    figures = [pages.Figure(svg, heading) for heading, svg in drawings(strong, weak, measured)]
+    sections = [pages.Section("Seconds of an epoch", figures=figures)]
     for heading, curves in (("The same graph", strong), ("As much of the graph per rank", weak)):
         heads, *rows = table(curves)
         sections.append(pages.Section(heading, " ".join(sentences(curves)), tables=[Table(heads, rows)]))
@@ -113,27 +109,9 @@ def page(strong: Curves, weak: Curves, measured: Sequence[Measured], title: str)
     return pages.render(f"distgnn plan, {title}", sections)
 
 
-def as_svg(figure: Any) -> str:
-    """A figure of matplotlib, to stand within a page."""
-    text = io.StringIO()
-    figure.savefig(text, format="svg", bbox_inches="tight")
-    svg = text.getvalue()
-    return svg[svg.index("<svg") :]
-
-
-def check_matplotlib() -> None:
-    """Draw without a display. UserError: there is no matplotlib."""
-    try:
-        import matplotlib
-    except ImportError:
-        problem = "install the extra plot, as in pip install 'distgnn[plot]'"
-        raise UserError(f"plan needs matplotlib: {problem}") from None
-    matplotlib.use("svg")
-
-
 def text(strong: Curves, measured: Sequence[Measured]) -> str:
     """Measured beside predicted seconds."""
-    return "\n".join(columns([HEADS, *rows_of(strong, measured)], left=4))
+    return "\n".join(aligned([HEADS, *rows_of(strong, measured)], left=4))
 
 
 def rows_of(curves: Curves, measured: Sequence[Measured]) -> list[list[str]]:
@@ -146,43 +124,46 @@ def rows_of(curves: Curves, measured: Sequence[Measured]) -> list[list[str]]:
     return rows
 
 
-def draw(strong: Curves, weak: Curves, measured: Sequence[Measured], title: str = "") -> Any:
-    """Both kinds of scaling side by side; circles: who is fastest from there on; crosses: measured."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    figure.suptitle(title, fontsize=10)
-    for axes, curves in ((left, strong), (right, weak)):
-        for one in curves.algorithms:
-            seconds = curves.seconds(one)
-            axes.plot([*seconds], [*seconds.values()], ".-", color=ALGORITHMS.get(one), label=one)
-        _mark_leads(axes, curves)
-        axes.set(xlabel="ranks", ylabel="seconds of an epoch")
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.xaxis.set_major_formatter(lambda count, _: f"{count:g}")
-        axes.grid(alpha=0.3)
-    for one in dict.fromkeys(name(run.way) for run in measured):
-        points = [(run.ranks, run.seconds) for run in measured if name(run.way) == one]
-        left.plot(
-            *zip(*points, strict=True), "x", color=ALGORITHMS.get(one), markersize=8, label=f"{one}, measured"
-        )
-    left.set_title("strong: the same graph")
-    right.set_title(f"weak: as much of it per rank as on {weak.ranks[0]}")
-    left.legend(fontsize=8)
-    return figure
+def drawing(strong: Curves, weak: Curves, measured: Sequence[Measured], title: str) -> str:
+    """Draw both kinds of scaling side by side, as an SVG file of its own."""
+    return beside(title, drawings(strong, weak, measured))
 
 
-def _mark_leads(axes: Any, curves: Curves) -> None:
-    """A circle where the fastest algorithm is overtaken."""
+def drawings(strong: Curves, weak: Curves, measured: Sequence[Measured]) -> list[tuple[str, str]]:
+    """Draw strong and weak scaling: (title, SVG) each. Rings: an algorithm becomes the fastest; crosses:
+    measured epochs.
+    """
+    crosses = []
+    for way in dict.fromkeys(name(run.way) for run in measured):
+        points = [(run.ranks, run.seconds) for run in measured if name(run.way) == way]
+        crosses.append(Line(f"{way}, measured", _colour(way), points, marker="cross", joined=False))
+    per_rank = f"weak: as much of it per rank as on {weak.ranks[0]}"
+    return [("strong: the same graph", _lines(strong, crosses)), (per_rank, _lines(weak, []))]
+
+
+def _lines(curves: Curves, measured: Sequence[Line]) -> str:
+    drawn = [Line(way, _colour(way), [*curves.seconds(way).items()]) for way in curves.algorithms]
+    if leads := _leads(curves):
+        drawn.append(Line("becomes the fastest", INK, leads, marker="ring", joined=False))
+    ranks = Axis("ranks", base=2, ticks=curves.ranks)
+    return lines("seconds by ranks", [*drawn, *measured], ranks, Axis("seconds of an epoch", base=10))
+
+
+def _colour(way: str) -> str:
+    return ALGORITHMS.get(way, PHASES["other"])
+
+
+def _leads(curves: Curves) -> list[tuple[float, float]]:
+    """Find where an algorithm becomes the fastest: (ranks, seconds), between points linear in logarithms."""
     every = [curves.seconds(one) for one in curves.algorithms]
+    points = []
     for cross in curves.crossovers():
         here = np.log(cross.at)
         heights = [
             np.interp(here, np.log([*seconds]), np.log([*seconds.values()]), left=np.inf, right=np.inf)
             for seconds in every
         ]
-        own = heights[curves.algorithms.index(cross.faster)]
-        if own <= min(heights) + TIE:
-            axes.plot(cross.at, np.exp(own), "o", color="black", fillstyle="none", markersize=10)
+        lead = heights[curves.algorithms.index(cross.faster)]
+        if lead <= min(heights) + TIE:
+            points.append((cross.at, float(np.exp(lead))))
+    return points

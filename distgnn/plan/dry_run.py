@@ -18,12 +18,13 @@ from distgnn.layout import Cut, Layout
 from distgnn.ledger import Ledger, holds
 from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
-from distgnn.nn.loss import TRAIN, Targets
+from distgnn.nn.loss import Targets
 from distgnn.nn.networks import NETWORKS
 from distgnn.operators.dense import DistDense
 from distgnn.plan.graphs import Graph, Histogram, Spread
 from distgnn.plan.kinds import busiest_of, kinds
 from distgnn.sampling.spgemm import Partitioned, Replicated
+from distgnn.split import TRAIN
 from distgnn.train import sampler
 from distgnn.train.full_graph import train
 from distgnn.train.minibatch import MinibatchTraining, training_nodes

@@ -13,7 +13,8 @@ from distgnn.layout import written
 from distgnn.plan.choices import Choice, Plan, Way, plan
 from distgnn.plan.graphs import Graph
 from distgnn.plan.machine import Machine
-from distgnn.plan.tables import columns, digits, name, wrap
+from distgnn.plan.tables import digits, name, wrap
+from distgnn.report.text import aligned
 from distgnn.train.settings import Settings
 
 Graphs = Mapping[str | None, Graph]
@@ -144,7 +145,7 @@ def _point(found: Plan) -> Point:
 
 def text(curves: Curves) -> str:
     """Milliseconds of the best of each algorithm, the fastest marked; crossovers; where scaling stops."""
-    return "\n".join([*columns(table(curves), left=0), "", *sentences(curves)])
+    return "\n".join([*aligned(table(curves), left=0), "", *sentences(curves)])
 
 
 def table(curves: Curves) -> list[list[str]]:

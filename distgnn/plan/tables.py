@@ -9,8 +9,9 @@ from typing import Any
 from distgnn.layout import written
 from distgnn.plan.choices import Choice, Infeasible, Plan, Way, amount
 from distgnn.plan.explain import Explanation
+from distgnn.report.numbers import short
+from distgnn.report.text import WIDTH, aligned
 
-WIDTH = 110
 SHOWN = 12
 #: Phases that have a column of their own.
 PHASES = ("spmm", "gemm", "comm")
@@ -47,7 +48,7 @@ def text(plan: Plan, everything: bool = False) -> str:
     rows = [row(place, choice) for place, choice in shown(plan, everything)]
     orders = any(choice.way.order for choice in plan.choices)
     keep = [i for i, head in enumerate(HEADS) if head != "order" or orders]
-    lines = columns([[line[i] for i in keep] for line in (HEADS, *rows)], left=3 + orders)
+    lines = aligned([[line[i] for i in keep] for line in (HEADS, *rows)], left=3 + orders)
     left_out = len(plan.choices) - len(rows)
     lines += [f"... and {left_out} more; --all shows them"] if left_out else []
     advice = [line for one in plan.advice for line in wrap(one)]
@@ -63,7 +64,7 @@ def row(place: int, choice: Choice) -> list[str]:
     seconds = [choice.seconds, *spent, choice.seconds - sum(spent)]
     cells = [str(place), name(way), written(way.grid), way.order or ""]
     cells += [digits(1e3 * part) for part in seconds]
-    cells += map(scaled, busiest)
+    cells += map(short, busiest)
     return [*cells, amount(max(choice.peak_bytes))]
 
 
@@ -105,7 +106,7 @@ def explanation(found: Explanation, place: int) -> str:
     memory = [
         [purpose, amount(size)] for purpose, size in sorted(found.memory.items(), key=lambda one: -one[1])
     ]
-    lines += [f"Memory of the fullest rank, {amount(total)}:", *columns(memory, left=1)]
+    lines += [f"Memory of the fullest rank, {amount(total)}:", *aligned(memory, left=1)]
     return "\n".join([*lines, "", *_formula(found)])
 
 
@@ -120,7 +121,7 @@ def _phases(found: Explanation) -> list[str]:
     lines.append(["all", *(_signed(1e3 * total) for total in totals)])
     return [
         *wrap(f"{about}; others: slower ranks are waited for; other: what no step accounts for."),
-        *columns(lines, left=1),
+        *aligned(lines, left=1),
     ]
 
 
@@ -133,21 +134,21 @@ def _communication(found: Explanation) -> list[str]:
     heads = ["operation", "group", "matrix", "level", "calls", "messages", "words", "bytes", "ms", "exposed"]
     lines = []
     for one in found.collectives:
-        counts = [str(one["calls"]), str(one["messages"]), scaled(one["words"]), scaled(one["bytes"])]
+        counts = [str(one["calls"]), str(one["messages"]), short(one["words"]), short(one["bytes"])]
         seconds = [digits(1e3 * one[name]) for name in ("under_way", "exposed")]
         lines.append([one["operation"], one["group"], one["matrix"], one["level"] or "", *counts, *seconds])
-    return columns([heads, *lines], left=4) if lines else ["none"]
+    return aligned([heads, *lines], left=4) if lines else ["none"]
 
 
 def _kernels(found: Explanation) -> list[str]:
     heads = ["phase", "operation", "shape", "calls", "non-zeros", "flops", "bytes", "ms"]
     lines = [
         [one["phase"], one["operation"], "x".join(map(str, one["shape"])), str(one["calls"])]
-        + [scaled(one[what]) if one[what] else "" for what in ("nonzeros", "flops", "touched")]
+        + [short(one[what]) if one[what] else "" for what in ("nonzeros", "flops", "touched")]
         + [digits(1e3 * one["seconds"])]
         for one in found.kernels
     ]
-    return columns([heads, *lines], left=3)
+    return aligned([heads, *lines], left=3)
 
 
 def _formula(found: Explanation) -> list[str]:
@@ -155,16 +156,16 @@ def _formula(found: Explanation) -> list[str]:
     if formula is None:
         return [f"No paper's formula for {found.choice.way.algorithm}."]
     lines = [
-        [matrix, "" if words is None else scaled(words), scaled(own)] for matrix, words, own in found.compared
+        [matrix, "" if words is None else short(words), short(own)] for matrix, words, own in found.compared
     ]
     totals = [formula.words.values(), [own for *_, own in found.compared]]
-    lines.append(["all", *(scaled(sum(words)) for words in totals)])
+    lines.append(["all", *(short(sum(words)) for words in totals)])
     comm = sum(one["under_way"] for one in found.collectives)
     messages = sum(one["messages"] for one in found.collectives)
-    lines.append(["messages", scaled(formula.messages) if formula.messages else "", scaled(messages)])
+    lines.append(["messages", short(formula.messages) if formula.messages else "", short(messages)])
     lines.append(["ms", digits(1e3 * formula.seconds), digits(1e3 * comm)])
     head = [*wrap(f"{formula.section}: {formula.text}"), *wrap(formula.where, "  "), *wrap(LESS, "  ")]
-    return [*head, *columns([["words of", "formula", "dry run"], *lines], left=1)]
+    return [*head, *aligned([["words of", "formula", "dry run"], *lines], left=1)]
 
 
 def wrap(text: str, indent: str = "") -> list[str]:
@@ -172,29 +173,8 @@ def wrap(text: str, indent: str = "") -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  " * bool(indent))
 
 
-def columns(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Rows as lines, the first columns aligned at their left, the others at their right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    gap = "  " if sum(widths) + 2 * len(widths) <= WIDTH else " "
-    return [
-        gap.join(
-            cell.ljust(width) if i < left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in rows
-    ]
-
-
 def digits(number: float) -> str:
     """Three significant digits, without an exponent where that is short."""
     if 0.001 <= number < 1e6:
         return f"{number:.0f}" if number >= 100 else f"{number:#.3g}"
     return "0" if number == 0 else f"{number:.1e}"
-
-
-def scaled(number: float) -> str:
-    """A count with k, M, G or T."""
-    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= scale:
-            return f"{number / scale:.3g}{unit}" if number < 999.5 * scale else f"{number / scale:.0f}{unit}"
-    return f"{number:.4g}"

@@ -47,7 +47,7 @@ def curves(logs: Sequence[Log], value: Callable[[dict[str, Any]], float | None],
         points = [(epoch["epoch"], y) for epoch in log["epochs"] if (y := value(epoch)) is not None]
         width = 1.5 + 1.5 * min(len(logs) - 1 - number, 5)
         if points:
-            drawn.append(Line(log["name"], colour, points, dash, width, dots=len(points) == 1))
+            drawn.append(Line(log["name"], colour, points, dash, width, marker=""))
     axes = Axis("epoch", whole=True, least=None), Axis(label, least=None)
     return lines(label, drawn, *axes) if drawn else ""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from distgnn.split import SPLITS
+
 METRICS = {"acc": "accuracy", "f1": "micro F1", "rocauc": "macro ROC-AUC"}
-SPLITS = ("train", "val", "test")
 
 
 def metric(record: Mapping[str, Any]) -> str:

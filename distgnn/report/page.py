@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from distgnn.errors import ArgumentError
+from distgnn.files.output import check_output, replaced
 from distgnn.layout import written
 from distgnn.report import charts, colours, numbers, scaling, tables
-from distgnn.report.files import check_output, replaced
 from distgnn.report.logs import Log, epoch_seconds, read_logs, read_trace
 from distgnn.report.tables import Table
 

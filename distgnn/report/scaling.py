@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from distgnn.layout import written
-from distgnn.report import colours, numbers
+from distgnn.report import colours, numbers, text
 from distgnn.report.logs import Log, epoch_seconds, read_logs, settings
 from distgnn.report.svg import DASHES, Axis, Line, beside, lines
 
@@ -141,14 +141,13 @@ def rows(found: Sequence[Series]) -> list[list[str]]:
 
 def markdown(found: Sequence[Series]) -> str:
     """The table in Markdown."""
-    lines = [HEADS, ["---", *["---:"] * (len(HEADS) - 1)], *rows(found)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"{line}\n" for line in text.markdown(HEADS, rows(found), left=1))
 
 
 def csv(found: Sequence[Series]) -> str:
     """The table with plain numbers; seconds of the fastest and slowest trial too."""
-    text = io.StringIO()
-    writer = tables.writer(text, lineterminator="\n")
+    file = io.StringIO()
+    writer = tables.writer(file, lineterminator="\n")
     measured = ("seconds", "least", "most", "speedup", "efficiency", "words")
     writer.writerow(["series", "ranks", "grid", "trials", *measured])
     for one in found:
@@ -156,7 +155,7 @@ def csv(found: Sequence[Series]) -> str:
             values = [p.seconds, p.least, p.most, one.speedup(p), one.efficiency(p)]
             words = "" if p.words is None else round(p.words)
             writer.writerow([one.label, p.ranks, p.grid, p.trials, *(f"{x:.6g}" for x in values), words])
-    return text.getvalue()
+    return file.getvalue()
 
 
 def drawings(found: Sequence[Series]) -> list[tuple[str, str]]:
@@ -175,8 +174,8 @@ def drawings(found: Sequence[Series]) -> list[tuple[str, str]]:
     seconds = curves(lambda _, p: p.seconds)
     for line, one in zip(seconds, found, strict=True):
         line.spread = {p.ranks: (p.least, p.most) for p in one.points if p.trials > 1}
-    ideal = Line("ideal", "#9c9c9c", [(p, p) for p in ends], "2 3", 1.5, dots=False)
-    perfect = Line("ideal", "#9c9c9c", [(p, 100.0) for p in ends], "2 3", 1.5, dots=False)
+    ideal = Line("ideal", "#9c9c9c", [(p, p) for p in ends], "2 3", 1.5, marker="")
+    perfect = Line("ideal", "#9c9c9c", [(p, 100.0) for p in ends], "2 3", 1.5, marker="")
     speed = [*curves(Series.speedup), ideal]
     share = [*curves(lambda one, p: 100 * one.efficiency(p)), perfect]
     words = curves(lambda _, p: p.words or None)

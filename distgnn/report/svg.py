@@ -78,14 +78,20 @@ def _powers(low: float, high: float, base: int) -> list[float]:
 
 @dataclass
 class Line:
-    """Points of a curve; ``spread``: the least and the most by x, drawn as whiskers."""
+    """Points of a curve.
+
+    Attributes:
+        marker: of each point: "dot", "cross", "ring" or "" for none; joined: draw a line through the points.
+        spread: the least and the most by x, drawn as whiskers.
+    """
 
     label: str
     colour: str
     points: Sequence[tuple[float, float]]
     dash: str = ""
     width: float = 2.0
-    dots: bool = True
+    marker: str = "dot"
+    joined: bool = True
     spread: Mapping[float, tuple[float, float]] | None = None
 
 
@@ -125,12 +131,22 @@ def _curve(curve: Line, points: Sequence[tuple[float, float, str]]) -> list[str]
     path = " ".join(f"{'L' if i else 'M'}{x:.1f} {y:.1f}" for i, (x, y, _) in enumerate(points))
     dash = f' stroke-dasharray="{curve.dash}"' if curve.dash else ""
     look = f'fill="none" stroke="{curve.colour}" stroke-width="{curve.width:g}" stroke-linejoin="round"'
-    parts = [f'<path d="{path}" {look}{dash}/>'] if len(points) > 1 else []
-    if curve.dots or len(points) == 1:
-        for x, y, told in points:
-            title = f"<title>{escape(f'{curve.label}, {told}'.strip(', '))}</title>"
-            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{curve.colour}">{title}</circle>')
+    parts = [f'<path d="{path}" {look}{dash}/>'] if curve.joined and len(points) > 1 else []
+    marker = curve.marker or ("dot" if len(points) == 1 else "")
+    for x, y, values in points if marker else ():
+        title = f"<title>{escape(f'{curve.label}, {values}'.strip(', '))}</title>"
+        parts.append(_marker(marker, x, y, curve.colour, title))
     return parts
+
+
+def _marker(marker: str, x: float, y: float, colour: str, title: str) -> str:
+    if marker == "cross":
+        arms = f"M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"
+        return f'<path d="{arms}" stroke="{colour}" stroke-width="2" fill="none">{title}</path>'
+    place = f'cx="{x:.1f}" cy="{y:.1f}"'
+    if marker == "ring":
+        return f'<circle {place} r="6" fill="none" stroke="{colour}">{title}</circle>'
+    return f'<circle {place} r="3.5" fill="{colour}">{title}</circle>'
 
 
 def bars(

@@ -16,8 +16,8 @@ from typing import Any
 
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
+from distgnn.files.output import replaced
 from distgnn.ledger import MOST_EVENTS, Event
-from distgnn.report.files import replaced
 
 EPOCHS, COMPUTE, WAITED, UNDER_WAY = range(4)
 TRACKS = {EPOCHS: "epochs", COMPUTE: "computation", WAITED: "communication, waited for or driven"}

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distgnn.errors import UserError
+from distgnn.files import leftovers
+from distgnn.files.leftovers import AnyPath
 from distgnn.layout import Range
-from distgnn.store.format import hdf5, leftovers, manifest
-from distgnn.store.format.leftovers import AnyPath
+from distgnn.store.format import hdf5, manifest
 from distgnn.store.format.manifest import Kind
 from distgnn.store.format.members import Members, stamp
 from distgnn.store.format.publish import writing
@@ -48,7 +49,7 @@ def save(
 ) -> None:
     """Write a checkpoint, replacing the one at `path` (a directory) if there is one. Collective.
 
-    The caller sees to it that nobody else writes there (`format.lock`).
+    The caller sees to it that nobody else writes there (`files.lock`).
 
     Args:
         pieces: this rank's blocks: name -> (first row, first column, host block, global shape). Of ranks with

@@ -14,19 +14,17 @@ import scipy.sparse as sp
 
 from distgnn.arrays.canonical import check_real
 from distgnn.errors import ArgumentError, UserError
+from distgnn.split import NAMES, TRAIN
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
 from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.labels import label_array
 from distgnn.store.importers.names import Names, encoded, shown
 from distgnn.store.importers.tables import finite
-from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions, parse_split, random_split
+from distgnn.store.source import Edges, ImportOptions, parse_split, random_split
 from distgnn.store.write.finish import Summary
 from distgnn.store.write.prepare import prepare as write_store
 from distgnn.store.write.ranks import of
-
-#: The parts of a split, and their names in other libraries.
-PARTS = {TRAIN: ("train",), VALIDATION: ("val", "valid", "validation"), TEST: ("test",)}
 
 
 def prepare(
@@ -257,7 +255,7 @@ def _split(given: Any, n: int, seed: int, labels: np.ndarray | None) -> np.ndarr
     if not isinstance(given, Mapping) and not (len(given) == 3 and np.ndim(given[0])):
         return _array("split", given)
     split = np.zeros(n, np.uint8)
-    for part, names in PARTS.items():
+    for part, names in NAMES.items():
         some = _array("split", _part(given, part, names))
         mask = some.dtype == bool
         nodes = np.flatnonzero(some) if mask and some.shape == (n,) else some

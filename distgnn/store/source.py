@@ -9,8 +9,8 @@ import numpy as np
 
 from distgnn import rng
 from distgnn.errors import ArgumentError
+from distgnn.split import TEST, TRAIN, VAL
 
-TRAIN, VALIDATION, TEST = 1, 2, 3
 IDS = ("numbers", "integers", "text")  # of nodes: 0..n-1, any whole numbers, words
 
 Edges = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
@@ -134,6 +134,6 @@ def random_split(n: int, text: str, seed: int, labels: np.ndarray | None = None)
     nodes = nodes[np.argsort(rng.hashes(rng.key(seed, rng.SPLIT), nodes), kind="stable")]
     bounds = np.rint(np.cumsum(shares) * len(nodes)).astype(np.int64).clip(0, len(nodes))
     split = np.zeros(n, np.uint8)
-    for part, lo, hi in zip((TRAIN, VALIDATION, TEST), [0, *bounds[:2]], bounds, strict=True):
+    for part, lo, hi in zip((TRAIN, VAL, TEST), [0, *bounds[:2]], bounds, strict=True):
         split[nodes[lo:hi]] = part
     return split

@@ -13,13 +13,13 @@ import numpy as np
 
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
+from distgnn.files.lock import check_unlocked, locked
 from distgnn.nn.optim import Optimizer, Parameter
 from distgnn.operators.dense import DistDense
 from distgnn.store import checkpoint
 from distgnn.store.checkpoint import CheckpointReader, Piece
 from distgnn.store.format import manifest
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.format.lock import check_unlocked, locked
 from distgnn.train.best import Best
 
 Array = Any

@@ -48,8 +48,8 @@ import distgnn
 from distgnn.arrays import backend
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
+from distgnn.files.output import check_output, replaced
 from distgnn.nn.norm import EPSILON
-from distgnn.report.files import check_output, replaced
 from distgnn.store import checkpoint
 from distgnn.train.checkpoint import BEST
 from distgnn.train.predict import chosen

@@ -13,9 +13,10 @@ from distgnn.errors import UserError
 from distgnn.nn.buffers import lent
 from distgnn.nn.finite import NotFiniteError, check_features
 from distgnn.nn.gcn import GCN
-from distgnn.nn.loss import TRAIN, Targets
+from distgnn.nn.loss import Targets
 from distgnn.nn.optim import Optimizer, Parameter
 from distgnn.operators.dense import DistDense
+from distgnn.split import TRAIN
 
 Array = Any
 Record = dict[str, Any]

@@ -35,8 +35,8 @@ import distgnn
 from distgnn.comm.grid import Grid
 from distgnn.comm.transport import cuda_aware
 from distgnn.errors import ArgumentError, TrainingError
+from distgnn.files.output import check_output, replaced
 from distgnn.ledger import Ledger
-from distgnn.report.files import check_output, replaced
 
 MOST_RANKS = 256  # whose traffic a log has: a number for every two of them
 PACKAGES = ("numpy", "scipy", "h5py", "mpi4py", "mpich", "cupy-cuda12x", "cupy-cuda13x")

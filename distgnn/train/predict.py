@@ -20,13 +20,13 @@ from distgnn.arrays import backend as backends
 from distgnn.comm.agree import agree
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
+from distgnn.files.output import check_output, replaced
 from distgnn.nn.features import normalize_rows
 from distgnn.nn.gcn import collect
 from distgnn.nn.metrics import scores
 from distgnn.nn.networks import NETWORKS
 from distgnn.nn.norm import EPSILON
 from distgnn.operators.dense import DistDense, by_node
-from distgnn.report.files import check_output, replaced
 from distgnn.store import checkpoint
 from distgnn.store.read.distributed import identity, load, load_features, load_targets
 from distgnn.store.read.store import Store

@@ -19,16 +19,17 @@ from distgnn import local, operators
 from distgnn.arrays.csr import CSR
 from distgnn.comm.agree import agree
 from distgnn.errors import ArgumentError, UserError, check_type
+from distgnn.files.output import check_output
 from distgnn.ledger import Ledger, holds
 from distgnn.nn import optim
 from distgnn.nn.features import normalize_rows
 from distgnn.nn.finite import NotFiniteError
-from distgnn.nn.loss import TRAIN, VAL, checked_metric
+from distgnn.nn.loss import checked_metric
 from distgnn.nn.metrics import scores
 from distgnn.nn.networks import NETWORKS
 from distgnn.operators.dense import DistDense
 from distgnn.report import trace
-from distgnn.report.files import check_output
+from distgnn.split import TRAIN, VAL
 from distgnn.store.checkpoint import read_alone
 from distgnn.store.read.distributed import identity, load, load_features, load_targets
 from distgnn.store.read.store import Store

@@ -9,10 +9,11 @@ import numpy as np
 
 from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.networks import REFERENCES
-from distgnn.nn.reference import TRAIN, GCNReference, labelled
+from distgnn.nn.reference import GCNReference, labelled
 from distgnn.nn.reference_optim import ReferenceOptimizer
 from distgnn.sampling.block import Sample
 from distgnn.sampling.spgemm import Replicated
+from distgnn.split import TRAIN
 from distgnn.store.checkpoint import CheckpointReader
 from distgnn.store.read.order import Order
 from distgnn.store.read.store import Store

@@ -12,9 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from distgnn import cli
+from distgnn import cli, stages
 from distgnn.cli import output
-from distgnn.store import stages
 from mpi_helpers import mpiexec
 
 LINE = r"distgnn: train: \d+%, ([\d.]+k? epochs/s, \d+ s left|\d+ s so far)(; loss [\d.]+.*)?"

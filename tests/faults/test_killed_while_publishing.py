@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from distgnn import UserError, gallery
+from distgnn.files import leftovers, lock
 from distgnn.store import Store, checkpoint, prepare
-from distgnn.store.format import leftovers, lock, publish
+from distgnn.store.format import publish
 from distgnn.store.importers import open_source
 from distgnn.store.source import ImportOptions
 from distgnn.store.team import Team

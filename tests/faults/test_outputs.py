@@ -14,9 +14,10 @@ import pytest
 
 import distgnn as dg
 from distgnn import cli
-from distgnn.report import files, logs, page, trace
+from distgnn.files import lock, output
+from distgnn.report import logs, page, trace
 from distgnn.store import checkpoint
-from distgnn.store.format import lock, publish
+from distgnn.store.format import publish
 from distgnn.store.importers import open_source
 from distgnn.store.source import ImportOptions
 from distgnn.train.log import RunLog
@@ -80,7 +81,7 @@ def test_a_device_or_pipe_is_no_output(tmp_path):
     for name in ("pipe", "null"):
         for force in (False, True):
             with pytest.raises(dg.UserError, match="is no regular file"):
-                files.check_output("log", tmp_path / name, force)
+                output.check_output("log", tmp_path / name, force)
         with pytest.raises(dg.UserError, match="is no regular file"):
             page.write([], [], str(tmp_path / name), True)
         for words in (["prepare", __file__], ["generate", "rmat"]):
@@ -127,7 +128,7 @@ def test_a_file_whose_writer_is_killed_is_the_old_or_the_new_one(tmp_path):
     path, found = tmp_path / "trace", []
 
     def write(text: bytes) -> None:
-        with files.replaced(path) as file:
+        with output.replaced(path) as file:
             file.write(text)
 
     write(b"old")

@@ -10,11 +10,11 @@ import pytest
 
 import distgnn as dg
 from distgnn.nn import GCN, NETWORKS, Adam, CustomLayer, custom
-from distgnn.nn.loss import TRAIN
 from distgnn.nn.reference import labelled, softmax_cross_entropy
 from distgnn.operators import make_grid
 from distgnn.plan import Graph, dry_run
 from distgnn.sampling import GraphSage, Ladies, Replicated
+from distgnn.split import TRAIN
 from distgnn.train import MinibatchTraining, Predictor, Run, Settings, train
 from distgnn.train.export import contents
 

@@ -11,9 +11,9 @@ import scipy.sparse as sp
 
 import distgnn as dg
 from distgnn.nn import Adam, SageMean
-from distgnn.nn.loss import TRAIN
 from distgnn.nn.reference import labelled, softmax_cross_entropy
 from distgnn.operators import make_grid
+from distgnn.split import TRAIN
 from distgnn.store.read.neighbours import Neighbours
 from distgnn.train import train
 

@@ -8,12 +8,12 @@ import pytest
 
 from distgnn import cli
 from distgnn.errors import ArgumentError, UserError
-from distgnn.nn.loss import TRAIN
 from distgnn.operators import grids
 from distgnn.plan import Graph, dry_run, settle
 from distgnn.plan.choices import plan, ways
 from distgnn.plan.machine import read, with_nodes_of
 from distgnn.plan.settle import is_open
+from distgnn.split import TRAIN
 from distgnn.store import Store, prepare
 from distgnn.store.source import Source
 from distgnn.train.settings import Settings

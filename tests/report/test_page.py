@@ -223,7 +223,7 @@ def test_a_page_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("distgnn.report.files.os.fsync", full)
+    monkeypatch.setattr("distgnn.files.output.os.fsync", full)
     assert call("report", path, "--out", tmp_path / "page.html") == 2
     assert "cannot write it (No space left" in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()
@@ -232,7 +232,7 @@ def test_a_page_that_cannot_be_written(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("extra", [(), ("--force",)])
 def test_train_refuses_a_trace_that_cannot_go_there(tmp_path, capsys, extra):
     from distgnn.errors import UserError
-    from distgnn.report.files import check_output
+    from distgnn.files.output import check_output
 
     (tmp_path / "old.json").write_text("kept")
     force = bool(extra)

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from distgnn.files import output
 from distgnn.ledger import Event
-from distgnn.report import files, trace
+from distgnn.report import trace
 from train.stores import events as log_events
 from train.stores import run, small_store
 
@@ -107,9 +108,9 @@ def test_what_was_there_stays_where_a_trace_cannot_be_written(comm, backend, sha
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "replace", full)
+    monkeypatch.setattr(output.os, "replace", full)
     if comm.Get_rank() == 0:
-        monkeypatch.setattr(files.os, "chmod", full)
+        monkeypatch.setattr(output.os, "chmod", full)
     with pytest.raises(UserError, match="No space left on device"):
         trace.write(path, Comm(comm, backend), [Event("spmm", "spmm", "", 1.0, 2.0, False)], [])
     comm.Barrier()

@@ -15,11 +15,11 @@ import distgnn as dg
 from distgnn import UserError
 from distgnn.arrays import backend
 from distgnn.comm.group import Comm
+from distgnn.files.lock import locked
 from distgnn.operators import make_grid
 from distgnn.store import Store, load, load_features, load_targets, prepare
 from distgnn.store.format import manifest
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.format.lock import locked
 
 from .graphs import AWKWARD, Graph, random_graph, reseal
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from distgnn import UserError
+from distgnn.files.lock import locked
 from distgnn.store import Store, prepare
 from distgnn.store.format import hdf5, manifest, publish
-from distgnn.store.format.lock import locked
 
 from .graphs import AWKWARD, Graph
 

@@ -99,7 +99,7 @@ def test_a_cut_that_fails_changes_nothing(tmp_path, monkeypatch):
     def fail(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("distgnn.report.files.os.fsync", fail)
+    monkeypatch.setattr("distgnn.files.output.os.fsync", fail)
     with pytest.raises(dg.UserError, match="cannot write it .No space left"):
         RunLog(dg.Grid(MPI.COMM_SELF, backend="numpy", rows=1), path, after=2)
     assert path.read_text().splitlines() == HISTORY

@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from distgnn.errors import UserError
-from distgnn.store.format.leftovers import AnyPath, moved_aside
+from distgnn.files.leftovers import AnyPath, moved_aside
 
 NAME = "manifest.json"
 

@@ -17,9 +17,9 @@ import h5py
 import numpy as np
 
 from distgnn.errors import UserError
+from distgnn.stages import followed
 from distgnn.store.format import hdf5, manifest
 from distgnn.store.format.manifest import STORE, Kind
-from distgnn.store.stages import followed
 
 
 class Members:

@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from distgnn.errors import UserError
-from distgnn.store.format import leftovers
-from distgnn.store.format.leftovers import AnyPath
-from distgnn.store.format.lock import lock_file, locked
+from distgnn.files import leftovers
+from distgnn.files.leftovers import AnyPath
+from distgnn.files.lock import lock_file, locked
 from distgnn.store.format.manifest import sync_folder
 
 log = logging.getLogger(__name__)

@@ -11,19 +11,19 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import UserError
+from distgnn.split import NAMES
 from distgnn.store.importers.arrays import Archive, indices, integers
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.labels import stored_labels
 from distgnn.store.importers.tables import DenseRows
-from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions
+from distgnn.store.source import Edges, ImportOptions
 
 ENDS = (("src", "dst"), ("row", "col"), ("u", "v"))
 FEATURES = ("x", "node_feat", "feat", "feature", "features")
 LABELS = ("y", "label", "labels", "node_label")
 WEIGHTS = ("edge_weight", "edge_weights", "weight", "weights", "edge_attr")
 COUNTS = ("num_nodes", "n")
-PARTS = {TRAIN: ("train",), VALIDATION: ("val", "valid"), TEST: ("test",)}
 Ends = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 
 
@@ -153,7 +153,7 @@ def set_labels(source: Imported, archive: Archive, name: str) -> None:
 def set_parts(source: Imported, archive: Archive) -> None:
     """Set the split from masks or lists of nodes, if there are any."""
     split, n, found = np.zeros(source.n, np.uint8), source.n, False
-    for part, names in PARTS.items():
+    for part, names in NAMES.items():
         name = first(archive, tuple(f"{name}_{end}" for end in ("mask", "idx", "index") for name in names))
         if name is None:
             continue

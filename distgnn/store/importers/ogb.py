@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import UserError
+from distgnn.split import TEST, TRAIN, VAL
 from distgnn.store.importers.arrays import Npz, indices, open_npy
 from distgnn.store.importers.features import not_finite, text_numbers
 from distgnn.store.importers.files import check_declared
@@ -20,7 +21,7 @@ from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream, table
 from distgnn.store.importers.labels import label_array
 from distgnn.store.importers.tables import DenseRows, Features
 from distgnn.store.importers.text import Table, column, within
-from distgnn.store.source import TEST, TRAIN, VALIDATION, Edges, ImportOptions
+from distgnn.store.source import Edges, ImportOptions
 
 # The graphs for which OGB's own loader adds the reverse of every edge; the directory itself does not say so.
 UNDIRECTED = ("products", "proteins")
@@ -117,7 +118,7 @@ def _set_split(source: Imported, folder: Path) -> None:
         found = f"has {len(choices)} splits, {', '.join(c.name for c in choices)}"
         raise UserError(f"{folder}: {found}; keep one of them or give split=TRAIN/VAL/TEST")
     split = np.zeros(source.n, np.uint8)
-    for part, name in ((TRAIN, "train"), (VALIDATION, "valid"), (TEST, "test")):
+    for part, name in ((TRAIN, "train"), (VAL, "valid"), (TEST, "test")):
         path = _file(choices[0], name)
         ids = column(path, "one node id per line", source.n, delimiter=",")
         ids = indices(ids, source.n, path)

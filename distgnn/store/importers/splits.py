@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import UserError
+from distgnn.split import NAMES
 from distgnn.store.importers import parquet
 from distgnn.store.importers.arrays import open_npy
 from distgnn.store.importers.imported import UNLABELLED, Imported
 from distgnn.store.importers.node_table import open_columns, read_words
 from distgnn.store.importers.roles import SPLIT_NAMES, word_roles
-from distgnn.store.source import TEST, TRAIN, VALIDATION, ImportOptions, parse_split, random_split
+from distgnn.store.source import ImportOptions, parse_split, random_split
 
-PARTS = {"train": TRAIN, "training": TRAIN, "1": TRAIN, "val": VALIDATION, "valid": VALIDATION,
-         "validation": VALIDATION, "2": VALIDATION, "test": TEST, "3": TEST,
-         **dict.fromkeys(("0", *UNLABELLED), 0)}  # fmt: skip
+PARTS = {word: part for part, names in NAMES.items() for word in (*names, str(part))}
+PARTS |= dict.fromkeys(("0", *UNLABELLED), 0)
 
 
 def split_file(text: str) -> Path | None:

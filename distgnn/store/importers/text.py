@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from distgnn.errors import UserError
+from distgnn.stages import stage
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.columns import BadValue, Check, Columns, Field, first_bad, structured
 from distgnn.store.importers.files import BYTE_ORDER_MARK, AnyPath, check_line, lines, open_binary, reading
 from distgnn.store.importers.names import Names, encoded, is_number, looks_like
-from distgnn.store.stages import stage
 
 TYPES: dict[str, Any] = {"integers": np.int64, "words": object, "numbers": np.float64, "features": np.float64}
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.layout import Range
+from distgnn.stages import followed
 from distgnn.store.format import hdf5, manifest
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.members import Members
 from distgnn.store.format.shards import overlaps
-from distgnn.store.stages import followed
 
 #: By name and dimensions; the others are int64.
 _TYPES = {

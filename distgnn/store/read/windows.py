@@ -20,11 +20,11 @@ from distgnn.arrays.csr import CSR
 from distgnn.errors import UserError
 from distgnn.layout import Range
 from distgnn.layout.blocks import bounded
+from distgnn.stages import Stage, stage
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.members import Members
 from distgnn.store.read.node_files import check_shape
-from distgnn.store.stages import Stage, stage
 from distgnn.store.team import Team
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ import numpy as np
 from distgnn.arrays.csr import index_type
 from distgnn.layout import block
 from distgnn.layout.blocks import bounded
+from distgnn.stages import followed
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.shards import ShardGrid
-from distgnn.store.stages import followed
 from distgnn.store.team import Team
 from distgnn.store.write.degrees import Degrees, Scale
 from distgnn.store.write.spill import Spill

@@ -10,11 +10,11 @@ import numpy as np
 from distgnn.arrays.canonical import check_real
 from distgnn.errors import UserError
 from distgnn.layout import block, partition
-from distgnn.partition.orders import NodeOrder
+from distgnn.partition.orders import Permutation
+from distgnn.stages import followed
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.source import Source
-from distgnn.store.stages import followed
 from distgnn.store.team import Team
 from distgnn.store.write.content import Content
 from distgnn.store.write.spill import Spill
@@ -30,7 +30,7 @@ def row_partition(n: int, nbytes: int) -> np.ndarray:
     return partition(n, max(1, -(-n * nbytes // LIMITS.file_bytes), -(-n // LIMITS.file_rows)))
 
 
-def write_permutation(folder: Path, parts: np.ndarray, order: NodeOrder, team: Team) -> list[Path]:
+def write_permutation(folder: Path, parts: np.ndarray, order: Permutation, team: Team) -> list[Path]:
     """Write this rank's files of `permutation` (position -> original id) and `inverse`; returns all paths."""
     paths = [folder / f"permutation-{index:04d}.h5" for index in range(len(parts) - 1)]
     for index in team.deal(np.diff(parts)):
@@ -55,7 +55,7 @@ def write_ids(folder: Path, ids: np.ndarray, team: Team) -> tuple[np.ndarray, li
 
 
 def write_nodes(
-    folder: Path, scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder, team: Team,
+    folder: Path, scratch: Path, parts: np.ndarray, source: Source, order: Permutation, team: Team,
     content: Content,
 ) -> list[Path]:  # fmt: skip
     """Write the features, labels and split that a source has, in this order; returns all paths. Collective:
@@ -72,7 +72,7 @@ def write_nodes(
 
 
 def _write_rows(
-    path: Path, index: int, parts: np.ndarray, source: Source, order: NodeOrder, spilled: Spill | None,
+    path: Path, index: int, parts: np.ndarray, source: Source, order: Permutation, spilled: Spill | None,
     content: Content,
 ) -> None:  # fmt: skip
     lo, hi = block(parts, index)
@@ -108,7 +108,7 @@ def _feature_blocks(source: Source, lo: int, hi: int, content: Content) -> Itera
 
 
 def _spilled(
-    scratch: Path, parts: np.ndarray, source: Source, order: NodeOrder, team: Team, content: Content
+    scratch: Path, parts: np.ndarray, source: Source, order: Permutation, team: Team, content: Content
 ) -> Spill:
     """All features, read once from front to back (by each rank a share), in one bucket per row file: reading
     file by file would be at random, of more than fits in memory. Collective."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from distgnn.comm.launch import PATIENCE
-from distgnn.store.format.lock import lock_file
+from distgnn.files.lock import lock_file
 from distgnn.store.format.publish import new_directory, writing
 from distgnn.store.team import Team
 

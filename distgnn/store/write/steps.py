@@ -19,12 +19,12 @@ from distgnn.layout import partition
 from distgnn.partition import Wanted, measure, orders
 from distgnn.partition.orders import MatrixOrder, Version
 from distgnn.partition.pattern import Pattern
+from distgnn.stages import followed, stage
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.members import Members
 from distgnn.store.format.shards import ShardGrid
 from distgnn.store.read.order import Order
 from distgnn.store.source import Edges, Source
-from distgnn.store.stages import followed, stage
 from distgnn.store.team import Team
 from distgnn.store.write import nodes
 from distgnn.store.write.adjacency import AdjacencyWriter

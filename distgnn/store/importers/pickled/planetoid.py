@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import UserError
+from distgnn.split import TEST, TRAIN, VAL
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.imported import HIGHEST_ID, Imported
 from distgnn.store.importers.pickled.unpickler import load, load_array, load_csr
 from distgnn.store.importers.tables import SparseRows
 from distgnn.store.importers.text import column
-from distgnn.store.source import TEST, TRAIN, VALIDATION, ImportOptions
+from distgnn.store.source import ImportOptions
 
 STANDARD_VALIDATION = 500
 
@@ -103,7 +104,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     source.set_labels(labels, path, files.ally.shape[1])
     split, first = np.zeros(n, np.uint8), len(files.y)
     split[:first] = TRAIN
-    split[first : min(first + STANDARD_VALIDATION, known)] = VALIDATION
+    split[first : min(first + STANDARD_VALIDATION, known)] = VAL
     split[test] = TEST
     source.set_split(split, path)
     source.settle_direction(directed=False)

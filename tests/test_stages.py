@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import distgnn as dg
+from distgnn import stages
 from distgnn.cli import main
-from distgnn.store import stages
 
 
 class Heard:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO
 
 from distgnn.errors import ArgumentError
-from distgnn.store.format import leftovers
-from distgnn.store.format.lock import locked
+from distgnn.files import leftovers
+from distgnn.files.lock import locked
 
 
 def check_output(argument: str, path: Path, replace: bool) -> None:

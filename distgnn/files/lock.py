@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from distgnn.errors import UserError
-from distgnn.store.format.leftovers import AnyPath
+from distgnn.files.leftovers import AnyPath
 
 log = logging.getLogger(__name__)
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # nothing can be written, locked or not
