@@ -5,13 +5,14 @@ promised.
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import distgnn as dg
 from distgnn.nn.optim import make
-from distgnn.nn.products import AGGREGATE, ORDERS, TRANSFORM, sparse_width
+from distgnn.nn.products import AGGREGATE, ORDERS, TRANSFORM, FixedAggregate, sparse_width
 from distgnn.operators import make_grid
 from distgnn.train.full_graph import train
 
@@ -118,6 +119,19 @@ def test_kept_aggregate_is_dropped_when_features_are_trained(comm, name, backend
     fresh.set_weights(model.get_weights())
     expected, *_ = fresh.gradients(X, targets)
     assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.ranks(1, 4)
+def test_a_kept_aggregate_is_that_of_the_matrix_and_the_features(comm, backend):
+    grid = wide_grid(comm, "1d", backend)
+    model, X, _ = PROBLEM.model(grid, "1d")
+    A, other, kept = model.A, dg.distribute(2 * PROBLEM.A, grid, "1d"), FixedAggregate()
+    buffers = SimpleNamespace(hold=lambda name, T: T)
+    first = kept.multiply(A, X, buffers)
+    assert kept.multiply(A, X, buffers) is first
+    for matrix, features in ((other, X), (other, X.like(2 * X.block)), (A, X)):
+        found, expected = kept.multiply(matrix, features, buffers), dg.gather(matrix @ features)
+        np.testing.assert_array_equal(dg.gather(found), expected)
 
 
 @pytest.mark.ranks(1, 4)

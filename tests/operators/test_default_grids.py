@@ -22,7 +22,7 @@ def received(name: str, ranks: int) -> list[float]:
     return [max(float(words(Axes(grid, r), A, WIDTH)) for r in range(ranks)) for grid in grids(name, ranks)]
 
 
-@each("ranks", [*range(1, 17), 36, 64])
+@each("ranks", [*range(1, 17), 24, 36, 45, 64])
 def test_15d_has_the_fewest_copies_within_ten_percent_of_the_fewest_words(ranks):
     copies = [grid["reps"] for grid in grids("1.5d", ranks)]
     found = dict(zip(copies, received("1.5d", ranks), strict=True))

@@ -74,6 +74,17 @@ def test_the_step_size_stays_low_where_the_best_is_kept_from_now_on() -> None:
     assert after.drops == before.drops == 2
 
 
+def test_a_resumed_run_has_stopped_only_if_it_had_and_its_patience_is_over() -> None:
+    """More patience goes on; less patience stops after the next evaluation, not before the first epoch."""
+    for before, after, stopped in ((3, 3, True), (3, 9, False), (9, 3, False)):
+        run, resumed = Best([], patience=before), Best([], patience=after)
+        for epoch in range(1, 6):
+            run.observe(epoch, {"val_acc": 0.5})
+        run.stopped = run.stale
+        resumed.take(run.state())
+        assert (run.stopped, resumed.stopped) == (before == 3, stopped), (before, after)
+
+
 def test_a_score_that_is_no_number_is_worse_than_any() -> None:
     best = Best([])
     for epoch, value in enumerate([np.nan, np.nan, 0.2, np.nan, 0.3], 1):
