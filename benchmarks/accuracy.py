@@ -86,7 +86,7 @@ def rows_of(comm: MPI.Intracomm, path: str, seeds: int) -> list[str]:
 
 
 def accuracy(comm: MPI.Intracomm, path: str, flags: list[str]) -> float:
-    """Of the test nodes after the last update. Collective."""
+    """Return the accuracy on the test nodes after the last update. Collective."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(comm.bcast(folder)) / "run.jsonl"
         words = ["train", path, *flags, "--eval-every", "0", "--quiet", "--log", str(log)]

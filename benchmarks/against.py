@@ -68,7 +68,9 @@ def compare(case: str, args: Any) -> Iterator[str]:
 
 
 def launch(case: str, args: Any) -> dict[str, tuple[float, ...]]:
-    """Of one process of each checkout: least processor time of both, its ratio, and that of wall times."""
+    """Launch one process of each checkout; return the least processor time of both, its ratio, and that of
+    wall times.
+    """
     ranks = CASES[case][0]
     launcher = [*args.launcher.split(), str(ranks)] if ranks > 1 else []
     workers = []

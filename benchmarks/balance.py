@@ -1,5 +1,4 @@
-"""How evenly a grid of shards is filled: original order, one random permutation, two (Plexus section 5.1,
-Table 3).
+"""Balance of a grid of shards: original order, one random permutation, two (Plexus section 5.1, Table 3).
 
     python benchmarks/balance.py --out benchmarks/results/balance.md
 

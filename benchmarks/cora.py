@@ -49,7 +49,7 @@ COLUMNS = (
 
 
 def problem(store: dg.Store) -> str:
-    """What a loss curve is of: the graph, the order of its nodes, and how it is trained."""
+    """Describe a loss curve: the graph, the order of its nodes, and how it is trained."""
     names = ("source", "n", "nnz", "edges", "normalize", "width", "classes", "split", "seed")
     facts = {name: store.manifest[name] for name in names}
     training = {"hidden": HIDDEN, "dropout": DROPOUT, "decay": DECAY, "lr": LR, "epochs": EPOCHS}

@@ -1,4 +1,4 @@
-"""Which statements for a GPU the tests have run, as a table: `make device-coverage`.
+"""Table of the statements for a GPU that the tests have run: `make device-coverage`.
 
     coverage run --parallel-mode --source distgnn -m pytest -k cupy      and on several ranks
     coverage combine

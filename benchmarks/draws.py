@@ -1,4 +1,4 @@
-"""What samplers draw, against exact probabilities; and how the mean of LADIES' estimates converges (sections
+"""Draws of samplers against exact probabilities, and convergence of the mean of LADIES' estimates (sections
 4.1.2 and 4.2).
 
     python benchmarks/draws.py --out benchmarks/results/draws.md

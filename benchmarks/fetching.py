@@ -79,7 +79,7 @@ def multiply(grid: dg.Grid, A: sp.csr_array, name: str, Q: sp.csr_array) -> str:
 
 
 def product_words(A: sp.csr_array, Qs: list[sp.csr_array], grid: dg.Grid) -> list[int]:
-    """What this rank receives: row numbers and lengths, rows of A, partial products."""
+    """Count the words that this rank receives: row numbers and lengths, rows of A, partial products."""
     rows, c, i, j = grid.shape["rows"], grid.shape["reps"], grid.coords["rows"], grid.coords["reps"]
     block = np.repeat(np.arange(rows), np.diff(partition(A.shape[0], rows)))  # of each vertex
     column = block // -(-rows // c)  # the process column whose stage it is

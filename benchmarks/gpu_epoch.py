@@ -91,7 +91,7 @@ def difference(losses: list[float], others: list[float]) -> float:
 
 
 def every(A: sp.csr_array, folder: Path, epochs: int) -> Iterator[dict[str, Any]]:
-    """What distgnn and then its peers did, each as soon as it is known."""
+    """Run distgnn and then its peers; give each result as soon as it is known."""
     yield ours(A, folder, epochs)
     backend.get("cupy").xp.get_default_memory_pool().free_all_blocks()
     command = [sys.executable, "-W", "ignore", str(PEERS), str(folder), str(epochs)]

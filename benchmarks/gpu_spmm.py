@@ -149,7 +149,9 @@ class Ceilings:
     gathers: dict[tuple[int, int], float]
 
     def gather(self, row: int, array: int) -> float:
-        """Of such rows from so many bytes: what was measured of the next narrower, from the next more."""
+        """Interpolate the rate of such rows from so many bytes: the next narrower width measured, the next
+        larger size.
+        """
         rows = max((r for r, _ in self.gathers if r <= row), default=min(r for r, _ in self.gathers))
         sizes = [size for _, size in self.gathers]
         return self.gathers[rows, min((size for size in sizes if size >= array), default=max(sizes))]
@@ -167,7 +169,7 @@ class Ceilings:
 
 
 def ceilings(xp: Any, scale: float = 1.0) -> Ceilings:
-    """What the memory of this GPU does at most; ``scale`` shrinks the arrays, for tests."""
+    """Measure the most that the memory of this GPU does; ``scale`` shrinks the arrays, for tests."""
     big = max(int(scale * 2**30) // 4096, 1) * 4096
     x, y = xp.zeros(big // 4, np.float32), xp.zeros(big // 4, np.float32)
     blocks = max(1, int(min(scale, 1) * 132 * 8 * 4))
@@ -199,7 +201,7 @@ def ceilings(xp: Any, scale: float = 1.0) -> Ceilings:
 
 
 def kernels(xp: Any, block: CSR, B: Any, out: Any, variants: bool) -> dict[str, Work]:
-    """What to compare, by name."""
+    """Return the kernels to compare, by name."""
     works: dict[str, Work] = {"raw": lambda: cuda.spmm(block, B, out)}
     if variants:
         alignment = launch.address(B) & -launch.address(B) or 256
@@ -296,7 +298,7 @@ def summary(table: list[list[Any]]) -> str:
 
 @dataclass
 class Options:
-    """How to measure; ``scale`` shrinks the arrays of the ceilings, for tests."""
+    """Options of a measurement; ``scale`` shrinks the arrays of the ceilings, for tests."""
 
     widths: list[int]
     dtype: Any = np.float32

@@ -1,4 +1,4 @@
-"""What the parts of the host kernels bring: how far to prefetch, where arrays begin, padded rows; and passes
+"""Gains of the parts of the host kernels: distance of prefetching, start of arrays, padded rows; passes
 beside NumPy's.
 
 python benchmarks/host_versions.py --out benchmarks/results/host-versions.md

@@ -70,7 +70,7 @@ def make(args: argparse.Namespace) -> None:
 
 
 def job(way: str, args: argparse.Namespace) -> dict[str, list[float]]:
-    """What each rank measured, by name, in processes of their own."""
+    """Measure in processes of their own; return each rank's results by name."""
     evict(args.store)
     ranks = str(sizes_of(args.grid)[0])
     store = [
@@ -131,12 +131,12 @@ def one(load: Callable[[dg.Grid, Path], dg.DistSparse], args: argparse.Namespace
 
 
 def together(grid: dg.Grid, store: Path) -> dg.DistSparse:
-    """As the library does: ranks that want the same shard read it together."""
+    """Read like the library: ranks that want the same shard read it together."""
     return dg.load(store, grid, "3d")
 
 
 def apart(grid: dg.Grid, store: Path) -> dg.DistSparse:
-    """As on nodes of one rank each."""
+    """Read like nodes of one rank each."""
     grid.node = grid.rank
     return dg.load(store, grid, "3d")
 

@@ -140,7 +140,7 @@ def formula(store: Store, sizes: Any, layers: int) -> dict[str, dict[str, float]
 
 
 def block_bytes(product: float) -> float:
-    """What is summed at a time."""
+    """Return the bytes that are summed at a time."""
     return min(max(product / TUNING.sum_blocks, TUNING.smallest_sum_block), TUNING.sum_chunk)
 
 

@@ -58,11 +58,13 @@ class Published(NamedTuple):
 
     @property
     def least_bytes(self) -> float:
-        """Of all ranks in 3D: features with gradient and moments, and buffers (``memory_3d.py``)."""
+        """Sum the bytes of all ranks in 3D: features with gradient and moments, and buffers
+        (``memory_3d.py``).
+        """
         return 4 * self.n * (4 * self.features + (LAYERS + 2) * HIDDEN)
 
     def graph(self) -> Graph:
-        """Of this size, with non-zeros anywhere, as in a random order."""
+        """Make a graph of this size with non-zeros anywhere, as in a random order."""
         return Graph.of_size(self.n, self.nonzeros, self.features, self.classes)
 
 
@@ -117,7 +119,7 @@ class Partitioned:
 
 
 def needed_rows(graph: Published, ranks: int) -> float:
-    """Of other ranks, by the rank that needs most in a partitioned order."""
+    """Count the rows of other ranks that the rank in most need reads in a partitioned order."""
     if graph.gain:
         others = graph.n * (1 - 1 / ranks)
         return others * -math.expm1(-graph.nonzeros / ranks / graph.n) / graph.gain
@@ -149,7 +151,7 @@ def first(way: Way) -> float:
 
 
 def machines() -> list[Machine]:
-    """As it ships, and with the bandwidth of NCCL."""
+    """Return the machine that ships, and the same with the bandwidth of NCCL."""
     ships = read("perlmutter")
     network = replace(ships.levels[-1], bandwidth=ships.levels[-1].injection)
     return [ships, replace(ships, levels=[*ships.levels[:-1], network])]
@@ -254,7 +256,7 @@ def scaling(name: str, most: int) -> Iterator[str]:
 
 
 def sources(graph: Published, ranks: int, rows: float) -> list[tuple[Any, bool]]:
-    """What 1D is run with: a block source or None for a random order, and whether it sends needed rows."""
+    """Give the runs of 1D: a block source or None for a random order, and whether it sends needed rows."""
     return [(Partitioned(graph, ranks, rows), True), (None, True), (None, False)]
 
 
@@ -275,7 +277,7 @@ def told(way: Way | None) -> str:
 
 
 def summary(cubes: dict[int, float], parts: dict[int, float]) -> str:
-    """Where the one overtakes the other, and until when more ranks gain."""
+    """Say where one algorithm overtakes the other, and up to which number more ranks gain."""
     slower = [ranks for ranks in cubes if cubes[ranks] > parts[ranks]]
     known = [ranks for ranks in cubes if cubes[ranks] < math.inf and ranks > max(slower, default=0)]
     where = f"is faster than partitioned 1d from {known[0]} GPUs on" if known else "stays slower"

@@ -23,7 +23,7 @@ from distgnn.comm.relay import upstream
 
 
 def seconds(grid: dg.Grid, block: np.ndarray, turns: Sequence[int]) -> float:
-    """Of the slowest rank."""
+    """Return the seconds of the slowest rank."""
     shapes, roots = [block.shape] * grid.size, range(grid.size)
     grid.world.barrier()
     start = time.perf_counter()

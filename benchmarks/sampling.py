@@ -117,7 +117,7 @@ def row(G: Replicated, kind: str, size: int, args: argparse.Namespace) -> str:
 
 
 def shares(run: Callable[[], None]) -> list[float]:
-    """Of the wall-clock time of the fastest of some runs, by step, with the products that are made in it."""
+    """Divide the wall-clock time of the fastest run by step, with the products that are made in each."""
     found = []
     for _ in range(REPEATS):
         with Ledger(trace=True) as ledger:

@@ -1,4 +1,4 @@
-"""What benchmark programs share: their arguments, what they ran on, and Markdown tables."""
+"""Shared parts of benchmark programs: arguments, the machine's description, and Markdown tables."""
 
 from __future__ import annotations
 

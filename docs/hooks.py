@@ -1,4 +1,4 @@
-"""What mkdocs does with our docstrings: Sphinx's roles, such as ``:meth:``, become plain code."""
+"""Hooks of mkdocs for our docstrings: Sphinx's roles, such as ``:meth:``, become plain code."""
 
 from __future__ import annotations
 

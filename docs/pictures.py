@@ -34,7 +34,7 @@ Cells = list[tuple[int, int]]
 
 
 class Seen(NamedTuple):
-    """What happened on one rank: (row, column) of entries, and words."""
+    """Events on one rank: (row, column) of entries, and words."""
 
     coords: dict[str, int]
     A: Cells
@@ -66,7 +66,7 @@ class Asked(dg.MatrixSource):
 
 
 def places(numbers: Any, width: int) -> Cells:
-    """Where these entries stand in a matrix of so many columns."""
+    """Return where these entries stand in a matrix of so many columns."""
     return [divmod(int(number) - 1, width) for number in np.asarray(numbers).reshape(-1)]
 
 
@@ -104,7 +104,9 @@ def run(algorithm: str, sizes: dict[str, int], needed: bool) -> list[Seen]:
 
 
 def sender(ranks: list[Seen], own: int, matrix: str, cell: tuple[int, int]) -> int:
-    """Who gave a rank an entry: itself, or of those that hold it the one that differs in the fewest axes."""
+    """Find the rank that gave an entry: the rank itself, or of its holders the one that differs in the fewest
+    axes.
+    """
     apart = {
         rank: sum(seen.coords[axis] != ranks[own].coords[axis] for axis in seen.coords)
         for rank, seen in enumerate(ranks)

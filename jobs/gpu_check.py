@@ -1,4 +1,4 @@
-"""What needs a GPU, on a bare machine with one, the most important first; started by jobs/gpu-check.sh.
+"""Checks that need a GPU, on a bare machine with one, the most important first; started by jobs/gpu-check.sh.
 
 Part 1 (10 minutes): a training on CuPy, its losses beside NumPy's; tests on CuPy arrays; products beside
 cuSPARSE; epochs beside PyTorch's; two and four ranks on the GPU. Part 2: kernels under compute-sanitizer.

@@ -99,7 +99,7 @@ class Campaign:
             self.notes.append(text)
 
     def run(self) -> int:
-        """How many runs have failed."""
+        """Run the study; return the number of runs that failed."""
         for index, run in enumerate(self.runs, 1):
             progress = f"[{index}/{len(self.runs)}] {run.name}:"
             problem = self.prepare(run) or self.train(run, progress)
@@ -121,7 +121,7 @@ class Campaign:
         return nodes, min(degree, nodes / share)
 
     def generated(self, graph: str) -> Path:
-        """Where a graph of this size and with these widths goes."""
+        """Return the path for a graph of this size and with these widths."""
         features, classes, _ = self.study.graphs[graph]
         nodes, degree = self.size(graph)
         return self.args.out / "graphs" / f"{graph}-{nodes}x{degree:.4g}-{features}-{classes}"
@@ -177,7 +177,7 @@ class Campaign:
         return [*words, "--log", str(self.log(run)), "--force", "--quiet"]
 
     def train(self, run: Run, progress: str) -> str:
-        """What went wrong, or ""."""
+        """Train; return the problem, or ""."""
         if not self.args.dry_run and self.events(run):
             print(f"{progress} kept", flush=True)
             return ""
@@ -192,7 +192,7 @@ class Campaign:
         return ""
 
     def events(self, run: Run) -> list[study_results.Log]:
-        """Those of the run's log, if it came to its end and was started by the same command; else none."""
+        """Read the log of the run if it ended and was started by the same command; else return an empty list."""
         output, title = beside(self.log(run)), self.title(run.ranks, self.command(run))
         if not output.exists() or output.read_text(errors="replace").split("\n", 1)[0] != title:
             return []
@@ -236,7 +236,7 @@ class Campaign:
 
 
 def beside(path: Path) -> Path:
-    """Where the output of the command that makes this goes."""
+    """Return the path for the output of the command that makes this file."""
     return path.with_name(f"{path.name}.out")
 
 

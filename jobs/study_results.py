@@ -1,4 +1,4 @@
-"""What the logs of a study say: a table as Markdown and CSV, and a figure."""
+"""Results of a study from its logs: a table as Markdown and CSV, and a figure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def finished(path: Path) -> list[Log]:
 
 
 def epochs(events: list[Log]) -> list[Log]:
-    """Those that count: all but the first two."""
+    """Return the epochs that count: all but the first two."""
     return [event for event in events if event["event"] == "epoch"][UNTIMED:]
 
 
@@ -115,7 +115,7 @@ def row(run: Run, trials: list[list[Log]], study: Study) -> Row:
 
 
 def columns(found: list[Row]) -> list[str]:
-    """Of the parts of an epoch."""
+    """Return the names of the parts of an epoch."""
     return [name for name in (found[0] if found else ()) if name not in HEADS + SIZES]
 
 
@@ -142,7 +142,7 @@ def markdown(campaign: Campaign, found: list[Row]) -> str:
 
 
 def machine(campaign: Campaign) -> list[str]:
-    """What it ran on, as the first log says."""
+    """Describe the machine of the study from the first log."""
     first = next(filter(None, map(campaign.events, campaign.runs)), None)
     if first is None:
         return []
@@ -157,7 +157,7 @@ def machine(campaign: Campaign) -> list[str]:
 
 
 def graphs(campaign: Campaign, found: list[Row]) -> list[str]:
-    """What stands for the paper's graphs."""
+    """Describe the graphs that stand for the paper's."""
     told = []
     for one in {one["graph"]: one for one in found}.values():
         name, size = one["graph"], f"{one['nodes']:,} nodes, {one['nonzeros']:,} non-zeros with self-loops"

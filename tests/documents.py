@@ -44,7 +44,7 @@ class Page(NamedTuple):
 
 
 def read(path: Path) -> Page:
-    """What a page has a reader do."""
+    """Read the commands and programs that a page gives its reader."""
     page = Page([], {}, [])
     for language, body in re.findall(r"^```(\w+)\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE):
         if language == "sh":

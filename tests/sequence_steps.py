@@ -74,7 +74,7 @@ class Step:
         self.kept = [X.block.copy() for X in self.inputs]
 
     def results(self) -> list[Any]:
-        """Of a run with fresh inputs, of which nothing is left afterwards."""
+        """Return the results of a run with fresh inputs, of which nothing is left afterwards."""
         for X, block in zip(self.inputs, self.kept, strict=True):
             X.block[...] = block
         found = self.run()

@@ -41,7 +41,7 @@ class SequenceError(AssertionError):
 
 @dataclass(frozen=True)
 class Case:
-    """Where a sequence takes place."""
+    """Grid, algorithm and settings of a sequence."""
 
     algorithm: str
     sizes: tuple[tuple[str, int], ...]
@@ -90,7 +90,9 @@ class Sequence:
         return "\n".join([head, f"TUNING: {self.tuning}", *steps])
 
     def run(self, repeats: int = 2, seconds: float = 0.001) -> int:
-        """How many operations it had. SequenceError, on every rank: one was wrong."""
+        """Run the sequence; return the number of its operations. SequenceError, on every rank: a result was
+        wrong.
+        """
         looks = int(self.rng.choice([1, 3, 6]))
         with mock.patch.multiple(TUNING, **self.tuning), self._field() as field:
             self._draw(field)
@@ -208,7 +210,7 @@ def _same(Y: Any, Z: Any) -> bool:
 
 
 def _far(Y: Any, whole: np.ndarray, tolerance: float, index: int) -> list[str]:
-    """What is wrong with a result, if it is not close to the numbers expected."""
+    """Return the problem with a result that is not close to the numbers expected."""
     block = _block(Y)
     if isinstance(Y, dg.DistDense):
         rows, cols = Y.layout.ranges(Y.shape)

@@ -1,4 +1,4 @@
-"""What users see of the package: names that are there, documented, and errors for swapped arguments."""
+"""Public names of the package: present, documented, with errors for swapped arguments."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_public_members_have_docstrings() -> None:
 
 
 def test_examples_in_docstrings_hold() -> None:
-    """Those that need no files."""
+    """Examples that need no files."""
     runner, finder = doctest.DocTestRunner(), doctest.DocTestFinder()
     for name in ("comm.grid", "layout.blocks", "ledger", "operators.registry"):
         for example in finder.find(importlib.import_module(f"distgnn.{name}"), globs=None):

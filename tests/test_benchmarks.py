@@ -1,4 +1,4 @@
-"""What the benchmark programs keep between launches."""
+"""Files that the benchmark programs keep between launches."""
 
 from __future__ import annotations
 

@@ -39,7 +39,9 @@ def test_python_files_of_a_page_are_run() -> None:
 
 
 def in_python(text: str) -> str:
-    """As the library says it: ``--force`` is ``force=True``, ``--format NAME`` is ``format=NAME``."""
+    """Return a text in the library's words: ``--force`` is ``force=True``, ``--format NAME`` is
+    ``format=NAME``.
+    """
     return re.sub(r"--(\w+)(?: ([A-Z]{2,})\b)?", lambda found: f"{found[1]}={found[2] or True}", text)
 
 

@@ -124,8 +124,8 @@ def clock(monkeypatch):
 
 
 def test_seconds_are_exclusive_and_communication_is_counted_once(clock):
-    """What is driven inside a product is communication's time; transfers under way beside each other pass the
-    same seconds.
+    """Seconds of messages driven inside a product are communication's; transfers under way beside each other
+    pass the same seconds.
     """
     with Ledger(timing=True) as ledger:
         with timed("spmm", "spmm"):

@@ -16,7 +16,7 @@ nbformat = pytest.importorskip("nbformat", reason="needs the extra notebook")
 
 
 def printed(notebook: Any) -> list[str]:
-    """What its cells print and end in."""
+    """Return the printed output and the results of a notebook's cells."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     return [output.text if "text" in output else output.data["text/plain"] for output in outputs]
 

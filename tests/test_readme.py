@@ -1,4 +1,6 @@
-"""What the README tells a new user to type works as written, and its figures stand in the results."""
+"""Commands and figures of the README: a new user's commands work as written, and the figures stand in the
+results.
+"""
 
 from __future__ import annotations
 

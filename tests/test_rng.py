@@ -18,7 +18,7 @@ def signs(k: int, rows: np.ndarray = ROWS, cols: np.ndarray = COLS, probability:
 
 
 def sigmas(values: np.ndarray) -> float:
-    """How many standard deviations the sum of independent values of mean 0 and variance 1 is from 0."""
+    """Return how many standard deviations the sum of independent values of mean 0 and variance 1 is from 0."""
     return abs(float(values.sum())) / np.sqrt(values.size)
 
 

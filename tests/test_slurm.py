@@ -67,7 +67,7 @@ pytestmark = [
 
 @dataclass
 class Job:
-    """How a job ended."""
+    """Outcome of a job."""
 
     code: int
     output: str

@@ -120,9 +120,7 @@ class Rows:
                 else:
                     local.scatter_add(sums, rows, into)
 
-    def _sent(
-        self, exchange: Exchange, Y: Array, work: Iterable[tuple[Sequence[int], T]]
-    ) -> Iterator[T]:
+    def _sent(self, exchange: Exchange, Y: Array, work: Iterable[tuple[Sequence[int], T]]) -> Iterator[T]:
         """Give the items; after each, send the rows of Y of its ranks."""
         for ranks, item in work:
             with exchange.driven() if self.grid.overlap else nullcontext():

@@ -230,7 +230,9 @@ class _Event:
 
 
 class _Cuda:
-    """What is used of ``cupy.cuda``: events that take the host's time, one stream, one device."""
+    """Stand-in for the parts of ``cupy.cuda`` in use: events that take the host's time, one stream, one
+    device.
+    """
 
     Event = _Event
     runtime = SimpleNamespace(

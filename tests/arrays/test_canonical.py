@@ -1,4 +1,4 @@
-"""What the caller gives stays as it is: matrices of any kind, and those that are refused in one line."""
+"""Callers' matrices stay unchanged, of any kind; refused ones are refused in one line."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def whole(matrix: Any) -> dg.LocalBlocks:
 @pytest.mark.ranks(1)
 @pytest.mark.slow
 def test_callers_arrays_stay_as_they_are(comm):
-    """Of 500 random matrices: every product is SciPy's, and no array, flag or neighbour is another."""
+    """Every product of 500 random matrices is SciPy's, and no array, flag or neighbour changes."""
     grids = {way: make_grid(comm, way[0], backend="numpy") for way in WAYS}
     r, own = np.random.default_rng(20), 0
     for case in range(CASES):

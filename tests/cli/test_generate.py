@@ -205,7 +205,7 @@ def test_under_mpiexec_one_rank_writes_and_all_fail_together(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_being_told_to_end_leaves_nothing(tmp_path: Path) -> None:
-    """As `scancel` does: SIGTERM in the middle of the work."""
+    """`scancel` sends SIGTERM in the middle of the work."""
     program = (
         "import sys, time\n"
         "from distgnn import cli\n"

@@ -1,4 +1,4 @@
-"""What commands say beside their results: progress, messages, files of ranks. A library says nothing."""
+"""Output of commands beside their results: progress, messages, files of ranks. A library prints nothing."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_the_innermost_stage_speaks_and_short_ones_are_silent(clock):
 
 
 def test_what_does_not_advance_says_how_long_it_lasts(monkeypatch):
-    """By a thread beside it."""
+    """A thread beside the stage tells."""
     monkeypatch.setattr(output, "EVERY", 0.04)
     stream, over = io.StringIO(), output.threading.Event()
     with output.watching(stream), stages.stage("partition"):

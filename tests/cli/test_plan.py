@@ -42,7 +42,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def log(path: Path, grid: dict[str, int], algorithm: str, seconds: float) -> Path:
-    """That of a run of three epochs, the second of these seconds."""
+    """Write the log of a run of three epochs, the second of these seconds."""
     ranks = [{}] * grid["rows"]
     config = {"algorithm": algorithm, "widths": [16, 16, 8], "sparsity_aware": False, "order": "random"}
     lines: list[dict[str, Any]] = [{"event": "run", "config": config, "grid": grid, "ranks": ranks}]

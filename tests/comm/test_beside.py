@@ -1,4 +1,4 @@
-"""What travels runs beside what a GPU computes: shown by the order of events on the stand-in for CuPy."""
+"""Overlap of messages with a GPU's computation, shown by the order of events on the stand-in for CuPy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def device(request, monkeypatch):
 
 
 def observed(device, work, kernels=40):
-    """What the stand-in saw of it, the tuner having tried all kernels."""
+    """Return the events that the stand-in saw, once the tuner has tried all kernels."""
     stand_in = importlib.import_module("cupy.stand_in")
     for _ in range(20):
         work()

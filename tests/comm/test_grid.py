@@ -67,7 +67,7 @@ def test_replication_and_grid_must_agree(comm):
 
 @pytest.mark.ranks(4, 12)
 def test_axes_stand_in_the_order_in_which_they_are_named(comm):
-    """Where some are named, in the places of those."""
+    """Named axes take the places of one another; the others stay."""
     P = comm.Get_size()
 
     def order(name, sizes, replication=None):
@@ -130,7 +130,7 @@ def test_ranks_that_move_arrays_differently_are_refused_together(comm, monkeypat
 
 
 def test_every_rank_of_a_node_takes_another_gpu():
-    """By PCI bus id, as its number says little: each rank may be shown one device only, as number 0."""
+    """Devices are told apart by PCI bus id: each rank may be shown one device only, as number 0."""
     node = ["0000:07:00.0", "0000:0f:00.0", "0000:47:00.0", "0000:4e:00.0"]
     taken = lambda *seen: assign([Sight(rank, *one) for rank, one in enumerate(seen)])  # noqa: E731
     assert taken(*[(node, None)] * 6) == [0, 1, 2, 3, 0, 1]

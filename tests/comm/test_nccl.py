@@ -125,7 +125,7 @@ def test_nccl_is_for_devices_whose_mpi_takes_no_pointers(staged):
 
 @pytest.mark.ranks(2)
 def test_two_ranks_on_one_device_are_refused(comm, staged, monkeypatch):
-    """As NCCL does, on every rank."""
+    """NCCL refuses two ranks on one device, on every rank."""
 
     def refused(size, name, rank):
         raise RuntimeError("NCCL_ERROR_INVALID_USAGE: invalid usage")

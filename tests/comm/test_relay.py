@@ -172,7 +172,7 @@ def test_staged_panels(comm, overlap, monkeypatch):
 
 @pytest.mark.ranks(3, 4)
 def test_a_relay_that_is_left_early_brings_all_panels(comm, backend):
-    """By a break on one rank, after any number of panels, before the next relay through the same buffers."""
+    """One rank breaks after any number of panels; the next relay uses the same buffers."""
     grid = dg.Grid(comm, backend=backend, rows=comm.Get_size())
     group = grid.along("rows")
     rooms = [backend.empty((3000,), np.float64) for _ in range(TUNING.relay_buffers)]

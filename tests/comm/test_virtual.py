@@ -30,7 +30,7 @@ def objects(comm):
 
 
 def column_numbers(group, rank):
-    """Of 3 ranks, by collectives."""
+    """Compute the column numbers of 3 ranks by collectives."""
     whole = group.allgather_rows(np.full((group.rank, 2), rank), np.array([0, 0, 1, 3]))
     return whole.tolist(), group.bcast(np.array([rank]), 2).tolist()
 

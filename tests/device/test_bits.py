@@ -1,4 +1,4 @@
-"""What a training computes does not depend on how arrays move between ranks."""
+"""Equal results of a training, however arrays move between ranks."""
 
 from __future__ import annotations
 

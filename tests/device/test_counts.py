@@ -1,4 +1,4 @@
-"""How often training launches kernels, waits for the device and copies: per epoch and per minibatch.
+"""Counts of kernel launches, waits for the device and copies, per epoch and per minibatch.
 
 The numbers are what there is, so that a change of any is seen. Fewer is better.
 """

@@ -112,7 +112,7 @@ def test_memory_is_lent_again_while_another_stream_reads_it(cupy, stand_in, wait
 @pytest.mark.ranks(2)
 @ONE_WAY
 def test_memory_that_a_message_is_in(comm, cupy, stand_in):
-    """Who is sent may be read, but not written; who is received may not be touched."""
+    """Memory being sent may be read, but not written; memory being received may not be touched."""
     x, y = cupy.ones(4), cupy.zeros(4)
     pinned = np.frombuffer(cupy.cuda.alloc_pinned_memory(32), np.float64, 4)
     x.get(out=pinned)

@@ -38,7 +38,7 @@ TRAIN = "train @/a.dg --epochs 2 --quiet"
 
 @dataclass(frozen=True)
 class Case:
-    """What one rank is told instead of what the others are; @ is the folder of all files.
+    """Argument of one rank that differs from the others'; @ is the folder of all files.
 
     ``named``: what the error must say. ``environ``: of the odd rank only. ``host``: its working folder, where
     files of the same names have other contents than in ``a``, that of the others.
@@ -54,7 +54,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """How a case ended."""
+    """Outcome of a case."""
 
     name: str
     ok: bool

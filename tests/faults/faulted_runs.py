@@ -83,7 +83,7 @@ DISK = {
 
 @dataclass
 class Job:
-    """How a job ended."""
+    """Outcome of a job."""
 
     code: int
     said: str
@@ -164,7 +164,7 @@ class Alone(Team):
 
 
 def content(path: Path) -> Any:
-    """What an output says, if it is whole; None where it is not there, "damaged" otherwise."""
+    """Return the content of a whole output; None where the file is missing, "damaged" otherwise."""
     if not os.path.lexists(path):
         return None
     try:
@@ -308,7 +308,7 @@ class Trial:
         return Row(name, command, fault, spec["rank"], where, done.seconds, done.code, kind, done.said, wrong)
 
     def left(self, command: str, before: list[Any], after: list[Any]) -> Iterator[str]:
-        """What is wrong with what a faulted run left."""
+        """Return the problems with the files that a faulted run left."""
         for item, old, now, new in zip(
             COMMANDS[command][2].split(), before, after, self.made[command], strict=True
         ):
@@ -321,7 +321,7 @@ class Trial:
                 yield f"{item} is neither the old one nor the new one: {str(now)[:200]}"
 
     def next(self, command: str, folder: Path) -> Iterator[str]:
-        """What is wrong after the same command has run again."""
+        """Return the problems after the same command has run again."""
         words = COMMANDS[command][1]
         if "--resume" in words and isinstance(saved := content(folder / "kept"), tuple):
             if saved[0] == 4:  # it came to its end, so the next goes on from the old one
@@ -346,7 +346,7 @@ class Trial:
 
 
 def ending(done: Job, fault: str) -> Iterator[str]:
-    """What is wrong with how a faulted run ended, and with what it said."""
+    """Return the problems with the end of a faulted run, and with its messages."""
     if done.hangs:
         yield f"hangs: not over after {LIMIT:g} s"
     elif done.processes:
@@ -369,7 +369,7 @@ def ending(done: Job, fault: str) -> Iterator[str]:
 
 
 def state(before: list[Any], after: list[Any], made: list[Any]) -> str:
-    """What a faulted run left, in a word."""
+    """Describe the state that a faulted run left, in a word."""
     if not after:
         return "-"
     if after == before:

@@ -395,7 +395,7 @@ def consume(path: Path, options: ImportOptions) -> None:
 
 
 def one(folder: Path, case: Case, number: int, changed: tuple[str, bytes] | None = None) -> str:
-    """What became of a mutant: accepted, refused, or the traceback of a fault."""
+    """Import a mutant; return accepted, refused, or the traceback of a fault."""
     opened, files, options = case
     name, content = changed or mutant(case, number)
     given: dict[str, Any] = options | {

@@ -36,9 +36,7 @@ def killed(work: Callable[[], object], step: int, changes: set[str] = CHANGES) -
 
         def count(event: str, args: tuple[Any, ...]) -> None:
             nonlocal steps
-            reads = event == "open" and not (
-                isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
-            )
+            reads = event == "open" and not (isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR))
             if event in changes and not reads:
                 steps += 1
                 if steps == step:

@@ -114,7 +114,7 @@ def contents(path: Path) -> str:
 
 
 def outcome(path: Path, expected: str) -> str:
-    """What becomes of opening and reading it."""
+    """Open and read a store; return the outcome."""
     try:
         return "harmless" if contents(path) == expected else "silent"
     except UserError as error:

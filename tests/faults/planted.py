@@ -28,7 +28,7 @@ STARTED = "cli/__init__.py:agreed"  # MPI is up, which has files of its own
 
 
 class Plant:
-    """What this rank counts, and what it does at the chosen moment."""
+    """Counter of this rank's events, and the fault planted at the chosen one."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec, self.seen = spec, Counter[str]()

@@ -31,7 +31,7 @@ def test_faulted_runs_end_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_is_wrong_is_seen() -> None:
-    """Of a program that finds nothing, a fault must be known to be found."""
+    """A program that finds no fault must be known to find planted ones."""
 
     def wrong(fault: str, **ended: Any) -> list[str]:
         job = faulted_runs.Job(**{"code": 1, "said": "", "seconds": 1.0} | ended)

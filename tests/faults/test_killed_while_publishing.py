@@ -54,7 +54,7 @@ def saved(path: Path) -> int:
 
 
 def nodes(path: Path) -> int:
-    """Of a store that is whole."""
+    """Count the nodes of a whole store."""
     store = Store(path)
     return store.order().block((0, store.n), (0, store.n)).shape[0]
 
@@ -210,7 +210,7 @@ def test_leftovers_of_others_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shards", [(1, 1), (2, 2)])
 def test_a_store_that_is_replaced_under_a_reader(shards: tuple[int, int], tmp_path: Path) -> None:
-    """By one with the same files, or others."""
+    """The new store has the same files, or others."""
     path, options = tmp_path / "g.dg", {"order": ("random", "original")}
     prepare(Graph(6, [[0, 1], [1, 2]], width=2, classes=2), path, **options)
     store = Store(path)

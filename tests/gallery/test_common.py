@@ -1,4 +1,4 @@
-"""What generated graphs of all kinds have in common."""
+"""Properties that generated graphs of all kinds share."""
 
 from __future__ import annotations
 

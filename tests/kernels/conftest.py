@@ -39,7 +39,7 @@ class GPU(SimpleNamespace):
         return np.asarray(x) if self.emulated else self.xp.asnumpy(x)
 
     def nan(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """What a kernel must overwrite."""
+        """Return an array of NaN, which a kernel must overwrite."""
         return self.asarray(np.full(shape, np.nan, dtype))
 
     def misaligned(self, x: np.ndarray) -> Any:

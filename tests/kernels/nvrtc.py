@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 class CompileError(RuntimeError):
-    """What the compiler had to say."""
+    """Message of the compiler."""
 
 
 class Nvrtc:

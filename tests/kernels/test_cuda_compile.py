@@ -45,8 +45,8 @@ def unit(file: str, names: list[str]) -> str:
 
 
 def report_of(file: str, names: list[str], architecture: int) -> str:
-    """What ptxas says about the kernels; kept in a folder, because nothing changes it but the sources and the
-    compiler.
+    """Return ptxas' report on the kernels; kept in a folder, because nothing changes the report but the
+    sources and the compiler.
     """
     text = unit(file, names)
     version = subprocess.run([str(nvcc()), "--version"], capture_output=True, text=True, check=True).stdout

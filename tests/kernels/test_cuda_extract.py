@@ -72,7 +72,7 @@ def test_numbers_are_those_of_the_host(built, sizes, monkeypatch):
 
 
 def test_a_table_that_ids_share_places_in(built, monkeypatch):
-    """As full as a table ever is, with ids of many minibatches."""
+    """The table is as full as any ever is, with ids of many minibatches."""
     ids, known = problem([(40, 3)] * 25, seed=4)
     monkeypatch.setattr(host, "module", lambda: None)
     labels, lists = Relabelling(N).extend(ids, known)
@@ -85,7 +85,7 @@ def test_a_table_that_ids_share_places_in(built, monkeypatch):
 @each("scaled", [False, True])
 @each("dtype", [np.float32, np.float64])
 def test_columns_are_those_of_a_submatrix(built, dtype, scaled, index):
-    """Of three minibatches, one without rows and one without columns."""
+    """Three minibatches, one without rows and one without columns."""
     A, r = random((30, 40), dtype, 3), np.random.default_rng(0)
     rows, cols = [[3, 1, 28, 4], [], [5, 4], [2]], [[0, 4, 5, 39], [7, 8], [], list(range(40))]
     scale = r.uniform(0.5, 2, sum(map(len, cols)))

@@ -110,7 +110,7 @@ def built(gpu, any_gpu, monkeypatch):
 
 
 def names_of_products() -> list[str]:
-    """What the tests below will ask for."""
+    """Return the names of the kernels that the tests below launch."""
     cases = [(HUBS, dtype, f, 256) for dtype, widths in WIDTHS.items() for f in widths]
     cases += [(HUBS, dtype, f, align) for dtype in WIDTHS for f in (4, 8, 41) for align in (8, 256)]
     cases += [(HUBS, "float32", f, 4) for f in (4, 8, 41)]

@@ -39,7 +39,7 @@ def compile_c(sources: list[Path], program: Path, *flags: str) -> subprocess.Com
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where programs with sanitizers can be compiled to."""
+    """Return a folder for programs with sanitizers, or skip where none compile."""
     if COMPILER is None:
         pytest.skip("no C compiler")
     folder = tmp_path_factory.mktemp("sanitized")
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def output(sources: list[Path], program: Path, *flags: str) -> str:
-    """What the program compiled from these prints; it must not fail."""
+    """Compile these sources and return the output of the program; it must not fail."""
     built = compile_c(
         sources, program, *SANITIZERS, "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Werror", *flags
     )

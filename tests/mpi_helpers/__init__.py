@@ -1,4 +1,4 @@
-"""What tests of distributed code use: communicators of every size out of one launch, and programs run under
+"""Helpers for tests of distributed code: communicators of every size out of one launch, and programs under
 mpiexec.
 
 The fixtures ``comm``, ``backend`` and ``shared_tmp_path``, the collective assertion and the hang watchdog are

@@ -1,4 +1,4 @@
-"""Which cases of a test are run. They are chosen before pytest makes tests of them: every rank makes them."""
+"""Choice of the cases of a test, before pytest makes tests of them: every rank chooses alike."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def on_stand_in(test: pytest.Item, cases: Sequence[Any]) -> list[Any]:
 
 
 def quick(test: pytest.Item, params: dict[str, Any], marks: Sequence[Any] = ()) -> bool:
-    """Whether a case may be the one of its test that runs with ``--quick``: on few ranks, not slow; and in
-    ``tests/device`` alone on the stand-in.
+    """Tell whether a case may be the one of its test that runs with ``--quick``: on few ranks, not slow; and
+    in ``tests/device`` alone on the stand-in.
     """
     stands_in = params.get("backend", gpu.NUMPY) != gpu.NUMPY and not gpu.real()
     elsewhere = stands_in and test.path.parent.name != "device"
@@ -58,17 +58,17 @@ def quick(test: pytest.Item, params: dict[str, Any], marks: Sequence[Any] = ()) 
 
 
 def slow(test: pytest.Item, marks: Sequence[Any] = ()) -> bool:
-    """Whether a test, or a case with these marks, is."""
+    """Tell whether a test, or a case with these marks, is slow."""
     return test.get_closest_marker("slow") is not None or any(mark.name == "slow" for mark in marks)
 
 
 def parameters(item: pytest.Item) -> dict[str, Any]:
-    """Of a test that pytest made."""
+    """Return the parameters of a test that pytest made."""
     return dict(item.callspec.params) if hasattr(item, "callspec") else {}
 
 
 def size(params: dict[str, Any]) -> int:
-    """Of its ``comm``."""
+    """Return the size of the ``comm`` of a test."""
     found = params.get("comm", 1)
     return found if isinstance(found, int) else 1
 

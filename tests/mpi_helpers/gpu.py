@@ -29,7 +29,7 @@ _modules: dict[str, Any] = {}  # of the stand-in, while no test runs on it
 
 @functools.cache
 def real() -> bool:
-    """Whether this process has CuPy and a GPU, or was given the stand-in as if they were."""
+    """Tell whether this process has CuPy and a GPU, or was given the stand-in as if it had them."""
     from distgnn.arrays import backend
 
     return "cupy" in backend.available()
@@ -97,6 +97,6 @@ def stand_in() -> Iterator[Any]:
 
 
 def forget_messages() -> None:
-    """What a test has given up is no longer under way, as far as the stand-in is concerned."""
+    """Take messages that a test has given up from the stand-in's list of those under way."""
     if not real():
         sys.modules["cupy.stand_in"].forget_messages()

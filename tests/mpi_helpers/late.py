@@ -27,7 +27,7 @@ NOTHING = 0xFF  # each byte of an array that is being received: NaN, or -1
 
 
 class Lateness:
-    """How late messages are on this rank, and what went wrong with their memory.
+    """Delays of messages on this rank, and errors found in their memory.
 
     Args:
         seed: of this rank's delays.

@@ -149,7 +149,7 @@ class Collective:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-        """Where one rank's setup fails, the others must not go on into the test."""
+        """Keep the others from the test where one rank's setup fails."""
         report = yield
         if report.failed:
             self.watchdog.hurry(self.config.getoption("grace"), _text(report))
@@ -254,7 +254,7 @@ def _most_ranks_of(function: ast.FunctionDef) -> float:
 
 
 def _ranks(item: pytest.Item) -> int:
-    """How many ranks of this launch take part: those of its ``comm``, all in other tests."""
+    """Count the ranks of this launch that take part: those of its ``comm``, all in other tests."""
     return _comm_size(item) or SIZE
 
 
@@ -310,7 +310,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(params=[gpu.AWARE, gpu.STAGED])
 def stand_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """What tests ask the stand-in for CuPy, which the machine has while the test runs."""
+    """Give the machine the stand-in for CuPy while the test runs; return its module of questions."""
     gpu.aware(request.param == gpu.AWARE, monkeypatch)
     with gpu.stand_in() as asked:
         yield asked

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass
 class Finished:
-    """How a program ended."""
+    """Outcome of a program."""
 
     code: int
     out: str

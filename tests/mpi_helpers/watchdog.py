@@ -90,7 +90,7 @@ class Watchdog:
         os._exit(1)
 
     def _stack(self, rank: int) -> str:
-        """What ``rank`` answered, without pytest's own calls."""
+        """Return the stack that ``rank`` answered, without pytest's own calls."""
         try:
             frames = (self._folder / f"stack-{rank}").read_text().splitlines()[1:]
         except FileNotFoundError:

@@ -35,7 +35,7 @@ def example() -> Any:
 
 
 def loss(values: list[np.ndarray]) -> float:
-    """By the formula, from W0, W1, eps0, eps1, b0, b1, g0, s0 and X."""
+    """Compute the loss by the formula, from W0, W1, eps0, eps1, b0, b1, g0, s0 and X."""
     (W0, W1, eps0, eps1, b0, b1, g0, s0, X), A = values, PROBLEM.A
     H = (A @ X + (1 + eps0) * X) @ W0 + b0
     H = (H - H.mean(axis=1, keepdims=True)) / np.sqrt(H.var(axis=1, keepdims=True) + 1e-5)

@@ -206,7 +206,7 @@ def test_targets_that_are_cut_already(comm, backend):
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_weighted_sum_over_some_rows_against_finite_differences(comm, passes, backend, weighted):
-    """As a minibatch has it, here over all layouts: classes and rows cut, rows without loss."""
+    """A minibatch has such a sum. All layouts: classes and rows cut, rows without loss."""
     r = np.random.default_rng(0)
     Z, chosen = r.standard_normal((N, 4)), np.sort(r.permutation(N)[:9])
     labels, weights = r.integers(0, 4, N), r.uniform(0.5, 2, N) if weighted else np.ones(N)

@@ -126,7 +126,7 @@ def test_evaluation_has_no_dropout_and_training_has_another_mask_every_epoch(com
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_backward_keeps_nothing(comm, name, backend):
-    """What forward kept for backward is as large as the graph: it must be gone when backward is done."""
+    """Forward keeps as much for backward as the graph is large: all of it must be gone after backward."""
     model, X, targets = PROBLEM.model(wide_grid(comm, name, backend), name, dropout=0.5)
     model.gradients(X, targets, epoch=1)
     assert not model.buffers and not model.grid.workspace._lent

@@ -67,7 +67,7 @@ def test_large_logits_stay_finite_and_one_that_is_infinite_is_seen(comm, passes,
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_weighted_sum_over_some_rows_against_finite_differences(comm, passes, backend, weighted):
-    """As a minibatch has it: the mean over classes of a node, times its weight."""
+    """A minibatch has such a sum: the mean over classes of a node, times its weight."""
     r = np.random.default_rng(0)
     Z, chosen = r.standard_normal((N, 4)), np.sort(r.permutation(N)[:9])
     labels, weights = r.integers(0, 2, (N, 4)), r.uniform(0.5, 2, N) if weighted else np.ones(N)
@@ -115,7 +115,9 @@ def test_the_serial_scores_are_the_textbooks() -> None:
 @pytest.mark.ranks(1, 4, 8)
 @pytest.mark.parametrize("metric", ["f1", "rocauc"])
 def test_scores_are_the_serial_ones(comm, backend, metric):
-    """Of all nodes at once: means over ranks would differ. Without a node for testing, there is no score."""
+    """Scores of all nodes at once: means over ranks would differ. Without a node for testing, there is no
+    score.
+    """
     Z, labels, split = problem()
     measure = reference.METRICS[metric][0]
     for test in (3, 0):

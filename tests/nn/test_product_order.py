@@ -55,7 +55,7 @@ def serial_losses(dropout, train_features) -> list[float]:
 )
 @pytest.mark.slow
 def test_every_order_of_products_trains_the_same_network(comm, name, backend, dropout, train_features):
-    """Whether A X is kept matters only where neither dropout nor training changes X."""
+    """A X may be kept only where neither dropout nor training changes X."""
     grid = wide_grid(comm, name, backend)
     expected = serial_losses(dropout, train_features)
     for order in ORDERS if name != "3d" else ORDERS[:2]:

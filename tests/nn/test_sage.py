@@ -129,7 +129,7 @@ def test_what_cannot_be_is_refused(comm: Any, backend: Any) -> None:
 
 
 def test_neighbours_are_ones_off_the_diagonal() -> None:
-    """Of every window, whatever the weights; stored zeros are no edges."""
+    """Every window, whatever the weights; stored zeros are no edges."""
     M = sp.csr_array(np.array([[2.0, 0.5, 0], [3, 1, -4], [0, 9, 1]]))
     M.data[2] = 0  # the edge (1, 0)
     expected = np.array([[0, 1, 0], [0, 0, 1], [0, 1, 0]])

@@ -1,5 +1,5 @@
-"""What each algorithm must be charged, from the papers' formulas and the sizes of blocks alone: no code of
-the engine but the partition function, and no walk through what the algorithms do.
+"""Charges of each algorithm, from the papers' formulas and the sizes of blocks alone: no code of the engine
+but the partition function, and no walk through the algorithms' steps.
 
 Every function returns the words this rank receives, as exact fractions, by the matrix that they belong to.
 ``g`` is the grid, ``A`` the global matrix (SciPy).
@@ -208,7 +208,7 @@ def transposed(words):
 
 
 def add_up(parts):
-    """Of a table of the functions above: the words of all matrices together."""
+    """Add up a table of the functions above: the words of all matrices together."""
     return {name: lambda g, A, f, words=words: sum(words(g, A, f).values()) for name, words in parts.items()}
 
 

@@ -1,4 +1,4 @@
-"""What operators and matrices offer beside products: how they print, what they count, sums and norms."""
+"""Conveniences of operators and matrices beside products: their text, their counts, sums and norms."""
 
 from __future__ import annotations
 

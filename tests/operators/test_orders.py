@@ -20,7 +20,7 @@ N, WIDTH = 29, 3
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_ledger_does_not_change(comm: Any, name: str, backend: Any) -> None:
-    """Of scatter, both products and gather; and the results are by node."""
+    """Scatter, both products and gather charge the same, and the results are by node."""
     r = np.random.default_rng(0)
     p, q = r.permutation(N), r.permutation(N)
     A = sp.csr_array(np.where(r.random((N, N)) < 0.3, r.standard_normal((N, N)), 0))

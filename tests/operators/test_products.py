@@ -84,7 +84,7 @@ def check_product(A, grid, name, f, dtype=np.float64, label="", **partitions):
 
 
 def check_words(name, A, operator, H, G, label):
-    """Of further products; the first ones agree on the headers of panels."""
+    """Check the words of further products; the first ones agree on the headers of panels."""
     with dg.Ledger() as forward:
         operator @ H
     with dg.Ledger() as adjoint:
@@ -103,7 +103,7 @@ def test_awkward_matrices(comm, name, backend):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_grid_gives_the_product_for_the_words_of_the_formula(comm, name, backend):
-    """Of several grids, every other one has the wide matrix."""
+    """Every other one of several grids has the wide matrix."""
     possible = grids(name, comm.Get_size()) if comm.Get_size() <= 8 else representative(name, comm.Get_size())
     for number, sizes in enumerate(possible):
         grid = make_grid(comm, name, sizes, backend=backend)

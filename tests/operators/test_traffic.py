@@ -1,4 +1,4 @@
-"""Who sends whom how much in a product: the words of a rank by the ranks that they come from."""
+"""Senders and receivers of a product: the words of a rank by the ranks that they come from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MATRIX, WIDTH = awkward()["prime"], 5
 
 
 def traffic(grid, algorithm, aware=False):
-    """Of ``A @ H``, as charged to this rank, and its words."""
+    """Return the traffic of ``A @ H``, as charged to this rank, and its words."""
     A = dg.distribute(MATRIX, grid, algorithm, aware)
     H = dg.scatter(right_sides(MATRIX, WIDTH)[0], A.input_layout)
     with dg.Ledger() as ledger:

@@ -65,7 +65,7 @@ def passes():
 
 
 def messages(kind):
-    """Of groups that cross the network and no other level."""
+    """Make the samples of groups that cross the network and no other level."""
     found, shape = [], STRAIGHT if kind == "sums" else ()
     operation = "allreduce" if kind == "sums" else kind
     for group, size in GROUPS.items():
@@ -131,7 +131,7 @@ def test_what_epochs_take_beyond_their_steps_is_found(known):
 
 
 def test_ranks_that_do_not_wait_may_be_the_slowest():
-    """Where ranks meet twice they are through before one that computes more; where they meet often, after."""
+    """If ranks meet twice they are through before one that computes more; if they meet often, after."""
     wait = Step("comm", "allgather", "far+near", "H", 8.0, 3), Step("wait", "allgather", "far+near", "H")
     work = lambda flops: Step("gemm", "gemm", "", "", flops=flops, shape=(1, 1, 1))  # noqa: E731
     samples = [Sample("", 0.0, [work(10**9), *wait * meetings], GRID, [[work(1_100_000_000)]])
@@ -179,7 +179,7 @@ def test_what_is_found_is_never_negative():
 
 
 def test_no_kind_is_faster_than_bytes_were_ever_seen_to_come():
-    """As a line may have it that goes through short messages."""
+    """A line through short messages may be too fast."""
     steps = [Step("comm", "allgather", "near", "H", nbytes, 1) for nbytes in (1e3, 1e6, 2e6)]
     samples = [Sample("", seconds, [step]) for seconds, step in zip((1e-3, 2e-2, 2.5e-2), steps, strict=True)]
     assert fit.no_faster(Link(1e-3, 1e9, 2e-3), samples) == Link(1e-3, 8e7, 2e-3)
@@ -200,7 +200,7 @@ def test_relays_that_are_all_short_or_all_long_or_nearly_so_are_explained(sizes)
 
 
 def test_long_messages_count_more_than_short_ones():
-    """Where short ones cost less than a line through all has it, the rate is nearly that of the long."""
+    """If short messages cost less than a line through all would have it, the rate is nearly that of the long."""
     alone = replace(KNOWN, levels=[LEVELS[0], replace(LEVELS[1], injection=fit.FREE)])
     samples = timed(messages("bcast"), alone)
     quick = [replace(one, seconds=one.seconds / 3) if one.steps[0].nbytes < 1e6 else one for one in samples]
@@ -291,7 +291,7 @@ def test_relays_are_measured_in_the_orders_of_products(comm, name, axes, monkeyp
 
 @pytest.mark.ranks(1, 3)
 def test_small_epochs_of_all_ways_are_measured_while_there_is_time(comm, monkeypatch):
-    """What one algorithm takes beyond its steps is not what another does."""
+    """Seconds of one algorithm beyond its steps are not those of another."""
     told = []
 
     def epoch(budget, algorithm, sizes, n, degree, widths):

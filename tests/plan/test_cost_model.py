@@ -25,7 +25,7 @@ def product(seconds):
 
 
 def exposed(progress, seconds, slowdown=0.0):
-    """Of three panels, two posted ahead, with a product before each is taken."""
+    """Compute the exposed seconds of three panels, two posted ahead, with a product before each is taken."""
     one = product(seconds)
     steps = [PANEL, PANEL, one, TAKEN, one, PANEL, TAKEN, one, TAKEN, one]
     found = estimate(machine(progress, slowdown), {"rows": 4}, [steps])

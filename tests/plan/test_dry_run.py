@@ -46,7 +46,7 @@ def graph(symmetric=False, dtype=np.float32):
 
 
 def entries(book):
-    """What is counted, by key, but for what a rank does alone where nothing travels."""
+    """Return the counts by key, without those of a rank alone, where nothing travels."""
     counted = "phase operation group matrix calls messages words bytes flops".split()
     return [tuple(entry[name] for name in counted) for entry in book.entries() if entry["group"] != "self"]
 
@@ -105,7 +105,7 @@ def test_a_run_is_charged_what_was_planned(comm, algorithm, aware):
 
 @pytest.mark.parametrize("name", SPARSITY_AWARE)
 def test_what_some_ranks_send_is_what_others_receive(name):
-    """Of 1.5D, those whose stages their copy has send more than any rank receives."""
+    """In 1.5D, ranks whose stages their copy has send more than any rank receives."""
     grid = {"1d": "8", "1.5d": "4x2"}[name]
     settings = Settings(algorithm=name, grid=grid, sparsity_aware=True, **HIDDEN)
     ranks = dry_run(settings, graph(symmetric=True), 8).ranks
@@ -320,7 +320,7 @@ def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware, turn
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
 @pytest.mark.slow
 def test_one_rank_alone_takes_the_same_steps(monkeypatch, algorithm, aware):
-    """Where nothing travels, relays post and wait in the same order, and one row block stands for all."""
+    """A relay in which nothing travels posts and waits in the same order, and one row block stands for all."""
     for name, value in SMALL["blocks"][1].items():
         monkeypatch.setattr(TUNING, name, value)
     uniform = Graph.of_size(2304, 2304 * 40, 24, 12)

@@ -96,7 +96,7 @@ def test_3d_gets_what_plexus_says_to_the_word(sizes):
      ("1.5d", True, {"rows": 4, "reps": 2}, {("G", "H"): 4 * cut(GRAPH, 4)}, 4)],
 )  # fmt: skip
 def test_the_numbers_in_formulas_are_those_of_the_papers(algorithm, aware, grid, words, messages):
-    """Of a layer; words of dense matrices by column."""
+    """Formulas of a layer; words of dense matrices by column."""
     found = evaluate(algorithm, aware, Case(GRAPH, WIDTHS, grid, MACHINE, 4))
     for matrices, expected in words.items():
         columns = 1 if matrices == ("A",) else F
@@ -189,7 +189,7 @@ def test_an_explanation_adds_up_to_what_it_explains(algorithm, aware):
 
 
 def test_the_rank_that_takes_longest_is_explained():
-    """Of two, the one with a block that is full."""
+    """One of the two ranks has a block that is full."""
     A = sp.block_diag([sp.eye_array(32), np.ones((32, 32))], format="csr")
     known = Graph.known(A, F, F, np.zeros(64, np.int32), np.ones(64, np.uint8))
     asked = plan(
@@ -199,7 +199,7 @@ def test_the_rank_that_takes_longest_is_explained():
 
 
 def test_what_a_rank_only_sends_is_explained():
-    """Of 1.5D in as many copies as blocks, a rank that has the block of its copy's stage."""
+    """In 1.5D with as many copies as blocks, a rank has the block of its copy's stage."""
     known = Graph.known(sp.csr_array(np.ones((64, 64))), F, F, np.zeros(64, np.int32), np.ones(64, np.uint8))
     settings = Settings(algorithm="1.5d", grid="4x4", sparsity_aware=True, hidden=(F,))
     wire = replace(MACHINE, levels=[Level("machine", None, 0.0, 1e6)])

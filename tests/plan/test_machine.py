@@ -112,7 +112,7 @@ def test_an_unknown_field_is_named_beside_those_known(path):
 
 
 def told(path):
-    """How a message names what a path leads to."""
+    """Return the words of a message for the file that a path leads to."""
     return path.replace("levels.0", r"levels\[0\]").replace("levels.1", r"levels\[1\]")
 
 
@@ -276,8 +276,8 @@ def test_so_have_those_of_every_algorithm(name, ranks):
 
 @pytest.mark.parametrize("name", sorted(SHIPPED))
 def test_papers100m_on_2048_ranks_takes_time(name):
-    """Where Plexus's fitted model has -694 ms: on this grid its penalty of the backward product, which was
-    fitted with a negative factor, outweighs all else.
+    """Plexus's fitted model has -694 ms: on this grid its penalty of the backward product, which was fitted
+    with a negative factor, outweighs all else.
     """
     settings = Settings(algorithm="3d", grid="8x256x1", hidden=128, layers=3, train_features=True)
     papers = Graph.of_size(111_059_956, 1_726_745_828, 100, 172)

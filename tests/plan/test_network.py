@@ -1,4 +1,4 @@
-"""What the ranks of a group get of a network that other groups use at the same time."""
+"""Shares of a network that other groups use at the same time."""
 
 import math
 from dataclasses import replace
@@ -97,7 +97,7 @@ def test_pairs_with_links_of_their_own_add_up():
 
 
 def test_the_machines_that_ship_follow_the_fits_across_nodes():
-    """Where as many groups as a node has ranks share it, MPI gets what NCCL does."""
+    """If as many groups as a node has ranks share the network, MPI gets what NCCL does."""
     for name, table in (("perlmutter", PERLMUTTER), ("frontier", FRONTIER)):
         network = Network(read(name), {"z": 64, "x": 64, "y": 8})
         assert bandwidth(network, "x") / GIB == pytest.approx(table[16, 64], rel=0.01)

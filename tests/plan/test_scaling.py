@@ -98,7 +98,7 @@ def test_numbers_of_ranks_without_a_grid_are_left_out():
 
 
 def test_records_say_which_axes_stand_in_a_node():
-    """Of four ranks."""
+    """A node has four ranks."""
     settings = Settings(algorithm="3d", grid="x=2,y=2,z=2")
     (point,) = strong(settings, GRAPH, [8], MACHINE).record()["points"]
     assert point["choices"][0]["axes_in_node"] == ["z", "y"]

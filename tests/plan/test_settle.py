@@ -1,4 +1,6 @@
-"""What settings leave open is chosen by a plan; what they say is kept; better orders are named."""
+"""Choices that settings leave open are made by a plan; settings that are given are kept; better orders are
+named.
+"""
 
 import shlex
 from dataclasses import replace
@@ -211,7 +213,7 @@ def test_advice_names_the_partition_that_may_be_better(tmp_path):
 
 @pytest.mark.slow
 def test_advice_names_the_order_that_evens_out_the_work(tmp_path):
-    """Where non-zeros take most of the time, and one rank has them all; the orders that are there stay."""
+    """Non-zeros take most of the time, and one rank has them all; the orders that are there stay."""
     machine, asked = slow(nonzero=1e-5), Settings(algorithm="3d", hidden=(8,))
     before = settle(asked, made(tmp_path, Corner(), order=("original",)), 4, machine)
     (advice,) = before.advice

@@ -52,7 +52,7 @@ def chromium(*words: str) -> str:
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt-get install chromium")
 def test_nothing_is_wider_than_the_window(tmp_path):
-    """Of runs with long names, many ranks, and a timeline."""
+    """The runs have long names, many ranks, and a timeline."""
     long = "a-run-with-a-name-that-goes-on-and-on-without-a-single-space-in-it"
     logs = [log(tmp_path / f"{long}.jsonl", hosts="login.cluster.site.example" * 4, order="volume" * 30)]
     logs += [

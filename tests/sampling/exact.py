@@ -13,8 +13,8 @@ Subsets = dict[int, float]  # bit mask of columns -> probability
 
 
 def subset_probabilities(weights: Sequence[float], count: int) -> Subsets:
-    """Of every set of `count` columns that successive sampling may draw: one by one, in proportion to weight
-    among the rest.
+    """Compute the probability of every set of `count` columns that successive sampling may draw: one by one,
+    in proportion to weight among the rest.
     """
     reached: Subsets = {0: 1.0}
     for _ in range(min(count, np.count_nonzero(weights))):
@@ -38,7 +38,8 @@ def masks(members: np.ndarray) -> np.ndarray:
 
 
 def p_value(members: np.ndarray, subsets: Subsets) -> float:
-    """Of the χ² test that the rows of `members` (bool, draws × columns) are draws from these subsets.
+    """Compute the p-value of the χ² test that the rows of `members` (bool, draws × columns) are draws from
+    these subsets.
 
     Subsets expected fewer than five times are one class together; one that cannot be drawn makes it 0.
     """
@@ -58,7 +59,9 @@ def p_value(members: np.ndarray, subsets: Subsets) -> float:
 
 
 def p_value_inclusion(members: np.ndarray, subsets: Subsets) -> float:
-    """Of the χ² test of the inclusion frequencies, whose covariance is that of the exact subsets."""
+    """Compute the p-value of the χ² test of the inclusion frequencies, whose covariance is that of the exact
+    subsets.
+    """
     columns = members.shape[1]
     drawn = np.array([[mask >> i & 1 for i in range(columns)] for mask in subsets], float)
     p = np.array(list(subsets.values()))

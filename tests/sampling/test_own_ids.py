@@ -54,7 +54,7 @@ def test_blocks_and_features_are_by_node(comm: Any, backend: Any) -> None:
 
 
 def test_positions_give_the_same_samples() -> None:
-    """As loops over minibatches draw them, without a look at the order."""
+    """Loops over minibatches draw positions, without a look at the order."""
     for by_id, by_position in zip(
         samplers(Replicated(Permuted(A, ORDER))), samplers(Replicated(A[ORDER][:, ORDER])), strict=True
     ):

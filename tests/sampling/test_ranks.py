@@ -28,7 +28,7 @@ def samplers(G: Any) -> list[Any]:
 
 
 def edges(samples: list[Any]) -> list[Any]:
-    """What a minibatch's blocks hold, in global ids."""
+    """Return the edges of a minibatch's blocks, in global ids."""
     return [
         [(block.rows.tolist(), block.cols.tolist(), block.A.toarray().tobytes()) for block in sample.blocks]
         for sample in samples

@@ -193,7 +193,7 @@ def test_remaining_weight_is_known_to_the_last_bits() -> None:
 @pytest.mark.parametrize("count", [3, 5])
 @pytest.mark.slow
 def test_estimates_from_drawn_columns_are_unbiased(name: str, count: int) -> None:
-    """Of every column; and of every product of two, whose variance is finite from four draws on."""
+    """Estimates of every column, and of every product of two, whose variance is finite from four draws on."""
     weights, draws = np.array(WEIGHTS[name]), 200_000
     indptr, keys = np.arange(draws + 1) * len(weights), keys_of(draws, seed=3)
     drawn = rows.draw(indptr, np.tile(weights, draws), count, keys, remaining=True)

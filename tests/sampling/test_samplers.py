@@ -103,7 +103,7 @@ def test_sage_takes_so_many_neighbours_and_keeps_the_rows_first(name: str) -> No
 
 
 def _entries(A: sp.csr_array, block: Any) -> np.ndarray:
-    """What A has where the block has something, by rows."""
+    """Return the entries of A at the block's places, by rows."""
     return A.toarray()[np.ix_(block.rows, block.cols)][block.A.toarray() != 0]
 
 
@@ -165,7 +165,7 @@ def test_the_bulk_changes_nothing(kind: str, bulk: int, directed: sp.csr_array) 
 
 @each("kind", SAMPLERS)
 def test_a_bulk_of_nothing(kind: str, directed: sp.csr_array) -> None:
-    """What a rank has to draw when others still have minibatches: it takes part in their products."""
+    """A rank without minibatches takes part in the products of the others."""
     assert SAMPLERS[kind](Replicated(directed), [5, 4]).sample([]) == []
 
 

@@ -130,8 +130,8 @@ def test_integer_values_are_the_same_to_the_bit_in_both_forms(comm, dtype):
 
 
 def expected_words(A, Qs, grid, parts, row_blocks=None):
-    """By counting what is asked and answered: ``row_blocks``: the rounds' rows of each process row, default
-    one of all rows.
+    """Count what is asked and answered. ``row_blocks``: the rounds' rows of each process row, default one of
+    all rows.
     """
     rows, c = grid.shape["rows"], grid.shape["reps"]
     i, j = grid.coords["rows"], grid.coords["reps"]
@@ -335,7 +335,7 @@ def test_from_a_store(comm, shared_tmp_path):
 @pytest.mark.ranks(1, 2, 4)
 @pytest.mark.parametrize("entries", [None, 12])
 def test_drawn_neighbours_are_the_same_in_every_form(comm, entries):
-    """Those of sample_rows from Q A, the whole degrees, and values of A; from a graph that only multiplies,
+    """Forms: sample_rows from Q A, the whole degrees, and values of A; from a graph that only multiplies,
     too.
     """
     A = MATRICES["larger_prime"]

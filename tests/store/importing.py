@@ -1,4 +1,4 @@
-"""What the importer tests share: the matrix a source stands for, and the one line of an error."""
+"""Shared parts of the importer tests: the matrix that a source stands for, and the one line of an error."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_words_and_tables(edges, tmp_path, monkeypatch):
 
 
 def test_rows_with_wide_vectors_come_a_few_at_a_time(tmp_path, monkeypatch):
-    """As many numbers as of narrow rows: a small file can unpack to very many."""
+    """Wide rows come as many numbers at a time as narrow ones: a small file can unpack to very many."""
     monkeypatch.setattr(LIMITS, "entries", 18)
     path = saved(tmp_path / "t.parquet", x=[[0.0] * 8] * 5, y=[1] * 5)
     table = ParquetColumns(path)

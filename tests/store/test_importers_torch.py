@@ -109,7 +109,9 @@ def test_nothing_is_checked_and_changed_afterwards(tmp_path):
 
 @pytest.mark.slow
 def test_small_pickles_of_much(tmp_path):
-    """What would overflow the stack, or take far more memory than the file has bytes, is refused at once."""
+    """Pickles that would overflow the stack, or take far more memory than the file has bytes, are refused at
+    once.
+    """
     deep: Raw = Raw(b")" + b"\x85" * 300_000)
     for name, top, words in [
         ("key", Raw(b"}" + deep.opcodes + b"K\x01s"), "a key that is neither"),

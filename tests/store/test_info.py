@@ -108,7 +108,7 @@ def test_balance_and_volume_of_block_rows(
 def test_balance_of_grids(
     at_a_time: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those made of whole shards, and those that are not; of both versions of `double`."""
+    """Grids made of whole shards, and others; both versions of `double`."""
     monkeypatch.setattr(LIMITS, "counted_entries", at_a_time)
     prepare(AWKWARD["directed"], tmp_path / "g.dg", order=("random", "double"), shards=(4, 6))
     grids = ((1, 1), (2, 3), (1, 3), (4, 6), (8, 8), (31, 31), (5, 1))
@@ -117,7 +117,7 @@ def test_balance_of_grids(
 
 
 def check_balance(path: Path, grid: tuple[int, int], capsys: pytest.CaptureFixture[str]) -> None:
-    """What is told of one grid, against the blocks counted one by one."""
+    """Check the numbers of one grid against the blocks counted one by one."""
     rows, cols = (min(side, 29) for side in grid)
     words = f"{rows}x{cols}"
     found = json.loads(answer(capsys, path, "--json", "--shards", f"1x1,{words}")[1])["orders"]

@@ -147,7 +147,7 @@ def test_bad_arrays(edges, tmp_path):
 
 
 def test_ogb_directories_have_rows_too(tmp_path):
-    """As ogbn-proteins: a column for each class, no ids, no head."""
+    """ogbn-proteins has a column for each class, no ids, no head."""
     raw = tmp_path / "proteins" / "raw"
     for name, text in (
         ("edge", table(EDGES.T)), ("num-node-list", "5\n"), ("num-edge-list", "5\n"),
@@ -162,7 +162,7 @@ def test_ogb_directories_have_rows_too(tmp_path):
 
 
 def test_archives_of_graphs_may_have_rows(tmp_path):
-    """As an archive with adjacency and labels, which are not looked at by those who read label files."""
+    """An archive with adjacency and labels is not looked at by readers of label files."""
     A, path = sp.csr_array((np.ones(5), (EDGES[0], EDGES[1])), shape=(5, 5)), tmp_path / "a.npz"
     arrays = {"adj_data": A.data, "adj_indices": A.indices, "adj_indptr": A.indptr, "adj_shape": A.shape}
     np.savez(path, **arrays, labels=ROWS.astype(np.int64))

@@ -356,7 +356,7 @@ def _contents(store: Store) -> list[np.ndarray]:
 
 
 def test_a_file_of_something_else(store_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the right length, and even HDF5, but not with these datasets."""
+    """The file has the right length, and is even HDF5, but lacks these datasets."""
     monkeypatch.setattr(LIMITS, "verified_bytes", 0)
     shard = store_copy / "orders/random/shard-0000-0000.h5"
     size = shard.stat().st_size
@@ -377,7 +377,7 @@ def test_a_file_of_something_else(store_copy: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_reading_leaves_the_store_alone(store_copy: Path) -> None:
-    """As on a file system mounted read-only, without locking."""
+    """The store is read like a file system mounted read-only, without locking."""
     for path in store_copy.rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)
     store = Store(store_copy)

@@ -81,7 +81,7 @@ def test_products(comm: Any, name: str, aware: bool, backend: Any, shared_tmp_pa
 
 @pytest.mark.ranks(1, 4)
 def test_neighbours(comm: Any, shared_tmp_path: Path) -> None:
-    """What GraphSAGE sums over and samples from."""
+    """GraphSAGE sums over neighbours, and samples from them."""
     grid, store = wide_grid(comm, "1.5d"), stored(comm, shared_tmp_path)
     pattern = (A_OF_USER != 0) & ~np.eye(N, dtype=bool)
     A = load(store, grid, "1.5d", "random", neighbours=True)
@@ -170,7 +170,7 @@ def test_an_order_that_cannot_be_read_is_every_ranks_error(comm: Any, shared_tmp
 
 
 def test_features_of_another_store(tmp_path: Path) -> None:
-    """By id, even where its order has the name of the operator's."""
+    """Features go by id, even where their order has the name of the operator's."""
     for seed in (1, 2):
         prepare(GRAPH, tmp_path / f"{seed}.dg", seed=seed)
     grid = dg.Grid(rows=1)

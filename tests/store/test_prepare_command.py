@@ -171,7 +171,7 @@ def test_several_ranks_do_it_once(prepare_folder: Path) -> None:
 
 @pytest.mark.slow
 def test_being_told_to_end_leaves_nothing(tmp_path: Path) -> None:
-    """As `scancel` does: SIGTERM in the middle of the work."""
+    """`scancel` sends SIGTERM in the middle of the work."""
     program = (
         "import sys, time\n"
         "from distgnn import cli\n"

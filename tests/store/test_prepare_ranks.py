@@ -51,7 +51,7 @@ def little_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def both_ways(comm: Any, source: Any, folder: Path, **options: Any) -> None:
-    """By all ranks, and by rank 0 alone: the same manifest, in which are the sums of all files."""
+    """Write by all ranks, and by rank 0 alone: the same manifest, in which are the sums of all files."""
     done = prepare(source, folder / "together.dg", comm=comm, **options)
     comm.Barrier()
     if comm.Get_rank() == 0:

@@ -116,7 +116,7 @@ def test_one_graph_is_one_store_however_it_is_written(tmp_path, way, directed, w
 
 
 def test_rules_for_directions_edges_and_repeats(tmp_path) -> None:
-    """What the rules say of a list and of arrays that list one direction."""
+    """Rules for a list of edges, and for arrays that list one direction."""
     as_text(tmp_path, EDGES, WEIGHTS)
     plain = PREPARED | {"normalize": "none"}
     dg.prepare(tmp_path / "edges.csv", out=tmp_path / "a.dg", weights=True, **plain)

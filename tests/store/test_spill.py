@@ -12,7 +12,7 @@ from distgnn.store.write import spill
 
 
 def test_lost_records_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a shared file system that does not show a file yet: a store without them would look whole."""
+    """A shared file system may not show a file yet: a store without its records would look whole."""
     monkeypatch.setattr(LIMITS, "spilled_bytes", 0)
     buckets = spill.Spill(tmp_path / "buckets", 2, np.int64)
     buckets.add(np.array([0, 1, 1]), np.array([5, 6, 7]))

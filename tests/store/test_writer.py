@@ -1,4 +1,4 @@
-"""What `prepare` writes is the matrix that SciPy and NumPy compute, whatever the shards, the order and the
+"""Files of `prepare` hold the matrix that SciPy and NumPy compute, whatever the shards, the order and the
 awkwardness.
 """
 

@@ -38,7 +38,7 @@ KINDS = {
 
 
 def checked(comm: Any, *words: Any) -> dict[str, Any]:
-    """What a run of float64 found, whose losses must have fallen; the same in float32 must agree, too."""
+    """Run in float64, and return its check; the losses must have fallen, and float32 must agree, too."""
     assert run(comm, *words, "--check", "all", "--quiet") == 0
     whole = made(comm, *words, "--check", "all", "--dtype", "float64", "--force")
     losses = [record["loss"] for record in whole.train()]
@@ -128,7 +128,7 @@ def planted(broadcast: Any, rows: slice) -> Any:
 
 @pytest.mark.ranks(4, 6)
 def test_a_panel_with_a_stale_row_is_found(comm, shared_tmp_path, capsys, monkeypatch) -> None:
-    """As where a buffer is written again before MPI has sent it: a row of 2,000 is another's on a rank."""
+    """A buffer is written again before MPI has sent it: a row of 2,000 is another's on a rank."""
     store = shared_tmp_path / "graph.dg"
     if comm.Get_rank() == 0:
         r = np.random.default_rng(2)

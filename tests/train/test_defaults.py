@@ -65,7 +65,9 @@ def test_what_is_not_given(tmp_path, orders, given, algorithm, order) -> None:
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("orders", [("double",), ("random", "double"), ("double", "original")], ids="-".join)
 def test_trained_on_two_permutations_and_predicted(comm, shared_tmp_path, monkeypatch, orders) -> None:
-    """By the best weights, the last ones, in every order, with every algorithm; after plain training, too."""
+    """Predictions by the best weights and the last ones, in every order, with every algorithm; after plain
+    training, too.
+    """
     monkeypatch.setattr(LIMITS, "row_bytes", 7 * 9 * 4)  # seven nodes of the features at a time
     store, weights = store_with(shared_tmp_path, comm, *orders), str(shared_tmp_path / "w")
     how = PLEXUS | {"checkpoint": weights, "keep_best": "val"}

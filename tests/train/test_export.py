@@ -22,7 +22,7 @@ from .stores import Communities, N, small_store
 
 
 def logits(found: Any, config: dict[str, Any]) -> np.ndarray:
-    """As the docstring of ``train/export.py`` says, from the edges of the graph."""
+    """Compute logits like the docstring of ``train/export.py``, from the edges of the graph."""
     graph, last = Communities(), len(config["widths"]) - 2
     (rows, cols, _) = next(graph.edges())
     A = sp.coo_array((np.ones(len(rows)), (rows, cols)), shape=(N, N)).tocsr()
@@ -52,7 +52,7 @@ def logits(found: Any, config: dict[str, Any]) -> np.ndarray:
 @pytest.mark.parametrize("model", ["gcn", "sage"])
 @pytest.mark.slow
 def test_logits_from_the_file(comm, shared_tmp_path, capsys, model) -> None:
-    """Of a network whose weights are cut, with all that a layer may have; the best epoch and the last."""
+    """The network has cut weights and every optional part of a layer; the best epoch and the last."""
     store, weights = small_store(shared_tmp_path, comm), str(shared_tmp_path / "w")
     settings = Settings(
         model=model, algorithm="3d" if model == "gcn" else "2d", hidden=[9, 5, 5], bias=True, residual=True,

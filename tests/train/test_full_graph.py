@@ -185,7 +185,7 @@ def test_phases_add_up_and_timing_changes_nothing(comm, backend):
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_no_second_is_counted_twice(comm, name, backend):
-    """What was measured of an epoch is at most the epoch; "other", which is what is left, would hide it."""
+    """Measured seconds of an epoch are at most the epoch; "other", which is what is left, would hide more."""
     for grid in each_grid(comm, name, backend):
         model, X, targets = PROBLEM.model(grid, name, dropout=0.3)
         for record in train(model, X, targets, make("adam", 0.1), 3, timing=True, eval_every=0):

@@ -151,7 +151,7 @@ def test_training_does_not_depend_on_ranks_bulks_or_where_the_graph_is(
 @pytest.mark.ranks(4)
 @pytest.mark.slow
 def test_process_rows_need_not_be_of_consecutive_ranks(comm: MPI.Intracomm, backend: Any) -> None:
-    """Which minibatches a process row samples together follows from where its ranks are."""
+    """Minibatches of a process row follow from the places of its ranks."""
     near, far = (
         losses(comm, backend, "ladies", True, 2, dict.fromkeys(axes, 2))
         for axes in (("rows", "reps"), ("reps", "rows"))

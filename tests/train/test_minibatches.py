@@ -48,8 +48,8 @@ def test_every_minibatch_is_trained_once_in_the_same_update_whatever_the_ranks(
 
 
 def test_positions_are_uniform() -> None:
-    """Which batch a node is in, over 2,000 epochs: χ² with 4 degrees of freedom for each of 43 nodes,
-    expected 172 in all.
+    """Batches of each node over 2,000 epochs: χ² with 4 degrees of freedom for each of 43 nodes, expected 172
+    in all.
     """
     batches = Minibatches(NODES, 10)
     counts = np.zeros((300, 5))

@@ -27,7 +27,7 @@ PROBLEM = Problem()
 
 
 def raised(comm: MPI.Intracomm, work: Any) -> NotFiniteError:
-    """What `work` raises, the same on every rank."""
+    """Return the error that `work` raises, the same on every rank."""
     with pytest.raises(NotFiniteError) as error:
         work()
     assert len(set(comm.allgather(str(error.value)))) == 1

@@ -89,8 +89,8 @@ def test_check_agrees(comm, name, shared_tmp_path, capsys):
 )
 @pytest.mark.slow
 def test_double_permutation_from_a_store(comm, layers, first, more, shared_tmp_path, capsys, monkeypatch):
-    """As the default order and as a further one; directed; an even and an odd number of layers. Blocks of few
-    rows, too.
+    """The default order and a further one; directed; an even and an odd number of layers. Blocks of few rows,
+    too.
     """
     monkeypatch.setattr(TUNING, "small_sum", 0)
     store = shared_tmp_path / "double.dg"
@@ -154,7 +154,7 @@ def test_forms_of_dense_products_are_logged(comm, name, shared_tmp_path):
 
 @pytest.mark.ranks(1, 2)
 def test_check_fails_on_every_rank_when_losses_differ(comm, shared_tmp_path, capsys, monkeypatch):
-    """As they would if every copy of a row counted: gradients twice too large on the distributed side."""
+    """Losses differ like those of a program that counts every copy of a row: gradients twice too large."""
     from distgnn.nn import optim
 
     step = optim.Optimizer.step
@@ -339,7 +339,7 @@ def test_verify_reads_all_of_a_large_store(comm, shared_tmp_path, monkeypatch):
 @pytest.mark.ranks(1, 2)
 @pytest.mark.slow
 def test_a_checkpoint_of_another_graph_is_refused(comm, shared_tmp_path):
-    """Of as many nodes, features and classes."""
+    """The other graph has as many nodes, features and classes."""
     saved = shared_tmp_path / "saved"
     run(comm, small_store(shared_tmp_path, comm), "--epochs", 1, "--checkpoint", saved)
     others = {"seed": {"seed": 1}, "nnz": {"self_loops": False}, "normalize": {"normalize": "none"}}
@@ -435,7 +435,7 @@ def test_a_log_that_got_past_the_checkpoint_has_every_epoch_once(comm, shared_tm
 
 @pytest.mark.ranks(1, 4)
 def test_normalized_features_have_rows_of_sum_one(comm, backend):
-    """Where columns are cut too; a row of zeros stays."""
+    """Columns are cut, too; a row of zeros stays."""
     from distgnn.nn.features import normalize_rows
 
     X = np.random.default_rng(0).random((13, 7)).astype(np.float32)

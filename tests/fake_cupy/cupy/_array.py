@@ -67,7 +67,7 @@ class ndarray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """What MPI is given. It knows nothing of streams, and may read and write at once."""
+        """The interface that MPI is given. MPI knows nothing of streams, and may read and write at once."""
         if not DEVICE.announced:
             DEVICE.mpi("address", [self.span], writes=True)
         return {
@@ -224,7 +224,7 @@ class ndarray:
         self._numbers[place] = bare(value)
 
     def __getattr__(self, name: str) -> Any:
-        """What CuPy has under this name, by NumPy."""
+        """Return CuPy's function of this name, computed by NumPy."""
         if name in FACTS:
             return getattr(self._numbers, name)
         if name not in _signatures.ATTRIBUTES or name.startswith("_"):
@@ -289,7 +289,7 @@ def fresh(shape: Any, dtype: Any, order: str = "C") -> ndarray:
 
 
 def moved_on(numbers: Any) -> ndarray:
-    """These numbers in device memory; who calls says what queues it."""
+    """Put these numbers into device memory; the caller says what queues the copy."""
     numbers = np.asarray(numbers)
     if numbers.dtype.char not in TYPES:
         raise ValueError(f"Unsupported dtype {numbers.dtype}")
@@ -308,7 +308,7 @@ def moved(numbers: np.ndarray) -> ndarray:
 
 
 def wrapped(result: Any, sources: list[ndarray]) -> Any:
-    """What NumPy made, on the device: views stay views of the sources."""
+    """Wrap a result of NumPy as a device array: views stay views of the sources."""
     if isinstance(result, (tuple, list)):
         return type(result)(wrapped(one, sources) for one in result)
     if isinstance(result, np.ndarray):

@@ -1,4 +1,4 @@
-"""What the kernels of ``kernels/*.cu`` compute, in NumPy: a function per kernel, with its parameters.
+"""Oracles of the kernels of ``kernels/*.cu`` in NumPy: a function per kernel, with its parameters.
 
 ``types`` are the template arguments. Arrays come as NumPy's, null pointers as None.
 """

@@ -1,4 +1,4 @@
-"""What the kernels of ``extract.cu`` compute, and two of ``sample.cu``: see ``_oracles.py``."""
+"""Oracles of the kernels of ``extract.cu``, and of two of ``sample.cu``: see ``_oracles.py``."""
 
 from __future__ import annotations
 
@@ -126,5 +126,5 @@ def inclusion(
 
 
 def _part(pointers: Array, at: Array) -> Array:
-    """Which of the parts that begin at the pointers."""
+    """Return the number of the part, of those that begin at the pointers, in which each position lies."""
     return np.searchsorted(pointers, at, side="right") - 1

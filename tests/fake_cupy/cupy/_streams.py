@@ -100,7 +100,7 @@ class Event:
 
     @property
     def done(self) -> bool:
-        """Whether it is over: at the first, second or third look. Then the host knows."""
+        """Tell whether the event is over: at the first, second or third look. Then the host knows."""
         DEVICE.counts["polls"] += 1
         if self.clock is None or DEVICE.over(self.clock):
             return True

@@ -64,7 +64,7 @@ class Flight(Access):
 
 @dataclass
 class Queue:
-    """What is known of one stream."""
+    """State of one stream."""
 
     ptr: int
     blocking: bool = True
@@ -132,7 +132,7 @@ class Device:
         return work
 
     def known(self, queue: Queue) -> Clock:
-        """What work queued now comes after, by the stream's order, the host's and that of stream 0."""
+        """Return the work that precedes new work: by the stream's order, the host's and that of stream 0."""
         clock = dict(queue.clock)
         merge(clock, self.host)
         if queue.ptr == 0:
@@ -159,7 +159,7 @@ class Device:
     # -- bytes -----------------------------------------------------------------------------------------------
 
     def pending(self, memory: Any) -> list[Access]:
-        """What was queued on this memory and is not known to the host to be over."""
+        """Return the work queued on this memory that the host does not know to be over."""
         queues, over = self.queues, self.host  # as goes_on() has it, without a call for each
         memory.pending = [
             one for one in memory.pending
@@ -213,7 +213,7 @@ class Device:
             self.late.setdefault((memory.stream, memory.rounded), []).append(others)
 
     def left(self, stream: int, rounded: int, start: int) -> list[Access]:
-        """What may still be queued on memory of this size that is lent again, to begin here."""
+        """Return the work that may still be queued on memory of this size that is lent again, to begin here."""
         late = self.late.get((stream, rounded))
         return [Access(start, start + rounded, one.writes, one.work) for one in late.pop()] if late else []
 
@@ -253,7 +253,7 @@ def _said(old: Access) -> str:
 
 
 def _site() -> str:
-    """Where in the package and its tests this happens, the innermost first."""
+    """Return the places in the package and its tests that called, the innermost first."""
     frames = [f for f in traceback.extract_stack() if any(own in f.filename for own in OWN_FRAMES)]
     outside = [f for f in frames if "/fake_cupy/" not in f.filename and "/mpi_helpers/" not in f.filename]
     places = [f"{f.filename.rpartition('/')[2]}:{f.lineno} {f.name}" for f in reversed(outside[-5:])]

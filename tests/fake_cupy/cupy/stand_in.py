@@ -1,4 +1,4 @@
-"""What tests ask the stand-in that no CuPy could tell: what was queued, what was counted, what went wrong.
+"""Questions to the stand-in that no CuPy could answer: queued work, counts, errors.
 
 >>> with stand_in.observed() as seen:       # doctest: +SKIP
 ...     one_epoch()
@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass
 class Seen:
-    """What happened within :func:`observed`; complete when the context is left.
+    """Events within :func:`observed`; complete when the context is left.
 
     Attributes:
         counts: launches, synchronizations, polls, "host to device" and "device to host" copies, the same
@@ -50,7 +50,7 @@ class Seen:
 
 @contextmanager
 def observed() -> Iterator[Seen]:
-    """What happens within the context."""
+    """Record the events within the context."""
     seen = Seen()
     before = [collections.Counter(c) for c in (DEVICE.counts, DEVICE.launches, DEVICE.synchronizations)]
     logged, found = len(DEVICE.log), len(DEVICE.hazards)

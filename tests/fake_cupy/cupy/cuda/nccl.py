@@ -45,7 +45,7 @@ Steps = Generator[None, None, None]
 
 
 class NcclError(RuntimeError):
-    """What NCCL reports."""
+    """Error of NCCL."""
 
 
 def get_version() -> int:

@@ -14,11 +14,11 @@ _device = 0
 
 
 class CUDARuntimeError(RuntimeError):
-    """What the runtime reports."""
+    """Error of the CUDA runtime."""
 
 
 def getDeviceCount() -> int:
-    """As the environment variable ``FAKE_CUPY_DEVICES`` says, by default 1."""
+    """Return the number of devices: the environment variable ``FAKE_CUPY_DEVICES``, by default 1."""
     return int(os.environ.get("FAKE_CUPY_DEVICES", "1"))
 
 
