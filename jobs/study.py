@@ -192,7 +192,7 @@ class Campaign:
         return ""
 
     def events(self, run: Run) -> list[study_results.Log]:
-        """Read the log of the run if it ended and was started by the same command; else return an empty list."""
+        """Read the log of a run that ended and was started by the same command; else return no events."""
         output, title = beside(self.log(run)), self.title(run.ranks, self.command(run))
         if not output.exists() or output.read_text(errors="replace").split("\n", 1)[0] != title:
             return []

@@ -18,7 +18,7 @@ def signs(k: int, rows: np.ndarray = ROWS, cols: np.ndarray = COLS, probability:
 
 
 def sigmas(values: np.ndarray) -> float:
-    """Return how many standard deviations the sum of independent values of mean 0 and variance 1 is from 0."""
+    """Count the standard deviations from 0 of a sum of independent values of mean 0, variance 1."""
     return abs(float(values.sum())) / np.sqrt(values.size)
 
 

@@ -66,7 +66,7 @@ def test_sort_rows(shape):
 
 
 def test_keep_columns():
-    """Columns that are not empty, and others: a product with the kept rows is that of the whole, to the bit."""
+    """Columns with entries, and others: a product with the kept rows is that of the whole, to the bit."""
     rng = np.random.default_rng(0)
     for A in [*MATRICES.values(), sp.random_array((7, 30), density=0.1, format="csr", rng=rng)]:
         X = rng.standard_normal((A.shape[1], 3))

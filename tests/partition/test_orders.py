@@ -13,7 +13,7 @@ STREAMS = (rng.PERMUTATION, rng.COLUMN_PERMUTATION)
 
 @pytest.mark.parametrize("n", [1, 2, 3, 31, 64, 1000, 4096])
 def test_nodes_of_like_degree_are_far_from_each_other(n: int) -> None:
-    """Of every 2^k nodes that follow each other by degree, one is in each 2^k-th of the positions (but for
+    """One of every 2^k nodes that follow each other by degree is in each 2^k-th of the positions (but for
     rounding).
     """
     degrees = np.random.default_rng(0).zipf(1.7, n).clip(max=10**9)

@@ -200,7 +200,7 @@ def test_relays_that_are_all_short_or_all_long_or_nearly_so_are_explained(sizes)
 
 
 def test_long_messages_count_more_than_short_ones():
-    """If short messages cost less than a line through all would have it, the rate is nearly that of the long."""
+    """Short messages cost less than on a line through all: the rate is nearly that of the long."""
     alone = replace(KNOWN, levels=[LEVELS[0], replace(LEVELS[1], injection=fit.FREE)])
     samples = timed(messages("bcast"), alone)
     quick = [replace(one, seconds=one.seconds / 3) if one.steps[0].nbytes < 1e6 else one for one in samples]

@@ -320,7 +320,7 @@ def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware, turn
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
 @pytest.mark.slow
 def test_one_rank_alone_takes_the_same_steps(monkeypatch, algorithm, aware):
-    """A relay in which nothing travels posts and waits in the same order, and one row block stands for all."""
+    """A relay without messages posts and waits in the same order; one row block stands for all."""
     for name, value in SMALL["blocks"][1].items():
         monkeypatch.setattr(TUNING, name, value)
     uniform = Graph.of_size(2304, 2304 * 40, 24, 12)

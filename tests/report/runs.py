@@ -13,7 +13,7 @@ def log(
     path: Path, epochs: int = 3, ended: bool = True, *, seconds: float = 0.25, hosts: str = "node",
     ranks: int = 4, words: float = 1.0, grid: dict[str, int] | None = None, **config: Any,
 ) -> Path:  # fmt: skip
-    """Write the log of four ranks; rank 1 sends rank 0 three million words and receives one million from it."""
+    """Write the log of four ranks; rank 1 sends rank 0 three million words and receives one."""
     path.parent.mkdir(exist_ok=True)
     config = {"algorithm": "1.5d", "widths": [8, 16, 4], "seed": 0} | config
     told = [{"host": hosts, "nnz": 10 * (rank + 1)} for rank in range(ranks)]

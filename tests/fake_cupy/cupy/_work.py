@@ -132,7 +132,7 @@ class Device:
         return work
 
     def known(self, queue: Queue) -> Clock:
-        """Return the work that precedes new work: by the stream's order, the host's and that of stream 0."""
+        """Return the work before new work: by the stream's order, the host's and that of stream 0."""
         clock = dict(queue.clock)
         merge(clock, self.host)
         if queue.ptr == 0:
