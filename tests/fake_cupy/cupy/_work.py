@@ -132,7 +132,7 @@ class Device:
         return work
 
     def known(self, queue: Queue) -> Clock:
-        """Return the work before new work: by the stream's order, the host's and that of stream 0."""
+        """Return the work that precedes new work: in the order of its stream, the host and stream 0."""
         clock = dict(queue.clock)
         merge(clock, self.host)
         if queue.ptr == 0:
@@ -213,7 +213,7 @@ class Device:
             self.late.setdefault((memory.stream, memory.rounded), []).append(others)
 
     def left(self, stream: int, rounded: int, start: int) -> list[Access]:
-        """Return the work that may still be queued on memory of this size that is lent again, to begin here."""
+        """Return work that may still be queued on memory of this size, lent again, to begin here."""
         late = self.late.get((stream, rounded))
         return [Access(start, start + rounded, one.writes, one.work) for one in late.pop()] if late else []
 
