@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def rows_of(comm: MPI.Intracomm, path: str, seeds: int) -> list[str]:
-    """One store, all of its settings."""
+    """Return the rows of one store, for all of its settings."""
     store = Store(path)
     kind = "planetoid" if store.manifest["split"]["train"] < store.n / 10 else "other"
     facts = f"{store.n:,} nodes, {store.nnz:,} non-zeros, {store.width} features"

@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def compare(case: str, args: Any) -> Iterator[str]:
-    """Rows of the table, each the medians over the launches."""
+    """Return rows of the table, each the medians over the launches."""
     found = [launch(case, args) for _ in range(args.launches)]
     for name in found[0]:
         old, new, processor, wall = np.median([times[name] for times in found], axis=0)
@@ -97,7 +97,7 @@ def launch(case: str, args: Any) -> dict[str, tuple[float, ...]]:
 
 
 def ask(worker: Any, name: str) -> list[float]:
-    """[wall, processor] seconds."""
+    """Ask a launch for its [wall, processor] seconds."""
     worker.stdin.write(name + "\n")
     worker.stdin.flush()
     return json.loads(worker.stdout.readline())
@@ -122,7 +122,7 @@ def work(case: str) -> None:
 
 
 def hear(comm: MPI.Comm) -> str:
-    """The next line of standard input, on all ranks."""
+    """Return the next line of standard input, on all ranks."""
     if comm.rank == 0:
         name = sys.stdin.readline().strip()
         for rank in range(1, comm.size):
@@ -140,7 +140,7 @@ def rmat(scale: int = 16) -> Any:
 
 
 def of_products() -> Runs:
-    """A H and its adjoint on all ranks."""
+    """Multiply A H and its adjoint on all ranks."""
     A, runs = rmat(), {}
     for algorithm in ALGORITHMS:
         grid = dg.operators.make_grid(MPI.COMM_WORLD, algorithm)
@@ -165,7 +165,7 @@ def of_products() -> Runs:
 
 
 def of_epochs(scale: int = 15, algorithms: Sequence[str] = ALGORITHMS) -> Runs:
-    """Full-graph epochs."""
+    """Train full-graph epochs."""
     A, runs = rmat(scale), {}
     for algorithm in algorithms:
         grid = dg.operators.make_grid(MPI.COMM_WORLD, algorithm)
@@ -176,7 +176,7 @@ def of_epochs(scale: int = 15, algorithms: Sequence[str] = ALGORITHMS) -> Runs:
 
 
 def training(op: Any, dropout: float = 0.0) -> Iterator[object]:
-    """Epochs without end on random features and labels."""
+    """Train epochs without end on random features and labels."""
     rng, widths, n = np.random.default_rng(0), [128, 128, 128, 32], op.shape[0]
     X, labels = rng.standard_normal((n, 128)).astype(np.float32), rng.integers(0, 32, n).astype(np.int32)
     model = dg.nn.GCN(op, widths, dropout=dropout)
@@ -189,7 +189,7 @@ def training(op: Any, dropout: float = 0.0) -> Iterator[object]:
 
 
 def of_overlap() -> Runs:
-    """Epochs of a dense graph, with communication hidden behind computation and one after the other."""
+    """Train epochs of a dense graph, with communication hidden behind computation and one after the other."""
     A, runs = spmm.uniform(1 << 13, 500), {}
     A.data[:] = 1 / 500
     for algorithm in ("1d", "1.5d"):
@@ -202,7 +202,8 @@ def of_overlap() -> Runs:
 
 
 def of_blocked() -> Runs:
-    """Epochs of 3D with products that are summed whole, or in row blocks while the next are multiplied."""
+    """Train epochs of 3D with products that are summed whole, or in row blocks while the next are multiplied.
+    """
     A, runs = rmat(15), {}
     for x, y in ((2, 2), (4, 1)):
         grid = dg.Grid(MPI.COMM_WORLD, x=x, y=y, z=1)
@@ -215,13 +216,13 @@ def of_blocked() -> Runs:
 
 
 def with_grid(grid: Any, epochs: Iterator[object], overlap: bool, block_rows: int | None) -> None:
-    """The next epoch with these settings of the grid."""
+    """Train the next epoch with these settings of the grid."""
     grid.overlap, grid.block_rows = overlap, block_rows
     next(epochs)
 
 
 def of_minibatches() -> Runs:
-    """Epochs of minibatches."""
+    """Train epochs of minibatches."""
     rng, (n, f, classes) = np.random.default_rng(0), (20000, 64, 16)
     A = spmm.uniform(n, 14).astype(np.float32)
     X, labels = rng.standard_normal((n, f)).astype(np.float32), rng.integers(0, classes, n)
@@ -265,7 +266,7 @@ def of_spmm(graphs: Sequence[str], widths: Sequence[int]) -> Runs:
 
 
 def of_stores() -> Runs:
-    """``prepare`` of a generated graph, and loading on one rank."""
+    """Run ``prepare`` on a generated graph, and load it on one rank."""
     folder = tempfile.TemporaryDirectory()
     path = Path(folder.name)
     dg.gallery.write(dg.gallery.RMat(1 << 16, degree=32, features=32, classes=8), path / "graph")
@@ -289,7 +290,7 @@ def of_stores() -> Runs:
 
 
 def of_relay() -> Runs:
-    """Panels of 1 MiB from all ranks in turn."""
+    """Relay panels of 1 MiB from all ranks in turn."""
     from distgnn.comm.panels import broadcast
 
     grid = dg.operators.make_grid(MPI.COMM_WORLD, "1d")

@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def row(name: str, grid: tuple[int, int], scratch: Path | None) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     title, make = GRAPHS[name]
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
@@ -105,7 +105,7 @@ def row(name: str, grid: tuple[int, int], scratch: Path | None) -> str:
 
 
 def one_permutation(n: int, nnz: int, grid: tuple[int, int]) -> float:
-    """Max/mean of the diagonal blocks when everything but the n self-loops is spread evenly over a square
+    """Return max/mean of the diagonal blocks when all but the n self-loops is spread evenly over a square
     grid.
     """
     blocks = grid[0] * grid[1]

@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def measure(comm: MPI.Intracomm, A: Any, shape: str, args: argparse.Namespace) -> dict[str, np.ndarray]:
-    """For each way the medians of what :func:`timed` yields."""
+    """Return for each way the medians of what :func:`timed` yields."""
     grid = make_grid(comm, "3d", parse_grid(shape, "3d"))
     ways = [("whole", WHOLE, False), ("default", None, True)]
     ways += [(f"{rows:,}", rows, overlap) for rows in args.block_rows for overlap in (False, True)]
@@ -87,7 +87,7 @@ def timed(
 
 
 def report(shape: str, medians: dict[Any, np.ndarray], ranks: int, args: argparse.Namespace) -> str:
-    """Markdown."""
+    """Write the results as Markdown."""
     widths = "-".join(map(str, args.widths))
     whole, exposed_whole, words = medians["whole", False]
     lines = [

@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def row(store: str, name: str, settings: Settings) -> str:
-    """A line of the table. Collective."""
+    """Return a line of the table. Collective."""
     single = differences(store, dataclasses.replace(settings, dtype="float32"))
     double = differences(store, dataclasses.replace(settings, dtype="float64"))
     cells = [f"{max(single[:updates]):.1e}" for updates in UPDATES] + [f"{max(double[: UPDATES[-1]]):.1e}"]
@@ -63,7 +63,7 @@ def row(store: str, name: str, settings: Settings) -> str:
 
 
 def differences(store: str, settings: Settings) -> list[float]:
-    """The relative difference of the loss of every update, on rank 0; zeros elsewhere. Collective."""
+    """Return the relative difference of the loss of every update, on rank 0; zeros elsewhere. Collective."""
     found: list[float] = []
     differs = SerialCheck._differs
 
@@ -84,7 +84,7 @@ def differences(store: str, settings: Settings) -> list[float]:
 
 
 def seconds(store: str, settings: Settings) -> float:
-    """Wall seconds of a run from its start. Collective."""
+    """Return wall seconds of a run from its start. Collective."""
     MPI.COMM_WORLD.Barrier()
     start = time.perf_counter()
     list(Run(store, dataclasses.replace(settings, epochs=EPOCHS)).train())

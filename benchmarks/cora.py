@@ -57,7 +57,9 @@ def problem(store: dg.Store) -> str:
 
 
 def serial(store: dg.Store, seeds: int, path: Path) -> dict[str, np.ndarray]:
-    """Losses (seeds x epochs) and final test accuracies of the reference, from `path` if they are there."""
+    """Return losses (seeds x epochs) and final test accuracies of the reference, from `path` if they are
+    there.
+    """
     order, subject = store.order(), problem(store)
     if path.exists():
         kept = np.load(path)
@@ -80,7 +82,7 @@ def serial(store: dg.Store, seeds: int, path: Path) -> dict[str, np.ndarray]:
 
 
 def distributed(store: dg.Store, grid: dg.Grid, algorithm: str, seeds: int) -> dict[str, np.ndarray]:
-    """The same of one algorithm on one grid, and the median seconds of an epoch."""
+    """Return the same of one algorithm on one grid, and the median seconds of an epoch."""
     A = dg.load(store, grid, algorithm)
     losses, found, seconds = [], [], []
     X = targets = None
@@ -98,7 +100,7 @@ def distributed(store: dg.Store, grid: dg.Grid, algorithm: str, seeds: int) -> d
 
 
 def row(name: str, shape: str, run: dict[str, Any], reference: dict[str, np.ndarray]) -> str:
-    """One line of the table; differences are the largest over all seeds (and epochs)."""
+    """Return one line of the table; differences are the largest over all seeds (and epochs)."""
     accuracy = 100 * run["accuracy"]
     loss = abs(run["loss"] / reference["loss"] - 1).max()
     moved = 100 * abs(run["accuracy"] - reference["accuracy"]).max()

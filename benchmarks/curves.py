@@ -46,14 +46,14 @@ def main() -> None:
 
 
 def parsed(store: str, grid: str, order: str, *more: str) -> argparse.Namespace:
-    """`distgnn train` with the paper's network."""
+    """Parse the flags of `distgnn train` with the paper's network."""
     where = ["--algorithm", "3d", "--grid", grid, "--order", order, "--epochs", str(EPOCHS)]
     return cli.parse(["train", store, *where, *NETWORK.split(), *more])
 
 
 def curve(comm: MPI.Intracomm, store: str, grid: str, order: str) -> list[float]:
-    """The loss of every epoch, on as many of the ranks as the grid has; known on rank 0, empty where there
-    are too few ranks.
+    """Return the loss of every epoch, on as many of the ranks as the grid has; known on rank 0, empty where
+    there are too few ranks.
     """
     ranks = int(np.prod([int(size) for size in grid.split("x")]))
     some = comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED)
@@ -72,8 +72,8 @@ def curve(comm: MPI.Intracomm, store: str, grid: str, order: str) -> list[float]
 
 
 def serial(store: str) -> list[float]:
-    """The loss of every epoch of the serial reference, in float64: in float32 most of the difference would be
-    its rounding.
+    """Return the loss of every epoch of the serial reference, in float64: in float32 most of the difference
+    would be its rounding.
     """
     opened = Store(store)
     settings = train.settings(parsed(store, "1x1x1", "random", "--dtype", "float64"))
@@ -85,7 +85,7 @@ def serial(store: str) -> list[float]:
 def report(
     expected: list[float], curves: dict[tuple[str, str], list[float]], args: argparse.Namespace
 ) -> str:
-    """Markdown."""
+    """Write the results as Markdown."""
     store = Store(args.store)
     shown = (1, 2, 5, EPOCHS)
     lines = [

@@ -70,8 +70,8 @@ def main() -> None:
 
 
 def arxiv_like(nodes: int, scale: int, seed: int = 0) -> sp.csr_array:
-    """Undirected; node v has about `scale` times the degree of a power law, whose sum over nodes is twice the
-    edges.
+    """Make an undirected graph; node v has about `scale` times the degree of a power law, whose sum over
+    nodes is twice the edges.
     """
     rng = np.random.default_rng(seed)
     weight = np.minimum(LEAST_DEGREE * rng.random(nodes) ** (-1 / (EXPONENT - 1)), nodes / 16)

@@ -24,7 +24,7 @@ ASKS = ("on_device", "on_gpu", "_on_gpu", "by_nccl", "_sums_straight")  # a cond
 
 
 def lines_for_devices(path: Path) -> set[int]:
-    """The lines of a file that only run with arrays on a device."""
+    """Return the lines of a file that only run with arrays on a device."""
     tree = ast.parse(path.read_text())
     if any(path.is_relative_to(one) for one in WHOLE):
         return {line for node in tree.body for line in _lines(node)}

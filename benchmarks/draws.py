@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def graph() -> sp.csr_array:
-    """Eight vertices; weights of three orders of magnitude."""
+    """Make a graph of eight vertices, with weights of three orders of magnitude."""
     generator = np.random.default_rng(2)
     A = np.where(generator.random((8, 8)) < 0.7, 10.0 ** generator.uniform(-3, 0, (8, 8)), 0)
     A[0] = 10.0 ** generator.uniform(-3, 0, 8)
@@ -108,7 +108,7 @@ def frequencies(draws: int, seeds: int) -> Iterator[str]:
 
 
 def picked(sample: Sample, name: str) -> np.ndarray:
-    """The vertices that were drawn for the last layer."""
+    """Return the vertices that were drawn for the last layer."""
     block = sample.blocks[-1]
     return block.cols[block.indices] if name == "GraphSAGE" else sample.blocks[0].cols
 

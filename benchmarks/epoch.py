@@ -62,7 +62,7 @@ def main() -> None:
 def ours(
     A: sp.csr_array, X: np.ndarray, labels: np.ndarray, split: np.ndarray, args: Any, phases: list[Any]
 ) -> Callable[[], Any]:
-    """A call that trains one epoch."""
+    """Return a call that trains one epoch."""
     grid = dg.Grid(MPI.COMM_SELF, rows=1)
     operator = dg.distribute(normalize(A), grid, "1d")
     model = dg.nn.GCN(operator, args.widths, dropout=args.dropout)
@@ -82,7 +82,7 @@ def ours(
 def pyg(
     A: sp.csr_array, X: np.ndarray, labels: np.ndarray, split: np.ndarray, args: Any, csr: bool
 ) -> Callable[[], Any]:
-    """The same network by PyTorch Geometric, with a CSR tensor or an edge index for the graph."""
+    """Train the same network by PyTorch Geometric, with a CSR tensor or an edge index for the graph."""
     import torch
     from torch_geometric.nn import GCNConv
 
@@ -114,7 +114,7 @@ def pyg(
 
 
 def report(samples: dict[str, list[float]], phases: list[dict[str, float]], nnz: int, args: Any) -> str:
-    """Markdown."""
+    """Write the results as Markdown."""
     best = {name: float(np.median(times)) for name, times in samples.items()}
     total = sum(record["total"] for record in phases)
     share = {name: sum(record[name] for record in phases) / total for name in phases[0] if name != "total"}

@@ -69,14 +69,14 @@ class Data:
         self.split = rng.integers(0, 4, n).astype(np.uint8)
 
     def reference(self, widths: tuple[int, ...]) -> list[float]:
-        """The losses of one process."""
+        """Return the losses of one process."""
         model = GCNReference(self.A, widths, dropout=DROPOUT, bias=True, dtype=self.A.dtype)
         records = model.train(self.X, self.labels, self.split, EPOCHS, lr=LR, evaluate=False)
         return [record["loss"] for record in records]
 
 
 def cases(ranks: int) -> list[tuple[str, dict[str, int], bool]]:
-    """Every algorithm on every grid, where it can with needed rows, too."""
+    """List every algorithm on every grid, where it can with needed rows, too."""
     return [
         (name, sizes, aware)
         for name in ALGORITHMS
@@ -86,7 +86,7 @@ def cases(ranks: int) -> list[tuple[str, dict[str, int], bool]]:
 
 
 def losses(grid: dg.Grid, A: Any, data: Data, widths: tuple[int, ...]) -> tuple[list[float], str]:
-    """The losses of a run and its bits. Collective."""
+    """Return the losses of a run and its bits. Collective."""
     model = GCN(A, widths, dropout=DROPOUT, bias=True)
     X = dg.scatter(data.X, model.input_layout)
     targets = model.targets(data.labels, data.split)
@@ -99,7 +99,7 @@ def losses(grid: dg.Grid, A: Any, data: Data, widths: tuple[int, ...]) -> tuple[
 
 
 def work(job: dict[str, Any]) -> None:
-    """The cases of a job on the ranks of this launch; rank 0 prints a line of JSON for each."""
+    """Run the cases of a job on the ranks of this launch; rank 0 prints a line of JSON for each."""
     problem, dtype = Problem(job["nodes"], tuple(job["widths"])), job["dtype"]
     data = Data(problem, dtype)
     for name, sizes, aware in job["cases"]:
@@ -116,7 +116,7 @@ def work(job: dict[str, Any]) -> None:
 
 
 def launch(ranks: int, job: dict[str, Any]) -> list[dict[str, Any]]:
-    """The lines of a job's launch. CalledProcessError: it failed."""
+    """Launch a job and return its lines. CalledProcessError: it failed."""
     mpiexec = os.environ.get("MPIEXEC") or str(Path(sys.executable).with_name("mpiexec"))
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(job, file)
@@ -131,7 +131,7 @@ def launch(ranks: int, job: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def first(runs: int, ranks: tuple[int, ...], most: int | None) -> list[dict[str, Any]]:
-    """All cases on the first graph."""
+    """List all cases on the first graph."""
     rows = []
     for dtype in TOLERANCE:
         job = _job(FIRST, dtype, runs if dtype == "float32" else 1)
@@ -141,7 +141,7 @@ def first(runs: int, ranks: tuple[int, ...], most: int | None) -> list[dict[str,
 
 
 def larger(ranks: tuple[int, ...], problems: list[Problem]) -> dict[Problem, list[dict[str, Any]]]:
-    """On each larger graph a case for each number of ranks, others on another."""
+    """Choose on each larger graph a case for each number of ranks, others on another."""
     rows: dict[Problem, list[dict[str, Any]]] = defaultdict(list)
     for number, problem in enumerate(problems):
         job = _job(problem, "float32", 2)
@@ -158,12 +158,12 @@ def _job(problem: Problem, dtype: str, runs: int) -> dict[str, Any]:
 
 
 def wrong(row: dict[str, Any]) -> bool:
-    """A loss is too far from the serial one, or is no number, or a run had other bits."""
+    """Tell whether a loss is too far from the serial one, or is no number, or a run had other bits."""
     return not row["far"] <= TOLERANCE[row["dtype"]] or row["other"] > 0
 
 
 def by_algorithm(rows: list[dict[str, Any]]) -> str:
-    """A table of the cases on the first graph."""
+    """Return a table of the cases on the first graph."""
     names = ["algorithm", "ranks", "grids", "runs", "farthest, float32", "farthest, float64", "other bits"]
     lines, groups = table.columns(*names), defaultdict(list)
     for row in rows:
@@ -177,7 +177,7 @@ def by_algorithm(rows: list[dict[str, Any]]) -> str:
 
 
 def by_problem(rows: dict[Problem, list[dict[str, Any]]]) -> str:
-    """A table of the cases on the larger graphs."""
+    """Return a table of the cases on the larger graphs."""
     lines = table.columns("graph and widths", "algorithm and grid", "ranks", "runs", "farthest", "other bits")
     for problem, of_it in rows.items():
         for row in of_it:

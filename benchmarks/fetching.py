@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def multiply(grid: dg.Grid, A: sp.csr_array, name: str, Q: sp.csr_array) -> str:
-    """A line of the table of products."""
+    """Multiply; return a line of the table of products."""
     graph = Partitioned(grid, A)
     cuts = partition(Q.shape[0], grid.shape["rows"])
     Qs = [Q[first:last] for first, last in zip(cuts[:-1], cuts[1:], strict=True)]
@@ -93,7 +93,7 @@ def product_words(A: sp.csr_array, Qs: list[sp.csr_array], grid: dg.Grid) -> lis
 
 
 def fetch(grid: dg.Grid, A: sp.csr_array, batches: np.ndarray, f: int) -> str:
-    """A line of the table of fetches: every rank its own minibatches, as many on all."""
+    """Fetch; return a line of the table: every rank has its own minibatches, as many on all."""
     X = np.arange(A.shape[0] * f, dtype=np.float32).reshape(-1, f)
     features = Features(dg.scatter(X, Layout(grid, Cut(("rows",)), Cut())))
     P, rows, c, i, j = (
@@ -140,7 +140,7 @@ def same(grid: dg.Grid, counted: int, formula: int) -> None:
 def report(
     A: sp.csr_array, products: list[str], fetches: list[str], ranks: int, args: argparse.Namespace
 ) -> str:
-    """Markdown."""
+    """Write the results as Markdown."""
     lines = [
         f"## R-MAT, {A.shape[0]:,} nodes, {A.nnz:,} non-zeros, on {ranks} ranks ({date.today()})",
         "",

@@ -67,7 +67,7 @@ def tell(args: argparse.Namespace, *lines: str) -> None:
 
 
 def compare(name: str, args: argparse.Namespace) -> float:
-    """The rows of one graph; the largest relative difference between losses."""
+    """Return the rows of one graph; the largest relative difference between losses."""
     _, scale, degree = name.split("-")
     A = normalize(gallery.rmat(1 << int(scale), degree=float(degree), features=0, classes=0).A)
     worst, own = 0.0, None
@@ -85,7 +85,7 @@ def compare(name: str, args: argparse.Namespace) -> float:
 
 
 def difference(losses: list[float], others: list[float]) -> float:
-    """The largest relative one; infinite where a loss is not a number."""
+    """Return the largest relative difference; infinite where a loss is not a number."""
     apart = np.abs(np.subtract(losses, others)) / np.abs(others)
     return float(np.nan_to_num(apart, nan=np.inf).max())
 

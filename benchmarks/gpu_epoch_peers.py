@@ -23,7 +23,7 @@ Network = tuple[list[Any], Callable[[int, Any], Any]]  # weights, and (index of 
 
 
 def load(folder: Path) -> Problem:
-    """The CSR arrays of A, X, labels and W0, W1, ... as tensors, on the GPU if there is one."""
+    """Load the CSR arrays of A, X, labels and W0, W1, ... as tensors, on the GPU if there is one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     files = {path.stem: torch.from_numpy(np.load(path)).to(device) for path in sorted(folder.glob("*.npy"))}
     weights = [files.pop(name) for name in list(files) if name.startswith("W")]
@@ -36,14 +36,16 @@ def csr(problem: Problem) -> Any:
 
 
 def edges(problem: Problem) -> tuple[Any, Any]:
-    """Source and target of every non-zero."""
+    """Return source and target of every non-zero."""
     counts = problem["indptr"].diff()
     rows = torch.repeat_interleave(torch.arange(len(counts), device=problem["device"]), counts)
     return problem["indices"].long(), rows
 
 
 def of_torch(problem: Problem) -> Network:
-    """``torch.sparse`` in CSR; the transpose that backward multiplies by is A itself, which is symmetric."""
+    """Train by ``torch.sparse`` in CSR; the transpose that backward multiplies by is A itself, which is
+    symmetric.
+    """
     A, weights = csr(problem), [W.requires_grad_() for W in problem["weights"]]
 
     class Product(torch.autograd.Function):
@@ -90,7 +92,9 @@ PEERS: dict[str, Callable[[Problem], Network]] = {
 
 
 def train(problem: Problem, network: Network, epochs: int) -> tuple[list[float], list[float]]:
-    """Losses and seconds of the epochs, each timed between two moments at which the device is idle."""
+    """Train; return losses and seconds of the epochs, each timed between two moments at which the device is
+    idle.
+    """
     weights, product = network
     optimizer = torch.optim.Adam(weights, lr=0.01)
     losses, seconds = [], []

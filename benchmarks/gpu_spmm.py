@@ -53,14 +53,16 @@ Work = Callable[[], Any]
 
 
 def uniform(n: int, degree: int) -> sp.csr_array:
-    """Every row has ``degree`` columns drawn at random."""
+    """Make rows of ``degree`` columns drawn at random."""
     rng = np.random.default_rng(0)
     indices = np.sort(rng.integers(0, n, (n, degree)), axis=1).ravel()
     return sp.csr_array((np.ones(n * degree), indices, np.arange(n + 1) * degree), shape=(n, n))
 
 
 def reddit(n: int, degree: int = 256) -> sp.csr_array:
-    """Degrees log-normal around ``degree``; a fifth of the columns in four fifths of the draws."""
+    """Make a graph of degrees log-normal around ``degree``; a fifth of the columns get four fifths of the
+    draws.
+    """
     rng = np.random.default_rng(0)
     degrees = np.minimum(rng.lognormal(math.log(degree) - 0.5, 1, n).astype(np.int64) + 1, n)
     indptr = np.concatenate(([0], np.cumsum(degrees)))
@@ -71,8 +73,8 @@ def reddit(n: int, degree: int = 256) -> sp.csr_array:
 
 
 def graph(name: str) -> sp.csr_array:
-    """rmat-K, uniform-K, dense-K (degree 128), reddit-K (degree 256), sbm-K or road-K of 2^K nodes, as a
-    matrix of random values.
+    """Make rmat-K, uniform-K, dense-K (degree 128), reddit-K (degree 256), sbm-K or road-K of 2^K nodes, with
+    random values.
     """
     kind, _, exponent = name.partition("-")
     n = 1 << int(exponent)
@@ -122,8 +124,8 @@ def milliseconds(xp: Any, work: Work, launches: int) -> float:
 
 
 def medians(xp: Any, works: dict[str, Work], rounds: int, least_ms: float) -> dict[str, float]:
-    """Median milliseconds of every kernel; in a round all take turns, so that clocks and heat treat them
-    alike.
+    """Measure median milliseconds of every kernel; in a round all take turns, so that clocks and heat treat
+    them alike.
     """
     launches = {}
     for name, work in works.items():
@@ -215,7 +217,7 @@ def kernels(xp: Any, block: CSR, B: Any, out: Any, variants: bool) -> dict[str, 
 
 
 def torch_kernel(block: CSR, B: Any) -> dict[str, Work]:
-    """PyTorch's CSR product on the same memory, where PyTorch with CUDA is installed."""
+    """Return PyTorch's CSR product on the same memory, where PyTorch with CUDA is installed."""
     try:
         import torch
 
@@ -233,7 +235,7 @@ def torch_kernel(block: CSR, B: Any) -> dict[str, Work]:
 def check(
     works: dict[str, Work], out: Any, expected: np.ndarray, to_host: Callable[[Any], np.ndarray]
 ) -> list[str]:
-    """Names of kernels whose result is wrong; PyTorch's lies elsewhere."""
+    """Return the names of kernels whose result is wrong; PyTorch's lies elsewhere."""
     wrong = []
     for name, work in works.items():
         if name == "PyTorch":
@@ -254,7 +256,7 @@ def settle(works: dict[str, Work]) -> None:
 
 
 def rows_of(case: Case, times: dict[str, float], limits: Ceilings) -> list[list[Any]]:
-    """Table rows of one case."""
+    """Return table rows of one case."""
     cusparse = min((ms for name, ms in times.items() if name.startswith("cuSPARSE")), default=math.nan)
     width, nnz = case.f * case.itemsize, case.A.nnz
     gather = limits.gather(width, case.A.shape[1] * width)
@@ -271,7 +273,7 @@ HEAD = "| " + " | ".join(HEADER) + " |\n|---|---:|---|" + "---:|" * 6
 
 
 def markdown(rows: list[list[Any]]) -> str:
-    """Lines of the table."""
+    """Return lines of the table."""
     lines = []
     for name, f, kernel, ms, gflops, gbytes, roof, gathers, ratio in rows:
         shares = f"{roof:.2f} | {gathers:.2f} | {'' if math.isnan(ratio) else f'{ratio:.2f}'}"
@@ -280,7 +282,7 @@ def markdown(rows: list[list[Any]]) -> str:
 
 
 def summary(table: list[list[Any]]) -> str:
-    """The figures that there are targets for, of the kernel "raw"."""
+    """Return the figures that there are targets for, of the kernel "raw"."""
     raw = [row for row in table if row[2] == "raw"]
     ratios = [row[-1] for row in raw if not math.isnan(row[-1])]
     found = {"roof, worst": min(row[6] for row in raw)}
@@ -309,7 +311,7 @@ class Options:
 
 
 def block_of(A: sp.csr_array, dtype: np.dtype, asarray: Callable[[Any], Any]) -> CSR:
-    """The matrix on the GPU, with 32-bit indices."""
+    """Return the matrix on the GPU, with 32-bit indices."""
     packed = np.empty(CSR.nbytes(A.shape, A.nnz, np.int32, dtype), np.uint8)
     host = CSR(A.shape, A.nnz, np.int32, dtype, packed)
     host.data[...], host.indices[...], host.indptr[...] = A.data, A.indices, A.indptr
@@ -359,7 +361,7 @@ def device_name(xp: Any) -> str:
 
 
 def writer(path: Path | None) -> Callable[[str], None]:
-    """Prints, and appends to the file at once."""
+    """Return a function that prints, and appends to the file at once."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
 

@@ -79,7 +79,7 @@ def main() -> None:
 def line(
     name: str, A: sp.csr_array, width: int, runs: dict[str, Callable[[], Any]], args: argparse.Namespace
 ) -> str:
-    """One line of a table of GFLOP/s."""
+    """Return one line of a table of GFLOP/s."""
     times = timing.in_turns(runs, args.seconds, 3, args.clock)
     rates = [f"{2 * A.nnz * width / min(times[run]) / 1e9:.1f}" if run in times else "" for run in runs]
     print(name, width, *rates, file=sys.stderr, flush=True)
@@ -99,7 +99,7 @@ def copied(source: np.ndarray, target: np.ndarray, run: Callable[[], None]) -> C
 
 
 def ones(count: int) -> np.ndarray:
-    """Written, because all pages of an array of zeros that nobody wrote to are one page."""
+    """Return ones: all pages of an array of zeros that nobody wrote to are one page."""
     x: np.ndarray = ON.empty((count,), np.float32)
     x[...] = 1
     return x
@@ -157,7 +157,7 @@ def passes() -> dict[str, tuple[Callable[[], Any], int]]:
 
 
 def without_kernels(run: Callable[[], Any]) -> Callable[[], Any]:
-    """The same call on the code that serves any array library."""
+    """Call the code that serves any array library."""
 
     def numpy_only() -> None:
         with mock.patch.object(elementwise, "compiled", lambda block: False):

@@ -22,7 +22,9 @@ MIB = 2**20
 
 
 def run(words: list[str]) -> tuple[float, int, str]:
-    """(seconds, largest resident set of the command or one of its children in bytes, last line printed)."""
+    """Run a command; return (seconds, largest resident set of it or one of its children in bytes, last line
+    printed).
+    """
     print("$", " ".join(words), file=sys.stderr, flush=True)
     start = time.perf_counter()
     child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)

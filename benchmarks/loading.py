@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def make(args: argparse.Namespace) -> None:
-    """The store, unless it is there."""
+    """Make the store, unless it is there."""
     if args.store.exists():
         return
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def job(way: str, args: argparse.Namespace) -> dict[str, list[float]]:
 
 
 def sizes_of(text: str) -> tuple[int, dict[str, int]]:
-    """(ranks, sizes by axis)."""
+    """Return (ranks, sizes by axis)."""
     x, y, z = map(int, text.split("x"))
     return x * y * z, {"x": x, "y": y, "z": z}
 
@@ -142,7 +142,7 @@ def apart(grid: dg.Grid, store: Path) -> dg.DistSparse:
 
 
 def everything(grid: dg.Grid, store: Path) -> dg.DistSparse:
-    """Every rank reads the whole matrix and cuts its blocks out of it."""
+    """Read the whole matrix on every rank and cut the rank's blocks out of it."""
     order = dg.Store(store).order()
     whole = (0, order.shape[0])
     A = order.block(whole, whole)
@@ -165,13 +165,13 @@ TITLES = {
 
 
 def status(name: str) -> int:
-    """A line of /proc/self/status, in bytes."""
+    """Read a line of /proc/self/status, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
 
 
 def process_io() -> dict[str, int]:
-    """/proc/self/io: bytes that this process read by system calls (rchar) and had fetched from the disk
+    """Read /proc/self/io: bytes that this process read by system calls (rchar) and had fetched from the disk
     (read_bytes).
     """
     pairs = (line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
@@ -179,7 +179,7 @@ def process_io() -> dict[str, int]:
 
 
 def report(results: dict[str, list[dict[str, list[float]]]], args: argparse.Namespace) -> str:
-    """Markdown."""
+    """Write the results as Markdown."""
     store = dg.Store(args.store)
     ranks, _ = sizes_of(args.grid)
     lines = [
@@ -219,7 +219,7 @@ def row(title: str, jobs: list[dict[str, list[float]]]) -> str:
 
 
 def comparison(results: dict[str, list[dict[str, list[float]]]]) -> str:
-    """Ratios, beside the paper's."""
+    """Return ratios, beside the paper's."""
     ratios = []
     for name in ("peak", "read", "seconds"):
         high, low = (

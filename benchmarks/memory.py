@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def job(name: str, layers: int, args: argparse.Namespace) -> int:
-    """Bytes at the peak, of one network, in processes of their own."""
+    """Measure the bytes at the peak of one network, in processes of their own."""
     sizes = [
         "--nodes",
         str(args.nodes),
@@ -89,7 +89,7 @@ def one(network: Callable[..., None], args: argparse.Namespace) -> None:
 
 
 def problem(A: dg.DistSparse, width: int) -> tuple[dg.DistDense, Targets]:
-    """Random features and labels."""
+    """Make random features and labels."""
     rng = np.random.default_rng(A.grid.world.rank)
     X = dg.DistDense.empty(A.input_layout, (A.shape[1], width), np.float32)
     rng.standard_normal(out=X.block, dtype=np.float32)
@@ -98,7 +98,7 @@ def problem(A: dg.DistSparse, width: int) -> tuple[dg.DistDense, Targets]:
 
 
 def rise(run: Callable[[], Any]) -> int:
-    """Bytes by which resident memory was above its start, at its peak, while `run` ran."""
+    """Return bytes by which resident memory was above its start, at its peak, while `run` ran."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
@@ -108,13 +108,13 @@ def rise(run: Callable[[], Any]) -> int:
 
 
 def status(name: str) -> int:
-    """A line of /proc/self/status, in bytes."""
+    """Read a line of /proc/self/status, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
 
 
 def few_buffers(A: dg.DistSparse, X: dg.DistDense, targets: Targets, layers: int) -> None:
-    """Two epochs of the library's network."""
+    """Train two epochs of the library's network."""
     A.grid.workspace.clear()
     model = dg.nn.GCN(A, [X.shape[1]] * (layers + 1), keep_aggregate=False, product_order="transform-first")
     list(train(model, X, targets, Adam(0.01), 2, eval_every=0))
@@ -122,7 +122,9 @@ def few_buffers(A: dg.DistSparse, X: dg.DistDense, targets: Targets, layers: int
 
 
 def every_intermediate(A: dg.DistSparse, X: dg.DistDense, targets: Targets, layers: int) -> None:
-    """Two epochs as one writes them first: every result in an array of its own, kept until the epoch ends."""
+    """Train two epochs as one writes them first: every result in an array of its own, kept until the epoch
+    ends.
+    """
     weights = [np.eye(X.shape[1], dtype=np.float32) for _ in range(layers)]
     for _ in range(2):
         kept: list[tuple[dg.DistDense, dg.DistDense]] = []
@@ -147,7 +149,7 @@ NETWORKS: dict[str, Callable[..., None]] = {"few": few_buffers, "every": every_i
 
 
 def report(rows: list[tuple[int, int, int]], args: argparse.Namespace) -> str:
-    """Markdown."""
+    """Write the results as Markdown."""
     buffer = 4 * args.nodes * args.width / args.ranks
     lines = [
         table.heading(args) + f". {args.nodes:,} nodes, width {args.width} everywhere, float32, "

@@ -90,7 +90,7 @@ def warm_up(comm: MPI.Intracomm, store: Store, sizes: Any) -> None:
 
 
 def training(comm: MPI.Intracomm, store: Store, sizes: Any, layers: int) -> Iterator[str]:
-    """The steps of a run, one after another."""
+    """Run the steps of a training, one after another."""
     A = load(store, make_grid(comm, "3d", sizes), "3d", "double")
     operators = [A.layer(number) for number in range(layers)]
     yield "adjacency loaded"
@@ -108,7 +108,7 @@ def training(comm: MPI.Intracomm, store: Store, sizes: Any, layers: int) -> Iter
 
 
 def formula(store: Store, sizes: Any, layers: int) -> dict[str, dict[str, float]]:
-    """Step -> what is held by then -> bytes."""
+    """Return the bytes by step and by what is held."""
     n, z, P = store.n, store.nnz, sizes["x"] * sizes["y"] * sizes["z"]
     widths = [store.width, *[HIDDEN] * (layers - 1), store.classes]
     # (p, c, f) of every layer
@@ -145,7 +145,7 @@ def block_bytes(product: float) -> float:
 
 
 def report(measured: dict[str, int], expected: dict[str, dict[str, float]], args: argparse.Namespace) -> str:
-    """Markdown."""
+    """Write the results as Markdown."""
     store = Store(args.store)
     lines = [
         table.heading(args, MPI.COMM_WORLD.size)

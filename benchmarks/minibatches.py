@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def rows(comm: MPI.Intracomm, store: dg.Store, kind: str, args: argparse.Namespace) -> Iterator[str]:
-    """Lines of the table: replicated and partitioned, c = 1, ..., P."""
+    """Return lines of the table: replicated and partitioned, c = 1, ..., P."""
     for sizes in sorted(grids("1.5d", comm.size), key=lambda sizes: sizes["reps"]):
         if args.copies is not None and sizes["reps"] not in args.copies:
             continue

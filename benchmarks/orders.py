@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def measure(comm: MPI.Intracomm, name: str, graph: sp.csr_array, args: argparse.Namespace) -> list[str]:
-    """A line for each order."""
+    """Measure each order; return a line for each."""
     A = normalize(graph).astype(np.float32)
     shuffle = np.random.default_rng(0).permutation(A.shape[0])
     matrices = {"original": A, "random": A[shuffle][:, shuffle]}
@@ -80,8 +80,8 @@ def measure(comm: MPI.Intracomm, name: str, graph: sp.csr_array, args: argparse.
 
 
 def balance(A: sp.csr_array, ranks: int) -> tuple[float, float]:
-    """Non-zeros of the fullest block row over the mean; and, summed over stages, of each stage's fullest
-    block over the mean.
+    """Return non-zeros of the fullest block row over the mean; and, summed over stages, of each stage's
+    fullest block over the mean.
     """
     parts = partition(A.shape[0], ranks)
     column = np.searchsorted(parts, A.indices, side="right") - 1

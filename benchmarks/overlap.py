@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def measure(comm: MPI.Intracomm, A: Any, name: str, args: argparse.Namespace) -> dict[Any, Any]:
-    """Medians over epochs, with and without overlap, of one algorithm."""
+    """Measure medians over epochs, with and without overlap, of one algorithm."""
     grid = make_grid(comm, name, {"reps": 2} if name == "1.5d" else None)
     runs = {overlap: timed(grid, A, name, overlap, args) for overlap in (False, True)}
     samples: dict[bool, list[np.ndarray]] = {False: [], True: []}
@@ -141,7 +141,7 @@ def timed(
 
 
 def report(rows: list[dict[Any, Any]], ranks: int, args: argparse.Namespace) -> str:
-    """Markdown."""
+    """Write the results as Markdown."""
     widths = "-".join(map(str, args.widths))
     lines = [
         f"## {args.name or 'no name'}: {ranks} ranks, one per host ({date.today()})",

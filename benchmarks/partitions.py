@@ -88,7 +88,7 @@ def read(path: Path) -> sp.csr_array:
 
 
 def compare(name: str, pattern: Pattern, parts: int, args: argparse.Namespace) -> list[str]:
-    """A row per method."""
+    """Compare the methods; return a row for each."""
     made: dict[str, tuple[Quality, float]] = {}
     for method in args.methods:
         part, seconds = timed(name, pattern, parts, method, args)
@@ -99,7 +99,7 @@ def compare(name: str, pattern: Pattern, parts: int, args: argparse.Namespace) -
 def timed(
     name: str, pattern: Pattern, parts: int, method: str, args: argparse.Namespace
 ) -> tuple[np.ndarray, float]:
-    """The part vector and the processor seconds it took to make it, all on one thread."""
+    """Return the part vector and the processor seconds it took to make it, all on one thread."""
     kept = None if args.keep is None else args.keep / f"{name}-{method}-{parts}-{args.seed}.npz"
     if kept is not None and kept.exists():
         with np.load(kept) as found:

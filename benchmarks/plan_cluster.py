@@ -42,8 +42,8 @@ NEAR = 1.1  # a pick is good whose epoch is at most as much longer than the best
 
 
 def graphs(scale: int = 1) -> dict[str, sp.csr_array]:
-    """Normalised adjacency matrices of different density and structure, by name; ``scale``: times as many
-    nodes.
+    """Return normalised adjacency matrices of different density and structure, by name; ``scale``: times as
+    many nodes.
     """
     n = 12_000 * scale
     random = sp.random_array((n, n), density=60 / n, rng=np.random.default_rng(3), format="csr")
@@ -57,7 +57,7 @@ def graphs(scale: int = 1) -> dict[str, sp.csr_array]:
 
 
 def normalised(A: Any) -> sp.csr_array:
-    """D^-1/2 (A + I) D^-1/2 in float32."""
+    """Return D^-1/2 (A + I) D^-1/2 in float32."""
     A = sp.csr_array(A + sp.eye_array(A.shape[0]), dtype=np.float32)
     A.data[:] = 1
     scale = sp.dia_array((1 / np.sqrt(A.sum(axis=1))[None], [0]), shape=A.shape)
@@ -65,7 +65,9 @@ def normalised(A: Any) -> sp.csr_array:
 
 
 def measure(comm: Any, seconds: float, scale: int, trials: int) -> Iterator[dict[str, Any]]:
-    """A record of each way to train on each graph, in an order without meaning. Collective."""
+    """Measure each way to train on each graph, in an order without meaning; give a record of each.
+    Collective.
+    """
     found = distinct(comm.Get_size())
     for name, A in graphs(scale).items():
         taken: list[list[float]] = [[] for _ in found]
@@ -77,15 +79,14 @@ def measure(comm: Any, seconds: float, scale: int, trials: int) -> Iterator[dict
 
 
 def distinct(ranks: int) -> list[Way]:
-    """The ways to train, but for those that repeat others: 1.5D with one copy is 1D, and one block row sends
-    whole blocks as it needs all rows.
+    """Return the ways to train but for repeats: 1.5D with one copy is 1D, and one block row needs all rows.
     """
     repeats = lambda way: way.grid.get("reps") == 1 or (way.sparsity_aware and way.grid["rows"] == 1)  # noqa: E731
     return [way for way in ways(SETTINGS, ranks) if not repeats(way)]
 
 
 def epochs(comm: Any, A: sp.csr_array, way: Way, seconds: float) -> list[float]:
-    """Seconds of the slowest rank, epoch by epoch, for so long at least, after as long of warming up.
+    """Return seconds of the slowest rank, epoch by epoch, for so long at least, after as long of warming up.
     Collective.
     """
     grid = operators.make_grid(comm, way.algorithm, way.grid, backend="numpy")
@@ -114,7 +115,8 @@ def planned(A: sp.csr_array, ranks: int, machine: str) -> Plan:
 
 
 def compared(files: str, machine: str) -> dict[str, Any]:
-    """Measured and predicted seconds of each way on each graph; measured are the means of all files."""
+    """Return measured and predicted seconds of each way on each graph; measured are the means of all files.
+    """
     told = [json.loads(Path(file).read_text()) for file in files.split(",")]
     cases = {}
     for name, A in graphs(told[0]["scale"]).items():
@@ -127,7 +129,7 @@ def compared(files: str, machine: str) -> dict[str, Any]:
 
 
 def lines(found: list[dict[str, Any]]) -> Iterator[str]:
-    """The table: a row for each graph on each cluster."""
+    """Return the table: a row for each graph on each cluster."""
     measures = "median error", "rank correlation", "pick / best"
     yield from table.columns("cluster", "graph", "ways", "best s", "worst s", *measures)
     errors, correlations, picks = [], [], []
@@ -157,7 +159,7 @@ def r2(measured: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def draw(found: list[dict[str, Any]], path: Path) -> None:
-    """Predicted over measured seconds of all ways, as Figure 5 of Plexus."""
+    """Draw predicted over measured seconds of all ways, as Figure 5 of Plexus."""
     points = {one["name"]: np.concatenate(list(one["cases"].values())).tolist() for one in found}
     palette = colours.by_name([*points], {})
     ways = [Line(name, palette[name], pairs, joined=False) for name, pairs in points.items()]

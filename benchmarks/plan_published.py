@@ -136,7 +136,7 @@ def settings(algorithm: str, grid: dict[str, int], aware: bool = False, **networ
 
 
 def priced(s: Settings, graph: Graph, ranks: int, machines: Sequence[Machine]) -> list[Way]:
-    """The best order of axes on each machine."""
+    """Return the best order of axes on each machine."""
     dry = dry_run(s, graph, ranks, busiest=True, evaluation=False)
     programs, peak = [dry.ranks[0].epoch.steps or []], sum(dry.ranks[0].peak.values())
     orders = list(axis_orders(dry.grid))
@@ -158,8 +158,8 @@ def machines() -> list[Machine]:
 
 
 def plexus_model(graph: Published, grid: dict[str, int]) -> float:
-    """Seconds of Plexus's fitted model: the roots of the operations of all layers together, the penalties of
-    each layer, and ring collectives whose bandwidth goes by the axes nearer in a node.
+    """Return seconds of Plexus's fitted model: the roots of the operations of all layers together, the
+    penalties of each layer, and ring collectives whose bandwidth goes by the axes nearer in a node.
     """
     inner, rate = 1, {}
     for axis in "yxz":
@@ -183,7 +183,7 @@ def plexus_model(graph: Published, grid: dict[str, int]) -> float:
 
 
 def fitted_bandwidth(inner: int, size: int) -> float:
-    """Bytes per second in a group of this size; ``inner``: ranks of the axes nearer in a node."""
+    """Return bytes per second in a group of this size; ``inner``: ranks of the axes nearer in a node."""
     if inner == 1:
         return {2: 76, 4: 225}.get(size, 66.6) * GIB
     return (16.6 if inner > 2 else 76 if size == 2 else 33.3) * GIB
@@ -193,7 +193,7 @@ def fitted_bandwidth(inner: int, size: int) -> float:
 
 
 def everything(ranks: int = 64) -> Iterator[str]:
-    """A line for each shape of the grids of each algorithm."""
+    """Read the whole matrix on every rank and cut the rank's blocks out of it."""
     yield from table.columns(
         "algorithm, axes over 1", "grids", "perlmutter: best, ms", "median", "worst",
         "NCCL's bandwidth: best", "median", "worst", "Plexus's model: best", "median", "worst",
@@ -214,7 +214,7 @@ def everything(ranks: int = 64) -> Iterator[str]:
 
 
 def shares(found: list[tuple[Way, Way, float]]) -> Iterator[str]:
-    """Best, median and worst: of the machine, with NCCL's bandwidth, by Plexus's model."""
+    """Return best, median and worst: of the machine, with NCCL's bandwidth, by Plexus's model."""
     for number in range(2):
         ways = sorted((ways[number] for ways in found), key=first)
         yield f"{ways[0].seconds * MS:.0f} ({ways[0]})"
@@ -229,7 +229,7 @@ def shares(found: list[tuple[Way, Way, float]]) -> Iterator[str]:
 
 
 def scaling(name: str, most: int) -> Iterator[str]:
-    """A line for each number of ranks, and what follows from them."""
+    """Return a line for each number of ranks, and what follows from them."""
     graph, small, large = GRAPHS[name], read("perlmutter").memory, 80e9
     yield from table.columns(
         "GPUs", "3d, ms", "grid", "NCCL's bandwidth", "Plexus's model", "1d, partitioned",
@@ -270,7 +270,7 @@ def fitting(way: Way) -> Way | None:
 
 
 def told(way: Way | None) -> str:
-    """Milliseconds; with the memory that a rank needs where 40 GB are too few."""
+    """Write milliseconds; with the memory that a rank needs where 40 GB are too few."""
     if way is None:
         return "more than 80 GB"
     return f"{way.seconds * MS:.0f}" + ("" if fitting(way) else f" ({way.peak / 1e9:.0f} GB)")
@@ -285,7 +285,7 @@ def summary(cubes: dict[int, float], parts: dict[int, float]) -> str:
 
 
 def end(seconds: dict[int, float]) -> int:
-    """The last number of ranks that is faster than all fewer by ``GAIN``."""
+    """Return the last number of ranks that is faster than all fewer by ``GAIN``."""
     last, best = 0, math.inf
     for ranks, found in seconds.items():
         if found < math.inf and found * GAIN <= best:
@@ -307,7 +307,7 @@ MG_GCN = {
 
 
 def one_node() -> Iterator[str]:
-    """Epochs of 1D on a DGX A100 against those that MG-GCN measured."""
+    """Compare epochs of 1D on a DGX A100 with those that MG-GCN measured."""
     yield from table.columns(
         "graph", "GPUs", "MG-GCN, measured ms", "predicted", "predicted / measured", "GB"
     )

@@ -111,8 +111,8 @@ def results(args: argparse.Namespace, folder: Path) -> str:
 
 
 def run(ranks: int, folder: Path, order: str) -> list[Any]:
-    """The stages of one launch: [name, seconds, peak bytes of a rank, processor seconds of the busiest rank]
-    each.
+    """Return the stages of one launch: [name, seconds, peak bytes of a rank, processor seconds of the busiest
+    rank] each.
     """
     mpiexec = str(Path(sys.executable).with_name("mpiexec"))
     words = [
@@ -135,7 +135,7 @@ def total(stages: list[Any]) -> float:
 
 
 def row(name: str, runs: list[list[Any]]) -> str:
-    """A line of the table: some stages of every number of ranks."""
+    """Return a line of the table: some stages of every number of ranks."""
     clock, processor = (
         [total(stages) for stages in runs],
         [sum(stage[3] for stage in stages) for stages in runs],

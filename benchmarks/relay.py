@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def measure(grid: dg.Grid, words: int, turns: int) -> np.ndarray:
-    """Seconds of a broadcast: (MPI_Bcast and the relay, turns, wall and processor)."""
+    """Measure a broadcast; return seconds: (MPI_Bcast and the relay, turns, wall and processor)."""
     panel = grid.backend.empty((words, 1), np.float32)
     panel[...] = 1 if grid.rank == 0 else 0
 
@@ -70,7 +70,7 @@ def measure(grid: dg.Grid, words: int, turns: int) -> np.ndarray:
 
 
 def timed(comm: Any, run: Callable[[], None]) -> tuple[float, float]:
-    """Wall and processor seconds, of the slowest rank."""
+    """Return wall and processor seconds, of the slowest rank."""
     comm.Barrier()
     wall, cpu = time.perf_counter(), time.process_time()
     run()

@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def rmat(scale: int) -> sp.csr_array:
-    """A Graph500 graph with self-loops, normalised as GCN wants it."""
+    """Make a Graph500 graph with self-loops, normalised as GCN wants it."""
     graph = RMat(scale=scale, degree=16, features=0, classes=0)
     n = graph.n
     A = sp.csr_array((n, n), dtype=np.float32)
@@ -92,7 +92,7 @@ def rmat(scale: int) -> sp.csr_array:
 
 
 def row(G: Replicated, kind: str, size: int, args: argparse.Namespace) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     sampler = KINDS[kind][1](G, size)
     connected = np.flatnonzero(np.diff(G.A.indptr) > 1)  # more than a self-loop
     batches = Minibatches(connected, size).epoch(0)[: args.minibatches]

@@ -65,8 +65,8 @@ def main() -> None:
 def measure(
     comm: MPI.Intracomm, store: Store, algorithm: str, args: argparse.Namespace
 ) -> list[tuple[str, np.ndarray]]:
-    """(what, [seconds, exposed communication, MB received by all ranks, by the busiest, sent by the busiest
-    card]) of each.
+    """Measure each; return (what, [seconds, exposed communication, MB received by all ranks, by the busiest,
+    sent by the busiest card]).
     """
     grid = make_grid(comm, algorithm, {"reps": 2} if algorithm == "1.5d" else None)
     first = store.orders[0]
@@ -116,7 +116,7 @@ def epochs(
 
 
 def sent(interface: str | None) -> int:
-    """Bytes that this host's interface has sent so far."""
+    """Return bytes that this host's interface has sent so far."""
     if interface is None:
         return 0
     for line in Path("/proc/net/dev").read_text().splitlines():
@@ -129,7 +129,7 @@ def sent(interface: str | None) -> int:
 def report(
     rows: list[tuple[str, np.ndarray]], store: Store, algorithm: str, ranks: int, args: argparse.Namespace
 ) -> str:
-    """Markdown."""
+    """Write the results as Markdown."""
     widths = "-".join(map(str, [store.width, *args.hidden, store.classes]))
     shape = "" if algorithm == "1d" else f", {ranks // 2} x 2"
     lines = [

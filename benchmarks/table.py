@@ -14,7 +14,7 @@ from distgnn.report import text
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
-    """A parser that prints the program's docstring as its help, with ``--out`` and ``--name``."""
+    """Return a parser that prints the program's docstring as its help, with ``--out`` and ``--name``."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="file to append the results to")
     parser.add_argument("--name", default="", help="of the machines and their network, for the heading")
@@ -22,7 +22,7 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
 
 
 def command(ranks: int = 1) -> str:
-    """The command that started this program, as a reader would repeat it."""
+    """Return the command that started this program, as a reader would repeat it."""
     threads = os.environ.get("OMP_NUM_THREADS")
     setting = f"OMP_NUM_THREADS={threads} " if threads and ranks == 1 else ""
     launcher = f"mpiexec -n {ranks} " if ranks > 1 else ""
@@ -31,13 +31,13 @@ def command(ranks: int = 1) -> str:
 
 
 def heading(args: argparse.Namespace, ranks: int = 1) -> str:
-    """Date, command, and the machine; what was measured goes behind it."""
+    """Return date, command, and the machine; what was measured goes behind it."""
     name = f"{args.name}; " if args.name else ""
     return f"## {date.today()}: `{command(ranks)}`\n\n{name}{machine()}"
 
 
 def columns(*names: str) -> list[str]:
-    """The head of a table: the first column to the left, numbers to the right."""
+    """Return the head of a table: the first column to the left, numbers to the right."""
     return text.markdown(names, [], left=1)
 
 

@@ -25,7 +25,7 @@ def epochs(
     sparsity_aware: bool = False,
     **options: Any,
 ) -> Iterator[dict[str, Any]]:
-    """The records of `train`, without end. Collective.
+    """Train without end; give the records of `train`. Collective.
 
     Args:
         A: the normalised adjacency matrix, equal on all ranks.

@@ -20,7 +20,7 @@ from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 
 
 def received(interface: str) -> int:
-    """Bytes this host's interface has received so far."""
+    """Return bytes this host's interface has received so far."""
     for line in Path("/proc/net/dev").read_text().splitlines():
         name, _, counters = line.partition(":")
         if name.strip() == interface:
@@ -29,7 +29,9 @@ def received(interface: str) -> int:
 
 
 def measure(A, X, grid, name: str, aware: bool, args) -> tuple[int, int, int]:
-    """(ledger bytes, wire bytes, messages) over all ranks for ``--products`` pairs of A @ H and A.T @ G."""
+    """Measure (ledger bytes, wire bytes, messages) over all ranks for ``--products`` pairs of A @ H and A.T @
+    G.
+    """
     operator = dg.distribute(A, grid, name, sparsity_aware=aware)
     H = dg.scatter(X, operator.input_layout)
     G = dg.scatter(X, operator.output_layout)

@@ -9,5 +9,5 @@ ROLE = re.compile(r":(?:meth|class|func):(<code>)~?(?:[\w.]*\.)?")
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Called by mkdocs for every page."""
+    """Mend the HTML of a page, for mkdocs."""
     return ROLE.sub(r"\1", html)

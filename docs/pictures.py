@@ -46,7 +46,7 @@ class Seen(NamedTuple):
 
 
 def graph() -> sp.csr_array:
-    """A ring with a few more edges; entry (i, j) is the number 1 + 8 i + j."""
+    """Make a ring with a few more edges; entry (i, j) is the number 1 + 8 i + j."""
     edges = {(i, j) for i in range(N) for j in (i, (i + 1) % N, (i - 1) % N)} | {(1, 6), (6, 1), (0, 4)}
     rows, cols = np.array(sorted(edges)).T
     return sp.csr_array((1.0 + N * rows + cols, (rows, cols)), shape=(N, N))
@@ -71,7 +71,7 @@ def places(numbers: Any, width: int) -> Cells:
 
 
 def run(algorithm: str, sizes: dict[str, int], needed: bool) -> list[Seen]:
-    """The product on all ranks."""
+    """Run the product on all ranks."""
     grid = dg.Grid(MPI.COMM_WORLD, backend="numpy", **sizes)
     source, products = Asked(graph()), []
     A = dg.distribute(source, grid, algorithm, needed)
@@ -116,7 +116,9 @@ def sender(ranks: list[Seen], own: int, matrix: str, cell: tuple[int, int]) -> i
 
 
 def draw(ranks: list[Seen], title: str) -> str:
-    """The picture as SVG: a row for each rank, a column for what it holds, each product, sums, the result."""
+    """Draw the picture as SVG: a row for each rank, a column for what it holds, each product, sums, the
+    result.
+    """
     stages, summed = max(len(seen.products) for seen in ranks), any(seen.sums for seen in ranks)
     pair = (N + F) * CELL + GAP
     step, left, top, height = pair + 2 * GAP, 96, 64, N * CELL + 2 * GAP
@@ -144,12 +146,13 @@ def draw(ranks: list[Seen], title: str) -> str:
 
 
 def text(x: int, y: int, words: str, size: int, weight: str = "normal", colour: str = "#333") -> str:
-    """A line of text."""
+    """Draw a line of text."""
     return f'<text x="{x}" y="{y}" font-size="{size}" font-weight="{weight}" fill="{colour}">{words}</text>'
 
 
 def matrix(x: int, y: int, columns: int, cells: list[tuple[tuple[int, int], int]]) -> str:
-    """The frame of a matrix of N rows, with entries in the colours of ranks; one path for each colour."""
+    """Draw the frame of a matrix of N rows, with entries in the colours of ranks; one path for each colour.
+    """
     frame = f'<rect x="{x}" y="{y}" width="{columns * CELL}" height="{N * CELL}" fill="none" stroke="#bbb"/>'
     paths = []
     for rank in sorted({rank for _, rank in cells}):

@@ -107,7 +107,7 @@ class Plan:
         ]
 
     def part_2(self) -> list[Step]:
-        """The first run compiles, so that the sanitizer does not watch the compiler."""
+        """Run part 2. The first run compiles, so that the sanitizer does not watch the compiler."""
         chosen = "cupy and not tuning and not cusparse"
         tests = self.tests("compile", 120, SANITIZED, "--quick", chosen=chosen)
         watched = [sys.executable, "-c", WITHOUT_POOL, *tests.commands[0][3:], "--timeout=0"]
@@ -128,7 +128,7 @@ class Plan:
         ]
 
     def train(self) -> Step:
-        """Generated, prepared and trained, on the full graph and on minibatches (--check: beside NumPy)."""
+        """Generate, prepare and train, on the full graph and on minibatches (--check: beside NumPy)."""
         graph, nodes, epochs = self.scratch / "graph", *((300, 2) if self.tiny else (20_000, 10))
         train = f"train {graph}.dg --backend cupy --layers 3 --hidden 128 --epochs {epochs}"
         words = [
@@ -147,8 +147,8 @@ class Plan:
         return Step(name, (seconds + 20) * self.stretch, [command], {"DISTGNN_BACKEND": "cupy"})
 
     def ranks(self, count: int, aware: bool) -> Step:
-        """Ranks that share the GPU and send through the host, or give MPI device pointers: every algorithm's
-        losses beside the serial ones, then tests.
+        """Train every algorithm on ranks that share the GPU and send through the host, or give MPI device
+        pointers: losses beside the serial ones, then tests.
         """
         name = f"ranks-{count}-{'cuda-aware' if aware else 'staged'}"
         nodes, epochs = (300, 1) if self.tiny else (20_000, 5)
@@ -200,7 +200,7 @@ OUTCOME = re.compile(
 
 
 def outcome(log: Path, begin: int, failed: bool) -> list[str]:
-    """The lines of the log that say how it went, and the last ones where it failed."""
+    """Return the lines of the log that say how it went, and the last ones where it failed."""
     with open(log, errors="replace") as file:
         file.seek(begin)
         lines = file.read().splitlines()
@@ -247,7 +247,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def mpi(where: Path | None, scratch: Path) -> tuple[str, dict[str, str]]:
-    """The launcher, and what the environment must say for it.
+    """Return the launcher, and the environment that it needs.
 
     Args:
         where: folder or archive of an MPI; None: the mpiexec beside this Python or on the path.
@@ -276,12 +276,12 @@ def mpi(where: Path | None, scratch: Path) -> tuple[str, dict[str, str]]:
 
 
 def joined(first: Path, name: str) -> str:
-    """A path variable with one more folder in front."""
+    """Return a path variable with one more folder in front."""
     return os.pathsep.join(filter(None, [str(first), os.environ.get(name)]))
 
 
 def unpacked(where: Path, scratch: Path) -> Path:
-    """The folder with bin/mpiexec: `where`, or in the archive that `where` is or holds."""
+    """Return the folder with bin/mpiexec: `where`, or in the archive that `where` is or holds."""
     archives = [where] if where.is_file() else sorted(where.glob("*.t*z*"))
     if archives:
         with tarfile.open(archives[0]) as archive:

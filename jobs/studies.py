@@ -78,7 +78,7 @@ GRAPHS = {
 
 
 def powers(first: int, last: int) -> tuple[int, ...]:
-    """Powers of two."""
+    """Return powers of two."""
     return tuple(1 << k for k in range(first.bit_length() - 1, last.bit_length()))
 
 
@@ -110,7 +110,7 @@ LADIES = "--sampler ladies --fanout 512 --layers 1 --batch-size 512 --bulk 16"
 
 
 def copies(label: str, flags: str) -> tuple[Series, ...]:
-    """With 1, 2 and 4 copies of the features and of a graph that is cut over the ranks."""
+    """Return the runs with 1, 2 and 4 copies of the features and of a graph that is cut over the ranks."""
     return tuple(Series(f"{label}c={c}", f"{flags} --replication {c}".strip(), copies=c) for c in (1, 2, 4))
 
 

@@ -82,7 +82,8 @@ class Campaign:
         return runs
 
     def counts(self, graph: str, series: Series, paper: tuple[int, ...]) -> list[int]:
-        """Numbers of ranks: the paper's as far as they are there, and smaller ones where few are left."""
+        """Return numbers of ranks: the paper's as far as they are there, and smaller ones where few are left.
+        """
         if self.args.at:
             self.note(f"{graph}: P as --at says; the paper has {', '.join(map(str, paper))}")
             return [count for count in self.args.at if count % series.copies == 0]
@@ -109,7 +110,7 @@ class Campaign:
         return len(self.failed)
 
     def size(self, graph: str) -> tuple[int, float]:
-        """Nodes and mean degree of the graph to generate."""
+        """Return nodes and mean degree of the graph to generate."""
         given, degree = GRAPHS[graph], GRAPHS[graph].nonzeros / GRAPHS[graph].nodes
         densest, fits, share = given.nonzeros, FITS, 16
         if self.study.drawing == "density":  # the same nodes for all
@@ -154,7 +155,7 @@ class Campaign:
         return self.broken.get(store, "")
 
     def command(self, run: Run) -> list[str]:
-        """The words behind ``distgnn``."""
+        """Return the words behind ``distgnn``."""
         flags = f"{self.study.network} {run.series.flags}"
         if (
             run.graph not in self.args.stores
@@ -202,7 +203,7 @@ class Campaign:
         return self.folder / f"{run.name}.jsonl"
 
     def per_node(self, ranks: int) -> int:
-        """Ranks on each node where the study says so, as far as there are nodes; 0: as the job has."""
+        """Return ranks on each node where the study says so, as far as there are nodes; 0: as the job has."""
         return self.study.per_node and max(self.study.per_node, math.ceil(ranks / self.nodes))
 
     def title(self, ranks: int, command: list[str]) -> str:
@@ -311,7 +312,7 @@ def share(text: str) -> float:
 
 
 def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Studies by name and stores by graph; ends with status 2 for what does not fit."""
+    """Check studies by name and stores by graph; end with status 2 for what does not fit."""
     if not args.names and not args.list:
         parser.error("name a study, or a paper for all of its studies: see --list")
     for name in args.names:
@@ -330,7 +331,7 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
 
 
 def chosen(names: list[str]) -> list[str]:
-    """Studies of these names, or of these papers."""
+    """Return studies of these names, or of these papers."""
     return [one for one in STUDIES if any(one == name or one.startswith(f"{name}-") for name in names)]
 
 

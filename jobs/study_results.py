@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 def finished(path: Path) -> list[Log]:
-    """The events of a log that came to its end; none of another."""
+    """Return the events of a log that came to its end; none of another."""
     try:
         events = [json.loads(line) for line in path.read_text().splitlines()]
     except (OSError, ValueError):
@@ -49,7 +49,9 @@ def seconds(events: list[Log]) -> float:
 
 
 def parts(events: list[Log], kind: str) -> dict[str, float]:
-    """Seconds of an epoch of rank 0 by what they were spent on; they add up to the epoch, or its sampling."""
+    """Return seconds of an epoch of rank 0 by what they were spent on; they add up to the epoch, or its
+    sampling.
+    """
     ledger = [entry for entry in events[-1]["ledger"] if entry["rank"] == 0]
     phases = averages(events, "phases")
     comm, total = phases.get("comm", 0.0), seconds(events)
@@ -77,13 +79,13 @@ def parts(events: list[Log], kind: str) -> dict[str, float]:
 
 
 def averages(events: list[Log], what: str) -> dict[str, float]:
-    """The mean of every entry over the epochs that count."""
+    """Return the mean of every entry over the epochs that count."""
     counted = [epoch[what] for epoch in epochs(events)]
     return {name: statistics.mean(one[name] for one in counted) for name in counted[0]}
 
 
 def rows(campaign: Campaign) -> list[Row]:
-    """A row for each graph, series and number of ranks that has a finished trial."""
+    """Return a row for each graph, series and number of ranks that has a finished trial."""
     trials: dict[Any, list[list[Log]]] = {}
     for run in campaign.runs:
         if events := campaign.events(run):
@@ -184,7 +186,7 @@ def draw(study: Study, found: list[Row]) -> str:
 
 
 def lines(panel: list[Row], study: Study) -> str:
-    """Seconds, or speed-up, over ranks."""
+    """Draw seconds, or speed-up, over ranks."""
     from distgnn.report.svg import Axis
 
     sped = study.drawing == "speedup"
@@ -198,7 +200,7 @@ def lines(panel: list[Row], study: Study) -> str:
 
 
 def bars(panel: list[Row], study: Study) -> str:
-    """Seconds by what they are spent on, in the order of ranks."""
+    """Draw seconds by what they are spent on, in the order of ranks."""
     from distgnn.report import colours, svg
 
     panel, parts = sorted(panel, key=lambda one: one["ranks"]), columns(panel)
@@ -208,7 +210,7 @@ def bars(panel: list[Row], study: Study) -> str:
 
 
 def density(panel: list[Row], study: Study) -> str:
-    """Speed-up over the mean degree, a line for each number of ranks."""
+    """Draw speed-up over the mean degree, a line for each number of ranks."""
     from distgnn.report.svg import Axis
 
     curves: dict[str, list[tuple[float, float]]] = {}
@@ -243,7 +245,7 @@ def publish(campaign: Campaign) -> None:
 
 
 def table_of_studies() -> str:
-    """Markdown."""
+    """Write the table of studies as Markdown."""
     told = ["| study | figure | shows | graphs | ranks |", "|---|---|---|---|---|"]
     for name, study in STUDIES.items():
         counts = {count for *_, some in study.graphs.values() for count in some}

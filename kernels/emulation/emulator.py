@@ -44,7 +44,7 @@ class EmulationError(RuntimeError):
 
 
 def compiler() -> str | None:
-    """The C++ compiler, or None."""
+    """Return the C++ compiler, or None."""
     return shutil.which(os.environ.get("CXX", "g++"))
 
 
@@ -54,7 +54,7 @@ def cache_folder() -> Path:
 
 
 def compile_program(source: str, names: Sequence[str], flags: Sequence[str] = FLAGS) -> Path:
-    """The executable with these kernels of this source, from the cache or from the compiler."""
+    """Return the executable with these kernels of this source, from the cache or from the compiler."""
     registrations = "".join(f'    emulation::add("{name}", {name}),\n' for name in names)
     text = (
         f'#include "cuda_emulation.h"\n{source}\n#include "launcher.h"\n'
@@ -178,7 +178,7 @@ class Cupy:
         return getattr(np, name)
 
     def empty(self, shape: Any, dtype: Any = np.float64) -> np.ndarray:
-        """Memory as nobody left it: every byte 0xff, NaN in every float."""
+        """Return memory as nobody left it: every byte 0xff, NaN in every float."""
         array = np.empty(shape, dtype)
         array.reshape(-1).view(np.uint8)[...] = 0xFF
         return array
@@ -257,8 +257,9 @@ def _dim3(sizes: tuple[int, ...]) -> bytes:
 
 
 def _argument(value: Any, arrays: dict[tuple[int, int], np.ndarray]) -> bytes:
-    """An argument as the driver would get it from CuPy: arrays by address, Python numbers as 64 bits, NumPy's
-    as they are."""
+    """Convert an argument as the driver would get it from CuPy: arrays by address, Python numbers as 64 bits,
+    NumPy's as they are.
+    """
     if isinstance(value, np.ndarray):
         if not value.flags.c_contiguous:
             raise EmulationError("an array that is not C-contiguous was passed to a kernel")
