@@ -34,7 +34,7 @@ from distgnn.layout import Range, owner, partition
 from distgnn.operators.plexus_3d import ROLES
 from distgnn.plan.choices import axis_orders
 from distgnn.plan.cost_model import estimate
-from distgnn.plan.dry_run import dry_run
+from distgnn.plan.dry.run import dry_run
 from distgnn.plan.graphs import Graph
 from distgnn.plan.machine import Machine, read
 from distgnn.train.settings import Settings

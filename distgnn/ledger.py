@@ -38,14 +38,16 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 PHASES = ("spmm", "gemm", "comm")
 MOST_EVENTS = 200_000  # that a ledger keeps, the latest: about 50 MB
 Key = tuple[str, str, str, str]  # phase, operation, group, matrix
 Peers = tuple[int, ...]  # ranks of a grid
+L = TypeVar("L", bound="Ledger")
 
 
 @dataclass(slots=True)
@@ -78,27 +80,6 @@ class Event(NamedTuple):
     bytes: int = 0
     flops: int = 0
     matrix: str = ""
-
-
-class Step(NamedTuple):
-    """What a rank was charged, or that it has waited for what it was charged before, or what it sends in an
-    exchange, which others are charged: a step of its program.
-
-    Attributes:
-        nbytes: of a transfer; of a wait, so many of those that this key still expects, or -1 for all.
-        shape: of a sparse product rows, columns, non-zeros and width; of a dense one rows, inner, columns; of
-            a sum whether its messages go straight from rank to rank (see ``comm/sums.py``).
-    """
-
-    phase: str  # or "wait" or "sent"
-    operation: str
-    group: str
-    matrix: str
-    nbytes: float = 0
-    messages: int = 0
-    flops: int = 0
-    touched: int = 0
-    shape: tuple[int, ...] = ()
 
 
 class Union:
@@ -136,7 +117,8 @@ class Ledger:
         timing: also measure seconds per phase.
         trace: also keep an :class:`Event` for everything measured, in ``events``, of which the latest
             ``MOST_EVENTS`` and one more stay; implies timing.
-        steps: also keep a :class:`Step` for everything charged and waited for, in ``steps``.
+
+    A subclass may extend :meth:`charged`, :meth:`sent` and :meth:`waited`, which are called as things happen.
 
     Attributes, all of this rank:
         words, bytes, messages, calls: of communication; flops: of computation.
@@ -144,23 +126,23 @@ class Ledger:
         loaded: bytes read from the files of stores, by the name of the dataset.
     """
 
-    def __init__(self, timing: bool = False, trace: bool = False, steps: bool = False) -> None:
+    def __init__(self, timing: bool = False, trace: bool = False) -> None:
         self.timing = timing or trace
-        self.steps: list[Step] | None = [] if steps else None
         self.events: deque[Event] | None = deque(maxlen=MOST_EVENTS + 1) if trace else None
         self.peak: dict[str, int] = {}
         self.loaded: dict[str, int] = defaultdict(int)
         self._under_way = Union()
         self._entries: dict[Key, Entry] = defaultdict(Entry)
 
-    def __enter__(self) -> Ledger:
-        _open.append(self)
-        self.peak = dict(_held)
+    def __enter__(self: L) -> L:
+        books = _books.get()
+        books.open.append(self)
+        self.peak = dict(books.held)
         return self
 
     def __exit__(self, *exception: object) -> None:
         # Nested ledgers may be closed in any order: drop this one, wherever it stands.
-        _open.remove(self)
+        _books.get().open.remove(self)
 
     def _total(self, name: str) -> Any:
         return sum(getattr(entry, name) for key, entry in self._entries.items() if key[0] == "comm")
@@ -219,6 +201,31 @@ class Ledger:
         """Seconds in which something was under way or waited for; ``exposed`` is what was not hidden."""
         return self._under_way.length
 
+    def charged(
+        self, key: Key, words: Fraction | int, nbytes: Fraction | int, messages: int, flops: int,
+        touched: int, peers: Peers | Mapping[int, int], shape: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        """Add a call to the totals of its key; see :func:`charge`."""
+        entry = self._entries[key]
+        entry.calls += 1
+        entry.messages += messages
+        if words:  # sums of fractions are slow
+            entry.words += words
+            entry.bytes += nbytes
+            if isinstance(peers, tuple):  # as nearly always
+                entry.peers[peers] += words
+            else:
+                for peer, some in peers.items():
+                    entry.peers[peer,] += some
+        entry.flops += flops
+        entry.touched += touched
+
+    def sent(self, key: Key, nbytes: int) -> None:
+        """Do nothing: a message is counted where it is received. See :func:`sent`."""
+
+    def waited(self, key: Key, nbytes: int) -> None:
+        """Do nothing: a wait is no traffic. See :func:`waited`."""
+
     def _measured(self, key: Key, start: float, stop: float, inside: float) -> None:
         """A timed region is over."""
         entry = self._entries[key]
@@ -231,16 +238,14 @@ class Ledger:
             charged = round(entry.words - words), round(entry.bytes - nbytes), entry.flops - flops
             self.events.append(Event(*key[:3], start, stop, False, *charged, key[3]))
 
-    def _add(self, other: Ledger, times: int) -> None:
-        """What another ledger was charged, so many times over."""
+    def add(self, other: Ledger, times: int = 1) -> None:
+        """Add what another ledger was charged, so many times over."""
         for key, e in other._entries.items():
             entry = self._entries[key]
             for name in ("calls", "messages", "words", "bytes", "flops", "touched"):
                 setattr(entry, name, getattr(entry, name) + times * getattr(e, name))
             for peers, words in e.peers.items():
                 entry.peers[peers] += times * words
-        if self.steps is not None:
-            self.steps += (other.steps or []) * times
         if sum(other.peak.values()) > sum(self.peak.values()):
             self.peak = dict(other.peak)
 
@@ -268,10 +273,38 @@ class Ledger:
         ]  # fmt: skip
 
 
-_open: list[Ledger] = []
-_nested: list[float] = []  # seconds of timed regions inside each timed region that is open
-_held: dict[str, int] = defaultdict(int)
-Books = tuple[list[Ledger], list[float], dict[str, int]]  # of a rank: these three
+@dataclass
+class Books:
+    """The books of one rank.
+
+    Attributes:
+        open: the ledgers that are open; nested: seconds of timed regions inside each timed region that is
+            open; held: bytes of memory by purpose.
+    """
+
+    open: list[Ledger] = field(default_factory=list)
+    nested: list[float] = field(default_factory=list)
+    held: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+
+#: One for the whole process, but in :func:`apart`.
+_books: ContextVar[Books] = ContextVar("books", default=Books())  # noqa: B039
+
+
+def books() -> Books:
+    """Return the books that this thread keeps."""
+    return _books.get()
+
+
+@contextmanager
+def apart() -> Iterator[Books]:
+    """Keep books of their own for what this thread does inside. Other threads keep theirs."""
+    before, books = _books.get(), Books()
+    _books.set(books)
+    try:
+        yield books
+    finally:
+        _books.set(before)
 
 
 def charge(
@@ -280,62 +313,32 @@ def charge(
     shape: tuple[int, ...] = (), peers: Peers | Mapping[int, int] = (),
 ) -> None:  # fmt: skip
     """Charge a call to every open ledger: ``words`` elements of ``itemsize`` bytes came, ``flops`` done, so
-    many bytes ``touched``. ``shape``: see :class:`Step`. ``peers``: ranks of the grid that share the words
-    equally, or the words of each.
+    many bytes ``touched``.
+
+    Args:
+        peers: ranks of the grid that share the words equally, or the words of each.
+        shape: of a sparse product rows, columns, non-zeros and width; of a dense one rows, inner, columns; of
+            a sum whether its messages go straight from rank to rank (see ``comm/sums.py``). Not counted.
     """
     key, nbytes = (phase, operation, group, matrix), words * itemsize
-    for ledger in _open:
-        entry = ledger._entries[key]
-        entry.calls += 1
-        entry.messages += messages
-        if words:  # sums of fractions are slow
-            entry.words += words
-            entry.bytes += nbytes
-            if isinstance(peers, tuple):  # as nearly always
-                entry.peers[peers] += words
-            else:
-                for peer, some in peers.items():
-                    entry.peers[peer,] += some
-        entry.flops += flops
-        entry.touched += touched
-        if ledger.steps is not None:
-            ledger.steps.append(Step(*key, float(nbytes), messages, flops, touched, shape))
-
-
-@contextmanager
-def repeated(times: int) -> Iterator[None]:
-    """What is charged inside counts so many times: one turn of a loop for all, in dry runs."""
-    global _open
-    if times == 1:
-        yield
-        return
-    outer, once = _open, Ledger(steps=True)
-    _open = []
-    try:
-        with once:
-            yield
-    finally:
-        _open = outer
-    for ledger in outer:
-        ledger._add(once, times)
+    for ledger in _books.get().open:
+        ledger.charged(key, words, nbytes, messages, flops, touched, peers, shape)
 
 
 def sent(operation: str, group: str, matrix: str, nbytes: int) -> None:
-    """A message of so many bytes is given to be sent, in an exchange: others are charged for it."""
-    for ledger in _open:
-        if ledger.steps is not None:
-            last = ledger.steps[-1] if ledger.steps else None
-            if last and last[:4] == ("sent", operation, group, matrix):
-                ledger.steps[-1] = last._replace(nbytes=last.nbytes + nbytes, messages=last.messages + 1)
-            else:
-                ledger.steps.append(Step("sent", operation, group, matrix, nbytes, 1))
+    """Tell every open ledger that a message of so many bytes is given to be sent, in an exchange: others are
+    charged for it.
+    """
+    for ledger in _books.get().open:
+        ledger.sent(("comm", operation, group, matrix), nbytes)
 
 
 def waited(operation: str, group: str, matrix: str, nbytes: int = -1) -> None:
-    """So many bytes, or all, of what this rank was charged for these messages have come."""
-    for ledger in _open:
-        if ledger.steps is not None:
-            ledger.steps.append(Step("wait", operation, group, matrix, nbytes))
+    """Tell every open ledger that so many bytes, or all, of what this rank was charged for these messages
+    have come.
+    """
+    for ledger in _books.get().open:
+        ledger.waited(("comm", operation, group, matrix), nbytes)
 
 
 def timed(
@@ -344,7 +347,7 @@ def timed(
     """Time a region for the open ledgers that asked for it; free when none did. Only then ``synchronize`` is
     called around it, for the clock's sake (GPU kernels).
     """
-    timing = [ledger for ledger in _open if ledger.timing]
+    timing = [ledger for ledger in _books.get().open if ledger.timing]
     return _timed(timing, (phase, operation, group, matrix), synchronize) if timing else _untimed
 
 
@@ -355,24 +358,24 @@ _untimed = nullcontext()
 def _timed(timing: list[Ledger], key: Key, synchronize: Any) -> Iterator[None]:
     if synchronize is not None:
         synchronize()
-    start = time.perf_counter()
-    _nested.append(0.0)
+    nested, start = _books.get().nested, time.perf_counter()
+    nested.append(0.0)
     try:
         yield
     finally:
         if synchronize is not None:
             synchronize()
         stop = time.perf_counter()
-        inside = _nested.pop()
-        if _nested:
-            _nested[-1] += stop - start
+        inside = nested.pop()
+        if nested:
+            nested[-1] += stop - start
         for ledger in timing:
             ledger._measured(key, start, stop, inside)
 
 
 def flight(operation: str, group: str, start: float, stop: float, nbytes: int = 0, matrix: str = "") -> None:
     """So many bytes were under way between these seconds of ``time.perf_counter``, the latter being now."""
-    for ledger in _open:
+    for ledger in _books.get().open:
         if ledger.timing:
             ledger._entries["comm", operation, group, matrix].flight += stop - start
             ledger._under_way.add(start, stop)
@@ -382,37 +385,25 @@ def flight(operation: str, group: str, start: float, stop: float, nbytes: int = 
 
 def held(purpose: str, nbytes: int) -> None:
     """Memory of this purpose was taken, or with a negative number given back."""
-    _held[purpose] += nbytes
-    total = sum(_held.values())
-    for ledger in _open:
+    books = _books.get()
+    books.held[purpose] += nbytes
+    total = sum(books.held.values())
+    for ledger in books.open:
         if total > sum(ledger.peak.values()):
-            ledger.peak = dict(_held)
+            ledger.peak = dict(books.held)
 
 
 def holds(owner: object, purpose: str, nbytes: int) -> None:
     """``owner`` holds memory of this purpose, as long as it lives."""
     held(purpose, nbytes)
-    weakref.finalize(owner, _let_go, _held, purpose, nbytes).atexit = False
+    weakref.finalize(owner, _let_go, _books.get().held, purpose, nbytes).atexit = False
 
 
-def _let_go(books: dict[str, int], purpose: str, nbytes: int) -> None:
-    books[purpose] -= nbytes
-
-
-def books() -> Books:
-    """Those of a rank that has not begun."""
-    return [], [], defaultdict(int)
-
-
-def switch(books: Books) -> Books:
-    """Go on with the books of another rank of this process, as dry runs do; returns those up to now."""
-    global _open, _nested, _held
-    before = _open, _nested, _held
-    _open, _nested, _held = books
-    return before
+def _let_go(held: dict[str, int], purpose: str, nbytes: int) -> None:
+    held[purpose] -= nbytes
 
 
 def loaded(dataset: str, nbytes: int) -> None:
     """So many bytes of a dataset were read from a file of a store."""
-    for ledger in _open:
+    for ledger in _books.get().open:
         ledger.loaded[dataset] += nbytes

@@ -8,44 +8,53 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 PATIENCE = 5e-5  # seconds of waiting after which a rank takes naps
 LONGEST_NAP = 5e-4
 LONG = 1.0  # seconds of waiting after which a rank looks whether another has failed
 
 _yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
-_polls: list[Callable[[], None]] = []
+#: One list for the whole process, but in :func:`apart`.
+_polls: ContextVar[list[Callable[[], None]]] = ContextVar("polls", default=[])  # noqa: B039
 
 
 def register(poll: Callable[[], None]) -> None:
     """Call ``poll`` from now on: it must be quick and must not raise, as others' products call it."""
-    if poll not in _polls:
-        _polls.append(poll)
+    polls = _polls.get()
+    if poll not in polls:
+        polls.append(poll)
 
 
 def unregister(poll: Callable[[], None]) -> None:
     """Call it no longer, if it was registered."""
-    if poll in _polls:
-        _polls.remove(poll)
+    polls = _polls.get()
+    if poll in polls:
+        polls.remove(poll)
 
 
 def pending() -> bool:
     """Is anything under way?"""
-    return bool(_polls)
+    return bool(_polls.get())
 
 
 def poll() -> None:
     """Drive everything that is under way."""
-    for drive in tuple(_polls):
+    for drive in tuple(_polls.get()):
         drive()
 
 
-def switch(polls: list[Callable[[], None]]) -> list[Callable[[], None]]:
-    """Go on with what another rank of this process has under way; returns what was up to now."""
-    global _polls
-    before, _polls = _polls, polls
-    return before
+@contextmanager
+def apart() -> Iterator[None]:
+    """Drive, in this thread, only what is registered inside. Other threads drive what they did."""
+    before = _polls.get()
+    _polls.set([])
+    try:
+        yield
+    finally:
+        _polls.set(before)
 
 
 def wait(

@@ -11,9 +11,8 @@ pytest_plugins = ["mpi_helpers.plugin"]
 @pytest.fixture(autouse=True)
 def books():
     """A test counts no memory that earlier ones hold, or let go while it runs."""
-    before = ledger.switch(ledger.books())
-    yield
-    ledger.switch(before)
+    with ledger.apart():
+        yield
 
 
 @pytest.fixture(autouse=True)

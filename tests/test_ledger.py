@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from distgnn.ledger import PHASES, Ledger, Union, charge, flight, held, repeated, sent, timed, waited
+from distgnn.ledger import PHASES, Ledger, Union, charge, flight, timed
 
 
 def test_an_operation_is_charged_to_every_open_ledger():
@@ -44,38 +44,6 @@ def test_fractions_add_up_exactly():
         for _ in range(300):
             charge("comm", "allreduce", words=Fraction(1, 3), itemsize=4)
     assert (ledger.words, ledger.bytes) == (100, 400)
-
-
-def test_a_repeated_turn_counts_for_all_of_a_loop():
-    def turn():
-        charge("spmm", "spmm", flops=7, touched=5, shape=(2, 3, 4, 5))
-        charge("comm", "reduce", "rows", "sums", words=Fraction(1, 3), itemsize=4, messages=2)
-        held("room", 30)
-        held("room", -30)
-
-    with Ledger(steps=True) as often, Ledger() as whole:
-        for _ in range(6):
-            turn()
-    with Ledger(steps=True) as once, Ledger() as outer:
-        for times in (1, 5):
-            with repeated(times), Ledger() as inner:
-                turn()
-    assert (inner.flops, inner.words) == (7, 0)
-    assert once.entries() == outer.entries() == often.entries() == whole.entries()
-    assert once.steps == often.steps and len(once.steps) == 12 and outer.steps is None
-    assert once.touched == often.touched and once.peak["room"] == often.peak["room"] == 30
-
-
-def test_messages_sent_one_after_the_other_are_one_step():
-    with Ledger(steps=True) as book, Ledger() as other:
-        for nbytes in (4, 8):
-            sent("alltoallv", "rows", "H", nbytes)
-        waited("alltoallv", "rows", "H")
-        sent("alltoallv", "rows", "H", 1)
-        sent("alltoallv", "rows", "sums", 2)
-    found = [(step.phase, step.matrix, step.nbytes, step.messages) for step in book.steps]
-    assert found == [("sent", "H", 12, 2), ("wait", "H", -1, 0), ("sent", "H", 1, 1), ("sent", "sums", 2, 1)]
-    assert book.words == book.messages == 0 and other.steps is None
 
 
 def test_matrices_are_told_apart(clock):
@@ -201,9 +169,8 @@ def test_words_are_kept_by_peer():
         charge("comm", "allreduce", words=Fraction(4, 3), peers=(0, 1))
         charge("comm", "alltoallv", words=7, peers={0: 5, 2: 2})
 
-    with Ledger() as ledger:
+    with Ledger() as once, Ledger() as ledger:
         turn()
-        with repeated(2):
-            turn()
+    ledger.add(once, 2)
     assert ledger.traffic(3) == {(0, 3): 17, (1, 3): 32, (2, 3): 6, (3, 2): 12}
     assert sum(ledger.traffic(3).values()) == ledger.words == 67

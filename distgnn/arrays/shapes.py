@@ -113,9 +113,11 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     # -- views -----------------------------------------------------------------------------------------------
 
-    def __getitem__(self, key: Any) -> ShapeArray:
+    def __getitem__(self, key: Any) -> Any:
         if type(key) is slice and key.step is None and self.shape:
             return self._rows(*key.indices(self.shape[0])[:2])
+        if type(key) is int and self.known is not None and self.ndim == 1:
+            return self.known[key]
         keys = key if isinstance(key, tuple) else (key,)
         if any(isinstance(one, (ShapeArray, np.ndarray, list)) for one in keys):
             return ShapeArray(_picked(self.shape, keys), self.dtype)

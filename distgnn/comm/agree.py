@@ -1,6 +1,6 @@
 """What all ranks of a group must have been told alike: compared in one small message, and named where not.
 
-Imports neither NumPy nor anything of the package but its errors, so that a job can compare its ranks first.
+Imports neither NumPy nor anything of the package that does, so that a job can compare its ranks first.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from distgnn.comm.communicator import Communicator
 from distgnn.errors import DisagreementError, UserError
 
 MOST_NAMED = 3  # settings, values of one, and hosts of a value, in an error
@@ -20,7 +21,7 @@ MOST_NAMED = 3  # settings, values of one, and hosts of a value, in an error
 Facts = Mapping[str, Any]
 
 
-def agree(mpi: MPI.Intracomm, facts: Facts, sources: Mapping[str, str] | None = None) -> None:
+def agree(mpi: Communicator, facts: Facts, sources: Mapping[str, str] | None = None) -> None:
     """DisagreementError on every rank unless all ranks of `mpi` give equal facts. Collective.
 
     Numbers, texts, paths, dtypes, arrays, lists and mappings of them can be compared. Costs an all-reduce of
@@ -52,7 +53,7 @@ class Told:
 
 
 @contextmanager
-def together(mpi: MPI.Intracomm) -> Iterator[None]:
+def together(mpi: Communicator) -> Iterator[None]:
     """Errors inside are raised on every rank of `mpi`, so that nobody waits for a rank that has left.
 
     A rank that failed raises its own exception; the others raise that of the lowest failing rank: a
@@ -70,7 +71,7 @@ def together(mpi: MPI.Intracomm) -> Iterator[None]:
     mpi.Allreduce(MPI.IN_PLACE, [first, MPI.INT64_T], MPI.MIN)
     if first[0] == size:
         return
-    told = failure
+    told: Any = failure
     if failure is not None and not isinstance(failure, UserError):
         host = MPI.Get_processor_name()
         told = RuntimeError(f"rank {rank} on host {host} failed with {type(failure).__name__}: {failure}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from distgnn.arrays.backend import DONE
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm.group import Comm
+from distgnn.comm.wires import Wires
 
 Array = Any
 
@@ -32,7 +32,7 @@ class Exchange(AbstractContextManager["Exchange"]):
     """
 
     def __init__(
-        self, comm: Comm, receives: Sequence[tuple[int, Array]], matrix: str, overlap: bool = True
+        self, comm: Wires, receives: Sequence[tuple[int, Array]], matrix: str, overlap: bool = True
     ) -> None:
         self.comm, self.overlap = comm, overlap
         self.tag = comm.reserve_tags(1)
@@ -40,12 +40,12 @@ class Exchange(AbstractContextManager["Exchange"]):
         self.queue: deque[tuple[Array, int]] = deque()  # what is still to be sent, and to whom
         self.sending = 0
         receives = [(source, array) for source, array in receives if array.size]
-        comm.charge_alltoallv(receives, matrix)
+        comm.charge.alltoallv(matrix, receives)
         self.read = comm.backend.mark()  # kernels may still read what is received into
         self.deliveries = {source: _Delivery(array, comm) for source, array in receives}
         # What is sent, and its wire. The memory of a temporary would be lent again while it is copied.
         self.sent: list[tuple[Array, Array]] = []
-        if comm.moves and receives:
+        if receives:
             self.flight.after(self.read if comm.direct else DONE, self._receive)
 
     def __exit__(self, kind: Any, *_: object) -> None:
@@ -63,7 +63,6 @@ class Exchange(AbstractContextManager["Exchange"]):
         """Send a contiguous array, which must stay as it is until the exchange is over."""
         if array.size:
             self.flight.sent(array.nbytes)
-        if array.size and self.comm.moves:
             wire = self.comm.wire(array)
             filled = self.comm.fill(wire, array.reshape(-1), self.comm.backend.mark())
             self.sent.append((array, wire))
@@ -131,7 +130,7 @@ class _Delivery:
     the mark of the copy from there to the array.
     """
 
-    def __init__(self, array: Array, comm: Comm) -> None:
+    def __init__(self, array: Array, comm: Wires) -> None:
         self.array, self.wire, self.copied = array, comm.wire(array), DONE
-        self.missing = -(-array.size // comm.count_limit) if comm.moves else 0
+        self.missing = -(-array.size // comm.count_limit)
         self.posted = time.perf_counter()

@@ -16,7 +16,6 @@ import numpy as np
 
 from distgnn import local
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm.exchange import Exchange
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 
@@ -50,7 +49,7 @@ def measure(grid: Grid, comm: Comm) -> Costs:
     scattered = on.asarray(np.arange(height) * 16)
 
     def send(count: int) -> None:
-        with Exchange(comm, [((comm.rank + 1) % comm.size, back[:count])], "probe") as exchange:
+        with comm.exchange([((comm.rank + 1) % comm.size, back[:count])], "probe") as exchange:
             exchange.send(rows[:count], (comm.rank - 1) % comm.size)
 
     def pack(count: int) -> None:

@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from mpi4py import MPI
-
 from distgnn import ledger, progress
 from distgnn.arrays import workspace
 from distgnn.arrays.backend import DONE, Mark
+from distgnn.comm.communicator import Communicator
 
 Array = Any
 
@@ -47,14 +46,13 @@ class Flight(AbstractContextManager["Flight"]):
     """
 
     def __init__(
-        self, mpi: MPI.Intracomm, operation: str, group: str, matrix: str,
+        self, mpi: Communicator, operation: str, group: str, matrix: str,
         step: Callable[[], object] = lambda: None, computed: Callable[[], Mark] | None = None,
         failed: Callable[[], object] = lambda: None, check: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
         self.mpi, self.step, self.computed, self.failed, self.check = mpi, step, computed, failed, check
-        self.testsome = getattr(mpi, "Testsome", MPI.Request.Testsome)  # messages of a dry run are others
         self.operation, self.group, self.matrix = operation, group, matrix
-        self.requests: list[MPI.Request] = []
+        self.requests: list[Any] = []  # of MPI, or of a communicator of another kind
         self._then: list[tuple[bool, Callable[[], object]]] = []  # of each: is it a receive, what follows
         self.marks: list[tuple[Mark, Callable[[], object]]] = []  # work of the device, what follows
 
@@ -70,7 +68,7 @@ class Flight(AbstractContextManager["Flight"]):
         self.follow(self.mpi.Isend(array, destination, tag % _TAGS), then)
 
     def follow(
-        self, request: MPI.Request, then: Callable[[], object] = lambda: None, receive: bool = False
+        self, request: Any, then: Callable[[], object] = lambda: None, receive: bool = False
     ) -> None:
         """Drive a request from now on, be it of a message or of a collective; then ``then()``."""
         _under_way[id(self)] = self
@@ -175,7 +173,7 @@ class Flight(AbstractContextManager["Flight"]):
     def _look(self) -> bool:
         """See what has completed and start what can be. Has anything been completed?"""
         passed = self.marks and self._passed()
-        completed = self.testsome(self.requests) if self.requests else None
+        completed = self.requests[0].Testsome(self.requests) if self.requests else None
         if completed:
             following = [self._then[index][1] for index in completed]
             for index in sorted(completed, reverse=True):  # the last of the list takes the place

@@ -17,12 +17,12 @@ from distgnn.arrays.backend import Backend
 from distgnn.arrays.workspace import Workspace
 from distgnn.comm import launch
 from distgnn.comm.agree import agree, together
+from distgnn.comm.communicator import Communicator
 from distgnn.comm.devices import bind
 from distgnn.comm.facts import process
 from distgnn.comm.group import Comm
 from distgnn.comm.links import Derive, Links
 from distgnn.comm.transport import NCCL, transport
-from distgnn.comm.virtual import OneOfMany, VirtualComm
 from distgnn.errors import UserError, check_type
 from distgnn.layout import Axes
 
@@ -43,7 +43,7 @@ class Grid(Axes):
         axes: the size of each axis, by name; their product must be ``comm.size``.
 
     Attributes:
-        transport: how arrays move between ranks (see ``group.py``).
+        transport: how arrays move between ranks (see ``wires.py``).
         node: the lowest rank on this rank's node; ranks with equal ``node`` read files together (see
             :meth:`on_node`). A test may set it, to have several nodes on one machine.
         overlap: panels and sums of row blocks travel while others are multiplied; results do not change.
@@ -58,10 +58,10 @@ class Grid(Axes):
     """
 
     def __init__(
-        self, comm: MPI.Intracomm | None = None, *, backend: Backend | str | None = None, **axes: int
+        self, comm: Communicator | None = None, *, backend: Backend | str | None = None, **axes: int
     ) -> None:
         comm = MPI.COMM_WORLD if comm is None else comm
-        check_type("comm", comm, (MPI.Comm, VirtualComm), "an mpi4py communicator; sizes go by name: rows=4")
+        check_type("comm", comm, Communicator, "an mpi4py communicator; sizes go by name: rows=4")
         size, rank = comm.Get_size(), comm.Get_rank()
         axes = axes or {"rows": size}
         for name, count in axes.items():
@@ -89,6 +89,7 @@ class Grid(Axes):
         self.nonzeros = 0
         agree(comm, {"backend": f"{self.backend.name}, {self.transport}"})
         self.links = Links(comm)
+        self.groups: type[Comm] = getattr(comm, "groups", Comm)
         self.world = self._group("world", lambda world: world)
         alone = Comm(MPI.COMM_SELF, self.backend, "self", ranks=[rank])
         self._along: dict[tuple[str, ...], Comm] = {(): alone}
@@ -107,22 +108,20 @@ class Grid(Axes):
 
     def _group(self, name: str, derive: Derive, ranks: Sequence[int] | None = None) -> Comm:
         connect = self.transport == NCCL
-        return Comm(None, self.backend, name, connect, ranks, self.links, derive)
+        return self.groups(None, self.backend, name, connect, ranks, self.links, derive)
 
     def _split(self, axes: tuple[str, ...], world: Any) -> Any:
-        rank = self.index(*axes)
-        if isinstance(world, OneOfMany):  # no other rank says where it stands
-            return OneOfMany(self.count(*axes), rank)
-        return world.Split(self.index(*(axis for axis in self.shape if axis not in axes)), rank)
+        color = self.index(*(axis for axis in self.shape if axis not in axes))
+        return self.groups.split(world, color, self.index(*axes), self.count(*axes))
 
     def along_on_host(self, *axes: str) -> Comm:
         """The group of :meth:`along`, to move host arrays whatever the grid's backend. Collective like it."""
-        if self.backend.numbers and not self.backend.on_device:
+        host = backends.get("numpy")
+        if self.backend.name == host.name and not self.backend.on_device:
             return self.along(*axes)
         key = ("on host", *axes)
         if key not in self._along:  # a communicator of its own: each Comm numbers its messages by itself
             group, derive = self.along(*axes), partial(self._split, axes)
-            host = backends.get("numpy")
             self._along[key] = Comm(None, host, group.name, False, group.ranks, self.links, derive)
         return self._along[key]
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import cycle
 from typing import Any
 
-from distgnn.arrays.csr import CSR, Header, Shape
+from distgnn.arrays.csr import CSR, Shape
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
-from distgnn.comm.relay import Relay
 
 
 @contextmanager
@@ -23,7 +21,7 @@ def broadcast(
     grid: Grid, comm: Comm, matrix: str, roots: Sequence[int], own: Callable[[int], Any],
     shapes: Sequence[tuple[int, int]], dtype: Any, turns: Sequence[int] | None = None, cut: int = 1,
 ) -> Iterator[Iterator[Any]]:  # fmt: skip
-    """Give ``own(stage)`` of each stage's root to all ranks of ``comm``, stage by stage; see :class:`Relay`.
+    """Give ``own(stage)`` of each stage's root to all ranks of ``comm``, by stage; see :meth:`Comm.relay`.
 
     Args:
         matrix: whose panels, for the ledger.
@@ -48,7 +46,7 @@ def broadcast(
 
     turns = range(len(roots)) if turns is None else turns
     how: dict[str, Any] = {"overlap": grid.overlap, "buffers": TUNING.relay_buffers * cut}
-    with grid.workspace.rooms() as take, Relay(comm, roots, turns, panel, matrix, **how) as panels:
+    with grid.workspace.rooms() as take, comm.relay(roots, turns, panel, matrix, **how) as panels:
         yield panels
 
 
@@ -66,9 +64,8 @@ class SparsePanels:
         shapes: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
         self.grid, self.comm, self.roots, self.mine = grid, comm, list(roots), dict(mine)
-        told = comm.gather_objects([self.mine[stage].header() for stage in sorted(self.mine)])
-        following = [cycle(headers) for headers in told]
-        self.headers = [_of(next(following[r]), shape) for r, shape in zip(self.roots, shapes, strict=True)]
+        headers = {stage: panel.header() for stage, panel in self.mine.items()}
+        self.headers = comm.gather_headers(self.roots, headers, shapes)
         self.words = [CSR.count(shape, nnz) for shape, nnz, _, _ in self.headers]
         away = [CSR.nbytes(*self.headers[k]) for k, root in enumerate(self.roots) if root != comm.rank]
         self.most = max(away, default=0)
@@ -78,7 +75,7 @@ class SparsePanels:
 
     @contextmanager
     def broadcast(self) -> Iterator[Iterator[CSR]]:
-        """Give the panel of each stage to every rank of the group, stage by stage; see :class:`Relay`."""
+        """Give the panel of each stage to every rank of the group, stage by stage; see :meth:`Comm.relay`."""
         panels: dict[int, CSR] = {}
         rooms: dict[int, Any] = {}
 
@@ -89,7 +86,7 @@ class SparsePanels:
             return panels[stage].buffer
 
         turns = range(len(self.roots))
-        relay = Relay(self.comm, self.roots, turns, panel, "A", self.words, self.grid.overlap)
+        relay = self.comm.relay(self.roots, turns, panel, "A", self.words, self.grid.overlap)
         with self.grid.workspace.rooms() as take, relay as buffers:
             yield (panels.pop(stage) for stage, _ in enumerate(buffers))
 
@@ -99,11 +96,3 @@ class SparsePanels:
         if known is None or self.grid.backend.address(known.buffer) != self.grid.backend.address(room):
             known = self.received[stage, buffer] = CSR(*self.headers[stage], room)
         return known
-
-
-def _of(header: Header, shape: Shape) -> Header:
-    """The header of a panel of this shape. It is the one told, but in a dry run of one rank, which takes the
-    panels of others to be like its own: with as many non-zeros per column.
-    """
-    (_, columns), nonzeros, indices, values = header
-    return shape, nonzeros * shape[1] // max(columns, 1), indices, values

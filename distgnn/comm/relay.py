@@ -24,6 +24,20 @@ all of its links, and large panels take 1.5 times as long (``benchmarks/results/
 
 On a device, a buffer is used again when the kernels that read it are done. Nothing else waits for kernels: a
 panel that has come is copied to the device while earlier ones are multiplied.
+
+On each rank, every segment of a panel passes through these states. The panel counts its segments in each:
+
+    state     meaning                              next state   when
+    CLOSED    the device computes or reads it      OPEN         the device's mark says that it no longer does
+    OPEN      MPI may receive it                   ASKED        fewer than ``relay_at_a_time`` are ASKED
+    ASKED     its receive is under way             HERE         the receive completes
+    HERE      it can be multiplied and sent        SENT         fewer than ``relay_at_a_time`` are SENT
+    SENT      its send is under way                OVER         the send completes
+    OVER      MPI has done with it
+
+An own segment passes from CLOSED to HERE. Where the successor is the root, a segment passes to OVER instead
+of HERE. Segments are received and sent in their order. A panel can be taken when no segment is before HERE.
+Its buffer is free when the panel was taken and all segments are OVER.
 """
 
 from __future__ import annotations
@@ -38,12 +52,14 @@ from typing import Any
 from distgnn import progress
 from distgnn.arrays.backend import DONE, Mark
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm.group import Comm
+from distgnn.comm.wires import Wires
 
 Array = Any
 
+CLOSED, OPEN, ASKED, HERE, SENT, OVER = range(6)  # the states of a segment
 
-def upstream(comm: Comm, roots: Sequence[int]) -> list[int]:
+
+def upstream(comm: Wires, roots: Sequence[int]) -> list[int]:
     """The turns, given each stage's root, of a rank that begins at home and goes on against the travel."""
     return sorted(range(len(roots)), key=lambda stage: ((comm.rank - roots[stage]) % comm.size, stage))
 
@@ -70,7 +86,7 @@ class Relay(AbstractContextManager[Generator[Array]]):
     """
 
     def __init__(
-        self, comm: Comm, roots: Sequence[int], turns: Sequence[int], panel: Callable[[int, int], Array],
+        self, comm: Wires, roots: Sequence[int], turns: Sequence[int], panel: Callable[[int, int], Array],
         matrix: str, words: Sequence[int] | None = None, overlap: bool = True, buffers: int | None = None,
     ) -> None:  # fmt: skip
         self.comm, self.overlap, self.matrix = comm, overlap, matrix
@@ -78,8 +94,7 @@ class Relay(AbstractContextManager[Generator[Array]]):
         self.panel, self.words = panel, words
         self.first_tag = comm.reserve_tags(len(roots))
         self.turns = [(stage, roots[stage]) for stage in turns]
-        self.posted: deque[_Panel] = deque()  # in turn, until they are taken
-        self.active: list[_Panel] = []  # that are not done with
+        self.panels: dict[int, _Panel] = {}  # by turn, from when they are posted until their buffer is free
         self.current, self.next = -1, 0  # the turn; the next to be posted
         self.free = list(range(buffers or TUNING.relay_buffers))
         most = max(Counter(roots).values(), default=0)
@@ -89,18 +104,18 @@ class Relay(AbstractContextManager[Generator[Array]]):
         self.computed: Mark = DONE
 
     def __enter__(self) -> Generator[Array]:
-        self.panels = self._relayed() if self.comm.moves and self.comm.size > 1 else self._at_once()
-        return self.panels
+        self.given = self._relayed() if self.comm.size > 1 else self._alone()
+        return self.given
 
     def __exit__(self, kind: Any, *_: object) -> None:
         failed = True
         try:
             if kind is None:
-                for _panel in self.panels:  # that nobody asked for: other ranks do
+                for _panel in self.given:  # that nobody asked for: other ranks do
                     pass
                 failed = False
             else:
-                self.panels.close()  # computations drive the messages no longer
+                self.given.close()  # computations drive the messages no longer
                 self._leave()
         finally:
             self.flight.close(failed)
@@ -111,11 +126,11 @@ class Relay(AbstractContextManager[Generator[Array]]):
         for turn in range(len(self.turns)):
             self.current = turn
             self._post()
-            flight.until(lambda: bool(self.posted))  # until a buffer is free
-            panel = self.posted.popleft()
+            flight.until(lambda: self.current in self.panels)  # until a buffer is free
+            panel = self.panels[turn]
             self._move(panel)
             flight.until(panel.ready if self.overlap else panel.settled)
-            flight.waited(panel.received_bytes)
+            flight.waited(0 if panel.own else panel.array.nbytes)
             on.follow(panel.copied)
             with flight.driven(self.overlap):
                 yield panel.array
@@ -123,66 +138,60 @@ class Relay(AbstractContextManager[Generator[Array]]):
             flight.drive()  # hand on what has come, so that its buffer is free for the next
             if not self.overlap:
                 on.synchronize()
-        flight.until(lambda: all(panel.settled() for panel in self.active))
-        for panel in self.active:
+        flight.until(lambda: all(panel.settled() for panel in self.panels.values()))
+        for panel in self.panels.values():
             self.comm.release(panel.wire, panel.copied)
 
+    def _alone(self) -> Generator[Array]:
+        """Give the panels of a group of one rank, which has all of them."""
+        for _ in self.turns:
+            array, _ = self._begin()
+            yield array
+
     def _leave(self) -> None:
-        """After an error: ranks that did not fail wait for what is here."""
-        for panel in self.active:
+        """After an error, send what is here: ranks that did not fail wait for it."""
+        for panel in self.panels.values():
             for mark, segments in panel.marks:
                 progress.watch(mark)
                 panel.open_to(segments)
             self._hand_on(panel, panel.count)
 
-    def _at_once(self) -> Generator[Array]:
-        """Where no messages are needed: charged and waited for in the same order."""
-        begun: deque[tuple[Array, int]] = deque()
-        for _ in self.turns:
-            while self.next < len(self.turns) and (one := self._begin()) is not None:
-                begun.append(one)
-            array, buffer = begun.popleft()
-            if buffer >= 0:
-                self.flight.waited(array.nbytes)
-            yield array
-            if buffer >= 0:
-                self.free.append(buffer)
+    def _blocked(self) -> bool:
+        """Tell whether the next panel must wait for a buffer."""
+        return not self.free and self.turns[self.next][1] != self.comm.rank
 
-    def _begin(self) -> tuple[Array, int] | None:
-        """The array of the next panel, which is charged, and its buffer; None where no buffer is free."""
+    def _begin(self) -> tuple[Array, int]:
+        """Charge the next panel. Returns its array, and its buffer or -1 for an own panel."""
         stage, root = self.turns[self.next]
-        own = root == self.comm.rank
-        if not own and not self.free:
-            return None
-        buffer = -1 if own else self.free.pop(0)
+        buffer = -1 if root == self.comm.rank else self.free.pop(0)
         array = self.panel(stage, buffer)
         words = None if self.words is None else self.words[stage]
-        self.comm.charge_whole("bcast", self.matrix, array, root, words)
+        self.comm.charge.whole("bcast", self.matrix, array, root, words)
         self.next += 1
         return array, buffer
 
     def _post(self) -> None:
         """From the first turn on, start the next panels: own ones, of others as many as buffers are free."""
-        for panel in [panel for panel in self.active if panel.taken and panel.settled()]:
-            self.active.remove(panel)
-            self.comm.release(panel.wire, panel.copied)
-            self.free += [panel.buffer] if panel.buffer >= 0 else []
-        while 0 <= self.current and self.next < len(self.turns):
+        for turn, panel in [*self.panels.items()]:
+            if panel.taken and panel.settled():
+                del self.panels[turn]
+                self.comm.release(panel.wire, panel.copied)
+                self.free += [] if panel.own else [panel.buffer]
+        while 0 <= self.current and self.next < len(self.turns) and not self._blocked():
             turn, (stage, root) = self.next, self.turns[self.next]
-            if (begun := self._begin()) is None:
-                return
-            last_stop = self.successor == root
-            panel = _Panel(self.comm, begun[0], turn, self.first_tag + stage, begun[1], last_stop)
-            self.posted.append(panel)
-            self.active.append(panel)
+            array, buffer = self._begin()
+            panel = _Panel(self.comm.wire(array), array, turn, self.first_tag + stage, buffer)
+            panel.last_stop = self.successor == root
             panel.marks = self._marks(panel)
+            self.panels[turn] = panel
             self._open(panel)
 
     def _marks(self, panel: _Panel) -> deque[tuple[Mark, int]]:
-        """From which marks on MPI may have how many segments: own ones when they are computed, and copied
-        where they must be; others when what they are received into has been read, unless that is a copy.
+        """Return from which marks on MPI may have how many segments: own ones when they are computed, and
+        copied where they must be; others when what they are received into has been read, unless that is a
+        copy.
         """
-        if self.comm.direct or panel.buffer >= 0:
+        if self.comm.direct or not panel.own:
             return deque([(self.computed if self.comm.direct else DONE, panel.count)])
         numbers = range(panel.count)
         return deque((self.comm.fill(*panel.segment(n), self.computed), n + 1) for n in numbers)
@@ -197,93 +206,90 @@ class Relay(AbstractContextManager[Generator[Array]]):
 
     def _move(self, panel: _Panel) -> None:
         """Receive the next segments and hand on what has arrived; without overlap not before its turn."""
-        while panel.asked < panel.open and panel.asked - panel.received < TUNING.relay_at_a_time:
-            then = partial(self._received, panel, panel.asked)
-            self.flight.receive(panel.message(panel.asked), self.predecessor, panel.tag, then)
-            panel.asked += 1
+        while panel.number[OPEN] and panel.number[ASKED] < TUNING.relay_at_a_time:
+            segment = panel.count - panel.number[CLOSED] - panel.number[OPEN]
+            then = partial(self._received, panel, segment)
+            self.flight.receive(panel.message(segment), self.predecessor, panel.tag, then)
+            panel.pass_to(ASKED, segment)
         if self.overlap or panel.turn <= self.current:
             self._hand_on(panel, TUNING.relay_at_a_time)
 
     def _hand_on(self, panel: _Panel, most: int) -> None:
         """Send the successor what has arrived, so many segments at a time."""
-        if panel.last_stop:
-            panel.handed_on = panel.in_order
-        while panel.handed_on < panel.in_order and panel.sending < most:
-            then = partial(self._sent, panel)
-            self.flight.send(panel.message(panel.handed_on), self.successor, panel.tag, then)
-            panel.handed_on += 1
-            panel.sending += 1
+        while panel.number[HERE] and panel.number[SENT] < most:
+            segment = panel.number[SENT] + panel.number[OVER]
+            if panel.states[segment] != HERE:
+                return  # an earlier one is still to come
+            then = partial(self._sent, panel, segment)
+            self.flight.send(panel.message(segment), self.successor, panel.tag, then)
+            panel.pass_to(SENT, segment)
 
     def _received(self, panel: _Panel, segment: int) -> None:
-        panel.received += 1
         if not self.comm.direct:
             panel.copied = self.comm.unwire(*panel.segment(segment), self.computed)
-        panel.early.add(segment)
-        while panel.in_order in panel.early:
-            panel.early.remove(panel.in_order)
-            panel.in_order += 1
-        if panel.in_order == panel.count:
+        panel.pass_to(HERE, segment)
+        if panel.ready():
             self.flight.landed(panel.posted_at, panel.wire.nbytes)
         self._move(panel)
 
-    def _sent(self, panel: _Panel) -> None:
-        panel.sending -= 1
+    def _sent(self, panel: _Panel, segment: int) -> None:
+        panel.pass_to(OVER, segment)
         self._move(panel)
 
 
 class _Panel:
-    """A panel of a relay as one rank sees it.
+    """A panel of a relay on one rank.
 
     Attributes:
         turn: when this rank takes it; buffer: which buffer it is received into, -1 for an own panel.
         last_stop: the successor is the root.
         wire: its memory for MPI; copied: the mark of the last copy from there to ``array``.
-        count: of its segments; open: how many MPI may receive; asked, received, handed_on: how many are, or
-            have been. marks: from which on MPI may have more of them.
-        in_order: those that have arrived, but for those with a gap before them, which are ``early``.
-        sending: those of them handed on that are under way; taken: the taker has done with it.
-        received_bytes: of it, none of an own panel.
+        states: of its segments (see above); number: of segments by state; count: of all.
+        marks: from which on how many segments are no longer CLOSED.
+        taken: whether the taker has done with it.
     """
 
-    def __init__(self, comm: Comm, array: Array, turn: int, tag: int, buffer: int, last_stop: bool) -> None:
-        own = buffer < 0
-        self.array, self.turn, self.tag, self.buffer, self.last_stop = array, turn, tag, buffer, last_stop
+    def __init__(self, wire: Array, array: Array, turn: int, tag: int, buffer: int) -> None:
+        self.wire, self.array, self.turn, self.tag, self.buffer = wire, array, turn, tag, buffer
+        self.own, self.last_stop, self.taken, self.copied = buffer < 0, False, False, DONE
         self.posted_at = time.perf_counter()
-        self.wire, self.copied = comm.wire(array), DONE
         self.marks: deque[tuple[Mark, int]] = deque()
         size = min(max(array.nbytes // TUNING.relay_segments, TUNING.relay_segment), TUNING.largest_segment)
         self.step = max(size // array.itemsize, 1)
-        self.count = max(-(-self.wire.size // self.step), 1)
-        self.asked = self.received = self.count if own else 0
-        self.open = self.in_order = self.handed_on = self.sending = 0
-        self.early: set[int] = set()
-        self.taken = False
-        self.received_bytes = 0 if own else array.nbytes
+        self.count = max(-(-wire.size // self.step), 1)
+        self.states = [CLOSED] * self.count
+        self.number = [self.count, 0, 0, 0, 0, 0]
 
     def message(self, number: int) -> Array:
-        """A segment of the wire."""
+        """Return a segment of the wire."""
         return self.wire[number * self.step : (number + 1) * self.step]
 
     def segment(self, number: int) -> tuple[Array, Array]:
-        """A segment of the wire and of the array."""
+        """Return a segment of the wire and of the array."""
         place = slice(number * self.step, (number + 1) * self.step)
         return self.wire[place], self.array.reshape(-1)[place]
 
+    def pass_to(self, state: int, segment: int) -> None:
+        """Put a segment into a later state."""
+        if state == HERE and self.last_stop:
+            state = OVER
+        self.number[self.states[segment]] -= 1
+        self.number[state] += 1
+        self.states[segment] = state
+
     def open_to(self, segments: int) -> None:
-        """MPI may have so many segments: own ones are there then."""
-        if self.buffer < 0:
-            self.in_order = segments
-        else:
-            self.open = segments
+        """Let MPI have this many segments; own ones are here then."""
+        for segment in range(self.count - self.number[CLOSED], segments):
+            self.pass_to(HERE if self.own else OPEN, segment)
 
     def ready(self) -> bool:
-        """It can be taken: it has arrived, or is an own one."""
-        return self.in_order == self.count or self.buffer < 0
+        """Tell whether it can be taken: it has arrived, or is an own one."""
+        return self.own or not any(self.number[:HERE])
 
     def settled(self) -> bool:
-        """It has arrived and been handed on: its memory is nobody else's business."""
-        return self.handed_on == self.count and not self.sending
+        """Tell whether it has arrived and been handed on: MPI has done with its memory."""
+        return self.number[OVER] == self.count
 
     def finish(self) -> None:
-        """The taker has done with it."""
+        """Note that the taker has done with it."""
         self.taken = True

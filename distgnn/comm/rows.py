@@ -76,7 +76,7 @@ class Rows:
         receives = self._others(self.places, into)
         with (
             self._room("rows packed", gathered, X) as packed,
-            Exchange(self.comm, receives, matrix, self.grid.overlap) as arriving,
+            self.comm.exchange(receives, matrix, self.grid.overlap) as arriving,
         ):
             for r, rows in self.asked.items():
                 if r == self.me:
@@ -106,7 +106,7 @@ class Rows:
         """
         with (
             self._room("rows added", self.asked, Y) as came,
-            Exchange(self.comm, list(came.items()), "sums", self.grid.overlap) as exchange,
+            self.comm.exchange(list(came.items()), "sums", self.grid.overlap) as exchange,
         ):
             items = self._sent(exchange, Y, work)
             yield items
@@ -166,7 +166,7 @@ class Rows:
 def all_to_all(comm: Comm, sent: Mapping[int, Array], into: Mapping[int, Array], matrix: str) -> None:
     """One all-to-allv: ``sent[r]`` goes to rank r, what rank q sends comes to ``into[q]``. Collective."""
     me = comm.rank
-    with Exchange(comm, [(q, array) for q, array in into.items() if q != me], matrix) as exchange:
+    with comm.exchange([(q, array) for q, array in into.items() if q != me], matrix) as exchange:
         for r in reversed(comm.others()):
             if r in sent:
                 exchange.send(sent[r], r)
@@ -188,8 +188,8 @@ def consecutive(sizes: Mapping[int, int]) -> dict[int, slice]:
 
 
 def as_slice(rows: Any) -> slice | None:
-    """Rising row numbers as a slice, if that is what they are."""
-    known = getattr(rows, "known", rows)  # of a dry run
-    if known is None or len(known) == 0 or known[-1] - known[0] + 1 != len(known):
+    """Return rising row numbers as a slice, if that is what they are."""
+    if len(rows) == 0:
         return None
-    return slice(int(known[0]), int(known[-1]) + 1)
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if last - first + 1 == len(rows) else None

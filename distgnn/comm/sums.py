@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from distgnn import ledger, progress
+from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import DONE, Mark
 from distgnn.arrays.tuning import TUNING
-from distgnn.arrays.workspace import Take
-from distgnn.comm.grid import Grid
-from distgnn.comm.group import Comm
+from distgnn.arrays.workspace import Take, Workspace
+from distgnn.comm.flight import Flight
 from distgnn.comm.staging import staging
-from distgnn.layout import partition
+from distgnn.comm.wires import Wires
+from distgnn.layout import Range, partition
 
 Array = Any
 
@@ -32,17 +35,20 @@ STRAIGHT = (1,)
 
 class Sums(AbstractContextManager["Sums"]):
     """All-reduces, and reduces to one rank, of arrays handed over one after another, the same on all ranks of
-    the group; a context, at the end of which all are complete. With the grid's ``overlap`` they go on while
-    the caller computes, else each is complete on return.
+    the group; a context, at the end of which all are complete.
+
+    Args:
+        group: the ranks; workspace: lends memory for what they send.
+        overlap: sums go on while the caller computes, else each is complete on return.
     """
 
-    def __init__(self, grid: Grid, group: Comm) -> None:
-        self.grid, self.group = grid, group
-        self.series: dict[int | None, _Series | _Queue] = {}  # by root: sums of different roots pass others
+    def __init__(self, group: Wires, workspace: Workspace, overlap: bool = True) -> None:
+        self.group, self.workspace, self.overlap = group, workspace, overlap
+        self.series: dict[int | None, Series | _Queue] = {}  # by root: sums of different roots pass others
         self._rooms = ExitStack()
 
     def __enter__(self) -> Sums:
-        self._take = self._rooms.enter_context(self.grid.workspace.rooms())
+        self._take = self._rooms.enter_context(self.workspace.rooms())
         return self
 
     def __exit__(self, kind: Any, *_: object) -> None:
@@ -66,27 +72,36 @@ class Sums(AbstractContextManager["Sums"]):
         Cost: an all-reduce's words, or with ``root`` as many as the array has, sent by every other rank.
         """
         if root is None:
-            self.group.charge_share("allreduce", "sums", array, STRAIGHT)
+            self.group.charge.share("allreduce", "sums", array, STRAIGHT)
         else:
-            self.group.charge_whole("reduce", "sums", array, root, shape=STRAIGHT)
+            self.group.charge.whole("reduce", "sums", array, root, shape=STRAIGHT)
         if self.group.size == 1 or not array.size:
             return
         if root not in self.series:
-            kind = _Queue if self.group.by_nccl(array) else _Series
-            self.series[root] = kind(self.grid, self.group, root, self._take)
+            self.series[root] = self._series(array, root)
         self.series[root].start(array.reshape(-1))
+
+    def in_turn(self, blocks: Sequence[Range]) -> Iterator[Range]:
+        """Give the row blocks of an array, for the caller to compute and :meth:`start` one after another."""
+        yield from blocks
 
     def finish(self, root: int | None) -> None:
         """Until all that was started with this root is complete; its arrays may then be used again."""
         if root in self.series:
             self.series[root].finish()
 
+    def _series(self, array: Array, root: int | None) -> Series | _Queue:
+        """Make the sums with this root."""
+        if self.group.by_nccl(array):
+            return _Queue(self.group, root, self.overlap)
+        return Series(self.group, root, self.overlap, self._take)
+
 
 class _Queue:
     """The sums with one root that NCCL makes: queued, and over when the stream that computes says so."""
 
-    def __init__(self, grid: Grid, group: Comm, root: int | None, take: Take) -> None:
-        self.grid, self.group, self.root = grid, group, root
+    def __init__(self, group: Wires, root: int | None, overlap: bool) -> None:
+        self.group, self.root, self.overlap = group, root, overlap
         self.operation = "allreduce" if root is None else "reduce"
         self.flight = group.flight(self.operation, "sums")
         self.summed: Mark = DONE
@@ -99,24 +114,24 @@ class _Queue:
         begun = time.perf_counter()
         self.summed = nccl.allreduce(flat) if self.root is None else nccl.reduce(flat, self.root)
         self.flight.after(self.summed, partial(self.flight.landed, begun, nbytes))
-        if self.grid.overlap:
+        if self.overlap:
             progress.register(self.flight.drive)
         else:
             self.finish()
 
     def finish(self) -> None:
-        on, group = self.grid.backend, self.group
+        on, group = self.group.backend, self.group
         with ledger.timed("comm", self.operation, group.name, "sums", synchronize=on.synchronize):
             on.follow(self.summed)
         self.flight.drive()
         self.flight.waited()
 
 
-class _Series:
+class Series:
     """The sums with one root: each chunk begins after those before it, a few are under way."""
 
-    def __init__(self, grid: Grid, group: Comm, root: int | None, take: Take) -> None:
-        self.grid, self.group, self.root, self.take = grid, group, root, take
+    def __init__(self, group: Wires, root: int | None, overlap: bool, take: Take) -> None:
+        self.group, self.root, self.overlap, self.take = group, root, overlap, take
         operation = "allreduce" if root is None else "reduce"
         self.flight = group.flight(operation, "sums", self._advance)
         self.waiting: deque[tuple[Array, int, Mark]] = deque()  # chunks, tags, when the numbers are there
@@ -125,26 +140,30 @@ class _Series:
         self.free = list(range(TUNING.sums_under_way))  # rooms for what is received
 
     def start(self, flat: Array) -> None:
+        """Begin to sum an array of one dimension."""
         step = min(max(TUNING.sum_chunk // flat.itemsize, 1), self.group.count_limit)
         if self.root is not None:  # so that what the root receives fits the rooms of an all-reduce
             step = -(-step // self.group.size)
         for room in range(TUNING.sums_under_way if self.group.direct else 0):
             self._room(min(step, flat.size), flat.dtype, room)  # free now: nothing queued later may use it
-        if not self.group.moves:
-            return
-        there = self.grid.backend.mark()
+        self._begin(flat, step)
+
+    def _begin(self, flat: Array, step: int) -> None:
+        """Begin to sum an array in chunks of ``step`` numbers."""
+        there = self.group.backend.mark()
         for first in range(0, flat.size, step):
             self.waiting.append((flat[first : first + step], self.group.reserve_tags(1), there))
-        if self.grid.overlap:
+        if self.overlap:
             progress.register(self.flight.drive)
             self.flight.drive()
         else:
             self.finish()
 
     def finish(self) -> None:
+        """Wait until all sums are complete."""
         self.flight.until(lambda: not (self.waiting or self.active))
         self.flight.waited()
-        self.grid.backend.follow(self.copied)
+        self.group.backend.follow(self.copied)
 
     def _advance(self) -> None:
         """Take every chunk as far as it goes, and begin others."""
@@ -172,13 +191,13 @@ class _Series:
         if self.root is None:
             bounds = partition(flat.size, group.size)
             parts = {rank: wire[bounds[rank] : bounds[rank + 1]] for rank in range(group.size)}
-            sum_up, nbytes = group.add_and_share, 2 * (flat.nbytes - parts[group.rank].nbytes)
+            sum_up, nbytes = add_and_share, 2 * (flat.nbytes - parts[group.rank].nbytes)
         else:
-            parts, sum_up = {self.root: wire}, group.add
+            parts, sum_up = {self.root: wire}, add
             nbytes = flat.nbytes if self.root != group.rank else 0
         own = parts[group.rank].size if len(room) else 0
         received = dict(zip(group.others(), room[:, :own], strict=True)) if len(room) else {}
-        yield from sum_up(flight, parts, received, tag)
+        yield from sum_up(group, flight, parts, received, tag)
         if received:
             self.copied = group.unwire(wire, flat, DONE)
             group.release(room)
@@ -191,4 +210,40 @@ class _Series:
         shape = (self.group.size - 1 if self.root in (None, self.group.rank) else 0, width)
         if self.group.direct:
             return self.take(f"{name} {room}", shape, dtype)
-        return staging(self.grid.backend).borrow(shape, dtype)
+        return staging(self.group.backend).borrow(shape, dtype)
+
+
+def add(
+    group: Wires, flight: Flight, parts: Mapping[int, Array], received: Mapping[int, Array], tag: int
+) -> Iterator[None]:
+    """Send the part of every other rank in ``parts`` to it, and add up what all ranks have of the own part,
+    in place and in the order of the ranks. ``received``: rooms for what the others send, left as scratch.
+    Yields while something must be waited for.
+    """
+    yield from flight.swap(received, {r: part for r, part in parts.items() if r != group.rank}, tag)
+    if received:
+        own = parts[group.rank]
+        numbers = {**received, group.rank: own}
+        total, on = numbers[0], backends.of(own)
+        with on.beside("sums"):
+            for rank in range(1, group.size):
+                into = own if rank == group.size - 1 or group.rank == 0 else total
+                total = np.add(total, numbers[rank], out=into)
+            added = on.mark()
+        while not added():
+            yield
+
+
+def add_and_share(
+    group: Wires, flight: Flight, parts: Mapping[int, Array], received: Mapping[int, Array], tag: int
+) -> Iterator[None]:
+    """:func:`add` for the parts of all ranks, then give all sums to all ranks: an all-reduce. Two ranks with
+    two numbers each:
+
+        rank 0     a0 a1        a0+b0 a1           a0+b0 a1+b1
+        rank 1     b0 b1        b0    a1+b1        a0+b0 a1+b1
+                 reduce-scatter          all-gather
+    """
+    yield from add(group, flight, parts, received, tag)
+    own = parts[group.rank]
+    yield from flight.swap({rank: parts[rank] for rank in received}, dict.fromkeys(received, own), tag)

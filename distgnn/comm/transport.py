@@ -15,7 +15,7 @@ from distgnn.comm.nccl import wanted, yes
 
 log = logging.getLogger(__name__)
 
-#: How arrays move (see ``group.py``), as logs say it.
+#: How arrays move (see ``wires.py``), as logs say it.
 HOST, DIRECT, STAGED, NCCL = "host", "CUDA-aware MPI", "host copies", "host copies, NCCL"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -82,12 +82,6 @@ class BlockRows(DistSparse):
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         self._block_column(self.A, G, F) if self.sparsity_aware else self._block_row(self.At, G, F)
-
-    def kind(self, place: Axes) -> Hashable:
-        """Its own stages: how many there are, of how many rows, and whether its own block is none of them."""
-        stages = self.share(place, len(self.col_parts) - 1)
-        rows = int(self.col_parts[stages.stop] - self.col_parts[stages.start])
-        return len(stages), rows, place.coords["rows"] not in stages
 
     @staticmethod
     @abstractmethod

@@ -9,8 +9,9 @@ T = TypeVar("T")
 
 
 class cached_property(Generic[T]):
-    """As of ``functools``, which up to Python 3.11 holds a lock while a property is made: the ranks of a dry
-    run, threads of one process, would wait for it where they should meet.
+    """A property that is made when it is first asked for. Unlike that of ``functools`` up to Python 3.11, it
+    holds no lock meanwhile: making it may be collective, and ranks that are threads of one process would wait
+    for the lock where they should meet.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:

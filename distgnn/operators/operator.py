@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from scipy.sparse.linalg import LinearOperator
 from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
-from distgnn.layout import Axes, Layout, NodeOrder, written
+from distgnn.layout import Layout, NodeOrder, written
 from distgnn.operators.dense import DistDense, gather, scatter
 from distgnn.operators.kept import cached_property
 from distgnn.operators.sources import BlockSource, entries, identity
@@ -144,15 +144,6 @@ class DistSparse(ABC):
             raise ValueError("SciPy's operators take whole vectors, so they need a grid of one rank")
         forward, back = self.__matmul__, self.T.__matmul__
         return LinearOperator(self.shape, forward, back, forward, self.dtype, back)
-
-    def kind(self, place: Axes) -> Hashable:
-        """What, beside the shapes of its blocks, a rank at this place on the grid does unlike others: by
-        default where it stands on axes that cut neither side of a product. Dry runs go by it; the larger of
-        two has more to do.
-        """
-        layouts = self.input_layout, self.output_layout
-        cut = {axis for layout in layouts for axis in (*layout.row_axes, *layout.col_axes)}
-        return tuple(place.coords[axis] for axis in place.shape if axis not in cut)
 
     def layer(self, number: int) -> DistSparse:
         """The operator of layer ``number``. It takes its input as layer ``number - 1`` leaves its output."""

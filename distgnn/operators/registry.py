@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mpi4py import MPI
-
 from distgnn.comm.agree import agree
+from distgnn.comm.communicator import Communicator
 from distgnn.comm.grid import Grid
-from distgnn.comm.virtual import VirtualComm
 from distgnn.errors import ArgumentError, check_type
 from distgnn.operators.block_1d import Block1D
 from distgnn.operators.block_15d import Block15D
@@ -97,7 +95,7 @@ def grids(name: str, ranks: int) -> list[dict[str, int]]:
 
 
 def make_grid(
-    comm: MPI.Intracomm, name: str, sizes: Mapping[str, int] | None = None, replication: int | None = None,
+    comm: Communicator, name: str, sizes: Mapping[str, int] | None = None, replication: int | None = None,
     backend: Any = None,
 ) -> Grid:  # fmt: skip
     """The grid for an algorithm on ``comm``, with the sizes asked for or as :func:`grids` has it. Collective.
@@ -112,7 +110,7 @@ def make_grid(
         ArgumentError: no grid of this many ranks has these sizes; the message lists those that exist. Or
             ranks disagree in an argument.
     """
-    check_type("comm", comm, (MPI.Comm, VirtualComm), "an mpi4py communicator, then the algorithm")
+    check_type("comm", comm, Communicator, "an mpi4py communicator, then the algorithm")
     check_type("sizes", sizes or {}, Mapping, "axis sizes by name, such as {'rows': 4}")
     agree(comm, {"algorithm": name, "grid": sizes, "replication": replication})
     cls, wanted = get(name), dict(sizes or {})
@@ -151,6 +149,7 @@ def distribute(
 ) -> DistSparse:  # fmt: skip
     """A matrix as a distributed operator. Collective.
 
+    >>> from mpi4py import MPI
     >>> A = distribute(np.array([[0, 2], [1, 0]]), Grid(MPI.COMM_SELF, rows=1), "1d")
     >>> A.nnz, A @ np.array([1.0, 10.0])
     (2, array([20.,  1.], dtype=float32))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import cycle, pairwise, zip_longest
 from typing import Any, NamedTuple
@@ -15,9 +15,8 @@ from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.panels import SparsePanels, broadcast
-from distgnn.comm.sums import Sums
 from distgnn.errors import ArgumentError
-from distgnn.layout import Axes, Cut, Layout, Range, as_partition, owner, partition, refine
+from distgnn.layout import Cut, Layout, Range, as_partition, owner, partition, refine
 from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import cut_columns, load
@@ -80,22 +79,6 @@ class Summa2D(DistSparse):
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         self.plane.multiply_adjoint(G.block, F.block)
-
-    def kind(self, place: Axes) -> Hashable:
-        """Its own panels of A and of H."""
-        of_A, of_H = self._widths
-        return of_A[place.coords["cols"]], of_H[place.coords["rows"]]
-
-    @cached_property
-    def _widths(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        """Of the panels of A by process column, and of those of H by process row."""
-        sizes = self.grid.shape
-        of_A: list[list[int]] = [[] for _ in range(sizes["cols"])]
-        of_H: list[list[int]] = [[] for _ in range(sizes["rows"])]
-        for panel in self.plane.panels:
-            of_A[panel.c].append(panel.width)
-            of_H[panel.r].append(panel.width)
-        return list(map(tuple, of_A)), list(map(tuple, of_H))
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
@@ -187,7 +170,7 @@ class Summa:
         rooms, lent = cycle(range(TUNING.sums_under_way)), deque[int]()
         with (
             self.grid.workspace.rooms() as take,
-            Sums(self.grid, self.column) as sums,
+            self.column.sums(self.grid.workspace, self.grid.overlap) as sums,
             self.At.broadcast() as transposed,
         ):
             for At_k, panel in zip(transposed, self.panels, strict=True):

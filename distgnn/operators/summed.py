@@ -5,16 +5,17 @@ Plexus section 5.2 ("blocked aggregation"), see ``comm/sums.py``. Small products
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from distgnn import ledger, local
+from distgnn import local
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
-from distgnn.comm.sums import Array, Sums
 from distgnn.layout import Range
+
+Array = Any
 
 
 def multiply(grid: Grid, group: Comm, A: CSR, B: Array, out: Array, accumulate: bool = False) -> Array:
@@ -50,21 +51,11 @@ def _in_blocks(
         for rows in blocks:
             compute(rows)
         return group.allreduce(out, matrix="sums", driving=grid.overlap)
-    with Sums(grid, group) as sums:
-        for rows, times in _runs(group, blocks):
-            with ledger.repeated(times):
-                compute(rows)
-                sums.start(out[slice(*rows)])
+    with group.sums(grid.workspace, grid.overlap) as sums:
+        for rows in sums.in_turn(blocks):
+            compute(rows)
+            sums.start(out[slice(*rows)])
     return out
-
-
-def _runs(group: Comm, blocks: list[Range]) -> Iterator[tuple[Range, int]]:
-    """The blocks, each once; where nothing travels one for all of its height, as only the last differs."""
-    if group.moves or len(blocks) == 1:
-        yield from ((rows, 1) for rows in blocks)
-    else:
-        yield blocks[0], len(blocks) - 1
-        yield blocks[-1], 1
 
 
 def row_blocks(grid: Grid, group: Comm, product: Array, multiple: int = 1) -> list[Range]:

@@ -1,7 +1,7 @@
 """What a run will cost, before any rank of it is started."""
 
 from distgnn.plan.choices import Plan, plan
-from distgnn.plan.dry_run import Costs, DryRun, count, dry_run
+from distgnn.plan.dry.run import Costs, DryRun, count, dry_run
 from distgnn.plan.graphs import Graph, Histogram, Known
 from distgnn.plan.settle import Settled, settle, settle_together
 

@@ -15,11 +15,11 @@ from mpi4py import MPI
 from distgnn.arrays.backend import Backend
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, UserError
-from distgnn.ledger import Step
 from distgnn.operators import ALGORITHMS, grids
 from distgnn.plan import collectives, fit, measure
 from distgnn.plan.collectives import Collective
 from distgnn.plan.cost_model import Clock, Network, compute_seconds
+from distgnn.plan.dry.recorder import Step
 from distgnn.plan.fit import Fit, Sample
 from distgnn.plan.machine import KINDS, Level, Machine, Measured, Overlap, SpmmRates
 from distgnn.plan.measure import Budget, Timed

@@ -16,7 +16,7 @@ from distgnn import operators
 from distgnn.errors import ArgumentError, UserError
 from distgnn.layout import written
 from distgnn.plan.cost_model import Estimate, Network, estimate
-from distgnn.plan.dry_run import Costs, DryRun, dry_run
+from distgnn.plan.dry.run import Costs, DryRun, dry_run
 from distgnn.plan.graphs import Graph, Histogram
 from distgnn.plan.machine import Machine, read
 from distgnn.train.settings import AUTO, Settings, parse_grid
@@ -256,7 +256,7 @@ def priced(
     if peak > machine.memory:
         return [Infeasible(way, f"a rank needs {amount(peak)} and has {amount(machine.memory)}", peak)]
     kinds: dict[int, Costs] = {id(costs): costs for costs in dry.ranks}
-    programs = [costs.epoch.steps or [] for costs in kinds.values()]
+    programs = [costs.epoch.steps for costs in kinds.values()]
     itemsize = np.dtype(settings.dtype).itemsize
     orders = axis_orders(way.grid, list(parse_grid(settings.grid, way.algorithm) or ()))
     on, estimates, found = machine.used(settings.overlap), dict[Any, Estimate](), list[Choice | Infeasible]()
@@ -269,7 +269,7 @@ def priced(
             estimates[routes] = estimate(on, grid, programs, itemsize)
         found.append(Choice(replace(way, grid=grid), dry, estimates[routes]))
     for costs in kinds.values():
-        costs.epoch.steps = None  # of many ways they would fill the memory
+        costs.epoch.steps = []  # of many ways they would fill the memory
     return found
 
 

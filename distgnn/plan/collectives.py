@@ -13,12 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm.exchange import Exchange
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.comm.panels import broadcast
 from distgnn.comm.relay import upstream
-from distgnn.comm.sums import Sums
 from distgnn.layout import partition
 from distgnn.operators.summed import add_up
 from distgnn.plan.fit import Sample
@@ -50,7 +48,7 @@ def exchanged(grid: Grid, group: Comm, nbytes: int) -> Run:
     rooms = [(rank, grid.backend.empty((many(rank, group.rank), 1), np.float32)) for rank in group.others()]
 
     def run() -> None:
-        with Exchange(group, rooms, "H") as exchange:
+        with group.exchange(rooms, "H") as exchange:
             for rank in reversed(group.others()):
                 exchange.send(mine[: many(group.rank, rank)], rank)
 
@@ -68,7 +66,7 @@ def summed_apart(grid: Grid, group: Comm, nbytes: int) -> Run:
     blocks = [filled(grid.backend, (_floats(nbytes), 1), 0) for _ in range(group.size)]
 
     def run() -> None:
-        with Sums(grid, group) as sums:
+        with group.sums(grid.workspace, grid.overlap) as sums:
             for root, block in reversed([*enumerate(blocks)]):
                 sums.start(block, root)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from distgnn.layout import Axes
-from distgnn.ledger import Step
+from distgnn.plan.dry.recorder import Step
 from distgnn.plan.machine import SUMS, Link, Machine, SpmmRates
 
 OTHER = "other"  # the phase of what no step accounts for

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.ledger import Step
 from distgnn.plan import formulas
 from distgnn.plan.choices import Choice, Plan, counted
 from distgnn.plan.cost_model import OTHER, Clock, Network, compute_seconds
-from distgnn.plan.dry_run import Costs, multiplied
+from distgnn.plan.dry.recorder import Step
+from distgnn.plan.dry.run import Costs, multiplied
 from distgnn.plan.formulas import Case, Formula
 
 
@@ -64,7 +64,7 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
     case = Case(graph, widths, choice.way.grid, plan.machine, itemsize)
     formula = formulas.evaluate(choice.way.algorithm, choice.way.sparsity_aware, case)
     fullest = max(ranks, key=lambda one: sum(one.peak.values()))
-    computed = kernels(costs.epoch.steps or [], clocks[longest])
+    computed = kernels(costs.epoch.steps, clocks[longest])
     return Explanation(
         choice,
         phases(choice, clocks[longest], computed),
@@ -79,7 +79,7 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
 
 def _clock(plan: Plan, choice: Choice, costs: Costs, itemsize: int) -> Clock:
     return Clock(Network(plan.machine.used(plan.settings.overlap), choice.way.grid), itemsize).run(
-        costs.epoch.steps or []
+        costs.epoch.steps
     )
 
 

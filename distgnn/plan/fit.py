@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares, nnls
 
-from distgnn.ledger import Step
 from distgnn.plan.cost_model import RELAY, Clock, Network, estimate
+from distgnn.plan.dry.recorder import Step
 from distgnn.plan.machine import PASSES, Gemm, Level, Link, Machine, Overlap, Passes, Rate, Spmm, SpmmRates
 
 FREE = float("inf")  # a rate at which nothing takes any time

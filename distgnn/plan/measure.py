@@ -21,11 +21,12 @@ from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.layout import partition
-from distgnn.ledger import Ledger, Step
+from distgnn.ledger import Ledger
 from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
 from distgnn.operators.dense import DistDense
 from distgnn.operators.sources import LocalBlocks
+from distgnn.plan.dry.recorder import Recorder, Step
 from distgnn.plan.fit import Sample
 from distgnn.store.write.ranks import arrive
 from distgnn.train.full_graph import train
@@ -90,11 +91,11 @@ def _messages(steps: Sequence[Step]) -> tuple[Step, ...]:
 def _first(backend: Backend, run: Run, group: Comm | None) -> tuple[float, list[Step]]:
     if group is not None:
         group.barrier()
-    with Ledger(steps=True) as book:
+    with Recorder() as book:
         started = time.perf_counter()
         run()
         backend.synchronize()
-        return time.perf_counter() - started, book.steps or []
+        return time.perf_counter() - started, book.steps
 
 
 def _median(backend: Backend, run: Run, calls: int, batches: int, group: Comm | None) -> float:
@@ -224,13 +225,13 @@ def _passes_of_epochs(budget: Budget, rows: int) -> list[Sample]:
     epochs = network(Grid(MPI.COMM_SELF, backend=budget.world.backend, rows=1), rows, 2, (64, 64, 16), True)
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(WARM_UP + LEAST):
-        with Ledger(timing=True, steps=True) as book:
+        with Recorder(timing=True) as book:
             next(epochs)
         if number >= WARM_UP:
             for kind in kinds:
                 seconds[kind].append(book.seconds.get(kind, 0.0))
     told = budget.world.gather_objects({kind: float(np.median(seconds[kind])) for kind in kinds})
-    steps = {kind: [step for step in book.steps or [] if step.phase == kind] for kind in kinds}
+    steps = {kind: [step for step in book.steps if step.phase == kind] for kind in kinds}
     slowest = {kind: max(one[kind] for one in told) for kind in kinds}
     return [Sample(f"{kind} of {rows} nodes", slowest[kind], steps[kind]) for kind in kinds if steps[kind]]
 
@@ -324,12 +325,12 @@ def epoch(
     grid = operators.make_grid(world.mpi, algorithm, sizes, backend=world.backend)
     epochs, seconds = network(grid, n, degree, widths, algorithm=algorithm), list[float]()
     while len(seconds) < WARM_UP + LEAST or (len(seconds) < 50 and budget.left() > 0):
-        with Ledger(steps=True) as book:
+        with Recorder() as book:
             seconds.append(next(epochs)["seconds"])
     slowest = max(world.gather_objects(float(np.median(seconds[WARM_UP:]))))
     del epochs  # which use the grid
     grid.free()
-    kinds = {_messages(steps): steps for steps in world.gather_objects(book.steps or [])}
+    kinds = {_messages(steps): steps for steps in world.gather_objects(book.steps)}
     steps, *others = kinds.values()
     what = (
         f"{algorithm}, {', '.join(f'{axis}={size}' for axis, size in sizes.items())}: an epoch on {n} nodes"

@@ -7,7 +7,6 @@ import pytest
 
 import distgnn as dg
 from distgnn.comm import nccl
-from distgnn.comm.sums import Sums
 from distgnn.errors import DisagreementError
 from distgnn.gallery import rmat
 from distgnn.operators import ALGORITHMS, make_grid
@@ -70,7 +69,7 @@ def test_sums_under_way(grid, overlap):
     group, on, grid.overlap = grid.along("rows"), grid.backend, overlap
     roots = [*range(group.size), None, 0, None]
     arrays = [whole_numbers(on, (40, 8), group.rank + number) for number in range(len(roots))]
-    with dg.Ledger(timing=True) as told, Sums(grid, group) as sums:
+    with dg.Ledger(timing=True) as told, group.sums(grid.workspace, grid.overlap) as sums:
         for array, root in zip(arrays, roots, strict=True):
             sums.start(array, root)
     for number, (array, root) in enumerate(zip(arrays, roots, strict=True)):

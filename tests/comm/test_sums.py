@@ -11,7 +11,6 @@ import distgnn as dg
 from distgnn import progress
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.group import Comm
-from distgnn.comm.sums import Sums
 
 from .test_group import StagedBackend
 
@@ -57,7 +56,7 @@ def test_each_root_gets_its_sums_and_others_keep_their_numbers(grid, overlap):
     for size in (0, 1, 5, 50):
         everybodys = shares(group.size, len(roots), size)
         mine = [on.asarray(numbers[group.rank]).copy() for numbers in everybodys]
-        with dg.Ledger() as counted, Sums(grid, group) as sums:
+        with dg.Ledger() as counted, group.sums(grid.workspace, grid.overlap) as sums:
             for root, array in zip(roots, mine, strict=True):
                 sums.start(array, root)
                 progress.poll()
@@ -79,7 +78,7 @@ def test_slow_ranks_do_not_mix_sums_up(grid):
     everybodys = shares(group.size, len(roots), 100)
     for slow in range(group.size):
         mine = [on.asarray(numbers[group.rank]).copy() for numbers in everybodys]
-        with Sums(grid, group) as sums:
+        with group.sums(grid.workspace, grid.overlap) as sums:
             for root, array in zip(roots, mine, strict=True):
                 time.sleep(0.002 * (slow == group.rank))
                 sums.start(array, root)
@@ -93,7 +92,7 @@ def test_room_for_what_a_root_receives_does_not_grow_with_the_array(grid):
     if grid.backend.on_device:
         pytest.skip("staged copies are the backend's")
     group, on = grid.along("rows"), grid.backend
-    with Sums(grid, group) as sums:
+    with group.sums(grid.workspace, grid.overlap) as sums:
         sums.start(on.zeros((2000,), np.float32), root=0)
     assert grid.workspace.reserved <= TUNING.sums_under_way * (TUNING.sum_chunk + 4 * group.size)
 
@@ -102,7 +101,7 @@ def test_room_for_what_a_root_receives_does_not_grow_with_the_array(grid):
 @pytest.mark.abandons
 def test_an_error_leaves_nothing_to_drive(grid):
     group = grid.along("rows")
-    with pytest.raises(ZeroDivisionError), Sums(grid, group) as sums:
+    with pytest.raises(ZeroDivisionError), group.sums(grid.workspace, grid.overlap) as sums:
         sums.start(grid.backend.zeros((5,), np.float32), root=1)
         1 / 0
     assert not progress.pending()

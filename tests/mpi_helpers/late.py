@@ -58,7 +58,23 @@ _lateness = Lateness()
 _held: dict[tuple[int, int, int], deque[LateSend]] = {}  # by communicator, destination and tag: in order
 
 
-class LateSend:
+class Late:
+    """A message that MPI is given late, or that is said late to be complete."""
+
+    @staticmethod
+    def Testsome(requests: Sequence[Any]) -> list[int]:
+        """The places of those that are complete, in any order."""
+        _lateness.sleep()
+        for sends in _held.values():
+            if sends:
+                sends[0].held -= 1
+            while sends and sends[0].held < 0:
+                sends.popleft().hand_over()
+        order = _lateness.random.sample(range(len(requests)), len(requests))
+        return [place for place in order if requests[place].complete()]
+
+
+class LateSend(Late):
     """A send, which completes when MPI has been given it and has completed it, and a little later."""
 
     def __init__(self, comm: LateComm, array: np.ndarray, destination: int, tag: int) -> None:
@@ -96,7 +112,7 @@ class LateSend:
             _lateness.misused.append(f"memory that was being sent to rank {self.place[0]} was written")
 
 
-class LateReceive:
+class LateReceive(Late):
     """A receive, whose array gets its numbers when it is said to be complete."""
 
     def __init__(self, comm: LateComm, array: np.ndarray, source: int, tag: int) -> None:
@@ -133,30 +149,24 @@ class LateReceive:
         return self.complete()
 
 
+class LateCollective(Late):
+    """A collective of MPI's. A look at it is one at all messages."""
+
+    def __init__(self, request: MPI.Request) -> None:
+        self.request, self.complete, self.Test = request, request.Test, request.Test
+
+
 class LateComm(TrackedComm):
     """A communicator whose messages are late as :func:`late` says."""
+
+    def Iallreduce(self, *arguments: Any) -> LateCollective:
+        return LateCollective(super().Iallreduce(*arguments))
 
     def Isend(self, array: np.ndarray, destination: int, tag: int = 0) -> LateSend:
         return LateSend(self, array, destination, tag)
 
     def Irecv(self, array: np.ndarray, source: int, tag: int = 0) -> LateReceive:
         return LateReceive(self, array, source, tag)
-
-    def Testsome(self, requests: Sequence[Any]) -> list[int]:
-        """The places of those that are complete, in any order."""
-        _lateness.sleep()
-        for sends in _held.values():
-            if sends:
-                sends[0].held -= 1
-            while sends and sends[0].held < 0:
-                sends.popleft().hand_over()
-        order = _lateness.random.sample(range(len(requests)), len(requests))
-        return [place for place in order if _look(requests[place])]
-
-
-def _look(request: Any) -> bool:
-    """Is it complete? Those of collectives are MPI's own."""
-    return request.Test() if isinstance(request, MPI.Request) else request.complete()
 
 
 def _after_what_is_held(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -39,7 +39,7 @@ def test_late_messages_show_who_uses_their_memory_early(comm: Any, early: str | 
             received[0] = 7
         assert lateness.under_way == 2
         while requests:
-            for place in sorted(late_comm.Testsome(requests), reverse=True):
+            for place in sorted(requests[0].Testsome(requests), reverse=True):
                 requests.pop(place)
     assert lateness.under_way == 0
     assert len(lateness.misused) == ("write" in (early or ""))

@@ -13,7 +13,6 @@ import scipy.sparse as sp
 from distgnn import Grid, Ledger, progress
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm import sums
 from distgnn.comm.group import Comm
 from distgnn.operators import summed
 
@@ -93,7 +92,7 @@ def test_products_do_not_depend_on_the_blocks(comm, backend, accumulate, monkeyp
 def test_an_error_in_a_product_leaves_nothing_to_drive(comm, backend):
     grid = Grid(comm, backend=backend)
     array = backend.asarray(np.ones((100, 8)))
-    with pytest.raises(ZeroDivisionError), sums.Sums(grid, grid.along("rows")) as running:
+    with pytest.raises(ZeroDivisionError), grid.along("rows").sums(grid.workspace, grid.overlap) as running:
         running.start(array)
         1 / 0
     assert not progress.pending()
@@ -104,7 +103,7 @@ def test_arrays_longer_than_mpi_counts(comm, backend, monkeypatch):
     monkeypatch.setattr(Comm, "count_limit", 7)
     grid = Grid(comm, backend=backend)
     array = backend.asarray(np.arange(50.0))
-    with sums.Sums(grid, grid.along("rows")) as running:
+    with grid.along("rows").sums(grid.workspace, grid.overlap) as running:
         running.start(array)
     np.testing.assert_array_equal(backend.to_host(array), comm.Get_size() * np.arange(50.0))
     grid.free()

@@ -12,13 +12,13 @@ from distgnn.comm import panels
 from distgnn.comm.relay import Relay
 from distgnn.comm.sums import STRAIGHT
 from distgnn.errors import ArgumentError, UserError
-from distgnn.ledger import Step
 from distgnn.operators import ALGORITHMS, distribute, grids, make_grid
 from distgnn.operators.dense import DistDense
 from distgnn.plan import calibrate as calibration
 from distgnn.plan import collectives, fit, machine, measure
 from distgnn.plan.calibrate import ALONE, CACHES, IN_TURNS, by_nodes, calibrate
 from distgnn.plan.cost_model import estimate
+from distgnn.plan.dry.recorder import Step
 from distgnn.plan.fit import Sample
 from distgnn.plan.machine import Gemm, Level, Link, Machine, Overlap, Passes, Rate, Spmm, SpmmRates
 

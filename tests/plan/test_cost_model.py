@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from distgnn.ledger import Step
 from distgnn.plan.cost_model import Network, compute_seconds, estimate
+from distgnn.plan.dry.recorder import Step
 from distgnn.plan.machine import Gemm, Level, Machine, Overlap, Passes, Spmm, SpmmRates
 
 NOTHING = SpmmRates(0.0, 0.0, 0.0, 0.0)

@@ -7,9 +7,9 @@ from itertools import permutations
 import pytest
 
 from distgnn.comm.sums import STRAIGHT
-from distgnn.ledger import Step
 from distgnn.plan import Graph, dry_run
 from distgnn.plan.cost_model import Clock, Network
+from distgnn.plan.dry.recorder import Step
 from distgnn.plan.machine import Level, Link, read
 from distgnn.train.settings import Settings
 

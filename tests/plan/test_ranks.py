@@ -11,7 +11,8 @@ from distgnn.comm.exchange import Exchange
 from distgnn.comm.flight import Flight
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
-from distgnn.comm.virtual import OneOfMany, Stuck, run_all
+from distgnn.plan.dry.absent import OneOfMany
+from distgnn.plan.dry.ranks import Stuck, run_all
 
 
 def objects(comm):

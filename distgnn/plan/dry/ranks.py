@@ -5,7 +5,7 @@ the ledger as ever. Messages of arrays without numbers arrive at once. Small Pyt
 algorithm does, and so do the numbers of samplers, which are on the host: those really travel. :func:`run_all`
 runs all ranks of a grid, one thread each, of which one goes on at a time, until it needs something of
 another. What waits for each other in a circle is found at once. Where that would be too many ranks,
-:class:`OneOfMany` takes all others to be like the one that runs.
+``absent.py`` takes all others to be like the one that runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -30,6 +30,17 @@ _COMBINE = [(MPI.SUM, np.add), (MPI.MAX, np.maximum), (MPI.MIN, np.minimum)]
 class Arrived:
     """A request that is complete."""
 
+    @staticmethod
+    def Testsome(requests: Sequence[Arrived]) -> list[int]:
+        """List the places of the requests that are complete. Where none is, let other ranks go on."""
+        complete = [index for index, request in enumerate(requests) if request.Test()]
+        if not complete:
+            requests[0].pause()
+        return complete
+
+    def pause(self) -> None:
+        """Do nothing: it is complete."""
+
     def Test(self) -> bool:
         return True
 
@@ -38,10 +49,17 @@ class Arrived:
 
 
 class Awaited(Arrived):
-    """A request for numbers, which are there when they have been sent."""
+    """A request for numbers, which are there when they have been sent.
 
-    def __init__(self, array: np.ndarray, mail: deque[np.ndarray]) -> None:
+    Args:
+        pause: lets the other ranks go on.
+    """
+
+    def __init__(
+        self, array: np.ndarray, mail: deque[np.ndarray], pause: Callable[[], None]
+    ) -> None:
         self.array, self.mail, self.cancelled = array, mail, False
+        self.pause = pause  # type: ignore[method-assign]
 
     def Cancel(self) -> None:
         self.cancelled = True
@@ -108,9 +126,6 @@ class VirtualComm:
         _without_numbers(array)
         return Arrived()
 
-    def Testsome(self, requests: Sequence[Arrived]) -> list[int]:
-        return [index for index, request in enumerate(requests) if request.Test()]
-
     def Recv(self, array: Any, source: int) -> None:
         self.Irecv(array, source, -1)
 
@@ -144,29 +159,6 @@ class VirtualComm:
     def Iallreduce(self, place: Any, array: Any, op: Any) -> Arrived:
         self.Allreduce(place, array, op)
         return Arrived()
-
-
-class OneOfMany(VirtualComm):
-    """One rank of a group, for which all others are like it: they say what it says, and no array that it
-    waits for needs a message.
-    """
-
-    moves = False
-
-    def _meet(self, thing: Any) -> list[Any]:
-        return [thing] * self._size
-
-    def alltoall(self, things: Sequence[T]) -> list[T]:
-        """What this rank needs of another, that one needs of it."""
-        return list(things)
-
-    def Allreduce(self, place: Any, array: Any, op: Any) -> None:
-        if op == MPI.SUM:
-            super().Allreduce(place, array, op)
-
-    def Split(self, color: int = 0, key: int = 0) -> OneOfMany:
-        """Ranks that are alike ask for the same group."""
-        return OneOfMany(self._size, self._rank)
 
 
 class Stuck(RuntimeError):
@@ -204,16 +196,12 @@ class _Stage(Generic[T]):
     def run(self) -> list[T]:
         play = lambda rank: threading.Thread(target=self._play, args=(rank,), daemon=True)  # noqa: E731
         threads = list(map(play, range(self.size)))
-        before = ledger.switch(ledger.books()), progress.switch([])
-        try:
-            for thread in threads:
-                thread.start()
-            self._next()
-            self.over.acquire()
-            for thread in threads:
-                thread.join()
-        finally:  # it may be interrupted
-            ledger.switch(before[0]), progress.switch(before[1])
+        for thread in threads:
+            thread.start()
+        self._next()
+        self.over.acquire()
+        for thread in threads:
+            thread.join()
         own = {rank: error for rank, error in self.errors.items() if not isinstance(error, Stuck)}
         if self.errors:
             raise min((own or self.errors).items())[1]
@@ -252,11 +240,11 @@ class _Stage(Generic[T]):
 
     def _play(self, rank: int) -> None:
         self.turns[rank].acquire()
-        ledger.switch(ledger.books()), progress.switch([])
         try:
             if self.stuck:
                 raise Stuck(self.stuck)
-            self.results[rank] = self.program(_OneOfAll(self, self.size, rank, rank, ()))
+            with ledger.apart(), progress.apart():
+                self.results[rank] = self.program(_OneOfAll(self, self.size, rank, rank, ()))
         except BaseException as error:
             self.errors[rank] = error
         self.left, self.idle = self.left - 1, 0
@@ -264,10 +252,8 @@ class _Stage(Generic[T]):
 
     def _wait(self, rank: int) -> None:
         """Let others go on until this rank can."""
-        mine = ledger.switch(ledger.books()), progress.switch([])
         self._next()
         self.turns[rank].acquire()
-        ledger.switch(mine[0]), progress.switch(mine[1])
         if self.stuck:
             raise Stuck(self.stuck)
 
@@ -307,7 +293,9 @@ class _OneOfAll(VirtualComm):
     def Irecv(self, array: Any, source: int, tag: int) -> Arrived:
         route = self.name, source, self._rank, tag
         self.stage.count(route, array, -1)
-        return Arrived() if isinstance(array, ShapeArray) else Awaited(array, self.stage.mail[route])
+        if isinstance(array, ShapeArray):
+            return Arrived()
+        return Awaited(array, self.stage.mail[route], partial(self.stage.pause, self.world))
 
     def Isend(self, array: Any, destination: int, tag: int) -> Arrived:
         route = self.name, self._rank, destination, tag
@@ -316,14 +304,6 @@ class _OneOfAll(VirtualComm):
             self.stage.mail[route].append(array.copy())
             self.stage.idle = 0
         return Arrived()
-
-    def Testsome(self, requests: Sequence[Arrived]) -> list[int]:
-        found = super().Testsome(requests)
-        if requests and not found:
-            self.stage.pause(self.world)
-        elif found:
-            self.stage.idle = 0
-        return found
 
 
 def _without_numbers(array: Any) -> None:

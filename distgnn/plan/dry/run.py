@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +10,6 @@ import numpy as np
 from distgnn import ledger, operators
 from distgnn.arrays.backend import SHAPES, Backend
 from distgnn.comm.grid import Grid
-from distgnn.comm.virtual import OneOfMany, run_all
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
 from distgnn.ledger import Ledger, holds
@@ -21,8 +18,11 @@ from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import Targets
 from distgnn.nn.networks import NETWORKS
 from distgnn.operators.dense import DistDense
+from distgnn.plan.dry.absent import OneOfMany
+from distgnn.plan.dry.kinds import busiest_of, kinds
+from distgnn.plan.dry.ranks import run_all
+from distgnn.plan.dry.recorder import Recorder
 from distgnn.plan.graphs import Graph, Histogram, Spread
-from distgnn.plan.kinds import busiest_of, kinds
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.split import TRAIN
 from distgnn.train import sampler
@@ -46,7 +46,7 @@ class Costs:
 
     setup: Ledger
     first: Ledger
-    epoch: Ledger
+    epoch: Recorder
     evaluation: Ledger
     peak: dict[str, int]
 
@@ -140,7 +140,7 @@ def _busiest(s: Settings, graph: Graph, ranks: int, evaluation: bool) -> DryRun:
     """Even cuts give the last rank the largest blocks, so that it is asked first. Where non-zeros are not
     spread evenly, the one of a sample of ranks that holds the most.
     """
-    with _own_books():
+    with ledger.apart():
         ready = _prepared(OneOfMany(ranks, ranks - 1), SHAPES, s, graph)
         rank, most = busiest_of(ready.model, ready.model.grid), _held(ready)
         if rank == ranks - 1 and graph.even:
@@ -148,10 +148,10 @@ def _busiest(s: Settings, graph: Graph, ranks: int, evaluation: bool) -> DryRun:
             return DryRun(grid, [costs] * ranks)
     sample = [] if graph.even else np.linspace(0, ranks - 1, SAMPLE + 1, dtype=int)[:-1].tolist()
     for other in sample:
-        with _own_books():
+        with ledger.apart():
             held = _held(_prepared(OneOfMany(ranks, other), SHAPES, s, graph))
             rank, most = (other, held) if held > most else (rank, most)
-    with _own_books():
+    with ledger.apart():
         costs, grid = _counted(_prepared(OneOfMany(ranks, rank), SHAPES, s, graph), evaluation)
         return DryRun(grid, [costs] * ranks)
 
@@ -166,20 +166,11 @@ def _one_of_each(s: Settings, graph: Graph, ranks: int, evaluation: bool) -> Dry
     found: dict[Any, Costs] = {}
     for rank in range(ranks):
         if not of or of[rank] not in found:
-            with _own_books():
+            with ledger.apart():
                 ready = _prepared(OneOfMany(ranks, rank), SHAPES, s, graph)
                 of = of or kinds(ready.model, ready.model.grid)
                 found[of[rank]], grid = _counted(ready, evaluation)
     return DryRun(grid, [found[kind] for kind in of])
-
-
-@contextmanager
-def _own_books() -> Iterator[None]:
-    before = ledger.switch(ledger.books())
-    try:
-        yield
-    finally:
-        ledger.switch(before)
 
 
 def _prepared(comm: Any, backend: Backend | str | None, s: Settings, graph: Graph) -> _Prepared:
@@ -204,15 +195,15 @@ def _counted(ready: _Prepared, evaluation: bool = True) -> tuple[Costs, dict[str
         epochs = training.train(optimizer, 2, eval_every=due)
     with Ledger() as first:
         next(epochs)
-    with Ledger(steps=True) as later:
+    with Recorder() as later:
         next(epochs)
     with Ledger() as whole_graph:
         if evaluation:
             model.evaluate(X, targets, s.train_features)
-    books = setup, first, later, whole_graph
+    books: tuple[Ledger, ...] = setup, first, later, whole_graph
     peak = max((book.peak for book in books), key=lambda peak: sum(peak.values()))
     model.grid.workspace.clear()
-    return Costs(*books, dict(peak)), dict(model.grid.shape)
+    return Costs(setup, first, later, whole_graph, dict(peak)), dict(model.grid.shape)
 
 
 def _minibatches(s: Settings, graph: Graph, model: GCN, X: DistDense, targets: Any) -> MinibatchTraining:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from functools import singledispatch
 
 import numpy as np
 
 from distgnn.comm.grid import Grid
 from distgnn.layout import Axes, Cut, Layout
 from distgnn.nn.gcn import GCN
+from distgnn.operators.block_rows import BlockRows
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.relayout import Window, taken
+from distgnn.operators.summa_2d import Summa2D
 
 Shape = tuple[int, int]
 
@@ -21,7 +24,8 @@ def kinds(model: GCN, grid: Grid) -> list[Hashable]:
     for layout, shape in _matrices(model):
         sizes.held(layout, shape)
     columns = [column.tolist() for column in sizes.known.values()]
-    others = [[A.kind(place) for place in map(sizes.place, range(grid.size))] for A in _operators(model)]
+    roles = map(_roles, _operators(model))
+    others = [[role(place) for place in map(sizes.place, range(grid.size))] for role in roles]
     others += [[_carried(model, index, sizes.place(r)) for r in range(grid.size)] for index in model.residual]
     return list(zip(*columns, *others, strict=True))
 
@@ -41,11 +45,12 @@ def _sizes(found: Iterator[tuple[int, Window]], own: int) -> list[int]:
 
 
 def busiest_of(model: GCN, grid: Grid) -> int:
-    """A rank that holds the most and, of those that do, has the largest :meth:`DistSparse.kind`."""
+    """A rank that holds the most and, of those that do, has the largest :func:`_roles`."""
     sizes = _Sizes(grid)
     held = sum(sizes.held(layout, shape) for layout, shape in _matrices(model))
     most = np.flatnonzero(held == np.max(held)).tolist()
-    return max(most[::-1], key=lambda rank: [A.kind(sizes.place(rank)) for A in _operators(model)])
+    roles = [*map(_roles, _operators(model))]
+    return max(most[::-1], key=lambda rank: [role(sizes.place(rank)) for role in roles])
 
 
 def _operators(model: GCN) -> list[DistSparse]:
@@ -63,6 +68,41 @@ def _matrices(model: GCN) -> Iterator[tuple[Layout, Shape]]:
         yield A.weights.input_layout, (n, below)
         yield A.weights.output_layout, (n, above)
         yield A.weights.weight_layout, layer.shape
+
+
+@singledispatch
+def _roles(A: DistSparse) -> Callable[[Axes], Hashable]:
+    """The function that tells what, beside the shapes of its blocks, a rank at a place on the grid does
+    unlike others: by default where it stands on axes that cut neither side of a product. The larger of two
+    has more to do.
+    """
+    layouts = A.input_layout, A.output_layout
+    cut = {axis for layout in layouts for axis in (*layout.row_axes, *layout.col_axes)}
+    return lambda place: tuple(place.coords[axis] for axis in place.shape if axis not in cut)
+
+
+@_roles.register
+def _of_block_rows(A: BlockRows) -> Callable[[Axes], Hashable]:
+    """Its own stages: how many there are, of how many rows, and whether its own block is none of them."""
+
+    def role(place: Axes) -> Hashable:
+        stages = A.share(place, len(A.col_parts) - 1)
+        rows = int(A.col_parts[stages.stop] - A.col_parts[stages.start])
+        return len(stages), rows, place.coords["rows"] not in stages
+
+    return role
+
+
+@_roles.register
+def _of_panels(A: Summa2D) -> Callable[[Axes], Hashable]:
+    """The widths of its own panels, of A by process column and of H by process row."""
+    panels, sizes = A.plane.panels, A.grid.shape
+    of_A: list[tuple[int, ...]] = [()] * sizes["cols"]
+    of_H: list[tuple[int, ...]] = [()] * sizes["rows"]
+    for panel in panels:
+        of_A[panel.c] += (panel.width,)
+        of_H[panel.r] += (panel.width,)
+    return lambda place: (of_A[place.coords["cols"]], of_H[place.coords["rows"]])
 
 
 class _Sizes:

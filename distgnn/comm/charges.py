@@ -1,0 +1,88 @@
+"""Entries of one group of ranks in the ledger: words, messages and peers of each operation.
+
+The charge of an operation is that of its bandwidth-optimal form (see ``ledger.py``), however it travels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from distgnn import ledger
+
+
+class Charges:
+    """What this rank is charged for operations in its group.
+
+    Args:
+        group: the group's name in the ledger.
+        rank: this rank in the group; ranks: the group's ranks in the grid, by which the ledger knows peers.
+    """
+
+    def __init__(self, group: str, rank: int, ranks: Sequence[int]) -> None:
+        self.group, self.rank, self.ranks, self.size = group, rank, ranks, len(ranks)
+        self._peers = tuple(ranks[other] for other in others(rank, self.size))
+
+    def whole(
+        self, operation: str, matrix: str, array: Any, root: int, words: int | None = None,
+        shape: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        """Charge a bcast or reduce of ``array`` on all ranks but the ``root``.
+
+        Args:
+            words: payload elements of a packed buffer of bytes; default: the array's.
+            shape: see :func:`ledger.charge`.
+        """
+        words, away = array.size if words is None else words, self.rank != root
+        size, peers = _ratio(array.nbytes, words), (self.ranks[root],)
+        self._charge(operation, matrix, away * words, size, int(away), peers, shape)
+
+    def share(self, operation: str, matrix: str, array: Any, shape: tuple[int, ...] = ()) -> None:
+        """Charge a reduce_scatter of ``array``, or an allreduce, which is that and an all-gather."""
+        messages = (2 if operation == "allreduce" else 1) * (self.size - 1)
+        words = _ratio(messages * array.size, self.size)
+        self._charge(operation, matrix, words, array.itemsize, messages, self._peers, shape)
+
+    def allgather(self, matrix: str, block: Any, parts: np.ndarray) -> None:
+        """Charge an all-gather of row blocks, cut by the partition vector ``parts``, of which one is this
+        rank's ``block``.
+        """
+        row, sizes = math.prod(block.shape[1:]), np.diff(parts).tolist()
+        peers = {self.ranks[other]: sizes[other] * row for other in others(self.rank, self.size)}
+        words = (int(parts[-1]) - sizes[self.rank]) * row
+        self._charge("allgather", matrix, words, block.itemsize, self.size - 1, peers)
+
+    def alltoallv(self, matrix: str, receives: Sequence[tuple[int, Any]]) -> None:
+        """Charge an all-to-allv in which this rank receives these arrays, each from the rank before it."""
+        peers = {self.ranks[source]: array.size for source, array in receives}
+        words, nbytes = sum(peers.values()), sum(array.nbytes for _, array in receives)
+        self._charge("alltoallv", matrix, words, _ratio(nbytes, words), len(receives), peers)
+
+    def send(self, matrix: str) -> None:
+        """Charge a call to send, whose words the receiver is charged."""
+        self._charge("send", matrix, 0, 0, 0)
+
+    def receive(self, matrix: str, array: Any, source: int) -> None:
+        """Charge the receipt of ``array``."""
+        self._charge("receive", matrix, array.size, array.itemsize, 1, (self.ranks[source],))
+
+    def _charge(
+        self, operation: str, matrix: str, words: Fraction | int, itemsize: Fraction | int, messages: int,
+        peers: ledger.Peers | Mapping[int, int] = (), shape: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        charged: Any = {"words": words, "itemsize": itemsize, "messages": messages, "shape": shape}
+        ledger.charge("comm", operation, self.group, matrix, peers=peers, **charged)
+
+
+def others(rank: int, size: int) -> list[int]:
+    """List the other ranks of a group, the next one first, as an exchange brings what they send."""
+    return [(rank + step) % size for step in range(1, size)]
+
+
+def _ratio(a: int, b: int) -> Fraction | int:
+    """Return a / b, exactly; 0 where b is. Whole numbers are faster."""
+    return 0 if not b else Fraction(a, b) if a % b else a // b

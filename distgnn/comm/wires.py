@@ -1,0 +1,200 @@
+"""How arrays of a group of ranks are given to MPI: staging, stream order, contiguity and large counts.
+
+Where the arrays are on a GPU there are two ways, decided once per process in ``transport.py``: a CUDA-aware
+MPI is given device pointers, any other MPI pinned host copies.
+
+MPI knows nothing of streams. Memory that it is given is ready when a mark says so, which is looked at while
+messages are driven: the device goes on computing. Copies, and sums on the device, run on streams beside the
+one that computes, which waits for them by events. The host waits for kernels in blocking collectives only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from distgnn import ledger, progress
+from distgnn.arrays.backend import DONE, Backend, Mark
+from distgnn.comm.charges import Charges, others
+from distgnn.comm.communicator import Communicator
+from distgnn.comm.flight import Flight
+from distgnn.comm.links import Derive, Links
+from distgnn.comm.nccl import Nccl
+from distgnn.comm.staging import staging
+from distgnn.comm.transport import direct
+
+Array = Any
+
+
+class Wires:
+    """A group of ranks, and how messages between them use the memory of arrays.
+
+    Args:
+        mpi: the communicator of the group.
+        backend: where the arrays live.
+        name: the group's name in the ledger (grid axes, as a rule).
+        connect: have NCCL connect the ranks; collective, with no messages under way.
+        ranks: who they are in the grid, for the ledger; default: all of it.
+        links: the communicators of the grid that the group belongs to, which are replaced after an error;
+            derive: makes the group's of the grid's, and stands for ``mpi``.
+
+    Attributes:
+        direct: MPI is given the arrays themselves, not host copies.
+        nccl: NCCL's communicator, where it sums and gathers.
+        charge: the group's entries in the ledger.
+    """
+
+    #: The largest count handed to MPI in one call; longer arrays travel in several, so any MPI will do.
+    count_limit = 2**31 - 1
+
+    def __init__(
+        self, mpi: Communicator | None, backend: Backend, name: str = "world", connect: bool = False,
+        ranks: Sequence[int] | None = None, links: Links | None = None, derive: Derive | None = None,
+    ) -> None:  # fmt: skip
+        self.backend, self.name, self.links = backend, name, links
+        self.nccl: Nccl | None = None
+        self._by_nccl = connect
+        if links is None or derive is None:
+            self._connect(mpi)
+        else:
+            links.join(derive, self._connect)
+        self.rank, self.size = self._mpi.Get_rank(), self._mpi.Get_size()
+        self.ranks = range(self.size) if ranks is None else ranks
+        self.charge = Charges(name, self.rank, self.ranks)
+        self.direct = direct(backend)
+
+    def _connect(self, mpi: Any) -> None:
+        """Use this communicator from now on."""
+        self._mpi, self._tags = mpi, 0
+        if self.nccl is not None:
+            self.nccl.abort()
+        self.nccl = Nccl(mpi, self.backend) if self._by_nccl and mpi.Get_size() > 1 else None
+
+    @property
+    def mpi(self) -> Any:
+        """The group's communicator. Collective over the grid after an error, see :class:`Links`."""
+        if self.links is not None and self.links.broken:
+            self.links.renew()
+        return self._mpi
+
+    def fail(self) -> None:
+        """Note that an operation of this group has failed on this rank."""
+        if self.links is not None:
+            self.links.fail()
+
+    def free(self) -> None:
+        """Give the communicators back. Collective."""
+        if self.nccl is not None:
+            self.backend.synchronize()
+            self.nccl.free()
+        self._mpi.Free()
+
+    def others(self) -> list[int]:
+        """List the other ranks, the next one first, as an exchange brings what they send."""
+        return others(self.rank, self.size)
+
+    def by_nccl(self, array: Array) -> bool:
+        """Tell whether NCCL sums and gathers this array."""
+        return self.nccl is not None and self.nccl.takes(array)
+
+    # -- messages under way ----------------------------------------------------------------------------------
+
+    def reserve_tags(self, count: int) -> int:
+        """Return the first of ``count`` message tags that nobody else uses. All ranks must ask alike."""
+        if self.links is not None and self.links.broken:
+            self.links.renew()
+        first = self._tags
+        self._tags += count
+        return first
+
+    def flight(self, operation: str, matrix: str, step: Callable[[], object] = lambda: None) -> Flight:
+        """Make the flight of an operation in this group, see :class:`Flight`."""
+        computed = self.backend.mark if self.backend.on_device else None
+        check = self.links.check if self.links is not None else lambda: None
+        return Flight(self.mpi, operation, self.name, matrix, step, computed, self.fail, check)
+
+    def wire(self, array: Array) -> Array:
+        """Return what MPI is given for ``array``: its numbers in one dimension, or pinned host memory."""
+        flat = flattened(array)
+        return flat if self.direct else staging(self.backend).borrow(flat.shape, flat.dtype)
+
+    def fill(self, wire: Array, array: Array, computed: Mark) -> Mark:
+        """Have what is in ``array``, of one dimension, in its wire, or the same part of both. Returns the
+        mark from which on MPI may read the wire.
+        """
+        return computed if self.direct else self.backend.carry(array, wire, computed)
+
+    def unwire(self, wire: Array, array: Array, read: Mark) -> Mark:
+        """Bring what was received into ``wire`` to ``array``, once that has been ``read``. Returns the mark
+        that those must follow who use it.
+        """
+        return DONE if self.direct else self.backend.carry(wire, array, read)
+
+    def release(self, wire: Array, copied: Mark = DONE) -> None:
+        """Take a wire back from MPI and, at a mark, from who copies it."""
+        if not self.direct:
+            staging(self.backend).give_back(wire, copied)
+
+    def countable(self, wire: Array) -> Iterator[Array]:
+        """Give ``wire`` in parts that MPI can count; one, possibly empty, as a rule."""
+        for start in range(0, max(1, wire.size), self.count_limit):
+            yield wire[start : start + self.count_limit]
+
+    # -- collectives -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def wires(
+        self, operation: str, matrix: str, *arrays: tuple[Array, bool, bool], reduction: bool = False
+    ) -> Iterator[list[Array]]:
+        """Give what MPI takes for (array, is it sent, is it received) each; timed once, to the last byte.
+
+        Waits for the stream, which MPI knows nothing of; for receive buffers too, as a queued kernel may
+        still read their old contents, unless MPI receives into a copy.
+        """
+        flat = [flattened(array) for array, _, _ in arrays]
+        staged = not self.direct or (reduction and self.backend.on_device)
+        if not staged or any(send for _, send, _ in arrays):
+            self.backend.synchronize()
+        with ledger.timed("comm", operation, self.name, matrix):
+            if not staged:
+                yield flat
+            else:
+                with self._copies(flat, arrays) as copies:
+                    yield copies
+        ledger.waited(operation, self.name, matrix)
+
+    def call(
+        self, operation: str, matrix: str, array: tuple[Array, bool, bool], call: Callable[[Array], None],
+        reduction: bool = False,
+    ) -> None:  # fmt: skip
+        """``call`` MPI with all of an array, in as many parts as it must."""
+        with self.wires(operation, matrix, array, reduction=reduction) as (wire,):
+            for part in self.countable(wire):
+                call(part)
+
+    @contextmanager
+    def _copies(
+        self, flat: Sequence[Array], arrays: Sequence[tuple[Array, bool, bool]]
+    ) -> Iterator[list[np.ndarray]]:
+        """Give pinned host copies; bring the received ones to the device without waiting for it."""
+        on, read, memory = self.backend, self.backend.mark(), staging(self.backend)
+        copies = [memory.borrow(array.shape, array.dtype) for array in flat]
+        for copy, array, (_, send, _) in zip(copies, flat, arrays, strict=True):
+            if send:
+                progress.watch(on.carry(array, copy, DONE))
+        yield copies
+        for copy, array, (_, _, receive) in zip(copies, flat, arrays, strict=True):
+            brought = on.carry(copy, array, read) if receive else DONE
+            on.follow(brought)
+            memory.give_back(copy, brought)
+
+
+def flattened(array: Array) -> Array:
+    """Return the array's numbers in one dimension, in its memory. ValueError: it is not C-contiguous."""
+    if not array.flags.c_contiguous:
+        got = f"{array.shape} with strides {array.strides}"
+        raise ValueError(f"arrays that travel must be C-contiguous; got {got}")
+    return array.reshape(-1)

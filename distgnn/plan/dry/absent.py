@@ -1,0 +1,123 @@
+"""A communicator that answers for absent ranks: one rank runs, and all others are taken to be like it.
+
+No message is sent. Groups of such a communicator charge, wait and are told of what is sent in the order of a
+run, so that the steps are those of a run, at the cost of a few calls per panel, exchange or sum.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import cycle
+from typing import Any, TypeVar
+
+from mpi4py import MPI
+
+from distgnn.arrays.csr import Header, Shape
+from distgnn.arrays.workspace import Workspace
+from distgnn.comm.communicator import Communicator
+from distgnn.comm.exchange import Exchange
+from distgnn.comm.group import Comm
+from distgnn.comm.relay import Relay
+from distgnn.comm.sums import Series, Sums
+from distgnn.layout import Range
+from distgnn.plan.dry.ranks import VirtualComm
+from distgnn.plan.dry.recorder import repeated
+
+Array = Any
+T = TypeVar("T")
+
+
+class AbsentGroup(Comm):
+    """A group of which this rank alone runs."""
+
+    @staticmethod
+    def split(mpi: Communicator, color: int, rank: int, size: int) -> OneOfMany:
+        """Make the communicator of a group; the others need not say where they stand."""
+        return OneOfMany(size, rank)
+
+    def relay(self, *args: Any, **options: Any) -> Relay:
+        """Make a relay whose panels arrive at once."""
+        return _Relay(self, *args, **options)
+
+    def exchange(self, receives: Sequence[tuple[int, Any]], matrix: str, overlap: bool = True) -> Exchange:
+        """Make an exchange in which all arrives at once."""
+        return _Exchange(self, receives, matrix, overlap)
+
+    def sums(self, workspace: Workspace, overlap: bool = True) -> Sums:
+        """Make sums that are complete at once."""
+        return _Sums(self, workspace, overlap)
+
+    def gather_headers(
+        self, roots: Sequence[int], mine: Mapping[int, Header], shapes: Sequence[Shape]
+    ) -> list[Header]:
+        """Take panels of other ranks to have as many non-zeros per column as this rank's."""
+        own = [header for _, header in sorted(mine.items())]
+        following = {root: cycle(own) for root in roots}
+        headers = []
+        for root, shape in zip(roots, shapes, strict=True):
+            (_, columns), nonzeros, indices, values = next(following[root])
+            headers.append((shape, nonzeros * shape[1] // max(columns, 1), indices, values))
+        return headers
+
+
+class OneOfMany(VirtualComm):
+    """One rank of a group, for which all others are like it: they say what it says."""
+
+    groups = AbsentGroup
+
+    def _meet(self, thing: Any) -> list[Any]:
+        return [thing] * self._size
+
+    def alltoall(self, things: Sequence[T]) -> list[T]:
+        """Give back what is given: what this rank needs of another, that one needs of it."""
+        return list(things)
+
+    def Allreduce(self, place: Any, array: Any, op: Any) -> None:
+        if op == MPI.SUM:
+            super().Allreduce(place, array, op)
+
+    def Split(self, color: int = 0, key: int = 0) -> OneOfMany:
+        """Make a group of all ranks, as ranks that are alike ask for the same group."""
+        return OneOfMany(self._size, self._rank)
+
+
+class _Relay(Relay):
+    def _relayed(self) -> Generator[Array]:
+        begun: deque[tuple[Array, int]] = deque()
+        for _ in self.turns:
+            while self.next < len(self.turns) and not self._blocked():
+                begun.append(self._begin())
+            array, buffer = begun.popleft()
+            if buffer >= 0:
+                self.flight.waited(array.nbytes)
+            yield array
+            if buffer >= 0:
+                self.free.append(buffer)
+
+
+class _Exchange(Exchange):
+    def send(self, array: Array, destination: int) -> None:
+        if array.size:
+            self.flight.sent(array.nbytes)
+
+    def _receive(self) -> None:
+        for delivery in self.deliveries.values():
+            delivery.missing = 0
+
+
+class _Sums(Sums):
+    def in_turn(self, blocks: Sequence[Range]) -> Iterator[Range]:
+        """Give one block for all of its height, as only the last one differs."""
+        if len(blocks) > 1:
+            with repeated(len(blocks) - 1):
+                yield blocks[0]
+        yield blocks[-1]
+
+    def _series(self, array: Array, root: int | None) -> Series:
+        return _Series(self.group, root, self.overlap, self._take)
+
+
+class _Series(Series):
+    def _begin(self, flat: Array, step: int) -> None:
+        pass
