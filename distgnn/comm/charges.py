@@ -16,7 +16,7 @@ from distgnn import ledger
 
 
 class Charges:
-    """What this rank is charged for operations in its group.
+    """The charges of one rank for operations in its group.
 
     Args:
         group: the group's name in the ledger.

@@ -67,9 +67,7 @@ class Flight(AbstractContextManager["Flight"]):
         """Begin to send such an array."""
         self.follow(self.mpi.Isend(array, destination, tag % _TAGS), then)
 
-    def follow(
-        self, request: Any, then: Callable[[], object] = lambda: None, receive: bool = False
-    ) -> None:
+    def follow(self, request: Any, then: Callable[[], object] = lambda: None, receive: bool = False) -> None:
         """Drive a request from now on, be it of a message or of a collective; then ``then()``."""
         _under_way[id(self)] = self
         self.requests.append(request)

@@ -136,7 +136,7 @@ class Comm(Wires):
         return whole
 
     def reduce_scatter_rows(self, array: Any, parts: np.ndarray, out: Any = None, matrix: str = "") -> Any:
-        """Sum over the group, of which rank ``i`` keeps rows ``parts[i]:parts[i+1]``, in ``out`` where that
+        """Sum over the group; rank ``i`` keeps rows ``parts[i]:parts[i+1]``, in ``out`` where that
         is given. ``array`` is left as scratch.
         """
         if array.shape[0] != parts[-1]:
@@ -224,14 +224,14 @@ class Comm(Wires):
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _queued(self, operation: str, matrix: str, queue: Callable[[Nccl], Mark]) -> None:
-        """A collective of NCCL, for which the device waits and the host does not."""
+        """Queue a collective of NCCL, for which the device waits and the host does not."""
         assert self.nccl is not None
         with ledger.timed("comm", operation, self.name, matrix, synchronize=self.backend.synchronize):
             self.backend.follow(queue(self.nccl))
         ledger.waited(operation, self.name, matrix)
 
     def _reduce_scatter(self, array: Any, mine: Any, bounds: np.ndarray, matrix: str) -> None:
-        """By MPI, on the host."""
+        """Sum and scatter by MPI, on the host."""
         arrays = (array, True, False), (mine, False, True)
         with self.wires("reduce_scatter", matrix, *arrays, reduction=True) as (source, target):
             if array.size <= self.count_limit:

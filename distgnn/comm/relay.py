@@ -143,7 +143,7 @@ class Relay(AbstractContextManager[Generator[Array]]):
             self.comm.release(panel.wire, panel.copied)
 
     def _alone(self) -> Generator[Array]:
-        """Give the panels of a group of one rank, which has all of them."""
+        """Give the panels in a group of one rank, all of them its own."""
         for _ in self.turns:
             array, _ = self._begin()
             yield array

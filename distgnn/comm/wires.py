@@ -1,4 +1,4 @@
-"""How arrays of a group of ranks are given to MPI: staging, stream order, contiguity and large counts.
+"""Arrays of a group of ranks on their way to MPI: staging, stream order, contiguity and large counts.
 
 Where the arrays are on a GPU there are two ways, decided once per process in ``transport.py``: a CUDA-aware
 MPI is given device pointers, any other MPI pinned host copies.
@@ -30,7 +30,7 @@ Array = Any
 
 
 class Wires:
-    """A group of ranks, and how messages between them use the memory of arrays.
+    """A group of ranks, and the memory that MPI is given for their arrays.
 
     Args:
         mpi: the communicator of the group.

@@ -83,6 +83,8 @@ class OneOfMany(VirtualComm):
 
 
 class _Relay(Relay):
+    """A relay whose panels arrive at once: charged and waited for in the order of a run."""
+
     def _relayed(self) -> Generator[Array]:
         begun: deque[tuple[Array, int]] = deque()
         for _ in self.turns:
@@ -97,6 +99,8 @@ class _Relay(Relay):
 
 
 class _Exchange(Exchange):
+    """An exchange that is over when it begins; what is sent is still told to the ledger."""
+
     def send(self, array: Array, destination: int) -> None:
         if array.size:
             self.flight.sent(array.nbytes)
@@ -107,6 +111,8 @@ class _Exchange(Exchange):
 
 
 class _Sums(Sums):
+    """Sums of which none travels."""
+
     def in_turn(self, blocks: Sequence[Range]) -> Iterator[Range]:
         """Give one block for all of its height, as only the last one differs."""
         if len(blocks) > 1:
@@ -119,5 +125,7 @@ class _Sums(Sums):
 
 
 class _Series(Series):
+    """A series of sums that take their memory and are complete."""
+
     def _begin(self, flat: Array, step: int) -> None:
         pass

@@ -72,9 +72,9 @@ def _matrices(model: GCN) -> Iterator[tuple[Layout, Shape]]:
 
 @singledispatch
 def _roles(A: DistSparse) -> Callable[[Axes], Hashable]:
-    """The function that tells what, beside the shapes of its blocks, a rank at a place on the grid does
-    unlike others: by default where it stands on axes that cut neither side of a product. The larger of two
-    has more to do.
+    """Make the function that gives a rank's role by its place on the grid: what, beside the shapes of its
+    blocks, it does unlike others. The default role is the rank's place on axes that cut neither side of a
+    product. The larger of two roles has more to do.
     """
     layouts = A.input_layout, A.output_layout
     cut = {axis for layout in layouts for axis in (*layout.row_axes, *layout.col_axes)}
@@ -83,7 +83,7 @@ def _roles(A: DistSparse) -> Callable[[Axes], Hashable]:
 
 @_roles.register
 def _of_block_rows(A: BlockRows) -> Callable[[Axes], Hashable]:
-    """Its own stages: how many there are, of how many rows, and whether its own block is none of them."""
+    """Tell ranks apart by their stages: their number, their rows, and whether the diagonal block is one."""
 
     def role(place: Axes) -> Hashable:
         stages = A.share(place, len(A.col_parts) - 1)
@@ -95,7 +95,7 @@ def _of_block_rows(A: BlockRows) -> Callable[[Axes], Hashable]:
 
 @_roles.register
 def _of_panels(A: Summa2D) -> Callable[[Axes], Hashable]:
-    """The widths of its own panels, of A by process column and of H by process row."""
+    """Tell ranks apart by the widths of their own panels, of A by process column and of H by process row."""
     panels, sizes = A.plane.panels, A.grid.shape
     of_A: list[tuple[int, ...]] = [()] * sizes["cols"]
     of_H: list[tuple[int, ...]] = [()] * sizes["rows"]

@@ -55,9 +55,7 @@ class Awaited(Arrived):
         pause: lets the other ranks go on.
     """
 
-    def __init__(
-        self, array: np.ndarray, mail: deque[np.ndarray], pause: Callable[[], None]
-    ) -> None:
+    def __init__(self, array: np.ndarray, mail: deque[np.ndarray], pause: Callable[[], None]) -> None:
         self.array, self.mail, self.cancelled = array, mail, False
         self.pause = pause  # type: ignore[method-assign]
 
