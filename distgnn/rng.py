@@ -14,7 +14,7 @@ All arithmetic wraps modulo 2**32 or 2**64 on integers, so NumPy and CuPy agree 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,9 +36,6 @@ _M64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX1, _MIX2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MIX32 = 0x846CA68B  # the first multiplier of Chris Wellons' lowbias32
-
-CACHED = 1 << 16  # entries treated at a time on a host: three 256 KiB arrays stay in a core's L2 cache
-LAUNCHED = 1 << 24  # the same on a GPU, where launches cost and L2 does not hold them anyway
 
 
 def splitmix64(x: Array) -> Array:
@@ -95,21 +92,21 @@ def keep_threshold(probability: float) -> int:
 
 
 def keep_blocks(
-    k: int, rows: Array, cols: Array, probability: float, xp: Any = np
+    k: int, rows: Array, cols: Array, probability: float, blocks: Sequence[slice], xp: Any = np
 ) -> Iterator[tuple[slice, Array]]:
-    """Yield (slice of rows, bool mask): entry (i, j) is True with the given probability.
+    """Yield (block of rows, bool mask) for each of these blocks, of which the first is the largest: entry
+    (i, j) is True with the given probability.
 
     Entry (i, j) depends on (k, rows[i], cols[j]) only. The mask is one buffer that the next step overwrites.
-    It and two arrays of its size stay in a core's cache.
+    Two arrays of its size are made beside it.
     """
-    m, f = len(rows), len(cols)
-    if m == 0 or f == 0:
+    if not blocks:
         return
     threshold = keep_threshold(probability)
     low, odd, columns = keep_keys(k, rows, cols)
-    x, shifted = xp.empty((2, min(block_rows(f, xp), m), f), dtype=np.uint32)
+    x, shifted = xp.empty((2, blocks[0].stop - blocks[0].start, len(cols)), dtype=np.uint32)
     keep = xp.empty(x.shape, dtype=bool)
-    for part in slices(m, f, xp):
+    for part in blocks:
         size = part.stop - part.start
         x, shifted, keep = x[:size], shifted[:size], keep[:size]
         xp.bitwise_xor(columns, low[part, None], out=x)
@@ -125,22 +122,9 @@ def keep_blocks(
 
 
 def keep_mask(k: int, rows: Array, cols: Array, probability: float, xp: Any = np) -> Array:
-    """The masks of `keep_blocks` as one bool[len(rows), len(cols)] array."""
-    mask = xp.zeros((len(rows), len(cols)), dtype=bool)
-    for part, keep in keep_blocks(k, rows, cols, probability, xp):
-        mask[part] = keep
+    """The mask of `keep_blocks` for all rows: bool[len(rows), len(cols)]."""
+    ((_, mask),) = keep_blocks(k, rows, cols, probability, [slice(0, len(rows))], xp)
     return mask
-
-
-def block_rows(width: int, xp: Any = np) -> int:
-    """How many rows of this width to treat at a time: a multiple of 8, at least 8."""
-    return max((CACHED if xp is np else LAUNCHED) // max(width, 1) // 8 * 8, 8)
-
-
-def slices(rows: int, width: int, xp: Any = np) -> list[slice]:
-    """All rows, `block_rows` at a time."""
-    step = block_rows(width, xp)
-    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
 def glorot(

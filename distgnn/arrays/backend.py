@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import resource
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -15,11 +16,13 @@ import numpy as np
 from scipy import sparse
 
 from distgnn import progress
-from distgnn.arrays.shapes import Functions, ShapeArray
+from distgnn.arrays.tuning import TUNING
 from distgnn.errors import ArgumentError
 
 #: Says whether work that a device was given is done, without waiting for it.
 Mark = Callable[[], bool]
+#: A function that gives a time, and one that gives the seconds between two of these.
+Clock = tuple[Callable[[], Any], Callable[[Any, Any], float]]
 
 
 def DONE() -> bool:
@@ -34,13 +37,12 @@ class Backend:
     """NumPy arrays on the host.
 
     Attributes:
-        numbers: whether arrays hold any; those of a dry run have shapes only.
         bound: the device that this process is bound to, by its place in :meth:`devices`.
     """
 
     name = "numpy"
     on_device = False
-    numbers = True
+    numbers = True  # until comm/grid.py asks no more
     xp: Any = np
     bound: int | None = None
 
@@ -114,6 +116,14 @@ class Backend:
     def nccl(self) -> Any:
         """The module of NCCL's communicators, or None where there is none."""
         return None
+
+    def clock(self) -> Clock:
+        """The clock for work that is queued on the current stream."""
+        return time.perf_counter, lambda start, end: end - start
+
+    def at_a_time(self) -> int:
+        """Numbers of an array that a pass in several operations treats at a time."""
+        return TUNING.cached_numbers
 
     def csr_matrix(self, parts: tuple[Any, Any, Any], shape: tuple[int, int]) -> Any:
         """The library's sparse matrix of these values, columns and row pointers."""
@@ -236,6 +246,12 @@ class CupyBackend(Backend):
 
         return nccl if nccl.available else None
 
+    def clock(self) -> Clock:
+        return event_clock(self.xp)
+
+    def at_a_time(self) -> int:
+        return TUNING.launched_numbers
+
     def csr_matrix(self, parts: tuple[Any, Any, Any], shape: tuple[int, int]) -> Any:
         from cupyx.scipy import sparse
 
@@ -263,44 +279,19 @@ class _Event:
         return bool(status == 0)
 
 
-class ShapeBackend(Backend):
-    """Arrays with shapes and without numbers, which cost nothing (see ``shapes.py``)."""
+def event_clock(xp: Any) -> Clock:
+    """The clock of events on the current stream. Its seconds wait for the second event."""
 
-    name = "shapes"
-    numbers = False
-    xp = Functions()
+    def mark() -> Any:
+        event = xp.cuda.Event()
+        event.record()
+        return event
 
-    def bind(self, device: int) -> str:
-        return "nothing"
+    def seconds(start: Any, end: Any) -> float:
+        end.synchronize()
+        return xp.cuda.get_elapsed_time(start, end) / 1e3
 
-    def asarray(self, x: Any, dtype: Any = None) -> Any:
-        return self.xp.ascontiguousarray(x, dtype)
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return ShapeArray(shape, dtype)
-
-    zeros = empty
-
-    def address(self, x: Any) -> int:
-        return int(x.address)
-
-    def to_host(self, x: Any) -> np.ndarray:
-        """What the array was made from, or zeros."""
-        if not isinstance(x, ShapeArray):
-            return np.asarray(x)
-        return np.zeros(x.shape, x.dtype) if x.known is None else np.asarray(x.known)
-
-    def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return ShapeArray(shape, dtype)
-
-    def copy_in(self, host: Any, array: Any) -> None:
-        pass
-
-    def carry(self, source: Any, target: Any, after: Mark) -> Mark:
-        return after
-
-
-SHAPES = ShapeBackend()
+    return mark, seconds
 
 
 @functools.cache
@@ -336,13 +327,21 @@ def get(name: str | None = None) -> Backend:
     return _make("cupy" if name != "numpy" and _has_gpu() else "numpy")
 
 
+def register(kind: type, on: Backend) -> None:
+    """Have :func:`of` know arrays of this type, which another backend than NumPy's and CuPy's makes."""
+    _backends[kind] = on
+
+
 def of(array: Any) -> Backend:
     """The backend an array lives on."""
-    if isinstance(array, (np.ndarray, np.generic)):
-        return _make("numpy")
-    return SHAPES if isinstance(array, ShapeArray) else _make("cupy")
+    if (known := _backends.get(type(array))) is not None:
+        return known
+    return _make("numpy" if isinstance(array, (np.ndarray, np.generic)) else "cupy")
+
+
+_backends: dict[type, Backend] = {np.ndarray: _make("numpy")}
 
 
 def module(array: Any) -> Any:
-    """``numpy``, ``cupy`` or the functions of arrays without numbers, whichever made ``array``."""
+    """``numpy``, ``cupy`` or what has their functions for arrays of another backend."""
     return of(array).xp

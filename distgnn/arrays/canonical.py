@@ -9,7 +9,6 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse import _sparsetools
 
-from distgnn.arrays.shapes import ShapeMatrix
 from distgnn.errors import ArgumentError
 
 _WRAPPERS = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array, "coo": sp.coo_array}
@@ -22,16 +21,16 @@ def canonical(matrix: Any, dtype: Any = None) -> Any:
     already, whatever its flags say, and copied where they are not: nobody may write into the result.
 
     Args:
-        matrix: a SciPy sparse matrix of any format, or anything that NumPy makes a 2-D array of. One of a dry
-            run, without numbers, is as good as canonical.
+        matrix: a SciPy sparse matrix of any format, or anything that NumPy makes a 2-D array of. A matrix of
+            another kind may have a method ``as_canonical`` that gives the result.
         dtype: of the values, in which duplicates are summed; default: the matrix's own, float32 for float16.
 
     Raises:
         ArgumentError: complex values or none that are numbers, not two dimensions, row pointers that do not
             rise, indices out of range. Compiled code has seen none of it.
     """
-    if isinstance(matrix, ShapeMatrix):
-        return matrix
+    if hasattr(matrix, "as_canonical"):
+        return matrix.as_canonical()
     matrix = as_matrix(matrix)
     if dtype is None and matrix.dtype == np.float16:
         dtype = np.float32  # SciPy computes with no shorter numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,8 +13,11 @@ from scipy.sparse import _sparsetools
 from distgnn import ledger
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
+from distgnn.arrays.blocking import bounded
 from distgnn.arrays.canonical import canonical, value_type
+from distgnn.arrays.kernels import Functions, Kernels, Table
 from distgnn.arrays.tuning import TUNING
+from distgnn.layout import Range
 
 Shape = tuple[int, int]
 Header = tuple[Shape, int, np.dtype, np.dtype]  # shape, non-zeros, types of indices and values
@@ -72,13 +76,7 @@ class CSR:
         dtype = value_type(matrix.dtype, dtype)
         matrix = canonical(matrix, dtype)
         block = cls.empty(matrix.shape, matrix.nnz, dtype, backend)
-        if not backend.numbers:
-            return block
-        for name in ("data", "indices", "indptr"):
-            source, target = getattr(matrix, name), getattr(block, name)
-            for first in range(0, target.size, TUNING.copied_elements):
-                part = slice(first, first + TUNING.copied_elements)  # as they may have to be converted
-                backend.copy_in(np.ascontiguousarray(source[part], target.dtype), target[part])
+        KERNELS.kernel("fill", block.indptr)(block, matrix, backend)
         return block
 
     @property
@@ -100,11 +98,12 @@ class CSR:
         """What a receiver must know to make room: the arguments of :meth:`nbytes`."""
         return self.shape, self.nnz, np.dtype(self.indices.dtype), self.dtype
 
-    def row_blocks(self, nonzeros: int) -> list[tuple[int, int, CSR]]:
-        """Consecutive rows of about so many non-zeros each, as (first, last, block)."""
-        bounds = np.unique(np.searchsorted(self.indptr, np.arange(0, self.nnz, nonzeros)))
-        ends = [*bounds[(bounds > 0) & (bounds < self.shape[0])].tolist(), self.shape[0]]
-        return [(first, last, self.rows(first, last)) for first, last in pairwise([0, *ends])]
+    def row_blocks(self, nonzeros: int) -> list[tuple[Range, CSR]]:
+        """Cut a block on the host into row blocks of at most so many non-zeros, or single rows."""
+        key = f"row blocks of {nonzeros}"
+        if key not in self.cached:
+            self.cached[key] = bounded(np.diff(self.indptr), nonzeros)
+        return [(rows, self.rows(*rows)) for rows in self.cached[key]]
 
     def rows(self, first: int, last: int) -> CSR:
         """These rows: views with row pointers of their own. Made once and kept; the block itself for all."""
@@ -123,44 +122,19 @@ class CSR:
         return other
 
     def _view(self, first: int, last: int) -> CSR:
-        start, stop = self._before(first), self._before(last)
+        start, stop = KERNELS.kernel("row_starts", self.indptr)(self, first, last)
         rows = object.__new__(CSR)
         rows.shape, rows.buffer, rows.cached = (last - first, self.shape[1]), None, {}
         rows.data, rows.indices = self.data[start:stop], self.indices[start:stop]
         rows.indptr = self.indptr[first : last + 1] - self.indptr[first]
         return rows
 
-    def _before(self, row: int) -> int:
-        """Non-zeros in the rows before this one; in a dry run all rows have as many."""
-        known = backends.of(self.indptr).numbers
-        return int(self.indptr[row]) if known else self.nnz * row // max(self.shape[0], 1)
-
     def transposed(self, backend: Backend) -> CSR:
         """The transposed block, its rows sorted; made where the block is, so that nothing is held twice on a
         host. On a GPU by sorting, for which one of more than ``sorted_on_device`` non-zeros is too large: it
         goes through the host.
         """
-        if backend.on_device and self.nnz > TUNING.sorted_on_device:
-            return CSR.from_scipy(self.to_scipy().T, backend)
-        block = CSR.empty(self.shape[::-1], self.nnz, self.dtype, backend)
-        if not backend.numbers:
-            return block
-        if backend.on_device:
-            self._sort_columns(block, backend.xp)
-            return block
-        _sparsetools.csr_tocsc(
-            *self.shape, self.indptr, self.indices, self.data, block.indptr, block.indices, block.data
-        )
-        return block
-
-    def _sort_columns(self, block: CSR, xp: Any) -> None:
-        """Fill the transposed block: entries by column, and by row within one, as the sort is stable."""
-        order = xp.argsort(self.indices, kind="stable")
-        rows = xp.searchsorted(self.indptr[1:], xp.arange(self.nnz, dtype=self.indptr.dtype), side="right")
-        block.indices[...] = rows[order]
-        block.data[...] = self.data[order]
-        columns = xp.arange(block.shape[0] + 1, dtype=self.indices.dtype)
-        block.indptr[...] = xp.searchsorted(self.indices[order], columns)
+        return KERNELS.kernel("transposed", self.indptr)(self, backend)
 
     def to_scipy(self) -> sp.csr_array:
         """The block as a SciPy matrix on the host, sharing memory where the block is there already."""
@@ -170,3 +144,48 @@ class CSR:
             array = getattr(self, name)
             setattr(matrix, name, backends.of(array).to_host(array))
         return matrix
+
+
+def _fill(block: CSR, matrix: Any, backend: Backend) -> None:
+    for name in ("data", "indices", "indptr"):
+        source, target = getattr(matrix, name), getattr(block, name)
+        for first in range(0, target.size, TUNING.copied_elements):
+            part = slice(first, first + TUNING.copied_elements)  # as they may have to be converted
+            backend.copy_in(np.ascontiguousarray(source[part], target.dtype), target[part])
+
+
+def _row_starts(A: CSR, first: int, last: int) -> Range:
+    """Non-zeros before these two rows."""
+    return int(A.indptr[first]), int(A.indptr[last])
+
+
+def _columns(A: CSR, bounds: Sequence[int], backend: Backend) -> list[CSR]:
+    columns = sp.csc_array(A.to_scipy())
+    return [CSR.from_scipy(columns[:, first:last], backend) for first, last in pairwise(bounds)]
+
+
+def _transposed_on_host(A: CSR, backend: Backend) -> CSR:
+    block = CSR.empty(A.shape[::-1], A.nnz, A.dtype, backend)
+    _sparsetools.csr_tocsc(*A.shape, A.indptr, A.indices, A.data, block.indptr, block.indices, block.data)
+    return block
+
+
+def _transposed_on_gpu(A: CSR, backend: Backend) -> CSR:
+    """Sort entries by column; those of a column stay in the order of rows, as the sort is stable."""
+    if A.nnz > TUNING.sorted_on_device:
+        return CSR.from_scipy(A.to_scipy().T, backend)
+    block, xp = CSR.empty(A.shape[::-1], A.nnz, A.dtype, backend), backend.xp
+    order = xp.argsort(A.indices, kind="stable")
+    rows = xp.searchsorted(A.indptr[1:], xp.arange(A.nnz, dtype=A.indptr.dtype), side="right")
+    block.indices[...] = rows[order]
+    block.data[...] = A.data[order]
+    columns = xp.arange(block.shape[0] + 1, dtype=A.indices.dtype)
+    block.indptr[...] = xp.searchsorted(A.indices[order], columns)
+    return block
+
+
+_ANYWHERE: Functions = {"fill": _fill, "row_starts": _row_starts, "columns": _columns}
+KERNELS = Table(
+    numpy=[Kernels({**_ANYWHERE, "transposed": _transposed_on_host})],
+    cupy=[Kernels({**_ANYWHERE, "transposed": _transposed_on_gpu})],
+)

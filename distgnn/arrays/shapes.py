@@ -230,6 +230,15 @@ class ShapeMatrix:
     def T(self) -> ShapeMatrix:
         return replace(self, shape=self.shape[::-1])
 
+    @property
+    def data(self) -> ShapeArray:
+        """The values."""
+        return ShapeArray((self.nnz,), self.dtype)
+
+    def as_canonical(self) -> ShapeMatrix:
+        """Return the matrix: of what it has no order, none is wrong."""
+        return self
+
     def columns_read(self) -> Any:
         """int64, rising: as many columns as have a non-zero in the mean, where each stands in any column."""
         width = self.shape[1]
@@ -325,6 +334,10 @@ class Functions:
     @staticmethod
     def cumsum(x: ShapeArray) -> ShapeArray:
         return ShapeArray(x.shape, x.dtype)
+
+    @staticmethod
+    def sort(x: ShapeArray) -> ShapeArray:
+        return x.copy()
 
     @staticmethod
     def where(condition: Any, x: Any, y: Any) -> ShapeArray:

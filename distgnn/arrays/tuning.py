@@ -12,6 +12,16 @@ from dataclasses import dataclass
 class Tuning:
     """Every attribute is a default that was measured; sizes are bytes where nothing else is said."""
 
+    # Passes over arrays in several operations.
+    cached_numbers: int = 1 << 16
+    """Numbers that are treated at a time on a host: three 256 KiB arrays stay in a core's L2 cache."""
+    launched_numbers: int = 1 << 24
+    """The same on a GPU, where launches cost and L2 does not hold them anyway."""
+    summed_rows: int = 1024
+    """Rows whose columns a GPU adds up at a time."""
+    written_numbers: int = 1 << 24
+    """Numbers that pass through rank 0 at a time into a file: 64 MiB of float32."""
+
     # Products on one rank.
     look_ahead_nonzeros: int = 1 << 18
     """Non-zeros from which on it is measured how far a product should prefetch: fewer are too quick."""

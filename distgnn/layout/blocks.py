@@ -57,21 +57,6 @@ def refine(first: np.ndarray, second: np.ndarray) -> list[Range]:
     return list(pairwise(np.union1d(first, second).tolist()))
 
 
-def bounded(counts: np.ndarray, most: int | None) -> list[Range]:
-    """Consecutive rows of at most ``most`` entries together, or single rows that have more, from the entries
-    of each; for None all rows.
-    """
-    if most is None:
-        return [(0, len(counts))] if len(counts) else []
-    ends = np.cumsum(counts)
-    ranges, first, before = [], 0, 0
-    while first < len(counts):
-        last = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
-        ranges.append((first, last))
-        first, before = last, int(ends[last - 1])
-    return ranges
-
-
 def owner(vector: np.ndarray, position: int) -> int:
     """The block of a partition that holds ``position`` (never an empty block)."""
     return int(np.searchsorted(vector, position, side="right")) - 1

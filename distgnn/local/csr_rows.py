@@ -6,7 +6,6 @@ Matrices are SciPy's ``csr_array`` or CuPy's ``csr_matrix``; results are of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from scipy.sparse import _sparsetools
 
 from distgnn.arrays import backend
 from distgnn.arrays.csr import index_type
-from distgnn.arrays.shapes import ShapeMatrix
+from distgnn.arrays.kernels import Kernels, Table
 
 Array = Any
 Packed = tuple[Array, Array, Array]  # of rows, one after another: lengths, column numbers, values
@@ -58,34 +57,19 @@ def gather(B: Any, rows: Array | slice) -> Packed:
     if isinstance(rows, slice):
         entries = slice(int(B.indptr[rows.start]), int(B.indptr[rows.stop]))
         return counts, B.indices[entries], B.data[entries]
-    if backend.of(rows).on_device:
-        taken = B[rows]
-        return counts, taken.indices, taken.data
-    total, kind = int(counts.sum()), B.indices.dtype
-    columns, values = np.empty(total, kind), np.empty(total, B.dtype)
-    numbers, pointers = np.ascontiguousarray(rows, kind), B.indptr.astype(kind, copy=False)
-    # The routine behind SciPy's B[rows], without what that costs more.
-    _sparsetools.csr_row_index(rows.size, numbers, pointers, B.indices, B.data, columns, values)
-    return counts, columns, values
+    return counts, *KERNELS.kernel("gather", B.data)(B, rows, counts)
 
 
 def owners(counts: Array, total: int | None = None) -> Array:
     """For each entry of rows of so many entries, the row it stands in: int64 (sum of counts). A GPU has to be
     waited for where the caller does not know this sum.
     """
-    xp = backend.module(counts)
-    if xp is np:
-        return np.repeat(np.arange(counts.size), counts)
-    # CuPy cannot repeat
-    total = int(counts.sum()) if total is None else total
-    return xp.searchsorted(xp.cumsum(counts), xp.arange(total), side="right")
+    return KERNELS.kernel("owners", counts)(counts, total)
 
 
 def repeated(values: Array, counts: Array, total: int) -> Array:
     """``values[i]`` as often as ``counts[i]`` says; `total` is the sum of the counts."""
-    if not backend.of(counts).on_device:
-        return np.repeat(values, counts)
-    return values[owners(counts, total)]
+    return KERNELS.kernel("repeated", values)(values, counts, total)
 
 
 def at_most_one_per_row(A: Any) -> bool:
@@ -113,10 +97,7 @@ def sort_rows(A: Any) -> Any:
     """The matrix with rising columns in every row, in place or anew. Two transpositions are a counting sort:
     as many steps as there are entries and columns.
     """
-    if backend.of(A.data).on_device or A.nnz < A.shape[1]:
-        A.sort_indices()
-        return A
-    return A.tocsc().tocsr()
+    return KERNELS.kernel("sort_rows", A.data)(A)
 
 
 def multiplications(A: Any, counts: Array) -> Array:
@@ -128,16 +109,68 @@ def multiplications(A: Any, counts: Array) -> Array:
 
 
 def columns_read(A: Any) -> Array:
-    """int64, rising: the columns of a SciPy matrix, or of one without numbers, that have an entry."""
-    return A.columns_read() if isinstance(A, ShapeMatrix) else np.unique(A.indices).astype(np.int64)
+    """int64, rising: the columns of a matrix on the host that have an entry."""
+    return KERNELS.kernel("columns_read", A.data)(A)
 
 
 def keep_columns(A: Any, columns: np.ndarray) -> Any:
     """Such a matrix with only these (rising) columns, outside of which it is empty, renumbered."""
-    if columns.size == A.shape[1]:
-        return A
-    if isinstance(A, ShapeMatrix):
-        return replace(A, shape=(A.shape[0], columns.size))
+    return A if columns.size == A.shape[1] else KERNELS.kernel("keep_columns", A.data)(A, columns)
+
+
+def side_by_side(blocks: Sequence[Any]) -> Any:
+    """Such matrices of equal height as one."""
+    return KERNELS.kernel("side_by_side", blocks[0].data)(blocks)
+
+
+def _gather_on_host(B: Any, rows: Array, counts: Array) -> tuple[Array, Array]:
+    """Call the routine behind SciPy's ``B[rows]``, without what that costs more."""
+    total, kind = int(counts.sum()), B.indices.dtype
+    columns, values = np.empty(total, kind), np.empty(total, B.dtype)
+    numbers, pointers = np.ascontiguousarray(rows, kind), B.indptr.astype(kind, copy=False)
+    _sparsetools.csr_row_index(rows.size, numbers, pointers, B.indices, B.data, columns, values)
+    return columns, values
+
+
+def _gather_on_gpu(B: Any, rows: Array, counts: Array) -> tuple[Array, Array]:
+    picked = B[rows]
+    return picked.indices, picked.data
+
+
+def _owners_on_host(counts: Array, total: int | None) -> Array:
+    return np.repeat(np.arange(counts.size), counts)
+
+
+def _owners_on_gpu(counts: Array, total: int | None) -> Array:
+    """Search for each entry in the sums of the counts: CuPy cannot repeat."""
+    xp, total = backend.module(counts), int(counts.sum()) if total is None else total
+    return xp.searchsorted(xp.cumsum(counts), xp.arange(total), side="right")
+
+
+def _repeated_on_host(values: Array, counts: Array, total: int) -> Array:
+    return np.repeat(values, counts)
+
+
+def _repeated_on_gpu(values: Array, counts: Array, total: int) -> Array:
+    return values[_owners_on_gpu(counts, total)]
+
+
+def _sort_rows_on_host(A: Any) -> Any:
+    if A.nnz < A.shape[1]:
+        return _sort_rows_in_place(A)
+    return A.tocsc().tocsr()
+
+
+def _sort_rows_in_place(A: Any) -> Any:
+    A.sort_indices()
+    return A
+
+
+def _columns_read(A: Any) -> np.ndarray:
+    return np.unique(A.indices).astype(np.int64)
+
+
+def _keep_columns(A: Any, columns: np.ndarray) -> Any:
     kind = index_type(A.nnz, columns.size)
     if A.nnz < A.shape[1]:
         places = np.searchsorted(columns, A.indices).astype(kind)
@@ -148,9 +181,22 @@ def keep_columns(A: Any, columns: np.ndarray) -> Any:
     return sp.csr_array((A.data, places, A.indptr.astype(kind)), shape=(A.shape[0], columns.size))
 
 
-def side_by_side(blocks: Sequence[Any]) -> Any:
-    """Such matrices of equal height as one."""
-    if isinstance(blocks[0], ShapeMatrix):
-        shape = blocks[0].shape[0], sum(A.shape[1] for A in blocks)
-        return ShapeMatrix(shape, sum(A.nnz for A in blocks), blocks[0].dtype)
+def _side_by_side(blocks: Sequence[Any]) -> Any:
     return sp.hstack(blocks, format="csr")
+
+
+KERNELS = Table(
+    numpy=[
+        Kernels({
+            "gather": _gather_on_host, "owners": _owners_on_host, "repeated": _repeated_on_host,
+            "sort_rows": _sort_rows_on_host, "columns_read": _columns_read, "keep_columns": _keep_columns,
+            "side_by_side": _side_by_side,
+        })
+    ],
+    cupy=[
+        Kernels({
+            "gather": _gather_on_gpu, "owners": _owners_on_gpu, "repeated": _repeated_on_gpu,
+            "sort_rows": _sort_rows_in_place,
+        })
+    ],
+)  # fmt: skip

@@ -6,6 +6,8 @@ from typing import Any
 
 from distgnn import ledger, progress
 from distgnn.arrays import backend
+from distgnn.arrays.blocking import every
+from distgnn.arrays.kernels import Kernels, Table
 from distgnn.arrays.tuning import TUNING
 from distgnn.local.forms import Form, laid
 
@@ -29,17 +31,28 @@ def gemm(
         "gemm", "gemm", flops=2 * A.shape[0] * A.shape[1] * B.shape[1], touched=touched, shape=taken
     )
     with ledger.timed("gemm", "gemm", synchronize=on.synchronize):
-        whole = on.on_device or trans_a
-        step = max(A.shape[0], 1) if whole else TUNING.gemm_rows
-        B = B if form is None else laid(on.xp, B, form.b)  # once for all rows
-        for top in range(0, A.shape[0] if on.numbers else 0, step):
-            rows = slice(top, top + step)
-            product = on.empty((len(out[rows]), B.shape[1]), B.dtype) if accumulate else out[rows]
-            if form is None:
-                on.xp.matmul(A[rows], B, out=product)
-            else:
-                form.multiply(on.xp, A[rows], B, product)
-            if accumulate:
-                out[rows] += product
-            progress.poll()
+        KERNELS.kernel("gemm", B)(A, B, out, accumulate, form, trans_a)
     return out
+
+
+def _in_row_blocks(A: Any, B: Any, out: Any, accumulate: bool, form: Form | None, whole: bool) -> None:
+    """Multiply so many rows at a time as stay in a cache, or all of them, and drive messages after each."""
+    on = backend.of(B)
+    B = B if form is None else laid(on.xp, B, form.b)  # once for all rows
+    for block in every(A.shape[0], max(A.shape[0], 1) if whole else TUNING.gemm_rows):
+        rows = slice(*block)
+        product = on.empty((len(out[rows]), B.shape[1]), B.dtype) if accumulate else out[rows]
+        if form is None:
+            on.xp.matmul(A[rows], B, out=product)
+        else:
+            form.multiply(on.xp, A[rows], B, product)
+        if accumulate:
+            out[rows] += product
+        progress.poll()
+
+
+def _at_once(A: Any, B: Any, out: Any, accumulate: bool, form: Form | None, whole: bool) -> None:
+    _in_row_blocks(A, B, out, accumulate, form, True)
+
+
+KERNELS = Table(numpy=[Kernels({"gemm": _in_row_blocks})], cupy=[Kernels({"gemm": _at_once})])

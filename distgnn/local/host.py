@@ -32,6 +32,11 @@ def module() -> ModuleType | None:
     return _host
 
 
+def usable() -> bool:
+    """Whether the extension module was built."""
+    return module() is not None
+
+
 def built() -> ModuleType:
     """The extension module; UserError where it was not built."""
     kernels = module()

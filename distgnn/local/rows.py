@@ -8,6 +8,7 @@ import numpy as np
 
 from distgnn import ledger
 from distgnn.arrays import backend
+from distgnn.arrays.kernels import Kernels, Table
 from distgnn.local import cuda, host
 
 Array = Any
@@ -21,14 +22,7 @@ def gather_rows(X: Array, rows: Array, out: Array = None) -> Array:
     out = on.empty((rows.size, X.shape[1]), X.dtype) if out is None else out
     ledger.charge("spmm", "gather rows", touched=rows.nbytes + 2 * out.nbytes)
     with ledger.timed("spmm", "gather rows", synchronize=on.synchronize):
-        if not on.numbers:
-            pass
-        elif on.on_device:
-            cuda.gather_rows(X, rows, out)
-        elif host.module() is not None:
-            host.built().gather(X, rows, out)
-        elif out.size:
-            np.take(X, rows, axis=0, out=out, mode="clip")
+        KERNELS.kernel("gather_rows", X)(X, rows, out)
     return out
 
 
@@ -36,15 +30,34 @@ def scatter_add(X: Array, rows: Array, out: Array) -> Array:
     """``out[rows[i]] += X[i]``, the adjoint of :func:`gather_rows`: X (k, f) C-contiguous; rows int64 (k),
     distinct, in any order, on the same device; ``out`` (m, f) like X. Returns ``out``.
     """
-    on = backend.of(X)
     ledger.charge("spmm", "scatter rows", touched=rows.nbytes + 3 * X.nbytes)
-    with ledger.timed("spmm", "scatter rows", synchronize=on.synchronize):
-        if not on.numbers:
-            pass
-        elif on.on_device:
-            cuda.scatter_add(X, rows, out)
-        elif host.module() is not None and X.dtype.char in "fd":
-            host.built().scatter_add(X, rows, out, isa=host.isa())
-        else:
-            out[rows] += X
+    with ledger.timed("spmm", "scatter rows", synchronize=backend.of(X).synchronize):
+        KERNELS.kernel("scatter_add", X)(X, rows, out)
     return out
+
+
+def _gather_compiled(X: Array, rows: Array, out: Array) -> None:
+    host.built().gather(X, rows, out)
+
+
+def _gather_numpy(X: Array, rows: Array, out: Array) -> None:
+    if out.size:
+        np.take(X, rows, axis=0, out=out, mode="clip")
+
+
+def _scatter_compiled(X: Array, rows: Array, out: Array) -> None:
+    host.built().scatter_add(X, rows, out, isa=host.isa())
+
+
+def _scatter_numpy(X: Array, rows: Array, out: Array) -> None:
+    out[rows] += X
+
+
+KERNELS = Table(
+    numpy=[
+        Kernels({"gather_rows": _gather_compiled}, usable=host.usable),
+        Kernels({"scatter_add": _scatter_compiled}, "fd", host.usable),
+        Kernels({"gather_rows": _gather_numpy, "scatter_add": _scatter_numpy}),
+    ],
+    cupy=[Kernels({"gather_rows": cuda.gather_rows, "scatter_add": cuda.scatter_add})],
+)

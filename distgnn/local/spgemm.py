@@ -7,8 +7,9 @@ from typing import Any
 
 from distgnn import ledger
 from distgnn.arrays import backend
+from distgnn.arrays.blocking import bounded
+from distgnn.arrays.kernels import Kernels, Table
 from distgnn.layout import Range
-from distgnn.layout.blocks import bounded
 from distgnn.local import csr_rows
 
 
@@ -45,16 +46,25 @@ def spgemm_row_blocks(A: Any, B: Any, entries: int | None) -> Iterator[tuple[Ran
 
 
 def _product(A: Any, B: Any, multiplications: int) -> Any:
-    on = backend.of(B.data)
-    A = A if on.on_device else csr_rows.with_indices(A, B.indices.dtype)
     ledger.charge("spmm", "spgemm", flops=2 * multiplications)
-    with ledger.timed("spmm", "spgemm", synchronize=on.synchronize):
-        if csr_rows.at_most_one_per_row(A):
-            return csr_rows.scaled_rows(A, B)
-        product = A @ B
-        if on.on_device:
-            product.eliminate_zeros()  # as SciPy does
-        return csr_rows.sort_rows(product)
+    with ledger.timed("spmm", "spgemm", synchronize=backend.of(B.data).synchronize):
+        return KERNELS.kernel("spgemm", B.data)(A, B)
+
+
+def _by_scipy(A: Any, B: Any) -> Any:
+    A = csr_rows.with_indices(A, B.indices.dtype)
+    return csr_rows.scaled_rows(A, B) if csr_rows.at_most_one_per_row(A) else csr_rows.sort_rows(A @ B)
+
+
+def _by_cusparse(A: Any, B: Any) -> Any:
+    if csr_rows.at_most_one_per_row(A):
+        return csr_rows.scaled_rows(A, B)
+    product = A @ B
+    product.eliminate_zeros()  # as SciPy does
+    return csr_rows.sort_rows(product)
+
+
+KERNELS = Table(numpy=[Kernels({"spgemm": _by_scipy})], cupy=[Kernels({"spgemm": _by_cusparse})])
 
 
 def _check(A: Any, B: Any) -> None:

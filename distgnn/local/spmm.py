@@ -12,7 +12,9 @@ from scipy.sparse import _sparsetools
 
 from distgnn import ledger, progress
 from distgnn.arrays import backend
+from distgnn.arrays.blocking import rows_within
 from distgnn.arrays.csr import CSR
+from distgnn.arrays.kernels import Kernels, Table
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import UserError
 from distgnn.local import cuda, host
@@ -49,29 +51,28 @@ def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
     taken = *A.shape, nonzeros, shape[1]
     ledger.charge("spmm", "spmm", flops=2 * nonzeros * shape[1], touched=touched, shape=taken)
     with ledger.timed("spmm", "spmm", synchronize=on.synchronize):
-        if not on.numbers:
-            pass
-        elif nonzeros and shape[1]:
-            kernel = _spmm_kernel(on.name, A.dtype)
-            driving = progress.pending() and not on.on_device  # on a GPU it is queued, and the host is free
-            for top, bottom, rows in _row_blocks(A, shape[1]) if driving else [(0, shape[0], A)]:
-                kernel(rows, B, out[top:bottom], accumulate)
-                progress.poll()
+        if nonzeros and shape[1]:
+            KERNELS.kernel("spmm", B)(A, B, out, accumulate)
         elif not accumulate:
             out[...] = 0
     return out
 
 
-def _row_blocks(A: CSR, width: int) -> list[tuple[int, int, CSR]]:
-    """The row blocks between which messages are driven, kept with A."""
-    nonzeros = max(TUNING.flops_between_polls // width, 1)
-    key = f"row blocks {nonzeros}"
-    if key not in A.cached:
-        blocks = A.row_blocks(nonzeros)
-        if len(blocks) == 1:
-            return blocks  # the block itself, which must not refer to itself
-        A.cached[key] = blocks
-    return A.cached[key]
+def _in_row_blocks(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
+    """Multiply some rows at a time where messages are under way, which are driven in between."""
+    kernel = _spmm_kernel("numpy", A.dtype)
+    if not progress.pending():
+        kernel(A, B, out, accumulate)
+        return
+    for (top, bottom), rows in A.row_blocks(rows_within(TUNING.flops_between_polls, B.shape[1])):
+        kernel(rows, B, out[top:bottom], accumulate)
+        progress.poll()
+
+
+def _at_once(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
+    """Queue the product, and drive messages."""
+    _spmm_kernel("cupy", A.dtype)(A, B, out, accumulate)
+    progress.poll()
 
 
 def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
@@ -82,7 +83,9 @@ def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
     _sparsetools.csr_matvecs(m, k, B.shape[1], A.indptr, A.indices, A.data, B.ravel(), out.ravel())
 
 
-#: By device, best first. ``auto`` takes the first that can do the job.
+KERNELS = Table(numpy=[Kernels({"spmm": _in_row_blocks})], cupy=[Kernels({"spmm": _at_once})])
+
+#: By backend, best first. ``auto`` takes the first that can do the job.
 _SPMM_KERNELS: dict[str, dict[str, SpmmKernel]] = {
     "numpy": {"host": host.spmm, "scipy": _spmm_scipy},
     "cupy": {"raw": cuda.spmm, "cusparse": cuda.spmm_cusparse},

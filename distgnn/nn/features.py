@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distgnn import rng
-from distgnn.arrays import backend
+from distgnn.arrays import backend, blocking
 from distgnn.operators.dense import DistDense
 
 
@@ -17,7 +16,7 @@ def normalize_rows(X: DistDense) -> None:
     """
     xp = backend.module(X.block)
     sums = xp.zeros(len(X.block), dtype=np.float64)
-    rows = rng.slices(len(sums), X.block.shape[1], xp)
+    rows = blocking.passes(X.block)
     for part in rows:
         sums[part] = xp.abs(X.block[part]).sum(axis=1, dtype=np.float64)
     X.grid.along(*X.layout.col_axes).allreduce(sums, matrix="features")

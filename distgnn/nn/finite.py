@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn import rng
-from distgnn.arrays import backend
+from distgnn.arrays import backend, blocking
 from distgnn.arrays.canonical import check_real
 from distgnn.errors import ArgumentError, TrainingError
 from distgnn.operators.dense import DistDense
@@ -121,9 +120,8 @@ def check_features(X: DistDense) -> None:
 def _first_bad(block: Array) -> tuple[int, int] | None:
     """Row and column of a number that is not finite. Nothing of the block's size is made."""
     xp = backend.module(block)
-    parts = rng.slices(block.shape[0], block.shape[1], xp) if block.size else []
     with np.errstate(all="ignore"):
-        for part in parts:
+        for part in blocking.passes(block):
             flat = block[part].reshape(-1)
             if not bool(xp.isfinite(xp.vdot(flat, flat))):
                 bad = xp.argwhere(~xp.isfinite(block[part]))

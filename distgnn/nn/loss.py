@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from distgnn import ledger, rng
-from distgnn.arrays import backend
+from distgnn import ledger
+from distgnn.arrays import backend, blocking
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
 from distgnn.ledger import holds
@@ -191,38 +191,13 @@ def binary_cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = Fals
     with ledger.timed("loss", "binary cross-entropy", synchronize=layout.grid.backend.synchronize):
         share = 1 / (targets.count * Z.shape[1])
         known = targets.train_rows, targets.train_labels, targets.position, share, overwrite
-        fused = elementwise.binary_cross_entropy(Z.block, *known)
-        losses, gradient = fused or _binary(Z.block, targets, share, overwrite)
+        losses, gradient = elementwise.binary_cross_entropy(Z.block, *known)
         if targets.weights is not None:
             losses *= targets.weights
             gradient[targets.train_rows] *= targets.weights[:, None]
         loss = losses.sum().reshape(1)
         layout.grid.along(*layout.row_axes, *layout.col_axes).allreduce(loss, matrix="loss")
         return float(loss[0]) * share, Z.like(gradient)
-
-
-def _binary(logits: Array, targets: LossRows, share: float, overwrite: bool) -> tuple[Array, Array]:
-    """The rows' losses, float64, summed over this rank's classes, and the gradient without weights."""
-    xp, rows, number = backend.module(logits), targets.train_rows, logits.dtype.type
-    gradient, losses = logits if overwrite else xp.zeros_like(logits), xp.zeros(len(rows))
-    for part in row_blocks(len(rows), logits.shape[1], xp):
-        z, y = logits[rows[part]], targets.train_labels[part].astype(logits.dtype)
-        small = xp.exp(-abs(z))  # never overflows: log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|))
-        losses[part] = (xp.maximum(z, 0) - z * y + xp.log1p(small)).sum(axis=1, dtype=np.float64)
-        G = xp.maximum(small, z >= 0) / (small + number(1))
-        G -= y
-        G *= number(share)
-        gradient[rows[part]] = G
-    if overwrite:
-        _clear_others(logits, rows)
-    return losses, gradient
-
-
-def _clear_others(logits: Array, rows: Array) -> None:
-    """Zeros in the rows without loss."""
-    others = backend.module(logits).ones(len(logits), dtype=bool)
-    others[rows] = False
-    logits[others] = 0
 
 
 def softmax_cross_entropy(
@@ -264,7 +239,7 @@ def _in_phases(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array,
     xp, across = backend.module(logits), layout.grid.along(*layout.col_axes)
     gradient = logits if overwrite else xp.zeros_like(logits)
     rows, labels = targets.train_rows, targets.train_labels
-    blocks = row_blocks(len(rows), logits.shape[1], xp)
+    blocks = blocking.passes(logits, len(rows))
     highest = xp.full(len(rows), -np.inf, dtype=logits.dtype)
     for part in blocks:
         highest[part] = logits[rows[part]].max(axis=1)
@@ -286,13 +261,8 @@ def _in_phases(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array,
     if layout.grid.index(*layout.col_axes) == 0:  # all ranks of a row have the sums, one counts them
         losses += xp.log(sums.astype(np.float64))
     if overwrite:
-        _clear_others(logits, rows)
+        elementwise.clear_others(logits, rows)
     for part in blocks:
         gradient[rows[part]] *= (share / sums[part])[:, None]
     gradient[place] -= logits.dtype.type(share)
     return losses, gradient
-
-
-def row_blocks(count: int, width: int, xp: Any) -> list[slice]:
-    """Row blocks that stay in cache; none where this rank has no classes."""
-    return rng.slices(count, width, xp) if width else []

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.arrays import backend
-from distgnn.nn.loss import Targets, row_blocks
+from distgnn.arrays import backend, blocking
+from distgnn.nn.loss import Targets
 from distgnn.operators.dense import DistDense
 from distgnn.split import SPLITS, TEST
 
@@ -66,7 +66,7 @@ def _best(Z: DistDense, targets: Targets) -> tuple[Array, Array, Array]:
     best = xp.full(len(rows), -np.inf, dtype=logits.dtype)
     choice = xp.full(len(rows), targets.classes, dtype=np.int64)  # past the last class: none
     wrong = xp.zeros(len(rows), bool)
-    for part in row_blocks(len(rows), logits.shape[1], xp):
+    for part in blocking.passes(logits, len(rows)):
         block = logits[rows[part]]
         choice[part] = block.argmax(axis=1) + Z.col_range[0]
         best[part] = block.max(axis=1)
@@ -86,7 +86,7 @@ def micro_f1(Z: DistDense, targets: Targets) -> dict[str, float]:
     xp = backend.module(logits)
     counts = xp.zeros((4, 3), np.int64)  # by part: true positives, said ones, those that there are
     of_rows = xp.zeros((3, len(targets.rows)), np.int64)
-    for part in row_blocks(len(targets.rows), logits.shape[1], xp):
+    for part in blocking.passes(logits, len(targets.rows)):
         z, there = logits[targets.rows[part]], targets.labels[part] > 0
         said = z > 0
         for row, found in zip(of_rows, (said & there, said, there), strict=True):
@@ -118,10 +118,9 @@ def macro_rocauc(Z: DistDense, targets: Targets) -> dict[str, float]:
     assert columns is not None
     on, logits = layout.grid.backend, columns.take(Z.block)
     sums = np.zeros((4, 2))  # by part: areas, and of how many classes
-    if on.numbers:
-        for number in SPLITS.values():
-            sums[number] = _areas(logits, columns.labels, columns.places[number])
-        sums[0, 0] = float((~on.xp.isfinite(logits)).sum())  # no node has part 0
+    for number in SPLITS.values():
+        sums[number] = _areas(logits, columns.labels, columns.places[number])
+    sums[0, 0] = float((~on.xp.isfinite(logits)).sum())  # no node has part 0
     total = on.asarray(sums)
     layout.grid.along(*layout.row_axes, *layout.col_axes).allreduce(total, matrix="loss")
     found = on.to_host(total).tolist()

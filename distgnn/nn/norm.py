@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from distgnn import ledger, rng
-from distgnn.arrays import backend
+from distgnn import ledger
+from distgnn.arrays import backend, blocking
 from distgnn.layout import Cut, Layout
 from distgnn.local import elementwise
 from distgnn.operators.dense import DistDense
@@ -39,7 +39,7 @@ class LayerNorm:
         """
         block, xp = Z.block, backend.module(Z.block)
         across, sums = Z.grid.along(*Z.layout.col_axes), xp.zeros((2, len(Z.block), 1), np.float64)
-        parts = _parts(block)
+        parts = blocking.passes(block)
         with _timed(Z, 4):
             for rows in parts:
                 sums[0, rows] = block[rows].sum(axis=1, keepdims=True, dtype=np.float64)
@@ -55,7 +55,7 @@ class LayerNorm:
     def apply(self, Z: DistDense, out: DistDense) -> None:
         """gain z + shift, of rows that are normalised; ``out`` may be Z."""
         with _timed(Z, 2):
-            for rows in _parts(Z.block):
+            for rows in blocking.passes(Z.block):
                 backend.module(Z.block).multiply(Z.block[rows], self.gain.block, out=out.block[rows])
                 out.block[rows] += self.shift.block
 
@@ -70,7 +70,7 @@ class LayerNorm:
         own = xp.zeros((2, Z.block.shape[1]), np.float64)
         means = xp.zeros((2, len(Z.block), 1), np.float64)
         with _timed(Z, 5):
-            for rows in _parts(Z.block):
+            for rows in blocking.passes(Z.block):
                 z, g = Z.block[rows], G.block[rows]
                 own[0] += elementwise.column_sums(z * g)[0]
                 own[1] += elementwise.column_sums(g)[0]
@@ -79,18 +79,13 @@ class LayerNorm:
                 means[1, rows] = (z * g).sum(axis=1, keepdims=True, dtype=np.float64)
             Z.grid.along(*Z.layout.col_axes).allreduce(means, matrix="norm")
             means /= width
-            for rows in _parts(Z.block):
+            for rows in blocking.passes(Z.block):
                 g = G.block[rows]
                 g -= means[0, rows] + Z.block[rows] * means[1, rows]
                 g *= scales[rows]
             Z.grid.along(*Z.layout.row_axes).allreduce(own, matrix="gradients")
         own = own.astype(G.dtype)
         return own[:1], own[1:]
-
-
-def _parts(block: Array) -> list[slice]:
-    """Rows that stay in cache; none where this rank has no columns."""
-    return rng.slices(block.shape[0], block.shape[1], backend.module(block)) if block.size else []
 
 
 def _timed(Z: DistDense, passes: int) -> Any:

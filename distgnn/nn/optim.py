@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from distgnn import ledger, rng
-from distgnn.arrays import backend
+from distgnn import ledger
+from distgnn.arrays import backend, blocking
 from distgnn.errors import ArgumentError
 from distgnn.local import elementwise
 from distgnn.nn.finite import QUIETLY, Watch
@@ -105,7 +105,7 @@ class Optimizer:
             state = self.state[p.name]
             flat = [a.reshape(-1) for a in (p.block, gradient, *(state[slot] for slot in self.slots))]
             ledger.charge("optimizer", "step", touched=(2 * len(flat) - 1) * flat[0].nbytes)
-            for part in rng.slices(flat[0].size, 1, backend.module(p.block)):  # looked at while in cache
+            for part in blocking.passes(flat[0]):  # looked at while in cache
                 w, g, *slots = (array[part] for array in flat)
                 watch.gradient(index, g)
                 if scale is not None:
@@ -130,7 +130,7 @@ def _clipped(most: float, parameters: Sequence[Parameter], gradients: Sequence[A
     for p, gradient in zip(parameters, gradients, strict=True):
         ledger.charge("optimizer", "norm", touched=gradient.nbytes)
         flat = gradient.reshape(-1)
-        for part in rng.slices(flat.size, 1, xp):  # by all, as they wait for each other anyway
+        for part in blocking.passes(flat):  # by all, as they wait for each other anyway
             own = xp.vdot(flat[part], flat[part])
             if p.matrix.layout.primary:
                 square += own

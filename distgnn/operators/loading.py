@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Any
 
-import scipy.sparse as sp
-
 from distgnn.arrays.backend import Backend
-from distgnn.arrays.csr import CSR
+from distgnn.arrays.csr import CSR, KERNELS
 from distgnn.comm.grid import Grid
 from distgnn.layout import Range
 from distgnn.operators.sources import BlockSource, SharedSource, blocks
@@ -39,11 +36,4 @@ def pack(grid: Grid, dtype: Any, found: Iterable[Any]) -> list[CSR]:
 
 def cut_columns(A: CSR, bounds: Sequence[int], backend: Backend) -> list[CSR]:
     """The columns of A between these bounds in blocks of their own."""
-    if len(bounds) == 2:
-        return [A]
-    if not backend.numbers:
-        before = [A.nnz * end // max(A.shape[1], 1) for end in bounds]  # as if all columns had as many
-        sizes = zip(pairwise(bounds), pairwise(before), strict=True)
-        return [CSR.empty((A.shape[0], b - a), j - i, A.dtype, backend) for (a, b), (i, j) in sizes]
-    columns = sp.csc_array(A.to_scipy())
-    return [CSR.from_scipy(columns[:, first:last], backend) for first, last in pairwise(bounds)]
+    return [A] if len(bounds) == 2 else KERNELS.kernel("columns", A.indptr)(A, bounds, backend)

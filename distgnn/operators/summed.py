@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distgnn import local
+from distgnn.arrays.blocking import every
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
@@ -72,4 +73,4 @@ def row_blocks(grid: Grid, group: Comm, product: Array, multiple: int = 1) -> li
         size = max(height * row_bytes // TUNING.sum_blocks, TUNING.smallest_sum_block)
         size = min(size, TUNING.sum_chunk)
     step = -(-(grid.block_rows or max(size // row_bytes, 1)) // multiple) * multiple
-    return [(top, min(top + step, height)) for top in range(0, max(height, 1), step)]
+    return every(height, step)

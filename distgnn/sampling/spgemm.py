@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from distgnn import ledger, local
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
+from distgnn.arrays.blocking import bounded
 from distgnn.arrays.canonical import canonical
 from distgnn.arrays.csr import CSR, Shape, index_type
 from distgnn.arrays.tuning import TUNING
@@ -22,7 +23,6 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.rows import Rows, by_owner
 from distgnn.errors import ArgumentError, UserError
 from distgnn.layout import NodeOrder, Range, as_partition, block
-from distgnn.layout.blocks import bounded
 from distgnn.local import csr_rows, cuda
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.sources import BlockSource, MatrixSource

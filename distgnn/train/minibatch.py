@@ -19,6 +19,7 @@ import numpy as np
 from distgnn.arrays import backend
 from distgnn.arrays.backend import Backend
 from distgnn.comm.grid import Grid
+from distgnn.local import elementwise
 from distgnn.nn.buffers import LayerGraph
 from distgnn.nn.finite import check_features
 from distgnn.nn.gcn import GCN
@@ -177,8 +178,7 @@ class MinibatchTraining:
         total = self.grid.backend.to_host(sums.values[-2:]).astype(np.float64)
         if not np.isfinite(total).all():  # on every rank: all have the same sums
             raise self.model.not_finite(self.X, f"the loss is {total[0]}")
-        if total[1] or not self.grid.backend.numbers:  # a dry run has none
-            sums.values[:-2] /= sums.nodes
+        if elementwise.average(sums.values[:-2], sums.nodes, total[1]):
             update(optimizer, self.model.parameters, sums.gradients)
         sums.values[...] = 0
         return total

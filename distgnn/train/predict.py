@@ -17,6 +17,8 @@ from mpi4py import MPI
 
 from distgnn import operators
 from distgnn.arrays import backend as backends
+from distgnn.arrays.blocking import rows_within
+from distgnn.arrays.tuning import TUNING
 from distgnn.comm.agree import agree
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
@@ -34,7 +36,6 @@ from distgnn.train.checkpoint import take_features, take_over
 from distgnn.train.defaults import from_files
 from distgnn.train.settings import Settings, parse_grid
 
-AT_A_TIME = 1 << 24  # numbers that pass through rank 0 at a time: 64 MiB
 FORMATS = (".npz", ".csv")
 
 log = logging.getLogger(__name__)
@@ -228,7 +229,7 @@ def chosen(reader: checkpoint.CheckpointReader, which: str | None) -> tuple[bool
 
 def _parts(Z: DistDense) -> Iterator[np.ndarray | None]:
     """Its rows by node, some at a time, on rank 0. Collective."""
-    return by_node(Z, max(AT_A_TIME // max(Z.shape[1], 1), 1))
+    return by_node(Z, rows_within(TUNING.written_numbers, Z.shape[1]))
 
 
 Answer = tuple[np.ndarray, "np.ndarray | None"]  # numbers, and labels where they are asked for

@@ -7,7 +7,6 @@ import pytest
 
 from distgnn.layout import Cut, as_partition, nested, owner, partition, refine, within
 from distgnn.layout.axes import Axes
-from distgnn.layout.blocks import bounded
 from loops import each
 
 
@@ -62,24 +61,6 @@ def test_refine_and_owner_agree():
     assert [owner(first, lo) for lo, _ in stages] == [0, 2, 2, 3]
     assert [owner(second, lo) for lo, _ in stages] == [0, 0, 1, 1]
     assert refine(np.array([0, 0]), np.array([0, 0, 0])) == []
-
-
-@each(
-    "counts, most, ranges",
-    [
-        ([3, 3, 3], 6, [(0, 2), (2, 3)]),
-        ([3, 3, 3], 9, [(0, 3)]),
-        ([3, 3, 3], 2, [(0, 1), (1, 2), (2, 3)]),
-        ([3, 0, 2, 9, 1, 1], 5, [(0, 3), (3, 4), (4, 6)]),
-        ([0, 9, 0, 0, 1], 1, [(0, 1), (1, 2), (2, 5)]),
-        ([0, 0], 1, [(0, 2)]),
-        ([5, 1], None, [(0, 2)]),
-        ([], 4, []),
-        ([], None, []),
-    ],
-)
-def test_bounded(counts, most, ranges):
-    assert bounded(np.array(counts, np.int64), most) == ranges
 
 
 def test_cuts_are_the_same_where_axes_parts_and_order_are():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distgnn import rng
+from distgnn.arrays.tuning import TUNING
 from distgnn.local import elementwise
 from distgnn.local.elementwise import keep_positive, positive_bits, relu
 from loops import each
@@ -15,8 +15,8 @@ from nn.conftest import passes as passes
 @each("dtype", [np.float32, np.float64])
 def test_backward_of_relu(shape, dtype, backend, monkeypatch, passes):
     """Also where pieces end within the matrix and sizes are no multiples of 8."""
-    monkeypatch.setattr(rng, "CACHED", 24)
-    monkeypatch.setattr(rng, "LAUNCHED", 24)
+    monkeypatch.setattr(TUNING, "cached_numbers", 24)
+    monkeypatch.setattr(TUNING, "launched_numbers", 24)
     r = np.random.default_rng(0)
     Z, G = r.standard_normal(shape).astype(dtype), r.standard_normal(shape).astype(dtype)
     H, dZ = backend.asarray(Z).copy(), backend.asarray(G).copy()
@@ -31,7 +31,7 @@ def test_backward_of_relu(shape, dtype, backend, monkeypatch, passes):
 
 @each("rows", [0, 3, 8, 11])
 def test_column_sums(rows, backend, monkeypatch):
-    monkeypatch.setattr(elementwise, "PART_ROWS", 4)
+    monkeypatch.setattr(TUNING, "summed_rows", 4)
     G = np.random.default_rng(0).standard_normal((rows, 5)).astype(np.float32)
     sums = backend.to_host(elementwise.column_sums(backend.asarray(G)))
     assert sums.dtype == np.float32

@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn import rng
+from distgnn.arrays.tuning import TUNING
 from distgnn.layout import Cut, Layout
 from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.optim import OPTIMIZERS, Parameter, make
@@ -57,8 +57,8 @@ def test_three_steps(name, momentum, backend, monkeypatch, passes):
     """Weight decay differs by layer and leaves biases and features alone; pieces end within the arrays."""
     if momentum and name != "sgd":
         pytest.skip("only sgd has a momentum")
-    monkeypatch.setattr(rng, "CACHED", 8)
-    monkeypatch.setattr(rng, "LAUNCHED", 8)
+    monkeypatch.setattr(TUNING, "cached_numbers", 8)
+    monkeypatch.setattr(TUNING, "launched_numbers", 8)
     optimizer, trained = make(name, 0.1, [0.5, 0.25], momentum), parameters(backend)
     for step in range(3):
         optimizer.step(trained, gradients(step, backend))

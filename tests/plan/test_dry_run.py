@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from distgnn import ledger, local
-from distgnn.arrays.backend import SHAPES
 from distgnn.arrays.shapes import ShapeMatrix
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.group import Comm
@@ -18,6 +17,7 @@ from distgnn.operators.loading import load
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
 from distgnn.plan import Graph, Histogram, count, dry_run
+from distgnn.plan.dry.backend import SHAPES
 from distgnn.store import Store, prepare
 from distgnn.train import Run
 from distgnn.train.settings import Settings

@@ -6,12 +6,12 @@ from mpi4py import MPI
 
 from distgnn import ledger
 from distgnn.arrays import backend
-from distgnn.arrays.backend import SHAPES
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.flight import Flight
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.plan.dry.absent import OneOfMany
+from distgnn.plan.dry.backend import SHAPES
 from distgnn.plan.dry.ranks import Stuck, run_all
 
 

@@ -10,9 +10,9 @@ import scipy.sparse as sp
 
 import distgnn as dg
 from awkward_shapes import awkward
+from distgnn.arrays.blocking import bounded
 from distgnn.gallery import rmat
 from distgnn.layout import partition
-from distgnn.layout.blocks import bounded
 from distgnn.operators import grids, make_grid
 from distgnn.operators.sources import LocalBlocks
 from distgnn.sampling.graph import Graph

@@ -8,12 +8,13 @@ import re
 import numpy as np
 import pytest
 
+from distgnn.arrays.tuning import TUNING
 from distgnn.errors import ArgumentError, UserError
 from distgnn.nn.gcn import collect
 from distgnn.nn.layers import GraphConvolution
 from distgnn.operators.dense import gather
 from distgnn.store import checkpoint, prepare
-from distgnn.train import Run, Settings, predict
+from distgnn.train import Run, Settings
 from distgnn.train.predict import Predictor, softmax
 from train.stores import Communities, N, small_store
 
@@ -31,7 +32,7 @@ def trained(comm, folder, **settings):
 @pytest.mark.parametrize("model", ["gcn", "sage"])
 @pytest.mark.slow
 def test_predictions_are_the_trained_networks_by_node(comm, shared_tmp_path, monkeypatch, model) -> None:
-    monkeypatch.setattr(predict, "AT_A_TIME", 4 * 7)  # seven nodes at a time
+    monkeypatch.setattr(TUNING, "written_numbers", 4 * 7)  # seven nodes at a time
     logits, store, weights = trained(comm, shared_tmp_path, model=model, normalize_features=True)
     for algorithm, order in (("2d", "original"), ("1d", None)):
         predictor = Predictor(store, weights, comm, algorithm, order=order)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays.backend import event_clock
 from distgnn.arrays.csr import CSR
 from distgnn.local.cuda import launch as gpu
 from distgnn.local.cuda.launch import WARP, Array, address, blocks_for, c_type, check, lanes_for
@@ -268,7 +269,7 @@ def _tuner(xp: Any, A: CSR, B: Array, plan: Plan) -> Tuner[Variant]:
         fixed = os.environ.get("DISTGNN_SPMM_TUNE", "1") == "0"
         tried = candidates(size, alignment)[:1] if fixed else ways(xp, plan, size, alignment)
         label = f"spmm of {A.shape[0]} x {A.shape[1]}, {A.nnz} non-zeros, {f} columns of {B.dtype.name}"
-        plan.tuners[f, alignment] = Tuner(tried, label, *gpu.clock(xp))
+        plan.tuners[f, alignment] = Tuner(tried, label, *event_clock(xp))
     return plan.tuners[f, alignment]
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays.backend import event_clock
 from distgnn.arrays.csr import CSR
-from distgnn.local.cuda.launch import Array, address, clock, library
+from distgnn.local.cuda.launch import Array, address, library
 from distgnn.local.tuner import Tuner
 
 #: cusparseSpMMAlg_t, by name; CuPy exports no names for these.
@@ -39,7 +40,7 @@ def spmm_cusparse(
     f = B.shape[1]
     if f not in cached.tuners:
         label = f"cuSPARSE on a {A.shape[0]} x {A.shape[1]} block, {A.nnz} non-zeros, {f} columns"
-        cached.tuners[f] = Tuner(list(ALGORITHMS), label, *clock(xp))
+        cached.tuners[f] = Tuner(list(ALGORITHMS), label, *event_clock(xp))
     cached.tuners[f].run(lambda name: cached.multiply(xp, name, B, out, accumulate))
     return out
 

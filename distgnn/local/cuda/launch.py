@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,21 +94,6 @@ def check(caller: str, shape: tuple[int, ...], dtype: Any, **arrays: Array) -> N
         need = f"a C-contiguous {np.dtype(dtype).name} array of shape {shape}"
         got = f"{array.dtype} {array.shape} with strides {array.strides}"
         raise ValueError(f"{caller}: {name} must be {need}, got {got}")
-
-
-def clock(xp: Any) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:
-    """For a Tuner: events on the current stream, and the seconds between two of them."""
-
-    def mark() -> Any:
-        event = xp.cuda.Event()
-        event.record()
-        return event
-
-    def seconds(start: Any, end: Any) -> float:
-        end.synchronize()
-        return xp.cuda.get_elapsed_time(start, end) / 1e3
-
-    return mark, seconds
 
 
 @functools.cache

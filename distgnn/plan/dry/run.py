@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distgnn import ledger, operators
-from distgnn.arrays.backend import SHAPES, Backend
+from distgnn.arrays.backend import Backend
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
@@ -19,6 +19,7 @@ from distgnn.nn.loss import Targets
 from distgnn.nn.networks import NETWORKS
 from distgnn.operators.dense import DistDense
 from distgnn.plan.dry.absent import OneOfMany
+from distgnn.plan.dry.backend import SHAPES
 from distgnn.plan.dry.kinds import busiest_of, kinds
 from distgnn.plan.dry.ranks import run_all
 from distgnn.plan.dry.recorder import Recorder

@@ -11,9 +11,9 @@ import scipy.sparse as sp
 
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
+from distgnn.arrays.blocking import bounded
 from distgnn.arrays.csr import CSR
 from distgnn.layout import NodeOrder, Range, block
-from distgnn.layout.blocks import bounded
 from distgnn.store.format.members import Members
 from distgnn.store.format.shards import overlaps
 from distgnn.store.read.node_files import NodeFiles, check_partition, check_window

@@ -16,10 +16,10 @@ import h5py
 import numpy as np
 
 from distgnn.arrays.backend import Backend
+from distgnn.arrays.blocking import bounded
 from distgnn.arrays.csr import CSR
 from distgnn.errors import UserError
 from distgnn.layout import Range
-from distgnn.layout.blocks import bounded
 from distgnn.stages import Stage, stage
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS

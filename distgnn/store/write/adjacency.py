@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays.blocking import bounded
 from distgnn.arrays.csr import index_type
 from distgnn.layout import block
-from distgnn.layout.blocks import bounded
 from distgnn.stages import followed
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS

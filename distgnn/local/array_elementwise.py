@@ -1,0 +1,111 @@
+"""The passes of ``elementwise.py`` in functions of NumPy or CuPy, for what no kernel does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from distgnn import rng
+from distgnn.arrays import backend, blocking
+from distgnn.arrays.tuning import TUNING
+
+Array = Any
+
+
+def relu(block: Array) -> None:
+    backend.module(block).maximum(block, 0, out=block)
+
+
+def positive_bits(block: Array) -> Array:
+    xp, flat = backend.module(block), block.reshape(-1)
+    bits = xp.empty(-(-block.size // 8), np.uint8)
+    for part in blocking.passes(flat):
+        bits[part.start // 8 : -(-part.stop // 8)] = xp.packbits(flat[part] > 0)
+    return bits
+
+
+def keep_positive(G: Array, bits: Array, scale: float) -> None:
+    xp, flat = backend.module(G), G.reshape(-1)
+    for part in blocking.passes(flat):
+        flat[part] *= xp.unpackbits(bits[part.start // 8 : -(-part.stop // 8)])[: part.stop - part.start]
+        if scale != 1:
+            flat[part] *= G.dtype.type(scale)
+
+
+def dropout(block: Array, out: Array, k: int, rows: Array, cols: Array, keep: float, relu: bool) -> Array:
+    xp, scale = backend.module(block), block.dtype.type(1 / keep if keep > 0 else 0)
+    factors: Array = None
+    for part, kept in rng.keep_blocks(k, rows, cols, keep, blocking.passes(block), xp):
+        factors = xp.empty(kept.shape, block.dtype) if factors is None else factors[: len(kept)]
+        xp.multiply(kept, scale, out=factors)
+        if relu:
+            xp.multiply(factors, block[part] > 0, out=factors)
+        xp.multiply(block[part], factors, out=out[part])
+    return out
+
+
+def binary_cross_entropy(
+    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, overwrite: bool
+) -> tuple[Array, Array]:
+    xp, number = backend.module(logits), logits.dtype.type
+    gradient, losses = logits if overwrite else xp.zeros_like(logits), xp.zeros(len(rows))
+    for part in blocking.passes(logits, len(rows)):
+        z, y = logits[rows[part]], labels[part].astype(logits.dtype)
+        small = xp.exp(-abs(z))  # never overflows: log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|))
+        losses[part] = (xp.maximum(z, 0) - z * y + xp.log1p(small)).sum(axis=1, dtype=np.float64)
+        G = xp.maximum(small, z >= 0) / (small + number(1))
+        G -= y
+        G *= number(share)
+        gradient[rows[part]] = G
+    if overwrite:
+        clear_others(logits, rows)
+    return losses, gradient
+
+
+def clear_others(block: Array, rows: Array) -> None:
+    """Zero all rows but these."""
+    others = backend.module(block).ones(len(block), dtype=bool)
+    others[rows] = False
+    block[others] = 0
+
+
+def column_sums(block: Array) -> Array:
+    return block.sum(axis=0, keepdims=True, dtype="float64").astype(block.dtype)
+
+
+def column_sums_in_parts(block: Array) -> Array:
+    """Sum parts of the rows first: CuPy gives 32 columns to a thread block; most of a GPU would be idle."""
+    height = TUNING.summed_rows
+    parts = len(block) // height
+    sums = block[parts * height :].sum(axis=0, keepdims=True, dtype="float64")
+    if parts:
+        whole = block[: parts * height].reshape(parts, height, block.shape[1])
+        sums += whole.sum(axis=1, dtype="float64").sum(axis=0, keepdims=True)
+    return sums.astype(block.dtype)
+
+
+def adam(
+    w: Array, g: Array, m: Array, v: Array, *, rate: float, correction: float, first: float, second: float,
+    epsilon: float, shrink: float, decay: float,
+) -> None:  # fmt: skip
+    if shrink != 1:
+        w *= shrink
+    if decay:
+        g += decay * w
+    m *= first
+    m += (1 - first) * g
+    g *= g
+    v *= second
+    v += (1 - second) * g
+    denominator = v / correction
+    denominator **= 0.5
+    denominator += epsilon
+    w -= rate * m / denominator
+
+
+def average(sums: Array, count: Array, known: float) -> bool:
+    if known:
+        sums /= count
+    return bool(known)

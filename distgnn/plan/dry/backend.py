@@ -1,0 +1,154 @@
+"""The backend of arrays without numbers, and its kernels, which compute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from distgnn.arrays import backend
+from distgnn.arrays.backend import Backend, Mark
+from distgnn.arrays.csr import CSR
+from distgnn.arrays.csr import KERNELS as BLOCKS
+from distgnn.arrays.shapes import Functions, ShapeArray, ShapeMatrix
+from distgnn.arrays.tuning import TUNING
+from distgnn.layout import Range
+from distgnn.local.csr_rows import KERNELS as MATRICES
+from distgnn.local.elementwise import KERNELS as PASSES
+from distgnn.local.gemm import KERNELS as DENSE_PRODUCTS
+from distgnn.local.rows import KERNELS as ROWS
+from distgnn.local.spmm import KERNELS as SPARSE_PRODUCTS
+
+
+class ShapeBackend(Backend):
+    """Arrays with shapes and without numbers, which cost nothing (see ``shapes.py``)."""
+
+    name = "shapes"
+    numbers = False
+    xp = Functions()
+
+    def bind(self, device: int) -> str:
+        return "nothing"
+
+    def asarray(self, x: Any, dtype: Any = None) -> Any:
+        return self.xp.ascontiguousarray(x, dtype)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return ShapeArray(shape, dtype)
+
+    zeros = empty
+
+    def address(self, x: Any) -> int:
+        return int(x.address)
+
+    def to_host(self, x: Any) -> np.ndarray:
+        """What the array was made from, or zeros."""
+        if not isinstance(x, ShapeArray):
+            return np.asarray(x)
+        return np.zeros(x.shape, x.dtype) if x.known is None else np.asarray(x.known)
+
+    def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return ShapeArray(shape, dtype)
+
+    def copy_in(self, host: Any, array: Any) -> None:
+        pass
+
+    def carry(self, source: Any, target: Any, after: Mark) -> Mark:
+        return after
+
+    def at_a_time(self) -> int:
+        return TUNING.launched_numbers
+
+
+SHAPES = ShapeBackend()
+backend.register(ShapeArray, SHAPES)
+
+
+def _written(place: int) -> Callable[..., None]:
+    """A kernel whose argument at this place is written to: its numbers are not known any more."""
+
+    def kernel(*arguments: Any, **_: Any) -> None:
+        arguments[place][...] = None
+
+    return kernel
+
+
+def _nothing(*_: Any) -> None:
+    """A kernel without a result."""
+
+
+# -- rows and columns of sparse matrices ---------------------------------------------------------------------
+
+
+def _row_starts(A: CSR, first: int, last: int) -> Range:
+    """All rows have as many non-zeros."""
+    return A.nnz * first // max(A.shape[0], 1), A.nnz * last // max(A.shape[0], 1)
+
+
+def _columns(A: CSR, bounds: Sequence[int], on: Backend) -> list[CSR]:
+    """All columns have as many non-zeros."""
+    before = [A.nnz * end // max(A.shape[1], 1) for end in bounds]
+    sizes = zip(pairwise(bounds), pairwise(before), strict=True)
+    return [CSR.empty((A.shape[0], b - a), j - i, A.dtype, on) for (a, b), (i, j) in sizes]
+
+
+def _transposed(A: CSR, on: Backend) -> CSR:
+    return CSR.empty(A.shape[::-1], A.nnz, A.dtype, on)
+
+
+def _keep_columns(A: ShapeMatrix, columns: Any) -> ShapeMatrix:
+    return replace(A, shape=(A.shape[0], columns.size))
+
+
+def _side_by_side(blocks: Sequence[ShapeMatrix]) -> ShapeMatrix:
+    shape = blocks[0].shape[0], sum(A.shape[1] for A in blocks)
+    return ShapeMatrix(shape, sum(A.nnz for A in blocks), blocks[0].dtype)
+
+
+BLOCKS.register("shapes", {
+    "fill": _nothing, "row_starts": _row_starts, "columns": _columns, "transposed": _transposed,
+})  # fmt: skip
+MATRICES.register("shapes", {
+    "columns_read": lambda A: A.columns_read(), "keep_columns": _keep_columns, "side_by_side": _side_by_side,
+})  # fmt: skip
+
+
+# -- products and passes -------------------------------------------------------------------------------------
+
+
+def _positive_bits(block: ShapeArray) -> ShapeArray:
+    return ShapeArray((-(-block.size // 8),), np.uint8)
+
+
+def _dropout(block: ShapeArray, out: ShapeArray, *_: Any) -> ShapeArray:
+    out[...] = 0
+    return out
+
+
+def _loss(
+    logits: ShapeArray, rows: ShapeArray, labels: Any, position: Any, share: float, overwrite: bool
+) -> tuple[ShapeArray, ShapeArray]:
+    """The losses of these rows, and the gradient."""
+    return rows.astype(np.float64), logits if overwrite else logits.copy()
+
+
+def _column_sums(block: ShapeArray) -> ShapeArray:
+    return ShapeArray((1, block.shape[1]), block.dtype)
+
+
+def _average(sums: ShapeArray, count: ShapeArray, known: float) -> bool:
+    """There is always something to take the mean of."""
+    return True
+
+
+DENSE_PRODUCTS.register("shapes", {"gemm": _written(2)})
+SPARSE_PRODUCTS.register("shapes", {"spmm": _written(2)})
+ROWS.register("shapes", {"gather_rows": _written(2), "scatter_add": _written(2)})
+PASSES.register("shapes", {
+    "relu": _written(0), "positive_bits": _positive_bits, "keep_positive": _written(0), "dropout": _dropout,
+    "cross_entropy": _loss, "binary_cross_entropy": _loss, "column_sums": _column_sums, "adam": _written(0),
+    "average": _average,
+})  # fmt: skip
