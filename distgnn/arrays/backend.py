@@ -167,6 +167,7 @@ class CupyBackend(Backend):
 
         self.xp = cupy
         self._lanes: dict[str, Any] = {}
+        register(cupy.ndarray, self)
 
     def devices(self) -> list[str]:
         runtime = self.xp.cuda.runtime
@@ -328,7 +329,7 @@ def get(name: str | None = None) -> Backend:
 
 
 def register(kind: type, on: Backend) -> None:
-    """Have :func:`of` know arrays of this type, which another backend than NumPy's and CuPy's makes."""
+    """Have :func:`of` know that a backend makes arrays of this type."""
     _backends[kind] = on
 
 
@@ -340,6 +341,11 @@ def of(array: Any) -> Backend:
 
 
 _backends: dict[type, Backend] = {np.ndarray: _make("numpy")}
+
+
+def as_array(x: Any) -> Any:
+    """Return an array of any backend as it is, and anything else as an array of NumPy."""
+    return x if type(x) in _backends else np.asarray(x)
 
 
 def module(array: Any) -> Any:

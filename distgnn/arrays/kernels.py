@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from distgnn.arrays import backend
+from distgnn.arrays.backend import Backend
 
 Kernel = Callable[..., Any]
 Functions = Mapping[str, Kernel]  # by the names of operations
@@ -44,6 +45,10 @@ class Table:
     def register(self, name: str, functions: Functions) -> None:
         """Add a backend of this name, whose kernels take all dtypes."""
         self.rows[name] = [Kernels(functions)]
+
+    def on(self, where: Backend, operation: str) -> Kernel:
+        """Return the kernel of a backend for an operation that takes all dtypes."""
+        return next(k.functions[operation] for k in self.rows[where.name] if operation in k.functions)
 
     def find(self, operation: str, array: Any) -> Kernel | None:
         """Return the kernel for an array, which decides by its backend and dtype; None: there is none."""

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from scipy.sparse import _sparsetools
 
 from distgnn.arrays import backend
+from distgnn.arrays.canonical import canonical
 from distgnn.arrays.csr import index_type
 from distgnn.arrays.kernels import Kernels, Table
 
@@ -100,6 +101,13 @@ def sort_rows(A: Any) -> Any:
     return KERNELS.kernel("sort_rows", A.data)(A)
 
 
+def sorted_rows(P: Any, like: Array) -> Any:
+    """A sparse matrix of any format as CSR with rising columns in every row, on the backend of an array. The
+    caller's is left as it is.
+    """
+    return KERNELS.kernel("sorted_rows", like)(P)
+
+
 def multiplications(A: Any, counts: Array) -> Array:
     """int64 (rows of A): multiplications in each row of ``A B``, which has no more entries. ``counts``: of
     each entry of A, how many entries the row of B has that it is multiplied with.
@@ -166,6 +174,11 @@ def _sort_rows_in_place(A: Any) -> Any:
     return A
 
 
+def _sorted_copy(P: Any) -> Any:
+    P = P.tocsr()
+    return P if P.has_sorted_indices else _sort_rows_in_place(P.copy())
+
+
 def _columns_read(A: Any) -> np.ndarray:
     return np.unique(A.indices).astype(np.int64)
 
@@ -190,13 +203,13 @@ KERNELS = Table(
         Kernels({
             "gather": _gather_on_host, "owners": _owners_on_host, "repeated": _repeated_on_host,
             "sort_rows": _sort_rows_on_host, "columns_read": _columns_read, "keep_columns": _keep_columns,
-            "side_by_side": _side_by_side,
+            "side_by_side": _side_by_side, "sorted_rows": canonical,
         })
     ],
     cupy=[
         Kernels({
             "gather": _gather_on_gpu, "owners": _owners_on_gpu, "repeated": _repeated_on_gpu,
-            "sort_rows": _sort_rows_in_place,
+            "sort_rows": _sort_rows_in_place, "sorted_rows": _sorted_copy,
         })
     ],
 )  # fmt: skip

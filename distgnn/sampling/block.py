@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from distgnn.arrays import backend
 from distgnn.local.csr_rows import repeated
-from distgnn.sampling.relabel import Stack
+from distgnn.local.stack import Stack
 
 Array = Any
 

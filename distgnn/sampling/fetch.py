@@ -55,7 +55,7 @@ class Features:
         """The rows at these positions of the features' order, on the host or the device, in memory of the
         grid's workspace, to be given back there. Collective as :meth:`fetch`; a sampler's positions are not
         checked where they are on a GPU, which would have to be waited for."""
-        if not hasattr(positions, "get"):
+        if not backends.of(positions).on_device:
             with self.column.together():
                 positions = checked(positions, self.shape[0])
         return self._fetch(positions)

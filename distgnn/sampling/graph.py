@@ -14,9 +14,9 @@ from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR, index_type
 from distgnn.layout import NodeOrder, Range
-from distgnn.local import cuda
+from distgnn.local import extract
 from distgnn.local.csr_rows import lengths
-from distgnn.sampling.rows import Draws, draw_selected
+from distgnn.local.draw import Draws, draw_selected
 
 T = TypeVar("T")
 Array = Any
@@ -122,10 +122,5 @@ def selection(vertices: np.ndarray, n: int) -> sp.csr_array:
 
 def indicator(vertices: Array, bounds: Array, n: int) -> Any:
     """Q with a row of ones in the vertices of each minibatch (section 4.2.1): ``Q A`` sums rows of A."""
-    on = backends.of(vertices)
-    if on.on_device:
-        ones = on.xp.ones(len(vertices))
-        return cuda.Product(bounds, vertices, ones, (len(bounds) - 1, n))
-    kind = index_type(n, len(vertices))
-    entries = np.ones(len(vertices)), vertices.astype(kind), bounds.astype(kind)
-    return sp.csr_array(entries, shape=(len(bounds) - 1, n))
+    ones = backends.module(vertices).ones(len(vertices))
+    return extract.rows_of(bounds, vertices, ones, (len(bounds) - 1, n))

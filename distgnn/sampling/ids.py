@@ -51,7 +51,7 @@ def _taken(table: np.ndarray, numbers: Any) -> Any:
 
 def checked(ids: Any, n: int) -> Any:
     """The ids as int64; ValueError unless they are a list of integers in 0..n-1."""
-    ids = ids if hasattr(ids, "get") else np.asarray(ids)  # of a GPU, or anything
+    ids = backend.as_array(ids)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         hint = "" if ids.ndim else "; several minibatches are a list of such lists"
         raise ValueError(f"node ids must be a list of integers, got {ids.dtype} of shape {ids.shape}{hint}")

@@ -7,18 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
-from distgnn import ledger
 from distgnn.arrays import backend
-from distgnn.arrays.tuning import TUNING
+from distgnn.arrays.kernels import Kernel
 from distgnn.errors import ArgumentError
-from distgnn.local import cuda
+from distgnn.local import extract
 from distgnn.local.csr_rows import owners, row_pointers
+from distgnn.local.draw import draw, inclusion
+from distgnn.local.stack import Stack
 from distgnn.sampling.block import Layer
 from distgnn.sampling.graph import Graph, indicator, selection, timed_each
-from distgnn.sampling.relabel import Stack
-from distgnn.sampling.rows import draw, inclusion
 from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, joined, step
 
 Array = Any
@@ -49,23 +47,26 @@ class LayerWise(Sampler):
 
     Args:
         fanout: vertices per layer, that of the layer next to the batch first.
-        rescale: divide the columns by :func:`distgnn.sampling.rows.inclusion`, which makes ``A H`` of a block
+        rescale: divide the columns by :func:`distgnn.local.draw.inclusion`, which makes ``A H`` of a block
             an unbiased estimate: the 1 / (s p_v) of Zou et al. for draws without replacement.
     """
 
     @abstractmethod
     def distributions(self, frontier: Stack) -> Iterator[Any]:
         """The rows of P, one per minibatch of these vertices, some at a time (float64, up to a factor):
-        SciPy's matrices, or on a GPU :class:`distgnn.local.cuda.Product`.
+        SciPy's matrices, or on a GPU :class:`distgnn.local.extract.Product`.
         """
 
     def layer(self, frontier: Stack, size: int, keys: Array) -> Layer:
         return self.extract(frontier, choose(self.distributions(frontier), size, keys, self.rescale))
 
     def extract(self, rows: Stack, chosen: Chosen) -> Layer:
-        """All edges from the chosen vertices to `rows`: Alg. 1, A^l = Q_R A Q_C, in row blocks."""
-        if rows.on_device:
-            return self._extract_on_device(rows, chosen)
+        """All edges from the chosen vertices to `rows`: Alg. 1, A^l = Q_R A Q_C."""
+        kernel = extract.KERNELS.find("edges", rows.ids)
+        return self._products(rows, chosen) if kernel is None else self._at_once(kernel, rows, chosen)
+
+    def _products(self, rows: Stack, chosen: Chosen) -> Layer:
+        """Multiply by the extraction matrices, in row blocks."""
         cols, found, top = chosen.vertices, [], 0
         row_blocks = self.graph.row_blocks(selection(rows.ids, self.graph.n))
         with step(EXTRACT, self.graph.backend):
@@ -84,21 +85,12 @@ class LayerWise(Sampler):
             indptr = row_pointers(counts)
             return Layer(rows, cols, indptr, Stack(labels, indptr[rows.bounds]), values)
 
-    def _extract_on_device(self, rows: Stack, chosen: Chosen) -> Layer:
-        """The same without a copy of the rows; the GPU is waited for, for the sizes of two results."""
+    def _at_once(self, kernel: Kernel, rows: Stack, chosen: Chosen) -> Layer:
+        """Pick the edges from the graph, all of which this rank holds."""
         graph: Any = self.graph
-        cols, A, scale = chosen.vertices, graph.A, chosen.scale if self.rescale else None
-        lists = rows.arrays, cols.arrays
+        cols, scale = chosen.vertices, chosen.scale if self.rescale else None
         with step(EXTRACT, graph.backend):
-            places, of_rows, offsets = cuda.entries_of(graph.indptr, rows.ids)
-            entries = places, of_rows
-            ledger.charge("spmm", "spgemm", flops=2 * places.size)
-            found = cuda.find_columns(*lists, entries, A.indices)
-            indptr = found[1][offsets]
-            bounds = indptr[rows.bounds]
-            ends = graph.backend.to_host(bounds)
-            labels, values = cuda.keep_entries(*lists, entries, found, int(ends[-1]), A.data, scale)
-        return Layer(rows, cols, indptr, Stack(labels, bounds, ends), values)
+            return Layer(rows, cols, *kernel(graph.A, graph.indptr, rows, cols, scale))
 
 
 def choose(distributions: Iterator[Any], size: int, keys: Array, rescale: bool) -> Chosen:
@@ -160,25 +152,12 @@ class FastGCN(LayerWise):
         super().__init__(graph, fanout, **options)
         everything = indicator(np.arange(graph.n), np.array([0, graph.n]), graph.n)
         norms: Any = graph.on_host().map(squares).multiply(everything)  # (1, n), of the columns
-        # The first draws of every minibatch are from these sums, which a GPU keeps.
-        sums = np.cumsum(norms.data) if graph.backend.on_device and (norms.data > 0).all() else None
-        self.importance = graph.backend.asarray(norms.indices), graph.backend.asarray(norms.data)
-        self.sums = None if sums is None else graph.backend.asarray(sums)
+        # The first draws of every minibatch are from this row.
+        self.importance = extract.distribution(norms.indices, norms.data, graph.backend)
 
     def distributions(self, frontier: Stack) -> Iterator[Any]:
         return self.repeated(len(frontier.bounds) - 1)
 
     def repeated(self, times: int) -> Iterator[Any]:
         """The distribution so many times, in row blocks of a bounded number of entries."""
-        (columns, values), on = self.importance, self.graph.backend
-        entries = TUNING.device_entries if on.on_device else TUNING.product_entries
-        most = max(entries // max(len(values), 1), 1)
-        for top in range(0, times, most):
-            count = min(most, times - top)
-            data, indices = on.xp.tile(values, count), on.xp.tile(columns, count)
-            ends, shape = np.arange(count + 1) * len(values), (count, self.graph.n)
-            if on.on_device:
-                sums = None if self.sums is None else on.xp.tile(self.sums, count)
-                yield cuda.Product(on.asarray(ends), indices, data, shape, ends, sums)
-            else:
-                yield sp.csr_array((data, indices, ends), shape=shape)
+        return extract.repeated(self.importance, times, self.graph.n)

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from distgnn.arrays import backend
-from distgnn.local import cuda
 from distgnn.local.csr_rows import repeated, row_pointers
+from distgnn.local.draw import stack_keys
+from distgnn.local.stack import Stack
 from distgnn.sampling.block import Layer
 from distgnn.sampling.graph import Graph
-from distgnn.sampling.relabel import Stack
-from distgnn.sampling.rows import row_keys
 from distgnn.sampling.sampler import EXTRACT, Sampler, joined, step
 
 
@@ -36,7 +35,9 @@ class GraphSage(Sampler):
 
     def layer(self, frontier: Stack, size: int, keys: Any) -> Layer:
         found = []
-        for counts, columns, values, degrees in self.graph.draw(frontier.ids, size, _keys(frontier, keys)):
+        for counts, columns, values, degrees in self.graph.draw(
+            frontier.ids, size, stack_keys(frontier, keys)
+        ):
             if self.rescale:
                 factors = degrees / backend.module(counts).maximum(counts, 1)
                 values *= repeated(factors, counts, len(values)).astype(values.dtype)
@@ -46,10 +47,3 @@ class GraphSage(Sampler):
             indptr = row_pointers(counts)
             labels, cols = self.labels.extend(Stack(columns, indptr[frontier.bounds]), frontier)
             return Layer(frontier, cols, indptr, labels, values)
-
-
-def _keys(frontier: Stack, keys: Any) -> Any:
-    """One per vertex, from those of the minibatches."""
-    if frontier.on_device:
-        return cuda.row_keys(frontier.arrays, keys)
-    return row_keys(keys[frontier.owners], frontier.ids)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays import backend
-from distgnn.local import cuda
+from distgnn.local import extract
 from distgnn.local.csr_rows import owners, row_pointers
+from distgnn.local.stack import Stack
 from distgnn.sampling.block import Block, Layer, Sample
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.layerwise import Chosen, FastGCN, choose
-from distgnn.sampling.relabel import Stack
 from distgnn.sampling.sampler import EXTRACT, step
 
 
@@ -41,7 +41,7 @@ class Saint(FastGCN):
         counts = np.zeros(self.graph.n, bool)
         counts[positions] = True
         self.counts = self.graph.backend.asarray(counts)
-        self.population = int(self.counts[self.importance[0]].sum())
+        self.population = int(self.counts[self.importance.columns].sum())
 
     def sample_at(
         self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
@@ -68,21 +68,13 @@ class Saint(FastGCN):
     def _counted(self, layer: Layer, scale: Any) -> tuple[Layer, Any]:
         """The rows of the layer whose loss counts, and of the scale. A GPU is waited for twice."""
         rows, counted = layer.rows, self.counts[layer.rows.ids]
-        places = row_pointers(counted)
+        places, to_host = row_pointers(counted), self.graph.backend.to_host
         bounds = places[rows.bounds]
-        if rows.on_device:
-            to_host = self.graph.backend.to_host
-            ends = to_host(bounds)
-            numbers = cuda.compact(places, int(ends[-1]))
-            entries, _, indptr = cuda.entries_of(layer.indptr, numbers)
-            own = indptr[bounds]
-            labels = Stack(layer.indices.ids[entries], own, to_host(own))
-        else:
-            ends, numbers = None, np.flatnonzero(counted)
-            counts, first = (layer.indptr[1:] - layer.indptr[:-1])[numbers], layer.indptr[numbers]
-            indptr = row_pointers(counts)
-            entries = np.arange(indptr[-1]) + np.repeat(first - indptr[:-1], counts)
-            labels = Stack(layer.indices.ids[entries], indptr[bounds])
+        ends = to_host(bounds)
+        numbers = extract.compact(places, int(ends[-1]))
+        entries, indptr = extract.row_entries(layer.indptr, numbers)
+        own = indptr[bounds]
+        labels = Stack(layer.indices.ids[entries], own, to_host(own))
         kept = Stack(rows.ids[numbers], bounds, ends)
         return Layer(kept, layer.cols, indptr, labels, layer.data[entries]), scale[numbers]
 

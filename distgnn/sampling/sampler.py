@@ -14,10 +14,11 @@ from distgnn.arrays import backend
 from distgnn.arrays.backend import Backend
 from distgnn.errors import ArgumentError, check_type
 from distgnn.ledger import timed
+from distgnn.local.relabel import Relabelling
+from distgnn.local.stack import Stack
 from distgnn.sampling.block import Layer, Sample, samples
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.ids import Ids
-from distgnn.sampling.relabel import Relabelling, Stack
 
 PROBABILITY, DRAW, EXTRACT = "probability", "draw", "extract"
 

@@ -23,11 +23,11 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.rows import Rows, by_owner
 from distgnn.errors import ArgumentError, UserError
 from distgnn.layout import NodeOrder, Range, as_partition, block
-from distgnn.local import csr_rows, cuda
+from distgnn.local import csr_rows, extract
+from distgnn.local.draw import draw_selected
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.sources import BlockSource, MatrixSource
 from distgnn.sampling.graph import Drawn, Graph, taken
-from distgnn.sampling.rows import draw_selected
 
 
 class Replicated(Graph):
@@ -51,46 +51,33 @@ class Replicated(Graph):
         self.backend = backends.get(backend) if isinstance(backend, str) else backend
         source, self.shape, self.dtype, self.order = _source(A)
         on_host = _held(source, (0, self.shape[0]), self.shape[1], self.dtype)
-        if self.backend.on_device:
-            self.A: Any = CSR.from_scipy(on_host, self.backend)
-            self.dtype = self.A.dtype
-        else:
-            self.A = _counted(self, on_host)
+        self.A: Any = extract.held(self, on_host, self.backend)
+        self.dtype = self.A.dtype
         self.indptr = self.backend.asarray(self.A.indptr).astype(np.int64)
 
     def multiply(self, Q: Any) -> Any:
         """``Q A``: (k, n) by (n, m) gives (k, m) of A's dtype, in which Q's values are taken: SciPy's, or
-        on a GPU a :class:`distgnn.local.cuda.Product`, as Q may be one there. TypeError, ValueError: Q is no
+        on a GPU a :class:`distgnn.local.extract.Product`, as Q may be one there. TypeError, ValueError: Q is no
         sparse matrix of n columns.
         """
-        if not self.backend.on_device:
-            return local.spgemm(_canonical(Q, self.shape[0], self.dtype), self.A)
-        if sp.issparse(Q):
-            Q = CSR.from_scipy(_canonical(Q, self.shape[0], self.dtype), self.backend)
-        with ledger.timed("spmm", "spgemm", synchronize=self.backend.synchronize):
-            product, multiplications = cuda.spgemm(Q, self.A, self.indptr)
-        ledger.charge("spmm", "spgemm", flops=2 * multiplications)
-        return product
+        return extract.multiply(self._checked(Q), self.A, self.indptr)
 
     def row_blocks(self, Q: Any) -> Iterator[tuple[Range, Any]]:
         """The same in row blocks: ((first, last + 1), those rows)."""
-        if self.backend.on_device:
-            return iter([((0, Q.shape[0]), self.multiply(Q))])
-        return local.spgemm_row_blocks(_canonical(Q, self.shape[0], self.dtype), self.A, self.entries)
+        return extract.row_blocks(self._checked(Q), self.A, self.indptr, self.entries)
+
+    def _checked(self, Q: Any) -> Any:
+        return Q if isinstance(Q, extract.Product) else _canonical(Q, self.shape[0], self.dtype)
 
     def draw(self, vertices: Any, fanout: int, keys: Any) -> Iterator[Drawn]:
         """From where the rows stand: ``Q A`` would copy them whole to take a few entries of each."""
         with ledger.timed("sampling", "draw", synchronize=self.backend.synchronize):
             drawn = draw_selected(self.indptr, vertices, fanout, keys)
-            if self.backend.on_device:
-                degrees = cuda.row_lengths(self.indptr, vertices)
-            else:
-                degrees = self.indptr[vertices + 1] - self.indptr[vertices]
-            found = taken(self.A, drawn, degrees)
+            found = taken(self.A, drawn, extract.row_lengths(self.indptr, vertices))
         yield found
 
     def on_host(self) -> Replicated:
-        return Replicated(self.A.to_scipy(), self.entries) if self.backend.on_device else self
+        return Replicated(self.A.to_scipy(), self.entries) if isinstance(self.A, CSR) else self
 
 
 class Partitioned(Graph):
@@ -147,7 +134,8 @@ class Partitioned(Graph):
             source, self.shape, self.dtype, self.order = _source(A)
             self.parts = as_partition(parts, self.shape[0], self.column.size)
             own = block(self.parts, self.column.rank) if self.column.rank in self.stages else (0, 0)
-            self.A = _counted(self, _held(source, own, self.shape[1], self.dtype))
+            matrix = _held(source, own, self.shape[1], self.dtype)
+            self.A = extract.held(self, matrix, backends.get("numpy"))
         name = self.order and self.order.name
         kinds = grid.world.gather_objects((self.shape, str(self.dtype), name, self.parts.tolist(), entries))
         if any(kind != kinds[0] for kind in kinds):
@@ -253,12 +241,6 @@ def _held(source: BlockSource, rows: Range, width: int, dtype: np.dtype) -> sp.c
     if not A.data.all():
         A = A.copy()
         A.eliminate_zeros()
-    return A
-
-
-def _counted(graph: Graph, A: sp.csr_array) -> sp.csr_array:
-    """The matrix, whose bytes the ledger counts while the graph lives."""
-    ledger.holds(graph, "adjacency", int(A.data.nbytes + A.indices.nbytes + A.indptr.nbytes))
     return A
 
 

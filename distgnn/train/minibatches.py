@@ -23,7 +23,7 @@ class Minibatches:
     """
 
     def __init__(self, training: Any, batch_size: int, seed: int = 0) -> None:
-        training = training if hasattr(training, "get") else np.asarray(training, np.int64)
+        training = backend.as_array(training).astype(np.int64, copy=False)
         self.training, self.size, self.seed = backend.module(training).sort(training), batch_size, seed
         check_batch_size(batch_size, len(self.training))
 

@@ -9,8 +9,9 @@ import pytest
 import scipy.sparse as sp
 
 from distgnn import rng
-from distgnn.local import cuda, host
-from distgnn.sampling import rows, sample_rows
+from distgnn.local import csr_rows, cuda, host
+from distgnn.local import draw as rows
+from distgnn.sampling import sample_rows
 from kernels.conftest import built_from, in_orders
 from loops import each
 
@@ -50,6 +51,12 @@ built = built_from("sample.cu")
 
 def orders(gpu):
     return in_orders(gpu, ORDERS, 2)
+
+
+def take_gpu_kernels(monkeypatch):
+    """Emulated, arrays of a GPU are NumPy's."""
+    for table in (rows.KERNELS, csr_rows.KERNELS):
+        monkeypatch.setitem(table.rows, "numpy", table.rows["cupy"])
 
 
 def equal(gpu, found, expected):
@@ -156,7 +163,7 @@ def test_arrays_on_a_gpu_are_drawn_from_there(built, count, remaining, monkeypat
     weights = WEIGHTS["uneven"]
     expected = rows.draw(POINTERS, weights, count, keys, remaining)
     chosen = rows.draw_selected(POINTERS, selected, count, keys[:5])
-    monkeypatch.setattr(rows, "_on_gpu", lambda keys: True)  # emulated, arrays of a GPU are NumPy's
+    take_gpu_kernels(monkeypatch)
     there = gpu.asarray(POINTERS), gpu.asarray(weights), count, gpu.asarray(keys)
     found = rows.draw(*there, remaining)
     equal(gpu, found, expected)
@@ -174,7 +181,7 @@ def test_a_matrix_on_a_gpu(built, monkeypatch):
         import cupyx.scipy.sparse as cupy_sparse
 
         there = cupy_sparse.csr_matrix(P)
-    monkeypatch.setattr(rows, "_on_gpu", lambda keys: True)
+    take_gpu_kernels(monkeypatch)
     found = sample_rows(there, 9, gpu.asarray(keys))
     assert type(found) is type(there) and found.dtype == np.float32
     for name in ("indptr", "indices", "data"):
@@ -189,7 +196,7 @@ def test_bad_input_is_refused(built, monkeypatch):
         gpu.asarray(keys_of(2)),
     )
     marks, left, selected = gpu.xp.empty(9, np.uint8), gpu.xp.empty((2, 3)), gpu.asarray(np.arange(2))
-    monkeypatch.setattr(rows, "_on_gpu", lambda keys: True)
+    take_gpu_kernels(monkeypatch)
     negative = gpu.asarray(-np.ones(9))
     for complaint, call in (
         ("sample_weighted: indptr", lambda: cuda.sample_weighted(pointers[:2], weights, 2, keys, marks)),

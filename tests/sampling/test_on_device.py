@@ -14,10 +14,11 @@ from mpi4py import MPI
 import distgnn as dg
 from distgnn import Ledger, local
 from distgnn.arrays.tuning import TUNING
+from distgnn.local.relabel import Relabelling
+from distgnn.local.stack import Stack
 from distgnn.nn import GCN, Adam
 from distgnn.operators import make_grid
 from distgnn.sampling import Ladies, Replicated, Sample, Sampler
-from distgnn.sampling.relabel import Relabelling, Stack
 from distgnn.train import MinibatchTraining
 from mpi_helpers import gpu
 

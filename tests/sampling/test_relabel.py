@@ -7,7 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 from distgnn.local import host
-from distgnn.sampling.relabel import Relabelling, Stack
+from distgnn.local.relabel import Relabelling
+from distgnn.local.stack import Stack
 
 N = 40
 

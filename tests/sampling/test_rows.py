@@ -8,7 +8,9 @@ import scipy.sparse as sp
 
 from distgnn import rng
 from distgnn.local import host
-from distgnn.sampling import rows, sample_rows
+from distgnn.local.array_draw import ring_times
+from distgnn.local.draw import draw, draw_selected, inclusion
+from distgnn.sampling import sample_rows
 from loops import each
 from sampling.exact import (
     LEVEL,
@@ -47,7 +49,7 @@ def drawn_members(weights: list[float], count: int, draws: int = DRAWS) -> np.nd
 def test_clocks_ring_apart_from_the_draws() -> None:
     """A clock has hashes of its own: numbers that a row drew with would be large together with it."""
     keys = keys_of(50)
-    rung = -np.expm1(-rows.ring_times(np.ones((50, 1)), keys))
+    rung = -np.expm1(-ring_times(np.ones((50, 1)), keys))
     for words in (keys, rng.splitmix64(keys), rng.splitmix64(rng.splitmix64(keys))):
         assert not np.isclose(rung, (words >> np.uint64(12)) * 2.0**-52, atol=1e-9).any()
 
@@ -84,11 +86,11 @@ def test_selected_rows_take_a_short_way_to_the_sample_of_weights_of_one(
     selected = np.array([10, *range(A.shape[0]), 3, 10])
     keys = keys_of(len(selected))
     expected = A[selected]
-    drawn = rows.draw(expected.indptr, np.ones(expected.nnz), count, keys)
+    drawn = draw(expected.indptr, np.ones(expected.nnz), count, keys)
     if not compiled:
         monkeypatch.setattr(host, "module", lambda: None)
     for _ in range(2):
-        found = rows.draw_selected(A.indptr.astype(np.int64), selected, count, keys)
+        found = draw_selected(A.indptr.astype(np.int64), selected, count, keys)
     assert np.array_equal(A.indices[found.positions], expected.indices[drawn.positions])
     assert np.array_equal(found.counts, drawn.counts)
 
@@ -120,9 +122,9 @@ def test_compiled_and_numpy_agree_to_the_bit(count: int, monkeypatch: pytest.Mon
     if host.module() is None:
         pytest.skip("the host kernels are not built here")
     P, keys = unequal(), keys_of(14)
-    compiled = rows.draw(P.indptr, P.data, count, keys, remaining=True)
+    compiled = draw(P.indptr, P.data, count, keys, remaining=True)
     monkeypatch.setattr(host, "module", lambda: None)
-    plain = rows.draw(P.indptr, P.data, count, keys, remaining=True)
+    plain = draw(P.indptr, P.data, count, keys, remaining=True)
     for one, other in zip(compiled, plain, strict=True):
         assert np.array_equal(one, other)
 
@@ -176,7 +178,7 @@ def test_wrong_weights(wrong: float, compiled: bool, monkeypatch: pytest.MonkeyP
 def test_remaining_weight_is_known_to_the_last_bits() -> None:
     """Also where almost all of it has been drawn."""
     P = unequal()
-    drawn = rows.draw(P.indptr, P.data, 5, keys_of(14), remaining=True)
+    drawn = draw(P.indptr, P.data, 5, keys_of(14), remaining=True)
     assert drawn.remaining is not None
     picked = np.zeros(P.nnz, bool)
     picked[drawn.positions] = True
@@ -196,10 +198,10 @@ def test_estimates_from_drawn_columns_are_unbiased(name: str, count: int) -> Non
     """Estimates of every column, and of every product of two, whose variance is finite from four draws on."""
     weights, draws = np.array(WEIGHTS[name]), 200_000
     indptr, keys = np.arange(draws + 1) * len(weights), keys_of(draws, seed=3)
-    drawn = rows.draw(indptr, np.tile(weights, draws), count, keys, remaining=True)
+    drawn = draw(indptr, np.tile(weights, draws), count, keys, remaining=True)
     estimate = np.zeros((draws, len(weights)))
     columns = drawn.positions % len(weights)
-    estimate[drawn.positions // len(weights), columns] = 1 / rows.inclusion(weights[columns], drawn, keys)
+    estimate[drawn.positions // len(weights), columns] = 1 / inclusion(weights[columns], drawn, keys)
     often = inclusion_probabilities(subset_probabilities(weights.tolist(), count), len(weights)) > 0.01
     assert_mean(estimate[:, often], np.ones(often.sum()))
     if count < 4:
@@ -212,8 +214,8 @@ def test_estimates_from_drawn_columns_are_unbiased(name: str, count: int) -> Non
 
 def test_whole_rows_count_as_they_are() -> None:
     P = unequal()
-    drawn = rows.draw(P.indptr, P.data, 1000, keys_of(14), remaining=True)
-    assert (rows.inclusion(P.data[drawn.positions], drawn, keys_of(14)) == 1).all()
+    drawn = draw(P.indptr, P.data, 1000, keys_of(14), remaining=True)
+    assert (inclusion(P.data[drawn.positions], drawn, keys_of(14)) == 1).all()
 
 
 def test_small_shares_count_as_those_of_zou() -> None:
@@ -221,7 +223,7 @@ def test_small_shares_count_as_those_of_zou() -> None:
     draws, columns, count = 200, 5000, 50
     weights = np.random.default_rng(0).uniform(0.5, 1.5, columns)
     keys = keys_of(draws)
-    drawn = rows.draw(np.arange(draws + 1) * columns, np.tile(weights, draws), count, keys, remaining=True)
+    drawn = draw(np.arange(draws + 1) * columns, np.tile(weights, draws), count, keys, remaining=True)
     own = weights[drawn.positions % columns]
-    ratio = (1 / rows.inclusion(own, drawn, keys)) / (weights.sum() / (count * own))
+    ratio = (1 / inclusion(own, drawn, keys)) / (weights.sum() / (count * own))
     assert abs(ratio.mean() - 1) < 0.03 and ratio.std() < 0.2

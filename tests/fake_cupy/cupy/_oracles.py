@@ -121,13 +121,13 @@ def sample_weighted(
     types: list[str], rows: Any, count: Any, pointers: Array, weights: Array, keys: Array, picked: Array,
     remaining: Array, prefix: Array, summed: Any, bad: Array,
 ) -> None:  # fmt: skip
-    from distgnn.sampling.rows import _draw_numpy
+    from distgnn.local.array_draw import mark
 
     if summed:
         assert not picked.any()
         rows_sums = [np.cumsum(weights[i:j]) for i, j in itertools.pairwise(pointers.tolist())]
         assert prefix.tobytes() == np.concatenate(rows_sums).tobytes()
-    first_bad = _draw_numpy(pointers, weights, int(count), keys, picked, remaining)
+    first_bad = mark(pointers, weights, int(count), keys, picked, remaining)
     bad[...] = np.arange(bad.size) == first_bad
 
 
@@ -135,12 +135,12 @@ def sample_ones(
     types: list[str], rows: Any, count: Any, pointers: Array, selected: Array, keys: Array, offsets: Array,
     order: Array, positions: Array,
 ) -> None:  # fmt: skip
-    from distgnn.sampling.rows import _draw_numpy
+    from distgnn.local.array_draw import mark
 
     first, lengths = pointers[selected], pointers[selected + 1] - pointers[selected]
     bounds = np.concatenate(([0], np.cumsum(lengths)))
     picked = np.empty(bounds[-1], np.uint8)
-    _draw_numpy(bounds, np.ones(bounds[-1]), int(count), keys, picked, None)
+    mark(bounds, np.ones(bounds[-1]), int(count), keys, picked, None)
     drawn = np.flatnonzero(picked)
     row = np.searchsorted(bounds, drawn, side="right") - 1
     positions[...] = drawn - bounds[row] + first[row]

@@ -114,7 +114,7 @@ def number_ids(
 
 
 def ring_times(types: list[str], rows: Any, steps: Any, keys: Array, remaining: Array, tau: Array) -> None:
-    from distgnn.sampling.rows import ring_times
+    from distgnn.local.array_draw import ring_times
 
     tau[...] = ring_times(remaining, keys)
 
