@@ -34,10 +34,8 @@ class GraphSage(Sampler):
         super().__init__(graph, fanout, rescale=rescale, **options)
 
     def layer(self, frontier: Stack, size: int, keys: Any) -> Layer:
-        found = []
-        for counts, columns, values, degrees in self.graph.draw(
-            frontier.ids, size, stack_keys(frontier, keys)
-        ):
+        found, own = [], stack_keys(frontier, keys)
+        for counts, columns, values, degrees in self.graph.draw(frontier.ids, size, own):
             if self.rescale:
                 factors = degrees / backend.module(counts).maximum(counts, 1)
                 values *= repeated(factors, counts, len(values)).astype(values.dtype)

@@ -57,8 +57,8 @@ class Replicated(Graph):
 
     def multiply(self, Q: Any) -> Any:
         """``Q A``: (k, n) by (n, m) gives (k, m) of A's dtype, in which Q's values are taken: SciPy's, or
-        on a GPU a :class:`distgnn.local.extract.Product`, as Q may be one there. TypeError, ValueError: Q is no
-        sparse matrix of n columns.
+        on a GPU a :class:`distgnn.local.extract.Product`, as Q may be one there. TypeError, ValueError: Q is
+        no sparse matrix of n columns.
         """
         return extract.multiply(self._checked(Q), self.A, self.indptr)
 
