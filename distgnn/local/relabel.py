@@ -33,7 +33,7 @@ class Relabelling:
         return np.full(self.n, -1, np.int32)
 
     def find(self, stack: Stack, known: Stack) -> Array:
-        """int64, on the host: position of every id in its minibatch's list of `known` (distinct) ids, or -1."""
+        """int64, on the host: place of every id in its minibatch's list of `known` (distinct) ids, or -1."""
         return KERNELS.kernel("find", stack.ids)(self, stack, known)
 
     def extend(self, stack: Stack, known: Stack) -> tuple[Stack, Stack]:
