@@ -28,7 +28,7 @@ import training
 from distgnn import operators
 from distgnn.gallery import rmat, road, sbm
 from distgnn.plan.choices import Plan, Way, plan, ways
-from distgnn.plan.graphs import Graph
+from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import read
 from distgnn.report import colours
 from distgnn.report.svg import Axis, Line

@@ -29,13 +29,13 @@ from scipy.stats import spearmanr
 
 import table
 from distgnn import operators
-from distgnn.arrays.shapes import ShapeArray, ShapeMatrix
 from distgnn.layout import Range, owner, partition
 from distgnn.operators.plexus_3d import ROLES
 from distgnn.plan.choices import axis_orders
 from distgnn.plan.cost_model import estimate
+from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.dry.run import dry_run
-from distgnn.plan.graphs import Graph
+from distgnn.plan.dry.shapes import ShapeArray, ShapeMatrix
 from distgnn.plan.machine import Machine, read
 from distgnn.train.settings import Settings
 

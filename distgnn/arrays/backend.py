@@ -42,7 +42,6 @@ class Backend:
 
     name = "numpy"
     on_device = False
-    numbers = True  # until comm/grid.py asks no more
     xp: Any = np
     bound: int | None = None
 

@@ -15,7 +15,7 @@ from distgnn.errors import ArgumentError, UserError
 
 if TYPE_CHECKING:
     from distgnn.plan.choices import Choice
-    from distgnn.plan.graphs import Graph
+    from distgnn.plan.dry.graphs import Graph
     from distgnn.plan.machine import Machine
     from distgnn.train.settings import Settings
 
@@ -157,7 +157,7 @@ def graphs(args: argparse.Namespace, settings: Settings) -> dict[str | None, Gra
     """By order. UserError: no store, an order it has not, or nothing to train on."""
     from distgnn.nn.loss import checked_metric
     from distgnn.plan.choices import ALL_RANKS
-    from distgnn.plan.graphs import Graph
+    from distgnn.plan.dry.graphs import Graph
     from distgnn.plan.settle import EXACT
     from distgnn.store.read.store import Store
     from distgnn.train.run import check_content

@@ -1,8 +1,8 @@
 """What a run will cost, before any rank of it is started."""
 
 from distgnn.plan.choices import Plan, plan
+from distgnn.plan.dry.graphs import Graph, Histogram, Known
 from distgnn.plan.dry.run import Costs, DryRun, count, dry_run
-from distgnn.plan.graphs import Graph, Histogram, Known
 from distgnn.plan.settle import Settled, settle, settle_together
 
 __all__ = [

@@ -16,8 +16,8 @@ from distgnn import operators
 from distgnn.errors import ArgumentError, UserError
 from distgnn.layout import written
 from distgnn.plan.cost_model import Estimate, Network, estimate
+from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.dry.run import Costs, DryRun, dry_run
-from distgnn.plan.graphs import Graph, Histogram
 from distgnn.plan.machine import Machine, read
 from distgnn.train.settings import AUTO, Settings, parse_grid
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from distgnn.layout import block, partition
 from distgnn.operators.plexus_3d import ROLES
-from distgnn.plan.graphs import Graph, Histogram
+from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.machine import Machine
 
 Sizes = Mapping[str, int]

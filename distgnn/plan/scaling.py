@@ -11,7 +11,7 @@ from typing import Any
 from distgnn import operators
 from distgnn.layout import written
 from distgnn.plan.choices import Choice, Plan, Way, plan
-from distgnn.plan.graphs import Graph
+from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import Machine
 from distgnn.plan.tables import digits, name, wrap
 from distgnn.report.text import aligned

@@ -21,7 +21,7 @@ from distgnn.layout import partition
 from distgnn.partition import METHODS
 from distgnn.partition.orders import KNOWN
 from distgnn.plan.choices import CLEAR, Choice, Infeasible, Plan, Way, axis_orders, plan, priced, ways
-from distgnn.plan.graphs import Graph, Histogram
+from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.machine import Machine, read, with_nodes_of
 from distgnn.store.read.distributed import identity
 from distgnn.store.read.store import Store

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from distgnn import ledger, local
-from distgnn.arrays.shapes import ShapeMatrix
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
@@ -18,6 +17,7 @@ from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
 from distgnn.plan import Graph, Histogram, count, dry_run
 from distgnn.plan.dry.backend import SHAPES
+from distgnn.plan.dry.shapes import ShapeMatrix
 from distgnn.store import Store, prepare
 from distgnn.train import Run
 from distgnn.train.settings import Settings

@@ -13,7 +13,6 @@ from distgnn.arrays import backend
 from distgnn.arrays.backend import Backend, Mark
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.csr import KERNELS as BLOCKS
-from distgnn.arrays.shapes import Functions, ShapeArray, ShapeMatrix
 from distgnn.arrays.tuning import TUNING
 from distgnn.layout import Range
 from distgnn.local.csr_rows import KERNELS as MATRICES
@@ -21,13 +20,13 @@ from distgnn.local.elementwise import KERNELS as PASSES
 from distgnn.local.gemm import KERNELS as DENSE_PRODUCTS
 from distgnn.local.rows import KERNELS as ROWS
 from distgnn.local.spmm import KERNELS as SPARSE_PRODUCTS
+from distgnn.plan.dry.shapes import Functions, ShapeArray, ShapeMatrix
 
 
 class ShapeBackend(Backend):
     """Arrays with shapes and without numbers, which cost nothing (see ``shapes.py``)."""
 
     name = "shapes"
-    numbers = False
     xp = Functions()
 
     def bind(self, device: int) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from mpi4py import MPI
 
 from distgnn import ledger, progress
-from distgnn.arrays.shapes import ShapeArray
+from distgnn.plan.dry.shapes import ShapeArray
 
 T = TypeVar("T")
 

@@ -20,10 +20,10 @@ from distgnn.nn.networks import NETWORKS
 from distgnn.operators.dense import DistDense
 from distgnn.plan.dry.absent import OneOfMany
 from distgnn.plan.dry.backend import SHAPES
+from distgnn.plan.dry.graphs import Graph, Histogram, Spread
 from distgnn.plan.dry.kinds import busiest_of, kinds
 from distgnn.plan.dry.ranks import run_all
 from distgnn.plan.dry.recorder import Recorder
-from distgnn.plan.graphs import Graph, Histogram, Spread
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.split import TRAIN
 from distgnn.train import sampler

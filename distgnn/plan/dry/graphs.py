@@ -11,10 +11,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn.arrays.csr import Shape
-from distgnn.arrays.shapes import ShapeMatrix
 from distgnn.layout import Layout, Range
 from distgnn.nn.loss import LossRows, Targets, checked_metric
 from distgnn.operators.sources import BlockSource, MatrixSource
+from distgnn.plan.dry.shapes import ShapeMatrix
 from distgnn.split import TEST, TRAIN
 from distgnn.store.read.neighbours import Neighbours
 from distgnn.store.read.store import Store

@@ -6,10 +6,10 @@ import pytest
 from distgnn import local
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
-from distgnn.arrays.shapes import ShapeArray
 from distgnn.arrays.workspace import Workspace
 from distgnn.ledger import Ledger
 from distgnn.plan.dry.backend import SHAPES
+from distgnn.plan.dry.shapes import ShapeArray
 from loops import each
 
 xp = SHAPES.xp
