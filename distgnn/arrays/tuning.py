@@ -60,6 +60,8 @@ class Tuning:
     """Panels that a rank receives at a time."""
     probe_rows: int = 256
     """Rows that are packed and sent to measure what a fetch costs, of ``fetched_row_bytes`` each: 128 KiB."""
+    probes: int = 3
+    """Times that this is measured, of which the least counts, after once to warm up."""
     fetched_row_bytes: int = 512
     """What a row of H is taken to have where needed rows and whole blocks are compared: 128 float32."""
     exchange_sends: int = 8

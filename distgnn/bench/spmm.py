@@ -19,6 +19,7 @@ from scipy.sparse import _sparsetools
 from distgnn import gallery
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
+from distgnn.arrays.timing import seconds as seconds_of
 from distgnn.bench import timing
 from distgnn.errors import ArgumentError
 from distgnn.local import host
@@ -124,7 +125,7 @@ def _first_calls(
     want, seconds = None, {}
     for name, run in runs.items():
         C[...] = np.nan
-        seconds[name] = timing.timed(run, read)
+        seconds[name] = seconds_of(run, clock=read)
         want = C.copy() if want is None else want
         assert np.allclose(C, want, rtol=1e-4, atol=1e-4), f"{name} disagrees with {OURS} {where}"
     return seconds

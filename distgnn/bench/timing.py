@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.arrays import backend
+from distgnn.arrays.timing import seconds as seconds_of
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -26,22 +27,15 @@ def in_turns(
     faster a call, the more of them it takes for one that nothing disturbs. The clock "cpu" counts the time of
     all threads of this process, for a machine that others use.
     """
-    once = {name: max(timed(run, time.perf_counter), 1e-9) for name, run in candidates.items()}
+    once = {name: max(seconds_of(run), 1e-9) for name, run in candidates.items()}
     calls = {name: min(max(int(max(once.values()) / own), 1), most) for name, own in once.items()}
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     started, turns = time.perf_counter(), 0
     while turns < least or time.perf_counter() - started < seconds:
         for name, run in candidates.items():
-            samples[name] += [timed(run, CLOCKS[clock]) for _ in range(calls[name])]
+            samples[name] += [seconds_of(run, clock=CLOCKS[clock]) for _ in range(calls[name])]
         turns += 1
     return samples
-
-
-def timed(run: Callable[[], object], read: Callable[[], float]) -> float:
-    """Seconds of one call."""
-    before = read()
-    run()
-    return read() - before
 
 
 def copy_bandwidth(clock: str = "wall", size: int = 1 << 28) -> float:

@@ -8,18 +8,16 @@ With b bytes per row, β seconds per byte sent, π per byte packed, and λ secon
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 
 import numpy as np
 
 from distgnn import local
+from distgnn.arrays import timing
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
-
-TIMES = 3
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,8 @@ class Costs:
 def measure(grid: Grid, comm: Comm) -> Costs:
     """The costs between the ranks of ``comm``: medians over all ranks of ``grid``. Collective.
 
-    Cost: TIMES messages of TUNING.probe_rows rows to a neighbour and of one, about 20 ms at 200 Mbit/s.
+    Cost: 1 + TUNING.probes messages of TUNING.probe_rows rows to a neighbour, and as many of one; about 20 ms
+    at 200 Mbit/s.
     """
     on, height, width = grid.backend, TUNING.probe_rows, TUNING.fetched_row_bytes // 4
     X, rows, back = (on.zeros((n * height, width), np.float32) for n in (16, 1, 1))
@@ -54,20 +53,12 @@ def measure(grid: Grid, comm: Comm) -> Costs:
 
     def pack(count: int) -> None:
         local.gather_rows(X, scattered[:count], rows[:count])
-        on.synchronize()
 
-    latency, sending = (best(send, count) if comm.size > 1 else 0.0 for count in (1, height))
-    call, packing = (best(pack, count) for count in (1, height))
+    def seconds(work: Callable[[int], None], count: int) -> float:
+        return timing.best(lambda: work(count), on, TUNING.probes)
+
+    latency, sending = (seconds(send, count) if comm.size > 1 else 0.0 for count in (1, height))
+    call, packing = (seconds(pack, count) for count in (1, height))
     nbytes = (height - 1) * width * 4
     mine = Costs(max(sending - latency, 0) / nbytes, max(packing - call, 0) / nbytes, call)
     return Costs(*np.median([astuple(costs) for costs in grid.world.gather_objects(mine)], axis=0).tolist())
-
-
-def best(work: Callable[[int], None], count: int) -> float:
-    """The least seconds of a few calls, after one to warm up."""
-    seconds = []
-    for _ in range(1 + TIMES):
-        started = time.perf_counter()
-        work(count)
-        seconds.append(time.perf_counter() - started)
-    return min(seconds[1:])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 
 from distgnn import local
+from distgnn.arrays import timing
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.group import Comm
@@ -50,8 +50,4 @@ def _operand(backend: Backend, shape: tuple[int, int], transposed: bool, dtype: 
 
 
 def _seconds(backend: Backend, form: Form, A: Array, B: Array, out: Array) -> float:
-    backend.synchronize()
-    start = time.perf_counter()
-    local.gemm(A, B, out=out, form=form)
-    backend.synchronize()
-    return time.perf_counter() - start
+    return timing.seconds(lambda: local.gemm(A, B, out=out, form=form), backend)

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 from distgnn import local, operators
+from distgnn.arrays import timing
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
@@ -92,10 +93,7 @@ def _first(backend: Backend, run: Run, group: Comm | None) -> tuple[float, list[
     if group is not None:
         group.barrier()
     with Recorder() as book:
-        started = time.perf_counter()
-        run()
-        backend.synchronize()
-        return time.perf_counter() - started, book.steps
+        return timing.seconds(run, backend), book.steps
 
 
 def _median(backend: Backend, run: Run, calls: int, batches: int, group: Comm | None) -> float:
@@ -104,11 +102,7 @@ def _median(backend: Backend, run: Run, calls: int, batches: int, group: Comm | 
     for _ in range(batches):
         if group is not None:
             group.barrier()
-        started = time.perf_counter()
-        for _ in range(calls):
-            run()
-        backend.synchronize()
-        seconds.append((time.perf_counter() - started) / calls)
+        seconds.append(timing.seconds(run, backend, calls))
     return float(np.median(seconds))
 
 

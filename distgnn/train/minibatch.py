@@ -7,7 +7,6 @@ Accuracies are those of the whole graph, by the distributed product that the net
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -189,31 +188,24 @@ class Clock:
 
     def __init__(self, on: Backend) -> None:
         self.on = on
+        self.mark, self.between = on.clock()
         self.spans: list[tuple[str, Any, Any]] = []
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Time the part that runs within the context."""
-        start = self._mark()
+        start = self.mark()
         yield
-        self.spans.append((name, start, self._mark()))
+        self.spans.append((name, start, self.mark()))
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds by name, all of `STEPS`, and begin again at 0."""
         totals = dict.fromkeys(STEPS, 0.0)
         self.on.synchronize()
         for name, start, end in self.spans:
-            between = self.on.xp.cuda.get_elapsed_time(start, end) / 1e3 if self.on.on_device else end - start
-            totals[name] += between
+            totals[name] += self.between(start, end)
         self.spans.clear()
         return totals
-
-    def _mark(self) -> Any:
-        if not self.on.on_device:
-            return time.perf_counter()
-        event = self.on.xp.cuda.Event()
-        event.record()
-        return event
 
 
 class Sums:
