@@ -9,7 +9,7 @@ from typing import Any
 from distgnn.errors import ArgumentError
 from distgnn.ledger import holds
 from distgnn.nn.optim import Parameter
-from distgnn.train.rates import Schedule
+from distgnn.train.schedule import Schedule
 
 Array = Any
 

@@ -31,7 +31,7 @@ from distgnn.sampling.fetch import Features
 from distgnn.sampling.sampler import Sampler
 from distgnn.train.full_graph import Before, Record, run_epochs, update
 from distgnn.train.minibatches import Minibatches
-from distgnn.train.schedule import Turn, bulks, turns
+from distgnn.train.turns import Turn, bulks, turns
 
 Array = Any
 

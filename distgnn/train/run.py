@@ -41,11 +41,11 @@ from distgnn.train.full_graph import parameters, train
 from distgnn.train.log import RunLog, end_record, run_record
 from distgnn.train.minibatch import STEPS, MinibatchTraining
 from distgnn.train.minibatches import check_batch_size
-from distgnn.train.rates import Schedule, changed
+from distgnn.train.schedule import Schedule, changed
 from distgnn.train.serial import Serial, reference
 from distgnn.train.settings import BATCH_SIZE, Settings, parse_grid
 
-told = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 #: What a store's manifest says of the graph itself, and not of how it is cut into files.
 GRAPH = "source seed n nnz edges directed weighted self_loops normalize width classes labelled split".split()
@@ -107,7 +107,7 @@ class Run:
             self._check_kernels()
         self._load()
         what = f"{name} on grid {self.grid}, order {self.order.name}, {self.grid.transport}"
-        told.info("%s: %s; this rank holds %d non-zeros", self.store.path, what, self.grid.nonzeros)
+        log.info("%s: %s; this rank holds %d non-zeros", self.store.path, what, self.grid.nonzeros)
         self.resumed: str | None = None  # the id of the checkpoint
         self.first_epoch = 1 + (self._resume() if s.resume else 0)
         self.check = self._check() if s.check else None
@@ -131,8 +131,8 @@ class Run:
         kept = self.first_epoch - 1 if s.resume else None
         alone = checkpoint.writer(s.checkpoint, self.grid.world, self.resumed)
         # Opening it empties or cuts an existing log, so all that can be refused was refused before.
-        with alone, RunLog(self.grid, s.log, kept, s.force) as log:
-            log.write("run", self.record)
+        with alone, RunLog(self.grid, s.log, kept, s.force) as run_log:
+            run_log.write("run", self.record)
             with Ledger(timing=True, trace=bool(s.trace)) as ledger:
                 for record in self._epochs():
                     stop = time.perf_counter()
@@ -140,7 +140,7 @@ class Run:
                     log_epoch(record)
                     seconds.append(record["seconds"])
                     steps.append(record.get("steps", {}))
-                    log.write("epoch", record)
+                    run_log.write("epoch", record)
                     end = self._compare_and_save(record)
                     yield record
                     if self.best.stopped:
@@ -150,8 +150,8 @@ class Run:
             end |= self.check.record() if self.check else {}
             self.end = end | self._medians(steps)
             words, waited = ledger.words, ledger.exposed
-            told.info("trained: %d words received, %.2f s waited for messages on this rank", words, waited)
-            log.write("end", self.end)
+            log.info("trained: %d words received, %.2f s waited for messages on this rank", words, waited)
+            run_log.write("end", self.end)
         if s.trace:
             self.trace_cut = trace.write(s.trace, self.grid.world, ledger.events or [], marks)
 
@@ -166,7 +166,7 @@ class Run:
         if s.sampler and s.batch_size:
             check_batch_size(s.batch_size, self.store.manifest["split"]["train"])
         if self.store.classes == 1 and not self.store.multilabel and self.grid.rank == 0:
-            told.warning(
+            log.warning(
                 "%s: all labelled nodes are of one class: there is nothing to learn", self.store.path
             )
         metric = checked_metric(s.metric, self.store.multilabel)
@@ -264,7 +264,7 @@ class Run:
             state = self.grid.world, self.parameters, self.optimizer, epoch, self._identity(), self.rates
             names = self.store.manifest["class_names"]
             checkpoint.save(s.checkpoint, *state, self.best, names)
-            told.info("%s: saved after epoch %d", s.checkpoint, epoch)
+            log.info("%s: saved after epoch %d", s.checkpoint, epoch)
         return found
 
     def _best(self) -> dict[str, Any]:
@@ -295,7 +295,7 @@ class Run:
             problem = f"{s.checkpoint} has {epoch} epochs already; ask for more"
             raise ArgumentError("epochs", s.epochs, problem)
         if rates and self.grid.rank == 0 and (new := changed(rates[-1], self.rates[-1], epoch)):
-            told.warning("%s: goes on with %s", s.checkpoint, new)
+            log.warning("%s: goes on with %s", s.checkpoint, new)
         self.rates = [*(rate for rate in rates if rate not in self.rates), *self.rates]
         return epoch
 
@@ -331,7 +331,7 @@ class Run:
 def log_epoch(record: dict[str, Any]) -> None:
     """What an epoch took on this rank."""
     spent = ", ".join(f"{phase} {seconds:.4f}" for phase, seconds in record["phases"].items())
-    told.debug("epoch %d: loss %s, %.4f s (%s)", record["epoch"], record["loss"], record["seconds"], spent)
+    log.debug("epoch %d: loss %s, %.4f s (%s)", record["epoch"], record["loss"], record["seconds"], spent)
 
 
 def _if_set(s: Settings) -> dict[str, Any]:

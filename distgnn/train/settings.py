@@ -15,7 +15,7 @@ from distgnn.errors import ArgumentError
 from distgnn.nn.loss import METRICS
 from distgnn.nn.networks import NETWORKS, REFERENCES
 from distgnn.sampling.sampler import check_fanout
-from distgnn.train.rates import Schedule
+from distgnn.train.schedule import Schedule
 
 #: Minibatches per update, unless there are more ranks. Up to that many ranks train the same.
 PER_UPDATE = 8

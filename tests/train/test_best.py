@@ -15,7 +15,7 @@ from distgnn.store import prepare
 from distgnn.train import Run, Settings
 from distgnn.train.best import Best
 from distgnn.train.predict import Predictor
-from distgnn.train.rates import Schedule
+from distgnn.train.schedule import Schedule
 
 from .stores import Communities, events, run, small_store
 
