@@ -29,7 +29,7 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.bench import timing
 from distgnn.comm.launch import install_abort_hook
 from distgnn.operators import make_grid
-from distgnn.train.settings import parse_grid
+from distgnn.train.ways import parse_grid
 from overlap import GRAPHS
 from training import epochs
 

@@ -24,6 +24,7 @@ from distgnn import cli
 from distgnn.cli import train
 from distgnn.comm.launch import install_abort_hook
 from distgnn.store import Store
+from distgnn.train.resolve import resolved
 from distgnn.train.serial import reference
 
 GRIDS = ("1x1x1", "2x2x1", "1x2x2", "2x2x2", "3x2x1")
@@ -78,7 +79,7 @@ def serial(store: str) -> list[float]:
     opened = Store(store)
     settings = train.settings(parsed(store, "1x1x1", "random", "--dtype", "float64"))
     widths = [opened.width, *settings.hidden_widths, opened.classes]
-    training = reference(opened, opened.order("random"), widths, settings.resolved(1))
+    training = reference(opened, opened.order("random"), widths, resolved(settings, 1))
     return [loss for epoch in range(1, EPOCHS + 1) for loss in training.epoch(epoch, settings.lr)]
 
 

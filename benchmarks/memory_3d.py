@@ -47,7 +47,7 @@ from distgnn.operators.dense import scatter
 from distgnn.operators.plexus_3d import ROLES
 from distgnn.store import Store, load, load_features, load_targets
 from distgnn.train.full_graph import train
-from distgnn.train.settings import parse_grid
+from distgnn.train.ways import parse_grid
 from memory import rise, status
 
 HIDDEN = 128

@@ -27,13 +27,14 @@ import table
 import training
 from distgnn import operators
 from distgnn.gallery import rmat, road, sbm
-from distgnn.plan.choices import Plan, Way, plan, ways
+from distgnn.plan.choices import Plan, plan
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import read
 from distgnn.report import colours
 from distgnn.report.svg import Axis, Line
 from distgnn.report.svg import lines as lines_chart
 from distgnn.train.settings import Settings
+from distgnn.train.ways import Way, ways
 
 WIDTHS = [32, 32, 8]
 SETTINGS = Settings(hidden=WIDTHS[1:-1], eval_every=0)

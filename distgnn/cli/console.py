@@ -13,10 +13,10 @@ from mpi4py import MPI
 from distgnn.errors import TrainingError
 from distgnn.layout import written
 from distgnn.ledger import MOST_EVENTS
-from distgnn.plan.settle import settle_together
 from distgnn.report.metrics import scores, title
 from distgnn.stages import stage
 from distgnn.train.check import CheckFailedError
+from distgnn.train.left_open import left_open
 from distgnn.train.run import Run
 from distgnn.train.settings import Settings
 
@@ -24,17 +24,24 @@ from distgnn.train.settings import Settings
 def train(
     store: str, settings: Settings, comm: MPI.Intracomm | None = None, machine: str | None = None
 ) -> int:  # fmt: skip
-    """A run, planned for this machine where settings leave something open, with its progress on rank 0's
-    terminal; returns the exit code, 1 if it fails. Collective.
+    """Train with the progress on rank 0's terminal; plan first where settings leave a choice. Collective.
+
+    Returns:
+        The exit code: 1 if the training fails.
     """
     comm = MPI.COMM_WORLD if comm is None else comm
-    settled = settle_together(comm, settings, store, machine)
-    run = Run(store, settled.settings, comm)
+    plan = None
+    if machine is not None or left_open(comm, settings, store):
+        from distgnn.plan.settle import settle_together
+
+        settled = settle_together(comm, settings, store, machine)
+        settings, plan = settled.settings, settled if settled.machine else None
+    run = Run(store, settings, comm)
     speaks = run.grid.rank == 0 and not settings.quiet
-    if settled.machine is not None:
-        run.record["plan"] = settled.record()
+    if plan is not None:
+        run.record["plan"] = plan.record()
     if speaks:
-        print(*([settled] if settled.machine else []), describe(run), sep="\n", flush=True)
+        print(*([plan] if plan else []), describe(run), sep="\n", flush=True)
     try:
         with progress(speaks, run.first_epoch, settings.epochs) as show:
             for record in run.train():

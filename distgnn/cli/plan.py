@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distgnn.cli.config import typed
+from distgnn.cli.flags import add_setting, in_groups
 from distgnn.cli.values import count
 from distgnn.errors import ArgumentError, UserError
+from distgnn.train.settings import AUTO, Settings
 
 if TYPE_CHECKING:
     from distgnn.plan.choices import Choice
     from distgnn.plan.dry.graphs import Graph
     from distgnn.plan.machine import Machine
-    from distgnn.train.settings import Settings
 
 HELP = "predict seconds, words, messages and memory of every way to train on a machine"
 
-#: Settings that are those of train.
+#: Settings that a plan goes by, as train has them, with the help of this command where it is another.
 SHARED = {
     "algorithm": "plan this one only (default: all)",
     "grid": "plan these sizes of axes only, the last within a node",
@@ -56,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     size("--classes", type=count, metavar="C", help="of nodes")
     size("--multilabel", action="store_true", help="a node may have several of them")
     size("--directed", action="store_true", help="its matrix is not symmetric")
-    _share_settings(parser)
+    for group, name in in_groups(parser, SHARED):
+        add_setting(group, name, SHARED[name])
     out = parser.add_argument_group("output").add_argument
     out("--all", action="store_true", help="print all, not the best dozen and the best of each algorithm")
     out("--explain", type=count, metavar="K", help="print what choice K consists of, beside its formula")
@@ -66,22 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out("--logs", nargs="+", default=[], metavar="LOG", help="of train --log, to draw beside the curves")
     out("--force", action="store_true", help="replace an existing --out or --svg")
     # fmt: on
-
-
-def _share_settings(parser: argparse.ArgumentParser) -> None:
-    """The flags of train that a plan goes by, with its names, types and defaults."""
-    from distgnn.cli import train
-
-    whole = argparse.ArgumentParser(add_help=False)
-    train.add_arguments(whole)
-    for group in whole._action_groups:
-        actions = [
-            copy.copy(one) for one in group._group_actions if one.dest in SHARED and one.option_strings
-        ]
-        own = parser.add_argument_group(group.title) if actions else parser
-        for action in actions:
-            action.help = SHARED[action.dest] or action.help
-            own._add_action(action)
 
 
 def numbers_of_ranks(text: str) -> list[int]:
@@ -144,12 +129,14 @@ def check(args: argparse.Namespace) -> None:
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    from distgnn.train.settings import Settings
+    """Return the settings to plan with; "auto" is what a plan does with those that are not given."""
+    from distgnn.train.resolve import resolved
 
     given = {name: getattr(args, name) for name in SHARED}
-    given["sparsity_aware"] = None if given["sparsity_aware"] == "auto" else given["sparsity_aware"]
+    for name in ("sparsity_aware", "grid", "order"):
+        given[name] = None if given[name] == AUTO else given[name]
     settings = Settings(**given)
-    replace(settings, algorithm="1.5d").resolved(1)  # refused here, and not way by way; 1.5d takes all
+    resolved(replace(settings, algorithm="1.5d"), 1)  # refused here, and not way by way; 1.5d takes all
     return settings
 
 
@@ -171,7 +158,7 @@ def graphs(args: argparse.Namespace, settings: Settings) -> dict[str | None, Gra
     checked_metric(settings.metric, store.multilabel)
     exact = store.nnz <= EXACT and max(args.ranks) <= ALL_RANKS  # else by how many each shard has
     layers = len(settings.hidden_widths) + 1
-    orders = store.orders if args.order is None else [args.order]
+    orders = store.orders if settings.order is None else [settings.order]
     return {name: Graph.of_store(store, name, settings.dtype, layers, exact) for name in orders}
 
 

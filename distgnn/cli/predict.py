@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from distgnn.cli.flags import add_setting
 from distgnn.cli.values import count
 
 HELP = "classes, probabilities or embeddings of all nodes, from a checkpoint"
@@ -18,12 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="FILE", required=True,
         help=".npz: label and probability by node; .csv: a line for each node, classes by name")
     add("--layer", type=count, metavar="L", help="the embeddings after this layer, the first is 1, instead")
-    add("--metric", choices=("accuracy", "f1", "rocauc"), help="to print (default: accuracy, or f1)")
+    add_setting(parser, "metric", "to print (default: accuracy, or f1)")
     add("--which", choices=("best", "last"), help="whose weights (default: the best, if train kept it)")
-    add("--algorithm", metavar="NAME", help="see distgnn algorithms (default: 1d, or 3d on order double)")
-    add("--grid", metavar="SHAPE", help="2x2, or rows=2,cols=2")
-    add("--order", metavar="NAME", help="node order of the store (default: the first that will do)")
-    add("--backend", choices=("auto", "numpy", "cupy"), help="of arrays (default: a GPU if there is one)")
+    add_setting(parser, "algorithm", "see distgnn algorithms (default: 1d, or 3d on order double)")
+    add_setting(parser, "grid", "2x2, or rows=2,cols=2")
+    add_setting(parser, "order", "node order of the store (default: the first that will do)")
+    add_setting(parser, "backend")
     add("--force", action="store_true", help="replace an existing FILE")
     # fmt: on
 

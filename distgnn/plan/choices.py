@@ -4,61 +4,28 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import permutations
 from typing import Any
 
 import numpy as np
 
 from distgnn import operators
 from distgnn.errors import ArgumentError, UserError
-from distgnn.layout import written
 from distgnn.plan.cost_model import Estimate, Network, estimate
 from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.dry.run import Costs, DryRun, dry_run
 from distgnn.plan.machine import Machine, read
-from distgnn.train.settings import AUTO, Settings, parse_grid
+from distgnn.train.settings import AUTO, Settings
+from distgnn.train.ways import Sizes, Way, asked, axis_orders, named_sizes, ways
 
-Sizes = dict[str, int]
 #: Ranks up to which a dry run of a graph that is known takes all of them, and not the busiest alone.
 ALL_RANKS = 16
 MOST_RANKS = 4096  # that are looked for where memory is short
 #: Another order, or no overlap, is advised for an epoch that takes at most this share of the time.
 CLEAR = 0.9
 FEW = 3  # best shapes of grids that are priced without overlap, too
-
-
-@dataclass(frozen=True)
-class Way:
-    """A way to train: what of the settings a plan chooses.
-
-    Attributes:
-        grid: sizes by axis, the last the nearest in a node; order: of the nodes, by its name in the store.
-    """
-
-    algorithm: str
-    grid: Sizes
-    order: str | None
-    sparsity_aware: bool
-
-    def settings(self, given: Settings) -> Settings:
-        """These settings, with this way to train."""
-        chosen: Any = {"algorithm": self.algorithm, "grid": self.grid, "order": self.order}
-        return replace(given, **chosen, replication=None, sparsity_aware=self.sparsity_aware)
-
-    def record(self, node: int | None = None) -> dict[str, Any]:
-        """For JSON. ``node``: ranks of a node, default all; the axes in it are listed from the nearest on."""
-        near, ranks = list[str](), 1
-        for axis, size in reversed(self.grid.items()):
-            if size > 1 and (node is None or ranks < node):
-                near, ranks = [*near, axis], ranks * size
-        found = {"algorithm": self.algorithm, "grid": self.grid, "axes_in_node": near, "order": self.order}
-        return found | {"sparsity_aware": self.sparsity_aware}
-
-    def __str__(self) -> str:
-        return f"{self.algorithm} {written(self.grid)}{' sparsity-aware' if self.sparsity_aware else ''}"
 
 
 @dataclass(frozen=True)
@@ -174,41 +141,6 @@ def plan(
     return Plan(machine, ranks, choices, infeasible, settings, graphs)
 
 
-def ways(settings: Settings, ranks: int, order: str | None = None) -> Iterator[Way]:
-    """The algorithms and shapes of grids for these settings, each shape once."""
-    told = settings.sparsity_aware
-    for name, sizes in asked(settings).items():
-        aware = (False, True) if name in operators.SPARSITY_AWARE else (False,)
-        for grid in operators.grids(name, ranks):
-            if sizes.items() <= grid.items():
-                given = {axis: grid[axis] for axis in (*sizes, *(a for a in grid if a not in sizes))}
-                yield from (
-                    Way(name, given, order, way) for way in aware if told is None or way == bool(told)
-                )
-
-
-def asked(settings: Settings) -> dict[str, Sizes]:
-    """The algorithms that have all that these settings ask for, with the sizes of axes that they name.
-
-    Raises:
-        ArgumentError: the settings name an algorithm that there is not, or what it can't read or send.
-    """
-    found: dict[str, Sizes] = {}
-    free, copies = settings.algorithm in (None, AUTO), settings.replication
-    for name in operators.ALGORITHMS if free else [str(settings.algorithm)]:
-        try:
-            axes = operators.get(name, settings.sparsity_aware or False).axes
-            sizes = dict(parse_grid(settings.grid, name) or {})
-        except ArgumentError:
-            if not free:
-                raise
-            continue  # 2x2, say, has sizes for two axes
-        same = copies is None or sizes.setdefault("reps", copies) == copies
-        if same and sizes.keys() <= {*axes} and min(sizes.values(), default=1) > 0:
-            found[name] = sizes
-    return found
-
-
 def gridless(settings: Settings, ranks: int, order: str | None) -> Iterator[Infeasible]:
     """The algorithms without a grid of so many ranks that has the sizes asked for, and how many would do.
 
@@ -258,7 +190,7 @@ def priced(
     kinds: dict[int, Costs] = {id(costs): costs for costs in dry.ranks}
     programs = [costs.epoch.steps for costs in kinds.values()]
     itemsize = np.dtype(settings.dtype).itemsize
-    orders = axis_orders(way.grid, list(parse_grid(settings.grid, way.algorithm) or ()))
+    orders = axis_orders(way.grid, list(named_sizes(settings, way.algorithm)))
     on, estimates, found = machine.used(settings.overlap), dict[Any, Estimate](), list[Choice | Infeasible]()
     sent = (step for steps in programs for step in steps if step.phase == "comm")
     transfers = {(step.operation, step.group, bool(step.shape)): step for step in sent}.values()
@@ -290,16 +222,6 @@ def unsuitable(way: Way, graph: Graph) -> str | None:
     if parts and way.algorithm in operators.SPARSITY_AWARE and parts != rows:
         return f"order {way.order} has {parts} parts, and not as many block rows as the grid"
     return None
-
-
-def axis_orders(grid: Sizes, named: Sequence[str] = ()) -> Iterator[Sizes]:
-    """The grid with its axes in every order that leaves those named in theirs; axes of size 1, whose place
-    makes no difference, come first.
-    """
-    single = {axis: size for axis, size in grid.items() if size == 1}
-    for order in permutations(axis for axis, size in grid.items() if size > 1):
-        if [axis for axis in order if axis in named] == [axis for axis in named if axis in order]:
-            yield single | {axis: grid[axis] for axis in order}
 
 
 def asked_for(machine: Machine, settings: Settings, graphs: Mapping[str | None, Graph]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import numpy as np
 from distgnn.errors import ArgumentError
 from distgnn.files.output import check_output, replaced
 from distgnn.layout import written
-from distgnn.plan.choices import Way
 from distgnn.plan.scaling import TIE, Curves, sentences, table
 from distgnn.plan.tables import digits, name
 from distgnn.report import page as pages
@@ -23,6 +22,7 @@ from distgnn.report.svg import INK, Axis, Line, beside, lines
 from distgnn.report.tables import Table
 from distgnn.report.text import aligned
 from distgnn.train.settings import Settings
+from distgnn.train.ways import Way
 
 HEADS = ("log", "ranks", "algorithm", "grid", "measured ms", "predicted ms")
 

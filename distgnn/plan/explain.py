@@ -14,6 +14,7 @@ from distgnn.plan.cost_model import OTHER, Clock, Network, compute_seconds
 from distgnn.plan.dry.recorder import Step
 from distgnn.plan.dry.run import Costs, multiplied
 from distgnn.plan.formulas import Case, Formula
+from distgnn.train.resolve import resolved
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
     longest = max(clocks, key=lambda key: sum(sum(some.values()) for some in clocks[key].stretches))
     costs = kinds[longest]
     widths = [graph.width, *settings.hidden_widths, graph.classes]
-    graph = multiplied(choice.way.settings(settings).resolved(plan.ranks), graph)
+    graph = multiplied(resolved(choice.way.settings(settings), plan.ranks), graph)
     case = Case(graph, widths, choice.way.grid, plan.machine, itemsize)
     formula = formulas.evaluate(choice.way.algorithm, choice.way.sparsity_aware, case)
     fullest = max(ranks, key=lambda one: sum(one.peak.values()))

@@ -10,12 +10,13 @@ from typing import Any
 
 from distgnn import operators
 from distgnn.layout import written
-from distgnn.plan.choices import Choice, Plan, Way, plan
+from distgnn.plan.choices import Choice, Plan, plan
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import Machine
 from distgnn.plan.tables import digits, name, wrap
 from distgnn.report.text import aligned
 from distgnn.train.settings import Settings
+from distgnn.train.ways import Way
 
 Graphs = Mapping[str | None, Graph]
 OPTIMUM = "*"

@@ -20,15 +20,16 @@ from distgnn.errors import ArgumentError
 from distgnn.layout import partition
 from distgnn.partition import METHODS
 from distgnn.partition.orders import KNOWN
-from distgnn.plan.choices import CLEAR, Choice, Infeasible, Plan, Way, axis_orders, plan, priced, ways
+from distgnn.plan.choices import CLEAR, Choice, Infeasible, Plan, plan, priced
 from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.machine import Machine, read, with_nodes_of
-from distgnn.store.read.distributed import identity
 from distgnn.store.read.store import Store
 from distgnn.store.write.ranks import arrive
 from distgnn.train.defaults import from_files, resumed_order
+from distgnn.train.left_open import is_open, left_open, to_plan
 from distgnn.train.run import check_content, check_outputs
-from distgnn.train.settings import AUTO, Settings, parse_grid
+from distgnn.train.settings import AUTO, Settings
+from distgnn.train.ways import Way, ways
 
 Graphs = dict[str | None, Graph]
 #: Machines that stand for those that nobody has measured.
@@ -76,9 +77,9 @@ def settle(
     """Settings for a run on so many ranks of a machine, with what they leave open as a plan has it. Runs no
     MPI: call it on one rank, and give all the same (or see :func:`settle_together`).
 
-    Open are the algorithm and the node order where the algorithm is ``auto``, and the grid of every algorithm
-    that could have another one, or its axes in another order. What is given is kept: some sizes of a grid, a
-    replication, sparsity-awareness, an order. Minibatches are as they are without a plan.
+    Open are an algorithm "auto", with it an order of the nodes that is not given, and an order "auto". So is
+    the grid of an algorithm that could have another one, or its axes in another order, where it is None,
+    "auto" or given in part. Other settings are kept. Minibatches are not planned.
 
     Args:
         store: opened, or its path; machine: itself, or what :func:`machine.read` takes.
@@ -94,15 +95,16 @@ def settle(
         return Settled(settings)
     store = store if isinstance(store, Store) else Store(store)
     check_content(store)
-    asked = _asked(settings, ranks)
-    found = _planned(asked, store, ranks, machine)
-    if settings.algorithm != AUTO and not found.choices and not any(way.peak for way in found.infeasible):
-        return Settled(settings)  # refused: the run says it better
+    asked = to_plan(settings, ranks)
+    found = _planned(asked, _orders(settings, store), store, ranks, machine)
+    given = AUTO not in (settings.algorithm, settings.order)
+    if given and not found.choices and not any(way.peak for way in found.infeasible):
+        return Settled(replace(settings, grid=asked.grid))  # refused: the run says it better
     best = found.best
     kept: dict[str, Any] = {"replication": settings.replication}
     kept |= {"sparsity_aware": "auto"} if settings.sparsity_aware == "auto" else {}
     chosen = replace(best.way.settings(settings), **kept)
-    orders = _advice(asked, store, found) if settings.order is None else ()
+    orders = _advice(asked, store, found) if settings.order in (None, AUTO) else ()
     advice = *orders, *found.advice
     return Settled(chosen, machine.name, best.way, best.seconds, best.estimate.phases, advice)
 
@@ -119,20 +121,18 @@ def settle_together(
     Raises:
         UserError: of `settle` and `machine.read`, or ranks that disagree; on every rank.
     """
-    ranks = comm.Get_size()
-    agree(comm, identity(store) | settings.shared() | {"machine": getattr(machine, "name", machine)})
-    settings = from_files(settings, store)
+    agree(comm, {"machine": getattr(machine, "name", machine)})
     with together(comm):
         on = None if machine is None else read(machine)
-    if not is_open(settings, ranks):
-        return Settled(settings)
+    if not left_open(comm, settings, store):
+        return Settled(from_files(settings, store))
     on = on or usual_machine(comm, settings.backend)
     found = Settled(settings)
     with together(comm):
         try:
             if comm.Get_rank() == 0:
                 check_outputs(settings)  # before a plan takes its time
-                found = settle(settings, store, ranks, on)
+                found = settle(settings, store, comm.Get_size(), on)
         finally:
             arrive(comm)  # without taking the core from the rank that plans
     return comm.bcast(found)
@@ -152,46 +152,25 @@ def usual_machine(comm: MPI.Intracomm, backend: str | None = None) -> Machine:
     return with_nodes_of(machine, ranks, comm.allreduce(memory, MPI.MIN))
 
 
-def is_open(settings: Settings, ranks: int) -> bool:
-    """Whether there is something to plan for so many ranks. ArgumentError: what a run would refuse."""
-    if settings.sampler or settings.algorithm == AUTO:
-        return not settings.sampler
-    s = _asked(settings, ranks)
-    named = list(parse_grid(s.grid, str(s.algorithm)) or ())
-    return sum(1 for way in ways(s, ranks) for _ in axis_orders(way.grid, named)) > 1
-
-
-def _asked(settings: Settings, ranks: int) -> Settings:
-    """The settings to plan with: only ``auto`` leaves open whether blocks are sent whole."""
-    if settings.algorithm != AUTO:
-        return settings.resolved(ranks)
-    replace(settings, algorithm="1.5d").resolved(ranks)  # numbers, and what excludes what
-    if not list(ways(settings, ranks)):
-        name = "replication" if settings.grid is None else "grid"
-        problem = f"no algorithm can do this on {ranks} ranks; leave it out, or name an algorithm"
-        raise ArgumentError(name, getattr(settings, name), problem)
-    return settings
-
-
 def _orders(s: Settings, store: Store) -> list[str]:
-    """Those to choose from: of a checkpoint with trained features the one they are in; else where the
-    algorithm is open all, of a given one the first.
+    """List the orders to choose from: of a checkpoint with trained features the one that these are in; else
+    all where the algorithm or the order is "auto", and the first where neither is.
     """
-    order = s.order or resumed_order(s)
-    if order is not None or s.algorithm != AUTO:
+    order = resumed_order(s) if s.order in (None, AUTO) else s.order
+    if order is not None or AUTO not in (s.algorithm, s.order):
         return [store.order(order).name]
     return list(store.orders)
 
 
-def _planned(s: Settings, store: Store, ranks: int, machine: Machine) -> Plan:
-    """All ways by how many non-zeros the shards have. Of a graph that is small enough, those that might be
-    the best again by where its non-zeros are: only then is known what sparsity-aware ones send, and others
-    seldom take less than where all blocks are as full.
+def _planned(s: Settings, orders: Sequence[str], store: Store, ranks: int, machine: Machine) -> Plan:
+    """Plan all ways by how many non-zeros the shards have, and those that might be the best of a small graph
+    again by where its non-zeros are. Only then is known what sparsity-aware ways send; others seldom take
+    less than where all blocks are as full.
     """
-    found = plan(s, _graphs(s, store, exact=False), ranks, machine)
+    found = plan(s, _graphs(s, orders, store, exact=False), ranks, machine)
     if store.nnz > EXACT or not found.choices:
         return found
-    itself = _graphs(s, store, exact=True)
+    itself = _graphs(s, orders, store, exact=True)
     choices, full, seen, best = [], found.infeasible, set(), math.inf
     for choice in sorted(found.choices, key=lambda one: (not one.way.sparsity_aware, one.seconds)):
         way = choice.way
@@ -206,9 +185,9 @@ def _planned(s: Settings, store: Store, ranks: int, machine: Machine) -> Plan:
     return replace(found, choices=choices, infeasible=full, graphs=itself)
 
 
-def _graphs(s: Settings, store: Store, exact: bool) -> Graphs:
+def _graphs(s: Settings, orders: Sequence[str], store: Store, exact: bool) -> Graphs:
     layers = len(s.hidden_widths) + 1
-    return {name: Graph.of_store(store, name, s.dtype, layers, exact) for name in _orders(s, store)}
+    return {name: Graph.of_store(store, name, s.dtype, layers, exact) for name in orders}
 
 
 def _advice(s: Settings, store: Store, found: Plan) -> Iterator[str]:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from distgnn.layout import written
-from distgnn.plan.choices import Choice, Infeasible, Plan, Way, amount
+from distgnn.plan.choices import Choice, Infeasible, Plan, amount
 from distgnn.plan.explain import Explanation
 from distgnn.report.numbers import short
 from distgnn.report.text import WIDTH, aligned
+from distgnn.train.ways import Way
 
 SHOWN = 12
 #: Phases that have a column of their own.

@@ -1,11 +1,26 @@
-"""Training runs: settings, loops over epochs and minibatches, logs, checkpoints."""
+"""Training runs: settings, loops over epochs and minibatches, logs, checkpoints.
 
-from distgnn.train.export import export_weights
-from distgnn.train.full_graph import train
-from distgnn.train.minibatch import MinibatchTraining
-from distgnn.train.minibatches import Minibatches
-from distgnn.train.predict import Predictor
-from distgnn.train.run import Run
-from distgnn.train.settings import Settings
+Names are imported on first use, so that the flags of ``distgnn train --help`` need neither MPI nor NumPy.
+"""
 
-__all__ = ["MinibatchTraining", "Minibatches", "Predictor", "Run", "Settings", "export_weights", "train"]
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "MinibatchTraining": "minibatch",
+    "Minibatches": "minibatches",
+    "Predictor": "predict",
+    "Run": "run",
+    "Settings": "settings",
+    "export_weights": "export",
+    "train": "full_graph",
+}
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"distgnn.train.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'distgnn.train' has no attribute '{name}'")

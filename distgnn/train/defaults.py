@@ -27,14 +27,15 @@ def from_files(settings: Settings, store: Store | str | os.PathLike[str]) -> Set
     read decides nothing: opening it says what is wrong.
     """
     s = settings
+    to_plan = s.order == AUTO  # the algorithm is then the one for the first order
     if s.algorithm == AUTO or (s.order is not None and (s.algorithm is not None or s.sampler)):
         return s
     doubled = _doubled(store)
-    given, first = s.order or resumed_order(s), next(iter(doubled), None)
+    given, first = (None if to_plan else s.order) or resumed_order(s), next(iter(doubled), None)
     single = [name for name, two in doubled.items() if not two]
     order = given or (single[0] if single and doubled.get(first) and _takes_one(s) else first)
     algorithm = ALTERNATING if doubled.get(order) and not _takes_one(s) else s.algorithm
-    return replace(s, order=s.order if order == first else order, algorithm=algorithm)
+    return replace(s, order=s.order if to_plan or order == first else order, algorithm=algorithm)
 
 
 def resumed_order(settings: Settings) -> str | None:

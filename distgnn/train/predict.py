@@ -34,7 +34,8 @@ from distgnn.store.read.distributed import identity, load, load_features, load_t
 from distgnn.store.read.store import Store
 from distgnn.train.checkpoint import take_features, take_over
 from distgnn.train.defaults import from_files
-from distgnn.train.settings import Settings, parse_grid
+from distgnn.train.settings import Settings
+from distgnn.train.ways import parse_grid
 
 FORMATS = (".npz", ".csv")
 

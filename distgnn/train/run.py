@@ -41,9 +41,11 @@ from distgnn.train.full_graph import parameters, train
 from distgnn.train.log import RunLog, end_record, run_record
 from distgnn.train.minibatch import STEPS, MinibatchTraining
 from distgnn.train.minibatches import check_batch_size
+from distgnn.train.resolve import resolved
 from distgnn.train.schedule import Schedule, changed
 from distgnn.train.serial import Serial, reference
-from distgnn.train.settings import BATCH_SIZE, Settings, parse_grid
+from distgnn.train.settings import BATCH_SIZE, Settings
+from distgnn.train.ways import parse_grid
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +92,7 @@ class Run:
         settings = settings or Settings()
         check_type("settings", settings, Settings, "a Settings, after the store")
         agree(comm, identity(store) | settings.shared())
-        s = self.settings = from_files(settings, store).resolved(comm.Get_size())
+        s = self.settings = resolved(from_files(settings, store), comm.Get_size())
         name = str(s.algorithm)
         operators.get(name, s.sparsity_aware or False)  # refuses what does not go together
         sizes = parse_grid(s.grid, name)

@@ -14,8 +14,9 @@ class Turn(NamedTuple):
 
 
 def turns(minibatches: int, per_update: int, ranks: int) -> list[Turn]:
-    """Deal the minibatches of an epoch out to the ranks, in groups of `per_update`; the last group has what is
-    left. Updates do not depend on the number of ranks.
+    """Deal the minibatches of an epoch out to the ranks, in groups of `per_update`.
+
+    The last group has what is left. Updates do not depend on the number of ranks.
     """
     dealt_out = []
     for first in range(0, minibatches, per_update):

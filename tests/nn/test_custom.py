@@ -17,6 +17,7 @@ from distgnn.sampling import GraphSage, Ladies, Replicated
 from distgnn.split import TRAIN
 from distgnn.train import MinibatchTraining, Predictor, Run, Settings, train
 from distgnn.train.export import contents
+from distgnn.train.resolve import resolved
 
 from ..train.stores import small_store
 from .problem import ALGORITHMS, Problem, wide_grid
@@ -108,7 +109,7 @@ def test_runs_predictions_exports_and_plans_can_name_it(comm, shared_tmp_path, m
     sampled = Run(store, Settings(sampler="sage", resume=False, force=True, **how), comm)
     assert len(list(sampled.train())) == 3
     with pytest.raises(dg.UserError, match="sampler=ladies|model=gin: needs every vertex's own features"):
-        Settings(sampler="ladies", model="gin").resolved(1)
+        resolved(Settings(sampler="ladies", model="gin"), 1)
     if comm.Get_rank() == 0:
         arrays, config = contents(weights)
         assert config["model"] == "gin" and arrays["eps1"].shape == (1, 1)

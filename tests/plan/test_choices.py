@@ -12,9 +12,10 @@ import scipy.sparse as sp
 from distgnn.errors import ArgumentError, UserError
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids
 from distgnn.plan import Graph, Known
-from distgnn.plan.choices import Way, axis_orders, plan, ways
+from distgnn.plan.choices import plan
 from distgnn.plan.machine import Measured, Overlap, read
 from distgnn.train.settings import Settings
+from distgnn.train.ways import Way, axis_orders, ways
 
 MACHINE = read("perlmutter")
 SETTINGS = Settings(hidden=(16, 16), train_features=True)

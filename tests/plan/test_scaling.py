@@ -7,12 +7,13 @@ import pytest
 
 from distgnn.errors import UserError
 from distgnn.plan import Graph
-from distgnn.plan.choices import Way, plan
+from distgnn.plan.choices import plan
 from distgnn.plan.explain import explain
 from distgnn.plan.machine import read
 from distgnn.plan.scaling import Crossover, Curves, Point, sentences, strong, table, text, weak
 from distgnn.plan.tables import WIDTH, name
 from distgnn.train.settings import Settings
+from distgnn.train.ways import Way
 
 MACHINE = read("perlmutter")
 GRAPH = {None: Graph.of_size(4000, 60_000, 16, 8)}

@@ -12,13 +12,15 @@ from distgnn import cli
 from distgnn.errors import ArgumentError, UserError
 from distgnn.operators import grids
 from distgnn.plan import Graph, dry_run, settle
-from distgnn.plan.choices import plan, ways
+from distgnn.plan.choices import plan
 from distgnn.plan.machine import read, with_nodes_of
-from distgnn.plan.settle import is_open
 from distgnn.split import TRAIN
 from distgnn.store import Store, prepare
 from distgnn.store.source import Source
+from distgnn.train.left_open import is_open
+from distgnn.train.resolve import resolved
 from distgnn.train.settings import Settings
+from distgnn.train.ways import ways
 
 from ..train.stores import Communities
 from .machines import slow
@@ -150,9 +152,9 @@ def test_bad_settings_are_one_line(store, asked, problem):
 
 def test_a_run_does_not_plan():
     with pytest.raises(ArgumentError, match="algorithm=auto: a run takes what it is given"):
-        AUTO.resolved(4)
+        resolved(AUTO, 4)
     with pytest.raises(ArgumentError, match="algorithm=auto: excludes sampler=sage"):
-        replace(AUTO, sampler="sage").resolved(4)
+        resolved(replace(AUTO, sampler="sage"), 4)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from distgnn.store import prepare
 from distgnn.train import Run, Settings
 from distgnn.train.best import Best
 from distgnn.train.predict import Predictor
+from distgnn.train.resolve import resolved
 from distgnn.train.schedule import Schedule
 
 from .stores import Communities, events, run, small_store
@@ -46,7 +47,7 @@ def test_factors_of_the_step_size(text, warmup, factors) -> None:
 )
 def test_other_schedules_are_refused(text) -> None:
     with pytest.raises(ArgumentError, match=f"schedule={text}: expected one of cosine, step:EPOCHS,FACTOR"):
-        Settings(schedule=text).resolved(1)
+        resolved(Settings(schedule=text), 1)
 
 
 def test_what_validation_says() -> None:
@@ -191,7 +192,7 @@ def test_what_cannot_go_on_is_refused(comm, shared_tmp_path) -> None:
     with pytest.raises(UserError, match="with layer_norm False, this one has True"):
         Run(store, Settings(resume=True, **(how | {"layer_norm": True, "patience": 9})), comm)
     with pytest.raises(ArgumentError, match="patience=3: goes by validation accuracies, which eval_every=0"):
-        Settings(patience=3, eval_every=0).resolved(1)
+        resolved(Settings(patience=3, eval_every=0), 1)
 
 
 @pytest.mark.ranks(2)

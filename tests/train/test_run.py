@@ -18,6 +18,7 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.train import Run, train
 from distgnn.train.check import SerialCheck
 from distgnn.train.log import RunLog
+from distgnn.train.resolve import resolved
 from distgnn.train.settings import Settings
 
 from ..nn.problem import ALGORITHMS
@@ -480,7 +481,7 @@ def test_a_store_of_directed_edges(comm, shared_tmp_path):
 )
 def test_settings_from_python_name_the_argument(setting, message):
     with pytest.raises(ArgumentError, match=message):
-        Settings(**setting).resolved(1)
+        resolved(Settings(**setting), 1)
 
 
 def test_one_number_stands_for_a_list_of_one():

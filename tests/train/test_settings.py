@@ -17,7 +17,8 @@ from distgnn.layout import written
 from distgnn.operators import grids
 from distgnn.store import Store
 from distgnn.train import Run, Settings
-from distgnn.train.settings import parse_grid
+from distgnn.train.resolve import resolved
+from distgnn.train.ways import parse_grid
 
 from .stores import events, run, small_store
 
@@ -39,7 +40,7 @@ def test_numbers_of_numpy_and_paths_are_taken() -> None:
 
 def test_settings_stay_as_they_were_made() -> None:
     asked = Settings(sampler="ladies", hidden=(8, 4))
-    done = asked.resolved(ranks=12)
+    done = resolved(asked, ranks=12)
     assert (done.model, done.algorithm, done.replication) == ("gcn", "1.5d", 1)
     assert (done.fanout, done.bulk, done.batches_per_update) == ([512] * 3, 4, 12)
     assert (done.importance, done.rescale, done.decays) == ("zou", True, [0.0] * 3)
@@ -70,7 +71,7 @@ def test_settings_stay_as_they_were_made() -> None:
 )
 def test_errors_name_arguments(settings: dict[str, Any], argument: str, message: str) -> None:
     with pytest.raises(ArgumentError) as error:
-        Settings(**settings).resolved(ranks=1)
+        resolved(Settings(**settings), ranks=1)
     assert error.value.argument == argument and message in str(error.value) and "--" not in str(error.value)
 
 

@@ -29,7 +29,9 @@ from distgnn.split import TRAIN
 from distgnn.train import sampler
 from distgnn.train.full_graph import train
 from distgnn.train.minibatch import MinibatchTraining, training_nodes
-from distgnn.train.settings import BATCH_SIZE, Settings, parse_grid
+from distgnn.train.resolve import resolved
+from distgnn.train.settings import BATCH_SIZE, Settings
+from distgnn.train.ways import parse_grid
 
 SAMPLE = 8  # ranks of which the busiest is looked for where non-zeros are not spread evenly
 
@@ -88,7 +90,7 @@ def dry_run(
         ArgumentError: what a run would refuse, another dtype than the graph's, a choice that goes by measured
             seconds, or minibatches without the graph itself.
     """
-    s = settings.resolved(ranks)
+    s = resolved(settings, ranks)
     graph = multiplied(s, graph)
     one_of_each = ranks > 64 if one_of_each is None else one_of_each
     _check(s, graph, one_of_each or busiest)
@@ -105,7 +107,7 @@ def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: G
 
     Features are zeros. Of a real backend it is what the dry run has to give.
     """
-    s = settings.resolved(comm.Get_size())
+    s = resolved(settings, comm.Get_size())
     return _counted(_prepared(comm, backend, s, multiplied(s, graph)))[0]
 
 
