@@ -34,7 +34,7 @@ _HOMES = {
     "scatter": "operators.dense",
     "gather": "operators.dense",
     "distribute": "operators",
-    "make_grid": "operators",
+    "make_grid": "plan.grid",
     "Store": "store",
     "load": "store",
     "prepare": "store.from_arrays",

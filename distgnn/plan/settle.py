@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -31,6 +31,7 @@ from distgnn.train.run import check_content, check_outputs
 from distgnn.train.settings import AUTO, Settings
 from distgnn.train.ways import Way, ways
 
+T = TypeVar("T")
 Graphs = dict[str | None, Graph]
 #: Machines that stand for those that nobody has measured.
 USUAL = {False: "infiniband-cpu", True: "dgx-a100"}
@@ -127,15 +128,27 @@ def settle_together(
     if not left_open(comm, settings, store):
         return Settled(from_files(settings, store))
     on = on or usual_machine(comm, settings.backend)
-    found = Settled(settings)
+
+    def settled() -> Settled:
+        check_outputs(settings)  # before a plan takes its time
+        return settle(settings, store, comm.Get_size(), on)
+
+    return on_first_rank(comm, settled)
+
+
+def on_first_rank(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
+    """Return on all ranks what the first one makes; the others leave it the cores meanwhile. Collective.
+
+    Raises:
+        The errors of `make`, on every rank: see :func:`~distgnn.comm.agree.together`.
+    """
+    made = None
     with together(comm):
         try:
-            if comm.Get_rank() == 0:
-                check_outputs(settings)  # before a plan takes its time
-                found = settle(settings, store, comm.Get_size(), on)
+            made = make() if comm.Get_rank() == 0 else None
         finally:
-            arrive(comm)  # without taking the core from the rank that plans
-    return comm.bcast(found)
+            arrive(comm)
+    return comm.bcast(made)
 
 
 def usual_machine(comm: MPI.Intracomm, backend: str | None = None) -> Machine:

@@ -168,9 +168,7 @@ class Run:
         if s.sampler and s.batch_size:
             check_batch_size(s.batch_size, self.store.manifest["split"]["train"])
         if self.store.classes == 1 and not self.store.multilabel and self.grid.rank == 0:
-            log.warning(
-                "%s: all labelled nodes are of one class: there is nothing to learn", self.store.path
-            )
+            log.warning("%s: all labelled nodes are of one class: there is nothing to learn", self.store.path)
         metric = checked_metric(s.metric, self.store.multilabel)
         self.settings = dataclasses.replace(s, metric=metric)
         self.widths = [self.store.width, *s.hidden_widths, self.store.classes]

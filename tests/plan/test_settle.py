@@ -157,6 +157,27 @@ def test_a_run_does_not_plan():
         resolved(replace(AUTO, sampler="sage"), 4)
 
 
+def test_a_grid_or_an_order_to_choose_is_not_for_a_run():
+    with pytest.raises(ArgumentError, match="grid=auto: a run takes what it is given; distgnn.plan.settle"):
+        resolved(Settings(algorithm="2d", grid="auto"), 4)
+    with pytest.raises(ArgumentError, match="order=auto: a run takes what it is given; distgnn.plan.settle"):
+        resolved(Settings(order="auto"), 1)
+    assert resolved(Settings(algorithm="1d", grid="auto"), 4) == resolved(Settings(algorithm="1d"), 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["1.5d", "3d", "auto"])
+def test_auto_lets_the_plan_choose_the_grid_and_the_order(store, algorithm):
+    asked = Settings(algorithm=algorithm, hidden=(8,), sparsity_aware=False)
+    plain = settle(asked, store, 4, HOSTS)
+    assert settle(replace(asked, grid="auto"), store, 4, HOSTS) == plain
+    by_order = {name: settle(replace(asked, order=name), store, 4, HOSTS) for name in store.orders}
+    seconds = {name: found.seconds for name, found in by_order.items() if found.machine}
+    free = settle(replace(asked, grid="auto", order="auto"), store, 4, HOSTS)
+    assert free.seconds == min(seconds.values()) and free.settings.order in seconds
+    assert free.settings.grid == by_order[free.settings.order].settings.grid
+
+
 @pytest.mark.slow
 def test_what_does_not_fit_is_said(store):
     with pytest.raises(UserError, match="no way to train fits into the .* that a rank of slow has"):

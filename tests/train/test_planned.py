@@ -9,6 +9,7 @@ import pytest
 from distgnn.errors import UserError
 from distgnn.layout import written as flag
 from distgnn.plan.settle import usual_machine
+from mpi_helpers import mpiexec
 
 from ..plan.machines import slow, written
 from .stores import events, run, small_store
@@ -29,7 +30,14 @@ def store(comm: Any, shared_tmp_path: Any) -> str:
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize(
-    "asked", [["auto"], ["auto", "--sparsity-aware"], ["3d"], ["1.5d", "--grid", "reps=2"]]
+    "asked",
+    [
+        ["auto"],
+        ["auto", "--sparsity-aware"],
+        ["3d"],
+        ["1.5d", "--grid", "reps=2"],
+        ["3d", "--grid", "auto", "--order", "auto"],
+    ],
 )
 @pytest.mark.slow
 def test_it_trains_as_with_the_flags_that_it_chose(comm, shared_tmp_path, store, asked, capsys):
@@ -51,6 +59,31 @@ def test_it_trains_as_with_the_flags_that_it_chose(comm, shared_tmp_path, store,
     assert run(comm, *words, logs[1], *chosen) == 0
     assert losses(logs[0]) == losses(logs[1])
     assert "plan" not in events(logs[1], "run")[0]
+
+
+ALONE = """
+import sys
+from distgnn import cli
+assert cli.main(sys.argv[2:]) == 0
+entered = sorted(name for name in sys.modules if name.startswith("distgnn.plan"))
+assert str(bool(entered)) == sys.argv[1], entered
+"""
+
+
+@pytest.mark.slow  # starts MPI jobs
+@pytest.mark.parametrize(
+    ("asked", "planned"),
+    [
+        (["1d"], False), (["1d", "--grid", "auto"], False), (["2d", "--grid", "2x2"], False),
+        (["3d-split", "--grid", "2x2x1"], False), (["1.5d", "--sampler", "sage"], False),
+        (["2d"], True), (["2d", "--grid", "auto"], True), (["1d", "--order", "auto"], True),
+    ],
+)  # fmt: skip
+def test_a_run_enters_the_planner_only_where_there_is_a_choice(tmp_path, asked, planned):
+    store = small_store(tmp_path)
+    words = [str(planned), "train", store, "--epochs", "1", "--quiet", "--algorithm", *asked]
+    done = mpiexec(4, "-c", ALONE, *words)
+    assert done.code == 0, done.err
 
 
 @pytest.mark.ranks(4)
@@ -78,6 +111,14 @@ def test_a_resumed_run_may_be_planned_anew(comm, shared_tmp_path, store):
         (["--sampler", "sage"], "--algorithm auto: excludes --sampler sage; minibatches take features from"),
         (["--grid", "7x7"], "--grid 7x7: no algorithm can do this"),
         (["--order", "triple"], "no order 'triple'"),
+        (
+            ["--algorithm", "1.5d", "--sampler", "sage", "--grid", "auto"],
+            "--grid auto: excludes --sampler sage; minibatches are not planned",
+        ),
+        (
+            ["--algorithm", "1.5d", "--sampler", "sage", "--order", "auto"],
+            "--order auto: excludes --sampler sage; minibatches are not planned",
+        ),
     ],
 )
 def test_bad_input_is_one_line_on_every_rank(comm, shared_tmp_path, store, words, problem):

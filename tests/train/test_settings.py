@@ -32,6 +32,13 @@ def test_defaults_are_those_of_the_command_line() -> None:
     assert config(cli.command_module("train").settings(args)) == config(Settings())
 
 
+def test_every_setting_has_a_flag_with_its_help() -> None:
+    flags = {action.dest: action for action in cli.command_parser("train")._actions}
+    for field in dataclasses.fields(Settings):
+        assert flags[field.name].help and flags[field.name].option_strings
+        assert not field.metadata or field.metadata["help"] == flags[field.name].help
+
+
 def test_numbers_of_numpy_and_paths_are_taken() -> None:
     made = Settings(lr=np.float32(0.5), hidden=[np.int64(3)], fanout=np.arange(2, 4), log=Path("x"))  # type: ignore
     assert (made.lr, made.hidden, made.fanout, made.log) == (0.5, [3], [2, 3], "x")
