@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
 import documents
+from distgnn import cli
+from distgnn.train import Settings
 from mpi_helpers import mpiexec
 
 ROOT = Path(__file__).parent.parent
@@ -61,6 +65,8 @@ def test_flags_that_pages_name_exist() -> None:
     named = {flag for path in pages for flag in found.findall(path.read_text())}
     sources = [*(ROOT / "distgnn/cli").glob("*.py"), *(ROOT / "jobs").iterdir()]
     known = {flag for path in sources if path.is_file() for flag in found.findall(path.read_text())}
+    parsers = map(cli.command_parser, cli.COMMANDS)
+    known |= {flag for parser in parsers for action in parser._actions for flag in action.option_strings}
     known |= {flag.replace("--", "--no-") for flag in known}
     of_others = {"--distribution", "--mpi-lib-version", "--parsable"}  # srun, mpi4py, Open MPI
     assert named - known == of_others
@@ -85,3 +91,15 @@ def test_api_pages_name_what_exists() -> None:
             continue
         module, _, member = name.rpartition(".")
         assert hasattr(importlib.import_module(module), member), name
+
+
+def test_the_page_of_commands_has_every_flag_of_train() -> None:
+    """The documentation puts the tables in; their numbers are those of the fields."""
+    hooks = runpy.run_path(str(DOCS / "hooks.py"))
+    page = hooks["on_page_markdown"]((DOCS / "commands.md").read_text())
+    rows = {row[0].split("`")[1]: row for line in page.splitlines() if len(row := line.split(" | ")) == 4}
+    for field in dataclasses.fields(Settings):
+        if field.name != "quiet":
+            assert field.metadata["help"] in rows[f"--{field.name.replace('_', '-')}"][3]
+    assert rows["--lr"][1:3] == ["a number", "`0.01`"] and rows["--dropout"][2] == "`0`"
+    assert rows["--epochs"][1:3] == ["a whole number, at least 1", "`200`"] and "`f1`" in rows["--metric"][1]

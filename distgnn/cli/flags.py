@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from distgnn.cli.values import checked, count, fetching, natural, numbers, widths
-from distgnn.train.fields import kinds, public
+from distgnn.train.fields import KINDS, kinds, public
 from distgnn.train.settings import Settings
 
 FIELDS = {field.name: field for field in public(Settings)}
@@ -50,3 +50,33 @@ def _options(field: Field) -> dict[str, Any]:
     if types.startswith("bool"):  # the flag alone is True
         options |= {"nargs": "?", "const": True}
     return options
+
+
+HEADS = ("flag", "value", "default", "meaning")
+
+
+def rows() -> dict[str, list[list[str]]]:
+    """Return the rows of the table of settings in ``docs/commands.md`` by group, with the columns HEADS."""
+    table: dict[str, list[list[str]]] = {}
+    for field in FIELDS.values():
+        flag, facts = f"--{field.name.replace('_', '-')}", field.metadata
+        names = f"`{flag}`, `--no-{flag[2:]}`" if facts["switch"] else f"`{flag}`"
+        default = "" if field.default is None or field.default is False else f"`{_typed(field.default)}`"
+        table.setdefault(facts["group"], []).append([names, _values(field), default, facts["help"]])
+    return table
+
+
+def _values(field: Field) -> str:
+    """Describe what a setting takes; nothing for a switch."""
+    least, types = field.metadata["least"], kinds(field)
+    if field.metadata["known"]:
+        return ", ".join(f"`{word}`" for word in field.metadata["known"])
+    if "bool" in types:
+        return " or ".join(f"`{word}`" for word in (field.metadata["metavar"] or "").split("|") if word)
+    return KINDS[types[0]][1] + ("" if least is None else f", at least {least}")
+
+
+def _typed(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_typed, value))
+    return "yes" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
