@@ -97,7 +97,8 @@ def test_the_page_of_commands_has_every_flag_of_train() -> None:
     """The documentation puts the tables in; their numbers are those of the fields."""
     hooks = runpy.run_path(str(DOCS / "hooks.py"))
     page = hooks["on_page_markdown"]((DOCS / "commands.md").read_text())
-    rows = {row[0].split("`")[1]: row for line in page.splitlines() if len(row := line.split(" | ")) == 4}
+    lines = [line.split(" | ") for line in page.splitlines() if line.startswith("| `--")]
+    rows = {row[0].split("`")[1]: row for row in lines if len(row) == 4}
     for field in dataclasses.fields(Settings):
         if field.name != "quiet":
             assert field.metadata["help"] in rows[f"--{field.name.replace('_', '-')}"][3]
