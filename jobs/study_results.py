@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from studies import GRAPHS, STUDIES, Study
 
+from distgnn.records import End, Epoch, Start
+
 if TYPE_CHECKING:
     from study import Campaign, Run
 
@@ -26,7 +28,7 @@ HEADS = (
 )
 SIZES = ("nodes", "nonzeros")  # in the CSV file only
 
-Log = dict[str, Any]
+Log = Start | Epoch | End  # a line of a log
 Row = dict[str, Any]
 
 
@@ -39,7 +41,7 @@ def finished(path: Path) -> list[Log]:
     return events if events and events[-1]["event"] == "end" and epochs(events) else []
 
 
-def epochs(events: list[Log]) -> list[Log]:
+def epochs(events: list[Log]) -> list[Epoch]:
     """Return the epochs that count: all but the first two."""
     return [event for event in events if event["event"] == "epoch"][UNTIMED:]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -13,6 +12,7 @@ from mpi4py import MPI
 from distgnn.errors import TrainingError
 from distgnn.layout import written
 from distgnn.ledger import MOST_EVENTS
+from distgnn.records import Epoch
 from distgnn.report.metrics import scores, title
 from distgnn.stages import stage
 from distgnn.train.check import CheckFailedError
@@ -72,7 +72,7 @@ def describe(run: Run) -> str:
 
 
 @contextmanager
-def progress(shown: bool, first_epoch: int, epochs: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+def progress(shown: bool, first_epoch: int, epochs: int) -> Iterator[Callable[[Epoch], None]]:
     """Yields a function that takes records: of a stage of this rank and, where `shown`, as one of about fifty
     lines on stdout. A terminal has the bar of the stage instead.
     """
@@ -80,7 +80,7 @@ def progress(shown: bool, first_epoch: int, epochs: int) -> Iterator[Callable[[d
     step, bar = max(1, total // 50), sys.stdout.isatty() and sys.stderr.isatty()
     with stage("train", total, "epochs") as advance:
 
-        def show(record: dict[str, Any]) -> None:
+        def show(record: Epoch) -> None:
             epoch = record["epoch"]
             advance(1, _numbers(record))
             if shown and not bar and ((epoch - first_epoch) % step == 0 or epoch == epochs):
@@ -89,7 +89,7 @@ def progress(shown: bool, first_epoch: int, epochs: int) -> Iterator[Callable[[d
         yield show
 
 
-def _numbers(record: dict[str, Any]) -> str:
+def _numbers(record: Epoch) -> str:
     return "  ".join([f"loss {record['loss']:.6f}", *scores(record)])
 
 

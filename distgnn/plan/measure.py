@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from mpi4py import MPI
 
-from distgnn import local, operators
+from distgnn import local, operators, records
 from distgnn.arrays import timing
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
@@ -299,7 +299,7 @@ def network(
     widths: Sequence[int],
     train_features: bool = False,
     algorithm: str = "1d",
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[records.Epoch]:
     """Training on a random graph, epoch by epoch."""
     A = operators.distribute(random_graph(n, degree), grid, algorithm)
     model = GCN(A, widths)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
+from distgnn import records
 from distgnn.arrays import backend as backends
 from distgnn.comm.agree import agree, together
 from distgnn.errors import ArgumentError
@@ -58,10 +59,12 @@ class Settled:
     phases: Mapping[str, float] = field(default_factory=dict)
     advice: Sequence[str] = ()
 
-    def record(self) -> dict[str, Any]:
-        """For the log of the run."""
-        found = {"machine": self.machine, "seconds": self.seconds, "phases": dict(self.phases)}
-        return found | {"advice": list(self.advice)}
+    def record(self) -> records.Planned:
+        """Return the plan for the log of the run."""
+        return {
+            "machine": self.machine, "seconds": self.seconds, "phases": dict(self.phases),
+            "advice": list(self.advice),
+        }  # fmt: skip
 
     def __str__(self) -> str:
         """The way in a line, then the advice."""

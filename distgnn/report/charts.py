@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from distgnn.records import Epoch, Log
 from distgnn.report import colours
-from distgnn.report.logs import Log, median_phases, seconds_by_rank
+from distgnn.report.logs import median_phases, seconds_by_rank
 from distgnn.report.metrics import score, title
 from distgnn.report.svg import DASHES, Axis, Line, bars, lines, matrix, spans
 from distgnn.report.trace import COMPUTE, EPOCHS, UNDER_WAY, WAITED
@@ -40,7 +41,7 @@ def scores(logs: Sequence[Log]) -> str:
     return curves(logs, lambda epoch: score(epoch, "val"), f"validation {label}")
 
 
-def curves(logs: Sequence[Log], value: Callable[[dict[str, Any]], float | None], label: str) -> str:
+def curves(logs: Sequence[Log], value: Callable[[Epoch], float | None], label: str) -> str:
     """A number of each epoch, one curve per run; the first ones are wider, so that equal curves show."""
     drawn = []
     for number, (log, (colour, dash)) in enumerate(zip(logs, looks(logs), strict=True)):

@@ -12,10 +12,10 @@ from typing import Any
 
 from distgnn.errors import UserError
 from distgnn.layout import written
+from distgnn.records import Log
 from distgnn.report import colours
 from distgnn.report.trace import EPOCHS
 
-Log = dict[str, Any]  # name, path, run, epochs, end
 #: What the end of every log says of every rank.
 RANKS = ("words", "messages", "peak_bytes")
 #: Settings that say where files are and how a run is watched, not what it does.
@@ -48,7 +48,7 @@ def read_logs(paths: Sequence[str | Path]) -> list[Log]:
 
 def read_log(path: Path) -> Log:
     """The events of a log, which may end within a line; UserError for a log without an epoch of a run."""
-    log: Log = {"name": path.stem, "path": path, "run": None, "epochs": [], "end": None}
+    log: Log = {"name": path.stem, "path": path, "run": {}, "epochs": [], "end": {}}
     lines = _read(path).splitlines()
     for number, line in enumerate(lines, 1):
         try:
@@ -62,9 +62,11 @@ def read_log(path: Path) -> Log:
             raise UserError(f"{path}, line {number}: {problem}") from None
         if kind == "epoch":
             log["epochs"].append(event)
-        elif kind in ("run", "end"):
-            log[kind] = event
-    if log["run"] is None or not log["epochs"]:
+        elif kind == "run":
+            log["run"] = event
+        elif kind == "end":
+            log["end"] = event
+    if not (log["run"] and log["epochs"]):
         raise UserError(f"{path}: holds no epoch of a run; expected what train with log=FILE writes")
     return log
 
@@ -120,7 +122,7 @@ def median_phases(log: Log) -> dict[str, float]:
 def seconds_by_rank(log: Log) -> list[dict[str, float]]:
     """Of the whole run by phase, for each rank; empty where the log has not ended or has no ledger."""
     found: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for entry in (log["end"] or {}).get("ledger", []):
+    for entry in log["end"].get("ledger", []):
         found[entry["rank"]][entry["phase"]] += entry["seconds"]
     return [dict(found[rank]) for rank in range(len(log["run"]["ranks"]))] if found else []
 

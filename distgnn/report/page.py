@@ -13,8 +13,9 @@ from typing import Any
 from distgnn.errors import ArgumentError
 from distgnn.files.output import check_output, replaced
 from distgnn.layout import written
+from distgnn.records import Log
 from distgnn.report import charts, colours, numbers, scaling, tables
-from distgnn.report.logs import Log, epoch_seconds, read_logs, read_trace
+from distgnn.report.logs import epoch_seconds, read_logs, read_trace
 from distgnn.report.tables import Table
 
 
@@ -119,7 +120,7 @@ def details(log: Log, folded: bool = False) -> Section:
     run, told = log["run"], [tables.all_facts(log)]
     text = f"{colours.way(run['config'])} on {len(run['ranks'])} ranks, grid {written(run['grid'])}; "
     text += f"an epoch takes {numbers.seconds(epoch_seconds(log))}."
-    if log["end"] is None:
+    if not log["end"]:
         return Section(
             log["name"], f"{text} The run has not ended, so its ranks have told nothing.", [], told, folded
         )

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from distgnn.layout import written
+from distgnn.records import Log
 from distgnn.report import colours, numbers, text
-from distgnn.report.logs import Log, epoch_seconds, read_logs, settings
+from distgnn.report.logs import epoch_seconds, read_logs, settings
 from distgnn.report.svg import DASHES, Axis, Line, beside, lines
 
 #: Settings that runs of one series need not share.

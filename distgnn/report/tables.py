@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from distgnn.layout import written
+from distgnn.records import End, Log
 from distgnn.report import colours, numbers
-from distgnn.report.logs import Log, epoch_seconds, median_phases, seconds_by_rank, settings
+from distgnn.report.logs import epoch_seconds, median_phases, seconds_by_rank, settings
 from distgnn.report.metrics import metric, score, title
 
 
@@ -45,7 +46,7 @@ def runs(logs: Sequence[Log]) -> Table:
 
 
 def _run(log: Log) -> list[str]:
-    run, end, epochs = log["run"], log["end"] or {}, log["epochs"]
+    run, end, epochs = log["run"], log["end"], log["epochs"]
     config = run["config"]
     under_way = statistics.median(epoch.get("flight", 0.0) for epoch in epochs)
     exposed = f"{median_phases(log).get('comm', 0.0) / under_way:.0%}" if under_way else ""
@@ -58,7 +59,7 @@ def _run(log: Log) -> list[str]:
     return [*row, numbers.short(max(end["words"])), numbers.size(max(end["peak_bytes"]))]
 
 
-def _score(end: Log) -> str:
+def _score(end: End) -> str:
     value = score(end, "test")
     return "" if value is None else f"{value:.4f}" if metric(end) == "acc" else f"{title(end)} {value:.4f}"
 
@@ -67,10 +68,10 @@ def exact(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-def columns(log: Log) -> dict[str, list[float]]:
+def columns(log: Log) -> dict[str, Sequence[float]]:
     """What each rank had to do, by what it is."""
     end, spent = log["end"], seconds_by_rank(log)
-    found: dict[str, list[float]] = {}
+    found: dict[str, Sequence[float]] = {}
     if spent:
         found["computing, s"] = [sum(by.values()) - by.get("comm", 0.0) for by in spent]
         found["communicating, s"] = [by.get("comm", 0.0) for by in spent]
@@ -168,7 +169,7 @@ def _compared(log: Log, first: Log) -> list[str]:
     ratio = epoch_seconds(log) / epoch_seconds(first) if epoch_seconds(first) else math.nan
     cells = [losses(log, first), f"{ratio - 1:+.1%}"]
     for name in ("words", "messages", "peak_bytes"):
-        ends = [log["end"], first["end"]]
+        ends: list[Mapping[str, Any]] = [log["end"], first["end"]]
         if not all(ends):
             cells.append("not ended")
             continue

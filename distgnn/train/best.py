@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from distgnn import records
 from distgnn.errors import ArgumentError
 from distgnn.ledger import holds
 from distgnn.nn.optim import Parameter
@@ -36,7 +37,7 @@ class Best:
         plateau: Schedule | None = None,
     ) -> None:  # fmt: skip
         self.parameters, self.keep, self.patience, self.plateau = parameters, keep, patience, plateau
-        self.found: dict[str, Any] | None = None
+        self.found: records.BestEpoch | None = None
         self.drops, self.since, self.seen, self.stopped = 0, 0, 0, False
         self.blocks: dict[str, Array] = {}
 
@@ -46,10 +47,11 @@ class Best:
         if epoch == 0:
             return
         name = next(name for name in accuracies if name.startswith("val_"))
-        value, before = accuracies[name], (self.found or {}).get(name, math.nan)
+        best: Mapping[str, Any] = self.found or {}
+        value, before = accuracies[name], best.get(name, math.nan)
         self.seen = epoch
         if self.found is None or value > before or math.isnan(before) > math.isnan(value):
-            self.found, self.since = {"epoch": epoch, **accuracies}, epoch
+            self.found, self.since = {"epoch": epoch, **records.named(accuracies)}, epoch
             self._copy()
         elif self.plateau and self.plateau.kind == "plateau" and epoch - self.since >= self.plateau.epochs:
             self.drops, self.since = self.drops + 1, epoch

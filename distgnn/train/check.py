@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
+from distgnn import records
 from distgnn.comm.group import Comm
 from distgnn.errors import TrainingError
 from distgnn.nn.finite import NotFiniteError
@@ -71,10 +71,12 @@ class SerialCheck:
         self.compared += wanted
         self.epochs = (epoch if self.epochs is None else self.epochs[0], epoch)
 
-    def record(self) -> dict[str, Any]:
-        """For the last line of a log: what was compared, and how it went, of rank 0."""
-        found = {"updates": self.compared, "epochs": self.epochs, "allowed": self.tolerance}
-        return {"check": found | {"largest_difference": self.largest}}
+    def record(self) -> records.Checked:
+        """Return what was compared and how it went, on rank 0, for the last line of a log."""
+        return {
+            "updates": self.compared, "epochs": self.epochs, "allowed": self.tolerance,
+            "largest_difference": self.largest,
+        }  # fmt: skip
 
     def verdict(self) -> str:
         """How it went, in one line, on rank 0."""

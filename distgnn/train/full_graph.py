@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-from distgnn import ledger
+from distgnn import ledger, records
 from distgnn.errors import UserError
 from distgnn.nn.buffers import lent
 from distgnn.nn.finite import NotFiniteError, check_features
@@ -19,10 +19,10 @@ from distgnn.operators.dense import DistDense
 from distgnn.split import TRAIN
 
 Array = Any
-Record = dict[str, Any]
+Record = records.Epoch
 #: Called before the update, or the updates, of an epoch: with its number and the accuracies of the weights up
 #: to then, empty where they were not evaluated. May set ``optimizer.lr``, on all ranks alike.
-Before = Callable[[int, Record], None]
+Before = Callable[[int, dict[str, float]], None]
 
 
 def parameters(model: GCN, X: DistDense, train_features: bool = False) -> list[Parameter]:
@@ -60,14 +60,14 @@ def train(
     trained = parameters(model, X, train_features)
     with_the_step = model.dropout == 0  # then the logits of the training pass are those to evaluate
 
-    def step(epoch: int, due: bool, found: Record) -> Record:
+    def step(epoch: int, due: bool, found: dict[str, float]) -> Record:
         due = due and with_the_step
         loss, seen, gradients, dX = model.gradients(X, targets, epoch, train_features, due)
         found = found or seen
         if before is not None:
             before(epoch, found)
         update(optimizer, trained, gradients, dX)
-        return {"loss": loss, **found, "lr": optimizer.lr}
+        return {"loss": loss, **records.named(found), "lr": optimizer.lr}
 
     evaluate = dict if with_the_step else partial(model.evaluate, X, targets, train_features)
     yield from run_epochs(model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
@@ -93,8 +93,8 @@ def update(
 
 
 def run_epochs(
-    model: GCN, step: Callable[[int, bool, Record], Record], evaluate: Callable[[], Record], epochs: range,
-    eval_every: int, timing: bool,
+    model: GCN, step: Callable[[int, bool, dict[str, float]], Record],
+    evaluate: Callable[[], dict[str, float]], epochs: range, eval_every: int, timing: bool,
 ) -> Iterator[Record]:  # fmt: skip
     """Yield the record of every epoch: `evaluate()` if due, `step(epoch, due, scores)`, its costs."""
     model.forget()
@@ -106,7 +106,8 @@ def run_epochs(
             found = evaluate() if due else {}
         evaluated = time.perf_counter()
         with _of_epoch(epoch), ledger.Ledger(timing) as counted:
-            record |= found | step(epoch, due, found)
+            record |= records.named(found)
+            record |= step(epoch, due, found)
             model.grid.backend.synchronize()
         seconds, phases = time.perf_counter() - evaluated, counted.seconds
         other = max(seconds - sum(phases.values()), 0.0)

@@ -27,11 +27,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 
 import distgnn
+from distgnn import records
 from distgnn.comm.grid import Grid
 from distgnn.comm.transport import cuda_aware
 from distgnn.errors import ArgumentError, TrainingError
@@ -84,11 +85,11 @@ class RunLog:
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         if isinstance(error, TrainingError):
-            self.write("failed", {"epoch": error.epoch, "problem": str(error)})
+            self.write("failed", records.Failed(epoch=error.epoch, problem=str(error)))
         self.close()
 
 
-def run_record(grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
+def run_record(grid: Grid, config: Mapping[str, Any]) -> records.Start:
     """What ran where: resolved configuration, versions, MPI, and every rank's host and device. Collective.
 
     Raises:
@@ -98,7 +99,7 @@ def run_record(grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
 
     with grid.world.together():
         aware, reason = cuda_aware()
-    mine = {"rank": grid.rank, "host": socket.gethostname(), "device": grid.device, "coords": grid.coords}
+    mine = records.Rank(rank=grid.rank, host=socket.gethostname(), device=grid.device, coords=grid.coords)
     mine["nnz"] = grid.nonzeros
     return {
         "config": dict(config),
@@ -113,16 +114,17 @@ def run_record(grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def end_record(grid: Grid, ledger: Ledger, epoch_seconds: Sequence[float]) -> dict[str, Any]:
+def end_record(grid: Grid, ledger: Ledger, epoch_seconds: Sequence[float]) -> records.End:
     """What the run cost, by rank: traffic, flops, peak memory, buffers by purpose, the ledger. Collective.
     Of up to MOST_RANKS also ``traffic``, the words that each rank (a row) sent each other (a column).
     """
     mine = {name: getattr(ledger, name) for name in ("words", "bytes", "messages", "flops")}
     mine |= {"peak_bytes": grid.backend.peak_bytes(), "buffer_bytes": ledger.peak}
-    entries = [{"rank": grid.rank} | entry for entry in ledger.entries()]
+    entries = [cast(records.Charge, {"rank": grid.rank} | entry) for entry in ledger.entries()]
     sent = ledger.traffic(grid.rank) if grid.size <= MOST_RANKS else {}
     everybody = grid.world.gather_objects((mine, entries, sent))
-    record: dict[str, Any] = {name: [costs[name] for costs, *_ in everybody] for name in mine}
+    costs = {name: [costs[name] for costs, *_ in everybody] for name in mine}
+    record = cast(records.End, costs)
     record["ledger"] = [entry for _, entries, _ in everybody for entry in entries]
     if grid.size <= MOST_RANKS:
         traffic = np.zeros((grid.size, grid.size), np.int64)

@@ -105,7 +105,7 @@ class MinibatchTraining:
         return run_epochs(self.model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
 
     def _epoch(
-        self, optimizer: Optimizer, before: Before | None, epoch: int, _: bool, found: Record
+        self, optimizer: Optimizer, before: Before | None, epoch: int, _: bool, found: dict[str, float]
     ) -> Record:  # fmt: skip
         if before is not None:
             before(epoch, found)

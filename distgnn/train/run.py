@@ -9,13 +9,13 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
 from mpi4py import MPI
 
-from distgnn import local, operators
+from distgnn import local, operators, records
 from distgnn.arrays.csr import CSR
 from distgnn.comm.agree import agree
 from distgnn.errors import ArgumentError, UserError, check_type
@@ -116,10 +116,10 @@ class Run:
         self.record = run_record(self.grid, self._config(os.fspath(store)))
         if s.tune_gemm:
             self.record["gemm"] = self.model.tune()
-        self.end: dict[str, Any] = {}
+        self.end: records.End = {}
         self.trace_cut = False
 
-    def train(self) -> Iterator[dict[str, Any]]:
+    def train(self) -> Iterator[records.Epoch]:
         """Train to the last epoch; yields the record of every epoch when it is logged, compared and saved.
 
         Writes log, trace and checkpoints on the way. Collective: all ranks take all records, once.
@@ -129,7 +129,8 @@ class Run:
                 finite (on every rank). The last checkpoint stays.
             UserError: a file can't be written (on every rank).
         """
-        s, marks, seconds, steps, record, end = self.settings, [], [], [], {}, {}
+        s, marks, seconds, steps = self.settings, [], list[float](), list[dict[str, float]]()
+        record, end = records.Epoch(), records.End()
         kept = self.first_epoch - 1 if s.resume else None
         alone = checkpoint.writer(s.checkpoint, self.grid.world, self.resumed)
         # Opening it empties or cuts an existing log, so all that can be refused was refused before.
@@ -149,7 +150,7 @@ class Run:
                         break
             end |= {"epochs": record["epoch"], "loss": record["loss"]}
             end |= end_record(self.grid, ledger, seconds) | self._best()
-            end |= self.check.record() if self.check else {}
+            end |= {"check": self.check.record()} if self.check else {}
             self.end = end | self._medians(steps)
             words, waited = ledger.words, ledger.exposed
             log.info("trained: %d words received, %.2f s waited for messages on this rank", words, waited)
@@ -224,7 +225,7 @@ class Run:
         per_update, bulk = s.batches_per_update or 1, s.bulk or 1
         return MinibatchTraining(self.model, self.X, self.targets, drawn, size, per_update, bulk, s.seed)
 
-    def _epochs(self) -> Iterator[dict[str, Any]]:
+    def _epochs(self) -> Iterator[records.Epoch]:
         s, until = self.settings, (self.optimizer, self.settings.epochs)
         options: Any = {"first_epoch": self.first_epoch, "eval_every": s.eval_every, "timing": True}
         options["before"] = self._before_update
@@ -244,11 +245,12 @@ class Run:
         if self.follows and accuracies and epoch % self.settings.eval_every == 0:
             self.best.observe(epoch, accuracies)
 
-    def _compare_and_save(self, record: dict[str, Any]) -> dict[str, Any]:
+    def _compare_and_save(self, record: records.Epoch) -> records.End:
         """Returns the scores of what was saved, and after the last epoch."""
         s, epoch = self.settings, record["epoch"]
         if self.check is not None:
-            by_update = [record["loss"]] if self.minibatches is None else self.minibatches.losses
+            whole_graph = [cast(float, record["loss"])]  # None stands in logs alone
+            by_update = whole_graph if self.minibatches is None else self.minibatches.losses
             self.check.compare(epoch, record["lr"], by_update)
         due = s.checkpoint and s.checkpoint_every and epoch % s.checkpoint_every == 0
         last = epoch == s.epochs or self.best.stopped
@@ -265,16 +267,16 @@ class Run:
             names = self.store.manifest["class_names"]
             checkpoint.save(s.checkpoint, *state, self.best, names)
             log.info("%s: saved after epoch %d", s.checkpoint, epoch)
-        return found
+        return records.End(**records.named(found))
 
-    def _best(self) -> dict[str, Any]:
+    def _best(self) -> records.End:
         """For the last line of the log."""
-        found = {} if self.best.found is None else {"best": self.best.found}
-        return found | (
-            {"stopped": f"no better epoch in {self.settings.patience}"} if self.best.stopped else {}
-        )
+        record: records.End = {} if self.best.found is None else {"best": self.best.found}
+        if self.best.stopped:
+            record["stopped"] = f"no better epoch in {self.settings.patience}"
+        return record
 
-    def _medians(self, steps: list[dict[str, float]]) -> dict[str, Any]:
+    def _medians(self, steps: list[dict[str, float]]) -> records.End:
         """The median seconds of an epoch in each step of minibatch training, by rank. Collective."""
         if self.minibatches is None:
             return {}
@@ -328,7 +330,7 @@ class Run:
         return config | {"widths": self.widths, "n": self.store.n, "nnz": self.store.nnz}
 
 
-def log_epoch(record: dict[str, Any]) -> None:
+def log_epoch(record: records.Epoch) -> None:
     """What an epoch took on this rank."""
     spent = ", ".join(f"{phase} {seconds:.4f}" for phase, seconds in record["phases"].items())
     log.debug("epoch %d: loss %s, %.4f s (%s)", record["epoch"], record["loss"], record["seconds"], spent)
