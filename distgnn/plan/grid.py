@@ -65,7 +65,9 @@ def make_grid(
         given = {"grid": sizes, "replication": replication, "backend": name_of_backend}
         asked = replace(settings or Settings(), algorithm=name, **given)  # type: ignore[arg-type]
         if isinstance(graph, (Store, str, os.PathLike)):
-            chosen = settle_together(comm, asked, graph, machine).settings
+            with together(comm):
+                store = graph if isinstance(graph, Store) else Store(graph)
+            chosen = settle_together(comm, asked, store, machine).settings
         else:
             chosen = _settled(comm, asked, graph, machine)
         if isinstance(chosen.grid, Mapping):
@@ -95,5 +97,6 @@ def _of_matrix(matrix: Any, asked: Settings) -> Graph:
     (n, columns), width = source.shape, next(iter(asked.hidden), 1)
     if n != columns:
         raise ArgumentError("graph", f"{n} x {columns}", "a matrix to plan for must be square")
-    even = Graph.of_size(n, int(matrix.nnz), width, width, symmetric=source.symmetric, dtype=asked.dtype)
-    return even if matrix.nnz > EXACT else replace(even, source=source)
+    nnz = int(source.block((0, n), (0, n)).nnz)
+    even = Graph.of_size(n, nnz, width, width, symmetric=source.symmetric, dtype=asked.dtype)
+    return even if nnz > EXACT else replace(even, source=source)

@@ -44,7 +44,7 @@ def test_a_matrix_gives_the_best_grid_of_a_plan(comm, machine) -> None:
     labels, split = np.zeros(600, np.int64), np.r_[np.ones(60, np.uint8), np.zeros(540, np.uint8)]
     known = Graph.known(MATRIX, 24, 24, labels, split)
     best = plan(to_plan(asked, P), known, P, slow()).best.way.grid if P > 1 else {"rows": 1, "reps": 1}
-    for graph in (MATRIX, known):
+    for graph in (MATRIX, MATRIX.toarray(), known):
         grid = dg.make_grid(comm, "1.5d", graph, settings=asked, machine=machine)
         assert grid.shape == best
     A = dg.distribute(MATRIX, grid, "1.5d")
@@ -79,6 +79,12 @@ def test_what_is_given_is_kept(comm, machine) -> None:
 def test_bad_input_is_one_error_on_every_rank(comm, given, problem) -> None:
     with pytest.raises(dg.UserError, match=problem):
         dg.make_grid(comm, "2d", **given)
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_store_that_is_none_is_told_even_where_there_is_one_grid(comm) -> None:
+    with pytest.raises(dg.UserError, match="rows=1: no such store"):
+        dg.make_grid(comm, "1d", "rows=1")
 
 
 @pytest.mark.ranks(2, 3)
