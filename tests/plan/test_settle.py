@@ -178,6 +178,15 @@ def test_auto_lets_the_plan_choose_the_grid_and_the_order(store, algorithm):
     assert free.settings.grid == by_order[free.settings.order].settings.grid
 
 
+def test_an_order_to_choose_is_chosen_for_the_algorithm_that_is_given(tmp_path):
+    """The first order of this store has all non-zeros in one corner, where they take most of the time."""
+    machine, store = slow(nonzero=1e-5), made(tmp_path, Corner(), order=("original", "random"))
+    asked = Settings(algorithm="2d", hidden=(8,))
+    assert settle(asked, store, 4, machine).settings.order == "original"
+    chosen = settle(replace(asked, order="auto"), store, 4, machine).settings
+    assert (chosen.algorithm, chosen.order) == ("2d", "random")
+
+
 @pytest.mark.slow
 def test_what_does_not_fit_is_said(store):
     with pytest.raises(UserError, match="no way to train fits into the .* that a rank of slow has"):
