@@ -1,4 +1,4 @@
-"""Metadata is in pyproject.toml; this file installs the kernel sources as package data of distgnn.
+"""The build of the package: metadata is in pyproject.toml; this file installs the kernel sources.
 
 The sources lie in ``kernels/`` beside the package, where C and CUDA people look for them, and are installed
 as ``distgnn/kernels``; ``distgnn.local.cuda.launch.kernels_folder()`` finds them in both places. The host
@@ -18,7 +18,10 @@ HERE = Path(__file__).parent
 
 
 class BuildWithKernels(build_py):
-    """Copy ``kernels/`` into the built package; an editable install uses the working tree instead."""
+    """The build step that copies ``kernels/`` into the package.
+
+    An editable install uses the working tree instead.
+    """
 
     def run(self) -> None:
         super().run()
@@ -31,7 +34,10 @@ class BuildWithKernels(build_py):
 
 
 class BuildHostKernels(build_ext):
-    """Compile the host kernels, with OpenMP where it is there. The sources name the targets."""
+    """The build step that compiles the host kernels, with OpenMP if the compiler has it.
+
+    The sources name the targets.
+    """
 
     def build_extension(self, extension: Extension) -> None:
         flags = ["-O3", "-fno-math-errno", *(["-fopenmp"] if self._compiles("-fopenmp") else [])]

@@ -1,4 +1,4 @@
-"""The exceptions that mean "the input is wrong", or what came of it, as opposed to "the program is wrong"."""
+"""Exceptions for wrong input and failed runs, as opposed to errors of the program."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 class UserError(Exception):
     """Bad input: the message names the file or argument, what is wrong, and what would be right, in one line.
 
-    The command line prints it on rank 0 and every rank exits with code 2. What it quotes from a file stays in
-    the line: characters that do not print are escaped.
+    The command line prints it on rank 0 and every rank exits with code 2. Characters that do not print are
+    escaped, so that text quoted from a file stays in the line.
     """
 
     def __init__(self, message: object = "") -> None:
@@ -34,17 +34,18 @@ class WrongTypeError(ArgumentError, TypeError):
 
 
 def check_type(argument: str, value: object, kinds: type | tuple[type, ...], expected: str) -> None:
-    """WrongTypeError, which names the argument, unless the value is of one of these types."""
+    """Raise WrongTypeError, which names the argument, unless the value is of one of these types."""
     if not isinstance(value, kinds):
         raise WrongTypeError(argument, type(value).__name__, f"expected {expected}")
 
 
 class TrainingError(Exception):
-    """What training gives is wrong; raised on every rank. The command line prints one line on rank 0, and
-    every rank exits with code 1.
+    """A wrong result of training; raised on every rank.
+
+    The command line prints one line on rank 0, and every rank exits with code 1.
 
     Attributes:
-        epoch: from 1, or None where none is known.
+        epoch: from 1, or None if unknown.
     """
 
     def __init__(self, message: str, epoch: int | None = None) -> None:
@@ -57,10 +58,10 @@ class PeerError(RuntimeError):
 
 
 class DisagreementError(ArgumentError):
-    """Ranks were told different things; raised on all of them, with the same message.
+    """Different settings on different ranks; raised on all of them, with the same message.
 
     The message is ``ranks disagree: lr is 0.01 on ranks 0, 2-3 and 0.1 on rank 1 (host b)``; ``argument`` is
-    the first of the settings that it names, ``value`` that of rank 0.
+    the first of the settings that it names, ``value`` is rank 0's.
     """
 
     def __init__(self, argument: str, value: object, problem: str) -> None:

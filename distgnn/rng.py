@@ -1,4 +1,4 @@
-"""Random numbers that are functions of (seed, what for, global index) and of nothing else.
+"""Random numbers that are functions of (seed, purpose, global index) and of nothing else.
 
 A generator with a state gives different numbers to different block layouts. Here every number is the hash of
 its own coordinates, so a rank computes exactly the entries that its block holds, in any order, and every
@@ -39,7 +39,7 @@ _MIX32 = 0x846CA68B  # the first multiplier of Chris Wellons' lowbias32
 
 
 def splitmix64(x: Array) -> Array:
-    """The SplitMix64 output function of a uint64 array (a new array; `x` is left alone)."""
+    """Apply the SplitMix64 output function to a uint64 array (a new array; `x` is left alone)."""
     x = x + np.uint64(_GOLDEN)
     x ^= x >> np.uint64(30)
     x *= np.uint64(_MIX1)
@@ -50,7 +50,7 @@ def splitmix64(x: Array) -> Array:
 
 
 def key(seed: int, stream: int, *counters: int) -> int:
-    """A 64-bit key for one use: `stream` says what for, `counters` which time (epoch, layer), in order."""
+    """Return a 64-bit key for one use: `stream` is its purpose, `counters` its occasion (epoch, layer)."""
     state = 0
     for word in (int(seed), int(stream), *(int(c) for c in counters)):
         state = _splitmix64_int((state ^ word) & _M64)
@@ -65,12 +65,12 @@ def _splitmix64_int(x: int) -> int:
 
 
 def hashes(k: int, ids: Array) -> Array:
-    """One uint64 per id (int64 array, any order, global indices), a function of (k, id)."""
+    """Hash each id to a uint64, a function of (k, id); `ids`: int64 array, any order, global indices."""
     return splitmix64(splitmix64(ids.astype(np.uint64)) ^ np.uint64(k))
 
 
 def uniform(k: int, rows: Array, cols: Array) -> Array:
-    """float64[len(rows), len(cols)] in [0, 1): entry (i, j) is a function of (k, rows[i], cols[j]).
+    """Draw float64[len(rows), len(cols)] in [0, 1): entry (i, j) is a function of (k, rows[i], cols[j]).
 
     `rows` and `cols` are int64 arrays of global indices; the answer is on their device.
     """
@@ -80,14 +80,14 @@ def uniform(k: int, rows: Array, cols: Array) -> Array:
 
 
 def keep_keys(k: int, rows: Array, cols: Array) -> tuple[Array, Array, Array]:
-    """uint32 (rows), (rows) and (cols): what `keep_blocks` makes the hash of an entry from."""
+    """Return uint32 (rows), (rows) and (cols): keys from which `keep_blocks` makes the hash of an entry."""
     row_keys, col_keys = hashes(k, rows), hashes(key(k, 1), cols)
     odd = (row_keys >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
     return row_keys.astype(np.uint32), odd, (col_keys >> np.uint64(32)).astype(np.uint32)
 
 
 def keep_threshold(probability: float) -> int:
-    """The hashes below it, in 0..2**32, are those of the entries that are kept."""
+    """Return the number, in 0..2**32, below which the hash of a kept entry lies."""
     return min(max(round(probability * 2.0**32), 0), 2**32)
 
 
@@ -122,7 +122,7 @@ def keep_blocks(
 
 
 def keep_mask(k: int, rows: Array, cols: Array, probability: float, xp: Any = np) -> Array:
-    """The mask of `keep_blocks` for all rows: bool[len(rows), len(cols)]."""
+    """Return the mask of `keep_blocks` for all rows: bool[len(rows), len(cols)]."""
     ((_, mask),) = keep_blocks(k, rows, cols, probability, [slice(0, len(rows))], xp)
     return mask
 
@@ -130,7 +130,7 @@ def keep_mask(k: int, rows: Array, cols: Array, probability: float, xp: Any = np
 def glorot(
     seed: int, layer: int, shape: tuple[int, int], rows: Array, cols: Array, dtype: Any = np.float32
 ) -> Array:  # fmt: skip
-    """Entries (rows, cols) of a layer's initial weights: uniform in ±sqrt(6 / (fan in + fan out)).
+    """Return entries (rows, cols) of a layer's initial weights: uniform in ±sqrt(6 / (fan in + fan out)).
 
     `shape` is the global (fan in, fan out); entry (i, j) is a function of (seed, layer, i, j, shape). Glorot
     and Bengio: Understanding the difficulty of training deep feedforward neural networks, AISTATS 2010.

@@ -1,8 +1,8 @@
-"""Work that takes long, in stages: what is done, and how much of it.
+"""Stages of long work, and watchers that follow them.
 
-Who works opens a :func:`stage` and advances it, or goes through its items by :func:`followed`. Who watches is
-told, as the command line is on rank 0; where nobody does, as in a library, nothing is said. Under ``mpiexec``
-each rank has stages of its own share.
+Code that works opens a :func:`stage` and advances it, or goes through its items by :func:`followed`. A
+:class:`Watcher` is notified of every step, such as the command line's progress bar on rank 0. A library
+without a watcher prints nothing. Under ``mpiexec`` each rank has stages of its own share.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 class Stage:
-    """Work of this name, of which ``done`` units of ``total`` are done.
+    """Work with a name, of which ``done`` units of ``total`` are done.
 
     Attributes:
-        total: None where it is not known; unit: in the plural, as ``edges``, or ``B`` for bytes.
-        began: by ``time.monotonic``; note: how it stands, for people.
+        total: the number of units, None if unknown; unit: its name in the plural, as ``edges``, or ``B``.
+        began: start by ``time.monotonic``; note: the state of the work, in words for people.
     """
 
     def __init__(self, name: str, total: int | None = None, unit: str = "") -> None:
@@ -30,11 +30,11 @@ class Stage:
         self.done, self.note, self.began = 0, "", time.monotonic()
 
     def __call__(self, count: int = 1, note: str = "") -> None:
-        """So many more units are done."""
+        """Add ``count`` units to those done, and notify the watchers."""
         self.to(self.done + count, note)
 
     def to(self, done: int, note: str = "") -> None:
-        """So many units are done by now."""
+        """Set the number of units done, and notify the watchers."""
         self.done, self.note = done, note
         for watcher in _watchers:
             watcher.advanced(self)
@@ -45,7 +45,7 @@ class Stage:
 
 
 class Watcher(Protocol):
-    """Is told of all stages of this process. Stages may begin within others."""
+    """An observer of all stages of this process. Stages may begin within others."""
 
     def begun(self, stage: Stage) -> None: ...
     def advanced(self, stage: Stage) -> None: ...
@@ -57,7 +57,7 @@ _watchers: list[Watcher] = []
 
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Inside, the watcher is told."""
+    """Notify the watcher of every stage inside the context."""
     _watchers.append(watcher)
     try:
         yield
@@ -67,19 +67,19 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def stage(name: str, total: int | None = None, unit: str = "") -> Iterator[Stage]:
-    """A stage, for the time of the context."""
-    one = Stage(name, total, unit)
+    """Open a stage for the time of the context."""
+    opened = Stage(name, total, unit)
     log.debug("%s begins", name)
     for watcher in _watchers:
-        watcher.begun(one)
+        watcher.begun(opened)
     try:
-        yield one
+        yield opened
     finally:
         for watcher in _watchers:
-            watcher.ended(one)
-        amount = f"{one.done} {one.unit} in " if one.done else ""
-        level = logging.INFO if one.seconds >= 0.1 else logging.DEBUG
-        log.log(level, "%s: %s%.2f s", name, amount, one.seconds)
+            watcher.ended(opened)
+        amount = f"{opened.done} {opened.unit} in " if opened.done else ""
+        level = logging.INFO if opened.seconds >= 0.1 else logging.DEBUG
+        log.log(level, "%s: %s%.2f s", name, amount, opened.seconds)
 
 
 def followed(
@@ -89,7 +89,7 @@ def followed(
     unit: str = "",
     size: Callable[[T], int] | None = None,
 ) -> Iterator[T]:
-    """The items, as a stage that is over after the last one; ``size``: units of an item, default 1."""
+    """Yield the items as a stage that ends after the last one; ``size``: units of an item, default 1."""
     with stage(name, total, unit) as advance:
         for item in items:
             yield item

@@ -1,1 +1,1 @@
-"""Timing of kernels beside everything installed that computes the same: `distgnn bench`."""
+"""Timing of kernels beside all installed libraries that compute the same: `distgnn bench`."""

@@ -32,7 +32,7 @@ LONG, HOPELESS = 0.5, 3.0
 
 
 def uniform(nodes: int, degree: int, seed: int = 0) -> sp.csr_array:
-    """Rows of `degree` non-zeros (minus duplicates) in columns drawn uniformly: no locality, no hubs."""
+    """Make rows of `degree` non-zeros (minus duplicates) in columns drawn uniformly: no locality, no hubs."""
     columns = np.random.default_rng(seed).integers(0, nodes, nodes * degree)
     rows = np.repeat(np.arange(nodes), degree)
     return sp.coo_array((np.ones(len(rows), np.float32), (rows, columns)), shape=(nodes, nodes)).tocsr()
@@ -53,7 +53,7 @@ GRAPHS: dict[str, Callable[[], sp.csr_array]] = {
 
 
 def graph(name: str) -> sp.csr_array:
-    """A graph of `GRAPHS` or a store, float32 CSR of random values with int32 indices; else ArgumentError."""
+    """Make a graph of `GRAPHS` or read a store: float32 CSR of random values; ArgumentError otherwise."""
     if name in GRAPHS:
         A = GRAPHS[name]()
     elif name.rstrip("/").endswith(".dg"):
@@ -70,21 +70,21 @@ def graph(name: str) -> sp.csr_array:
 
 @dataclass
 class Point:
-    """One graph at one width."""
+    """The measurement of one graph at one width."""
 
     graph: str
     nnz: int
     width: int
-    bytes: int  # that a product moves if no row of B is ever reused
+    bytes: int  # bytes that a product moves if no row of B is ever reused
     seconds: dict[str, float]  # candidate -> the best call
     roof: float  # seconds that the ceilings allow at best
 
     def gflops(self, name: str) -> float:
-        """Billions of operations per second of one of the products compared."""
+        """Return billions of operations per second of one of the compared products."""
         return 2 * self.nnz * self.width / self.seconds[name] / 1e9
 
     def ratio(self, *names: str) -> float:
-        """How many times faster than the fastest of these, or of all others, ours is; NaN without any."""
+        """Return how many times faster ours is than the fastest of these, or of all; NaN without any."""
         seconds = self.seconds
         others = [seconds[name] for name in names or seconds if name in seconds and name != OURS]
         return min(others, default=math.nan) / seconds[OURS]
@@ -96,11 +96,12 @@ def measure(
 ) -> Point:  # fmt: skip
     """Time every candidate on `A` times a random float32 matrix, all on the same arrays.
 
-    One whose first call takes over `LONG` seconds and `HOPELESS` times as long as ours is not called again.
+    A candidate whose first call takes over `LONG` seconds and `HOPELESS` times as long as ours is not called
+    again.
 
     Args:
         ceilings: bytes per second of a copy through memory and of reading the last-level cache.
-        plain_memory: NumPy's own arrays instead of ones that start at a cache line.
+        plain_memory: use NumPy's own arrays instead of arrays that start at a cache line.
 
     Raises:
         AssertionError: a candidate computes something else.
@@ -121,7 +122,7 @@ def measure(
 def _first_calls(
     runs: dict[str, Run], C: np.ndarray, where: str, read: Callable[[], float]
 ) -> dict[str, float]:
-    """Seconds of a call of each candidate; AssertionError where one differs from the first."""
+    """Time a call of each candidate; AssertionError if one's result differs from the first's."""
     want, seconds = None, {}
     for name, run in runs.items():
         C[...] = np.nan
@@ -132,8 +133,9 @@ def _first_calls(
 
 
 def roof(A: sp.csr_array, width: int, copy: float, cache: float) -> float:
-    """Seconds that no kernel should beat without locality: all bytes once through memory, and gathered rows
-    from the cache if B fits it, else from memory.
+    """Return the seconds that no kernel should beat without locality.
+
+    All bytes go once through memory, and gathered rows come from the cache if B fits it, else from memory.
     """
     gathered, held = A.nnz * (8 + 4 * width), 4 * A.shape[1] * width
     if held > timing.last_level_cache():
@@ -144,10 +146,10 @@ def roof(A: sp.csr_array, width: int, copy: float, cache: float) -> float:
 
 
 def candidates(A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> dict[str, Run]:
-    """Name -> a call that computes C = A B into the existing C. Handles and conversions are made before."""
+    """Map names to calls that compute C = A B into the existing C; handles are made before the calls."""
     block = CSR.from_scipy(A, backend.get("numpy"))
     runs: dict[str, Run] = {OURS: lambda: host.spmm(block, B, C, False), "scipy": _scipy(A, B, C)}
-    for _ in range(host.TRIALS):  # until the distance is chosen
+    for _ in range(host.TRIALS):  # until the prefetch distance is chosen
         runs[OURS]()
     for make in (_mkl, _torch):
         with contextlib.suppress(ImportError):
@@ -185,7 +187,7 @@ def _torch(A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> dict[str, Run]:
     narrow, wide = matrix(np.int32), matrix(np.int64)
     return {
         "torch": lambda: torch.mm(narrow, dense, out=out),
-        # What PyTorch Geometric calls; it has no `out`, and its result counts as made where it stands.
+        # PyTorch Geometric calls this function; it has no `out`, so copying its result is not timed.
         "torch-reduce": lambda: _made(torch.sparse.mm(wide, dense, "sum"), out),
     }
 
@@ -197,7 +199,7 @@ def _made(result: Any, out: Any) -> None:
 
 
 def table(points: Sequence[Point], ceilings: tuple[float, float]) -> str:
-    """Markdown: one line per point."""
+    """Write the points in Markdown, one line for each."""
     names = [OURS, *dict.fromkeys(name for p in points for name in p.seconds if name != OURS)]
     head = ["graph", "f", *names, "GB/s", "of copy", "of roof", "/ best other", "/ mkl"]
     lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
@@ -212,7 +214,7 @@ def table(points: Sequence[Point], ceilings: tuple[float, float]) -> str:
 
 
 def summary(points: Sequence[Point]) -> str:
-    """Geometric means and worst cases of the ratios, in Markdown."""
+    """Write geometric means and worst cases of the ratios, in Markdown."""
     lines = []
     for name in ("best other", "mkl", "scipy", "torch", "torch-reduce"):
         ratios = [point.ratio(*([] if name == "best other" else [name])) for point in points]

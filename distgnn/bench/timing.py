@@ -1,4 +1,4 @@
-"""Clocks and ceilings: candidates timed in turns, so that whatever else the machine does hits all alike."""
+"""Clocks and ceilings: candidates are timed in turns, so that other load of the machine hits all alike."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ def in_turns(
     candidates: Mapping[str, Callable[[], object]], seconds: float = 1.0, least: int = 3, clock: str = "wall",
     most: int = 8,
 ) -> dict[str, list[float]]:  # fmt: skip
-    """Seconds of each call by name: one to warm up, which is left out, then all in turns for `seconds` and at
-    least `least` turns.
+    """Time each call by name: all in turns for `seconds` and at least `least` turns, after one to warm up.
 
     In a turn, a candidate is called as often as fits into one call of the slowest, up to `most` times: the
     faster a call, the more of them it takes for one that nothing disturbs. The clock "cpu" counts the time of
     all threads of this process, for a machine that others use.
     """
     once = {name: max(seconds_of(run), 1e-9) for name, run in candidates.items()}
-    calls = {name: min(max(int(max(once.values()) / own), 1), most) for name, own in once.items()}
+    calls = {name: min(max(int(max(once.values()) / took), 1), most) for name, took in once.items()}
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     started, turns = time.perf_counter(), 0
     while turns < least or time.perf_counter() - started < seconds:
@@ -39,21 +38,21 @@ def in_turns(
 
 
 def copy_bandwidth(clock: str = "wall", size: int = 1 << 28) -> float:
-    """Bytes read and written per second by a copy that fits no cache: the ceiling of streaming."""
+    """Measure bytes read and written per second by a copy that fits no cache: the ceiling of streaming."""
     source, target = (backend.get("numpy").empty((size // 8,), np.float64) for _ in range(2))
     source[:] = 1.0
     return 2 * size / min(in_turns({"copy": lambda: np.copyto(target, source)}, 0.5, 5, clock)["copy"])
 
 
 def cache_bandwidth(clock: str = "wall", size: int = 1 << 23) -> float:
-    """Bytes per second that one thread reads from the last-level cache: the ceiling of gathers from it."""
+    """Measure bytes per second that one thread reads from the last-level cache: the ceiling of gathers."""
     x = backend.get("numpy").empty((size // 4,), np.float32)
     x[:] = 1.0
     return size / min(in_turns({"read": lambda: np.dot(x, x)}, 0.3, 20, clock)["read"])
 
 
 def last_level_cache() -> int:
-    """Bytes of the largest cache, 32 MiB where the system doesn't say."""
+    """Return the bytes of the largest cache, 32 MiB if the system doesn't say."""
     try:
         return max(os.sysconf("SC_LEVEL3_CACHE_SIZE"), os.sysconf("SC_LEVEL2_CACHE_SIZE")) or 1 << 25
     except (ValueError, OSError):
@@ -61,7 +60,7 @@ def last_level_cache() -> int:
 
 
 def machine() -> str:
-    """One line on what this ran on."""
+    """Describe this machine in one line."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}

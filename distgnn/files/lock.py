@@ -1,4 +1,4 @@
-"""One writer at a time."""
+"""A lock that lets one process write a path at a time."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from distgnn.errors import UserError
 from distgnn.files.leftovers import AnyPath
 
 log = logging.getLogger(__name__)
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # nothing can be written, locked or not
-_OPENED = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # a link may lead to something of worth
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # the disk takes no bytes, locked or not
+_OPENED = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # a link may lead to a file of the user's
 
 
 @contextmanager
 def locked(path: AnyPath) -> Iterator[bool]:
-    """Be the only one who writes `path`; yields whether that is certain.
+    """Lock `path` for writing; yield True if the lock is held, False if this system has no locks.
 
-    The lock is on a file ``.NAME.lock`` beside it, which says who has it and goes at the end. The system
-    frees the lock of a process that died. Where it has none for these files, a warning says so.
-    UserError: somebody else writes it, or the disk is full.
+    The lock is on a file ``.NAME.lock`` beside `path`. The file names its process and is removed at the end.
+    The system frees the lock of a process that died. On a file system without locks a warning is logged.
+
+    Raises UserError if another process writes `path`, or if the disk is full.
     """
     target, name = Path(os.path.realpath(path)), lock_file(path)
     file = _acquired(target, name)
@@ -35,18 +36,18 @@ def locked(path: AnyPath) -> Iterator[bool]:
     finally:
         if file is not None:
             with contextlib.suppress(OSError):
-                name.unlink()  # while it is locked, so nobody has it
+                name.unlink()  # while this process holds the lock, no other does
             file.close()
 
 
 def lock_file(path: AnyPath) -> Path:
-    """Where the lock of `path` is, while it is written."""
+    """Return the path of the file that is locked while `path` is written."""
     target = Path(os.path.realpath(path))
     return target.with_name(f".{target.name}.lock")
 
 
 def check_unlocked(path: AnyPath) -> None:
-    """UserError if somebody writes `path` now."""
+    """Raise UserError if another process writes `path` now."""
     if lock_file(path).exists():
         with locked(path):
             pass
@@ -60,7 +61,7 @@ def _acquired(target: Path, name: Path) -> IO[str] | None:
 
             file = _opened(name)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _same(file, name):  # else who had it has removed it in between
+            if _same(file, name):  # else its last owner removed the file before this lock
                 held = True
                 if file.writable():
                     file.truncate(0)
@@ -70,16 +71,16 @@ def _acquired(target: Path, name: Path) -> IO[str] | None:
         except BlockingIOError:
             assert file is not None
             file.seek(0)
-            who = file.read(200) or "another process"
+            writer = file.read(200) or "another process"
             file.close()
-            problem = f"{who} writes it now; wait for that, or give another name"
+            problem = f"{writer} writes it now; wait for that, or give another name"
             raise UserError(f"{target}: {problem}") from None
         except (ImportError, OSError) as error:
             if file is not None:
                 with contextlib.suppress(OSError):
                     if held:
                         name.unlink()
-                with contextlib.suppress(OSError):  # it writes what it holds
+                with contextlib.suppress(OSError):  # closing writes the buffer
                     file.close()
             if isinstance(error, OSError) and error.errno in _FULL:
                 raise UserError(f"cannot write {target}: {error.strerror}") from None
@@ -89,7 +90,7 @@ def _acquired(target: Path, name: Path) -> IO[str] | None:
 
 
 def _opened(name: Path) -> IO[str]:
-    """The lock file, made if need be; of another user, who may not let us write it, only to be locked."""
+    """Open the lock file, made if need be; a file of another user is opened read-only, to be locked."""
     try:
         return open(os.open(name, _OPENED, 0o666), "r+", encoding="utf-8")
     except PermissionError:
@@ -97,7 +98,7 @@ def _opened(name: Path) -> IO[str]:
 
 
 def _same(file: IO[str], name: Path) -> bool:
-    """Is the open file still the one of this name?"""
+    """Return True if the open file still has this name."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), name.stat())
     except FileNotFoundError:

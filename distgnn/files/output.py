@@ -15,24 +15,27 @@ from distgnn.files.lock import locked
 
 
 def check_output(argument: str, path: Path, replace: bool) -> None:
-    """ArgumentError if a file can't go there: a directory, a device, pipe or socket, a file that may not be
-    replaced, or nowhere."""
+    """Raise ArgumentError if a file can't be written to this path.
+
+    A directory, device, pipe or socket, a file that may not be replaced, or a path without a directory.
+    """
     if path.is_dir():
         raise ArgumentError(argument, path, "is a directory; give the name of a file")
     if path.exists() and not path.is_file():
         raise ArgumentError(argument, path, "is no regular file, and nothing else is replaced")
     if path.exists() and not replace:
         raise ArgumentError(argument, path, "exists; force=True replaces it, or give another name")
-    if not (folder := path.resolve().parent).is_dir():  # of a link, where it leads
+    if not (folder := path.resolve().parent).is_dir():  # the parent of a link's target
         raise ArgumentError(argument, path, f"directory {folder} does not exist")
 
 
 @contextmanager
 def replaced(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the place of `path` when the context ends without an error.
+    """Open a file to write, which takes the place of `path` when the context ends without an error.
 
     `path` holds the old content or the new, whatever happens. It keeps its mode, and a link stays a link.
-    What killed runs have left beside it is removed. UserError: another run writes it, or the disk is full.
+    Files that killed runs have left beside it are removed. Raises UserError if another run writes it, or if
+    the disk is full.
     """
     path = path.resolve()
     with locked(path) as alone:
@@ -44,7 +47,7 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            mask = os.umask(0)  # the only way to read it
+            mask = os.umask(0)  # the mask can only be read by setting it
             os.umask(mask)
             os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask)
             os.replace(name, path)

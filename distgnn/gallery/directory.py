@@ -1,4 +1,4 @@
-"""Write a generated graph as a directory of plain .npy files, chunk by chunk, whole or not at all."""
+"""A directory of plain .npy files for a generated graph: written chunk by chunk, whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from distgnn.store.importers.arrays import open_npy
 from distgnn.store.importers.generated import FORMAT, VERSION, read_edges
 
 KIND = "generated graph"
-NODE_BYTES = 8  # of memory, at least, for each node while a graph is written
+NODE_BYTES = 8  # bytes of memory, at least, for each node while a graph is written
 
 
 def write(graph: GeneratedGraph, path: str | os.PathLike[str], force: bool = False) -> dict[str, Any]:
-    """Write `graph` to the directory `path` and return what its graph.json says.
+    """Write `graph` to the directory `path`; return the content of its graph.json.
 
     Files: graph.json; edges.npy int64 (m, 2), source and target; features.npy float32 (n, width), labels.npy
     int32 (n,) and split.npy uint8 (n,) where the graph has them. Memory: a few arrays of n, and chunks.
 
-    The directory appears when it is complete; `force` replaces an existing graph. UserError: `path` exists
-    (or is something else), its parent does not, or the disk is too small.
+    The directory appears when it is complete; `force` replaces an existing graph. Raises UserError if `path`
+    exists (with `force`: and is no generated graph), if its parent does not, or if the disk is too small.
     """
     with new_directory(path, force=force, replaceable=is_generated, what=KIND) as folder:
         m = graph.n if graph.m is None else graph.m  # road maps have about as many edges as nodes
@@ -55,8 +55,10 @@ def write(graph: GeneratedGraph, path: str | os.PathLike[str], force: bool = Fal
 
 
 def save_rows(path: Path, dtype: Any, row_shape: tuple[int, ...], chunks: Iterable[np.ndarray]) -> int:
-    """Write an .npy file (version 1.0, C order) of chunks of shape (k, *row_shape); returns how many rows.
-    The pages of a memory map would count as this process's memory."""
+    """Write an .npy file (version 1.0, C order) of chunks of shape (k, *row_shape); return its rows.
+
+    Writes to a file, as the pages of a memory map would count as this process's memory.
+    """
     rows = 0
     with _durable(path) as file:
         begin = _write_header(file, dtype, (0, *row_shape))
@@ -72,7 +74,7 @@ def save_rows(path: Path, dtype: Any, row_shape: tuple[int, ...], chunks: Iterab
 
 
 def _write_header(file: IO[bytes], dtype: Any, shape: tuple[int, ...]) -> int:
-    """Returns where the data begins: NumPy leaves room for the first dimension to grow."""
+    """Write the header; return the position of the data. NumPy leaves room for more rows."""
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
     return file.tell()
@@ -80,7 +82,7 @@ def _write_header(file: IO[bytes], dtype: Any, shape: tuple[int, ...]) -> int:
 
 @contextmanager
 def _durable(path: Path) -> Iterator[IO[bytes]]:
-    """A new file that is on the disk when the block ends."""
+    """Open a new file that is on the disk when the block ends."""
     with open(path, "wb") as file:
         yield file
         file.flush()
@@ -88,18 +90,18 @@ def _durable(path: Path) -> Iterator[IO[bytes]]:
 
 
 def is_generated(path: Path) -> bool:
-    """Whether a directory holds a graph that ``write`` wrote."""
+    """Return True for a directory with a graph that ``write`` wrote."""
     return (path / "graph.json").is_file() and (path / "edges.npy").is_file()
 
 
 def check_output(path: str | os.PathLike[str], nodes: int, force: bool) -> None:
-    """The UserError that `write` would raise for a graph of so many nodes, before it is made."""
+    """Raise the UserError that `write` would raise for a graph of `nodes` nodes, before it is made."""
     check_target(path, force=force, replaceable=is_generated, what=KIND)
     check_space(nodes, 5 * nodes, Path(path).resolve().parent)
 
 
 def check_space(nodes: int, needed: int, directory: Path) -> None:
-    """ArgumentError for a graph of `needed` bytes that disk or memory can't hold: before minutes of work."""
+    """Raise ArgumentError for a graph of `needed` bytes that disk or memory can't hold."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     free = shutil.disk_usage(directory).free
     if needed > free:

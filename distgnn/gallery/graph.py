@@ -1,4 +1,4 @@
-"""What every generated graph has in common: sizes, checks, features and split; its edges come in chunks."""
+"""The common part of generated graphs: sizes, checks, features and split; edges come in chunks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from distgnn.gallery.streams import stream, unit_rows
 from distgnn.store.source import parse_split, random_split
 
 MOST_NODES = 1 << 40
-EDGE_CHUNK = 1 << 20  # of edges that are drawn from one stream: another size makes another graph
-FEATURE_CHUNK = 1 << 21  # entries, 8 MiB; likewise
+EDGE_CHUNK = 1 << 20  # edges that are drawn from one stream: another size makes another graph
+FEATURE_CHUNK = 1 << 21  # entries (8 MiB) that are drawn from one stream
 
 Edges = tuple[np.ndarray, np.ndarray]  # source and target, int64
 
@@ -29,12 +29,12 @@ class GeneratedGraph:
     Features are `table[hidden[v]] + noise * N(0, 1)` for every node v, where the rows of `table` have length
     1: at noise 1 a single node says little, its neighbourhood a lot.
 
-    A subclass gives `kind`, `m`, `edge_chunks`, `edge_chunk` and `_hidden`, integers (n,), which are the
-    labels unless it says otherwise, and adds to `parameters` what it was made with.
+    A subclass has `kind`, `m`, `edge_chunks`, `edge_chunk` and `_hidden`, integers (n,), which are the labels
+    unless it overrides `_labels`. It adds its own arguments to `parameters`.
     """
 
     kind: str
-    m: int | None  # listed edges, None where only drawing them tells
+    m: int | None  # listed edges, None if their number is known only after they are drawn
     edge_chunks: int
     _hidden: Any
 
@@ -42,7 +42,7 @@ class GeneratedGraph:
         self, n: int, *, directed: bool = False, features: int = 64, classes: int = 16, noise: float = 1.0,
         split: str = "0.6/0.2/0.2", seed: int = 0,
     ):  # fmt: skip
-        """Raises ArgumentError for numbers that make no sense."""
+        """Check and keep the sizes; raise ArgumentError for numbers out of range."""
         check(1 <= n <= MOST_NODES, "nodes", n, "expected 1 to 2**40 nodes")
         check(features >= 0, "features", features, "expected 0 (none) or a positive width")
         check(classes >= 0, "classes", classes, "expected 0 (no labels) or a positive number")
@@ -55,24 +55,27 @@ class GeneratedGraph:
         self.parameters: dict[str, Any] = {"noise": noise, "split": split}
 
     def edge_chunk(self, index: int) -> Edges:
-        """Edges of chunk `index`, a function of (parameters, seed, index)."""
+        """Draw the edges of chunk `index`, a function of (parameters, seed, index)."""
         raise NotImplementedError
 
     def edges(self) -> Iterator[Edges]:
-        """All chunks in order, about a million edges each."""
+        """Yield all chunks in order, about a million edges each."""
         for index in range(self.edge_chunks):
             yield self.edge_chunk(index)
 
     def labels(self, edges: Callable[[], Iterable[Edges]] | None = None) -> np.ndarray | None:
-        """int32 (n,) classes, or None. `edges()`: all chunks in any order; by default drawn again."""
+        """Return the classes, int32 (n,), or None.
+
+        `edges()` yields all chunks in any order; by default they are drawn again.
+        """
         return self._labels(edges or self.edges) if self.classes else None
 
     def split(self) -> np.ndarray | None:
-        """uint8 (n,): 0 none, 1 train, 2 validation, 3 test; None without labels."""
+        """Return uint8 (n,): 0 none, 1 train, 2 validation, 3 test; None without labels."""
         return random_split(self.n, self._split, self.seed) if self.classes else None
 
     def features(self) -> Iterator[np.ndarray]:
-        """float32 (k, width) rows in node order, about two million entries each; none for width 0."""
+        """Yield float32 (k, width) rows in node order, about two million entries each; none for width 0."""
         if not self.width:
             return
         rows = max(1, FEATURE_CHUNK // self.width)
@@ -85,7 +88,7 @@ class GeneratedGraph:
             yield block
 
     def _signals(self) -> np.ndarray:
-        """(states, width): the signal of every hidden state."""
+        """Return the signal of every hidden state, (states, width)."""
         return unit_rows(stream(self.seed, "table"), max(self.classes, 1), self.width)
 
     def _labels(self, edges: Callable[[], Iterable[Edges]]) -> np.ndarray:
@@ -98,7 +101,7 @@ class DrawnGraph(GeneratedGraph):
     m: int
 
     def __init__(self, nodes: int, *, edges: int | None, degree: float | None, scramble: bool, **common: Any):
-        """`edges` listed, or `degree` non-zeros per row of A before merging, on average (default 16)."""
+        """Take the number of `edges`, or `degree`: mean non-zeros per row of A before merging (16)."""
         super().__init__(nodes, **common)
         if edges is not None:
             check(degree is None, "degree", degree, f"excludes edges={edges}; give one of them")
@@ -116,7 +119,7 @@ class DrawnGraph(GeneratedGraph):
         return src, dst
 
     def _draw(self, rng: np.random.Generator, size: int) -> Edges:
-        """`size` edges, ids not scrambled."""
+        """Draw `size` edges, ids not scrambled."""
         raise NotImplementedError
 
     @cached_property

@@ -14,8 +14,11 @@ from distgnn.gallery.sbm_graph import PlantedPartition
 
 
 class Graph(NamedTuple):
-    """A whole graph: `A` float64 CSR (n, n) of ones, A[target, source]; `features` float32 (n, width),
-    `labels` int32 (n,), `split` uint8 (n,) (1 train, 2 validation, 3 test), or None if not asked for."""
+    """A whole graph.
+
+    `A`: float64 CSR (n, n) of ones, A[target, source]; `features` float32 (n, width), `labels` int32 (n,),
+    `split` uint8 (n,) (1 train, 2 validation, 3 test), or None if not asked for.
+    """
 
     A: sp.csr_array
     features: np.ndarray | None
@@ -25,17 +28,17 @@ class Graph(NamedTuple):
 
 
 def rmat(nodes: int | None = None, **options: Any) -> Graph:
-    """An R-MAT graph; `options` are those of `RMat`."""
+    """Draw an R-MAT graph; `options` are those of `RMat`."""
     return in_memory(RMat(nodes, **options))
 
 
 def sbm(nodes: int, **options: Any) -> Graph:
-    """A planted partition; `options` are those of `PlantedPartition`."""
+    """Draw a planted partition; `options` are those of `PlantedPartition`."""
     return in_memory(PlantedPartition(nodes, **options))
 
 
 def road(nodes: int, **options: Any) -> Graph:
-    """A road-like graph; `options` are those of `RoadMap`."""
+    """Draw a road-like graph; `options` are those of `RoadMap`."""
     return in_memory(RoadMap(nodes, **options))
 
 

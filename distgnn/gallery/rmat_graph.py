@@ -15,23 +15,23 @@ from distgnn.gallery.streams import AliasTable, stream, unit_rows
 
 GRAPH500 = (0.57, 0.19, 0.19, 0.05)
 LEVELS_AT_ONCE = 6  # 4**6 joint quadrants: the table stays in the first-level cache
-DRAWS_AT_ONCE = 1 << 16  # and so do the draws in the second-level cache
+DRAWS_AT_ONCE = 1 << 16  # the draws stay in the second-level cache
 STATES, DIMENSIONS, UNIT = 256, 4, 10_000
 AVERAGES = 2
 NODES_AT_ONCE = 1 << 18
 
 
 class RMat(DrawnGraph):
-    """Every edge descends through quadrants a, b, c, d (row-major) of the matrix to one (source, target).
+    """A graph whose edges descend through quadrants a, b, c, d (row-major) of the matrix to one entry.
 
-    For a number of nodes that is no power of two the edge is drawn in the next one, and an endpoint beyond
+    If the number of nodes is no power of two, edges are drawn in the next one, and an endpoint beyond
     the last node loses its highest bit, as if its first quadrant had been the upper or the left one.
 
     R-MAT has no communities, and none are added, since that would flatter partitioners. Every node has one of
     256 hidden states, a random direction in 4 dimensions, which its features show through noise. The states
     are averaged twice over the node and the sources of its edges, and the label is the closest class
-    direction. So graph convolutions see what the label was made of. (Test accuracy on 5000 nodes: 63 % for a
-    GCN of two layers, 43 % for the same network without the graph, 23 % for the largest class.)
+    direction. So graph convolutions recover the label. (Test accuracy on 5000 nodes: 63 % for a GCN of two
+    layers, 43 % for the same network without the graph, 23 % for the largest class.)
     """
 
     kind = "rmat"
@@ -41,7 +41,10 @@ class RMat(DrawnGraph):
         degree: float | None = None, probabilities: Sequence[float] = GRAPH500, scramble: bool = True,
         directed: bool = False, classes: int = 8, noise: float = 0.1, **common: Any,
     ):  # fmt: skip
-        """`nodes` or `scale` (2**scale nodes); `edges` listed or `degree` non-zeros per node (default 16)."""
+        """Take `nodes` or `scale` (2**scale nodes), and `edges` listed or `degree`.
+
+        `degree`: non-zeros per node (default 16).
+        """
         if scale is not None:
             check(nodes is None, "scale", scale, f"excludes nodes={nodes}; give one of them")
             check(0 <= scale <= 40, "scale", scale, "expected 0 to 40")
@@ -86,14 +89,17 @@ class RMat(DrawnGraph):
 
     @cached_property
     def _directions(self) -> np.ndarray:
-        """int32 (STATES, DIMENSIONS): UNIT times a unit vector."""
+        """UNIT times a unit vector for every state, int32 (STATES, DIMENSIONS)."""
         return np.rint(unit_rows(stream(self.seed, "code"), STATES, DIMENSIONS) * UNIT).astype(np.int32)
 
     def _signals(self) -> np.ndarray:
         return self._directions / UNIT @ unit_rows(stream(self.seed, "embed"), DIMENSIONS, self.width)
 
     def _labels(self, edges: Callable[[], Iterable[Edges]]) -> np.ndarray:
-        """Integers throughout, so that no order of summation changes a label."""
+        """Return the class closest to a node's averaged signal, in integers.
+
+        So no order of summation changes a label.
+        """
         directions = unit_rows(stream(self.seed, "classes"), self.classes, DIMENSIONS)
         classes = np.rint(directions * 1000).astype(np.int64)
         signal = self._directions[self._hidden]
@@ -105,7 +111,10 @@ class RMat(DrawnGraph):
         return labels
 
     def _neighbourhood_means(self, signal: np.ndarray, edges: Iterable[Edges]) -> np.ndarray:
-        """int32 (n, DIMENSIONS): means of `signal` over a node and the sources of its edges, rounded down."""
+        """Return means of `signal` over a node and the sources of its edges, rounded down.
+
+        int32 (n, DIMENSIONS).
+        """
         total, count = signal.astype(np.int64), np.ones(self.n, np.int64)  # a node is its own neighbour
         for src, dst in edges:
             for source, target in ((src, dst),) if self.directed else ((src, dst), (dst, src)):
@@ -117,8 +126,11 @@ class RMat(DrawnGraph):
 def _add_by_target(
     total: np.ndarray, count: np.ndarray, signal: np.ndarray, source: np.ndarray, target: np.ndarray
 ) -> None:
-    """total[target] += signal[source] and count[target] += 1, grouped by target: np.add.at takes seven times
-    as long. Sorting (target, position) packed into one word takes a quarter of an argsort's time."""
+    """Add: total[target] += signal[source] and count[target] += 1, grouped by target.
+
+    np.add.at takes seven times as long. Sorting (target, position) packed into one word takes a quarter of an
+    argsort's time.
+    """
     if not len(target):
         return
     bits = len(target).bit_length()
@@ -144,7 +156,7 @@ def _checked(probabilities: Sequence[float]) -> np.ndarray:
 
 
 def _joint_quadrants(quadrants: np.ndarray, levels: int) -> tuple[AliasTable, np.ndarray, np.ndarray]:
-    """The distribution over the 4**levels entries that `levels` quadrants lead to, and the entries' bits."""
+    """Return the distribution over the 4**levels entries of `levels` quadrants, and the entries' bits."""
     probabilities = np.ones(1)
     rows = columns = np.zeros(1, np.int64)
     for _ in range(levels):

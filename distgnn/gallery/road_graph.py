@@ -26,7 +26,7 @@ class RoadMap(GeneratedGraph):
     """
 
     kind = "road"
-    m = None  # known when the last chunk has been drawn
+    m = None  # the number of edges is known when the last chunk has been drawn
 
     def __init__(
         self, nodes: int, *, spacing: int = 4, missing_roads: float = 0.25, missing_nodes: float = 0.01,
@@ -48,7 +48,7 @@ class RoadMap(GeneratedGraph):
         self.parameters |= {"missing_nodes": missing_nodes, "tile": self.tile}
 
     def edge_chunk(self, index: int) -> Edges:
-        """Chunk `index` is a strip: one row of tiles, and the streets that lead from it to the next."""
+        """Draw strip `index`: one row of tiles, and the streets that lead from it to the next."""
         across, down, present = self._strip(index)
         ids = self._ids(index, present)
         below = np.full((1, ids.shape[1]), -1, np.int64)
@@ -65,7 +65,10 @@ class RoadMap(GeneratedGraph):
         return np.concatenate([a for a, _ in chosen]), np.concatenate([b for _, b in chosen])
 
     def _strip(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which streets lead right and down from junctions, which cells (tile, tiles * tile) are nodes."""
+        """Draw the streets that lead right and down from junctions, and the cells that are nodes.
+
+        The cells are (tile, tiles * tile).
+        """
         rng = stream(self.seed, "strip", index)
         s, shape = self.spacing, (self.tile, self.tile * self.tiles)
         junctions = (shape[0] // s, shape[1] // s)
@@ -79,7 +82,9 @@ class RoadMap(GeneratedGraph):
         return across, down, present
 
     def _ids(self, index: int, present: np.ndarray) -> np.ndarray:
-        """int64 like `present`: the number of every node, tile by tile; -1 where there is none."""
+        """Return the numbers of a strip's nodes, int64 like `present`, tile by tile, -1 in cells without a
+        node.
+        """
         tile, tiles = self.tile, self.tiles
         by_tile = present.reshape(tile, tiles, tile).transpose(1, 0, 2)
         ids = self._first[index] + np.cumsum(by_tile.ravel(), dtype=np.int64) - 1
@@ -87,7 +92,7 @@ class RoadMap(GeneratedGraph):
         return np.where(present & (ids < self.n), ids, -1)
 
     def _count_strips(self) -> list[int]:
-        """First node of every strip, until there are n nodes; the last strip is cut off there."""
+        """List the first node of every strip, until there are n nodes; the last strip is cut off there."""
         first = [0]
         while first[-1] < self.n:
             first.append(first[-1] + int(np.count_nonzero(self._strip(len(first) - 1)[2])))
@@ -95,7 +100,7 @@ class RoadMap(GeneratedGraph):
 
     @cached_property
     def _hidden(self) -> np.ndarray:
-        """int32 (n,): the nearest centre."""
+        """The nearest centre of every node, int32 (n,)."""
         shape = (self.tile * self.edge_chunks, self.tile * self.tiles)
         centres = stream(self.seed, "regions").random((max(self.classes, 1), 2)) * shape
         regions = np.empty(self.n, np.int32)
@@ -107,7 +112,7 @@ class RoadMap(GeneratedGraph):
 
 
 def _nearest(rows: np.ndarray, columns: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """int32: index of the nearest centre; memory of one distance per point, however many centres."""
+    """Return the index of the nearest centre, int32; memory of one distance per point for any centres."""
     best = np.full(len(rows), np.inf)
     nearest = np.zeros(len(rows), np.int32)
     for index, (row, column) in enumerate(centres):

@@ -13,7 +13,7 @@ from distgnn.gallery.streams import power_law, stream
 
 
 class PlantedPartition(DrawnGraph):
-    """`communities` groups of nodes; a share `mixing` of the edges leaves its community.
+    """A graph of `communities` groups of nodes; a share `mixing` of the edges leaves its community.
 
     The first end of an edge is drawn with probability proportional to a node's weight, the second likewise
     among the other nodes of its community or all nodes outside. There are no self-loops, except on a node
@@ -32,8 +32,11 @@ class PlantedPartition(DrawnGraph):
         degree_exponent: float | None = None, classes: int | None = None, scramble: bool = True,
         directed: bool = False, **common: Any,
     ):  # fmt: skip
-        """`edges` listed or `degree` non-zeros per node (default 16); exponents above 1, None: equal;
-        `classes` None: all; `communities` None: at most 16; `mixing` None: 0.2, or 0 for one community."""
+        """Take `edges` listed or `degree` non-zeros per node (default 16).
+
+        Exponents are above 1; None makes sizes or weights equal. `classes` None: one per community;
+        `communities` None: at most 16; `mixing` None: 0.2, or 0 for one community.
+        """
         check(nodes >= 1, "nodes", nodes, "expected at least one node")
         communities = min(16, nodes) if communities is None else communities
         expected = f"expected 1 to {nodes}, the number of nodes"
@@ -54,28 +57,28 @@ class PlantedPartition(DrawnGraph):
         self.parameters |= {"communities": communities, "mixing": mixing, **exponents, "scramble": scramble}
 
     def _draw(self, rng: np.random.Generator, size: int) -> Edges:
-        """Nodes are numbered community by community, and lie on a line, each as long as its weight."""
+        """Draw nodes from a line on which each is as long as its weight, community by community."""
         line, starts = self._line, self._starts
         # Sorted: the search goes through memory in order.
         src = self._at(np.sort(rng.random(size)) * line[-1])
-        own = self._community[src]
-        left, right = line[starts[own]], line[starts[own + 1]]
+        community = self._community[src]
+        left, right = line[starts[community]], line[starts[community + 1]]
         leaves = rng.random(size) < self.mixing
         if self.communities > 1:
-            leaves |= starts[own + 1] - starts[own] == 1
+            leaves |= starts[community + 1] - starts[community] == 1
         place = rng.random(size)
         outside = self._at(_beside(place, 0.0, line[-1], left, right))
         inside = self._at(_beside(place, left, right, line[src], line[src + 1]))
-        inside = np.clip(inside, starts[own], starts[own + 1] - 1)  # against rounding at a community's end
+        inside = np.clip(inside, starts[community], starts[community + 1] - 1)  # against rounding at its end
         return src, np.where(leaves, outside, inside)
 
     def _at(self, place: np.ndarray) -> np.ndarray:
-        """The nodes that lie at these places of the line."""
+        """Return the nodes at these places of the line."""
         return np.clip(np.searchsorted(self._line, place, side="right") - 1, 0, self.n - 1)
 
     @cached_property
     def _starts(self) -> np.ndarray:
-        """int64 (communities + 1,): first node of every community; none is empty."""
+        """The first node of every community, int64 (communities + 1,); no community is empty."""
         k = self.communities
         shares = np.ones(k)
         if self.size_exponent is not None:
@@ -90,7 +93,7 @@ class PlantedPartition(DrawnGraph):
 
     @cached_property
     def _line(self) -> np.ndarray:
-        """float64 (n + 1,): where every node's weight begins, and the end."""
+        """The place on the line where every node's weight begins, and the end, float64 (n + 1,)."""
         line = np.arange(self.n + 1, dtype=np.float64)
         if self.degree_exponent is not None and self.m:
             weights = power_law(stream(self.seed, "degrees"), self.n, self.degree_exponent)
@@ -101,7 +104,7 @@ class PlantedPartition(DrawnGraph):
 
     @property
     def _hidden(self) -> np.ndarray:
-        """int32 (n,): the class of every node."""
+        """The class of every node, int32 (n,)."""
         classes = np.empty(self.n, np.int32)
         classes[self._permutation if self.scramble else slice(None)] = self._community % max(self.classes, 1)
         return classes
@@ -114,7 +117,7 @@ def _beside(place: np.ndarray, left: Any, right: Any, hole_left: Any, hole_right
 
 
 def _cut(weights: np.ndarray, ratio: float) -> float:
-    """The largest weight that stays below `ratio` times the mean, which itself falls as weights are cut."""
+    """Return the largest weight that stays below `ratio` times the mean, which falls as weights are cut."""
     limit = float(weights.max())
     for _ in range(32):
         limit = max(1.0, ratio * float(np.minimum(weights, limit).mean()))

@@ -1,4 +1,4 @@
-"""How matrices are cut: axes, blocks, layouts, orders of nodes. Integers only."""
+"""Cuts of matrices: axes, blocks, layouts, orders of nodes. Integers only."""
 
 from distgnn.layout.axes import Axes, written
 from distgnn.layout.blocks import Range, as_partition, block, nested, owner, partition, refine, within

@@ -1,4 +1,4 @@
-"""The named axes of a grid of ranks, and where a rank stands on them."""
+"""The named axes of a grid of ranks, and the position of a rank on them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def written(sizes: Mapping[str, int]) -> str:
-    """``z=2,x=2,y=2``: sizes by axis in their order, as settings have them."""
+    """Return sizes by axis in their order, ``z=2,x=2,y=2``, as settings write them."""
     return ",".join(f"{axis}={size}" for axis, size in sizes.items())
 
 
@@ -26,21 +26,21 @@ class Axes:
             rank, self.coords[name] = divmod(rank, sizes[name])
 
     def count(self, *axes: str) -> int:
-        """How many blocks a dimension cut over ``axes`` has."""
+        """Return the number of blocks of a dimension that is cut over ``axes``."""
         return math.prod(self.shape[axis] for axis in axes)
 
     def sharing(self, *axes: str) -> list[int]:
-        """The ranks that differ from this one only in ``axes``, in the order of their blocks there."""
+        """Return the ranks that differ from this one only in ``axes``, in the order of their blocks there."""
         strides, step = {}, 1
         for name in reversed(list(self.shape)):
             strides[name], step = step, step * self.shape[name]
-        found = [self.rank - sum(strides[axis] * self.coords[axis] for axis in axes)]
+        ranks = [self.rank - sum(strides[axis] * self.coords[axis] for axis in axes)]
         for axis in axes:
-            found = [rank + strides[axis] * place for rank in found for place in range(self.shape[axis])]
-        return found
+            ranks = [rank + strides[axis] * place for rank in ranks for place in range(self.shape[axis])]
+        return ranks
 
     def index(self, *axes: str) -> int:
-        """This rank's block of a dimension cut over ``axes``, the first axis slowest."""
+        """Return this rank's block of a dimension cut over ``axes``, the first axis slowest."""
         position = 0
         for axis in axes:
             position = position * self.shape[axis] + self.coords[axis]

@@ -1,4 +1,4 @@
-"""Partition vectors: how a range of rows or columns is cut into blocks. Pure functions of integers.
+"""Partition vectors, which cut a range of rows or columns into blocks. Pure functions of integers.
 
 A *partition vector* is a monotone int64 vector ``v`` of length ``parts + 1`` with ``v[0] == 0`` and ``v[-1]
 == n``; block ``i`` is the range ``v[i]:v[i+1]``, perhaps empty. Nothing is ever padded.
@@ -15,7 +15,7 @@ Range = tuple[int, int]
 
 
 def partition(n: int, parts: int) -> np.ndarray:
-    """Partition vector of ``n`` into ``parts`` blocks of about equal size: block i begins at i n/parts.
+    """Cut ``n`` into ``parts`` blocks of about equal size: block i begins at i n/parts.
 
     >>> partition(10, 4)
     array([ 0,  2,  5,  7, 10])
@@ -30,7 +30,7 @@ def partition(n: int, parts: int) -> np.ndarray:
 
 
 def as_partition(vector: Sequence[int] | np.ndarray | None, n: int, parts: int) -> np.ndarray:
-    """``vector``, for None the even partition; ValueError if it doesn't cut ``n`` into ``parts`` blocks."""
+    """Return ``vector``, or for None the even partition; ValueError if it doesn't cut ``n`` as asked."""
     if vector is None:
         return partition(n, parts)
     checked = np.asarray(vector, dtype=np.int64)
@@ -42,26 +42,26 @@ def as_partition(vector: Sequence[int] | np.ndarray | None, n: int, parts: int) 
 
 
 def nested(outer: np.ndarray, parts: int) -> np.ndarray:
-    """Every block of ``outer`` cut evenly into ``parts``: a vector of ``parts * (len(outer) - 1)`` blocks."""
+    """Cut every block of ``outer`` evenly into ``parts``: a vector of ``parts * (len(outer) - 1)`` blocks."""
     cut = [first + partition(int(last - first), parts)[:-1] for first, last in pairwise(outer)]
     return np.concatenate([*cut, outer[-1:]]).astype(np.int64)
 
 
 def within(vector: np.ndarray, outer: int, parts: int) -> np.ndarray:
-    """How block ``outer`` is cut by a vector that has ``parts`` blocks in each: a partition vector of it."""
+    """Return the partition vector of block ``outer``, from a vector with ``parts`` blocks in each."""
     return vector[outer * parts : (outer + 1) * parts + 1] - vector[outer * parts]
 
 
 def refine(first: np.ndarray, second: np.ndarray) -> list[Range]:
-    """Common refinement of two partitions of the same range: its non-empty blocks, in order."""
+    """Return the common refinement of two partitions of the same range: its non-empty blocks, in order."""
     return list(pairwise(np.union1d(first, second).tolist()))
 
 
 def owner(vector: np.ndarray, position: int) -> int:
-    """The block of a partition that holds ``position`` (never an empty block)."""
+    """Return the block of a partition that holds ``position`` (never an empty block)."""
     return int(np.searchsorted(vector, position, side="right")) - 1
 
 
 def block(vector: np.ndarray, index: int) -> Range:
-    """Block ``index`` of a partition vector as ``(first, last + 1)``."""
+    """Return block ``index`` of a partition vector as ``(first, last + 1)``."""
     return int(vector[index]), int(vector[index + 1])

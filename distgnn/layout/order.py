@@ -1,4 +1,4 @@
-"""Which node stands where in a dimension whose rows were permuted."""
+"""The order of nodes in a dimension whose rows were permuted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class NodeOrder:
 
     Attributes:
         name: for messages, the same on all ranks.
-        key: equal where the order is the same.
+        key: equal for equal orders.
         permutation: (first, last) -> int64 ids of the nodes at these positions. Local to a rank; it may read
             a file.
     """

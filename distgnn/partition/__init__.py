@@ -1,10 +1,10 @@
-"""Partitioners: which part owns which row of A and H, so that little of H travels and no part sends much.
+"""Partitioners: they assign rows of A and H to parts, so that few rows of H travel and no part sends many.
 
-A *part vector* is int32 (n,): the part of every node. `partition` makes one, `measure` says what it costs
-without running a product, `read_part_vector` takes one that another program wrote. Sparsity-aware products
+A *part vector* is int32 (n,): the part of every node. `partition` makes one, `measure` counts its costs
+without running a product, `read_part_vector` reads one that another program wrote. Sparsity-aware products
 (``sparsity-aware.txt`` section 4) move exactly what `measure` counts.
 
-Every method is a file that says what it minimises. METIS and Mt-KaHyPar come with the extra `partition`.
+Every method is a file that names its objective. METIS and Mt-KaHyPar come with the extra `partition`.
 """
 
 from __future__ import annotations
@@ -43,33 +43,34 @@ __all__ = [
 def partition(
     A: Any, parts: int, method: str = "volume", seed: int = 0, imbalance: float = IMBALANCE
 ) -> np.ndarray:
-    """The part of every row of A: int32 (n,), in 0..parts-1. In this process, with all of A in memory.
+    """Assign every row of A to a part: int32 (n,), in 0..parts-1. In this process, with all of A in memory.
 
     Args:
         A: (n, n) sparse, anything SciPy turns into CSR; row i holds the columns from which node i gathers.
             Need not be symmetric; only the positions of its entries count. A `Pattern` saves the conversion.
-        parts: how many; some may come out empty.
+        parts: the number of parts; some may come out empty.
         method: one of METHODS, or a file with the part of every node.
         seed: the same seed gives the same parts.
         imbalance: bound on the non-zeros of a part, relative to the average. Long rows may exceed it.
 
     Raises:
         ArgumentError: an unknown method, fewer than one part or more than nodes, or a package that is not
-            installed. UserError: a bad file, or `volume` without the compiled host kernels.
+            installed.
+        UserError: a bad file, or `volume` without the compiled host kernels.
     """
     return Wanted(method, parts).make(A if isinstance(A, Pattern) else Pattern.of(A), seed, imbalance)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """One partition, asked for as METHOD:K or FILE:K."""
+    """A partition that was asked for, as METHOD:K or FILE:K."""
 
     method: str
     parts: int
 
     @property
     def file(self) -> bool:
-        """Whether the parts come from a file."""
+        """True if the parts come from a file."""
         return self.method not in METHODS
 
     @property
@@ -78,7 +79,7 @@ class Wanted:
         return f"{'file' if self.file else self.method}-{self.parts}"
 
     def check(self, n: int | None = None) -> None:
-        """Raise what `make` would, as far as it is known before. n: number of nodes, where it is known."""
+        """Raise the errors of `make` that are known before. n: the number of nodes, if known."""
         problem = None
         if self.file and not Path(self.method).is_file():
             problem = f"no such method or file; methods are {', '.join(METHODS)}"
@@ -91,7 +92,7 @@ class Wanted:
         need(self.method)
 
     def make(self, pattern: Pattern, seed: int, imbalance: float = IMBALANCE) -> np.ndarray:
-        """The part vector, int32 (n,)."""
+        """Make the part vector, int32 (n,)."""
         self.check(pattern.n)
         if self.file:
             return read_part_vector(self.method, pattern.n, self.parts)
@@ -99,10 +100,10 @@ class Wanted:
 
 
 def parse(text: str) -> list[Wanted]:
-    """ "volume:8,metis:8", or the name of a file with a part per node in place of a method.
+    """Parse "volume:8,metis:8"; in place of a method there may be the name of a file with a part per node.
 
     Raises:
-        ArgumentError: not so written, or two of them would make orders of the same name.
+        ArgumentError: another text, or two partitions whose orders would have the same name.
     """
     wanted = []
     for word in text.split(","):
@@ -115,8 +116,8 @@ def parse(text: str) -> list[Wanted]:
 
 
 def check_names(wanted: Sequence[Wanted]) -> None:
-    """ArgumentError where two would make orders of the same name."""
-    names = [one.name for one in wanted]
+    """Raise ArgumentError if two of the partitions would make orders of the same name."""
+    names = [partition.name for partition in wanted]
     for name in names:
         if names.count(name) > 1:
             problem = f"{names.count(name)} orders would be named {name}; give each once"

@@ -1,5 +1,6 @@
-"""Hypergraph partitioning with Mt-KaHyPar (Gottesbüren, Heuer, Maas, Sanders, Schlag, ACM Trans. Algorithms
-20, 2024).
+"""Hypergraph partitioning with Mt-KaHyPar (Gottesbüren et al., ACM Trans. Algorithms 20, 2024).
+
+The authors are Gottesbüren, Heuer, Maas, Sanders and Schlag.
 
 One net per column of A, whose pins are the rows with an entry there and the row that owns it: its
 connectivity - 1 is the number of parts to which that row of H is sent, so the sum is the total volume,
@@ -19,12 +20,15 @@ from distgnn.partition.pattern import Pattern
 
 @functools.cache
 def _started() -> Any:
-    """The library, started once in a process; on one thread, as ranks share the cores of a host."""
+    """Start the library once in a process, on one thread, as ranks share the cores of a host."""
     return need("hypergraph").initialize(1)
 
 
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
-    """Small total volume, the same for all seeds: the preset has one of its own, which cannot be set."""
+    """Partition for a small total volume, with the same result for all seeds.
+
+    The preset has a seed of its own, which cannot be set.
+    """
     mtkahypar = need("hypergraph")
     nets = _nets(pattern)
     if parts == 1 or not nets:
@@ -40,7 +44,7 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
 
 
 def _nets(pattern: Pattern) -> list[list[int]]:
-    """The pins of every net that has at least two."""
+    """List the pins of every net that has at least two."""
     nets = pattern.nets
     bounds, pins = nets.indptr.tolist(), nets.indices.tolist()
     return [pins[low:high] for low, high in zip(bounds, bounds[1:], strict=False) if high - low > 1]

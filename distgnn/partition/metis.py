@@ -9,8 +9,10 @@ from distgnn.partition.pattern import Pattern
 
 
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float, volume: bool = False) -> np.ndarray:
-    """Few edges between parts, of a directed graph those of the undirected one; with `volume`, few pairs of a
-    node and another part with a neighbour of it.
+    """Partition for few edges between parts or, with `volume`, for few rows that travel.
+
+    For a directed graph, edges of the undirected graph count. `volume` counts pairs of a node and another
+    part with a neighbour of it.
     """
     pymetis = need("metis")
     graph = pattern.neighbours
@@ -21,5 +23,5 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float, volume:
     options.ufactor = max(1, round(1000 * (imbalance - 1)))
     adjacency = pymetis.CSRAdjacency(graph.indptr.astype(np.int64), graph.indices.astype(np.int64))
     how = {"vweights": pattern.weights, "options": options, "recursive": False}
-    found = pymetis.part_graph(parts, adjacency=adjacency, **how)
-    return np.asarray(found.vertex_part, np.int32)
+    parted = pymetis.part_graph(parts, adjacency=adjacency, **how)
+    return np.asarray(parted.vertex_part, np.int32)

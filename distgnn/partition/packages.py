@@ -1,4 +1,4 @@
-"""What partitioners need beside this program."""
+"""Packages and extensions that partitioners need beside this program."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ PACKAGES = {"metis": "pymetis", "metis-volume": "pymetis", "hypergraph": "mtkahy
 
 
 def need(method: str) -> Any:
-    """The package or extension that a method calls, if any.
+    """Return the package or extension that a method calls, if any.
 
     Raises:
-        ArgumentError: the package is not installed. UserError: the host kernels are not built.
+        ArgumentError: the package is not installed.
+        UserError: the host kernels are not built.
     """
     if method == "volume":
         return host.built()

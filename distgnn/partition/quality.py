@@ -1,4 +1,4 @@
-"""What a partition costs, counted on the matrix: no product is run."""
+"""The costs of a partition, counted on the matrix without running a product."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Quality:
 
 
 def largest_over_mean(counts: np.ndarray) -> float:
-    """1 is perfect; 1 where there is nothing."""
+    """Return the largest count over the mean: 1 is perfect. Return 1 if all counts are 0."""
     return float(counts.max() / counts.mean()) if counts.sum() else 1.0
 
 
 def measure(pattern: Pattern, part: np.ndarray, parts: int) -> Quality:
-    """What the parts cost: part int (n,) in 0..parts-1. Time and memory of a sparse product with n ones."""
+    """Count the costs of parts, part int (n,) in 0..parts-1, as cheaply as a sparse product with n ones."""
     owner = sp.csr_array((np.ones(pattern.n, np.int32), part, np.arange(pattern.n + 1)), (pattern.n, parts))
     reached = sp.csr_array(pattern.nets @ owner)
     nodes = np.bincount(part, minlength=parts)

@@ -10,7 +10,7 @@ from distgnn.partition.pattern import Pattern
 
 
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
-    """An even cut of the random order of this seed (the `random` order of a store), whatever `imbalance`."""
+    """Cut the random order of this seed (the `random` order of a store) evenly; `imbalance` is ignored."""
     positions = orders.shuffled(pattern.n, seed).positions(np.arange(pattern.n))
     bounds = layout.partition(pattern.n, parts)
     return np.repeat(np.arange(parts, dtype=np.int32), np.diff(bounds))[positions]

@@ -11,9 +11,9 @@ from distgnn.errors import UserError
 
 
 def read_part_vector(path: str | os.PathLike[str], n: int, parts: int) -> np.ndarray:
-    """int32 (n,): the part of every node from a text file with a number per line, as METIS writes, or .npy.
+    """Read the part of every node, int32 (n,), from .npy or a text file with a number per line.
 
-    Parts may be empty.
+    METIS writes such text files. Parts may be empty.
 
     Raises:
         UserError: not readable, of another length, or with numbers outside 0..parts-1.

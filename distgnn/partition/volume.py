@@ -1,9 +1,9 @@
-"""A busiest sender that sends little, at a small total volume: refinement of the smallest total known.
+"""Refinement of the smallest known total volume, so that the busiest sender sends little.
 
 Volume-balancing models put these costs into recursive bisection (Acer, Selvitopi and Aykanat, Parallel
 Computing 59, 2016: Graph-VB of ``sparsity-aware.txt`` section 5.2). Here rows of all parts move one by one
 (``kernels/host/volume.c``), from the parts of the hypergraph partitioner or, where it is not installed,
-METIS's. Taken is the most even result whose total is at most `OF_START` of the start's.
+METIS's. The result is the most even one whose total is at most `OF_START` of the start's.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ OF_START = 1.03  # most rows sent in total, relative to the start
 EVEN = (1.0, 1.05, 1.1, 1.2, 1.4)  # most rows sent by a part relative to the average, tried in turn
 RECEIVED = 1.3  # most rows received by a part, relative to what a part may send
 HEAT = 0.4  # rows by which a move may worsen the objective at first, times the root of a row's non-zeros
-VISITS = 100  # of every node and non-zero
+VISITS = 100  # visits of every node and non-zero
 
 
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
-    """A small largest send volume and a small total.
+    """Partition for a small largest send volume and a small total.
 
-    Time: that of the start, and for each of EVEN that is tried VISITS per node and non-zero, each of as many
+    Time: the start's, and for each of EVEN that is tried VISITS per node and non-zero, each of as many
     steps as the net has parts. Memory of the kernel: 45 bytes per node, 8 per non-zero, and 4 per part for
     every column of more than 11 non-zeros.
     """
@@ -48,7 +48,7 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
 
 
 def _start(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
-    """The best parts that can be had; at worst an even cut of the reverse Cuthill-McKee order."""
+    """Return the best parts that installed packages make; at worst an even cut of reverse Cuthill-McKee."""
     for method, partitioner in (("hypergraph", hypergraph.partition), ("metis", metis.partition)):
         try:
             need(method)

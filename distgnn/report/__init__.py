@@ -1,1 +1,1 @@
-"""What runs leave to look at: traces, and the HTML page of logs."""
+"""Views of finished runs: traces, and the HTML page of logs."""

@@ -1,11 +1,11 @@
-"""The same colour for the same thing in all drawings."""
+"""Colours, the same for the same thing in all drawings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-#: Of ways to train, by their names (see :func:`way`).
+#: Colours of ways to train, by their names (see :func:`way`).
 ALGORITHMS = {
     "1d": "#4269d0", "1d aware": "#97bbf5", "1.5d": "#3ca951", "1.5d aware": "#a0d39a", "2d": "#efb118",
     "3d-split": "#a463f2", "3d": "#ff725c",
@@ -19,7 +19,7 @@ OTHERS = ("#4269d0", "#efb118", "#3ca951", "#a463f2", "#ff725c", "#6cc5b0", "#9c
 
 
 def way(config: Mapping[str, Any]) -> str:
-    """How a run with these settings trains: ``1d``, ``1d aware``, ..."""
+    """Name the way that a run with these settings trains: ``1d``, ``1d aware``, ..."""
     return f"{config['algorithm']}{' aware' if config.get('sparsity_aware') else ''}"
 
 
@@ -28,7 +28,7 @@ def of_way(config: Mapping[str, Any]) -> str:
 
 
 def by_name(names: list[str], known: Mapping[str, str]) -> dict[str, str]:
-    """A colour for each: its own, or the next of those that none of them has."""
+    """Give a colour to each name: its own, or the next one that no name has."""
     free = [colour for colour in OTHERS if colour not in {known.get(name) for name in names}] or [*OTHERS]
     unknown = [name for name in names if name not in known]
     return {name: known.get(name) or free[unknown.index(name) % len(free)] for name in names}

@@ -1,4 +1,4 @@
-"""Logs and traces as the report reads them."""
+"""Readers of logs and traces for the report."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from distgnn.records import Log
 from distgnn.report import colours
 from distgnn.report.trace import EPOCHS
 
-#: What the end of every log says of every rank.
+#: Entries of every rank at the end of every log.
 RANKS = ("words", "messages", "peak_bytes")
-#: Settings that say where files are and how a run is watched, not what it does.
+#: Settings of files and of watching a run, which do not change its results.
 APART = (
     "store",
     "log",
@@ -34,9 +34,7 @@ APART = (
 
 
 def read_logs(paths: Sequence[str | Path]) -> list[Log]:
-    """Logs with names of their own: of files of the same name with as much of their folders as tells them
-    apart.
-    """
+    """Read logs and name them; logs of equal file names are told apart by as many folders as needed."""
     logs = [read_log(Path(path)) for path in paths]
     for depth in range(2, 1 + max((len(Path(path).parts) for path in paths), default=0)):
         names = [log["name"] for log in logs]
@@ -47,7 +45,7 @@ def read_logs(paths: Sequence[str | Path]) -> list[Log]:
 
 
 def read_log(path: Path) -> Log:
-    """The events of a log, which may end within a line; UserError for a log without an epoch of a run."""
+    """Read the events of a log, which may end within a line; UserError for a log without an epoch."""
     log: Log = {"name": path.stem, "path": path, "run": {}, "epochs": [], "end": {}}
     lines = _read(path).splitlines()
     for number, line in enumerate(lines, 1):
@@ -72,7 +70,7 @@ def read_log(path: Path) -> Log:
 
 
 def check(kind: str, event: dict[str, Any]) -> None:
-    """Raises any exception where an event has not what the page shows."""
+    """Raise any exception for an event without an entry that the page shows."""
     if kind == "run":
         event["config"]["algorithm"], [*event["config"]["widths"]], written(event["grid"]), [*event["ranks"]]
     elif kind == "epoch":
@@ -84,7 +82,7 @@ def check(kind: str, event: dict[str, Any]) -> None:
 
 
 def read_trace(path: Path) -> list[dict[str, Any]]:
-    """The complete events of a trace; UserError if it can't be read or is none."""
+    """Return the complete events of a trace; UserError if the file is no readable trace."""
     try:
         events = [event for event in json.loads(_read(path))["traceEvents"] if event["ph"] == "X"]
         for event in events:
@@ -107,29 +105,33 @@ def _read(path: Path) -> str:
 
 
 def epoch_seconds(log: Log, mean_of_last: int | None = None) -> float:
-    """Seconds of an epoch: the median of all, or the mean of the last so many."""
+    """Return the seconds of an epoch: the median of all, or the mean of the last ``mean_of_last``."""
     seconds = [epoch["seconds"] for epoch in log["epochs"]]
     return statistics.median(seconds) if mean_of_last is None else statistics.mean(seconds[-mean_of_last:])
 
 
 def median_phases(log: Log) -> dict[str, float]:
-    """Seconds of each phase that the log has, the median over epochs."""
+    """Return the seconds of each phase that the log has, the median over epochs."""
     epochs = [epoch["phases"] for epoch in log["epochs"]]
-    told = [phase for phase in colours.PHASES if any(phase in epoch for epoch in epochs)]
-    return {phase: statistics.median(epoch.get(phase, 0.0) for epoch in epochs) for phase in told}
+    phases = [phase for phase in colours.PHASES if any(phase in epoch for epoch in epochs)]
+    return {phase: statistics.median(epoch.get(phase, 0.0) for epoch in epochs) for phase in phases}
 
 
 def seconds_by_rank(log: Log) -> list[dict[str, float]]:
-    """Of the whole run by phase, for each rank; empty where the log has not ended or has no ledger."""
-    found: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    """Return the seconds of the whole run by phase, for each rank.
+
+    Empty if the log has not ended or has no ledger.
+    """
+    seconds: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for entry in log["end"].get("ledger", []):
-        found[entry["rank"]][entry["phase"]] += entry["seconds"]
-    return [dict(found[rank]) for rank in range(len(log["run"]["ranks"]))] if found else []
+        seconds[entry["rank"]][entry["phase"]] += entry["seconds"]
+    return [dict(seconds[rank]) for rank in range(len(log["run"]["ranks"]))] if seconds else []
 
 
 def settings(log: Log) -> dict[str, Any]:
-    """What a run does: its settings with its grid, but for where files are. An order by partition is named
-    by its method, as its parts go with the ranks.
+    """Return the settings of a run and its grid, without those of files.
+
+    An order by partition is named by its method, as the number of its parts follows the ranks.
     """
     config = {name: value for name, value in log["run"]["config"].items() if name not in APART}
     parts = re.fullmatch(r"(.+)-\d+", str(config.get("order", "")))

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers as text that people read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def short(value: float | None) -> str:
-    """Three digits and a prefix: 0.0123, 12.3, 4.57M; nothing for None."""
+    """Write three digits and a prefix: 0.0123, 12.3, 4.57M; "" for None."""
     if value is None or not math.isfinite(value):
         return "" if value is None else str(value)
     if abs(value) < 1000:
@@ -21,7 +21,7 @@ def short(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """12.3 ms, 4.5 s, 3 min 20 s, 2 h 5 min."""
+    """Write seconds with a unit: 12.3 ms, 4.5 s, 3 min 20 s, 2 h 5 min."""
     if value is None:
         return ""
     for unit, size in (("µs", 1e-6), ("ms", 1e-3)):
@@ -34,7 +34,7 @@ def seconds(value: float | None) -> str:
 
 
 def size(nbytes: float | None) -> str:
-    """Bytes in binary units: 12.3 MiB."""
+    """Write bytes in binary units: 12.3 MiB."""
     if nbytes is None:
         return ""
     power = 0 if nbytes < 1 else min(int(math.log2(nbytes) / 10), 4)

@@ -1,5 +1,7 @@
-"""An HTML page of runs, from their logs and traces: loss, time by phase, scaling, load balance, messages,
-memory, timelines. A file that needs no network; ``templates/page.html`` says how it looks.
+"""An HTML page of runs, from their logs and traces.
+
+It shows loss, time by phase, scaling, load balance, messages, memory and timelines. The file needs no
+network; ``templates/page.html`` defines its look.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from distgnn.report.tables import Table
 
 @dataclass
 class Figure:
-    """A drawing, and what it shows."""
+    """A drawing with a title and a text."""
 
     svg: str
     title: str
@@ -30,8 +32,9 @@ class Figure:
 
 @dataclass
 class Section:
-    """A heading with sentences, figures side by side where there is room, and tables. ``folded``: shown when
-    it is asked for.
+    """A heading with sentences, figures side by side where there is room, and tables.
+
+    ``folded``: shown on demand.
     """
 
     title: str
@@ -48,7 +51,7 @@ def write(
     """Write the page, and the figure (.svg) and table (.md or .csv) of scaling.
 
     Raises:
-        UserError: a file that is no log or trace, or an output that exists or can't be written. Nothing was
+        UserError: a file that is no log or trace, or an output that exists or can't be written. No output was
             written then, unless a disk is full.
     """
     outputs = {
@@ -60,14 +63,14 @@ def write(
             raise ArgumentError(name, path, f"expected a name that ends in {' or '.join(endings)}")
         check_output(name, path, force)
     read = read_logs(logs)
-    found = scaling.series(read, mean_of_last)
+    curves = scaling.series(read, mean_of_last)
     sections = [
-        *overview(read, found),
+        *overview(read, curves),
         *(timeline(trace) for trace in traces),
         *(details(log, len(read) > UNFOLDED) for log in read),
     ]
-    made = {"out": lambda: render("distgnn report", sections), "figure": lambda: scaling.svg(found)}
-    made["table"] = lambda: (scaling.csv if outputs["table"].suffix == ".csv" else scaling.markdown)(found)
+    made = {"out": lambda: render("distgnn report", sections), "figure": lambda: scaling.svg(curves)}
+    made["table"] = lambda: (scaling.csv if outputs["table"].suffix == ".csv" else scaling.markdown)(curves)
     for name, path in outputs.items():
         text = made[name]()
         try:
@@ -78,7 +81,7 @@ def write(
 
 
 def render(title: str, sections: Sequence[Section], note: str = "") -> str:
-    """The page."""
+    """Render the page."""
     return _template().render(title=title, sections=sections, note=note)
 
 
@@ -91,24 +94,24 @@ def _template() -> Any:
     return kept.get_template("page.html")
 
 
-def overview(logs: Sequence[Log], found: Sequence[scaling.Series]) -> list[Section]:
-    """What all runs are compared in."""
+def overview(logs: Sequence[Log], series: Sequence[scaling.Series]) -> list[Section]:
+    """Make the sections that compare all runs."""
     sections = [Section("Runs", RUNS, tables=[tables.runs(logs)])]
     curves = [Figure(charts.losses(logs), "Training loss"), Figure(charts.scores(logs), "Validation")]
     curves = [curve for curve in curves if curve.svg]
     if curves:
         sections.append(Section("Loss and scores", COINCIDE if len(logs) > 1 else "", curves))
     sections.append(Section("Seconds of an epoch", EPOCH, [Figure(charts.phases(logs), "By phase")]))
-    if any(len(one.points) > 1 for one in found):
-        figures = [Figure(svg, title) for title, svg in scaling.drawings(found)]
-        sections.append(Section("Scaling", SCALING, figures, [Table(scaling.HEADS, scaling.rows(found))]))
+    if any(len(curve.points) > 1 for curve in series):
+        figures = [Figure(svg, title) for title, svg in scaling.drawings(series)]
+        sections.append(Section("Scaling", SCALING, figures, [Table(scaling.HEADS, scaling.rows(series))]))
     odd = tables.differing(logs) if len(logs) > 1 else None
     shown = [tables.compared(group) for group in tables.equal_runs(logs)] + ([odd] if odd else [])
     return [*sections, Section("Differences between runs", tables=shown)] if shown else sections
 
 
 def timeline(path: str | Path) -> Section:
-    """One epoch of a trace."""
+    """Make the section of one epoch of a trace."""
     events = read_trace(Path(path))
     epoch = charts.steady(events)
     drawn = Figure(charts.timeline(events, epoch), "What every rank did when")
@@ -116,34 +119,34 @@ def timeline(path: str | Path) -> Section:
 
 
 def details(log: Log, folded: bool = False) -> Section:
-    """What every rank did, where, and with which settings."""
-    run, told = log["run"], [tables.all_facts(log)]
+    """Make the section of one run: its ranks, hosts and settings."""
+    run, settings = log["run"], [tables.all_facts(log)]
     text = f"{colours.way(run['config'])} on {len(run['ranks'])} ranks, grid {written(run['grid'])}; "
     text += f"an epoch takes {numbers.seconds(epoch_seconds(log))}."
     if not log["end"]:
         return Section(
-            log["name"], f"{text} The run has not ended, so its ranks have told nothing.", [], told, folded
+            log["name"], f"{text} The run has not ended: no rank has reported.", [], settings, folded
         )
     figures = [
         Figure(charts.balance(log), "Load balance", BALANCE),
         Figure(charts.memory(log), "Memory by purpose", MEMORY),
         Figure(charts.traffic(log), "Who sent whom", TRAFFIC),
     ]
-    shown = [tables.balance(log), tables.sent(log), tables.by_rank(log)]
-    found = [table for table in shown if table is not None]
-    return Section(log["name"], text, [figure for figure in figures if figure.svg], found + told, folded)
+    made = [tables.balance(log), tables.sent(log), tables.by_rank(log)]
+    shown = [table for table in made if table is not None] + settings
+    return Section(log["name"], text, [figure for figure in figures if figure.svg], shown, folded)
 
 
-UNFOLDED = 6  # runs of which all is shown; of more when it is asked for
-RUNS = """Epoch: the median of its seconds. Under way: how long messages travelled in it; exposed: the share
-of that which rank 0 waited for or drove. Words: of the busiest rank, in the whole run; memory: of the
-fullest."""
+UNFOLDED = 6  # up to this number of runs, the details of each are shown unfolded
+RUNS = """Epoch: the median of its seconds. Under way: the seconds that messages travelled in it; exposed: the
+share of these that rank 0 waited for or drove. Words: of the busiest rank, in the whole run; memory: of the
+fullest rank."""
 COINCIDE = "Where curves coincide, the later run is drawn thinner on top of the earlier one."
-EPOCH = "Communication (comm) is what rank 0 waited for or drove, not what was hidden behind computation."
-SCALING = """Of the grids of a number of ranks the fastest counts; of equal runs the mean, with whiskers from
-the fastest to the slowest. Speed-up is over one rank, as if all were perfect up to the fewest ranks of a
-curve."""
+EPOCH = "Communication (comm): seconds that rank 0 waited for messages or drove them, not the hidden ones."
+SCALING = """Each point is the fastest grid of a number of ranks, and the mean of its equal runs, with
+whiskers from the fastest to the slowest. Speed-up is over one rank, as if it were perfect up to the fewest
+ranks of a curve."""
 BALANCE = "Timed work; comm is waiting for messages and driving them."
-MEMORY = "What was held when it was most."
-TRAFFIC = """Words of the whole run, as the ledger charges them: a broadcast comes from the owner of the
-panel, whoever handed it on; a sum is shared equally by all ranks of its group."""
+MEMORY = "Bytes by purpose at the peak of their sum."
+TRAFFIC = """Words of the whole run, as the ledger charges them: a broadcast is charged to the owner of the
+panel, even if another rank handed it on; a sum is shared equally by all ranks of its group."""

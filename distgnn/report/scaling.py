@@ -1,7 +1,7 @@
 """Curves of scaling from logs of runs on different numbers of ranks, as in the papers' figures.
 
-Runs with equal settings but for grid and seed make a series; of the grids of a number of ranks the fastest
-counts. Runs on equal grids are trials: their mean counts.
+Runs with equal settings but for grid and seed make a series. Its point for a number of ranks is the fastest
+grid. Runs on equal grids are trials, whose mean counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from distgnn.report.svg import DASHES, Axis, Line, beside, lines
 
 #: Settings that runs of one series need not share.
 VARY = ("grid", "replication", "seed", "epochs")
-#: Settings that the name of a way to train says.
+#: Settings that are part of the name of a way to train.
 NAMED = ("algorithm", "sparsity_aware", "copies")
 HEADS = ("series", "ranks", "grid", "trials", "seconds per epoch", "speed-up", "efficiency",
          "words per epoch, busiest rank")  # fmt: skip
@@ -31,8 +31,9 @@ HEADS = ("series", "ranks", "grid", "trials", "seconds per epoch", "speed-up", "
 
 @dataclass(frozen=True)
 class Point:
-    """A number of ranks: the seconds of an epoch, those of the fastest and slowest trial, and words received
-    by the busiest rank in an epoch (None where no run has ended).
+    """A number of ranks with the seconds of an epoch and the words received by the busiest rank in it.
+
+    `least` and `most`: seconds of the fastest and slowest trial; `words`: None if no run has ended.
     """
 
     ranks: int
@@ -54,7 +55,7 @@ class Series:
     points: list[Point]
 
     def speedup(self, point: Point) -> float:
-        """Over one rank, as if up to this series' fewest ranks all were perfect."""
+        """Return the speed-up over one rank, as if it were perfect up to this series' fewest ranks."""
         first = self.points[0]
         return first.ranks * first.seconds / point.seconds
 
@@ -63,10 +64,10 @@ class Series:
 
 
 def of_logs(paths: Sequence[str | Path], mean_of_last: int | None = None) -> list[Series]:
-    """The series of these logs, the fastest on most ranks first.
+    """Return the series of these logs, the fastest on most ranks first.
 
     Args:
-        mean_of_last: an epoch's seconds are the mean of the last so many; default: the median of all.
+        mean_of_last: take the mean seconds of that many last epochs; default: the median of all.
 
     Raises:
         UserError: a file that is no log of train.
@@ -75,37 +76,37 @@ def of_logs(paths: Sequence[str | Path], mean_of_last: int | None = None) -> lis
 
 
 def series(logs: Sequence[Log], mean_of_last: int | None = None) -> list[Series]:
-    """:func:`of_logs` for logs that were read."""
+    """Return the series of logs that were read: see :func:`of_logs`."""
     runs: dict[tuple[Any, ...], list[Log]] = defaultdict(list)
     for log in logs:
         shared = _shared(log)
         runs[tuple((name, str(value)) for name, value in sorted(shared.items()))].append(log)
-    labels, found = _labels([dict(key) for key in runs]), []
+    labels, curves = _labels([dict(key) for key in runs]), []
     used: dict[str, int] = defaultdict(int)
     for label, members in zip(labels, runs.values(), strict=True):
         config = members[0]["run"]["config"]
         dash = DASHES[used[colours.way(config)] % len(DASHES)]
         used[colours.way(config)] += 1
-        found.append(Series(label, colours.of_way(config), dash, _points(members, mean_of_last)))
-    return sorted(found, key=lambda one: (-one.points[-1].ranks, one.points[-1].seconds))
+        curves.append(Series(label, colours.of_way(config), dash, _points(members, mean_of_last)))
+    return sorted(curves, key=lambda curve: (-curve.points[-1].ranks, curve.points[-1].seconds))
 
 
 def _shared(log: Log) -> dict[str, Any]:
-    """What all runs of a series have alike."""
+    """Return the settings that all runs of a series share."""
     shared = {name: value for name, value in settings(log).items() if name not in VARY}
     copies = log["run"]["grid"].get("reps", 1)
     return shared | ({"copies": copies} if copies > 1 else {})
 
 
 def _labels(shared: Sequence[dict[str, str]]) -> list[str]:
-    """A name for each: how it trains, and the settings in which some that train so differ."""
-    ways = [_way(one) for one in shared]
+    """Name each series: its way to train, and the settings in which series of this way differ."""
+    ways = [_way(common) for common in shared]
     labels = []
-    for way, one in zip(ways, shared, strict=True):
+    for way, common in zip(ways, shared, strict=True):
         alike = [other for name, other in zip(ways, shared, strict=True) if name == way]
         names = sorted({name for other in alike for name in other if name not in NAMED})
         odd = [name for name in names if len({other.get(name) for other in alike}) > 1]
-        labels.append(", ".join([way, *(f"{name} {one.get(name, 'none')}" for name in odd)]))
+        labels.append(", ".join([way, *(f"{name} {common.get(name, 'none')}" for name in odd)]))
     return labels
 
 
@@ -116,7 +117,7 @@ def _way(shared: dict[str, str]) -> str:
 
 
 def _points(logs: Iterable[Log], mean_of_last: int | None) -> list[Point]:
-    """The fastest grid of each number of ranks."""
+    """Return the point of the fastest grid of each number of ranks."""
     trials: dict[tuple[int, str], list[Log]] = defaultdict(list)
     for log in logs:
         trials[len(log["run"]["ranks"]), written(log["run"]["grid"])].append(log)
@@ -131,54 +132,54 @@ def _points(logs: Iterable[Log], mean_of_last: int | None) -> list[Point]:
     return [best[ranks] for ranks in sorted(best)]
 
 
-def rows(found: Sequence[Series]) -> list[list[str]]:
-    """The table's lines, by :data:`HEADS`."""
+def rows(curves: Sequence[Series]) -> list[list[str]]:
+    """Return the table's lines, by :data:`HEADS`."""
     return [
-        [one.label, str(point.ranks), point.grid, str(point.trials), numbers.seconds(point.seconds),
-         f"{one.speedup(point):.2f}", f"{one.efficiency(point):.0%}", numbers.short(point.words)]
-        for one in found for point in one.points
+        [curve.label, str(point.ranks), point.grid, str(point.trials), numbers.seconds(point.seconds),
+         f"{curve.speedup(point):.2f}", f"{curve.efficiency(point):.0%}", numbers.short(point.words)]
+        for curve in curves for point in curve.points
     ]  # fmt: skip
 
 
-def markdown(found: Sequence[Series]) -> str:
-    """The table in Markdown."""
-    return "".join(f"{line}\n" for line in text.markdown(HEADS, rows(found), left=1))
+def markdown(curves: Sequence[Series]) -> str:
+    """Write the table in Markdown."""
+    return "".join(f"{line}\n" for line in text.markdown(HEADS, rows(curves), left=1))
 
 
-def csv(found: Sequence[Series]) -> str:
-    """The table with plain numbers; seconds of the fastest and slowest trial too."""
+def csv(curves: Sequence[Series]) -> str:
+    """Write the table with plain numbers; with the seconds of the fastest and slowest trial too."""
     file = io.StringIO()
     writer = tables.writer(file, lineterminator="\n")
     measured = ("seconds", "least", "most", "speedup", "efficiency", "words")
     writer.writerow(["series", "ranks", "grid", "trials", *measured])
-    for one in found:
-        for p in one.points:
-            values = [p.seconds, p.least, p.most, one.speedup(p), one.efficiency(p)]
+    for curve in curves:
+        for p in curve.points:
+            values = [p.seconds, p.least, p.most, curve.speedup(p), curve.efficiency(p)]
             words = "" if p.words is None else round(p.words)
-            writer.writerow([one.label, p.ranks, p.grid, p.trials, *(f"{x:.6g}" for x in values), words])
+            writer.writerow([curve.label, p.ranks, p.grid, p.trials, *(f"{x:.6g}" for x in values), words])
     return file.getvalue()
 
 
-def drawings(found: Sequence[Series]) -> list[tuple[str, str]]:
-    """(title, SVG) of seconds, speed-up, efficiency and words against the number of ranks."""
-    ticks = sorted({point.ranks for one in found for point in one.points})
+def drawings(all_series: Sequence[Series]) -> list[tuple[str, str]]:
+    """Draw seconds, speed-up, efficiency and words against the number of ranks: (title, SVG) of each."""
+    ticks = sorted({point.ranks for curve in all_series for point in curve.points})
     ends = (float(ticks[0]), float(ticks[-1]))
     x = Axis("ranks", base=2, ticks=ticks)
 
     def curves(value: Callable[[Series, Point], float | None]) -> list[Line]:
         made = []
-        for one in found:
-            points = [(p.ranks, y) for p in one.points if (y := value(one, p)) is not None]
-            made += [Line(one.label, one.colour, points, one.dash)] if points else []
+        for curve in all_series:
+            points = [(p.ranks, y) for p in curve.points if (y := value(curve, p)) is not None]
+            made += [Line(curve.label, curve.colour, points, curve.dash)] if points else []
         return made
 
     seconds = curves(lambda _, p: p.seconds)
-    for line, one in zip(seconds, found, strict=True):
-        line.spread = {p.ranks: (p.least, p.most) for p in one.points if p.trials > 1}
+    for line, curve in zip(seconds, all_series, strict=True):
+        line.spread = {p.ranks: (p.least, p.most) for p in curve.points if p.trials > 1}
     ideal = Line("ideal", "#9c9c9c", [(p, p) for p in ends], "2 3", 1.5, marker="")
     perfect = Line("ideal", "#9c9c9c", [(p, 100.0) for p in ends], "2 3", 1.5, marker="")
     speed = [*curves(Series.speedup), ideal]
-    share = [*curves(lambda one, p: 100 * one.efficiency(p)), perfect]
+    share = [*curves(lambda curve, p: 100 * curve.efficiency(p)), perfect]
     words = curves(lambda _, p: p.words or None)
     time = Axis("seconds", base=10)
     made = [("Seconds of an epoch", lines("seconds by ranks", seconds, x, time))]
@@ -189,6 +190,6 @@ def drawings(found: Sequence[Series]) -> list[tuple[str, str]]:
     return made
 
 
-def svg(found: Sequence[Series]) -> str:
-    """The four drawings in one file."""
-    return beside("scaling", drawings(found))
+def svg(curves: Sequence[Series]) -> str:
+    """Draw the four drawings into one file."""
+    return beside("scaling", drawings(curves))

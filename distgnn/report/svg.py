@@ -15,23 +15,23 @@ LETTER = 7.0  # the mean width of a letter
 WIDE, THIN = "mwMWGQ@%", "ijltfI.,:;' "
 INK, FAINT, GRID = "#1b1e23", "#4b5058", "#dfe2e6"
 DASHES = ("", "7 4", "2 3", "9 3 2 3")
-RAMP = ((247, 249, 253), (122, 160, 222))  # of a matrix: dark text stays readable on all of it
+RAMP = ((247, 249, 253), (122, 160, 222))  # colours of a matrix: dark text stays readable on all of them
 
 
 @dataclass
 class Axis:
-    """A label with its unit, and what is shown: from 0 or by powers of ``base``."""
+    """A label with its unit, and the range of an axis: from 0 or by powers of ``base``."""
 
     label: str
     base: int | None = None
     whole: bool = False
-    least: float | None = 0.0  # that is shown in any case, on a linear axis
+    least: float | None = 0.0  # shown in any case, on a linear axis
     ticks: Sequence[float] | None = None
 
     def span(self, values: Iterable[float]) -> tuple[float, float]:
-        """The least and the most that is shown."""
-        found = [value for value in values if value > 0 or self.base is None]
-        low, high = min(found, default=1.0), max(found, default=1.0)
+        """Return the least and the greatest value on the axis."""
+        shown = [value for value in values if value > 0 or self.base is None]
+        low, high = min(shown, default=1.0), max(shown, default=1.0)
         if self.base is None:
             low = low if self.least is None else min(low, self.least)
             room = 0.0 if self.whole else 0.05 * (high - low)
@@ -39,7 +39,7 @@ class Axis:
         return low / 1.15, high * 1.15
 
     def marks(self, low: float, high: float) -> list[float]:
-        """Where the axis has numbers."""
+        """Return the values at which the axis has numbers."""
         if self.ticks is not None:
             return [tick for tick in self.ticks if low <= tick <= high]
         if self.base is not None:
@@ -49,19 +49,19 @@ class Axis:
         return [step * i for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
     def place(self, value: float, low: float, high: float) -> float:
-        """From 0 to 1."""
+        """Return the place of a value on the axis, from 0 to 1."""
         if self.base is None:
             return (value - low) / (high - low)
         return math.log(value / low) / math.log(high / low)
 
 
 def length(text: str) -> float:
-    """About how wide a text is, in pixels."""
+    """Estimate the width of a text, in pixels."""
     return LETTER * sum(1.5 if letter in WIDE else 0.6 if letter in THIN else 1.0 for letter in text)
 
 
 def nice(step: float) -> float:
-    """1, 2 or 5 times a power of ten, at least this."""
+    """Return 1, 2 or 5 times a power of ten, at least this step."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= step * (1 - 1e-9))
 
@@ -78,11 +78,11 @@ def _powers(low: float, high: float, base: int) -> list[float]:
 
 @dataclass
 class Line:
-    """Points of a curve.
+    """A curve of points.
 
     Attributes:
-        marker: of each point: "dot", "cross", "ring" or "" for none; joined: draw a line through the points.
-        spread: the least and the most by x, drawn as whiskers.
+        marker: the mark of each point: "dot", "cross", "ring" or "" for none; joined: draw a line through the points.
+        spread: the least and the greatest value by x, drawn as whiskers.
     """
 
     label: str
@@ -96,7 +96,7 @@ class Line:
 
 
 def lines(what: str, curves: Sequence[Line], x: Axis, y: Axis, height: int = 250) -> str:
-    """Curves in a frame with a legend above it; ``what`` says what is drawn."""
+    """Draw curves in a frame with a legend above it; ``what`` is the title for screen readers."""
     xs = x.span(p for curve in curves for p, _ in curve.points)
     shown = [p for curve in curves for _, p in curve.points]
     shown += [end for curve in curves for ends in (curve.spread or {}).values() for end in ends]
@@ -152,7 +152,7 @@ def _marker(marker: str, x: float, y: float, colour: str, title: str) -> str:
 def bars(
     what: str, rows: Sequence[tuple[str, Mapping[str, float]]], colours: Mapping[str, str], axis: Axis
 ) -> str:  # fmt: skip
-    """A stacked bar of parts for each row; the parts' order is that of their colours."""
+    """Draw a stacked bar of parts for each row; parts are in the order of their colours."""
     legend, top = _legend([(part, colour, None) for part, colour in colours.items()])
     thick = min(20.0, max(3.0, 640 / max(len(rows), 1)))
     left = min(150.0, 14 + max((length(label) for label, _ in rows), default=1.0))
@@ -175,14 +175,14 @@ def bars(
             sizes, pairwise(accumulate((v for _, v in sizes), initial=0.0)), strict=True
         ):
             if value > 0:
-                told = f"{label}, {part}: {short(value)}"
-                drawn.append(_box(to_x(a), y, to_x(b) - to_x(a), thick, colours[part], told))
+                tip = f"{label}, {part}: {short(value)}"
+                drawn.append(_box(to_x(a), y, to_x(b) - to_x(a), thick, colours[part], tip))
     drawn.append(_text((left + right) / 2, bottom + 34, axis.label, "middle", FAINT))
     return _drawing(what, bottom + 42, drawn)
 
 
 def matrix(what: str, numbers: Sequence[Sequence[float]], rows: str, columns: str) -> str:
-    """Cells that are the darker the larger their number is, with the numbers where there are few."""
+    """Draw cells that are the darker the larger their number; with the numbers if there are few."""
     count, most = len(numbers), max(map(max, numbers)) or 1
     left, top = 58.0, 40.0
     cell = min(60.0, (WIDTH - 14 - left) / max(count, 1))
@@ -198,8 +198,8 @@ def matrix(what: str, numbers: Sequence[Sequence[float]], rows: str, columns: st
             ]
         for j, number in enumerate(row):
             x, y = left + j * cell, top + i * cell
-            told = f"{rows} {i}, {columns} {j}: {number:,}"
-            drawn.append(_box(x, y, cell, cell, _shade(number / most) if number else "#ffffff", told))
+            tip = f"{rows} {i}, {columns} {j}: {number:,}"
+            drawn.append(_box(x, y, cell, cell, _shade(number / most) if number else "#ffffff", tip))
             if cell > 34 and number:
                 drawn.append(_text(x + cell / 2, y + cell / 2 + 4, short(number), "middle"))
     drawn += _frame(left, top, left + count * cell, top + count * cell)
@@ -207,10 +207,10 @@ def matrix(what: str, numbers: Sequence[Sequence[float]], rows: str, columns: st
 
 
 def spans(
-    what: str, rows: Sequence[str], found: Mapping[tuple[int, str], Sequence[tuple[float, float]]],
+    what: str, rows: Sequence[str], times_by_row: Mapping[tuple[int, str], Sequence[tuple[float, float]]],
     colours: Mapping[str, str], axis: Axis, end: float,
 ) -> str:  # fmt: skip
-    """Spans of time, (start, length) by (row, kind), from 0 to ``end``; one path for all that look alike."""
+    """Draw spans of time, (start, length) by (row, kind), from 0 to ``end``; one path per row and kind."""
     legend, top = _legend([(kind, colour, None) for kind, colour in colours.items()])
     left, right, thick = (
         14 + 0.95 * max(map(length, rows)),
@@ -228,7 +228,7 @@ def spans(
         for i, label in enumerate(rows)
         if i % every == 0
     ]
-    for (row, kind), times in found.items():
+    for (row, kind), times in times_by_row.items():
         y, path = top + thick * row + 2, []
         for start, lasts in times:
             a, b = max(start, 0.0), min(start + lasts, end)
@@ -240,7 +240,7 @@ def spans(
 
 
 def beside(what: str, drawings: Sequence[tuple[str, str]], across: int = 2) -> str:
-    """Drawings with their titles in one, so many in a row: a file of its own."""
+    """Draw drawings with their titles in one file, ``across`` in a row."""
     heights = [float(text.split('viewBox="0 0 ')[1].split('"')[0].split()[1]) for _, text in drawings]
     parts, y = ['<rect width="100%" height="100%" fill="#ffffff"/>'], 0.0
     for first in range(0, len(drawings), across):
@@ -260,7 +260,7 @@ def _drawing(what: str, height: float, parts: Iterable[str], width: float = WIDT
 
 
 def _legend(items: Sequence[tuple[str, str, str | None]]) -> tuple[list[str], float]:
-    """Names with a line, or without a dash a box, in as many rows as they need; and where these end."""
+    """Draw names with a line, or without a dash a box, in as many rows as they need; return the end too."""
     parts, x, y = [], 8.0, 14.0
     for label, colour, dash in items:
         wide = 34 + length(label)
@@ -294,9 +294,9 @@ def _rule(x1: float, y1: float, x2: float, y2: float, colour: str = GRID) -> str
     return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{colour}"/>'
 
 
-def _box(x: float, y: float, width: float, height: float, colour: str, told: str) -> str:
+def _box(x: float, y: float, width: float, height: float, colour: str, tip: str) -> str:
     place = f'x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"'
-    return f'<rect {place} fill="{colour}"><title>{escape(told)}</title></rect>'
+    return f'<rect {place} fill="{colour}"><title>{escape(tip)}</title></rect>'
 
 
 def _text(

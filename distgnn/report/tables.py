@@ -1,4 +1,4 @@
-"""Tables of logs: runs, load balance, settings, and what differs between runs that should be equal."""
+"""Tables of logs: runs, load balance, settings, and differences between runs that should be equal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from distgnn.report.metrics import metric, score, title
 
 @dataclass
 class Table:
-    """Texts in rows under heads. ``folded``: shown when it is asked for."""
+    """Texts in rows under heads. ``folded``: shown on demand."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -28,7 +28,7 @@ class Table:
 
     @property
     def numbers(self) -> list[bool]:
-        """Of each column: does it hold numbers, as far as it is filled?"""
+        """True for each column whose filled cells are all numbers."""
         filled = [[cell for cell in column if cell] for column in zip(*self.rows, strict=True)]
         return [bool(column) and all(map(NUMBER.fullmatch, column)) for column in filled]
 
@@ -41,7 +41,7 @@ RUNS = ("run", "algorithm", "grid", "ranks", "widths", "epochs", "last loss", "t
 
 
 def runs(logs: Sequence[Log]) -> Table:
-    """A row per run."""
+    """Make the table with a row per run."""
     return Table(RUNS, [_run(log) for log in logs])
 
 
@@ -69,20 +69,20 @@ def exact(value: float | None) -> str:
 
 
 def columns(log: Log) -> dict[str, Sequence[float]]:
-    """What each rank had to do, by what it is."""
+    """Return the work of each rank, by its kind."""
     end, spent = log["end"], seconds_by_rank(log)
-    found: dict[str, Sequence[float]] = {}
+    work: dict[str, Sequence[float]] = {}
     if spent:
-        found["computing, s"] = [sum(by.values()) - by.get("comm", 0.0) for by in spent]
-        found["communicating, s"] = [by.get("comm", 0.0) for by in spent]
+        work["computing, s"] = [sum(by.values()) - by.get("comm", 0.0) for by in spent]
+        work["communicating, s"] = [by.get("comm", 0.0) for by in spent]
     if all("nnz" in rank for rank in log["run"]["ranks"]):
-        found["non-zeros"] = [rank["nnz"] for rank in log["run"]["ranks"]]
-    found |= {name: end[name] for name in ("flops", "words", "messages") if name in end}
-    return found | {"peak memory, MiB": [value / 2**20 for value in end["peak_bytes"]]}
+        work["non-zeros"] = [rank["nnz"] for rank in log["run"]["ranks"]]
+    work |= {name: end[name] for name in ("flops", "words", "messages") if name in end}
+    return work | {"peak memory, MiB": [value / 2**20 for value in end["peak_bytes"]]}
 
 
 def balance(log: Log) -> Table:
-    """The most, the mean and their ratio over ranks: 1 is even."""
+    """Make the table of the most, the mean and their ratio over ranks: 1 is even."""
     rows = []
     for name, values in columns(log).items():
         most, mean = max(values), statistics.mean(values)
@@ -95,24 +95,24 @@ def balance(log: Log) -> Table:
 
 
 def by_rank(log: Log) -> Table:
-    """A row per rank, and where it runs."""
-    found = columns(log)
+    """Make the table with a row per rank, and its host and device."""
+    work = columns(log)
     places = [f"{rank.get('host', '')} {rank.get('device', '')}".strip() for rank in log["run"]["ranks"]]
     rows = [
-        [str(rank), place, *(numbers.short(values[rank]) for values in found.values())]
+        [str(rank), place, *(numbers.short(values[rank]) for values in work.values())]
         for rank, place in enumerate(places)
     ]
-    return Table(("rank", "runs on", *found), rows, "Every rank", folded=True)
+    return Table(("rank", "runs on", *work), rows, "Every rank", folded=True)
 
 
 def sent(log: Log) -> Table | None:
-    """Words that each rank sent and received, where the log says who sent whom how much."""
-    found = log["end"].get("traffic", [])
-    if len(found) < 2:
+    """Make the table of words that each rank sent and received; None if the log has no traffic."""
+    traffic = log["end"].get("traffic", [])
+    if len(traffic) < 2:
         return None
-    received = [sum(row[rank] for row in found) for rank in range(len(found))]
+    received = [sum(row[rank] for row in traffic) for rank in range(len(traffic))]
     rows = []
-    for rank, row in enumerate(found):
+    for rank, row in enumerate(traffic):
         peer = max(range(len(row)), key=row.__getitem__)
         most = f"{numbers.short(row[peer])} to rank {peer}" if row[peer] else ""
         rows.append([str(rank), numbers.short(sum(row)), numbers.short(received[rank]), most])
@@ -122,7 +122,7 @@ def sent(log: Log) -> Table | None:
 
 
 def facts(log: Log) -> dict[str, str]:
-    """Settings, versions and where it ran."""
+    """Return settings, versions and hosts of a run."""
     run = log["run"]
     hosts = ", ".join(sorted({str(rank.get("host", "")) for rank in run["ranks"]}))
     known = run["config"] | {"grid": written(run["grid"]), "ranks": len(run["ranks"]), "hosts": hosts}
@@ -140,25 +140,26 @@ def _written(value: Any) -> str:
 
 
 def differing(logs: Sequence[Log]) -> Table | None:
-    """What runs were told differently, or had: a column for each such fact. None: nothing."""
+    """Make the table of settings and facts that differ between runs, a column for each; None without any."""
     every = [facts(log) for log in logs]
-    names = [name for name in dict.fromkeys(name for one in every for name in one) if name not in OWN]
-    odd = [name for name in names if len({one.get(name) for one in every}) > 1]
-    rows = [[log["name"], *(one.get(name, "") for name in odd)] for log, one in zip(logs, every, strict=True)]
+    names = [name for name in dict.fromkeys(name for known in every for name in known) if name not in OWN]
+    odd = [name for name in names if len({known.get(name) for known in every}) > 1]
+    pairs = zip(logs, every, strict=True)
+    rows = [[log["name"], *(known.get(name, "") for name in odd)] for log, known in pairs]
     return Table(("run", *odd), rows, "Settings that differ") if odd else None
 
 
 def equal_runs(logs: Sequence[Log]) -> list[list[Log]]:
-    """Runs with the same settings on the same grid, where there are several."""
-    found: dict[str, list[Log]] = defaultdict(list)
+    """Group the runs with the same settings on the same grid, if there are several."""
+    groups: dict[str, list[Log]] = defaultdict(list)
     for log in logs:
-        told = {name: value for name, value in settings(log).items() if name != "epochs"}
-        found[str((sorted(told.items(), key=str), log["run"]["grid"], len(log["run"]["ranks"])))].append(log)
-    return [group for group in found.values() if len(group) > 1]
+        same = {name: value for name, value in settings(log).items() if name != "epochs"}
+        groups[str((sorted(same.items(), key=str), log["run"]["grid"], len(log["run"]["ranks"])))].append(log)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def compared(group: Sequence[Log]) -> Table:
-    """How each of some equal runs differs from the first: losses, seconds, words, and where it ran."""
+    """Make the table of differences from the first of equal runs: losses, seconds, words, hosts."""
     first = group[0]
     heads = ("run", "losses", "seconds of an epoch", "words", "messages", "peak memory", "else")
     rows = [[log["name"], *_compared(log, first)] for log in group[1:]]
@@ -178,12 +179,12 @@ def _compared(log: Log, first: Log) -> list[str]:
             "equal" if ends[0][name] == ends[1][name] else f"{mine / theirs - 1:+.2%}" if theirs else "more"
         )
     odd = differing([first, log])
-    told = zip(odd.heads[1:], *(row[1:] for row in odd.rows), strict=True) if odd else ()
-    return [*cells, "; ".join(f"{name}: {mine}, was {theirs}" for name, theirs, mine in told) or "nothing"]
+    changes = zip(odd.heads[1:], *(row[1:] for row in odd.rows), strict=True) if odd else ()
+    return [*cells, "; ".join(f"{name}: {mine}, was {theirs}" for name, theirs, mine in changes) or "nothing"]
 
 
 def losses(log: Log, other: Log) -> str:
-    """Where the losses of the epochs that both have differ first, and by how much at most."""
+    """Describe the first epoch in common whose losses differ, and the largest difference."""
     both = {epoch["epoch"]: epoch["loss"] for epoch in other["epochs"]}
     pairs = [(e["epoch"], e["loss"], both[e["epoch"]]) for e in log["epochs"] if e["epoch"] in both]
     odd = [pair for pair in pairs if pair[1] != pair[2]]
@@ -195,5 +196,5 @@ def losses(log: Log, other: Log) -> str:
 
 
 def all_facts(log: Log) -> Table:
-    """Every setting of a run."""
+    """Make the table of every setting of a run."""
     return Table(("name", "value"), list(facts(log).items()), "Settings and versions", folded=True)

@@ -1,9 +1,9 @@
-"""What every rank did when, as a Chrome trace: for https://ui.perfetto.dev and for ``distgnn report``.
+"""The events of every rank as a Chrome trace: for https://ui.perfetto.dev and for ``distgnn report``.
 
-One process per rank, with a track for the epochs, one for what it computed, one for the communication that it
-waited for or drove, and as many as are needed for messages under way at once. Clocks of different hosts are
-aligned at a barrier when the run ends; the file gives the error there. Speeds that differ by one in a million
-add a millisecond for each quarter of an hour before that.
+There is one process per rank, with a track for the epochs, one for computation, one for the communication
+that the rank waited for or drove, and as many as are needed for messages under way at once. Clocks of
+different hosts are aligned at a barrier when the run ends; the file gives the error there. Speeds that differ
+by one in a million add a millisecond for each quarter of an hour before that.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ ARGUMENTS = ("group", "words", "bytes", "flops")
 
 
 def clock_offset(comm: Comm) -> tuple[float, float]:
-    """Seconds by which this rank's ``time.perf_counter`` is ahead of rank 0's, and their error. Collective.
+    """Measure the seconds by which this rank's clock is ahead of rank 0's, and their error. Collective.
 
-    At some moment all ranks are inside a barrier. A clock read on leaving it is read after that moment, by at
-    most the time that the rank was inside. The barrier counts whose longest stay was the shortest of many.
+    The clock is ``time.perf_counter``. At some moment all ranks are inside a barrier. A clock read on leaving
+    it is read after that moment, by at most the time that the rank was inside. Of many barriers the one whose
+    longest stay was the shortest counts.
     """
     rounds = []
     for _ in range(ROUNDS):
@@ -53,10 +54,10 @@ def write(
         epochs: (number, start, stop), by this rank's ``time.perf_counter``, as the events are.
 
     Returns:
-        whether earlier events of some rank were left out (on every rank).
+        True if earlier events of some rank were left out (on every rank).
 
     Raises:
-        ArgumentError: the file can't be written (on every rank); what was there before stays.
+        ArgumentError: the file can't be written (on every rank); the old file stays.
     """
     ahead, error = clock_offset(comm)
     events = list(events)
@@ -64,30 +65,30 @@ def write(
     mine = [*_marks(epochs, min((event.start for event in kept), default=0.0)), *kept]
     first = min((event.start - ahead for event in mine), default=float("inf"))
     cut, firsts = zip(*comm.gather_objects((len(events) > len(kept), first)), strict=True)
-    found = records(comm.rank, mine, ahead + min(firsts))
-    text = ",\n".join(json.dumps(record) for record in [*metadata(found), *found])
-    told = {"clocks' error in microseconds": 1e6 * error, "earlier events left out": any(cut)}
+    trace_events = records(comm.rank, mine, ahead + min(firsts))
+    text = ",\n".join(json.dumps(record) for record in [*metadata(trace_events), *trace_events])
+    facts = {"clocks' error in microseconds": 1e6 * error, "earlier events left out": any(cut)}
     others = _one_by_one(comm, text)
     with comm.together():
         try:
             if comm.rank == 0:
-                _publish(Path(path), text, others, json.dumps(told))
+                _publish(Path(path), text, others, json.dumps(facts))
         except OSError as failure:
             raise ArgumentError("trace", path, f"cannot write it ({failure.strerror})") from None
         finally:
-            for _ in others:  # sends this rank's; on rank 0 takes what is left, as the others wait for it
+            for _ in others:  # sends this rank's text; rank 0 takes all that are left, as the others wait
                 pass
     return any(cut)
 
 
 def _marks(epochs: Sequence[tuple[int, float, float]], earliest: float) -> list[Event]:
-    """Events for the epochs that end after a time."""
+    """Return events for the epochs that end after a time."""
     shown = [epoch for epoch in epochs if epoch[2] >= earliest]
     return [Event("epoch", f"epoch {number}", "", start, stop, False) for number, start, stop in shown]
 
 
 def _one_by_one(comm: Comm, text: str) -> Iterator[str]:
-    """On rank 0 the texts of the others, each asked for when it is needed; other ranks send theirs."""
+    """Yield the texts of the other ranks on rank 0, each received when needed; other ranks send theirs."""
     if comm.rank > 0:
         comm.mpi.recv(source=0)
         comm.mpi.send(text, 0)
@@ -97,40 +98,40 @@ def _one_by_one(comm: Comm, text: str) -> Iterator[str]:
         yield comm.mpi.recv(source=rank)
 
 
-def _publish(path: Path, text: str, others: Iterable[str], told: str) -> None:
+def _publish(path: Path, text: str, others: Iterable[str], facts: str) -> None:
     with replaced(path) as file:
         file.write(b'{"traceEvents": [\n' + text.encode())
         for other in others:
             file.write(((",\n" if text and other else "") + other).encode())
             text = text or other
-        file.write(f'\n], "otherData": {told}}}\n'.encode())
+        file.write(f'\n], "otherData": {facts}}}\n'.encode())
 
 
 def records(rank: int, events: Sequence[Event], origin: float = 0.0) -> list[dict[str, Any]]:
-    """Complete events ("X") in microseconds after `origin`; messages under way are on tracks of their own."""
-    free_at: list[float] = []  # when each track of messages under way ends so far
-    found = []
+    """Return complete events ("X") in microseconds after `origin`; messages under way get own tracks."""
+    free_at: list[float] = []  # the end so far of each track of messages under way
+    complete = []
     for event in sorted(events, key=lambda event: event.start):
         track = EPOCHS if event.phase == "epoch" else WAITED if event.phase == "comm" else COMPUTE
         if event.flight:
             lane = next((i for i, end in enumerate(free_at) if end <= event.start), len(free_at))
             free_at[lane : lane + 1] = [event.stop]
             track = UNDER_WAY + lane
-        found.append({
+        complete.append({
             "name": event.operation, "cat": event.phase, "ph": "X", "pid": rank, "tid": track,
             "ts": round(1e6 * (event.start - origin), 3), "dur": round(1e6 * (event.stop - event.start), 3),
             "args": {name: value for name in ARGUMENTS if (value := getattr(event, name))},
         })  # fmt: skip
-    return found
+    return complete
 
 
-def metadata(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The names of a rank's process and tracks."""
+def metadata(complete: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records that name a rank's process and tracks."""
     named = []
-    for rank in sorted({record["pid"] for record in found}):
+    for rank in sorted({record["pid"] for record in complete}):
         whose = {"ph": "M", "pid": rank}
         named.append(whose | {"name": "process_name", "args": {"name": f"rank {rank}"}})
-        for track in sorted({record["tid"] for record in found if record["pid"] == rank}):
+        for track in sorted({record["tid"] for record in complete if record["pid"] == rank}):
             name = TRACKS.get(track, f"messages under way {track - UNDER_WAY + 1}")
             named.append(whose | {"name": "thread_name", "tid": track, "args": {"name": name}})
     return named

@@ -7,10 +7,10 @@
     read/       from a store to blocks
     write/      from a Source to a store
     checkpoint  the state of a run
-    rules       how graphs are read, in words
-    stages      how far long work is
+    rules       the rules by which graphs are read
+    stages      progress of long work
 
-Names are imported on first use, so that reading and writing stores needs no MPI.
+Names are imported on first use: reading and writing stores needs no MPI.
 """
 
 from __future__ import annotations

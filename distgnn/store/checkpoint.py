@@ -1,10 +1,10 @@
 """Checkpoints: the state of a run on disk, whole or not at all, readable on any other grid.
 
-Every rank writes its own file under a new name; when all are on disk rank 0 renames a manifest
-that names them over the old one. Until then the old checkpoint is valid; then its files are removed. Matrices
-are written as the blocks that ranks hold (one that all hold alike by one of them), from which any window can
-be put together. Counters and settings go into the manifest, whose id, as of a store, is a hash of them that
-every file carries.
+Every rank writes its own file under a new name. When all files are on disk, rank 0 renames a manifest that
+names them over the old one. Until then the old checkpoint is valid; afterwards its files are removed.
+Matrices are written as the blocks that ranks hold (a block that several ranks hold is written by one), from
+which any window can be put together. Counters and settings go into the manifest. Its id, as a store's, is a
+hash of them that every file carries.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 CHECKPOINT = Kind("distgnn-checkpoint", 2, "checkpoint", "train again")
 
-#: Stands in a checkpoint until its first save is complete: what lies beside it may be removed.
+#: Name of a mark in a checkpoint whose first save is not complete: files beside it may be removed.
 BEGUN = "first-save-under-way"
 
-# All that an interrupted save can leave.
+# Every file that an interrupted save can leave.
 _RANK_FILE = re.compile(r"(\d{6,})-\d{5,}\.h5(\.reserve)?")
 _LEFTOVER = re.compile("|".join([_RANK_FILE.pattern, re.escape(manifest.NAME) + r"\.tmp", BEGUN]))
 
@@ -49,12 +49,12 @@ def save(
 ) -> None:
     """Write a checkpoint, replacing the one at `path` (a directory) if there is one. Collective.
 
-    The caller sees to it that nobody else writes there (`files.lock`).
+    The caller makes sure that no other process writes there (`files.lock`).
 
     Args:
-        pieces: this rank's blocks: name -> (first row, first column, host block, global shape). Of ranks with
-            the same block one is enough.
-        meta: what else it takes to go on, as JSON (epoch, configuration), on rank 0.
+        pieces: this rank's blocks: name -> (first row, first column, host block, global shape). If several
+            ranks hold the same block, it is enough that one of them passes it.
+        meta: counters and settings with which a run goes on (epoch, configuration), as JSON, on rank 0.
 
     Raises:
         UserError: `path` is no checkpoint or cannot be written; on every rank. The old one is intact then.
@@ -64,25 +64,25 @@ def save(
         if comm.rank == 0:
             generation = next_generation(root)
     generation = comm.share(generation)
-    own = root / f"{generation:06d}-{comm.rank:05d}.h5"
-    content = _begin(comm, generation, own.name, pieces, meta or {})
+    file = root / f"{generation:06d}-{comm.rank:05d}.h5"
+    content = _begin(comm, generation, file.name, pieces, meta or {})
     _mark(root, comm)
     try:
         with comm.together(), writing(root):
-            found = _write(own, content["id"], pieces)
+            fingerprint = _write(file, content["id"], pieces)
     except BaseException:
-        own.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
         if comm.rank == 0:
             (root / BEGUN).unlink(missing_ok=True)
         raise
-    prints = comm.gather_objects((own.name, found))
+    prints = comm.gather_objects((file.name, fingerprint))
     with comm.together(), writing(root):
         if comm.rank == 0:
             _commit(root, content | {"files": dict(prints)})
 
 
 def _mark(root: Path, comm: Comm) -> None:
-    """Make the directory, with a mark until its first save is complete. Collective."""
+    """Make the directory, and mark it until its first save is complete. Collective."""
     with comm.together(), writing(root):
         if comm.rank == 0:
             root.mkdir(exist_ok=True)
@@ -91,9 +91,12 @@ def _mark(root: Path, comm: Comm) -> None:
 
 
 def load(path: AnyPath, comm: Comm) -> CheckpointReader:
-    """Open a checkpoint and read it once, each rank a share. Collective; the reader that each rank gets is
-    not. UserError on every rank: no checkpoint, another schema version, one that was changed, a file missing,
-    changed or of another checkpoint."""
+    """Open a checkpoint and read every file once, each rank a share of them. Collective.
+
+    Methods of the returned reader are not collective. Raises UserError on every rank if the directory holds
+    no checkpoint or one of another schema version, or if a file was changed, is missing or belongs to another
+    checkpoint.
+    """
     root = Path(path)
     content: dict[str, Any] = {}
     with comm.together():
@@ -109,12 +112,12 @@ def load(path: AnyPath, comm: Comm) -> CheckpointReader:
 
 
 def read_alone(path: AnyPath) -> CheckpointReader:
-    """Open a checkpoint that `load` has looked through. Not collective."""
+    """Open a checkpoint that `load` has verified. Not collective."""
     return CheckpointReader(Path(path), manifest.read(path, CHECKPOINT))
 
 
 class CheckpointReader:
-    """What a checkpoint holds: `meta`; `shapes`: name -> global shape of every matrix."""
+    """A checkpoint on disk: its `meta`, and `shapes`: name -> global shape of every matrix."""
 
     def __init__(self, root: Path, content: dict[str, Any]) -> None:
         self.root, self._content = root, content
@@ -128,7 +131,10 @@ class CheckpointReader:
             raise manifest.damaged(root, CHECKPOINT, error) from None
 
     def piece(self, name: str, rows: Range, cols: Range) -> np.ndarray:
-        """A C-contiguous window of a matrix; UserError: no such matrix, or no rank wrote some of it."""
+        """Read a C-contiguous window of a matrix.
+
+        Raises UserError if there is no such matrix, or if no rank wrote a part of the window.
+        """
         if name not in self.shapes:
             raise UserError(f"{self.root}: has no {name!r}; it has {', '.join(self.shapes) or 'nothing'}")
         described = self._content["pieces"][name]
@@ -153,8 +159,10 @@ class CheckpointReader:
 
 
 def next_generation(path: AnyPath) -> int:
-    """The number of the next `save` at `path`: later than those of all files there. UserError where `save`
-    would refuse this path."""
+    """Return the number of the next `save` at `path`: later than those of all files there.
+
+    Raises UserError where `save` would refuse this path.
+    """
     root = Path(path)
     if not root.exists():
         if not root.absolute().parent.is_dir():
@@ -162,26 +170,26 @@ def next_generation(path: AnyPath) -> int:
         return 0
     if not manifest.claims(root, CHECKPOINT) and not unfinished(root):
         raise UserError(f"{root} exists and is not a distgnn checkpoint; give another name")
-    found = (_RANK_FILE.fullmatch(entry.name) for entry in root.iterdir())
-    return 1 + max((int(match[1]) for match in found if match), default=-1)
+    rank_files = (_RANK_FILE.fullmatch(entry.name) for entry in root.iterdir())
+    return 1 + max((int(match[1]) for match in rank_files if match), default=-1)
 
 
 def unfinished(root: Path) -> bool:
-    """Is this a directory with nothing in it, or nothing but what a first `save` that was killed has left?"""
+    """Return True for a directory that is empty or holds only files of a killed first `save`."""
     try:
         names = os.listdir(root)
-    except OSError:  # a file, or nothing that may be looked at
+    except OSError:  # a file, or a directory that may not be read
         return False
     return not names or (BEGUN in names and all(map(_LEFTOVER.fullmatch, names)))
 
 
 def clean(root: Path) -> None:
-    """Remove what killed runs have left in a checkpoint, or of a first one, and say so."""
+    """Remove files of killed runs from a checkpoint, or from an unfinished first one, and log their names."""
     kept: Mapping[str, Any] = {}
     if not unfinished(root):
         try:
             kept = manifest.read(root, CHECKPOINT)["files"]
-        except UserError:  # who reads or replaces it says what is wrong
+        except UserError:  # reading or replacing the checkpoint raises it
             return
     stale = (path for path in root.iterdir() if _LEFTOVER.fullmatch(path.name) and path.name not in kept)
     leftovers.remove(root, sorted(stale))
@@ -190,7 +198,7 @@ def clean(root: Path) -> None:
 def _begin(
     comm: Comm, generation: int, file: str, pieces: Mapping[str, Piece], meta: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The manifest but for its files, on rank 0; of it the id on all ranks. Collective."""
+    """Build the manifest without its files on rank 0; the other ranks get its id. Collective."""
     content: dict[str, Any] = {}
     with comm.together():
         described = _describe(file, pieces)
@@ -202,27 +210,27 @@ def _begin(
 
 
 def _describe(file: str, pieces: Mapping[str, Piece]) -> dict[str, Any]:
-    """This rank's part of the manifest."""
+    """Describe this rank's pieces for the manifest."""
     described: dict[str, Any] = {}
     for name, (row, col, block, shape) in pieces.items():
         fits = block.ndim == 2 and 0 <= row <= shape[0] - block.shape[0]
         if not (fits and 0 <= col <= shape[1] - block.shape[1]):
-            found = f"a block of shape {block.shape} at ({row}, {col})"
-            raise ValueError(f"{name}: {found} is not in a matrix of shape {shape}")
+            where = f"a block of shape {block.shape} at ({row}, {col})"
+            raise ValueError(f"{name}: {where} is not in a matrix of shape {shape}")
         part = {"file": file, "row": row, "col": col, "shape": block.shape}
         described[name] = {"shape": shape, "dtype": block.dtype.name, "part": part}
     return described
 
 
 def _manifest(generation: int, everybody: list[dict[str, Any]], meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest but for its files."""
+    """Build the manifest without its files."""
     pieces: dict[str, Any] = {}
     for rank in everybody:
         for name, piece in rank.items():
             entry = pieces.setdefault(name, {"shape": piece["shape"], "dtype": piece["dtype"], "parts": []})
             if entry["shape"] != piece["shape"] or entry["dtype"] != piece["dtype"]:
-                found = f"{entry['shape']} and {piece['shape']}"
-                raise ValueError(f"{name}: ranks disagree on its shape or dtype: {found}")
+                both = f"{entry['shape']} and {piece['shape']}"
+                raise ValueError(f"{name}: ranks disagree on its shape or dtype: {both}")
             entry["parts"].append(piece["part"])
     content = {"format": CHECKPOINT.format, "version": CHECKPOINT.version, "generation": generation}
     content |= {"meta": dict(meta), "pieces": pieces}
@@ -230,7 +238,7 @@ def _manifest(generation: int, everybody: list[dict[str, Any]], meta: Mapping[st
 
 
 def _write(path: Path, id: str, pieces: Mapping[str, Piece]) -> dict[str, Any]:
-    """Write this rank's file durably; returns its fingerprint."""
+    """Write this rank's file durably; return its fingerprint."""
     with hdf5.writing(path, sum(piece[2].nbytes for piece in pieces.values())) as file:
         stamp(file, id, path.name)
         for name, (_, _, block, _) in pieces.items():
@@ -239,10 +247,10 @@ def _write(path: Path, id: str, pieces: Mapping[str, Piece]) -> dict[str, Any]:
 
 
 def _commit(root: Path, content: Mapping[str, Any]) -> None:
-    """Name the new files in the manifest; from here on they are the checkpoint."""
+    """Name the new files in the manifest: from then on they are the checkpoint."""
     manifest.sync_folder(root)
     manifest.write(root, content)
     for stale in root.iterdir():
         if _LEFTOVER.fullmatch(stale.name) and stale.name not in content["files"]:
-            with contextlib.suppress(OSError):  # it costs room, nothing else
+            with contextlib.suppress(OSError):  # a stale file only takes room
                 stale.unlink()

@@ -37,29 +37,33 @@ def prepare(
     >>> dg.prepare(data.edge_index, data.x, data.y, "0.6/0.2/0.2", out="graph.dg")  # doctest: +SKIP
     >>> dg.prepare("edges.csv", "x.npy", "labels.csv", out="graph.dg")  # doctest: +SKIP
 
-    Arrays are anything that NumPy takes, such as CPU tensors. How rows, repeated edges and directions are
-    read says ``distgnn.store.rules``, for files and arrays alike. Where `graph` is a path, X and y are
+    Arrays are anything that NumPy takes, such as CPU tensors. ``distgnn.store.rules`` defines how rows,
+    repeated edges and directions are read, in files and in arrays. If `graph` is a path, X and y are
     paths too (or words such as "random:128" and "degree:32"), as for ``distgnn prepare``.
 
     Args:
         graph: node ids, int (2, edges), of which column k is an edge from ``graph[0, k]`` to ``graph[1, k]``;
             or a SciPy sparse matrix, n x n, whose entry (i, j) is an edge from j to i; or a path.
-        X: features, n x width, dense or sparse. y: classes, whole numbers (n), below 0 or NaN: none; or
-            strings, empty: none. Or, where a node may have several, n x classes, dense or sparse: 1 for each
-            that it has, else 0; a row of NaN or -1: unlabelled.
+        X: features, n x width, dense or sparse.
+        y: classes as whole numbers (n), where a number below 0 or NaN means unlabelled; or as strings (n),
+            where an empty one means unlabelled. If a node may have several classes: n x classes, dense or
+            sparse, 1 for each class of the node, else 0; a row of NaN or -1 means unlabelled.
         split: shares such as "0.6/0.2/0.2", drawn by ``seed``; or (n) numbers, 0 none, 1 training,
             2 validation, 3 test; or three arrays for training, validation and test, each a mask (n) or node
             ids, in this order or by the names train, val (or valid) and test.
-        ids: what nodes are called, whole numbers or strings (n), which the store keeps; the ends of edges are
-            then ids. Default: numbers 0..n-1; without X and y also strings, in ascending order.
-        nodes: how many there are; default: as X, y and a matrix say, or one more than the highest id.
+        ids: the user's ids of the nodes, whole numbers or strings (n), which the store keeps; the ends of
+            edges are then ids. Default: numbers 0..n-1; without X and y also strings, in ascending order.
+        nodes: the number of nodes; default: the rows of X, y or a matrix, or one more than the highest id.
         weights: of the edges, (edges) numbers, or True for the values of a matrix; default: all edges are 1.
-        directed: default: unless every edge's reverse is there too; False adds the reverses.
-        options: of ``store.prepare``: order, normalize, partitions, shards, dtype, self_loops, force. For a
-            path also those of ``store.source.ImportOptions``: format, source_column, ...
+        directed: False adds the reverse of every edge. By default the graph is directed unless the reverse
+            of every edge is there too.
+        seed: seed of random orders and of a split by shares.
+        options: options of ``store.prepare``: order, normalize, partitions, shards, dtype, self_loops, force.
+            For a path also fields of ``store.source.ImportOptions``: format, source_column, ...
 
     Raises:
-        ArgumentError: arrays that do not fit together. UserError: as ``store.prepare``.
+        ArgumentError: arrays that do not fit together.
+        UserError: as ``store.prepare``.
     """
     given = {"ids": ids, "nodes": nodes, "weights": weights, "directed": directed, "seed": seed}
     if not isinstance(graph, (str, os.PathLike)):
@@ -72,14 +76,14 @@ def prepare(
     given |= {"features": X, "labels": y, "split": split} | {name: options.pop(name) for name in named}
     team = of(comm, out)
     with team.together():
-        found = open_source(graph, _of_files(given))
-    for note in found.notes if team.rank == 0 else ():
+        imported = open_source(graph, _of_files(given))
+    for note in imported.notes if team.rank == 0 else ():
         warnings.warn(note, stacklevel=2)
-    return write_store(found, out, seed=seed, comm=comm, **options)
+    return write_store(imported, out, seed=seed, comm=comm, **options)
 
 
 def _of_files(given: Mapping[str, Any]) -> ImportOptions:
-    """The options of a graph in files; ArgumentError for arrays among them."""
+    """Return the import options of a graph in files; raise ArgumentError for arrays among them."""
     plain = {"weights", "directed", "seed"}
     for name, value in given.items():
         if name not in plain and not isinstance(value, (str, os.PathLike, type(None))):
@@ -95,17 +99,17 @@ def of_arrays(
     graph: Any, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None, nodes: int | None = None,
     weights: Any = None, directed: bool | None = None, seed: int = 0,
 ) -> Imported:  # fmt: skip
-    """The source of a store, see :func:`prepare`."""
+    """Return the source of a store from arrays; :func:`prepare` documents the arguments."""
     names = None if ids is None else _names(ids)
     src, dst, values, square, names = _edges(graph, weights, names, X is None and y is None)
     table, labels = None if X is None else _table(X), None if y is None else _labels(y)
     sizes = {"nodes": nodes, "graph": square, "X": None if table is None else table.shape[0]}
     sizes |= {"y": None if labels is None else len(labels), "ids": None if names is None else len(names)}
-    told = {name: size for name, size in sizes.items() if size is not None}
-    if len(set(told.values())) > 1:
-        said = ", ".join(f"{name} {size}" for name, size in told.items())
-        raise ArgumentError("graph", "arrays", f"do not agree in the number of nodes: {said}")
-    n = next(iter(told.values()), int(max(src.max(initial=-1), dst.max(initial=-1))) + 1)
+    known = {name: size for name, size in sizes.items() if size is not None}
+    if len(set(known.values())) > 1:
+        listed = ", ".join(f"{name} {size}" for name, size in known.items())
+        raise ArgumentError("graph", "arrays", f"do not agree in the number of nodes: {listed}")
+    n = next(iter(known.values()), int(max(src.max(initial=-1), dst.max(initial=-1))) + 1)
     options = ImportOptions(directed=directed, weights=values is not None, seed=seed)
     source = Imported("arrays", "graph", n, partial(_stream, src, dst, values), options)  # type: ignore[arg-type]
     source.edge_count = len(src)
@@ -129,11 +133,11 @@ def _array(name: str, given: Any) -> np.ndarray:
 
 
 def _names(ids: Any) -> Names:
-    """What nodes are called."""
+    """Check and wrap the users' ids of nodes."""
     names = _array("ids", ids)
     if names.ndim != 1 or names.dtype.kind not in "iuOUS":
-        found = f"{names.dtype} of shape {names.shape}"
-        raise ArgumentError("ids", found, "expected a whole number or a string for each node")
+        given = f"{names.dtype} of shape {names.shape}"
+        raise ArgumentError("ids", given, "expected a whole number or a string for each node")
     try:
         return Names(_as_ids(names), "ids")
     except ValueError as error:
@@ -141,7 +145,7 @@ def _names(ids: Any) -> Names:
 
 
 def _as_ids(names: np.ndarray) -> np.ndarray:
-    """Ids as int64, or as UTF-8; ValueError for what can't be one."""
+    """Convert ids to int64 or UTF-8; raise ValueError for a value that is neither a number nor text."""
     if names.dtype.kind in "iu":
         return names.astype(np.int64)
     return encoded(word.decode() if isinstance(word, bytes) else word for word in names.tolist())
@@ -150,8 +154,10 @@ def _as_ids(names: np.ndarray) -> np.ndarray:
 def _edges(
     graph: Any, weights: Any, names: Names | None, free: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int | None, Names | None]:  # fmt: skip
-    """Sources, targets, weights or None, the number of nodes where a matrix says it, what these are called;
-    with `free` they may be called by what the edges have."""
+    """Return sources, targets, weights or None, nodes of a square matrix or None, and the node names.
+
+    With `free`, and no names given, the names are the distinct ends of the edges.
+    """
     if sp.issparse(graph):
         check_real("graph", graph.dtype)
         if graph.shape[0] != graph.shape[1]:
@@ -167,12 +173,12 @@ def _edges(
 
 
 def _ends(ends: np.ndarray, names: Names | None, free: bool) -> tuple[np.ndarray, Names | None]:
-    """The numbers of nodes at the ends of edges, (2, edges), and what they are called."""
+    """Return the node numbers at the ends of edges, (2, edges), and the node names."""
     words = ends.dtype.kind in "OUS" and (free or names is not None)
     if ends.ndim != 2 or ends.shape[0] != 2 or not (words or ends.dtype.kind in "iu"):
-        found = f"{ends.dtype} of shape {ends.shape}"
+        given = f"{ends.dtype} of shape {ends.shape}"
         expected = "a SciPy sparse matrix, or whole numbers (2, edges), or strings with their ids=IDS"
-        raise ArgumentError("graph", found, f"expected {expected}")
+        raise ArgumentError("graph", given, f"expected {expected}")
     if names is None and not words:
         return ends, None
     try:
@@ -205,11 +211,11 @@ def _stream(src: np.ndarray, dst: np.ndarray, weights: np.ndarray | None) -> Ite
 
 
 def _table(X: Any) -> Any:
-    """A dense array or CSR matrix of features."""
+    """Return features as a dense array or a CSR matrix."""
     table = sp.csr_array(X) if sp.issparse(X) else _array("X", X)
     if table.ndim != 2 or table.dtype.kind not in "biuf":
-        found = f"{table.dtype} of shape {table.shape}"
-        raise ArgumentError("X", found, "expected real numbers, nodes by width")
+        given = f"{table.dtype} of shape {table.shape}"
+        raise ArgumentError("X", given, "expected real numbers, nodes by width")
     return table
 
 
@@ -229,12 +235,12 @@ class _Rows:
 def _labels(y: Any) -> np.ndarray:
     labels = y.toarray() if sp.issparse(y) else _array("y", y)
     labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-    words = labels.dtype.kind in "OU" and all(isinstance(one, str) for one in labels.ravel().tolist())
+    words = labels.dtype.kind in "OU" and all(isinstance(y_i, str) for y_i in labels.ravel().tolist())
     if labels.ndim == 1 and words:
         return labels.astype(object)
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "biuf" or 0 in labels.shape[1:]:
-        found = f"{labels.dtype} of shape {labels.shape}"
-        raise ArgumentError("y", found, "expected a class for each node, a whole number, or a row of 0 and 1")
+        given = f"{labels.dtype} of shape {labels.shape}"
+        raise ArgumentError("y", given, "expected a class for each node, a whole number, or a row of 0 and 1")
     if labels.ndim == 2:
         try:
             return label_array(labels, "y")
@@ -248,7 +254,7 @@ def _labels(y: Any) -> np.ndarray:
 
 
 def _split(given: Any, n: int, seed: int, labels: np.ndarray | None) -> np.ndarray:
-    """uint8 (n): the part of every node."""
+    """Return the part of every node, uint8 (n)."""
     if isinstance(given, str):
         parse_split(given)
         return random_split(n, given, seed, labels)
@@ -271,7 +277,7 @@ def _split(given: Any, n: int, seed: int, labels: np.ndarray | None) -> np.ndarr
 def _part(given: Sequence[Any] | Mapping[str, Any], part: int, names: Sequence[str]) -> Any:
     if not isinstance(given, Mapping):
         return given[part - TRAIN]
-    found = [given[name] for name in names if name in given]
-    if len(found) != 1:
+    parts = [given[name] for name in names if name in given]
+    if len(parts) != 1:
         raise ArgumentError("split", ", ".join(map(str, given)), f"expected one part called {names[0]}")
-    return found[0]
+    return parts[0]

@@ -1,4 +1,4 @@
-"""How graphs are read, by every importer and from arrays in Python:
+"""Rules by which every importer, and Python for arrays, reads a graph.
 
 rows        Row i of an array, and line i of a table without ids, is node i's, counted from 0. A table with a
             column of ids (called id or node, or told by --id-column) may have its rows in any order.

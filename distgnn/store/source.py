@@ -18,14 +18,15 @@ Edges = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
 
 @dataclass
 class ImportOptions:
-    """What the user may say about an input beyond its path; `None` means "what the format or the file says".
+    """Options of an import beside the path; `None` leaves a choice to the format or the file.
 
-    `format`: one of `importers.FORMATS`. `features`, `labels`: companion files, or what to make of the graph:
-    degree, onehot, random:WIDTH and degree:CLASSES. `ids`: what names nodes in lists of edges and tables,
-    one of `IDS`; `node_list`: a table that lists them all, node by node. `id_column`, `label_column`,
-    `source_column`, `target_column`: column names (or numbers from 0) in tables. `split`: "0.6/0.2/0.2",
-    seeded by `seed`, or a file, in place of the input's. `weights`: take edge weights from the file instead
-    of ones. `scratch`: folder for temporary copies of compressed features (default: the system's).
+    `format`: one of `importers.FORMATS`. `features`, `labels`: companion files, or a rule that makes them
+    from the graph: degree, onehot, random:WIDTH and degree:CLASSES. `ids`: the kind of node ids in lists of
+    edges and tables, one of `IDS`; `node_list`: a table that lists all nodes in order. `id_column`,
+    `label_column`, `source_column`, `target_column`: column names (or numbers from 0) in tables. `split`:
+    "0.6/0.2/0.2", seeded by `seed`, or a file, in place of the input's. `weights`: take edge weights from the
+    file instead of ones. `scratch`: folder for temporary copies of compressed features (default: the
+    system's).
     """
 
     format: str | None = None
@@ -45,16 +46,21 @@ class ImportOptions:
 
 
 class Source:
-    """A graph with optional features, labels and split. Nodes are 0..n-1, the "original ids"; `ids` are what
-    their user calls them, int64 (n) or UTF-8 in a dtype S (n), or None where that is the same.
+    """A graph with optional features, labels and split. Nodes are 0..n-1, the "original ids".
 
-    `directed` False: the reverse of every edge belongs to the graph whether or not it is listed.
-    `direction_open`: it is `directed` only if the matrix of its merged edges is not symmetric. `labels`
-    int32[n], -1 = unlabelled, with `classes` classes and perhaps `class_names`; or, of nodes that may have
-    several, int8[n, classes], 1 for each that a node has, else 0, and -1 in all of an unlabelled row. `split`
-    uint8[n]: 0 none, 1 train, 2 validation, 3 test. `width`: of the features, 0 without. `edge_count`: how
-    many edges `edges()` will yield, where known without reading them. `notes`: a line each about what looks
-    odd in the input. `readings`: which columns of which file were taken for what.
+    Attributes:
+        ids: the user's own ids of the nodes, int64 (n) or UTF-8 in a dtype S (n); None if they are 0..n-1.
+        directed: if False, the reverse of every edge belongs to the graph whether or not it is listed.
+        direction_open: the graph is `directed` only if the matrix of its merged edges is not symmetric.
+        labels: int32[n], -1 = unlabelled, with `classes` classes and perhaps `class_names`; or, if a node may
+            have several classes, int8[n, classes], 1 for each class of the node, else 0, and -1 in all of an
+            unlabelled row.
+        split: uint8[n]: 0 none, 1 train, 2 validation, 3 test.
+        width: columns of the features, 0 without features.
+        edge_count: the number of edges that `edges()` will yield, where known without reading them.
+        notes: one line for each oddity of the input.
+        readings: the columns that were taken from each file, and their roles.
+        of_degrees: functions that make features or labels from the degrees of the nodes.
     """
 
     name: str = "graph"
@@ -73,12 +79,15 @@ class Source:
     of_degrees: Sequence[Callable[[np.ndarray], None]] = ()
 
     def take_degrees(self, degrees: np.ndarray) -> None:
-        """int64 (n), the neighbours of every node, each once and without itself, as soon as they are known,
-        for the features and labels that are made `of_degrees`, if there are any."""
+        """Make the features and labels that depend on degrees, if there are any.
+
+        Called once the degrees are known: int64 (n), the neighbours of every node, each counted once, without
+        the node itself.
+        """
 
     @property
     def multilabel(self) -> bool:
-        """Whether a node may have several classes."""
+        """True if a node may have several classes."""
         return self.labels is not None and self.labels.ndim == 2
 
     def edges(self) -> Iterator[Edges]:
@@ -89,9 +98,10 @@ class Source:
         raise NotImplementedError
 
     def edge_share(self, part: int, parts: int) -> Iterator[tuple[int, Edges]]:
-        """The share of rank `part` of `parts` in `edges()`, with the number of edges before each chunk.
+        """Yield the edges of rank `part` of `parts`, with the number of edges before each chunk.
 
-        Here every `parts`-th chunk, and each rank reads all. What can start in mid-file overrides this.
+        This method takes every `parts`-th chunk of `edges()`, so each rank reads all edges. Sources that can
+        start in mid-file override it.
         """
         before = 0
         for index, edges in enumerate(self.edges()):
@@ -100,19 +110,22 @@ class Source:
             before += len(edges[0])
 
     def features(self, ids: np.ndarray) -> np.ndarray:
-        """float32 (len(ids), width): of these nodes, in this order; UserError names a NaN or infinity."""
+        """Return float32 (len(ids), width): the features of these nodes, in this order.
+
+        Raises UserError for a NaN or infinity; the message names the node.
+        """
         if self.width:
             raise NotImplementedError
         return np.zeros((len(ids), 0), np.float32)
 
 
 def labelled(labels: np.ndarray) -> np.ndarray:
-    """bool[n]: which nodes have a label, or a row of them."""
+    """Return bool[n]: True for nodes with a label, or with a row of labels."""
     return labels.reshape(len(labels), -1)[:, 0] >= 0
 
 
 def parse_split(text: str) -> tuple[float, float, float]:
-    """The three shares of "0.6/0.2/0.2"; ArgumentError where they are not three that sum to at most 1."""
+    """Parse the three shares of "0.6/0.2/0.2"; raise ArgumentError unless they sum to at most 1."""
     try:
         train, validation, test = shares = tuple(float(part) for part in text.split("/"))
     except ValueError:
@@ -125,9 +138,10 @@ def parse_split(text: str) -> tuple[float, float, float]:
 
 
 def random_split(n: int, text: str, seed: int, labels: np.ndarray | None = None) -> np.ndarray:
-    """uint8[n]: a seeded split of the labelled nodes (of all nodes without labels) into the shares of `text`.
+    """Split the labelled nodes (all nodes, without labels) at random into the shares of `text`.
 
-    A node's place depends on (seed, node id) only, so it is the same on every machine and NumPy version.
+    Returns uint8[n]. The place of a node depends on (seed, node id) only: it is the same on every machine and
+    NumPy version.
     """
     shares = parse_split(text)
     nodes = np.arange(n) if labels is None else np.flatnonzero(labelled(labels))

@@ -1,1 +1,1 @@
-"""What the files of a store look like: manifest, HDF5 files, shards, and how a directory appears whole."""
+"""The format of a store: manifest, HDF5 files, shards, and directories that appear whole."""

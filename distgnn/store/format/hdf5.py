@@ -18,24 +18,27 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.manifest import denied
 
 CHUNK_COLUMNS = 128
-CACHE_BYTES, METADATA_BYTES = 16 << 20, 1 << 18  # more than HDF5 holds back
+CACHE_BYTES, METADATA_BYTES = 16 << 20, 1 << 18  # more than HDF5 caches
 
 
 def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Chunks of at most LIMITS.chunk_bytes and CHUNK_COLUMNS columns, about equally full: ranks read ranges
-    of rows, and of columns where features are cut over a grid axis."""
+    """Return a chunk shape of at most LIMITS.chunk_bytes and CHUNK_COLUMNS columns.
+
+    Chunks are about equally full. Ranks read ranges of rows, and of columns where features are cut over a
+    grid axis.
+    """
     width = tuple(_evenly(extent, CHUNK_COLUMNS) for extent in shape[1:])
     row = itemsize * int(np.prod(width, dtype=np.int64))
     return (_evenly(shape[0], max(1, LIMITS.chunk_bytes // max(row, 1))), *width)
 
 
 def _evenly(extent: int, most: int) -> int:
-    """The size of the fewest blocks of at most `most` that cover `extent`."""
+    """Return the size of the fewest blocks of at most `most` that cover `extent`."""
     return max(1, -(-extent // max(1, -(-extent // most))))
 
 
 def create(group: h5py.Group, name: str, shape: tuple[int, ...], dtype: Any) -> h5py.Dataset:
-    """A dataset to be filled. HDF5 cannot cut scalars and empty arrays into chunks: they are contiguous."""
+    """Create a dataset to be filled. HDF5 cannot chunk scalars and empty arrays: they are contiguous."""
     if not shape or 0 in shape:
         return group.create_dataset(name, shape, dtype)
     how = {"chunks": chunk_shape(shape, np.dtype(dtype).itemsize), "fletcher32": True, "track_times": False}
@@ -43,14 +46,14 @@ def create(group: h5py.Group, name: str, shape: tuple[int, ...], dtype: Any) -> 
 
 
 def store_array(group: h5py.Group, name: str, array: np.ndarray) -> None:
-    """All of `array` as a dataset."""
+    """Store all of `array` as a dataset."""
     dataset = create(group, name, array.shape, array.dtype)
     dataset[...] = array
-    dataset.flush()  # what fails later, when the dataset is closed, is not raised
+    dataset.flush()  # an error on closing the dataset would not be raised
 
 
 class Growing:
-    """A one-dimensional dataset written front to back, whose length turns out at the end."""
+    """A one-dimensional dataset that is written front to back; its length is known at the end."""
 
     def __init__(self, group: h5py.Group, name: str, dtype: Any, expected: int) -> None:
         chunks = chunk_shape((max(1, expected),), np.dtype(dtype).itemsize)
@@ -60,7 +63,7 @@ class Growing:
         self.length = 0
 
     def append(self, values: np.ndarray) -> None:
-        """More values at the end, flushed to the file."""
+        """Append values and flush them to the file."""
         self.dataset.resize((self.length + len(values),))
         self.dataset[self.length :] = values
         self.dataset.flush()
@@ -69,11 +72,11 @@ class Growing:
 
 @contextmanager
 def writing(path: Path, size: int, mode: str = "w") -> Iterator[h5py.File]:
-    """A file for about `size` bytes; with mode "r+" an existing one. The format is that of HDF5 1.10, the
-    first that has checksums for metadata.
+    """Open a file for writing about `size` bytes; with mode "r+" an existing file.
 
-    On a full disk HDF5 cannot write what it still holds when a file is closed, and the process dies of a
-    segmentation fault later. So room for that is reserved, and freed after a failure, before the file closes.
+    The format is that of HDF5 1.10, the first with checksums for metadata. On a full disk HDF5 cannot write
+    its cache when a file is closed, and the process dies of a segmentation fault later. So room for the cache
+    is reserved, and freed after a failure, before the file closes.
     """
     reserved = path.with_name(path.name + ".reserve")
     try:
@@ -93,8 +96,11 @@ def writing(path: Path, size: int, mode: str = "w") -> Iterator[h5py.File]:
 
 @contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
-    """The file, opened without locking. An error inside, such as a missing dataset (KeyError), is a UserError
-    that names the file, so only reads of this file belong inside."""
+    """Open a file for reading without locking.
+
+    An error inside, such as a missing dataset (KeyError), becomes a UserError that names the file, so only
+    reads of this file belong inside.
+    """
     try:
         with h5py.File(path, "r", locking=False) as file:
             yield file
@@ -109,21 +115,23 @@ def reading(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
 
 
 def read(dataset: h5py.Dataset, *ranges: Range) -> np.ndarray:
-    """These rows (and columns), charged to the ledger."""
+    """Read these rows (and columns), and charge them to the ledger."""
     charge(dataset, *ranges)
     return dataset[tuple(slice(*window) for window in ranges)]
 
 
 def read_into(out: np.ndarray, dataset: h5py.Dataset, *ranges: Range) -> None:
-    """The same, straight into a C-contiguous array of their shape."""
+    """Read these rows (and columns) straight into a C-contiguous array of their shape; charge the ledger."""
     charge(dataset, *ranges)
     if out.size:
         dataset.read_direct(out, tuple(slice(*window) for window in ranges))
 
 
 def charge(dataset: h5py.Dataset, *ranges: Range) -> None:
-    """Charge the ledger the chunks that these rows (and columns) touch. Call it once for what is read in
-    several calls while the dataset stays open: HDF5 keeps the chunk in which two of them meet."""
+    """Charge the ledger the chunks that these rows (and columns) touch.
+
+    Call it once for several reads while the dataset stays open: HDF5 keeps a chunk in which two of them meet.
+    """
     nbytes = dataset.dtype.itemsize
     for (lo, hi), chunk in zip(ranges, dataset.chunks or (1,) * dataset.ndim, strict=True):
         nbytes *= (-(-hi // chunk) - lo // chunk) * chunk if lo < hi else 0

@@ -1,4 +1,4 @@
-"""`manifest.json`, schema version 2: what a store holds, in which files, their lengths and hashes.
+"""The schema of `manifest.json`, version 2: contents of a store, its files, their lengths and hashes.
 
 format, version     "distgnn-store", 2
 source, seed        name of the data; seed of the orders
@@ -18,15 +18,15 @@ ids                 where nodes have ids of their own: {"dtype", "partition", "f
 orders              name -> {"rows", "cols": partition vectors of shards, "files", "nnz": 2D lists,
                     "permutation": {"partition", "files", "sha256"} or null for the identity, "symmetric",
                     "partition": null or the partition vector of its parts}; the first is the default.
-                    An order of two matrices has {"versions": [even, odd]}, where `permutation` is that
-                    of the rows, and the columns are in the order of the other's rows
+                    An order of two matrices has {"versions": [even, odd]}; `permutation` is of the rows,
+                    and the columns are in the order of the other matrix's rows
 id                  see `identity`; every file carries it (see `members`)
 files               path -> {"bytes", "sha256"}, all files but the manifest
 checksum            of all of the above
 
-The id is a hash of the facts and of the graph's content, so the same graph prepared twice in the same way
-makes the same bytes, and no fact can be edited without parting from the files that carry the id. It can't be
-a hash of the files, which it is in.
+The id is a hash of the facts and of the graph's content: the same graph prepared twice in the same way makes
+the same bytes, and an edited fact no longer matches the files that carry the id. The id can't be a hash of
+the files, as the files contain it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NAME = "manifest.json"
 
 @dataclass(frozen=True)
 class Kind:
-    """What a manifest may be of; `again`: how a user makes another."""
+    """A kind of manifest, of a store or a checkpoint; `again` tells the user how to make another."""
 
     format: str
     version: int
@@ -61,19 +61,19 @@ STORE = Kind("distgnn-store", 2, "store", "prepare it again from its source")
 
 
 def read(folder: AnyPath, kind: Kind = STORE) -> Any:
-    """The manifest of a directory; UserError where it has none of this kind, or one that was changed."""
+    """Read the manifest of a directory; raise UserError if it has none of this kind, or a changed one."""
     root = Path(folder)
     content = _parsed(root, kind)
     if not isinstance(content, dict) or content.get("format") != kind.format:
         raise UserError(
             f'{root}: not a distgnn {kind.what}; its {NAME} does not say "format": "{kind.format}"'
         )
-    found = content.get("version")
-    if found is None:
+    version = content.get("version")
+    if version is None:
         raise damaged(root, kind, "it does not say its schema version")
-    if found != kind.version or type(found) is not int:
+    if version != kind.version or type(version) is not int:
         reads = f"this distgnn reads version {kind.version}"
-        raise UserError(f"{root}: {kind.what} schema version {found!r}, {reads}; {kind.again}")
+        raise UserError(f"{root}: {kind.what} schema version {version!r}, {reads}; {kind.again}")
     if content.get("checksum") != checksum(content) or content.get("id") != identity(content):
         raise damaged(root, kind, "it was changed after it was written")
     return content
@@ -108,12 +108,12 @@ def _hint(root: Path) -> str:
 
 
 def damaged(root: Path, kind: Kind, reason: object) -> UserError:
-    """The error for a manifest that contradicts itself."""
+    """Return the error for a manifest that contradicts itself."""
     return UserError(f"{root / NAME}: damaged ({reason}); copy the {kind.what} or {kind.again}")
 
 
 def claims(folder: Path, kind: Kind) -> bool | None:
-    """Does a directory say that it is of this kind, of any schema version? None: it says nothing readable."""
+    """Return True if a directory claims to be of this kind, of any schema version; None if unreadable."""
     if not (folder / NAME).is_file():  # a pipe would wait
         return False
     try:
@@ -124,17 +124,17 @@ def claims(folder: Path, kind: Kind) -> bool | None:
 
 
 def identity(content: Mapping[str, Any]) -> str:
-    """Of a store or checkpoint: a hash of its manifest without what follows from the id."""
+    """Return the id of a store or checkpoint: a hash of its manifest without entries that follow from it."""
     return _hash({name: content[name] for name in content if name not in ("id", "files", "checksum")})
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """Of a manifest: a hash of all the rest."""
+    """Return the checksum of a manifest: a hash of all other entries."""
     return _hash({name: content[name] for name in content if name != "checksum"})
 
 
 def _hash(content: Mapping[str, Any]) -> str:
-    """SHA-256 of compact JSON. The order of names counts: the first order of a store is its default."""
+    """Return the SHA-256 of compact JSON. The order of names counts: a store's first order is its default."""
     text = json.dumps(content, separators=(",", ":"), default=methodcaller("tolist"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -153,7 +153,7 @@ def write(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def fingerprint(path: Path, *, sync: bool = False) -> dict[str, Any]:
-    """{"bytes", "sha256"} of a file; with `sync`, after everything in it has reached the disk."""
+    """Return {"bytes", "sha256"} of a file; with `sync`, once all of it is on disk."""
     digest, size, buffer = hashlib.sha256(), 0, memoryview(bytearray(1 << 18))
     with open(path, "rb", buffering=0) as file:
         if sync:
@@ -174,5 +174,5 @@ def sync_folder(folder: Path) -> None:
 
 
 def denied(path: str | os.PathLike[str]) -> UserError:
-    """The error for a file that may not be read."""
+    """Return the error for a file that may not be read."""
     return UserError(f"{os.fspath(path)}: permission denied; give this user the right to read it")

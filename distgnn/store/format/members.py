@@ -1,7 +1,7 @@
-"""The files that belong to a manifest: where they are, what they are, and that they are its own.
+"""The files that belong to a manifest: their place, their bytes, and proof that they are its own.
 
-Every HDF5 file carries the id of its store or checkpoint and its own name there, so no file can stand in for
-another of the same shape: of another store, of another order, of other rows.
+Every HDF5 file carries the id of its store or checkpoint and its own name there. So no file can stand in for
+another file of the same shape: of another store, of another order, of other rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Members:
 
     Args:
         files: name -> {"bytes", "sha256"}, as in the manifest.
-        id: of the manifest; "" while it is being written, when nothing is compared.
+        id: the manifest's id; "" while the manifest is being written: then no file is compared.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Members:
 
     @contextmanager
     def open(self, name: str) -> Iterator[h5py.File]:
-        """The file of this name. UserError: it is missing, damaged, or not the one that was written here."""
+        """Open the file of this name. Raises UserError if it is missing, damaged or of another store."""
         with self._explained(), hdf5.reading(self.root / name) as file:
             if self.id and not _carries(file, self.id, name):
                 reason = f"is not the file that was written here with the {self.kind.what}"
@@ -45,14 +45,16 @@ class Members:
             yield file
 
     def touch(self) -> None:
-        """Open one file, so that facts of which the files do not know are refused."""
+        """Open one file, so that a manifest whose id the files do not carry is refused."""
         for name in list(self.files)[:1]:
             with self.open(name):
                 pass
 
     def check(self, named: Iterable[str]) -> None:
-        """UserError unless these files, each named once, are those of the manifest, lie in the directory and
-        have the lengths that it says."""
+        """Raise UserError unless these names, each once, are the manifest's and all files are there.
+
+        Every file must lie in the directory and have the length that the manifest gives.
+        """
         names = list(named)
         if sorted(names) != sorted(self.files):
             raise manifest.damaged(self.root, self.kind, "it does not name every file once")
@@ -67,14 +69,14 @@ class Members:
         return {name: file["bytes"] for name, file in self.files.items()}
 
     def changed(self, names: Iterable[str]) -> list[str]:
-        """Those of these files whose bytes are not those of the manifest; reads them."""
+        """Read these files; return the names whose bytes are not those of the manifest."""
         with self._explained():
             try:
                 names, sizes = list(names), self.sizes
                 total = sum(sizes[name] for name in names)
                 read = followed(names, f"verify {self.root}", total, "B", sizes.__getitem__)
                 prints = ((name, manifest.fingerprint(self.root / name)) for name in read)
-                return [name for name, found in prints if found != self.files[name]]
+                return [name for name, fingerprint in prints if fingerprint != self.files[name]]
             except PermissionError as error:
                 raise manifest.denied(error.filename) from None
             except FileNotFoundError as error:
@@ -83,7 +85,7 @@ class Members:
                 raise UserError(f"{self.root}: cannot be read ({error.strerror})") from None
 
     def refuse(self, changed: list[str]) -> None:
-        """UserError for files whose bytes have changed, if there are any."""
+        """Raise UserError for files whose bytes have changed, if there are any."""
         if changed:
             with self._explained():
                 problem = f"the bytes of {', '.join(changed[:5])} changed since it was written"
@@ -91,7 +93,7 @@ class Members:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """If another has taken the place of this one, that is what is wrong inside."""
+        """Explain an error inside by a replaced directory, if another one has taken its place."""
         try:
             yield
         except UserError:
@@ -106,37 +108,39 @@ class Members:
             return False
 
     def _check(self, name: str, expected: int, inside: dict[Path, bool]) -> None:
-        """UserError for a name that leads out of the directory, by itself or by a link, and for another
-        length; `inside`: which folders lie in it, as far as it is known."""
+        """Raise UserError for a name or a link that leads out of the directory, and for a wrong length.
+
+        `inside` remembers for each folder whether it lies in the directory.
+        """
         pure, path = PurePosixPath(name), self.root / name
         if pure.is_absolute() or ".." in pure.parts or str(pure) != name or "\0" in name:
             raise manifest.damaged(self.root, self.kind, f"{name!r} is no path of a file in it")
         try:
-            for one in (path.parent, path) if path.is_symlink() else (path.parent,):
-                if one not in inside:
-                    inside[one] = Path(os.path.realpath(one)).is_relative_to(os.path.realpath(self.root))
-                if not inside[one]:
+            for place in (path.parent, path) if path.is_symlink() else (path.parent,):
+                if place not in inside:
+                    inside[place] = Path(os.path.realpath(place)).is_relative_to(os.path.realpath(self.root))
+                if not inside[place]:
                     raise UserError(
                         f"{path}: is a link out of the {self.kind.what}; put the file in its place"
                     )
-            found = path.stat()
+            status = path.stat()
         except PermissionError:
             raise manifest.denied(path) from None
         except OSError:
             raise UserError(f"{path}: file is missing; copy it or make it again") from None
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise UserError(f"{path}: is not a regular file; copy it or make it again")
-        if found.st_size != expected:
-            raise UserError(f"{path}: {found.st_size} bytes where the manifest says {expected}; "
+        if status.st_size != expected:
+            raise UserError(f"{path}: {status.st_size} bytes where the manifest says {expected}; "
                             "the file is truncated or was changed, copy it or make it again")  # fmt: skip
 
 
 def stamp(file: h5py.File, id: str, name: str) -> None:
-    """Write into an open file where it belongs. Fixed lengths, as HDF5's others are not checked."""
+    """Write the id and the name into an open file. Fixed lengths: HDF5 has no checksums for the others."""
     for key, value in (("id", id), ("name", name)):
         file.attrs.create(key, np.bytes_(value.encode()))
 
 
 def _carries(file: h5py.File, id: str, name: str) -> bool:
-    found = file.attrs.get("id"), file.attrs.get("name")
-    return all(isinstance(one, bytes) for one in found) and found == (id.encode(), name.encode())
+    stamped = file.attrs.get("id"), file.attrs.get("name")
+    return all(isinstance(value, bytes) for value in stamped) and stamped == (id.encode(), name.encode())

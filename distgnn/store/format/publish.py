@@ -20,7 +20,7 @@ from distgnn.store.format.manifest import sync_folder
 
 log = logging.getLogger(__name__)
 
-# What a full, forbidden or broken disk says, or a mount point: the user's to mend, not a bug.
+# Errors of a full, forbidden or broken disk, or of a mount point: the user can mend them.
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS}
 _DISK |= {errno.EIO, errno.EBUSY, errno.ESTALE, errno.EXDEV}
 
@@ -32,12 +32,14 @@ _AT_FDCWD, _EXCHANGE = -100, 2
 def new_directory(
     out: AnyPath, *, force: bool, replaceable: Callable[[Path], bool], what: str = "store"
 ) -> Iterator[Path]:
-    """Yield an empty sibling of `out`, which takes its name when the block ends and vanishes on an exception.
+    """Yield an empty sibling of `out`, which takes its name when the block ends.
 
-    With `force` it replaces a directory that `replaceable` recognises. The caller makes the files durable.
-    What killed runs have left of `out` is put back or removed first.
-    UserError: `out` exists (without `force`, or as something else), its parent does not, somebody else writes
-    it, or no room.
+    After an exception the sibling is removed. With `force` it replaces a directory that `replaceable`
+    recognises. The caller makes the files durable. Files that killed runs have left of `out` are put back or
+    removed first.
+
+    Raises UserError if `out` exists (without `force`, or is not `replaceable`), its parent does not exist,
+    another process writes it, or the disk is full.
     """
     target = Path(os.path.realpath(out))
     checks = {"force": force, "replaceable": replaceable, "what": what}
@@ -56,17 +58,17 @@ def new_directory(
             check_target(out, **checks)  # type: ignore[arg-type]
             _replace(folder, target)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)  # what was replaced, or what failed
+            shutil.rmtree(folder, ignore_errors=True)  # the replaced directory, or the failed one
 
 
 @contextmanager
 def writing(out: AnyPath) -> Iterator[None]:
-    """A full or forbidden disk inside is a UserError that names `out`."""
+    """Turn errors of a full or forbidden disk inside into a UserError that names `out`."""
     try:
         yield
-    except (OSError, RuntimeError) as error:  # of HDF5's, some have the number in the message only
-        said = (code for code in _DISK if f"errno = {code}," in str(error))
-        number = getattr(error, "errno", None) or next(said, None)
+    except (OSError, RuntimeError) as error:  # some of HDF5's have the number in the message only
+        quoted = (code for code in _DISK if f"errno = {code}," in str(error))
+        number = getattr(error, "errno", None) or next(quoted, None)
         if number not in _DISK:
             raise
         raise UserError(f"cannot write {out}: {os.strerror(number)}") from error
@@ -75,7 +77,7 @@ def writing(out: AnyPath) -> Iterator[None]:
 def check_target(
     out: AnyPath, *, force: bool, replaceable: Callable[[Path], bool], what: str = "store"
 ) -> None:
-    """The UserError that `new_directory` would raise, before anything is done."""
+    """Raise the UserError that `new_directory` would raise, before any work is done."""
     target = Path(os.path.realpath(out))
     if not target.parent.is_dir():
         raise UserError(f"{out}: directory {target.parent} does not exist")
@@ -94,7 +96,7 @@ def _is_empty(path: Path) -> bool:
 
 
 def _tidy(target: Path) -> None:
-    """Remove what killed runs have left beside a directory that stays, unless somebody writes it now."""
+    """Remove leftovers of killed runs beside a directory that stays, unless another process writes it now."""
     if lock_file(target).exists() or leftovers.beside(target, "tmp") or leftovers.beside(target, "old"):
         with suppress(UserError), locked(target) as alone:
             if alone:
@@ -102,7 +104,7 @@ def _tidy(target: Path) -> None:
 
 
 def _heal(target: Path) -> None:
-    """Put back what a killed run has moved aside, and remove what else such runs have left."""
+    """Put back a directory that a killed run has moved aside, and remove its other leftovers."""
     old = leftovers.moved_aside(target)
     if old is not None:
         os.rename(old, target)
@@ -111,8 +113,11 @@ def _heal(target: Path) -> None:
 
 
 def _replace(folder: Path, target: Path) -> None:
-    """Put `folder` in the place of `target`. Where the system can't exchange them in one step, there is none
-    for a moment; `_heal` puts the old one back if that moment is the last."""
+    """Put `folder` in the place of `target`.
+
+    If the system can't exchange two names in one step, there is no `target` for a moment. If the run is
+    killed in that moment, `_heal` puts the old directory back.
+    """
     if not os.path.lexists(target) or _is_empty(target):
         os.rename(folder, target)  # rename(2) replaces an empty directory
     elif not _exchange(folder, target):
@@ -124,21 +129,21 @@ def _replace(folder: Path, target: Path) -> None:
             os.rename(old, target)
             raise
         sync_folder(target.parent)
-        gone = old.with_suffix(".tmp")  # half removed, it is nothing to be put back
+        gone = old.with_suffix(".tmp")  # a half-removed directory must not be put back
         os.rename(old, gone)
         shutil.rmtree(gone, ignore_errors=True)
     sync_folder(target.parent)
 
 
-def _exchange(one: Path, other: Path) -> bool:
-    """Let two directories change names in one step; False where the system or the file system can't."""
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange the names of two directories in one step; return False where the system can't."""
     try:
         call = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):  # no Linux, or an old C library
         return False
-    if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0:
+    if call(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
     if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
         return False
-    raise OSError(number, os.strerror(number), str(other))
+    raise OSError(number, os.strerror(number), str(second))

@@ -1,4 +1,4 @@
-"""Where a matrix is cut into shards."""
+"""The grid of shards that a matrix is cut into."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from distgnn.store.format.limits import LIMITS
 
 @dataclass(frozen=True)
 class ShardGrid:
-    """Two partition vectors. An entry's int64 key, ``local row << bits | local column``, sorts by row."""
+    """The partition vectors of rows and columns.
+
+    The int64 key of an entry, ``local row << bits | local column``, sorts by row.
+    """
 
     rows: np.ndarray
     cols: np.ndarray
 
     @classmethod
     def for_size(cls, n: int, entries: int) -> ShardGrid:
-        """A square grid with about LIMITS.shard_entries in a shard, of 2**k x 2**k shards."""
+        """Return a square grid of 2**k x 2**k shards with about LIMITS.shard_entries in each."""
         side = 1
         while side * side * LIMITS.shard_entries < entries and side < n:
             side *= 2
         return cls(partition(n, side), partition(n, side))
 
     def aligned(self, vector: np.ndarray) -> ShardGrid:
-        """About as many shards, with bounds at those of a partition vector where that is possible."""
+        """Return a grid of about as many shards, with bounds from a partition vector where possible."""
         return ShardGrid(_snapped(self.rows, vector), _snapped(self.cols, vector))
 
     @property
@@ -41,7 +44,7 @@ class ShardGrid:
         return max(1, int(np.diff(self.cols).max(initial=1) - 1).bit_length())
 
     def locate(self, row: np.ndarray, col: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(bucket, key) of entries given by global position."""
+        """Return (bucket, key) of entries at global positions."""
         i = np.searchsorted(self.rows, row, side="right") - 1
         j = np.searchsorted(self.cols, col, side="right") - 1
         keys = (row.astype(np.int64) - self.rows[i]) << self.bits
@@ -52,7 +55,7 @@ class ShardGrid:
 
 
 def _snapped(bounds: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """Every inner bound moved to the nearest of `vector`, if that is nearer than half an average shard."""
+    """Move every inner bound to the nearest one of `vector`, if that is nearer than half an average shard."""
     after = np.searchsorted(vector, bounds).clip(1, len(vector) - 1)
     lower, upper = vector[after - 1], vector[after]
     near = np.where(bounds - lower <= upper - bounds, lower, upper)
@@ -61,7 +64,7 @@ def _snapped(bounds: np.ndarray, vector: np.ndarray) -> np.ndarray:
 
 
 def overlaps(vector: np.ndarray, window: Range) -> Iterator[tuple[int, Range]]:
-    """The blocks of a partition vector that a window touches, each with its part of the window."""
+    """Yield the blocks of a partition vector that a window touches, each with its part of the window."""
     lo, hi = window
     if lo == hi:
         return

@@ -1,4 +1,4 @@
-"""Importers, each an `open_source(path, options) -> Imported`. `store.rules` says how they read graphs."""
+"""Importers, each an `open_source(path, options) -> Imported`. `store.rules` defines how they read graphs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ COMPANIONS = {"features": "features", "x": "features", "labels": "labels", "y": 
 
 
 def open_source(path: str | os.PathLike[str], options: ImportOptions | None = None) -> Source:
-    """Open a graph in any of `FORMATS`, recognised unless the options name one. The features, labels and
-    split of the options replace those of the format. UserError names the file and what is wrong with it."""
+    """Open a graph in any of `FORMATS`, recognised unless the options name one.
+
+    The features, labels and split of the options replace those of the format. Raises UserError, which names
+    the file and its fault.
+    """
     path, options = Path(path), options or ImportOptions()
     if options.split is not None:
         split_file(options.split)
@@ -59,13 +62,13 @@ def open_source(path: str | os.PathLike[str], options: ImportOptions | None = No
                                 f"is for lists of edges; the format {form} numbers nodes from 0")  # fmt: skip
     source.note_classes()
     if (source.edge_count or 0) > size_of(path):
-        source.edge_count = None  # what is declared may be more than there is; whoever needs it counts
+        source.edge_count = None  # the declared number may be too high; `prepare` counts the edges
     attach_split(source, options)
     return source
 
 
 def recognise(path: Path) -> str:
-    """Return the name of the format, by the file's name or by what lies in the directory."""
+    """Return the name of the format, by the file's name or by the files in the directory."""
     if path.is_dir():
         if (path / "graph.json").exists():
             return "generated"
@@ -109,11 +112,11 @@ def with_companions(path: Path, options: ImportOptions) -> tuple[Path, ImportOpt
     if not path.is_dir() or options.format in DIRECTORIES or is_other(path):
         return path, options
     files = sorted(entry for entry in path.iterdir() if entry.is_file() and entry.name[0] != ".")
-    found = [file for file in files if stem(file) == "edges" or stem(file).endswith("_edges")]
-    found = found or [file for file in files if form_of(file) and stem(file) not in COMPANIONS]
-    if len(found) != 1 or form_of(found[0]) is None:
+    graphs = [file for file in files if stem(file) == "edges" or stem(file).endswith("_edges")]
+    graphs = graphs or [file for file in files if form_of(file) and stem(file) not in COMPANIONS]
+    if len(graphs) != 1 or form_of(graphs[0]) is None:
         return path, options
-    base = stem(found[0]).removesuffix("edges").removesuffix("_")
+    base = stem(graphs[0]).removesuffix("edges").removesuffix("_")
     named = {COMPANIONS[stem(file)]: str(file) for file in files if stem(file) in COMPANIONS}
     for file in files if base else ():
         if file.name == f"{base}_target.csv":
@@ -121,11 +124,11 @@ def with_companions(path: Path, options: ImportOptions) -> tuple[Path, ImportOpt
         elif file.name == f"{base}.json":
             named.setdefault("features", str(file))
     known: Any = {name: file for name, file in named.items() if getattr(options, name) is None}
-    return found[0], dataclasses.replace(options, **known)
+    return graphs[0], dataclasses.replace(options, **known)
 
 
 def is_other(path: Path) -> bool:
-    """Return whether the directory is in one of the formats of directories."""
+    """Return True if the directory is in one of the formats of directories."""
     try:
         recognise(path)
     except UserError:

@@ -28,7 +28,7 @@ from distgnn.store.importers.files import AnyPath, check_unpacked, open_plain, r
 
 COPY_BYTES = 1 << 24
 HEADER_BYTES = 1 << 14  # NumPy reads headers of 10,000 bytes
-PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # that NumPy writes
+PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the two that NumPy writes
 
 
 @dataclass
@@ -52,12 +52,12 @@ def read_header(file: IO[bytes], length: int, name: str, kinds: str = "biuf") ->
         old = np.lib.format.read_magic(head) == (1, 0)
         read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of old spellings
+            warnings.simplefilter("ignore")  # NumPy warns of old spellings
             shape, fortran, dtype = read(head)
         header = Header(shape, dtype, fortran and len(shape) > 1, head.tell())
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile):
         raise
-    except Exception as error:  # a damaged header goes through a Python parser, which raises what it likes
+    except Exception as error:  # a damaged header goes through a Python parser, which raises any exception
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{name}: not a complete NumPy array file ({what})") from None
     if dtype.hasobject:
@@ -92,7 +92,7 @@ class StoredArray:
         return self.shape[0]
 
     def flat(self) -> StoredArray:
-        """Return all elements in the order in which they lie in the file."""
+        """Return all elements in the order of the file."""
         flat = copy.copy(self)
         flat.shape, flat.fortran = (math.prod(self.shape),), False
         return flat
@@ -148,7 +148,7 @@ def open_npy(path: AnyPath, kinds: str = "biuf") -> StoredArray:
 
 @contextlib.contextmanager
 def scratch_file(folder: str | None) -> Iterator[IO[bytes]]:
-    """Open a temporary file without a name, so that nothing is left of it, however this process ends."""
+    """Open a temporary file without a name: it vanishes however this process ends."""
     place = folder or tempfile.gettempdir()
     with reading(place):
         file = tempfile.TemporaryFile(prefix="distgnn-", dir=folder)
@@ -169,16 +169,16 @@ class Archive(ABC):
         return name in self.names
 
     def described(self) -> str:
-        """Name the arrays in errors."""
+        """List the names of the arrays, for errors."""
         return ", ".join(self.names[:20]) + ", ..." * (len(self.names) > 20) or "nothing"
 
     def where(self, name: str) -> str:
-        """Name an array in errors."""
+        """Return the file and the name of an array, for errors."""
         return f"{self.path}, array {name!r}"
 
     @abstractmethod
     def header(self, name: str, kinds: str = "biuf") -> Header:
-        """Return type and shape of an array; UserError for none, or for another kind."""
+        """Read type and shape of an array; UserError if it is missing or of another kind."""
 
     @abstractmethod
     def stream(self, name: str, start: int, count: int) -> Iterator[np.ndarray]:
@@ -186,7 +186,7 @@ class Archive(ABC):
 
     @abstractmethod
     def stored(self, name: str) -> StoredArray:
-        """Return an array where it lies in the file if it can be read there, else a temporary copy."""
+        """Open an array in its place in the file if it can be read there, else in a temporary copy."""
 
     def read(self, name: str) -> np.ndarray:
         """Return a whole array."""
@@ -195,7 +195,7 @@ class Archive(ABC):
         return flat.reshape(header.shape, order="F" if header.fortran else "C")
 
     def integers(self, name: str) -> np.ndarray:
-        """Return a whole array as int64; UserError where it holds anything but integers."""
+        """Return a whole array as int64; UserError if it holds other values than integers."""
         return integers(self.read(name), self.where(name))
 
 
@@ -233,8 +233,8 @@ class Npz(Archive):
         """Return the string that a member holds, such as the `format` of a SciPy matrix."""
         header = self.header(name, "US")
         if header.size != 1 or not 0 < header.dtype.itemsize <= HEADER_BYTES:
-            found = f"{header.size} strings of {header.dtype.itemsize} bytes"
-            raise UserError(f"{self.where(name)}: {found}, expected a short one")
+            lengths = f"{header.size} strings of {header.dtype.itemsize} bytes"
+            raise UserError(f"{self.where(name)}: {lengths}, expected a short one")
         (array,) = self.stream(name, 0, 1)
         try:
             value = array.item()
@@ -266,7 +266,7 @@ class Npz(Archive):
 
 
 def data_offset(path: AnyPath, info: zipfile.ZipInfo) -> int:
-    """Find the first byte of a member, behind its local header, which says how long it is."""
+    """Find the first byte of a member, behind its local header of variable length."""
     with reading(path), open_plain(path) as file:
         file.seek(info.header_offset)
         local = file.read(30)
@@ -277,7 +277,7 @@ def data_offset(path: AnyPath, info: zipfile.ZipInfo) -> int:
 
 @contextlib.contextmanager
 def unzipping(path: AnyPath, name: object) -> Iterator[zipfile.ZipFile]:
-    """Open the archive; raise UserError for all that zipfile raises for impossible fields."""
+    """Open the archive; turn all errors that zipfile raises for impossible fields into UserError."""
     try:
         with reading(path), open_plain(path) as file, zipfile.ZipFile(file) as archive:
             yield archive
@@ -294,12 +294,12 @@ def _exactly(file: IO[bytes], count: int) -> bytes:
 
 
 def rows_of(array: StoredArray | np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Return these rows, wherever the array is."""
+    """Return these rows of an array in a file or in memory."""
     return array.rows(ids) if isinstance(array, StoredArray) else array[ids]
 
 
 def window_of(array: StoredArray | np.ndarray, first: int, last: int) -> np.ndarray:
-    """Return rows first..last-1, wherever the array is."""
+    """Return rows first..last-1 of an array in a file or in memory."""
     return array.window(first, last) if isinstance(array, StoredArray) else array[first:last]
 
 
@@ -309,7 +309,7 @@ def strings(array: np.ndarray, where: object) -> np.ndarray:
         if array.dtype.kind == "S":
             return np.char.decode(array, "utf-8").astype(object)
         codes = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).view(np.uint32)
-        if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))).any():  # NumPy believes any number
+        if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))).any():  # NumPy checks no code point
             raise ValueError("code points outside Unicode")
         return array.astype(object)
     except ValueError as error:
@@ -317,7 +317,7 @@ def strings(array: np.ndarray, where: object) -> np.ndarray:
 
 
 def integers(array: np.ndarray, what: str) -> np.ndarray:
-    """Convert an array to int64; UserError where it holds anything but integers that int64 can hold."""
+    """Convert an array to int64; UserError if it holds other values than integers in int64's range."""
     if array.dtype.kind not in "iu":
         raise UserError(f"{what}: holds {array.dtype}, expected integers")
     if array.dtype.kind == "u" and array.max(initial=0) >> 63:
@@ -326,8 +326,10 @@ def integers(array: np.ndarray, what: str) -> np.ndarray:
 
 
 def indices(array: np.ndarray, below: int, where: object, what: str = "node id") -> np.ndarray:
-    """Convert an array to int64 and check that all lie in 0..below-1. Every index of a file passes here, or
-    through `pointers`, before anything is looked up with it."""
+    """Convert an array to int64 and check that all its values lie in 0..below-1.
+
+    Every index of a file passes here, or through `pointers`, before it is used.
+    """
     numbers = integers(array, f"{where}: {what}s")
     if len(numbers) and (numbers.min() < 0 or numbers.max() >= below):
         bad = numbers[(numbers < 0) | (numbers >= below)][0]

@@ -12,7 +12,7 @@ import numpy as np
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.importers.names import Names, whole
 
-ID_NAMES = ("id", "node", "node_id", "nodeid")  # of a column of node ids
+ID_NAMES = ("id", "node", "node_id", "nodeid")  # usual names of a column of node ids
 
 Check = Callable[[np.ndarray], "str | None"]
 Field = tuple[str, int, str]
@@ -47,19 +47,19 @@ class Columns(ABC):
         raise ArgumentError(argument, column, f"no such column in {self.path}, which has {self.described()}")
 
     def described(self) -> str:
-        """Name the columns in errors."""
+        """List the names of the columns, for errors."""
         return ", ".join(self.names) if self.named else f"no header and {len(self.names)} columns"
 
     def called(self, column: int) -> str:
-        """Name a column by its name, or by its number from 0 where it has none."""
+        """Return the name of a column, or its number from 0 if it has none."""
         return self.names[column] if self.named else f"column {column}"
 
     def settle_header(self, ids: Names | None, *columns: int) -> bool:
-        """Take the header as a row if one of these columns has an id in it; return whether it was one."""
+        """Take the header as a row if one of these columns has an id in it; return True if it was one."""
         return False
 
     def require(self, column: int, kinds: Sequence[str], expected: str) -> None:
-        """Raise UserError for a column of none of these kinds, where the file says which it is."""
+        """Raise UserError for a column of none of these kinds, if the file gives the kinds."""
         return
 
     def width(self, column: int) -> int:
@@ -68,7 +68,7 @@ class Columns(ABC):
 
     @abstractmethod
     def ids_like(self, columns: Sequence[int]) -> str | None:
-        """Return integers or text, as ids in these columns look; None where they look like neither."""
+        """Return integers or text, the kind of the ids in these columns; None if they look like neither."""
 
     @abstractmethod
     def blocks(
@@ -76,8 +76,8 @@ class Columns(ABC):
     ) -> Iterator[np.ndarray]:
         """Yield structured rows of these fields, some at a time.
 
-        `expected` describes a row for errors; `check(rows)` may return what is wrong with values. All lines
-        of a text have as many fields, read or not, unless they may be `ragged`.
+        `expected` describes a row for errors; `check(rows)` returns the fault of wrong values, or None. All
+        lines of a text have the same number of fields, read or not, unless they may be `ragged`.
         """
 
     @abstractmethod
@@ -86,11 +86,11 @@ class Columns(ABC):
 
     @abstractmethod
     def place(self, row: int) -> str:
-        """Name row `row`, counted from 0, in errors."""
+        """Return the place of row `row`, counted from 0, for errors."""
 
     @abstractmethod
     def bad(self, row: int, expected: str) -> UserError:
-        """Make the error for a row that has something else than expected."""
+        """Make the error for a row whose fields are not the expected ones."""
 
 
 class BadValue(ValueError):

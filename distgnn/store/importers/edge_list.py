@@ -33,8 +33,11 @@ END_NAMES = ("source", "target", "src", "dst", "from", "to", "u", "v", "head", "
 
 @dataclass
 class EdgeFile:
-    """A file of edges: its fields are source, target and perhaps weight. `kind`: nodes are called by integers
-    or text; `unsure`: the header may be an edge; `ragged`: as in `Columns.blocks`."""
+    """A file of edges: its fields are source, target and perhaps weight.
+
+    `kind`: node ids are integers or text; `unsure`: the header may be an edge; `ragged`: as in
+    `Columns.blocks`.
+    """
 
     table: Columns
     fields: list[Field]
@@ -48,14 +51,14 @@ class EdgeFile:
         return self.table.blocks(self.fields, self.expected, check, self.ragged)
 
     def settle_header(self, ids: Names) -> bool:
-        """Take the header as an edge if one of its words is an id; return whether it was one."""
+        """Take the header as an edge if one of its words is an id; return True if it was one."""
         ends = [column for _, column, _ in self.fields[:2]]
         was_edge = self.unsure and self.table.settle_header(ids, *ends)
         self.unsure = self.unsure and not was_edge
         return was_edge
 
     def described(self, ids: str) -> str:
-        """Say in the summary what was read as edges; `ids`: what nodes are called."""
+        """Describe the columns that were read as edges, for the summary; `ids`: the kind of ids."""
         columns = ", ".join(self.table.called(column) for _, column, _ in self.fields)
         return f"{self.table.path.name} (edges in {columns}, ids are {ids})"
 
@@ -64,15 +67,16 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     """Open the graph of a list of edges and its companions: undirected unless `directed` says otherwise.
 
     Nodes are numbers from 0, or have ids that are numbered here in ascending order; `node_list` lists them in
-    another. Of numbers there are one more than the largest in edges and features. A table that labels each
-    of 0..k-1 once may add isolated nodes at the end; dense features without ids fix the number.
+    another order. If nodes are numbers, the number of nodes is one more than the largest in edges and
+    features. A table that labels each of 0..k-1 once may add isolated nodes at the end; dense features
+    without ids fix the number of nodes.
     """
     edges = open_edges(path, options)
     if edges.kind == "text" or options.ids == "integers" or options.node_list:
         return named(edges, path, options)
 
     def stream(limit: int = HIGHEST_ID if options.ids else 1 << 63) -> Iterator[Edges]:
-        """Yield edges whose ids lie below the limit; UserError names the line of another."""
+        """Yield edges whose ids lie below the limit; the UserError for a higher id names its line."""
         return table_edges(edges.rows(within(0, limit - 1)), path)
 
     counts = scan(stream, options.weights)
@@ -92,18 +96,18 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
         missing = "no features or table of labels that would say how many nodes there are"
         raise UserError(f"{path}: no edges, and {missing}")
     note_node_zero(source, counts)
-    source.settle_direction(directed=False, found=counts)
+    source.settle_direction(directed=False, counts=counts)
     return source
 
 
 def from_one(counts: Scan, more: str = "") -> str:
-    """Advise where ids begin at 1, which leaves a node 0 over; say nothing of other ids."""
+    """Return advice if ids begin at 1, so that no edge names node 0; else an empty text."""
     advice = "; ids here begin at 1, so there is a node 0: subtract 1 from them, or give ids=integers"
     return advice + more if counts.lowest == 1 else ""
 
 
 def note_node_zero(source: Imported, counts: Scan) -> None:
-    """Note a node 0 without edges, unless a file of features or labels has it."""
+    """Note a node 0 without edges, unless a file of features or labels has a row for it."""
     labels, table = source.labels, source.table
     has_row = table is not None and table.listed is None and not isinstance(table, Made)
     has_label = labels is not None and not source.labels_made and labels[[0, counts.highest]].min() >= 0
@@ -113,7 +117,7 @@ def note_node_zero(source: Imported, counts: Scan) -> None:
 
 
 def declared_rows(options: ImportOptions) -> int:
-    """Count the rows of an array of features or labels without ids; 0 without one."""
+    """Return the rows of an array of features or labels without ids; 0 without such an array."""
     for name in (options.features, options.labels):
         if name and is_array(Path(name)) and Path(name).exists():
             shape: tuple[int, ...] = open_array(Path(name), "numbers", options.scratch, "biufUS").shape
@@ -122,7 +126,7 @@ def declared_rows(options: ImportOptions) -> int:
 
 
 def far_apart(edges: EdgeFile, path: Path, options: ImportOptions, highest: int) -> Imported:
-    """Open the graph of edges between whole numbers too far apart for numbers of nodes, and note this."""
+    """Open the graph of edges between whole numbers too far apart for numbers of nodes; note this."""
     source = named(edges, path, options)
     above = f"ids up to {highest} are too far apart to be numbers of nodes"
     source.notes.append(f"{path}: {above}; nodes are numbered in ascending order of their ids")
@@ -136,7 +140,7 @@ def named(edges: EdgeFile, path: Path, options: ImportOptions) -> Imported:
         listed = read_nodes(Path(options.node_list), options, edges.kind, lambda: collected(edges, path))
     ids = Names(collected(edges, path), path) if listed is None else listed
     if edges.settle_header(ids) and listed is None:
-        ids = Names(collected(edges, path), path)  # with those of the first line
+        ids = Names(collected(edges, path), path)  # with the ids of the first line
 
     def stream() -> Iterator[Edges]:
         check = known(ids, str(options.node_list or path))
@@ -154,7 +158,7 @@ def named(edges: EdgeFile, path: Path, options: ImportOptions) -> Imported:
         source.notes.append(f"{path}: {header}")
     attach_features(source, options, grow=False)
     attach_labels(source, options, grow=False)
-    source.settle_direction(directed=False, found=counts)
+    source.settle_direction(directed=False, counts=counts)
     return source
 
 
@@ -168,7 +172,7 @@ def collected(edges: EdgeFile, path: Path) -> np.ndarray:
 
 
 def finite_weights(rows: np.ndarray) -> str | None:
-    """Say what is wrong with the weights of edges."""
+    """Return the fault of edges with a weight that is not finite, or None."""
     wrong = "weight" in (rows.dtype.names or ()) and not np.isfinite(rows["weight"]).all()
     return "weight is not finite" if wrong else None
 
@@ -195,7 +199,7 @@ def name_of(path: Path) -> str:
 
 
 def open_edges(path: Path, options: ImportOptions) -> EdgeFile:
-    """Open the file: find its columns and what names nodes."""
+    """Open the file: find its columns and the kind of its node ids."""
     if options.ids not in (None, *IDS):
         raise ArgumentError("ids", options.ids, f"unknown; expected one of {', '.join(IDS)}")
     table, chosen = open_columns(path), bool(options.source_column or options.target_column)
@@ -224,16 +228,18 @@ def expected_line(table: TextColumns, edges: EdgeFile, options: ImportOptions) -
 
 
 def maybe_no_header(table: TextColumns, columns: list[int], options: ImportOptions) -> bool:
-    """Return whether the header may be an edge between words: it has no usual name and no chosen one."""
+    """Return True if the header may be an edge between words: it has no usual name and no chosen one."""
     usual = {table.names[k].lower() for k in columns[:2] if table.named} & {*END_NAMES, *ID_NAMES}
     return table.named and not usual and not {options.source_column, options.target_column} & {*table.names}
 
 
 def edge_columns(table: Columns, options: ImportOptions, chosen: bool) -> list[int]:
-    """Find the columns of sources, of targets, and of weights if they are read. Sources and targets are the
-    first two of at most three columns, unless the user has `chosen` them.
+    """Find the columns of sources, of targets, and of weights if they are read.
 
-    UserError where they can't be told, for a table of labels, and for weights that are asked for and absent.
+    Sources and targets are the first two of at most three columns, unless the user has `chosen` them.
+
+    Raises UserError if the columns cannot be told, for a table of labels, and for weights that the options
+    ask for and that the file has not.
     """
     path, width = table.path, len(table.names)
     ends = [table.find(f"{name}_column", getattr(options, f"{name}_column"), default)
@@ -244,8 +250,8 @@ def edge_columns(table: Columns, options: ImportOptions, chosen: bool) -> list[i
         raise UserError(f"{path}: cannot tell source and target among {width} columns; expected {expected}")
     names = [table.names[k].lower() for k in ends] if table.named and not chosen else []
     if names and names[0] in ID_NAMES and names[1] in LABEL_NAMES:
-        found = f"columns {names[0]} and {names[1]} are those of a table of labels"
-        raise UserError(f"{path}: {found}; give it as labels=FILE, or {choice}")
+        problem = f"columns {names[0]} and {names[1]} are those of a table of labels"
+        raise UserError(f"{path}: {problem}; give it as labels=FILE, or {choice}")
     weights = weight_column(table, ends)
     if options.weights and width and not weights:
         expected = "a third column, or one called weight"

@@ -23,8 +23,10 @@ from distgnn.store.source import ImportOptions
 
 
 def attach_features(source: Imported, options: ImportOptions, grow: bool, hint: str = "") -> None:
-    """Give the source the features that the options name, if any; with `grow` they may add nodes. `hint` ends
-    the error for another number of nodes."""
+    """Give the source the features that the options name, if any; with `grow` they may add nodes.
+
+    `hint` ends the error for another number of nodes.
+    """
     if not options.features or made_features(source, options.features):
         return
     table = read_features(Path(options.features), options, source)
@@ -55,7 +57,7 @@ def note_missing(source: Imported, listed: np.ndarray, path: str) -> None:
 
 
 def read_features(path: Path, options: ImportOptions, source: Imported) -> Features:
-    """Read features in the format that the file's name says."""
+    """Read features in the format that the file's name implies."""
     if node_table.is_array(path):
         stored = node_table.open_array(path, "features", options.scratch)
         return stored.rows() if isinstance(stored, StoredMatrix) else DenseRows(stored, path)
@@ -106,7 +108,7 @@ def column_features(path: Path, options: ImportOptions, source: Imported) -> Den
 
 
 def text_numbers(path: Path, scratch: str | None, what: str, check: Check | None) -> DenseRows:
-    """Read a text table of nothing but numbers, whose line i is node i's."""
+    """Read a text table of numbers only, whose line i is node i's."""
     table = TextColumns(path)
     fields = [(f"x{k}", k, "features") for k in range(len(table.names))]
     blocks = table.blocks(fields, f"{len(fields)} {what}", check)
@@ -117,8 +119,10 @@ def copied(
     table: Columns, blocks: Iterable[np.ndarray], width: int, what: str, scratch: str | None,
     source: Imported | None = None,
 ) -> DenseRows:  # fmt: skip
-    """Copy features of this width to a temporary float32 array. The field `node` says whose row it is in the
-    graph of the source; without a source row i is node i's."""
+    """Copy features of this width to a temporary float32 array.
+
+    The field `node` is the node of each row in the graph of the source; without a source row i is node i's.
+    """
     if not width:
         raise UserError(f"{table.path}: has no columns of {what}")
     path, count, ids = table.path, 0, list[np.ndarray]()
@@ -147,14 +151,14 @@ def _values(rows: np.ndarray) -> np.ndarray:
 
 
 def not_finite(rows: np.ndarray) -> str | None:
-    """Say what is wrong with features that float32 can't hold."""
+    """Return the fault of features that float32 can't hold, or None."""
     with np.errstate(over="ignore"):
         good = np.isfinite(_values(rows).astype(np.float32)).all()
     return None if good else "NaN, infinite or too large"
 
 
 def bad_values(rows: np.ndarray) -> str | None:
-    """Say what is wrong with features, or with ids that are to be numbers of nodes."""
+    """Return the fault of features, or of ids that are to be numbers of nodes, or None."""
     if "node" in (rows.dtype.names or ()) and ((rows["node"] < 0) | (rows["node"] > HIGHEST_ID)).any():
         return "no node id"
     return not_finite(rows)

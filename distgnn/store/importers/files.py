@@ -22,7 +22,7 @@ AnyPath = str | os.PathLike[str]
 
 @contextmanager
 def reading(path: AnyPath) -> Iterator[None]:
-    """Turn what a missing, truncated or damaged file raises into a UserError that names it."""
+    """Turn the errors of a missing, truncated or damaged file into a UserError that names it."""
     try:
         yield
     except FileNotFoundError:
@@ -71,8 +71,7 @@ def read_json(path: AnyPath) -> Any:
 
 
 def lines(path: AnyPath, skip: int = 0) -> Iterator[tuple[int, str]]:
-    """Yield (number counted from 1, text) of the lines after the first `skip` ones, without a byte order
-    mark."""
+    """Yield (number counted from 1, text) of the lines after the first `skip`, without a byte order mark."""
     with reading(path), open_binary(path) as file:
         number = 0
         while line := file.readline(LIMITS.line_bytes + 1):
@@ -83,14 +82,14 @@ def lines(path: AnyPath, skip: int = 0) -> Iterator[tuple[int, str]]:
 
 
 def check_line(length: int, number: int, path: AnyPath) -> None:
-    """Raise UserError for a line that is too long to be one."""
+    """Raise UserError for a line of more than LIMITS.line_bytes."""
     if length > LIMITS.line_bytes:
         most = f"{LIMITS.line_bytes >> 20} MiB"
         raise UserError(f"{path}, line {number}: longer than {most}; is this a text file?")
 
 
 def check_unpacked(size: int, packed: int, where: object) -> None:
-    """Raise UserError where `packed` bytes unpack to so many in memory that the file is not an honest one."""
+    """Raise UserError if `packed` bytes unpack to far more in memory than in an honest file."""
     if size > max(LIMITS.unpacked_bytes, LIMITS.unpacked_ratio * packed):
         most = (
             f"at most {LIMITS.unpacked_ratio} times as many are read beyond {LIMITS.unpacked_bytes >> 20} MiB"
@@ -107,8 +106,10 @@ def size_of(path: AnyPath) -> int:
 
 
 def check_declared(size: int, path: AnyPath, what: str = "nodes") -> None:
-    """Raise UserError for more nodes than a file or directory can mean: one for every byte, and
-    LIMITS.declared_nodes."""
+    """Raise UserError for more nodes than a file or directory can mean.
+
+    At most one node for every byte, and LIMITS.declared_nodes.
+    """
     most = LIMITS.declared_nodes + (held := size_of(path))
     if not 0 <= size <= most:
         raise UserError(f"{path}: declares {size} {what} in {held} bytes; expected 0..{most}")

@@ -1,4 +1,4 @@
-"""Raw graph directories as `distgnn generate` writes them: graph.json and plain .npy arrays."""
+"""Raw graph directories in the format of `distgnn generate`: graph.json and plain .npy arrays."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def read_description(path: Path) -> dict[str, Any]:
     if not isinstance(graph, dict) or graph.get("format") != FORMAT:
         raise UserError(f'{path}: expected "format": "{FORMAT}", as `distgnn generate` writes it')
     if graph.get("version") != VERSION:
-        found = f"schema version {graph.get('version')}; this program reads version {VERSION}"
-        raise UserError(f"{path}: {found}: generate the graph again")
+        versions = f"schema version {graph.get('version')}; this program reads version {VERSION}"
+        raise UserError(f"{path}: {versions}: generate the graph again")
     for key in ("n", "edges", "classes", "width"):
         if type(graph.get(key)) is not int or graph[key] < 0:
             raise UserError(f'{path}: "{key}" is {graph.get(key)!r}, expected an integer of at least 0')

@@ -28,15 +28,17 @@ Ends = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 
 
 def has_graph(archive: Archive) -> bool:
-    """Return whether the archive has edges."""
+    """Return True if the archive has edges."""
     return "edge_index" in archive or any(src in archive and dst in archive for src, dst in ENDS)
 
 
 def open_arrays(archive: Archive, path: Path, options: ImportOptions) -> Imported:
-    """Open the graph: column k of edge_index is an edge from its first row to its second. Row i of the other
-    arrays is node i's."""
-    found, highest = [name for name in FEATURES if name in archive], -1
-    table = DenseRows(archive.stored(found[0]), archive.where(found[0])) if found else None
+    """Open the graph: column k of edge_index is an edge from its first row to its second.
+
+    Row i of the other arrays is node i's.
+    """
+    features, highest = [name for name in FEATURES if name in archive], -1
+    table = DenseRows(archive.stored(features[0]), archive.where(features[0])) if features else None
     count, ends = edge_streams(archive)
     weights = weight_name(archive, count, options)
 
@@ -73,7 +75,7 @@ def first(archive: Archive, names: tuple[str, ...]) -> str | None:
 
 
 def edge_streams(archive: Archive) -> tuple[int, Ends]:
-    """Count the edges, and make the function that yields (sources, targets) of some at a time."""
+    """Return the number of edges, and a function that yields (sources, targets) of some at a time."""
     if "edge_index" not in archive:
         return _two_arrays(archive)
     header, where = archive.header("edge_index"), archive.where("edge_index")
@@ -101,8 +103,8 @@ def _two_arrays(archive: Archive) -> tuple[int, Ends]:
     names = next(pair for pair in ENDS if pair[0] in archive and pair[1] in archive)
     shapes = [archive.header(name).shape for name in names]
     if len(shapes[0]) != 1 or shapes[0] != shapes[1]:
-        found = f"{names[0]} and {names[1]} have shapes {shapes[0]} and {shapes[1]}"
-        raise UserError(f"{archive.path}: {found}; expected (edges,) of both")
+        problem = f"{names[0]} and {names[1]} have shapes {shapes[0]} and {shapes[1]}"
+        raise UserError(f"{archive.path}: {problem}; expected (edges,) of both")
 
     def stream() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         sides = (archive.stream(name, 0, shapes[0][0]) for name in names)
@@ -129,12 +131,12 @@ def weight_name(archive: Archive, edges: int, options: ImportOptions) -> str | N
 
 
 def nodes(archive: Archive, table: DenseRows | None) -> int | None:
-    """Return the number of nodes if an array says it, else None."""
+    """Return the number of nodes if an array gives it, else None."""
     if (name := first(archive, COUNTS)) is not None:
-        found = archive.read(name).ravel()
-        if len(found) != 1 or found.dtype.kind not in "iu":
+        count = archive.read(name).ravel()
+        if len(count) != 1 or count.dtype.kind not in "iu":
             raise UserError(f"{archive.where(name)}: expected the number of nodes")
-        return int(found[0])
+        return int(count[0])
     if table is not None:
         return table.nodes
     masks = (f"{part}_mask" for part in ("train", "val", "test"))
@@ -152,12 +154,12 @@ def set_labels(source: Imported, archive: Archive, name: str) -> None:
 
 def set_parts(source: Imported, archive: Archive) -> None:
     """Set the split from masks or lists of nodes, if there are any."""
-    split, n, found = np.zeros(source.n, np.uint8), source.n, False
+    split, n, has_split = np.zeros(source.n, np.uint8), source.n, False
     for part, names in NAMES.items():
         name = first(archive, tuple(f"{name}_{end}" for end in ("mask", "idx", "index") for name in names))
         if name is None:
             continue
-        found, values, where = True, archive.read(name), archive.where(name)
+        has_split, values, where = True, archive.read(name), archive.where(name)
         if name.endswith("_mask"):
             if values.ndim == 2 and values.shape[1]:
                 source.notes.append(f"{where}: {values.shape[1]} splits, of which the first is taken")
@@ -171,5 +173,5 @@ def set_parts(source: Imported, archive: Archive) -> None:
             node = chosen[split[chosen] > 0][0]
             raise UserError(f"{where}: node {node} is in another part of the split already")
         split[chosen] = part
-    if found:
+    if has_split:
         source.set_split(split, archive.path)

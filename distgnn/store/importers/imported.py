@@ -23,14 +23,14 @@ NO_LABEL = "every label is empty; expected a class for some node"
 MAY_BE_CLASSES = ("na", "n/a", "none")
 HIGHEST_ID = 1 << 40
 HIGHEST_CLASS = 1 << 20
-HIGHEST_WIDTH = 1 << 24  # of features, which stores keep with their zeros
+HIGHEST_WIDTH = 1 << 24  # columns of features, which stores keep with their zeros
 Stream = Callable[[], Iterator[Edges]]
 Window = Callable[[int, int], Iterator[Edges]]
 
 
 @dataclass
 class Scan:
-    """Facts from one pass over the edges. `symmetric`: each is listed as often as its reverse."""
+    """Counts of one pass over the edges. `symmetric`: each edge is listed as often as its reverse."""
 
     count: int = 0
     loops: int = 0
@@ -41,23 +41,26 @@ class Scan:
 
 
 def scan(stream: Stream, weights: bool) -> Scan:
-    """Read the stream once. It counts as symmetric if 64-bit hashes of the edges and of their reverses have
-    the same sum, which for other lists is as likely as a collision."""
-    found, triple, difference = Scan(), np.uint64(3), np.zeros(1, np.uint64)
+    """Read the stream once and count.
+
+    The edges count as symmetric if 64-bit hashes of the edges and of their reverses have the same sum; for
+    other lists that is as likely as a collision.
+    """
+    counts, triple, difference = Scan(), np.uint64(3), np.zeros(1, np.uint64)
     for src, dst, weight in stream():
-        found.count += len(src)
-        found.loops += int(np.count_nonzero(src == dst))
+        counts.count += len(src)
+        counts.loops += int(np.count_nonzero(src == dst))
         if len(src):
-            found.highest = max(found.highest, int(src.max()), int(dst.max()))
-            found.lowest = min(found.lowest, int(src.min()), int(dst.min()))
+            counts.highest = max(counts.highest, int(src.max()), int(dst.max()))
+            counts.lowest = min(counts.lowest, int(src.min()), int(dst.min()))
         s, t = splitmix64(src.view(np.uint64)), splitmix64(dst.view(np.uint64))
-        found.weighted = found.weighted or (weight is not None and bool(np.any(weight != 1)))
+        counts.weighted = counts.weighted or (weight is not None and bool(np.any(weight != 1)))
         salt = np.zeros(1) if weight is None or not weights else weight.astype(np.float64)
         salt = salt.view(np.uint64)
         changes = splitmix64(s + triple * t + salt) - splitmix64(t + triple * s + salt)
         difference += changes.sum(dtype=np.uint64)
-    found.symmetric = not difference[0]
-    return found
+    counts.symmetric = not difference[0]
+    return counts
 
 
 class Imported(Source):
@@ -70,15 +73,15 @@ class Imported(Source):
     window: Window | None = None
     table: Features | None = None
     half = weighted = False
-    names: Names | None = None  # of nodes whose ids are not their numbers
+    names: Names | None = None  # the ids of nodes whose ids are not their numbers
     listed = True  # the user said in which order the nodes are
 
     def __init__(self, name: str, path: Path, n: int, stream: Stream, options: ImportOptions):
         self.name, self.path, self.n, self.stream, self.options = name, path, n, stream, options
         self.notes: list[str] = []
         self.readings: list[str] = []
-        self.labels_made = False  # of the degrees
-        self.of_degrees: list[Callable[[np.ndarray], None]] = []  # who waits for the degrees
+        self.labels_made = False  # True if the labels are made of the degrees
+        self.of_degrees: list[Callable[[np.ndarray], None]] = []  # functions that take the degrees
 
     def set_features(self, table: Features | None) -> None:
         """Take a table of features; UserError for one that is too wide."""
@@ -95,13 +98,13 @@ class Imported(Source):
         self.listed = listed or plain
 
     def check_rows(self, path: object) -> None:
-        """Raise UserError for rows without ids where nobody said which node is which."""
+        """Raise UserError for rows without ids if the nodes have ids and no order was given."""
         if not self.listed:
             expected = "expected a table with a column of ids, or node_list=FILE with their order"
             raise UserError(f"{path}: rows without ids, and nodes have ids of their own; {expected}")
 
     def described(self) -> str:
-        """Say in errors which nodes there are."""
+        """Describe the nodes of the graph, for errors."""
         if self.names is None:
             return f"{self.path} has nodes 0..{self.n - 1}"
         return f"{self.names.path} has {self.n} nodes, and node_list=FILE would list others"
@@ -110,24 +113,27 @@ class Imported(Source):
         for take in self.of_degrees:
             take(degrees)
 
-    def settle_direction(self, directed: bool, found: Scan | None = None) -> None:
-        """Decide the direction: as the user said, else undirected where both directions are listed, else as
-        `directed` says, unless the matrix of the merged edges turns out to be symmetric. Read the stream,
-        unless `found` is given or the user said that the graph is directed."""
-        if self.options.directed and found is None:
+    def settle_direction(self, directed: bool, counts: Scan | None = None) -> None:
+        """Decide whether the graph is directed; read the stream for it if there are no `counts`.
+
+        The user's option decides. Otherwise a graph that lists both directions of every edge is undirected;
+        any other is as `directed` says, unless the matrix of the merged edges turns out to be symmetric. The
+        stream is not read if the user said that the graph is directed.
+        """
+        if self.options.directed and counts is None:
             self.directed = True
             return
-        found = found or scan(self._kept, self.options.weights)
-        if (self.weighted or found.weighted) and not self.options.weights:
+        counts = counts or scan(self._kept, self.options.weights)
+        if (self.weighted or counts.weighted) and not self.options.weights:
             left_out = "its edges have weights, which are left out; weights=True takes them"
             self.notes.append(f"{self.path}: {left_out}")
         if self.options.directed:
             self.directed = True
             return
-        self.half = found.symmetric
-        self.directed = directed and not found.symmetric and self.options.directed is None
+        self.half = counts.symmetric
+        self.directed = directed and not counts.symmetric and self.options.directed is None
         self.direction_open = self.directed
-        self.edge_count = (found.count + found.loops) // 2 if self.half else found.count
+        self.edge_count = (counts.count + counts.loops) // 2 if self.half else counts.count
 
     def note_classes(self) -> None:
         """Note labels that look like numbers to predict."""
@@ -148,8 +154,7 @@ class Imported(Source):
             )
 
     def set_labels(self, labels: np.ndarray, path: object, classes: int | None = None) -> None:
-        """Take the integer labels of `path`, one per node (below zero: unlabelled), or a row of them as in
-        `Source`."""
+        """Take the integer labels of `path`: one per node (below zero: unlabelled) or rows as in `Source`."""
         if len(labels) != self.n or labels.ndim > 2:
             expected = f"expected one for each of the {self.n} nodes"
             raise UserError(f"{path}: labels have shape {labels.shape}, {expected}")
@@ -171,17 +176,17 @@ class Imported(Source):
         if values.shape != (self.n,):
             expected = f"expected one for each of the {self.n} nodes"
             raise UserError(f"{path}: labels have shape {values.shape}, {expected}")
-        found = set(values.tolist())
-        named = {name for name in found if name.lower() not in UNLABELLED}
+        distinct = set(values.tolist())
+        named = {name for name in distinct if name.lower() not in UNLABELLED}
         by_value = all(str(whole(name)) == name for name in named)
         names = sorted(named, key=int if by_value else str)
         if not names:
             raise UserError(f"{path}: {NO_LABEL}")
-        words = sorted(name for name in found - named if name.lower() in MAY_BE_CLASSES)
+        words = sorted(name for name in distinct - named if name.lower() in MAY_BE_CLASSES)
         if words:
             advice = "write it otherwise if it is a class"
             self.notes.append(f"{path}: {' and '.join(words)} is taken for no label; {advice}")
-        number = dict.fromkeys(found, -1) | {name: k for k, name in enumerate(names)}
+        number = dict.fromkeys(distinct, -1) | {name: k for k, name in enumerate(names)}
         numbers = np.fromiter((number[name] for name in values.tolist()), np.int64, len(values))
         self.set_labels(numbers, path, len(names))
         self.class_names = names
@@ -196,13 +201,13 @@ class Imported(Source):
         self.labels, self.classes = labels.astype(np.int8, copy=False), labels.shape[1]
 
     def set_split(self, split: np.ndarray, path: object) -> None:
-        """Take a split, 0 to 3 for each node. UserError for anything else."""
+        """Take a split, 0 to 3 for each node. Raises UserError for other numbers."""
         if split.shape != (self.n,) or split.min(initial=0) < 0 or split.max(initial=0) > 3:
             raise UserError(f"{path}: the split must hold one of 0, 1, 2, 3 for each of the {self.n} nodes")
         self.split = split.astype(np.uint8)
 
     def _kept(self, stream: Stream | None = None) -> Iterator[Edges]:
-        """Yield the stream, or another, with ids and weights checked, and weights if they are asked for."""
+        """Yield the edges of a stream with checked ids, and checked weights if the options ask for them."""
         for src, dst, weight in (stream or self.stream)():
             src, dst = (indices(ends, self.n, self.path) for ends in (src, dst))
             if not self.options.weights:
@@ -210,8 +215,8 @@ class Imported(Source):
                 weight = None
             elif weight is not None and not np.isfinite(weight).all():
                 bad = int(np.flatnonzero(~np.isfinite(weight))[0])
-                found = f"edge {src[bad]} -> {dst[bad]} has weight {weight[bad]}"
-                raise UserError(f"{self.path}: {found}; expected a finite number")
+                problem = f"edge {src[bad]} -> {dst[bad]} has weight {weight[bad]}"
+                raise UserError(f"{self.path}: {problem}; expected a finite number")
             yield src, dst, weight
 
     def edges(self) -> Iterator[Edges]:
@@ -228,7 +233,7 @@ class Imported(Source):
             before += len(edges[0])
 
     def _chunks(self, kept: Iterator[Edges]) -> Iterator[Edges]:
-        """Yield one direction of each edge where both are listed, at most LIMITS.entries at a time."""
+        """Yield at most LIMITS.entries edges at a time, one direction of each if both are listed."""
         for src, dst, weight in kept:
             if weight is not None:
                 weight = weight.astype(np.float64, copy=False)
@@ -248,8 +253,10 @@ class Imported(Source):
 def table_edges(
     blocks: Iterable[np.ndarray], path: Path, promised: tuple[int, str] | None = None
 ) -> Iterator[Edges]:
-    """Yield edges from the first field to the second, the third their weight; UserError unless there are as
-    many as `promised` (a number, and where it stands)."""
+    """Yield edges from the first field to the second, with the third as their weight.
+
+    Raises UserError unless the number of edges is the `promised` one (a number, and its place in the file).
+    """
     count = 0
     for rows in blocks:
         src, dst, *weight = rows.dtype.names or ()
@@ -261,7 +268,7 @@ def table_edges(
 
 
 def sparse_limit(count: int) -> int:
-    """Return the least id that is too high among so many things: arrays of n would be waste."""
+    """Return the least node id that is too high for a file with `count` ids: arrays of n would be waste."""
     return (count << 6) + (1 << 20)
 
 

@@ -28,8 +28,11 @@ Rows = Callable[[int, int], np.ndarray]
 
 
 def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
-    """Give the source the labels that the options name, if any; with `grow`, labels of all of 0..k-1 may add
-    isolated nodes. UserError for nodes that the source has not, or for an array of another length."""
+    """Give the source the labels that the options name, if any.
+
+    With `grow`, labels of all of 0..k-1 may add isolated nodes. Raises UserError for nodes that are not in
+    the source, or for an array of another length.
+    """
     if not options.labels or made_labels(source, options.labels):
         return
     path = Path(options.labels)
@@ -71,20 +74,20 @@ def _attach_columns(source: Imported, path: Path, options: ImportOptions, grow: 
     class_names = [table.names[k] for k in roles.values] if table.named else None
     source.readings.append(roles.described(table, "labels"))
     if len(roles.values) == 1:
-        found = node_table.read_words(table, roles, source.names, "label", not_a_class)
-        nodes = found.rows.nodes(source, grow)
+        cells = node_table.read_words(table, roles, source.names, "label", not_a_class)
+        nodes = cells.rows.nodes(source, grow)
         labels = np.full(source.n, "", object)
-        labels[nodes] = np.array([*found.words, ""], object)[found.codes[:, 0]]
+        labels[nodes] = np.array([*cells.words, ""], object)[cells.codes[:, 0]]
         source.set_classes(labels, path)
         return
-    found = node_table.read_words(table, roles, source.names, "label", not_zero_or_one)
-    numbers = np.array([ZEROS_AND_ONES[word.lower()] for word in found.words], np.int8)[found.codes]
+    cells = node_table.read_words(table, roles, source.names, "label", not_zero_or_one)
+    numbers = np.array([ZEROS_AND_ONES[word.lower()] for word in cells.words], np.int8)[cells.codes]
     if not len(numbers):
         raise UserError(f"{path}: {NO_LABEL}")
     if (partly := (numbers < 0).any(axis=1) & ~(numbers < 0).all(axis=1)).any():
-        where = partly_labelled(found.rows.place(int(np.flatnonzero(partly)[0])))
+        where = partly_labelled(cells.rows.place(int(np.flatnonzero(partly)[0])))
         raise UserError(f"{where}; label_column=NAME takes one column")
-    nodes = found.rows.nodes(source, grow)
+    nodes = cells.rows.nodes(source, grow)
     rows = np.full((source.n, numbers.shape[1]), -1, np.int8)
     rows[nodes] = numbers
     source.set_labels(rows, path)
@@ -92,7 +95,7 @@ def _attach_columns(source: Imported, path: Path, options: ImportOptions, grow: 
 
 
 def not_a_class(text: str) -> str | None:
-    """Say what is wrong with a label: classes have names or whole numbers, and no fractions."""
+    """Return the fault of a label, or None: classes are names or whole numbers, not fractions."""
     try:
         good = text.lower() in UNLABELLED or float(text).is_integer()
     except ValueError:
@@ -101,7 +104,7 @@ def not_a_class(text: str) -> str | None:
 
 
 def not_zero_or_one(text: str) -> str | None:
-    """Say what is wrong with a label in one of several columns."""
+    """Return the fault of a label in one of several columns, or None."""
     if text.lower() in ZEROS_AND_ONES:
         return None
     return f"label {text[:40]!r}; expected 0 or 1 in each label column"
@@ -110,13 +113,14 @@ def not_zero_or_one(text: str) -> str | None:
 def zeros_and_ones(rows: Rows, shape: tuple[int, int], where: object) -> np.ndarray:
     """Convert rows to int8 (n, classes): 1, 0, or -1 in all of a row without labels.
 
-    `rows(first, last)` gives some of them. UserError names the first node with something else.
+    `rows(first, last)` returns rows first..last-1. Raises UserError for other values, with the first such
+    node.
     """
     labels = np.empty(shape, np.int8)
     step = max(1, LIMITS.row_bytes // (8 * max(shape[1], 1)))
     for first in range(0, shape[0], step):
         some = np.asarray(rows(first, min(first + step, shape[0])))
-        missing = ~(some >= 0)  # also NaN
+        missing = ~(some >= 0)  # True for NaN too
         wrong = ~missing & (some != 0) & (some != 1)
         if wrong.any():
             node, column = np.argwhere(wrong)[0]
@@ -131,15 +135,17 @@ def zeros_and_ones(rows: Rows, shape: tuple[int, int], where: object) -> np.ndar
 
 
 def partly_labelled(node: str) -> str:
-    """Say in errors that this node or row has a part of its labels."""
+    """Return the error text for a node or row with labels of some classes only."""
     return f"{node} has labels of some classes only; expected 0 or 1 for each, or -1 or nothing for all"
 
 
 def whole_labels(values: np.ndarray, where: object) -> np.ndarray:
-    """Convert numbers to int64 (n): the class of each node, -1 for NaN and below zero. UserError names the
-    first node with a fraction."""
+    """Convert numbers to int64 (n): the class of each node, -1 for NaN and below zero.
+
+    Raises UserError for a fraction, with the first such node.
+    """
     values = values.astype(np.float64) if values.dtype.kind == "f" else values
-    values = np.where(values >= 0, values, -1)  # also NaN
+    values = np.where(values >= 0, values, -1)  # NaN becomes -1 too
     bad = ~(values <= HIGHEST_ID) | (values != np.rint(values))
     if bad.any():
         node = int(np.flatnonzero(bad)[0])

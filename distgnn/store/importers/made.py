@@ -1,4 +1,4 @@
-"""Features and labels made of the graph itself, for graphs that come without: Plexus, section 6.2.
+"""Features and labels made from the graph itself, for graphs without any: Plexus, section 6.2.
 
 Plexus trains Isolate-3-8M, products-14M and europe_osm with 128 random features and 32 classes "based on the
 distribution of node degrees". A degree is the number of a node's neighbours, each once and without itself; in
@@ -40,7 +40,7 @@ def random(nodes: int, width: int, seed: int) -> Made:
 
 
 def made_features(source: Imported, asked: str) -> bool:
-    """Give the source the features that these words ask for; False for the name of a file."""
+    """Give the source the features that these words ask for; return False for the name of a file."""
     kind, _, size = asked.partition(":")
     if kind not in ("degree", "onehot", "random") or "." in size or "/" in size:
         return False
@@ -57,14 +57,14 @@ def made_features(source: Imported, asked: str) -> bool:
 
 
 def of_degree(source: Imported) -> Made:
-    """Make one column of the degrees, which the source has later."""
+    """Make one column of the degrees, which the source gets later."""
     degrees: list[np.ndarray] = []
     source.of_degrees.append(degrees.append)
     return Made(source.n, 1, lambda ids: degrees[-1][ids, None].astype(np.float32))
 
 
 def made_labels(source: Imported, asked: str) -> bool:
-    """Give the source the labels that these words ask for; False for the name of a file."""
+    """Give the source the labels that these words ask for; return False for the name of a file."""
     kind, mark, size = asked.partition(":")
     if kind != "degree" or (mark and ("." in size or "/" in size)):
         return False
@@ -82,7 +82,10 @@ def made_labels(source: Imported, asked: str) -> bool:
 
 
 def classes_of(degrees: np.ndarray, classes: int) -> np.ndarray:
-    """Divide nodes into classes of about equal size in the order of degrees, int32 (n). Nodes of equal degree
-    are in one class, by how many nodes have a smaller one, so that some classes may be empty."""
+    """Divide nodes into classes of about equal size in the order of degrees, int32 (n).
+
+    Nodes of equal degree are in one class: the number of nodes with a smaller degree decides. So some classes
+    may be empty.
+    """
     smaller = np.searchsorted(np.sort(degrees), degrees, side="left")
     return (smaller * classes // max(len(degrees), 1)).astype(np.int32)

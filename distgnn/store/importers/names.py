@@ -16,12 +16,12 @@ from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
 
 LONGEST = 1 << 10  # bytes of an id
-Place = Callable[[int], str]  # where row k of a table stands
+Place = Callable[[int], str]  # the place of row k of a table in its file
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 class Names:
-    """Ids by node: `names[k]` is that of node k, and `find` goes back. ValueError for an id listed twice."""
+    """Ids by node: `names[k]` is the id of node k, and `find` returns k. ValueError for a repeated id."""
 
     def __init__(self, names: np.ndarray, path: object = "ids") -> None:
         self.names, self.path, self.sorter = names, path, None
@@ -41,19 +41,19 @@ class Names:
         return self.names.dtype.kind == "S"
 
     def has(self, *words: str) -> bool:
-        """Return whether any of these words is an id."""
+        """Return True if any of these words is an id."""
         try:
             return self.words and bool((self.find(encoded(words)) >= 0).any())
         except ValueError:
             return False
 
     def find(self, names: np.ndarray) -> np.ndarray:
-        """Look up the number of each, int64, -1 for one that is not there."""
+        """Look up the number of each id, int64, -1 for an unknown one."""
         if not len(self):
             return np.full(len(names), -1, np.int64)
-        own, cut = self.names.dtype, names
-        if self.words and names.dtype != own:
-            cut = names.astype(own)  # of one size, or all would be copied for every search
+        dtype, cut = self.names.dtype, names
+        if self.words and names.dtype != dtype:
+            cut = names.astype(dtype)  # of one size, or all would be copied for every search
         places = np.searchsorted(self.names, cut, sorter=self.sorter).clip(max=len(self) - 1)
         places = places if self.sorter is None else self.sorter[places]
         return np.where(self.names[places] == names, places, -1)
@@ -72,7 +72,7 @@ class Numbers:
 
 
 class Collected:
-    """A set of ids, in ascending order; `limit`: bytes that they may take."""
+    """A set of ids, in ascending order; `limit`: the most bytes that they may take."""
 
     def __init__(self, path: object, limit: int) -> None:
         self.path, self.limit = path, limit
@@ -86,7 +86,7 @@ class Collected:
             self._merge()
 
     def _merge(self) -> None:
-        width, count = max(one.dtype.itemsize for one in self.held), sum(map(len, self.held))
+        width, count = max(ids.dtype.itemsize for ids in self.held), sum(map(len, self.held))
         if width * count > self.limit:
             what = f"{count} ids of up to {width} bytes are too many for memory; give long ids shorter names"
             raise UserError(f"{self.path}: {what}")
@@ -100,38 +100,39 @@ class Collected:
 
 def encoded(words: Iterable[Any]) -> np.ndarray:
     """Convert words to UTF-8, dtype S, without blanks around them; ValueError for an empty or long one."""
-    found = [word.strip().encode() if isinstance(word, str) else b"" for word in words]
-    longest = max(map(len, found), default=1)
+    texts = [word.strip().encode() if isinstance(word, str) else b"" for word in words]
+    longest = max(map(len, texts), default=1)
     if longest > LONGEST:
         raise ValueError(f"an id of {longest} bytes, at most {LONGEST} are possible")
-    if not all(found):
+    if not all(texts):
         raise ValueError("an empty id")
-    if any(b"\0" in word for word in found):
+    if any(b"\0" in word for word in texts):
         raise ValueError("an id with a zero byte")
-    return np.array(found, f"S{longest}")
+    return np.array(texts, f"S{longest}")
 
 
 def whole(text: str) -> int | None:
-    """Return the number that these ASCII digits write; None for anything else, or more than 18 of them."""
+    """Return the number that these ASCII digits write; None for another text, or for more than 18 digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
 def integer(text: str) -> int | None:
-    """Return the whole number that this writes; None for another word, or beyond int64."""
+    """Return the whole number that this text writes; None for another word, or beyond int64."""
     number = int(text) if _INTEGER.fullmatch(text) else 1 << 63
     return number if -(1 << 63) <= number < 1 << 63 else None
 
 
 def shown(name: Any) -> str:
-    """Write an id in an error."""
+    """Return an id as errors show it."""
     text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
     return repr(text[:60]) if isinstance(name, bytes) else text
 
 
 def looks_like(fields: Sequence[str]) -> str | None:
-    """Return integers or text, by the ids of one line; None for numbers of another kind, or a mixture.
+    """Return integers or text, the kind of the ids of one line; None for other numbers, or a mixture.
 
-    Whole numbers with leading zeros are text, as 7 and 007 may be two nodes."""
+    Whole numbers with leading zeros are text, as 7 and 007 may be two nodes.
+    """
     whole = [integer(field) is not None for field in fields]
     if all(whole) and any(field.isdecimal() and field != str(int(field)) for field in fields):
         return "text"
@@ -152,8 +153,10 @@ def is_number(text: str) -> bool:
 
 
 def places_of(ids: Names | Numbers, listed: np.ndarray, place: Place, where: str) -> np.ndarray:
-    """Look up the numbers of the ids in a table; UserError for the first that is unknown or listed
-    twice. `where` says which nodes there are."""
+    """Look up the numbers of the ids in a table; UserError for the first unknown or repeated id.
+
+    `where` describes the nodes of the graph.
+    """
     numbers = ids.find(listed)
     if len(numbers) and numbers.min() < 0:
         row = int(np.flatnonzero(numbers < 0)[0])

@@ -1,4 +1,4 @@
-"""Lists of all nodes, which say their order: tables with a column of ids, or arrays."""
+"""Lists of all nodes in their order: tables with a column of ids, or arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distgnn.store.source import ImportOptions
 def read_nodes(path: Path, options: ImportOptions, kind: str, ends: Callable[[], np.ndarray]) -> Names:
     """Read the ids of all nodes, of this kind (integers or text), in the order of the file.
 
-    A first line of words is a header unless it is one of the `ends` of edges. A .npy holds nothing but ids.
+    A first line of words is a header unless it is one of the `ends` of edges. A .npy holds only ids.
     """
     if path.name.lower().endswith(".npy"):
         return _array(path, kind)

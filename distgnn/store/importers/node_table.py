@@ -36,16 +36,16 @@ from distgnn.store.importers.roles import Roles
 from distgnn.store.importers.tables import StoredMatrix
 from distgnn.store.importers.text import TextColumns
 
-ROWS = 1 << 16  # of a table, at a time
+ROWS = 1 << 16  # rows of a table that are read at a time
 
 
 def is_array(path: Path) -> bool:
-    """Return whether the name is that of a file of arrays."""
+    """Return True for the name of a file of arrays."""
     return path.name.lower().endswith((".npy", ".npz"))
 
 
 def is_json(path: Path) -> bool:
-    """Return whether the name is that of a JSON file."""
+    """Return True for the name of a JSON file."""
     return path.name.lower().removesuffix(".gz").endswith(".json")
 
 
@@ -55,8 +55,10 @@ def open_columns(path: Path) -> Columns:
 
 
 def open_array(path: Path, what: str, scratch: str | None = None, kinds: str = "biuf") -> Any:
-    """Open the array of a .npy, the only array of a .npz (StoredArray), or the matrix that SciPy saved there
-    (StoredMatrix); `what` is expected in it."""
+    """Open the array of a .npy, the only array of a .npz, or the matrix that SciPy saved there.
+
+    Returns a StoredArray, or a StoredMatrix for SciPy's. `what` describes the expected values in errors.
+    """
     if path.name.lower().endswith(".npy"):
         return open_npy(path, kinds)
     archive = Npz(path, scratch)
@@ -78,7 +80,7 @@ class Rows:
     counted: bool = False
 
     def nodes(self, source: Imported, grow: bool) -> np.ndarray:
-        """Look up the numbers of the nodes; UserError for one that is unknown or listed twice.
+        """Look up the numbers of the nodes; UserError for an unknown or repeated id.
 
         With `grow` a table that lists 0..k-1 once each may add isolated nodes.
         """
@@ -91,7 +93,7 @@ class Rows:
         return places_of(known, self.ids, self.place, source.described())
 
     def any_nodes(self, source: Imported) -> np.ndarray:
-        """Look up the numbers of the nodes as `nodes` does; where ids are numbers there may be new nodes."""
+        """Look up the numbers of the nodes as `nodes` does; if ids are numbers, nodes may be new."""
         if source.names is not None:
             return self.nodes(source, grow=False)
         check_dense(int(self.ids.max(initial=-1)), len(self.ids), self.path)
@@ -112,8 +114,10 @@ def read_words(
     table: Columns, roles: Roles, names: Names | None, what: str,
     check: Callable[[str], str | None] = lambda word: None,
 ) -> Words:  # fmt: skip
-    """Read the ids, of the kind of `names`, and the words in the columns of the values. UserError for a row
-    without them; `check(word)` may return what is wrong with a word."""
+    """Read the ids, of the kind of `names`, and the words in the columns of the values.
+
+    Raises UserError for a row without them; `check(word)` returns the fault of a wrong word, or None.
+    """
     counted, columns = roles.ids is None, roles.values
     if roles.ids is None:
         names = None
@@ -147,7 +151,7 @@ def require_ids(table: Columns, column: int, names: Names | None) -> None:
 
 
 def id_reader(names: Names | None) -> Callable[[str], Any]:
-    """Make the function that reads an id of the kind of `names`; it returns None for what is no id."""
+    """Return a function that reads an id of the kind of `names`, or returns None for a text that is no id."""
     if names is None:
         return lambda text: node if (node := whole(text)) is not None and node <= HIGHEST_ID else None
     if names.words:

@@ -25,7 +25,7 @@ ATTRIBUTE_NAMES = ("attr_matrix", "attr", "features")
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
-    """Open an archive, whose kind the names of its arrays say."""
+    """Open an archive; the names of its arrays decide its kind."""
     archive = Npz(path, options.scratch)
     for prefix in ADJACENCY_PREFIXES:
         if f"{prefix}indptr" in archive:
@@ -47,7 +47,7 @@ def _scipy_matrix(archive: Npz, path: Path, options: ImportOptions) -> Imported:
 
 
 def _graph(matrix: StoredMatrix, path: Path, options: ImportOptions, transposed: bool) -> Imported:
-    """Make the graph of a matrix: row i has the edges from i, `transposed` those to i."""
+    """Make the graph of a matrix: row i has the edges from i or, `transposed`, the edges to i."""
 
     def stream() -> Iterator[Edges]:
         for row, column, value in matrix:
@@ -90,8 +90,10 @@ def find_pair(folder: Path) -> tuple[Path, Path] | None:
 
 
 def open_pair(path: Path, options: ImportOptions) -> Imported:
-    """Open a pair: row i of `feature`, `label`, `node_types` (1 train, 2 validation, 3 test) is node
-    node_ids[i]'s."""
+    """Open a pair of archives.
+
+    Row i of `feature`, `label`, `node_types` (1 train, 2 validation, 3 test) is node node_ids[i]'s.
+    """
     pair = find_pair(path)
     if pair is None:
         raise UserError(f"{path}: expected exactly one pair NAME_graph.npz and NAME_data.npz")

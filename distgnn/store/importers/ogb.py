@@ -28,7 +28,7 @@ UNDIRECTED = ("products", "proteins")
 
 
 def _file(folder: Path, stem: str) -> Path:
-    """Return the path of stem.csv.gz, or of stem.csv where only that exists."""
+    """Return the path of stem.csv.gz, or of stem.csv if only that exists."""
     packed, plain = folder / f"{stem}.csv.gz", folder / f"{stem}.csv"
     return plain if plain.exists() and not packed.exists() else packed
 
@@ -48,7 +48,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     check_declared(n, raw)
     if table and table.nodes != n:
         raise UserError(f"{raw}: features of {table.nodes} nodes for a graph of {n}")
-    data_set = path.resolve().name  # of ogbn_products/. too
+    data_set = path.resolve().name  # resolves ogbn_products/. too
     source = Imported(data_set, edges, n, stream, options)
     source.set_features(table)
     _set_labels(source, raw, options.scratch)
@@ -115,8 +115,8 @@ def _set_split(source: Imported, folder: Path) -> None:
     if not choices:
         return
     if len(choices) > 1:
-        found = f"has {len(choices)} splits, {', '.join(c.name for c in choices)}"
-        raise UserError(f"{folder}: {found}; keep one of them or give split=TRAIN/VAL/TEST")
+        splits = f"has {len(choices)} splits, {', '.join(c.name for c in choices)}"
+        raise UserError(f"{folder}: {splits}; keep one of them or give split=TRAIN/VAL/TEST")
     split = np.zeros(source.n, np.uint8)
     for part, name in ((TRAIN, "train"), (VAL, "valid"), (TEST, "test")):
         path = _file(choices[0], name)

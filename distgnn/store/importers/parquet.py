@@ -19,7 +19,7 @@ SUFFIXES = (".parquet", ".pq")
 
 
 class ParquetColumns(Columns):
-    """The columns of a Parquet file, whose schema names them and says what they hold."""
+    """The columns of a Parquet file, with the names and types of its schema."""
 
     named = True
 
@@ -30,7 +30,7 @@ class ParquetColumns(Columns):
         self.names = list(self.kinds)
 
     def kind(self, column: int) -> str:
-        """Return integers, words, numbers, vectors, or other for what is neither ids nor numbers."""
+        """Return integers, words, numbers, vectors, or other for a type of neither ids nor numbers."""
         return self.kinds[self.names[column]]
 
     def ids_like(self, columns: Sequence[int]) -> str:
@@ -38,8 +38,8 @@ class ParquetColumns(Columns):
 
     def require(self, column: int, kinds: Sequence[str], expected: str) -> None:
         if self.kind(column) not in kinds:
-            found = f"column {self.names[column]} holds {self.kind(column)}"
-            raise UserError(f"{self.path}: {found}; expected {expected}")
+            kind = f"column {self.names[column]} holds {self.kind(column)}"
+            raise UserError(f"{self.path}: {kind}; expected {expected}")
 
     def width(self, column: int) -> int:
         if self.kind(column) == "vectors":
@@ -80,7 +80,7 @@ class ParquetColumns(Columns):
     def _parse(
         self, batch: Any, fields: Sequence[Field], widths: dict[int, int], check: Check | None
     ) -> np.ndarray:
-        """Convert a batch to rows; BadValue for values that are wrong, or for none."""
+        """Convert a batch to rows; BadValue for wrong or missing values."""
         values = {}
         for name, column, kind in fields:
             try:
@@ -138,7 +138,7 @@ def _text(value: Any) -> str:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """Open the file as a `pyarrow.parquet.ParquetFile`; raise UserError for whatever is wrong with it."""
+    """Open the file as a `pyarrow.parquet.ParquetFile`; turn all its errors into UserError."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -174,5 +174,5 @@ def kind_of(type: Any) -> str:
 
 
 def is_parquet(path: Path) -> bool:
-    """Return whether the name is that of a Parquet file."""
+    """Return True for the name of a Parquet file."""
     return path.name.lower().endswith(SUFFIXES)

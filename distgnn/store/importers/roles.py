@@ -1,7 +1,7 @@
-"""Roles of the columns of a table by node: which has the ids, and which have labels, parts or features.
+"""Roles of the columns of a table by node: ids, labels, parts or features.
 
-Options and the usual names decide. Where neither does, each role has one rule, and the summary of `prepare`
-says which columns were taken.
+Options and the usual names decide. Without either, each role has one rule, and the summary of `prepare` names
+the columns that were taken.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Roles:
     values: list[int]
 
     def expected(self, what: str, numbers: bool) -> str:
-        """Say in errors what a row needs."""
+        """Describe the fields that a row needs, for errors."""
         ids = f"a node id{' of at least 0' if numbers else ''} in column {self.ids}"
         values = [f"a {what} in column {k}" for k in self.values[:1]]
         return " and ".join(values if self.ids is None else [ids, *values])
 
     def described(self, table: Columns, what: str) -> str:
-        """Say in the summary which columns were taken for what."""
+        """Describe the roles of the columns, for the summary."""
         called = [table.called(k) for k in self.values]
         values = f"{what} in {', '.join(called) if len(called) < 4 else f'{len(called)} columns'}"
         ids = "in the order of the nodes" if self.ids is None else f"ids in {table.called(self.ids)}"
@@ -51,8 +51,9 @@ def id_role(table: Columns, options: ImportOptions) -> int:
 def label_roles(table: Columns, options: ImportOptions) -> Roles:
     """Find the ids and the labels: one column, or one of 0 and 1 for each class that nodes may have.
 
-    The columns of classes are those that `label_column` names between commas, or all beside the ids if none
-    is called `label` and all hold 0 and 1 only. Where that of the ids is like them, row i is node i's.
+    The columns of classes are those that `label_column` names between commas, or all columns beside the ids
+    if none is called `label` and all hold 0 and 1 only. If the column of the ids is like them, row i is node
+    i's.
     """
     chosen = options.label_column.split(",") if options.label_column else []
     ids = id_role(table, options)
@@ -72,8 +73,10 @@ def label_roles(table: Columns, options: ImportOptions) -> Roles:
 
 
 def _rows_of_classes(table: Columns, ids: int, others: list[int], named: bool) -> Roles | None:
-    """Find the roles where all other columns hold 0, 1 or no label only; None where they do not. Ids that are
-    not `named` are a class, too, if they hold nothing else and some twice."""
+    """Find the roles if all other columns hold only 0, 1 or no label; return None if they do not.
+
+    An id column that is not `named` is a class too, if it holds only such values and some of them twice.
+    """
     known, first, count = {*ZEROS_AND_ONES}, set[str](), 0
     for texts in table.records([ids, *others]):
         unknown = {*texts[1:]} - known
@@ -88,14 +91,17 @@ def _rows_of_classes(table: Columns, ids: int, others: list[int], named: bool) -
 
 
 def _others(table: Columns, ids: int, options: ImportOptions) -> list[int]:
-    """List the columns beside the ids, and beside the parts where the table has these, too."""
+    """List the columns beside the ids, and beside the parts if the table has these too."""
     parts = table.position(*SPLIT_NAMES) if options.split and Path(options.split) == table.path else None
     return [k for k in range(len(table.names)) if k not in (ids, parts)]
 
 
 def word_roles(table: Columns, options: ImportOptions, usual: Sequence[str], what: str) -> Roles:
-    """Find the ids and one column of words: by its option, a usual name, or as the only other column, for
-    parts the last one. ArgumentError where both would be one column, UserError where several could be it."""
+    """Find the ids and one column of words.
+
+    The column of words is the one of its option, of a usual name, or the only other column; for parts the
+    last one. Raises ArgumentError if both would be one column, UserError if several columns could be it.
+    """
     last = len(table.names) - 1
     if last < 1:
         raise UserError(f"{table.path}: {last + 1} column; expected node ids and {what}s")
@@ -115,7 +121,7 @@ def word_roles(table: Columns, options: ImportOptions, usual: Sequence[str], wha
 
 
 def _only_other(table: Columns, ids: int, options: ImportOptions) -> int:
-    """Return the only column that can have the labels; UserError where several can."""
+    """Return the only column that can have the labels; UserError if several can."""
     others = _others(table, ids, options)
     if len(others) == 1:
         return others[0]
@@ -124,8 +130,11 @@ def _only_other(table: Columns, ids: int, options: ImportOptions) -> int:
 
 
 def feature_roles(table: Columns, options: ImportOptions, names: Names | None) -> Roles:
-    """Find the features, all columns but those of ids, labels and parts; row i is node i's unless a column is
-    called `id` or as the option says, or nodes have `names`, which are then in the first."""
+    """Find the features: all columns but those of ids, labels and parts.
+
+    Row i is node i's unless a column is called `id` or as the option says, or nodes have `names`, which are
+    then in the first column.
+    """
     ids = table.position(*ID_NAMES)
     if table.named and options.id_column in table.names:
         ids = table.names.index(options.id_column)

@@ -20,7 +20,7 @@ PARTS |= dict.fromkeys(("0", *UNLABELLED), 0)
 
 
 def split_file(text: str) -> Path | None:
-    """Return the file that a split names; None for shares. ArgumentError for what is neither."""
+    """Return the file that a split names; None for shares. ArgumentError for any other text."""
     path = Path(text)
     if path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt", ".npy", *parquet.SUFFIXES)):
         return path
@@ -29,7 +29,7 @@ def split_file(text: str) -> Path | None:
 
 
 def attach_split(source: Imported, options: ImportOptions) -> None:
-    """Give the source the split that the options ask for, if any: shares, or that of a file."""
+    """Give the source the split that the options ask for, if any: shares, or a file's."""
     if options.split is None:
         return
     path = split_file(options.split)
@@ -46,22 +46,24 @@ def _attach_table(source: Imported, path: Path, options: ImportOptions) -> None:
     table = open_columns(path)
     roles = word_roles(table, options, SPLIT_NAMES, "split")
     source.readings.append(roles.described(table, "parts"))
-    found = read_words(table, roles, source.names, "split", not_a_part)
-    check_parts(found.words, path)
+    table_words = read_words(table, roles, source.names, "split", not_a_part)
+    check_parts(table_words.words, path)
     split = np.zeros(source.n, np.uint8)
-    parts = np.array([PARTS[word.lower()] for word in found.words], np.uint8)
-    split[found.rows.nodes(source, grow=False)] = parts[found.codes[:, 0]]
+    parts = np.array([PARTS[word.lower()] for word in table_words.words], np.uint8)
+    split[table_words.rows.nodes(source, grow=False)] = parts[table_words.codes[:, 0]]
     source.set_split(split, path)
 
 
 def not_a_part(text: str) -> str | None:
-    """Say what is wrong with a word for a part."""
+    """Return the fault of a word that is no part, or None."""
     return None if text.lower() in PARTS else f"part {text[:40]!r}; expected train, val, test or none"
 
 
 def check_parts(words: list[str], path: Path) -> None:
-    """Raise UserError for parts in numbers that are not 1, 2 and 3, with or without 0, as 0, 1 and 2 may be
-    meant as train, val and test. Beside words 0 is none."""
+    """Raise UserError for numbers of parts that are not 1, 2 and 3, with or without 0.
+
+    Else 0, 1 and 2 may be meant as train, val and test. In a table of words 0 means none.
+    """
     numbers = sorted({"0", "1", "2", "3"} & {*words})
     beside_words = numbers == ["0"] and any(PARTS[word.lower()] for word in words)
     if numbers and not beside_words and not {"1", "2", "3"} <= {*numbers}:

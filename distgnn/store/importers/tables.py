@@ -15,7 +15,7 @@ Array = StoredArray | np.ndarray
 
 
 class Features(Protocol):
-    """Rows of features for nodes 0..nodes-1. `listed`: those of them that have a row, None for all."""
+    """Rows of features for nodes 0..nodes-1. `listed`: the nodes that have a row, None for all."""
 
     nodes: int
     width: int
@@ -27,13 +27,13 @@ class Features(Protocol):
 
 
 def finite(rows: np.ndarray, ids: np.ndarray, path: object) -> np.ndarray:
-    """Convert rows to float32; UserError names the first node with a NaN or infinity, also beyond float32."""
+    """Convert rows to float32; the UserError for a NaN, infinity or number beyond float32 names the node."""
     with np.errstate(over="ignore", invalid="ignore"):
         rows = np.ascontiguousarray(rows, np.float32)
     if not np.isfinite(rows.sum(dtype=np.float64)) and not np.isfinite(rows).all():
         row, column = np.argwhere(~np.isfinite(rows))[0]
-        found = f"feature {column} of node {ids[row]} is {rows[row, column]}"
-        raise UserError(f"{path}: {found}; expected finite numbers")
+        value = f"feature {column} of node {ids[row]} is {rows[row, column]}"
+        raise UserError(f"{path}: {value}; expected finite numbers")
     return rows
 
 
@@ -99,7 +99,7 @@ class SparseRows:
         shape: tuple[int, int],
         path: object,
     ) -> SparseRows:
-        """Sort entries that are in any order."""
+        """Return the rows of entries that are in any order."""
         rows = indices(rows, shape[0], path, "row")
         order = np.argsort(rows, kind="stable")
         indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
@@ -142,15 +142,15 @@ class StoredMatrix:
         for part in ("data", "row", "col") if kind == "coo" else ("data", "indices"):
             header = archive.header(prefix + part)
             if header.shape != (self.entries,):
-                found = f"{header.size} {part} of shape {header.shape}"
-                raise UserError(f"{self.where}: {found} for {self.entries} values")
+                member = f"{header.size} {part} of shape {header.shape}"
+                raise UserError(f"{self.where}: {member} for {self.entries} values")
 
     def square(self) -> int:
-        """Return the number of nodes; UserError where rows and columns differ."""
+        """Return the number of nodes; UserError if rows and columns differ."""
         return check_square(*self.shape, self.where)
 
     def rows(self) -> SparseRows:
-        """Open the rows: those of a CSR matrix with entries in the file, others in memory."""
+        """Open the rows, of a CSR matrix with entries in the file, of others in memory."""
         if self.kind == "csr":
             stored = [self.archive.stored(self.prefix + part) for part in ("indices", "data")]
             return SparseRows.compressed(self._indptr(), stored[0], stored[1], self.shape, self.where)

@@ -30,8 +30,10 @@ TYPES: dict[str, Any] = {"integers": np.int64, "words": object, "numbers": np.fl
 
 
 def blocks(path: AnyPath, skip: int = 0, size: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Yield (number of the first line counted from 1, bytes of whole lines) after the first `skip` lines,
-    about `size` bytes at a time."""
+    """Yield (number of the first line counted from 1, bytes of whole lines) after the first `skip` lines.
+
+    About `size` bytes are read at a time.
+    """
     with reading(path), open_binary(path) as file, stage(f"read {path}", os.path.getsize(path), "B") as read:
         for _ in range(skip):
             file.readline()
@@ -67,8 +69,9 @@ def first_line(path: AnyPath) -> tuple[int, str]:
 
 @dataclass
 class Table:
-    """A text table whose structured dtype has a field for each column or for some of them. `check(rows)` may
-    return what is wrong with values; `expected` describes a line.
+    """A text table whose structured dtype has a field for each column or for some of them.
+
+    `check(rows)` returns the fault of wrong values, or None; `expected` describes a line.
 
     Fields of dtype object are words, which come as UTF-8 in a dtype S; a `#` in them is part of a word, so
     comments are only lines that begin with it.

@@ -1,4 +1,4 @@
-"""From a store straight onto a grid: each rank reads what it will hold, and nothing passes through rank 0."""
+"""Loaders that put a store straight onto a grid: each rank reads its own blocks, none pass through rank 0."""
 
 from __future__ import annotations
 
@@ -31,16 +31,20 @@ def load(
     store: StoreOrPath, grid: Grid, algorithm: str = "1d", order: str | None = None, dtype: Any = None,
     sparsity_aware: bool | str = False, neighbours: bool = False, verify: bool = False, **partitions: Any,
 ) -> DistSparse:  # fmt: skip
-    """The adjacency matrix of a store as a distributed operator. Collective.
+    """Load the adjacency matrix of a store as a distributed operator. Collective.
 
     Args:
-        store: an opened store or its path; grid: as ``operators.make_grid`` makes it for the algorithm.
-        order: node order, which layouts carry; default: the store's first. Parts of one made by partition are
-            the block rows of ``1d`` and ``1.5d``. Only ``3d`` takes ``double``, its two versions in turn.
-        dtype: of the values; default: as stored.
-        sparsity_aware: send only the rows that are needed, see ``operators.distribute``.
-        neighbours: ones in place of all off-diagonal non-zeros, nothing on the diagonal.
-        verify: see `Store`; partitions: other partition vectors, as the algorithm's class takes them.
+        store: an opened store or its path.
+        grid: the grid that ``operators.make_grid`` makes for the algorithm.
+        algorithm: a name in ``operators.ALGORITHMS``.
+        order: node order, which layouts carry; default: the store's first. If the order was made by
+            partition, its parts are the block rows of ``1d`` and ``1.5d``. Only ``3d`` takes ``double``: its
+            layers alternate between the two versions.
+        dtype: dtype of the values; default: as stored.
+        sparsity_aware: send only the needed rows, see ``operators.distribute``.
+        neighbours: replace all off-diagonal non-zeros by ones, and clear the diagonal.
+        verify: see `Store`.
+        partitions: other partition vectors, as the algorithm's class takes them.
 
     Raises:
         UserError: no such store, order or algorithm, a damaged file, ranks that disagree.
@@ -74,7 +78,7 @@ def _check_alternates(store: Store, order: str, algorithm: str) -> None:
 
 
 def _parts(order: Order, grid: Grid, algorithm: str) -> dict[str, Any]:
-    """The partition vectors of an order that was made of parts."""
+    """Return the partition vectors of an order by partition; raise ArgumentError if they do not fit."""
     if order.partition is None:
         return {}
     rows, parts = grid.shape["rows"], len(order.partition) - 1
@@ -88,8 +92,10 @@ def _parts(order: Order, grid: Grid, algorithm: str) -> dict[str, Any]:
 
 
 def load_features(store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32) -> DistDense:
-    """The features of a store, n x width, cut by ``layout`` and in its order: each rank reads its own rows
-    and columns. Collective."""
+    """Load the features of a store, n x width, cut by ``layout`` and in its order. Collective.
+
+    Each rank reads its own rows and columns.
+    """
     check_type("layout", layout, Layout, "a Layout, such as A.input_layout, after the store")
     grid = layout.grid
     grid.world.agree({"dtype": dtype})
@@ -104,8 +110,10 @@ def load_features(store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32
 
 
 def load_targets(store: StoreOrPath, layout: Layout) -> tuple[DistDense, DistDense]:
-    """``(labels, split)``, n x 1, int32 and uint8, rows cut by ``layout`` and in its order: each rank reads
-    its own. Of nodes that may have several classes labels are n x classes, int8. Collective."""
+    """Load ``(labels, split)``, n x 1, int32 and uint8, rows cut by ``layout`` in its order. Collective.
+
+    Each rank reads its own rows. If a node may have several classes, labels are n x classes, int8.
+    """
     check_type("layout", layout, Layout, "a Layout, such as A.output_layout, after the store")
     grid, whole = layout.grid, Layout(layout.grid, layout.rows, Cut())
     opened = open_store(store, grid)
@@ -119,8 +127,11 @@ def load_targets(store: StoreOrPath, layout: Layout) -> tuple[DistDense, DistDen
 
 
 def open_store(store: StoreOrPath, grid: Grid, verify: bool = False, anew: bool = False) -> Store:
-    """The store itself; of a path the one that a matrix on this grid was loaded from, unless `anew`, so that
-    features are refused if another has taken its place. Collective."""
+    """Open the store at a path, or return an opened one. Collective.
+
+    For a path, the result is the store that a matrix on this grid was loaded from, unless `anew`. So features
+    are refused if another store has taken its place.
+    """
     grid.world.agree({"the store": "opened" if isinstance(store, Store) else "a path"})
     if isinstance(store, Store):
         if verify:
@@ -133,11 +144,14 @@ def open_store(store: StoreOrPath, grid: Grid, verify: bool = False, anew: bool 
 
 
 def identity(store: StoreOrPath) -> dict[str, str]:
-    """What ranks compare of a store, which may lie elsewhere on each of them: the bytes of its manifest."""
+    """Return the facts of a store that ranks compare: the hash of its manifest.
+
+    The store may lie at another path on each rank.
+    """
     check_type("store", store, (Store, str, os.PathLike), "an opened store, or the path of one")
     path = store.path if isinstance(store, Store) else Path(store)
     try:
-        found = f"sha256 {short(hashlib.sha256((path / manifest.NAME).read_bytes()))}"
+        state = f"sha256 {short(hashlib.sha256((path / manifest.NAME).read_bytes()))}"
     except OSError as error:
-        found = f"not to be read: {error.strerror}"
-    return {"the store's manifest": found}
+        state = f"not to be read: {error.strerror}"
+    return {"the store's manifest": state}

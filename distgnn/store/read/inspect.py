@@ -1,4 +1,4 @@
-"""What a store holds, in numbers: for `distgnn info`, for reports and for choosing an order."""
+"""Statistics of a store: for `distgnn info`, for reports and for choosing an order."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _FACTS = (
 
 
 def describe(store: Store, ranks: Sequence[int] = (), cuts: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
-    """Facts of the manifest, and of every order its shards: their grid, entries, max/mean entries and bytes.
+    """Return facts of the manifest, and for every order its shards' grid, entries, balance and bytes.
 
-    With `ranks` also facts of the order in so many block rows each (see `block_rows`), which reads all of it
-    for each; an order by partition also in its parts. An order of two versions has these facts of each, and
-    no block rows. With `cuts` also how evenly each order fills these grids of blocks (see `cut_counts`).
+    With `ranks` also facts of the order in as many block rows (see `block_rows`), which reads the whole order
+    for each number of ranks; an order by partition has these facts for its parts too. An order of two
+    versions has shard facts for each version, and no block rows. With `cuts` also how evenly each order fills
+    these grids of blocks (see `cut_counts`).
     """
     facts = {name: store.manifest[name] for name in _FACTS} | {"multilabel": store.multilabel}
     facts["orders"] = {name: _describe_order(store, store.order(name), ranks, cuts) for name in store.orders}
@@ -38,14 +39,14 @@ def _describe_order(store: Store, order: Order, ranks: Sequence[int], cuts: Any)
         nbytes = sum(version["bytes"] for version in versions)
         return _worst(versions) | {"bytes": nbytes, "versions": versions}
     described = versions[0]
-    own = [] if order.partition is None else [len(order.partition) - 1]
-    if counts := [*own, *(count for count in ranks if count not in own)]:
+    parts = [] if order.partition is None else [len(order.partition) - 1]
+    if counts := [*parts, *(count for count in ranks if count not in parts)]:
         described["block_rows"] = [block_rows(order, count) for count in counts]
     return described
 
 
 def _describe_shards(store: Store, order: Order, cuts: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """One version of an order."""
+    """Return facts of the shards of one version of an order."""
     entries, files = order.shard_nnz, store.manifest["files"]
     described: dict[str, Any] = {"shards": list(entries.shape), "largest_shard": int(entries.max())}
     described |= {"balance": balance(entries), "bytes": sum(files[name]["bytes"] for name in order.files)}
@@ -57,7 +58,7 @@ def _describe_shards(store: Store, order: Order, cuts: Sequence[tuple[int, int]]
 
 
 def _worst(versions: list[dict[str, Any]]) -> dict[str, Any]:
-    """The facts of versions of the same matrix as those of one: of each, the largest shard."""
+    """Merge the facts of versions of one matrix: take the version with the worst balance."""
     worst = max(versions, key=lambda version: version["balance"])
     if "cuts" not in worst:
         return dict(worst)
@@ -66,13 +67,16 @@ def _worst(versions: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def balance(counts: np.ndarray) -> float:
-    """Largest over mean: 1 is perfect; 1 where there is nothing."""
+    """Return the largest count over the mean: 1 is perfect. Return 1 if all counts are 0."""
     return float(counts.max() / counts.mean()) if counts.sum() else 1.0
 
 
 def cut_counts(order: Order, rows: int, cols: int) -> np.ndarray:
-    """int64 (rows, cols): entries in each block of an even cut of A, as 2D and 3D products hold them (Plexus
-    Table 3). Reads the whole order, unless blocks are made of whole shards."""
+    """Count the entries in each block of an even cut of A, int64 (rows, cols) (Plexus Table 3).
+
+    Blocks of 2D and 3D products are such blocks. Reads the whole order, unless blocks are made of whole
+    shards.
+    """
     n = order.shape[0]
     row_parts, col_parts = partition(n, rows), partition(n, cols)
     if np.isin(row_parts, order.rows).all() and np.isin(col_parts, order.cols).all():
@@ -87,8 +91,9 @@ def cut_counts(order: Order, rows: int, cols: int) -> np.ndarray:
 
 
 def block_rows(order: Order, ranks: int) -> dict[str, Any]:
-    """Entries and communication volume of A @ H with one block row of A and H per rank, cut evenly or into
-    the order's parts.
+    """Return entries and communication volume of A @ H with one block row of A and H per rank.
+
+    Rows are cut evenly, or into the order's parts if it has `ranks` parts.
 
     `receives` and `sends`: per rank, the rows of H that sparsity-aware 1D moves (NnzCols of section 4 there);
     `volume`: their sum. `edge_cut`: entries off the diagonal blocks; of a symmetric matrix, half of them.
@@ -119,7 +124,7 @@ def block_rows(order: Order, ranks: int) -> dict[str, Any]:
 
 
 def _touched(order: Order, rows: Range, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(bool[n]: columns with an entry in these rows, number of entries in each block of columns)."""
+    """Return (bool[n]: columns with an entry in these rows, number of entries in each block of columns)."""
     n = order.shape[0]
     touched, entries = np.zeros(n, bool), np.zeros(len(parts) - 1, np.int64)
     step = max(1, n * LIMITS.counted_entries // max(1, order.nnz))

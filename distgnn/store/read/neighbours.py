@@ -1,4 +1,4 @@
-"""The neighbours of a stored graph, without their weights: what GraphSAGE samples from and averages over."""
+"""The neighbours of a stored graph, without weights: GraphSAGE samples them and takes their mean."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import scipy.sparse as sp
 from distgnn.layout import Range
 from distgnn.operators.sources import BlockSource
 
-ROWS = 1 << 16  # that are looked at together
+ROWS = 1 << 16  # rows that are filtered together
 
 
 class Neighbours(BlockSource):
-    """A block source of the off-diagonal non-zeros of another, whose rows and columns are in one order; all
-    are 1. `symmetric` promises an edge (j, i) for every (i, j)."""
+    """The off-diagonal non-zeros of another block source, all replaced by 1.
+
+    Rows and columns of that source are in one order. `symmetric` promises an edge (j, i) for every (i, j).
+    """
 
     def __init__(self, source: BlockSource, symmetric: bool) -> None:
         self.source, self.symmetric = source, symmetric

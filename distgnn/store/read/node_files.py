@@ -23,7 +23,7 @@ _TYPES = {
 
 
 class NodeFiles:
-    """Arrays cut into files by a partition vector; `widths`: columns of those of two dimensions, by name."""
+    """Arrays cut into files by a partition vector; `widths`: columns of two-dimensional ones, by name."""
 
     def __init__(
         self, members: Members, partition: Sequence[int], files: Sequence[str],
@@ -33,10 +33,10 @@ class NodeFiles:
         self.partition = np.asarray(partition, np.int64)
 
     def rows(self, name: str, rows: Range, cols: Range | None = None) -> np.ndarray:
-        """Rows `rows` (of columns `cols`) of an array."""
+        """Read rows `rows` (of columns `cols`) of an array."""
         result = _empty(name, rows[1] - rows[0], cols)
-        found = overlaps(self.partition, rows)
-        for k, (lo, hi) in followed(found, f"load {name}", rows[1] - rows[0], "nodes", _length):
+        pieces = overlaps(self.partition, rows)
+        for k, (lo, hi) in followed(pieces, f"load {name}", rows[1] - rows[0], "nodes", _length):
             window = _window(lo - self.partition[k], hi - self.partition[k], cols)
             with self.members.open(self.files[k]) as file:
                 dataset = self._dataset(file, name, k, cols)
@@ -44,14 +44,14 @@ class NodeFiles:
         return result
 
     def gather(self, name: str, positions: np.ndarray, cols: Range | None = None) -> np.ndarray:
-        """The rows at `positions`, in this order; reads from front to back, LIMITS.row_bytes at a time."""
+        """Read the rows at `positions`, in this order; from front to back, LIMITS.row_bytes at a time."""
         result = _empty(name, len(positions), cols)
         step = max(1, LIMITS.row_bytes // max(1, result[:1].nbytes))
         arrangement = np.argsort(positions, kind="stable")
         ascending = positions[arrangement]
         n = int(self.partition[-1])
-        found = overlaps(self.partition, (0, n))
-        for k, (first, last) in followed(found, f"load {name}", n, "nodes", _length):
+        pieces = overlaps(self.partition, (0, n))
+        for k, (first, last) in followed(pieces, f"load {name}", n, "nodes", _length):
             with self.members.open(self.files[k]) as file:
                 dataset = self._dataset(file, name, k, cols)
                 for lo in range(first, last, step):
@@ -81,22 +81,22 @@ def _window(lo: int, hi: int, cols: Range | None) -> list[Range]:
 
 
 def check_shape(dataset: h5py.Dataset, expected: tuple[int, ...]) -> h5py.Dataset:
-    """The dataset; UserError for another shape."""
+    """Return the dataset; raise UserError for another shape."""
     if dataset.shape != expected:
-        found = f"{dataset.name[1:]} has shape {dataset.shape}, but {manifest.NAME} means {expected}"
+        problem = f"{dataset.name[1:]} has shape {dataset.shape}, but {manifest.NAME} means {expected}"
         advice = "one of them was changed, copy or prepare the store again"
-        raise UserError(f"{dataset.file.filename}: {found}; {advice}")
+        raise UserError(f"{dataset.file.filename}: {problem}; {advice}")
     return dataset
 
 
 def check_window(what: str, window: Range, extent: int) -> None:
-    """ValueError unless a window lies within an extent."""
+    """Raise ValueError unless a window lies within an extent."""
     if not 0 <= window[0] <= window[1] <= extent:
         raise ValueError(f"{what} {window[0]}..{window[1]} do not lie within 0..{extent}")
 
 
 def check_partition(what: str, vector: np.ndarray, n: int) -> None:
-    """ValueError unless a vector cuts ``n`` nodes."""
+    """Raise ValueError unless a vector cuts ``n`` nodes."""
     if not len(vector) or vector[0] != 0 or vector[-1] != n or np.any(np.diff(vector) < 0):
         shown = vector.tolist() if len(vector) < 9 else f"... {vector[-1]}"
         raise ValueError(f"{n} nodes, but {what} is cut at {shown}")

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class Order:
     """The matrix A of a store in one order: a BlockSource that distributed operators load from.
 
-    An order has one version of the matrix, or two for layers in turn (`double`, Plexus section 5.1):
-    P_r A P_cᵀ for the even layers, P_c A P_rᵀ for the odd ones. Positions, here and in node arrays, are those
-    of the rows; the columns of a layer's matrix are in the row order of the layer before.
+    An order has one version of the matrix, or two for alternating layers (`double`, Plexus section 5.1):
+    P_r A P_cᵀ for the even layers, P_c A P_rᵀ for the odd ones. Positions, here and in node arrays, are row
+    positions; the columns of a layer's matrix are in the row order of the layer before.
 
     Attributes:
         name, shape, dtype, nnz
@@ -58,29 +58,34 @@ class Order:
 
     @classmethod
     def opened(cls, members: Members, name: str, entry: dict[str, Any], n: int, dtype: Any) -> Order:
-        """The first version of an order, from its entry in the manifest."""
+        """Return the first version of an order, from its entry in the manifest."""
         entries = entry.get("versions", [entry])
         if not 1 <= len(entries) <= 2:
             raise ValueError(f"order {name} has {len(entries)} versions")
-        versions = tuple(cls(members, name, one, n, dtype, number) for number, one in enumerate(entries))
-        for one in versions:
-            one.versions = versions
+        versions = tuple(cls(members, name, facts, n, dtype, number) for number, facts in enumerate(entries))
+        for version in versions:
+            version.versions = versions
         return versions[0]
 
     def layer(self, number: int) -> Order:
-        """The matrix of GCN layer `number`: features go by the rows of `layer(-1)`, the output of an L-layer
-        network by those of `layer(L - 1)`."""
+        """Return the matrix of GCN layer `number`.
+
+        Features are in the row order of `layer(-1)`, the output of an L-layer network in that of `layer(L -
+        1)`.
+        """
         return self.versions[number % len(self.versions)]
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
-        """A[rows, cols] as CSR with local, sorted, unique indices: int32 where they fit. Reads these rows
-        of the shards. Memory: the block, and the pointers of one row of shards."""
+        """Read A[rows, cols] as CSR with local, sorted, unique indices: int32 if they fit.
+
+        Reads only these rows of the shards. Memory: the block, and the pointers of one row of shards.
+        """
         block = self.assemble(rows, cols, backends.get("numpy"), Team()).to_scipy()
         block.has_sorted_indices = block.has_canonical_format = True
         return block
 
     def assemble(self, rows: Range, cols: Range, backend: Backend, readers: Comm | Team) -> CSR:
-        """A[rows, cols] on ``backend``'s device, read by these ranks together: see `windows.assemble`."""
+        """Read A[rows, cols] onto ``backend``'s device, with these ranks together: see `windows.assemble`."""
         rows, cols = (int(rows[0]), int(rows[1])), (int(cols[0]), int(cols[1]))
         check_window("rows", rows, self.shape[0])
         check_window("columns", cols, self.shape[1])
@@ -92,38 +97,40 @@ class Order:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Equal on ranks that read the same matrix."""
+        """A key that is equal on ranks that read the same matrix."""
         return self.members.id or str(self.members.root.resolve()), self.name, self.version
 
     def entries(self, limit: int, shards: Container[int] | None = None) -> Iterator[tuple[np.ndarray, ...]]:
-        """(rows, columns, values), int64 positions, of all or these `shards` (numbered row by row), shard by
-        shard, about `limit` at a time."""
+        """Yield (rows, columns, values), int64 positions, shard by shard, about `limit` entries at a time.
+
+        `shards`: numbers of the shards to read, counted row by row; by default all.
+        """
         for i, rows in overlaps(self.rows, (0, self.shape[0])):
             for j, cols in overlaps(self.cols, (0, self.shape[1])):
                 if shards is not None and i * (len(self.cols) - 1) + j not in shards:
                     continue
                 tile = self._tile(i, j, rows, cols, 0)
                 counts, ranges = tile.count(), bounded(tile.count(), limit)
-                found = tile.read(ranges, np.dtype(np.int64))
-                for (lo, hi), (columns, values) in zip(ranges, found, strict=True):
+                entries = tile.read(ranges, np.dtype(np.int64))
+                for (lo, hi), (columns, values) in zip(ranges, entries, strict=True):
                     yield np.repeat(np.arange(lo, hi) + rows[0], counts[lo:hi]), columns, values
 
     def permutation(self, lo: int, hi: int) -> np.ndarray:
-        """int64: the original ids of the nodes at positions (rows) lo..hi."""
+        """Read the original ids of the nodes at positions (rows) lo..hi, int64."""
         check_window("positions", (lo, hi), self.shape[0])
         if self._permutation is None:
             return np.arange(lo, hi)
         return self._permutation.rows("permutation", (lo, hi))
 
     def positions(self, ids: np.ndarray) -> np.ndarray:
-        """int64: where the nodes with these original ids stand (which rows are theirs)."""
+        """Read the positions (rows) of the nodes with these original ids, int64."""
         if self._permutation is None:
             return np.asarray(ids, np.int64)
         return self._permutation.gather("inverse", np.asarray(ids))
 
     @cached_property
     def row_order(self) -> NodeOrder | None:
-        """For layouts: which node each row belongs to; None for node i in row i."""
+        """The node of each row, as layouts carry it; None if row i is node i."""
         if self._permutation is None:
             return None
         side = f" ({('rows', 'columns')[self.version]})" if len(self.versions) > 1 else ""
@@ -131,7 +138,7 @@ class Order:
 
     @property
     def col_order(self) -> NodeOrder | None:
-        """The same of the columns."""
+        """The node of each column; None if column i is node i."""
         return self.layer(self.version - 1).row_order
 
     @property
@@ -141,12 +148,12 @@ class Order:
 
     @property
     def permutation_files(self) -> list[str]:
-        """Those of the permutation."""
+        """The files of the permutation."""
         return [] if self._permutation is None else list(self._permutation.files)
 
     def _tile(self, i: int, j: int, rows: Range, cols: Range, left: int) -> Tile:
-        """The part of shard (i, j) in a window whose first column is ``left``."""
+        """Return the part of shard (i, j) in a window whose first column is ``left``."""
         (top, bottom), (first, last) = block(self.rows, i), block(self.cols, j)
-        own = (rows[0] - top, rows[1] - top), (cols[0] - first, cols[1] - first)
+        local = (rows[0] - top, rows[1] - top), (cols[0] - first, cols[1] - first)
         name, nnz = self._files[i][j], int(self.shard_nnz[i, j])
-        return Tile(self.members, name, (bottom - top, last - first), nnz, *own, first - left)
+        return Tile(self.members, name, (bottom - top, last - first), nnz, *local, first - left)

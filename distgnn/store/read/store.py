@@ -25,24 +25,28 @@ AnyOrder = str | Order | NodeOrder | None
 
 
 class Store:
-    """An opened store. Any rank may open it; that reads the manifest and looks at the length of every file,
-    and of a store of at most LIMITS.verified_bytes at every byte.
+    """An opened store. Any rank may open it.
+
+    Opening reads the manifest and the length of every file, and every byte of a store of at most
+    LIMITS.verified_bytes.
 
     Args:
-        team: ranks that open it together and share this work, such as a grid's `world`; collective then.
+        path: the directory of the store.
+        team: ranks that open the store together and share this work, such as a grid's `world`; collective
+            then.
         verify: read every byte of a large store, too.
 
     Attributes:
-        path, manifest: where it is and what it says of itself (see ``format/manifest.py``).
+        path, manifest: the store's directory and its facts (see ``format/manifest.py``).
         n, nnz, width, classes: nodes, entries of A, feature width, classes (0 where there are none).
-        multilabel: whether a node may have several classes.
-        dtype: of A's values; `symmetric`: A == A.T, to the bit.
+        multilabel: True if a node may have several classes.
+        dtype: dtype of A's values; `symmetric`: A == A.T, to the bit.
         orders: names of the orders, the default first.
 
     Raises:
-        UserError: no store of this schema version, one that was changed, a file missing, changed or of
-            another store, on all ranks of the team. A file that is not read here is looked at when it is.
-        WrongTypeError: a path or team that is none.
+        UserError: no store of this schema version, a changed manifest, a file that is missing, changed or of
+            another store, on all ranks of the team. Other files are checked when first read.
+        WrongTypeError: a path or team of another type.
     """
 
     def __init__(
@@ -83,7 +87,7 @@ class Store:
             raise manifest.damaged(self.path, manifest.STORE, error) from None
 
     def _id_files(self, named: Any) -> NodeFiles | None:
-        """The files of the nodes' own ids, if they have any."""
+        """Return the files of the nodes' own ids, or None without any."""
         if named is None:
             return None
         self._id_type = np.dtype(named["dtype"])
@@ -96,22 +100,24 @@ class Store:
 
     @property
     def has_ids(self) -> bool:
-        """Do nodes have ids that are not their numbers?"""
+        """True if nodes have ids that are not their numbers."""
         return self._ids is not None
 
     def ids(self, rows: Range | None = None) -> np.ndarray:
-        """What their user calls nodes rows[0]..rows[1]-1: int64 or, for words, strings; by default all nodes.
-        Without ids of their own nodes are called by their numbers."""
+        """Return the user's ids of nodes rows[0]..rows[1]-1, by default of all nodes: int64 or strings.
+
+        Without ids of their own, nodes have their numbers as ids.
+        """
         rows = rows or (0, self.n)
         check_window("ids", rows, self.n)
         if self._ids is None:
             return np.arange(*rows)
         words = self._id_type.kind == "S"
-        found = self._ids.rows("ids", rows, (0, self._id_type.itemsize) if words else None)
-        return np.char.decode(found.view(self._id_type)[:, 0], "utf-8") if words else found
+        ids = self._ids.rows("ids", rows, (0, self._id_type.itemsize) if words else None)
+        return np.char.decode(ids.view(self._id_type)[:, 0], "utf-8") if words else ids
 
     def _named(self) -> list[str]:
-        """The files that the facts speak of."""
+        """List the files that the manifest's entries name."""
         versions = [version for name in self.orders for version in self.order(name).versions]
         by_node = [*self._nodes.files, *(self._ids.files if self._ids else ())]
         return [*by_node, *(name for v in versions for name in (*v.files, *v.permutation_files))]
@@ -121,7 +127,10 @@ class Store:
         return f"Store({str(self.path)!r}: {sizes})"
 
     def order(self, name: str | None = None) -> Order:
-        """The matrix in one order (default: the first), of `double` that of layer 0; UserError if unknown."""
+        """Return the matrix in one order (default: the first), of `double` that of layer 0.
+
+        Raises UserError for an unknown order.
+        """
         name = self.orders[0] if name is None else name
         if name not in self.manifest["orders"]:
             method, _, parts = name.rpartition("-")
@@ -138,10 +147,11 @@ class Store:
     def features(
         self, order: AnyOrder = None, rows: Range | None = None, cols: Range | None = None
     ) -> np.ndarray:
-        """float32[rows, cols] of the nodes with these ids, or at these positions of an order; by default all.
+        """Read float32[rows, cols] of the nodes with these ids, or at these positions of an order.
 
-        A name means the input side of layer 0, `order(name).layer(-1)`; an Order its own rows. In the default
-        order this reads just the window, in others, and by id, these columns of all nodes.
+        By default all features are read. A name means the input side of layer 0, `order(name).layer(-1)`; an
+        Order means its own rows. In the default order this reads just the window; in others, and by id, it
+        reads these columns of all nodes.
         """
         rows, cols = rows or (0, self.n), cols or (0, self.width)
         check_window("features", rows, self.n)
@@ -151,10 +161,12 @@ class Store:
         return self._read("features", order, rows, cols)
 
     def labels(self, order: AnyOrder = None, rows: Range | None = None) -> np.ndarray:
-        """int32[rows]: the class of the nodes with these ids, or at these positions of an order, -1 where
-        unlabelled; or int8[rows, classes], 1 for each class that a node has, else 0, and -1 in all of the row
-        of an unlabelled one. Labels belong to the output of the last layer: ValueError for the name of an
-        order with two versions."""
+        """Read int32[rows]: the class of the nodes with these ids, or at these positions of an order.
+
+        Unlabelled nodes have -1. If a node may have several classes: int8[rows, classes], 1 for each class of
+        the node, else 0, and -1 in all of the row of an unlabelled node. Labels belong to the output of the
+        last layer: ValueError for the name of an order with two versions.
+        """
         order, rows = self._output_side(order), rows or (0, self.n)
         check_window("labels", rows, self.n)
         if not self.classes:
@@ -163,13 +175,13 @@ class Store:
         most = 1 if self.multilabel else self.classes - 1
         if len(labels) and not -1 <= labels.min() <= labels.max() <= most:
             wrong = labels[(labels < -1) | (labels > most)][0]
-            found = f"says {self.classes} classes, but a node has label {wrong}"
+            problem = f"says {self.classes} classes, but a node has label {wrong}"
             advice = f"expected -1..{most}, copy or prepare the store again"
-            raise UserError(f"{self.path / manifest.NAME}: {found}; {advice}")
+            raise UserError(f"{self.path / manifest.NAME}: {problem}; {advice}")
         return labels
 
     def split(self, order: AnyOrder = None, rows: Range | None = None) -> np.ndarray:
-        """uint8[rows]: 0 none, 1 train, 2 validation, 3 test, of the nodes that `labels` takes."""
+        """Read uint8[rows]: 0 none, 1 train, 2 validation, 3 test, for nodes chosen as in `labels`."""
         order, rows = self._output_side(order), rows or (0, self.n)
         check_window("split", rows, self.n)
         if self.manifest["split"] is None:
@@ -177,8 +189,10 @@ class Store:
         return self._read("split", order, rows, None)
 
     def verify(self, team: Comm | Team | None = None) -> list[str]:
-        """The names of files that are not what was written; reads every byte, of each on one rank. Collective
-        over the team; by default this rank alone."""
+        """Read every byte of every file; return the sorted names of changed files.
+
+        Each file is read by one rank of the team. Collective over the team; by default this rank is alone.
+        """
         return sorted(shared_out(team or Team(), self.members.sizes, self.members.changed))
 
     def _read(self, name: str, order: AnyOrder, rows: Range, cols: Range | None) -> np.ndarray:

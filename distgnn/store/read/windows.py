@@ -39,27 +39,30 @@ class Tile:
     """A window's share of one shard file."""
 
     members: Members
-    name: str  # of the file
-    shape: tuple[int, int]  # of the shard, according to the manifest; so is nnz
+    name: str  # the file's name
+    shape: tuple[int, int]  # the shard's shape according to the manifest, as is nnz
     nnz: int
-    rows: Range  # what is wanted, local to the shard; so is cols
+    rows: Range  # wanted rows, local to the shard, as are the columns
     cols: Range
-    shift: int  # what to add to column numbers to make them local to the window
-    pointers: np.ndarray | None = None  # where the rows begin and end in the file, after `count`
-    counts: np.ndarray | None = None  # how many of their entries lie in `cols`
+    shift: int  # added to a column number local to the shard to make it local to the window
+    pointers: np.ndarray | None = None  # begin and end of the rows in the file, after `count`
+    counts: np.ndarray | None = None  # the number of their entries in `cols`
 
     @property
     def all_columns(self) -> bool:
-        """Whether the tile is as wide as its shard."""
+        """True if the tile is as wide as its shard."""
         return self.cols == (0, self.shape[1])
 
     @property
     def whole(self) -> bool:
-        """Is all of the shard wanted?"""
+        """True if the tile is all of the shard."""
         return self.all_columns and self.rows == (0, self.shape[0])
 
     def count(self) -> np.ndarray:
-        """Entries per row, read once. Where columns are left out, all column numbers of the rows are read."""
+        """Return the entries per row, read once.
+
+        If the tile has not all columns, this reads all column numbers of the rows.
+        """
         if self.counts is None:
             with self.members.open(self.name) as file:
                 check_shape(file["indptr"], (self.shape[0] + 1,))
@@ -72,8 +75,11 @@ class Tile:
         return self.counts
 
     def read(self, ranges: list[Range], kind: np.dtype) -> Iterator[Entries]:
-        """(column numbers local to the window, as ``kind``, and values) of ranges of rows, one after another.
-        The datasets stay open in between: HDF5 keeps the chunk in which two ranges meet."""
+        """Yield (columns, values) of one range of rows after another, columns local to the window.
+
+        Columns have the dtype ``kind``. The datasets stay open in between: HDF5 keeps a chunk in which two
+        ranges meet.
+        """
         counts, pointers = self.count(), self.pointers
         assert pointers is not None
         with self.members.open(self.name) as file:
@@ -82,8 +88,8 @@ class Tile:
                 hdf5.charge(dataset, (int(pointers[0]), int(pointers[-1])))
             for lo, hi in ranges:
                 # bounded: the file may have many more entries of these rows than are wanted
-                found = [self._entries(*datasets, rows, kind) for rows in _parts(pointers[lo : hi + 1])]
-                merged = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
+                pieces = [self._entries(*datasets, rows, kind) for rows in _parts(pointers[lo : hi + 1])]
+                merged = pieces[0] if len(pieces) == 1 else map(np.concatenate, zip(*pieces, strict=True))
                 columns, values = merged
                 if len(columns) != counts[lo:hi].sum():
                     raise self._damaged("changed while it was read")
@@ -107,11 +113,11 @@ class Tile:
         return np.add(columns, self.shift, dtype=kind), numbers
 
     def _columns(self, indices: h5py.Dataset, pointers: np.ndarray) -> np.ndarray:
-        """Read column numbers of the rows between these pointers. UserError unless those of a row rise."""
+        """Read column numbers of the rows between these pointers; raise UserError unless each row's rise."""
         columns = indices[pointers[0] : pointers[-1]]
         if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
-            found = f"column numbers {columns.min()}..{columns.max()}"
-            raise self._damaged(f"{found} in a shard of {self.shape[1]} columns")
+            extent = f"column numbers {columns.min()}..{columns.max()}"
+            raise self._damaged(f"{extent} in a shard of {self.shape[1]} columns")
         rising, starts = columns[1:] > columns[:-1], pointers[1:-1] - pointers[0]
         rising[starts[(starts > 0) & (starts < len(columns))] - 1] = True  # from one row to the next
         if not rising.all():
@@ -142,11 +148,11 @@ Strip = tuple[int, list[Tile]]  # number of rows, and tiles from left to right
 
 
 def assemble(strips: list[Strip], width: int, dtype: Any, backend: Backend, readers: Comm | Team) -> CSR:
-    """The window of these strips, on ``backend``'s device. Collective over ``readers``, who all want it.
+    """Assemble the window of these strips on ``backend``'s device. Collective over ``readers``.
 
-    Reads every tile once in all; where columns are left out of one, its column numbers twice. Memory: the
-    block, and on the host the pointers of a strip and LIMITS.window_entries entries per reader. UserError for
-    a damaged file, on all ``readers``.
+    All ``readers`` get the same window. Every tile is read once in all; the column numbers of a tile without
+    all columns are read twice. Memory: the block, and on the host the pointers of a strip and
+    LIMITS.window_entries entries per reader. Raises UserError for a damaged file, on all ``readers``.
     """
     tiles = [tile for _, strip in strips for tile in strip]
     with readers.together():
@@ -166,10 +172,10 @@ class _Job:
     """A tile on its way into the block."""
 
     tile: Tile
-    root: int  # who reads it
-    begins: np.ndarray  # where its rows begin in the block
-    counts: np.ndarray  # of their entries
-    ranges: list[Range]  # of rows in which it comes
+    root: int  # the reader that reads the tile
+    begins: np.ndarray  # the places in the block where its rows begin
+    counts: np.ndarray  # entries of each row
+    ranges: list[Range]  # ranges of rows that travel together
 
 
 class _Assembly:
@@ -182,7 +188,7 @@ class _Assembly:
         block.indptr[:1] = 0
 
     def add(self, height: int, tiles: list[Tile]) -> None:
-        """Read the next strip and put its entries where they belong."""
+        """Read the next strip and put its entries into their places."""
         roots = [(self.tiles + k) % self.readers.size for k in range(len(tiles))]
         counts = self._count(height, tiles, roots)
         totals = counts.sum(axis=0, dtype=np.int64)
@@ -200,7 +206,7 @@ class _Assembly:
         self.tiles, self.rows = self.tiles + len(roots), self.rows + height
 
     def _count(self, height: int, tiles: list[Tile], roots: list[int]) -> np.ndarray:
-        """Entries of each tile and row, (tiles, rows), on all readers."""
+        """Count the entries of each tile and row, (tiles, rows), on all readers."""
         with self.readers.together():
             counts = np.empty((len(roots), height), self.kind)
             for k, root in enumerate(roots):
@@ -211,14 +217,14 @@ class _Assembly:
         return counts
 
     def _fill(self, jobs: list[_Job]) -> None:
-        """Every reader reads its tile, range by range, and all get what each other has read."""
+        """Read one tile per reader, range by range; every reader broadcasts what it reads."""
         mine = next((job for job in jobs if job.root == self.readers.rank), None)
-        own = iter(()) if mine is None else mine.tile.read(mine.ranges, self.kind)
+        ranges = iter(()) if mine is None else mine.tile.read(mine.ranges, self.kind)
         arrived: list[Rows] = []
         for turn in range(max(len(job.ranges) for job in jobs)):
             with self.readers.together():
                 self._place(arrived)
-                entries = next(own, None)
+                entries = next(ranges, None)
             arrived = [self._exchange(job, turn, entries) for job in jobs if turn < len(job.ranges)]
         with self.readers.together():
             self._place(arrived)
@@ -226,7 +232,7 @@ class _Assembly:
             mine.tile.pointers = mine.tile.counts = None  # frees them
 
     def _exchange(self, job: _Job, turn: int, entries: Any) -> Rows:
-        """A range of a tile's rows on all readers: where each begins, its entries, columns and values."""
+        """Broadcast a range of a tile's rows; return where each begins, its entries, columns and values."""
         rows = slice(*job.ranges[turn])
         counts = job.counts[rows]
         if job.root == self.readers.rank:
@@ -238,7 +244,7 @@ class _Assembly:
         return job.begins[rows], counts, columns, values
 
     def _place(self, arrived: list[Rows]) -> None:
-        """Put rows of tiles where they begin in the block; empties the list, and with it the memory."""
+        """Put rows of tiles where they begin in the block; empty the list to free its memory."""
         while arrived:
             begins, counts, columns, values = arrived.pop()
             self.loaded(len(columns))

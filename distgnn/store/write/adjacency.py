@@ -1,8 +1,9 @@
 """The adjacency matrix of one order on its way into a grid of shards.
 
-Entries go into one bucket per shard, on disk. Then one shard at a time is sorted, duplicates merged, and
-written as CSR; values follow when the degrees are known, by which they are scaled. In a team, each rank
-buckets its entries, and one rank writes each shard, from all buckets.
+Entries go into one bucket per shard, on disk. Then one shard at a time is sorted, its duplicates are merged,
+and it is written as CSR. Values follow once the degrees that scale them are known. In a team, each rank puts
+its entries into buckets, and each shard is written by one rank, from the buckets of all ranks.
+
 Memory: arrays of one number per node, plus one shard or LIMITS.sorted_entries, whichever is less.
 """
 
@@ -44,7 +45,7 @@ def merge(entries: np.ndarray) -> np.ndarray:
 
 
 def merged_ranges(spill: Spill, bucket: int, rows: int, bits: int) -> Iterator[np.ndarray]:
-    """The merged records of a bucket, in one array or, if they are too many, in ranges of rows."""
+    """Yield the merged records of a bucket, in one array or, if they are too many, in ranges of rows."""
     if spill.lengths[bucket] <= LIMITS.sorted_entries:
         yield _merged(spill, bucket)
         return
@@ -63,7 +64,7 @@ def merged_ranges(spill: Spill, bucket: int, rows: int, bits: int) -> Iterator[n
 
 
 def _merged(spill: Spill, bucket: int) -> np.ndarray:
-    """A whole bucket merged; many repeats are merged before all are in memory."""
+    """Return a whole bucket merged; many repeats are merged before all are in memory."""
     held, size, limit = [np.empty(0, spill.dtype)], 0, LIMITS.sorted_entries
     for some in spill.read(bucket, LIMITS.entries):
         held.append(some)
@@ -80,7 +81,7 @@ def _keys(entries: np.ndarray) -> np.ndarray:
 
 
 class AdjacencyWriter:
-    """Writes the shards of a matrix to `folder`; `weight`: dtype of the weights, None if all are 1."""
+    """A writer of a matrix's shards to `folder`; `weight`: dtype of the weights, None if all are 1."""
 
     def __init__(self, folder: Path, scratch: Path, grid: ShardGrid, team: Team, weight: Any = None) -> None:
         self.folder, self.scratch, self.grid, self.team = folder, scratch, grid, team
@@ -90,11 +91,11 @@ class AdjacencyWriter:
         self.nnz = np.zeros(grid.shape, np.int64)
 
     def path(self, i: int, j: int) -> Path:
-        """The file of shard (i, j)."""
+        """Return the file of shard (i, j)."""
         return self.folder / f"shard-{i:04d}-{j:04d}.h5"
 
     def add(self, row: np.ndarray, col: np.ndarray, weights: np.ndarray | None) -> None:
-        """Entries at these positions; a weight of -inf stands for "1 if there is no such entry otherwise"."""
+        """Add entries; a weight of -inf stands for 1 where no other entry has the same position."""
         buckets, records = self.grid.locate(row, col)
         if self.weighted:
             keys, records = records, np.empty(len(row), self.spill.dtype)
@@ -103,7 +104,7 @@ class AdjacencyWriter:
         self.spill.add(buckets, records)
 
     def write_structure(self, degrees: Degrees | None = None) -> None:
-        """Sort and merge every shard and write where its entries are, after `spill.pool`. Collective."""
+        """Sort and merge every shard and write its entries' positions, after `spill.pool`. Collective."""
         with self.team.together():
             for bucket, i, j in followed(self._mine(), "sort and write shards", *self._work()):
                 lo, hi = block(self.grid.rows, i)
@@ -119,15 +120,15 @@ class AdjacencyWriter:
         self.team.total(self.nnz)
 
     def _mine(self) -> list[tuple[int, int, int]]:
-        """(bucket, i, j) of the shards that this rank writes."""
+        """List (bucket, i, j) of the shards that this rank writes."""
         width = self.grid.shape[1]
         return [(bucket, *divmod(bucket, width)) for bucket in self.team.deal(self.spill.lengths)]
 
     def _work(self) -> tuple[int, str, Callable[[tuple[int, int, int]], int]]:
-        """Entries of this rank's shards, their name, and those of one."""
+        """Return the entries of this rank's shards, their unit, and a function that counts one shard's."""
         lengths = self.spill.lengths
         total = sum(int(lengths[bucket]) for bucket, *_ in self._mine())
-        return total, "entries", lambda one: int(lengths[one[0]])
+        return total, "entries", lambda shard: int(lengths[shard[0]])
 
     def _write_shard(self, file: Any, weights_file: Any, bucket: int, i: int, j: int, degrees: Any) -> None:
         (top, bottom), (left, right) = block(self.grid.rows, i), block(self.grid.cols, j)
@@ -152,7 +153,7 @@ class AdjacencyWriter:
         hdf5.store_array(file, "indptr", indptr.astype(index_type(indices.length)))
 
     def write_values(self, dtype: Any, scale: Scale | None) -> None:
-        """Write the values, which are the weights times `scale(rows, cols)`. Collective."""
+        """Write the values: the weights times `scale(rows, cols)`. Collective."""
         with self.team.together():
             for _, i, j in followed(self._mine(), "write values", *self._work()):
                 path, size = self._weights(i, j), int(self.nnz[i, j]) * np.dtype(dtype).itemsize

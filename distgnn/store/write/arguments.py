@@ -19,14 +19,14 @@ from distgnn.store.source import Edges, Source
 
 NORMALIZATIONS = ("gcn", "row", "none")
 DTYPES = ("float32", "float64")
-MOST_SHARDS = 1 << 16  # each is a file
+MOST_SHARDS = 1 << 16  # each shard is a file
 
 
 def check_arguments(
     out: str | os.PathLike[str], *, order: Sequence[str], normalize: str = "gcn", dtype: str = "float32",
     force: bool = False, partitions: Sequence[Wanted] = (),
 ) -> None:  # fmt: skip
-    """The UserError that `prepare` would raise for its arguments: worth knowing before a long import."""
+    """Raise the UserError that `prepare` would raise for its arguments: call it before a long import."""
     orders.check_names(order)
     check_names(partitions)
     for wanted in partitions:
@@ -38,7 +38,7 @@ def check_arguments(
 
 
 def parse_shards(text: str) -> tuple[int, int]:
-    """The grid that "RxC" names; ArgumentError unless it is one, of at most MOST_SHARDS shards."""
+    """Parse a grid "RxC"; raise ArgumentError unless it is one, of at most MOST_SHARDS shards."""
     try:
         rows, cols = (int(part) for part in text.lower().split("x"))
         if rows < 1 or cols < 1:
@@ -50,7 +50,7 @@ def parse_shards(text: str) -> tuple[int, int]:
 
 
 def check_shards(rows: int, cols: int, n: int | None = None) -> None:
-    """ArgumentError for more than MOST_SHARDS, or for shards of a matrix of `n` nodes that must be empty."""
+    """Raise ArgumentError for more than MOST_SHARDS, or for more shard rows or columns than `n` nodes."""
     grid = f"{rows}x{cols}"
     if rows * cols > MOST_SHARDS:
         side = math.isqrt(MOST_SHARDS)
@@ -61,18 +61,20 @@ def check_shards(rows: int, cols: int, n: int | None = None) -> None:
 
 
 def is_store(path: Path) -> bool:
-    """May this be replaced? A store, readable or damaged, of this or another schema version. UserError: one
-    with files that are not a store's."""
+    """Return True for a store, readable or damaged, of any schema version, which may be replaced.
+
+    Raises UserError if the directory of the store holds other files.
+    """
     claim = manifest.claims(path, manifest.STORE)
-    found = path.suffix == ".dg" and (path / manifest.NAME).exists() if claim is None else claim
-    strange = sorted(set(os.listdir(path)) - {manifest.NAME, "nodes", "orders"}) if found else []
+    known = path.suffix == ".dg" and (path / manifest.NAME).exists() if claim is None else claim
+    strange = sorted(set(os.listdir(path)) - {manifest.NAME, "nodes", "orders"}) if known else []
     if strange:
         raise UserError(f"{path}: holds {strange[0]}, which is no file of a store; move it elsewhere")
-    return found
+    return known
 
 
 def check_source(source: Source) -> None:
-    """UserError for a source without nodes, or with labels or a split that do not fit them."""
+    """Raise UserError for a source without nodes, or with labels or a split that do not fit them."""
     if source.n < 1:
         raise UserError(f"{source.name}: has no nodes")
     highest = 1 if source.multilabel else source.classes - 1
@@ -84,8 +86,8 @@ def check_source(source: Source) -> None:
             raise UserError(f"{source.name}: {len(array)} {what} values for {source.n} nodes")
         if array.min() < least or array.max() > most:
             place = np.argwhere((array < least) | (array > most))[0]
-            told = f"node {place[0]} has {what} {array[tuple(place)]}"
-            raise UserError(f"{source.name}: {told}; expected {least}..{most}")
+            problem = f"node {place[0]} has {what} {array[tuple(place)]}"
+            raise UserError(f"{source.name}: {problem}; expected {least}..{most}")
     labels = source.labels
     if labels is not None and source.multilabel:
         fits = 1 < labels.shape[1] == source.classes
@@ -95,7 +97,7 @@ def check_source(source: Source) -> None:
 
 
 def check_room(source: Source, out: str | os.PathLike[str]) -> None:
-    """UserError where the features alone, zeros included, are more than the disk takes."""
+    """Raise UserError if the features alone, zeros included, are more than the disk takes."""
     needed, free = 4 * source.n * source.width, shutil.disk_usage(Path(out).absolute().parent).free
     if needed > free:
         what = f"{source.n} x {source.width} features need {needed / 1e9:.1f} GB"
@@ -103,8 +105,10 @@ def check_room(source: Source, out: str | os.PathLike[str]) -> None:
 
 
 def check_edges(source: Source, before: int, edges: Edges, dtype: np.dtype) -> None:
-    """UserError for the first of these edges, with `before` others before them, that is impossible, or whose
-    weight is no finite number of the matrix's dtype."""
+    """Raise UserError for the first impossible edge, or the first weight that the dtype can't hold.
+
+    A weight must be a finite number of the matrix's dtype. `before`: the number of edges before these.
+    """
     src, dst, weights = edges
     for ids in (src, dst):
         if len(ids) and (ids.min() < 0 or ids.max() >= source.n):

@@ -1,4 +1,4 @@
-"""What a graph holds, in a few hashes that do not depend on how a store is cut, ordered, or made."""
+"""Hashes of a graph's content that do not depend on how a store is cut, ordered, or made."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ _EDGES, _FEATURES = rng.key(0, rng.CONTENT, 0), rng.key(0, rng.CONTENT, 1)
 
 
 class Content:
-    """Sums of a 64-bit hash of every entry of the matrix and of every row of the features, which ranks add
-    up in any order: against mistakes, not against forgers. Labels and split, which all hold, as SHA-256."""
+    """Hashes of a graph's content: against mistakes, not against forgers.
+
+    Entries of the matrix and rows of the features: sums of 64-bit hashes, which ranks add up in any order.
+    Labels and split, which all ranks hold: SHA-256.
+    """
 
     def __init__(self, source: Source) -> None:
         self._n, self._source = source.n, source
@@ -25,13 +28,13 @@ class Content:
         self._factors = columns | np.uint64(1)  # odd, so that no bit of a feature is lost
 
     def add_entries(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
-        """Entries of A before they are scaled, by the ids of their rows and columns; each once in all."""
+        """Add entries of A before they are scaled, by the ids of their rows and columns; each once in all."""
         self._add(0, self._entries(rows, cols, weights))
         if self._source.direction_open:
             self._add(2, self._entries(cols, rows, weights))
 
     def symmetric(self, team: Team) -> bool:
-        """Compare the entries added so far with those of the transpose. Collective."""
+        """Return True if the entries added so far equal those of the transpose. Collective."""
         entries, _, mirrored = team.total(self._sums.copy()).tolist()
         return entries == mirrored
 
@@ -42,17 +45,17 @@ class Content:
         return rng.splitmix64(keys ^ np.asarray(weights, np.float64).view(np.uint64))
 
     def add_features(self, first: int, rows: np.ndarray) -> None:
-        """float32 features of consecutive ids; each once in all."""
+        """Add float32 features of consecutive ids; each once in all."""
         words = np.ascontiguousarray(rows).view(np.uint32).astype(np.uint64) @ self._factors
         ids = rng.hashes(_FEATURES, np.arange(first, first + len(rows)))
         self._add(1, rng.splitmix64(words ^ ids))
 
     def _add(self, index: int, hashes: np.ndarray) -> None:
-        self._sums[index : index + 1] += hashes.sum(dtype=np.uint64)  # of scalars, NumPy warns that it wraps
+        self._sums[index : index + 1] += hashes.sum(dtype=np.uint64)  # NumPy warns if a scalar wraps
 
     def hashes(self, team: Team) -> dict[str, str | None]:
-        """The entry `content` of the manifest. Collective."""
-        entries, features = (f"{int(one):016x}" for one in team.total(self._sums[:2].copy()))
+        """Return the entry `content` of the manifest. Collective."""
+        entries, features = (f"{int(total):016x}" for total in team.total(self._sums[:2].copy()))
         source = self._source
         ids = {} if source.ids is None else {"ids": _sha256(source.ids, source.ids.dtype)}
         return {

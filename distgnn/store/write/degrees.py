@@ -18,10 +18,11 @@ Scale = Callable[[np.ndarray, np.ndarray], np.ndarray]  # factors for entries at
 
 
 class Degrees:
-    """Row sums, and neighbours without the node itself, by row of a version of the matrix; and its `content`.
+    """Row sums and numbers of neighbours, without the node itself, of a version of the matrix.
 
     Sums of weights are rounded, so the shards of a row are added from left to right; a team, whose ranks
-    write them at the same time, does this through files in `scratch` (None without weights).
+    write them at the same time, does this through files in `scratch` (None without weights). The entries are
+    added to the graph's `content` too.
     """
 
     def __init__(
@@ -33,12 +34,12 @@ class Degrees:
         self.neighbours = np.zeros(n, np.int64)
 
     def begin(self, i: int, j: int, rows: tuple[int, int]) -> None:
-        """Count shard (i, j), which has these rows. Shards further left come first."""
+        """Begin to count shard (i, j), which has these rows. Shards further left come first."""
         self.shard, self.rows = (i, j), rows
         self.partial = np.zeros(rows[1] - rows[0])
 
     def count(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
-        """Entries at these positions, the rows ascending."""
+        """Count entries at these positions, the rows ascending."""
         lo, hi = rows[0], rows[-1] + 1
         self.partial[lo - self.rows[0] : hi - self.rows[0]] += np.bincount(rows - lo, weights)
         self.content.add_entries(self.version.rows.ids(rows), self.version.cols.ids(cols), weights)
@@ -46,14 +47,14 @@ class Degrees:
         self.neighbours[lo:hi] += np.bincount(rows - lo, others).astype(np.int64)
 
     def end(self) -> None:
-        """All of the shard is counted."""
+        """Add the sums of a shard that is counted."""
         if self.scratch is None:
             self.sums[slice(*self.rows)] += self.partial
         else:
             self._file(*self.shard).write_bytes(self.partial.data)
 
     def collect(self, grid: ShardGrid) -> None:
-        """Add up what all ranks have counted. Collective."""
+        """Add up the counts of all ranks. Collective."""
         if self.scratch is not None:
             with self.team.together():
                 for i in self.team.deal(np.diff(grid.rows)):
@@ -64,8 +65,10 @@ class Degrees:
         self.team.total(self.neighbours)
 
     def scaling(self, normalize: str) -> Scale | None:
-        """The factors of this normalisation; ArgumentError for a node whose weights sum to less than zero or
-        more than float64 holds."""
+        """Return the factors of this normalisation, or None for "none".
+
+        Raises ArgumentError for a node whose weights sum to less than zero or to more than float64 holds.
+        """
         if normalize == "none":
             return None
         sums = self.sums
@@ -82,12 +85,12 @@ class Degrees:
         return lambda rows, cols: root[rows] * of_cols[cols]  # first: the same for (i, j) and (j, i)
 
     def statistics(self) -> dict[str, Any]:
-        """Of the numbers of neighbours, for the manifest."""
+        """Return minimum, mean and maximum of the numbers of neighbours, for the manifest."""
         d = self.neighbours
         return {"min": d.min(), "mean": d.mean(), "max": d.max(), "isolated": np.count_nonzero(d == 0)}
 
     def _rows_of(self, cols: np.ndarray) -> np.ndarray:
-        """Where the nodes at these columns have their rows."""
+        """Return the row positions of the nodes at these columns."""
         return cols if self.version.alike else self.version.rows.positions(self.version.cols.ids(cols))
 
     def _file(self, i: int, j: int) -> Path:

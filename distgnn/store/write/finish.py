@@ -1,4 +1,4 @@
-"""The last step: everything on disk, then the manifest; and what the caller is told."""
+"""The last step of a preparation: ids and hashes of all files, then the manifest; and the summary."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from distgnn.store.team import Team, shared_out
 
 @dataclass
 class Summary:
-    """The outcome of `prepare`. `stages`: (name, seconds, peak resident bytes of any rank so far); `read`:
-    the `readings` of the source."""
+    """The outcome of `prepare`.
+
+    `stages`: (name, seconds, peak resident bytes of any rank so far); `read`: the `readings` of the source.
+    """
 
     out: str
     n: int = 0
@@ -47,7 +49,7 @@ class Summary:
 
 
 def describe(source: Source, seed: int, dtype: np.dtype, self_loops: bool, normalize: str) -> dict[str, Any]:
-    """The manifest before the edges have been read."""
+    """Return the manifest's entries that are known before the edges have been read."""
     split, labels = None, source.labels
     if source.split is not None:
         sizes = np.bincount(source.split, minlength=4).tolist()
@@ -65,14 +67,13 @@ def describe(source: Source, seed: int, dtype: np.dtype, self_loops: bool, norma
 
 
 def finish(folder: Path, content: dict[str, Any], team: Team) -> None:
-    """Write into every file which store it is of, fingerprint it, and write the manifest with this content.
-    Collective."""
+    """Stamp every file with the store's id, fingerprint it, and write the manifest. Collective."""
     sizes: dict[str, int] = {}
     with team.together():
         if team.rank == 0:
             paths = sorted(filter(Path.is_file, folder.rglob("*")))
             sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
-    sizes = team.gather_objects(sizes)[0]  # network file systems may show other ranks something older
+    sizes = team.gather_objects(sizes)[0]  # network file systems may show other ranks older sizes
     content["id"] = id = team.gather_objects(manifest.identity(content))[0]
     prints = dict(shared_out(team, sizes, lambda names: [(name, _seal(folder, name, id)) for name in names]))
     content["files"] = {name: prints[name] for name in sizes}
@@ -84,7 +85,7 @@ def finish(folder: Path, content: dict[str, Any], team: Team) -> None:
 
 
 def _seal(folder: Path, name: str, id: str) -> dict[str, Any]:
-    """Stamp a file that is otherwise complete; returns its fingerprint, when all of it is on disk."""
+    """Stamp a file that is otherwise complete; return its fingerprint once all of it is on disk."""
     with hdf5.writing(folder / name, 0, "r+") as file:
         stamp(file, id, name)
     return manifest.fingerprint(folder / name, sync=True)

@@ -21,17 +21,17 @@ from distgnn.store.write.spill import Spill
 
 
 def row_bytes(source: Source) -> int:
-    """Of a node's features, and of its row of labels if it has one."""
+    """Return the bytes of a node's features, and of its row of labels if it has one."""
     return 4 * source.width + source.multilabel * source.classes
 
 
 def row_partition(n: int, nbytes: int) -> np.ndarray:
-    """The partition vector of the row files, for rows of so many bytes."""
+    """Return the partition vector of the row files, for rows of `nbytes` bytes."""
     return partition(n, max(1, -(-n * nbytes // LIMITS.file_bytes), -(-n // LIMITS.file_rows)))
 
 
 def write_permutation(folder: Path, parts: np.ndarray, order: Permutation, team: Team) -> list[Path]:
-    """Write this rank's files of `permutation` (position -> original id) and `inverse`; returns all paths."""
+    """Write this rank's files of `permutation` (position -> original id) and `inverse`; return all paths."""
     paths = [folder / f"permutation-{index:04d}.h5" for index in range(len(parts) - 1)]
     for index in team.deal(np.diff(parts)):
         positions = np.arange(parts[index], parts[index + 1])
@@ -42,7 +42,7 @@ def write_permutation(folder: Path, parts: np.ndarray, order: Permutation, team:
 
 
 def write_ids(folder: Path, ids: np.ndarray, team: Team) -> tuple[np.ndarray, list[Path]]:
-    """Write this rank's files of the ids of nodes, by number; returns the partition vector and all paths."""
+    """Write this rank's files of the nodes' ids, by number; return the partition vector and all paths."""
     size, n = ids.dtype.itemsize, len(ids)
     parts = partition(n, max(1, -(-n * size // LIMITS.file_bytes), -(-n // LIMITS.file_rows)))
     paths = [folder / f"ids-{index:04d}.h5" for index in range(len(parts) - 1)]
@@ -58,8 +58,10 @@ def write_nodes(
     folder: Path, scratch: Path, parts: np.ndarray, source: Source, order: Permutation, team: Team,
     content: Content,
 ) -> list[Path]:  # fmt: skip
-    """Write the features, labels and split that a source has, in this order; returns all paths. Collective:
-    each rank reads a share of the features, which is added to the `content`, and writes some of the files."""
+    """Write the features, labels and split that a source has, in this order; return all paths. Collective.
+
+    Each rank reads a share of the features, which is added to the `content`, and writes a share of the files.
+    """
     paths = [folder / f"rows-{index:04d}.h5" for index in range(len(parts) - 1)]
     shuffled = source.width and order.permutation is not None
     spilled = _spilled(scratch, parts, source, order, team, content) if shuffled else None
@@ -93,7 +95,7 @@ def _write_rows(
 
 
 def _feature_blocks(source: Source, lo: int, hi: int, content: Content) -> Iterator[tuple[int, np.ndarray]]:
-    """(first id, rows) of the features of ids lo..hi: consecutive ids, which every format reads fastest."""
+    """Yield (first id, rows) of the features of ids lo..hi: every format reads consecutive ids fastest."""
     step = max(1, LIMITS.row_bytes // (4 * source.width))
     for start in range(lo, hi, step):
         ids = np.arange(start, min(start + step, hi))
@@ -110,8 +112,10 @@ def _feature_blocks(source: Source, lo: int, hi: int, content: Content) -> Itera
 def _spilled(
     scratch: Path, parts: np.ndarray, source: Source, order: Permutation, team: Team, content: Content
 ) -> Spill:
-    """All features, read once from front to back (by each rank a share), in one bucket per row file: reading
-    file by file would be at random, of more than fits in memory. Collective."""
+    """Read all features once, from front to back, into one bucket per row file. Collective.
+
+    Each rank reads a share. Reading file by file would be random access to more than fits in memory.
+    """
     record = np.dtype([("row", np.int64), ("features", np.float32, (source.width,))])
     spill = Spill(scratch / "features", len(parts) - 1, record, team)
     with team.together():
@@ -133,7 +137,7 @@ def _rows(read: tuple[int, np.ndarray]) -> int:
 
 
 def _assembled(spill: Spill, index: int, shape: tuple[int, int]) -> np.ndarray:
-    """The features of one row file, in order."""
+    """Return the features of one row file, in order."""
     features = np.empty(shape, np.float32)
     for rows in spill.read(index, max(1, LIMITS.row_bytes // spill.dtype.itemsize)):
         features[rows["row"]] = rows["features"]

@@ -35,25 +35,31 @@ def prepare(
     shards: tuple[int, int] | None = None, normalize: str = "gcn", self_loops: bool = True,
     dtype: str = "float32", force: bool = False, partitions: Sequence[Wanted] = (), comm: Any = None,
 ) -> Summary:  # fmt: skip
-    """Write the store `out` (a directory, by custom NAME.dg) from a Source; how, the module says.
+    """Write the store `out` (a directory, by custom NAME.dg) from a Source.
+
+    The module's docstring describes the steps and the memory.
 
     Args:
+        source: the graph, as importers and generators give it.
         order: the orders to write (`orders.KNOWN`); the first is the default, in which features and labels
             are stored (as its layer 0 takes them).
-        seed: of random permutations; shards: rows and columns of their grid, each at most n.
-        dtype: of A's values, float32 or float64 (features are always float32).
+        seed: seed of random permutations.
+        shards: rows and columns of the grid of shards, each at most n.
+        normalize: "gcn", "row" or "none", see the module.
+        self_loops: add A[i, i] = 1 to every node without a self-loop.
+        dtype: dtype of A's values, float32 or float64 (features are always float32).
         force: replace an existing store once the new one is complete.
         partitions: further orders by partition (``distgnn.partition``), with the partition vectors of parts.
         comm: mpi4py communicator of ranks that share files and arguments; None: this process, without MPI.
 
     Raises:
         UserError: bad arguments or data, `out` exists, or ranks disagree; on all ranks. After any exception
-            nothing is left.
+            no file is left.
     """
     team = of(comm, out)
     given: Any = {"order": order, "normalize": normalize, "dtype": dtype, "force": force}
-    told = {"partitions": partitions, "seed": seed, "shards": shards, "self_loops": self_loops, "out": out}
-    team.agree(given | told | _facts(source))
+    others = {"partitions": partitions, "seed": seed, "shards": shards, "self_loops": self_loops, "out": out}
+    team.agree(given | others | _facts(source))
     with team.together():
         check_arguments(out, partitions=partitions, **given)
         _check(source, out, shards, partitions)
@@ -65,7 +71,7 @@ def prepare(
 
 
 def _check(source: Source, out: Any, shards: tuple[int, int] | None, partitions: Sequence[Wanted]) -> None:
-    """UserError where these do not fit together."""
+    """Raise UserError where source, room on the disk, partitions and shards do not fit together."""
     check_source(source)
     check_room(source, out)
     for wanted in partitions:
@@ -75,6 +81,6 @@ def _check(source: Source, out: Any, shards: tuple[int, int] | None, partitions:
 
 
 def _facts(source: Source) -> dict[str, Any]:
-    """What ranks compare of what they import; the edges are too many."""
+    """Return facts of the source that ranks compare; the edges are too many."""
     names = ("n", "directed", "direction_open", "width", "classes", "multilabel", "labels", "split", "ids")
     return {f"the source's {name}": getattr(source, name) for name in names}

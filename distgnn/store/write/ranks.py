@@ -34,9 +34,9 @@ class Ranks(Team):
     def together(self) -> Iterator[None]:
         with self.comm.together():
             try:
-                with nullcontext() if self.out is None else writing(self.out):  # so all hear of a full disk
+                with nullcontext() if self.out is None else writing(self.out):  # raise ENOSPC on all ranks
                     yield
-            except Exception:  # but who is interrupted does not wait for the others
+            except Exception:  # an interrupt does not wait for the other ranks
                 arrive(self.comm.mpi)
                 raise
             arrive(self.comm.mpi)
@@ -59,7 +59,7 @@ class Ranks(Team):
 
 
 def of(mpi: Any, out: str | PathLike[str] | None = None) -> Team:
-    """The team of a communicator's ranks, which writes `out`; of None, this process alone."""
+    """Return the team of a communicator's ranks, which writes `out`; for None, this process alone."""
     return Team() if mpi is None or mpi.Get_size() == 1 else Ranks(mpi, out)
 
 
@@ -67,10 +67,10 @@ def of(mpi: Any, out: str | PathLike[str] | None = None) -> Team:
 def shared_directory(
     team: Team, out: str | PathLike[str], *, force: bool, replaceable: Callable[[Path], bool]
 ) -> Iterator[Path]:  # fmt: skip
-    """`publish.new_directory` for a team: rank 0 makes it and names it when all are through. Collective.
+    """Open `publish.new_directory` for a team: rank 0 makes it, and names it at the end. Collective.
 
-    Errors inside must be raised on all ranks. An interrupted rank lets rank 0 tidy up first, which was most
-    likely interrupted too, and else does so itself.
+    Errors inside must be raised on all ranks. An interrupted rank waits for rank 0, which was most likely
+    interrupted too, to remove the directory, and then removes what is left.
     """
     with ExitStack() as stack:
         made: Path | None = None
@@ -89,7 +89,7 @@ def shared_directory(
                 time.sleep(PATIENCE)
                 shutil.rmtree(folder, ignore_errors=True)
                 with suppress(OSError):
-                    if inode(lock_file(out)) == lock:  # still that of rank 0, which ends with this rank
+                    if inode(lock_file(out)) == lock:  # still the lock of rank 0, which ends with this rank
                         lock_file(out).unlink()
             raise
         with team.together():
@@ -97,7 +97,7 @@ def shared_directory(
 
 
 def inode(path: Path) -> int | None:
-    """Which file has this name now."""
+    """Return the inode of the file that has this name now, or None."""
     try:
         return path.stat().st_ino
     except OSError:
@@ -105,7 +105,7 @@ def inode(path: Path) -> int | None:
 
 
 def arrive(mpi: Any) -> None:
-    """A barrier that sleeps: a blocking one would keep cores busy that other ranks need."""
+    """Wait for all ranks and sleep meanwhile: a blocking barrier would take cores that other ranks need."""
     request, pause = mpi.Ibarrier(), 1e-4
     while not request.Test():
         time.sleep(pause)

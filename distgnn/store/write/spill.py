@@ -14,9 +14,11 @@ from distgnn.store.team import Team
 
 
 class Spill:
-    """Buckets of records; what exceeds LIMITS.spilled_bytes is appended to one file per bucket. No file stays
-    open between appends. `folder` is made when needed, and `close` removes it. In a team each rank adds to a
-    folder of its own, on a shared file system; after `pool` each may read any bucket."""
+    """Buckets of records; what exceeds LIMITS.spilled_bytes is appended to one file per bucket.
+
+    No file stays open between appends. `folder` is made when needed, and `close` removes it. In a team each
+    rank adds to a folder of its own, on a shared file system; after `pool` each rank may read any bucket.
+    """
 
     def __init__(self, folder: Path, buckets: int, dtype: Any, team: Team | None = None) -> None:
         self.team = team or Team()
@@ -44,40 +46,42 @@ class Spill:
             self._flush()
 
     def pool(self) -> None:
-        """From here on `lengths` and `read` cover what all ranks have added. Collective."""
+        """Let `lengths` and `read` cover the records of all ranks from here on. Collective."""
         if self.team.size > 1:
             with self.team.together():
                 self._flush()
             self.team.total(self.lengths)
 
     def read(self, bucket: int, size: int) -> Iterator[np.ndarray]:
-        """The records of a bucket, rank by rank and in the order they came, in arrays of at most `size`;
-        RuntimeError where the shared file system does not show what another rank wrote."""
-        found = 0
+        """Yield the records of a bucket in arrays of at most `size`, rank by rank, in the order they came.
+
+        Raises RuntimeError if the shared file system does not show all records of another rank.
+        """
+        count = 0
         for path in self._paths(bucket):
             if path.exists():
                 with open(path, "rb") as file:
                     while len(records := np.fromfile(file, self.dtype, size)):
-                        found += len(records)
+                        count += len(records)
                         yield records
         for held in self._held[bucket]:
-            found += len(held)
+            count += len(held)
             for start in range(0, len(held), size):
                 yield held[start : start + size]
         expected = self.lengths[bucket]
-        if found != expected:
-            raise RuntimeError(f"{self.folder}: bucket {bucket} has {found} of {expected} records")
+        if count != expected:
+            raise RuntimeError(f"{self.folder}: bucket {bucket} has {count} of {expected} records")
 
     def drop(self, bucket: int) -> None:
-        """Free what a bucket occupies."""
+        """Free the memory and the files of a bucket."""
         for path in self._paths(bucket):
             path.unlink(missing_ok=True)
         self._held[bucket] = []
 
     def close(self) -> None:
-        """Free everything that this rank has added, once no rank reads any more."""
+        """Free all that this rank has added, once no rank reads any more."""
         self._held = []
-        shutil.rmtree(self.folder, ignore_errors=True)  # it is there only if something went to disk
+        shutil.rmtree(self.folder, ignore_errors=True)  # there is a folder only if records went to disk
 
     def _flush(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

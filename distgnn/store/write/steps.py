@@ -39,7 +39,7 @@ Shards = tuple[int, int] | None
 
 @dataclass
 class Preparation:
-    """One call of `prepare`: what all its steps need."""
+    """One call of `prepare`: the data that all its steps share."""
 
     source: Source
     folder: Path
@@ -54,7 +54,7 @@ class Preparation:
         self.n, self._place = self.source.n, (self.team.rank, self.team.size)
         self.scratch = self.folder / "scratch"
         self.parts = nodes.row_partition(self.n, nodes.row_bytes(self.source))
-        self.first: tuple[Version, Order] | None = None  # what the other versions are made from
+        self.first: tuple[Version, Order] | None = None  # the version that the others are made from
         self.degrees: dict[str, Any] = {}
         self.started = time.perf_counter()
         self.held = Content(self.source)
@@ -64,7 +64,7 @@ class Preparation:
         self.summary.multilabel = self.source.multilabel
 
     def run(self, names: Sequence[str], shards: Shards, partitions: Sequence[Wanted]) -> None:
-        """All stages, one after another. Collective."""
+        """Run all stages, one after another. Collective."""
         with self.team.together():
             self.scratch.mkdir(exist_ok=True)
         listed = self._listed_degrees() if "double" in names else None
@@ -86,7 +86,7 @@ class Preparation:
         self.stage("finish")
 
     def stage(self, name: str) -> None:
-        """This stage is over. Collective."""
+        """Record the end of this stage, its seconds and the peak memory. Collective."""
         peak = max(self.team.gather_objects(backend.get("numpy").peak_bytes()))
         now = time.perf_counter()
         self.summary.stages.append((name, now - self.started, peak))
@@ -106,7 +106,7 @@ class Preparation:
         return ShardGrid.for_size(self.n, edges * both + self.n * self.self_loops)
 
     def _listed_degrees(self) -> np.ndarray:
-        """int64 (n,): how many of the listed edges begin or end at each node; repeats count."""
+        """Count how many of the listed edges begin or end at each node, int64 (n,); repeats count."""
         degrees = np.zeros(self.n, np.int64)
         with self.team.together():
             for src, dst, _ in self._edges():
@@ -133,7 +133,7 @@ class Preparation:
             self.content["ids"] = named
 
     def _edges(self) -> Iterator[Edges]:
-        """This rank's share of the source's edges, checked, at most LIMITS.entries at a time."""
+        """Yield this rank's share of the source's edges, checked, at most LIMITS.entries at a time."""
         for before, (src, dst, weights) in self.source.edge_share(*self._place):
             for lo in range(0, len(src), LIMITS.entries):
                 some = slice(lo, lo + LIMITS.entries)
@@ -142,7 +142,7 @@ class Preparation:
                 yield edges
 
     def _write_order(self, order: MatrixOrder, grid: ShardGrid) -> dict[str, Any]:
-        """Write all versions of an order; returns its entry in the manifest."""
+        """Write all versions of an order; return its entry in the manifest."""
         folder = f"orders/{order.name}"
         paths = [folder] if len(order.versions) == 1 else [f"{folder}/even", f"{folder}/odd"]
         entries = []
@@ -157,7 +157,7 @@ class Preparation:
         return entries[0] if len(entries) == 1 else {"versions": entries}
 
     def _write_permutation(self, path: str, version: Version, vector: np.ndarray | None) -> dict[str, Any]:
-        """Write the permutation of a version's rows; begins the version's entry in the manifest."""
+        """Write the permutation of a version's rows; return the begun entry for the manifest."""
         folder, stored = self.folder / path, None
         with self.team.together():
             folder.mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ class Preparation:
         return {"permutation": stored, "partition": cut, "symmetric": symmetric}
 
     def _write_first(self, path: str, version: Version, entry: dict[str, Any], grid: ShardGrid) -> None:
-        """Shards of the first order (of its first version), from the source."""
+        """Write the shards of the first order (of its first version), from the source."""
         edges = self._edges()
         with self.team.together():
             head = next(edges, None)
@@ -198,7 +198,7 @@ class Preparation:
             self.source.take_degrees(by_id)
 
     def _settle_direction(self, version: Version, entry: dict[str, Any]) -> None:
-        """Take a graph whose direction is open for undirected where its matrix is symmetric. Collective."""
+        """Take a graph whose direction is open for undirected if its matrix is symmetric. Collective."""
         if self.source.direction_open and self.held.symmetric(self.team):
             self.summary.directed = False
             self.content |= {"directed": False, "symmetric": self.normalize != "row"}
@@ -207,7 +207,7 @@ class Preparation:
     def _bucket(
         self, writer: AdjacencyWriter, version: Version, edges: Iterable[Edges], looped: np.ndarray
     ) -> None:
-        """Bucket this rank's share of edges, their reverses and self-loops; marks nodes that are `looped`."""
+        """Put this rank's share of edges, reverses and self-loops into buckets; mark nodes `looped`."""
         rows, cols, weighted = version.rows.positions, version.cols.positions, writer.weighted
         listed = self.source.edge_count
         total = None if listed is None else listed // self.team.size
@@ -225,7 +225,7 @@ class Preparation:
                 writer.add(rows(loops), cols(loops), np.full(len(loops), -np.inf) if weighted else None)
 
     def _write_other(self, path: str, version: Version, entry: Any, vector: np.ndarray | None) -> None:
-        """Shards of a further order or version, from those of the first: the same values, moved."""
+        """Write the shards of a further order or version, from those of the first: the same values, moved."""
         assert self.first is not None
         matrix = self.first[1]
         grid = ShardGrid(matrix.rows, matrix.cols)
@@ -239,14 +239,14 @@ class Preparation:
         self._write_shards(writer, entry, path)
 
     def _entries(self, shards: Collection[int] | None = None) -> Iterator[Edges]:
-        """(ids of rows, ids of columns, values) of the first order's shards, all or these."""
+        """Yield (ids of rows, ids of columns, values) of the first order's shards, all or these."""
         assert self.first is not None
         version, matrix = self.first
         for rows, cols, values in matrix.entries(LIMITS.entries, shards):
             yield version.rows.ids(rows), version.cols.ids(cols), values
 
     def _partitioned(self, partitions: Sequence[Wanted]) -> Iterator[MatrixOrder]:
-        """Orders by partition of the first order's graph, made by rank 0. Collective."""
+        """Yield orders by partition of the first order's graph; rank 0 partitions. Collective."""
         if not partitions:
             return
         first, quality, part = self.team.rank == 0, None, np.empty(self.n, np.int32)
@@ -260,8 +260,8 @@ class Preparation:
                 if first:
                     part = np.ascontiguousarray(wanted.make(pattern, self.seed), np.int32)
                     quality = measure(pattern, part, wanted.parts)
-            if (found := self.team.gather_objects(quality)[0]) is not None:
-                self.summary.partitions[wanted.name] = found
+            if (shared := self.team.gather_objects(quality)[0]) is not None:
+                self.summary.partitions[wanted.name] = shared
             self.team.bcast(part, 0)
             self.stage(f"partition {wanted.name}")
             yield orders.by_parts(wanted.name, part, wanted.parts)
@@ -269,7 +269,7 @@ class Preparation:
     def _write_shards(
         self, writer: AdjacencyWriter, entry: Any, path: str, degrees: Degrees | None = None
     ) -> None:
-        """Turn what the writer has been given into files, and name them in the version's `entry`."""
+        """Write the records in the writer's buckets into files, and name them in the version's `entry`."""
         name = path.partition("/")[2]
         writer.spill.pool()
         self.stage(f"bucket {name}")

@@ -1,1 +1,1 @@
-"""Formats that hold pickles, which are programs: read by an unpickler that loads a short list of names."""
+"""Formats that hold pickles, which are programs: their unpickler loads a short list of names."""

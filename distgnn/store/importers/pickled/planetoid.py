@@ -73,7 +73,7 @@ def load_edges(path: Path) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(graph, dict) or not all(type(ends) is list for ends in graph.values()):
         raise UserError(f"{path}: holds something else; {expected}")
     degrees = np.fromiter(map(len, graph.values()), np.int64, len(graph))
-    if degrees.sum() > os.path.getsize(path):  # lists that are one and the same
+    if degrees.sum() > os.path.getsize(path):  # a pickle can repeat one list many times
         raise UserError(
             f"{path}: names {degrees.sum()} neighbours in {os.path.getsize(path)} bytes; {expected}"
         )
@@ -112,10 +112,10 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
 
 
 def _rows(n: int, files: Files) -> SparseRows:
-    """Put the rows of both matrices at the nodes they belong to, none at the rest."""
+    """Put the rows of both matrices at their nodes; other nodes have no entries."""
     both, shift = (files.allx, files.tx), len(files.allx.columns)
     starts, ends = np.zeros((2, n), np.int64)
-    for found, (known, test) in ((starts, (r.starts for r in both)), (ends, (r.ends for r in both))):
-        found[: files.known], found[files.test] = known, test + shift
+    for bounds, (known, test) in ((starts, (r.starts for r in both)), (ends, (r.ends for r in both))):
+        bounds[: files.known], bounds[files.test] = known, test + shift
     columns, data = (np.concatenate([getattr(r, part) for r in both]) for part in ("columns", "data"))
     return SparseRows(starts, ends, columns, data, files.allx.width, files.folder)

@@ -1,7 +1,7 @@
-"""Tensors in .pt files of `torch.save`, without torch and without running what is pickled there.
+"""Tensors in .pt files of `torch.save`, without torch and without running the pickle's code.
 
 A file is a ZIP archive: data.pkl describes tensors, whose numbers are members of their own. The pickle may
-name tensors, plain containers and PyG's `Data`; anything else is refused by name (see `unpickler`).
+name tensors, plain containers and PyG's `Data`; any other name is refused (see `unpickler`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Tensor:
 
     @classmethod
     def rebuilt(cls, storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Tensor:
-        """Do as `torch._utils._rebuild_tensor_v2`; ValueError for a view beyond its storage."""
+        """Rebuild a tensor as `torch._utils._rebuild_tensor_v2`; ValueError for a view beyond its storage."""
         sides = type(size) is type(stride) is tuple and len(size) == len(stride) <= MOST_SIDES
         if not isinstance(storage, Storage) or not sides:
             raise ValueError("a tensor of an unknown kind")
@@ -169,12 +169,12 @@ class Tensors(Archive):
     def stored(self, name: str) -> StoredArray:
         if name not in self.arrays:
             value = self.values[name]
-            found = self._plain(value) if isinstance(value, Tensor) else None
-            self.arrays[name] = found or self._copied(value, name)
+            plain = self._plain(value) if isinstance(value, Tensor) else None
+            self.arrays[name] = plain or self._copied(value, name)
         return self.arrays[name]
 
     def _plain(self, tensor: Tensor) -> StoredArray | None:
-        """Open the tensor in the file; None where its numbers have gaps or need a change."""
+        """Open the tensor in the file; return None if its numbers have gaps or need a change."""
         size, stride, storage = tensor.size, tensor.stride, tensor.storage
         rows = tuple(math.prod(size[k + 1 :]) for k in range(len(size)))
         fortran = len(size) == 2 and stride == (1, size[0]) and stride != rows
@@ -219,7 +219,7 @@ class Tensors(Archive):
 
 
 def attributes(content: Any, path: Path) -> dict[str, Any]:
-    """Map names to tensors, arrays and numbers of a `Data`, a dictionary, or a data set's first."""
+    """Map names to tensors, arrays and numbers of a `Data`, a dictionary, or the first of a data set."""
     if isinstance(content, (tuple, list)) and content:
         slices = content[1] if len(content) > 1 else None
         ends = slices.get("edge_index") if isinstance(slices, dict) else None
@@ -230,8 +230,8 @@ def attributes(content: Any, path: Path) -> dict[str, Any]:
         content = _state(content)
         content = _state(content["_store"]).get("_mapping") if "_store" in content else content
     if not isinstance(content, dict):
-        found = f"holds a {type(content).__name__}"
-        raise UserError(f"{path}: {found}; expected PyG's Data, or a dictionary of tensors")
+        content_type = f"holds a {type(content).__name__}"
+        raise UserError(f"{path}: {content_type}; expected PyG's Data, or a dictionary of tensors")
     named: dict[str, Any] = {}
     for name, value in content.items():
         if isinstance(name, str) and (type(value) is int or isinstance(value, (Tensor, PickledArray))):

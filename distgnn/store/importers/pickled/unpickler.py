@@ -1,8 +1,8 @@
 """Pickles of NumPy arrays, SciPy CSR matrices and plain containers, read without trusting them.
 
-A pickle is a program, so the unpickler refuses all names but those on a list. Not even these are NumPy's and
-SciPy's own objects, whose `__setstate__` believes any state, so that a damaged file can crash the process:
-stand-ins check the state and build the arrays anew.
+A pickle is a program, so the unpickler refuses all names that are not on a list. The list has stand-ins for
+NumPy's and SciPy's own objects: their `__setstate__` accepts any state, so that a damaged file can crash the
+process. Stand-ins check the state and build the arrays anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from distgnn.store.importers.arrays import indices
 from distgnn.store.importers.files import open_plain, reading
 from distgnn.store.importers.tables import SparseRows
 
-MOST_SIDES = 32  # of an array, as NumPy 1 has it
+MOST_SIDES = 32  # dimensions of an array, as in NumPy 1
 KEYS = (str, int, float, bytes, type(None))
 _LOADS: dict[int, Any] = dict(pickle._Unpickler.dispatch)
 
@@ -63,8 +63,11 @@ class PickledArray:
 
     @property
     def array(self) -> np.ndarray:
-        """Return the numbers in the machine's byte order. Python 2 wrote bytes as strings, in latin1;
-        they are encoded here, so that a pickle cannot ask for many copies of them."""
+        """The numbers in the machine's byte order.
+
+        Python 2 wrote bytes as strings, in latin1. They are encoded here, so that a pickle cannot ask for
+        many copies of them.
+        """
         data = self.raw.encode("latin1") if isinstance(self.raw, str) else self.raw
         array = np.ndarray(self.shape, self.dtype, data, order="F" if self.fortran else "C")
         return array.astype(self.dtype.newbyteorder("="), copy=False)
@@ -86,7 +89,7 @@ def _scalar(kind: Any, raw: Any) -> Any:
     return holder.array.item()
 
 
-# What Python 2 and 3, NumPy 1 and 2 and SciPy before and after 1.8 called the same few things.
+# Names of the same few things in Python 2 and 3, NumPy 1 and 2, and SciPy before and after 1.8.
 ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): PickledType,
@@ -116,8 +119,11 @@ def _check_keys(keys: list[Any]) -> None:
 
 
 class RestrictedUnpickler(pickle._Unpickler):
-    """An unpickler of the names in `allowed`. Only objects of the types `stateful` may get a state, which
-    would replace what was checked. It is in Python: the one in C allocates whatever a file declares."""
+    """An unpickler of the names in `allowed`.
+
+    Only objects of the types `stateful` may get a state, which would replace the checked one. The unpickler
+    is in Python: the one in C allocates as much as a file declares.
+    """
 
     dispatch: ClassVar[dict[int, Any]] = dict(_LOADS)
     stack: list[Any]  # the base class's, of which type checkers do not know
@@ -137,7 +143,7 @@ class RestrictedUnpickler(pickle._Unpickler):
         return self.encode if name == "encode" else self.allowed[module, name]
 
     def encode(self, text: str, encoding: str = "latin1") -> bytes:
-        """Do as `_codecs.encode`, which Python 3 needs for bytes in old protocols, within the file's size."""
+        """Encode bytes in latin1, as `_codecs.encode` does for old protocols, within the file's size."""
         self.left -= len(text)
         if encoding != "latin1" or self.left < 0:
             raise ValueError(f"encoding {encoding!r}" if self.left >= 0 else "more bytes than the file")
@@ -180,7 +186,7 @@ def loaded(unpickler: RestrictedUnpickler, path: Path) -> Any:
 
 
 def load_array(path: Path, dimensions: int, expected: str) -> np.ndarray:
-    """Load the array in a pickle; `expected` says in words what it should be."""
+    """Load the array in a pickle; `expected` describes it in errors."""
     return _array(load(path), path, dimensions, expected)
 
 
@@ -193,13 +199,13 @@ def _array(holder: Any, path: Path, dimensions: int, expected: str) -> np.ndarra
 
 def load_csr(path: Path) -> SparseRows:
     """Load the CSR matrix in a pickle, every index checked; a dense matrix is converted."""
-    found, expected = load(path), "a feature matrix"
-    if isinstance(found, PickledArray):
-        array = _array(found, path, 2, expected)
+    pickled, expected = load(path), "a feature matrix"
+    if isinstance(pickled, PickledArray):
+        array = _array(pickled, path, 2, expected)
         rows, columns = array.nonzero()
         return SparseRows.of_entries(rows, columns, array[rows, columns], array.shape, path)
     with _meant(path, expected):
-        state = vars(found) if isinstance(found, PickledMatrix) else {}
+        state = vars(pickled) if isinstance(pickled, PickledMatrix) else {}
         data, columns, indptr = (state[name].array for name in ("data", "indices", "indptr"))
         height, width = map(_whole, state["_shape"] if "_shape" in state else state["shape"])
     if data.ndim != 1 or columns.ndim != 1:
