@@ -1,4 +1,4 @@
-"""Draws what every algorithm holds, moves and makes in Y = A @ H on four ranks, from a real run of it.
+"""Pictures of every algorithm's blocks and messages in Y = A @ H on four ranks, from a real run of it.
 
     mpiexec -n 4 python docs/pictures.py docs/pictures
 
@@ -34,7 +34,7 @@ Cells = list[tuple[int, int]]
 
 
 class Seen(NamedTuple):
-    """Events on one rank: (row, column) of entries, and words."""
+    """A record of one rank: (row, column) of entries, and words."""
 
     coords: dict[str, int]
     A: Cells
@@ -53,20 +53,20 @@ def graph() -> sp.csr_array:
 
 
 class Asked(dg.MatrixSource):
-    """Remembers what it was asked for."""
+    """A matrix source that remembers the entries that were read."""
 
     def __init__(self, matrix: Any) -> None:
         super().__init__(matrix)
         self.given: Cells = []
 
     def block(self, rows: Any, cols: Any) -> Any:
-        found = super().block(rows, cols)
-        self.given += places(found.data, N)
-        return found
+        block = super().block(rows, cols)
+        self.given += places(block.data, N)
+        return block
 
 
 def places(numbers: Any, width: int) -> Cells:
-    """Return where these entries stand in a matrix of so many columns."""
+    """Return the places of these entries in a matrix of ``width`` columns."""
     return [divmod(int(number) - 1, width) for number in np.asarray(numbers).reshape(-1)]
 
 
@@ -104,9 +104,7 @@ def run(algorithm: str, sizes: dict[str, int], needed: bool) -> list[Seen]:
 
 
 def sender(ranks: list[Seen], own: int, matrix: str, cell: tuple[int, int]) -> int:
-    """Find the rank that gave an entry: the rank itself, or of its holders the one that differs in the fewest
-    axes.
-    """
+    """Return the rank that gave an entry: the rank itself, or the owner that differs in the fewest axes."""
     apart = {
         rank: sum(seen.coords[axis] != ranks[own].coords[axis] for axis in seen.coords)
         for rank, seen in enumerate(ranks)
@@ -116,9 +114,7 @@ def sender(ranks: list[Seen], own: int, matrix: str, cell: tuple[int, int]) -> i
 
 
 def draw(ranks: list[Seen], title: str) -> str:
-    """Draw the picture as SVG: a row for each rank, a column for what it holds, each product, sums, the
-    result.
-    """
+    """Draw the picture as SVG: a row for each rank; columns for blocks, products, sums and the result."""
     stages, summed = max(len(seen.products) for seen in ranks), any(seen.sums for seen in ranks)
     pair = (N + F) * CELL + GAP
     step, left, top, height = pair + 2 * GAP, 96, 64, N * CELL + 2 * GAP
@@ -151,8 +147,7 @@ def text(x: int, y: int, words: str, size: int, weight: str = "normal", colour: 
 
 
 def matrix(x: int, y: int, columns: int, cells: list[tuple[tuple[int, int], int]]) -> str:
-    """Draw the frame of a matrix of N rows, with entries in the colours of ranks; one path for each colour.
-    """
+    """Draw the frame of a matrix of N rows, with entries in the ranks' colours; one path for each colour."""
     frame = f'<rect x="{x}" y="{y}" width="{columns * CELL}" height="{N * CELL}" fill="none" stroke="#bbb"/>'
     paths = []
     for rank in sorted({rank for _, rank in cells}):

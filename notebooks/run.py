@@ -1,4 +1,4 @@
-"""Runs the notebooks and saves them with their outputs: python notebooks/run.py [NAME...]"""
+"""Runs of the notebooks, saved with their outputs: python notebooks/run.py [NAME...]."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent
 
 
 def executed(path: Path, folder: Path) -> Any:
-    """The notebook with the outputs of a run in a folder."""
+    """Run a notebook in a folder; return it with the outputs."""
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(folder)}}
     NotebookClient(notebook, timeout=240, coalesce_streams=True, resources=resources).execute()

@@ -1,10 +1,9 @@
-"""A GPU for tests: CUDA sources compiled by g++ and run on the host, behind the part of CuPy's interface that
-distgnn uses.
+"""A GPU for tests: CUDA sources compiled by g++ and run on the host, behind CuPy's interface.
 
-``Cupy()`` stands where the module ``cupy`` would: NumPy's functions on NumPy arrays, plus ``RawModule``,
+``Cupy()`` takes the place of the module ``cupy``: NumPy's functions on NumPy arrays, plus ``RawModule``,
 whose kernels run under the address and undefined-behaviour sanitizers in another process (see
-cuda_emulation.h). A fault in a kernel ends that process and raises `EmulationError` with the sanitizer's
-report here.
+cuda_emulation.h). It has the part of CuPy's interface that distgnn uses. A fault in a kernel ends that
+process and raises `EmulationError` with the sanitizer's report here.
 
 A program is compiled once per (source, kernels, flags) and kept in a folder, ``DISTGNN_EMULATION_CACHE`` or
 one beside the temporary files; ``Cupy.build`` compiles many kernels of a source in one go, which takes far
@@ -40,11 +39,11 @@ FLAGS = (
 
 
 class EmulationError(RuntimeError):
-    """A kernel did something wrong; the message is the sanitizer's or the emulation's report."""
+    """A fault in a kernel; the message is the sanitizer's or the emulation's report."""
 
 
 def compiler() -> str | None:
-    """Return the C++ compiler, or None."""
+    """Return the path of the C++ compiler, or None."""
     return shutil.which(os.environ.get("CXX", "g++"))
 
 
@@ -54,7 +53,7 @@ def cache_folder() -> Path:
 
 
 def compile_program(source: str, names: Sequence[str], flags: Sequence[str] = FLAGS) -> Path:
-    """Return the executable with these kernels of this source, from the cache or from the compiler."""
+    """Return the executable with these kernels of a source, from the cache or from the compiler."""
     registrations = "".join(f'    emulation::add("{name}", {name}),\n' for name in names)
     text = (
         f'#include "cuda_emulation.h"\n{source}\n#include "launcher.h"\n'
@@ -162,8 +161,8 @@ class Cupy:
     """NumPy with a ``RawModule``, for code that expects the module ``cupy``.
 
     Attributes:
-        flags: of the compiler.
-        order: in which threads and blocks run: 0 forward, 1 backward, else the seed of a shuffle.
+        flags: flags of the compiler.
+        order: the order of threads and blocks: 0 forward, 1 backward, else the seed of a shuffle.
         launches: names of the kernels launched so far.
     """
 
@@ -178,7 +177,7 @@ class Cupy:
         return getattr(np, name)
 
     def empty(self, shape: Any, dtype: Any = np.float64) -> np.ndarray:
-        """Return memory as nobody left it: every byte 0xff, NaN in every float."""
+        """Return memory whose bytes are all 0xff: NaN in every float."""
         array = np.empty(shape, dtype)
         array.reshape(-1).view(np.uint8)[...] = 0xFF
         return array
@@ -230,9 +229,7 @@ class _Event:
 
 
 class _Cuda:
-    """Stand-in for the parts of ``cupy.cuda`` in use: events that take the host's time, one stream, one
-    device.
-    """
+    """The used part of ``cupy.cuda``: events that take the host's time, one stream, one device."""
 
     Event = _Event
     runtime = SimpleNamespace(
@@ -257,8 +254,9 @@ def _dim3(sizes: tuple[int, ...]) -> bytes:
 
 
 def _argument(value: Any, arrays: dict[tuple[int, int], np.ndarray]) -> bytes:
-    """Convert an argument as the driver would get it from CuPy: arrays by address, Python numbers as 64 bits,
-    NumPy's as they are.
+    """Pack an argument as CuPy passes it to the driver.
+
+    Arrays go by address, Python numbers as 64 bits, NumPy's numbers as they are.
     """
     if isinstance(value, np.ndarray):
         if not value.flags.c_contiguous:
