@@ -82,9 +82,7 @@ class RoadMap(GeneratedGraph):
         return across, down, present
 
     def _ids(self, index: int, present: np.ndarray) -> np.ndarray:
-        """Return the numbers of a strip's nodes, int64 like `present`, tile by tile, -1 in cells without a
-        node.
-        """
+        """Return the numbers of a strip's nodes, int64 like `present`, tile by tile, -1 without a node."""
         tile, tiles = self.tile, self.tiles
         by_tile = present.reshape(tile, tiles, tile).transpose(1, 0, 2)
         ids = self._first[index] + np.cumsum(by_tile.ravel(), dtype=np.int64) - 1

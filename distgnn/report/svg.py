@@ -81,7 +81,8 @@ class Line:
     """A curve of points.
 
     Attributes:
-        marker: the mark of each point: "dot", "cross", "ring" or "" for none; joined: draw a line through the points.
+        marker: the mark of each point: "dot", "cross", "ring" or "" for none.
+        joined: draw a line through the points.
         spread: the least and the greatest value by x, drawn as whiskers.
     """
 
