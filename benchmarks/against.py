@@ -202,8 +202,7 @@ def of_overlap() -> Runs:
 
 
 def of_blocked() -> Runs:
-    """Train epochs of 3D with products that are summed whole, or in row blocks while the next are multiplied.
-    """
+    """Train epochs of 3D whose products are summed whole, or in row blocks beside the next product."""
     A, runs = rmat(15), {}
     for x, y in ((2, 2), (4, 1)):
         grid = dg.Grid(MPI.COMM_WORLD, x=x, y=y, z=1)
@@ -290,7 +289,7 @@ def of_stores() -> Runs:
 
 
 def of_relay() -> Runs:
-    """Relay panels of 1 MiB from all ranks in turn."""
+    """Time relays of panels of 1 MiB from all ranks in turn."""
     from distgnn.comm.panels import broadcast
 
     grid = dg.operators.make_grid(MPI.COMM_WORLD, "1d")

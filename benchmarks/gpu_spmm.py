@@ -151,9 +151,7 @@ class Ceilings:
     gathers: dict[tuple[int, int], float]
 
     def gather(self, row: int, array: int) -> float:
-        """Interpolate the rate of such rows from so many bytes: the next narrower width measured, the next
-        larger size.
-        """
+        """Return the rate of the next narrower measured rows, from the next larger measured array."""
         rows = max((r for r, _ in self.gathers if r <= row), default=min(r for r, _ in self.gathers))
         sizes = [size for _, size in self.gathers]
         return self.gathers[rows, min((size for size in sizes if size >= array), default=max(sizes))]

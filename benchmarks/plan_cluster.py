@@ -80,8 +80,7 @@ def measure(comm: Any, seconds: float, scale: int, trials: int) -> Iterator[dict
 
 
 def distinct(ranks: int) -> list[Way]:
-    """Return the ways to train but for repeats: 1.5D with one copy is 1D, and one block row needs all rows.
-    """
+    """Return the ways to train without repeats: 1.5D with one copy is 1D, one block row needs all rows."""
     repeats = lambda way: way.grid.get("reps") == 1 or (way.sparsity_aware and way.grid["rows"] == 1)  # noqa: E731
     return [way for way in ways(SETTINGS, ranks) if not repeats(way)]
 
@@ -116,8 +115,7 @@ def planned(A: sp.csr_array, ranks: int, machine: str) -> Plan:
 
 
 def compared(files: str, machine: str) -> dict[str, Any]:
-    """Return measured and predicted seconds of each way on each graph; measured are the means of all files.
-    """
+    """Return measured and predicted seconds of each way on each graph; measured: means of all files."""
     told = [json.loads(Path(file).read_text()) for file in files.split(",")]
     cases = {}
     for name, A in graphs(told[0]["scale"]).items():

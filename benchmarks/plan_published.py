@@ -277,7 +277,7 @@ def told(way: Way | None) -> str:
 
 
 def summary(cubes: dict[int, float], parts: dict[int, float]) -> str:
-    """Say where one algorithm overtakes the other, and up to which number more ranks gain."""
+    """Write where one algorithm overtakes the other, and up to which number more ranks gain."""
     slower = [ranks for ranks in cubes if cubes[ranks] > parts[ranks]]
     known = [ranks for ranks in cubes if cubes[ranks] < math.inf and ranks > max(slower, default=0)]
     where = f"is faster than partitioned 1d from {known[0]} GPUs on" if known else "stays slower"

@@ -140,7 +140,7 @@ class Plan:
         return Step("train", 50 * self.stretch, [python(f"-m distgnn {line}") for line in words])
 
     def tests(self, name: str, seconds: float, paths: list[str], *options: str, chosen: str = "cupy") -> Step:
-        """Tests until the time is spent; the last may take some more."""
+        """Run tests until the time is spent; the last may take some more."""
         paths, seconds = (TINY_TESTS, 10) if self.tiny else (paths, seconds)
         command = python("-m pytest -p no:cacheprovider --tb=short -r fE --durations=5 --color=no", *paths)
         command += [f"--budget={seconds * self.stretch:.0f}", "-k", chosen, *options]

@@ -82,7 +82,8 @@ class Campaign:
         return runs
 
     def counts(self, graph: str, series: Series, paper: tuple[int, ...]) -> list[int]:
-        """Return numbers of ranks: the paper's as far as they are there, and smaller ones where few are left.
+        """Return numbers of ranks: the paper's as far as there are ranks, and smaller ones where few are
+        left.
         """
         if self.args.at:
             self.note(f"{graph}: P as --at says; the paper has {', '.join(map(str, paper))}")

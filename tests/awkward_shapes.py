@@ -36,7 +36,7 @@ def awkward(seed: int = 0) -> dict[str, sp.csr_array]:
 
 
 def _tiny(rng: np.random.Generator) -> dict[str, sp.csr_array]:
-    """Fewer nodes than ranks: some blocks have no rows at all."""
+    """Make matrices of fewer nodes than ranks: some blocks have no rows at all."""
     return {
         "one": sp.csr_array(np.array([[2.5]])),
         "one_empty": sp.csr_array((1, 1)),
@@ -47,7 +47,7 @@ def _tiny(rng: np.random.Generator) -> dict[str, sp.csr_array]:
 
 
 def _empty_parts(rng: np.random.Generator) -> dict[str, sp.csr_array]:
-    """Rows, columns or whole blocks without non-zeros: ranks that hold or need nothing."""
+    """Make matrices with rows, columns or blocks without non-zeros: some ranks hold or need nothing."""
     return {
         "no_edges": sp.csr_array((13, 13)),
         "one_edge_in_the_corner": sp.csr_array(([2.0], ([13], [0])), shape=(14, 14)),
@@ -61,8 +61,7 @@ def _empty_parts(rng: np.random.Generator) -> dict[str, sp.csr_array]:
 
 
 def _hubs(rng: np.random.Generator) -> dict[str, sp.csr_array]:
-    """One node adjacent to all others: the imbalance of power-law graphs, taken to its end."""
-
+    """Make matrices with one node adjacent to all others: the extreme imbalance of a power-law graph."""
     return {
         "hub_row": _with_star(rng, _random(rng, 37, 37, 0.04), np.s_[5, :]),
         "hub_column": _with_star(rng, _random(rng, 37, 37, 0.04), np.s_[:, 30]),
@@ -81,7 +80,7 @@ def _symmetric(rng: np.random.Generator, n: int, density: float) -> sp.csr_array
 
 
 def _zero_row_sums(rng: np.random.Generator, n: int, density: float) -> sp.csr_array:
-    """Rows of both signs that sum to zero: a check of row sums alone sees no error."""
+    """Make rows of both signs that sum to zero: a check of row sums alone sees no error."""
     dense = _random(rng, n, n, density).toarray() * rng.choice([-1.0, 1.0], size=(n, n))
     np.fill_diagonal(dense, 0.0)
     np.fill_diagonal(dense, -dense.sum(axis=1))
@@ -89,14 +88,14 @@ def _zero_row_sums(rng: np.random.Generator, n: int, density: float) -> sp.csr_a
 
 
 def _with_stored_zeros(rng: np.random.Generator, n: int, density: float) -> sp.csr_array:
-    """Zeros that are part of the pattern: they are communicated and counted like any non-zero."""
+    """Store zeros as part of the pattern: they are communicated and counted like any non-zero."""
     A = _random(rng, n, n, density)
     A.data[::4] = 0.0
     return A
 
 
 def _with_star(rng: np.random.Generator, A: sp.csr_array, *where: Any) -> sp.csr_array:
-    """Full rows or columns, given as indices such as np.s_[5, :]."""
+    """Fill rows or columns, given as indices such as np.s_[5, :]."""
     dense = A.toarray()
     for line in where:
         dense[line] = rng.uniform(0.5, 2.0, size=len(dense))

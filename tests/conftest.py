@@ -10,14 +10,14 @@ pytest_plugins = ["mpi_helpers.plugin"]
 
 @pytest.fixture(autouse=True)
 def books():
-    """A test counts no memory that earlier ones hold, or let go while it runs."""
+    """Give each test its own books, so that it counts no memory of earlier tests."""
     with ledger.apart():
         yield
 
 
 @pytest.fixture(autouse=True)
 def messages(request):
-    """A test leaves no message under way, unless it is marked as one of errors that abandon messages."""
+    """Check that a test leaves no message under way, unless it is marked to abandon messages."""
     yield
     left = [(f.operation, f.matrix, len(f.requests)) for f in flight.under_way()]
     flight._under_way.clear()

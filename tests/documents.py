@@ -57,7 +57,7 @@ def read(path: Path) -> Page:
 
 
 def commands(block: str) -> Iterator[Step]:
-    """The commands of a block, which start Python or distgnn, alone or under mpiexec."""
+    """Yield the commands of a block, which start Python or distgnn, alone or under mpiexec."""
     for line in block.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         ranks = 1
@@ -82,11 +82,11 @@ def run(page: Page, folder: Path) -> str:
 
 
 def normal(line: str) -> str:
-    """A line without its numbers and the width of its columns."""
+    """Return a line without its numbers and the width of its columns."""
     return " ".join(re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", line).split())
 
 
 def missing(page: Page, output: str) -> list[str]:
-    """Lines of the page that were not printed."""
-    found = {normal(line) for line in output.splitlines()}
-    return [line for line in page.printed if normal(line) not in found]
+    """List the lines of the page that were not printed."""
+    printed = {normal(line) for line in output.splitlines()}
+    return [line for line in page.printed if normal(line) not in printed]

@@ -39,5 +39,5 @@ def each(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], C
 
 
 def _text(case: dict[str, Any]) -> str:
-    """The arguments as they are written in a call; classes and functions by name."""
+    """Write the arguments as in a call; classes and functions by name."""
     return ", ".join(f"{name}={getattr(value, '__name__', value)}" for name, value in case.items())

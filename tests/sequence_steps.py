@@ -43,7 +43,7 @@ class Field:
         return self.rng.standard_normal(shape).astype(self.dtype)
 
     def one(self) -> tuple[Any, sp.csr_array]:
-        """A matrix, of the square ones any layer's operator."""
+        """Draw a matrix; for a square one, any layer's operator."""
         operator, A = self.matrices[int(self.rng.integers(len(self.matrices)))]
         layer = int(self.rng.integers(4))
         return (operator.layer(layer) if A.shape[0] == A.shape[1] else operator), A
@@ -85,7 +85,7 @@ class Step:
 
 
 def product(on: Field) -> Step:
-    """``A @ H``, into memory that is there or not."""
+    """Multiply ``A @ H``, into memory that is there or not."""
     (A, whole), f = on.one(), on.width()
     X = on.numbers(whole.shape[1], f)
     H, out = dg.scatter(X, A.input_layout), None
@@ -97,7 +97,7 @@ def product(on: Field) -> Step:
 
 
 def adjoint(on: Field) -> Step:
-    """``A.T @ G``."""
+    """Multiply ``A.T @ G``."""
     (A, whole), f = on.one(), on.width()
     X = on.numbers(whole.shape[0], f)
     G = dg.scatter(X, A.output_layout)
@@ -105,7 +105,7 @@ def adjoint(on: Field) -> Step:
 
 
 def times(on: Field) -> Step:
-    """``T W``."""
+    """Multiply ``T W``."""
     (A, whole), f, g = on.one(), on.width(), on.width()
     left, right = on.numbers(whole.shape[0], f), on.numbers(f, g)
     T, W = dg.scatter(left, A.weights.input_layout), dg.scatter(right, A.weights.weight_layout)
@@ -113,7 +113,7 @@ def times(on: Field) -> Step:
 
 
 def backward(on: Field) -> Step:
-    """``T W``, and directly after it ``Tᵀ G`` and ``G Wᵀ``."""
+    """Multiply ``T W``, and directly after it ``Tᵀ G`` and ``G Wᵀ``."""
     (A, whole), f, g = on.one(), on.width(), on.width()
     left, right, above = on.numbers(whole.shape[0], f), on.numbers(f, g), on.numbers(whole.shape[0], g)
     T, G = dg.scatter(left, A.weights.input_layout), dg.scatter(above, A.weights.output_layout)
@@ -127,7 +127,7 @@ def backward(on: Field) -> Step:
 
 
 def moved(on: Field) -> Step:
-    """From a layout to another."""
+    """Move a matrix from a layout to another."""
     n, f = int(on.rng.integers(1, 200)), on.width()
     source, target = _any_layout(on), _any_layout(on)
     X = on.numbers(n, f)
@@ -137,7 +137,7 @@ def moved(on: Field) -> Step:
 
 
 def gathered(on: Field) -> Step:
-    """Gathered, and scattered over another layout."""
+    """Gather a matrix, and scatter it over another layout."""
     n, f = int(on.rng.integers(1, 200)), on.width()
     source, target = _any_layout(on), _any_layout(on)
     X = on.numbers(n, f)
@@ -158,7 +158,7 @@ def gcn(on: Field) -> Step | None:
 
 
 def sage(on: Field) -> Step | None:
-    """The same of GraphSAGE."""
+    """Train a network of GraphSAGE."""
     return None if on.algorithm == "3d" else _network(on, SageMean, WeightedSage, {})
 
 
@@ -202,7 +202,7 @@ class WeightedSage(SageReference):
 
 
 def minibatches(on: Field) -> Step | None:
-    """Samples of a graph, partitioned on a grid of 1.5D, and the features that they read."""
+    """Sample a graph, partitioned on a grid of 1.5D, and fetch the features that the samples read."""
     pair = on.square()
     if pair is None or on.algorithm not in ("1d", "1.5d"):
         return None

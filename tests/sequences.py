@@ -51,7 +51,7 @@ class Case:
 
 
 def cases(ranks: int) -> list[Case]:
-    """Every grid of every algorithm; those that can send needed rows are there twice."""
+    """List every grid of every algorithm; algorithms that can send needed rows are there twice."""
     return [
         Case(name, tuple(sizes.items()))
         for name in ALGORITHMS
@@ -106,8 +106,9 @@ class Sequence:
         return len(self.steps) * (1 + repeats)
 
     def _repeated(self, alone: list[list[Any]], lateness: Lateness) -> Iterator[tuple[int, str]]:
-        """The operations with overlap, one after another, no rank waiting for others between them: the place
-        of each that is wrong here, and why.
+        """Run the operations with overlap, one after another; no rank waits for others between them.
+
+        Yields the place of each operation that is wrong here, and the fault.
         """
         for place, same in enumerate(alone):
             found = self._done(place)
@@ -153,7 +154,7 @@ class Sequence:
                 self.steps.append(step)
 
     def _checked(self, grid: dg.Grid, place: int) -> list[Any]:
-        """The results of a step without overlap, which are those of one process."""
+        """Return the results of a step without overlap, checked against one process."""
         step, results, problems = self.steps[place], self._done(place), []
         expected = None
         if step.alike and grid.rank > 0:
@@ -174,7 +175,7 @@ class Sequence:
             raise SequenceError(f"{self}\n{raised}") from error
 
     def _agree(self, wrong: list[tuple[int, str]]) -> None:
-        """SequenceError on every rank if an operation is wrong on some rank."""
+        """Raise SequenceError on every rank if an operation is wrong on some rank."""
         first = {rank: told[0] for rank, told in enumerate(self.comm.allgather(wrong)) if told}
         if first:
             place = min(place for place, _ in first.values())

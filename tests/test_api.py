@@ -23,7 +23,7 @@ S, X = sp.eye_array(6, format="csr"), np.ones((6, 2))
 
 
 def public() -> Iterator[tuple[str, Any]]:
-    """Classes and functions that the package and its public rooms name."""
+    """Yield the classes and functions that the package and its public rooms name."""
     for name in dg.__all__:
         thing = getattr(dg, name)
         if not inspect.ismodule(thing):
@@ -40,7 +40,7 @@ def _of(value: Any) -> str | None:
 
 
 def undocumented(name: str, thing: Any) -> Iterator[str]:
-    """The thing itself, or what a class and its bases define for others, without a docstring."""
+    """Yield the thing itself, or its public members, if they have no docstring."""
     if inspect.isfunction(thing) and not thing.__doc__:
         yield name
     if not inspect.isclass(thing) or not thing.__module__.startswith("distgnn"):

@@ -15,7 +15,7 @@ from train.stores import small_store
 
 @pytest.fixture
 def cora(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """benchmarks/cora.py with three epochs."""
+    """Load benchmarks/cora.py with three epochs."""
     folder = Path(__file__).resolve().parents[1] / "benchmarks"
     spec = importlib.util.spec_from_file_location("cora", folder / "cora.py")
     monkeypatch.syspath_prepend(folder)

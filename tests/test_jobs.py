@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def machine(tmp_path: Path) -> dict[str, str]:
-    """An environment whose distgnn, srun and mpiexec print their names and arguments."""
+    """Make an environment whose distgnn, srun and mpiexec print their names and arguments."""
     for name in ("distgnn", "mpiexec", "srun", "other-mpiexec"):
         speaks = (
             'if [ "$1" = --mpi=list ]; then echo "none pmix pmi2" >&2; exit; fi\n' if name == "srun" else ""

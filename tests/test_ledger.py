@@ -85,7 +85,7 @@ def test_time_is_measured_only_when_asked_for(monkeypatch):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that a test sets: seconds in a list of one."""
+    """Return a clock that a test sets: seconds in a list of one."""
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     return now

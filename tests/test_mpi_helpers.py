@@ -57,7 +57,7 @@ def test_one_case_of_each_test_that_is_not_slow_is_quick(tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """One launch of 3 ranks in which tests fail on some ranks, on all, and before they begin."""
+    """Run one launch of 3 ranks in which tests fail on some ranks, on all, and before they begin."""
     source = """
         @pytest.mark.mpi
         @pytest.mark.parametrize("failing", [0, 2])

@@ -11,7 +11,7 @@ ROWS, COLS = np.arange(1200), np.arange(700)
 
 
 def signs(k: int, rows: np.ndarray = ROWS, cols: np.ndarray = COLS, probability: float = 0.5) -> np.ndarray:
-    """The mask with mean 0 and variance 1."""
+    """Return the mask with mean 0 and variance 1."""
     keep = rng.keep_mask(k, rows, cols, probability)
     return (keep - probability) / np.sqrt(probability * (1 - probability))
 

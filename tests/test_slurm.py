@@ -112,7 +112,7 @@ class Slurm:
         )
 
     def sbatch(self, *words: str | Path, cwd: Path, **env: str) -> Job:
-        """Submit a job, wait for its end."""
+        """Run a job and wait for its end."""
         output = self.folder / f"job-{time.monotonic_ns()}"
         command = ["sbatch", "--parsable", f"--output={output}", *map(str, words)]
         done = subprocess.run(
@@ -144,7 +144,7 @@ class Slurm:
             process.wait(10)
 
     def left(self) -> list[int]:
-        """Processes that were started with this configuration."""
+        """List the processes that were started with this configuration."""
         mine = f"SLURM_CONF={self.conf}".encode()
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
@@ -184,7 +184,7 @@ def slurm() -> Iterator[Slurm]:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """distgnn of this working tree."""
+    """Make a command that runs the distgnn of this working tree."""
     path = tmp_path_factory.mktemp("bin") / "distgnn"
     path.write_text(f'#!/bin/sh\nexec {sys.executable} -m distgnn "$@"\n')
     path.chmod(0o755)

@@ -56,7 +56,7 @@ say(event="end", words=[5_000_000, 7_000_000], peak_bytes=[2**20], ledger=[
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """jobs/study.py."""
+    """Import jobs/study.py."""
     monkeypatch.syspath_prepend(ROOT / "jobs")
     for name in LAUNCHER:
         monkeypatch.delenv(name, raising=False)
@@ -65,7 +65,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a distgnn that writes logs, and a launcher that tells it the ranks."""
+    """Make a folder with a distgnn that writes logs, and a launcher that tells it the ranks."""
     (tmp_path / "distgnn").write_text(DISTGNN.replace("{python}", sys.executable))
     (tmp_path / "mpiexec").write_text('#!/bin/sh\nexport FAKE_RANKS=$2; shift 2; exec "$@"\n')
     for name in ("distgnn", "mpiexec"):
@@ -82,7 +82,7 @@ def call(jobs: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 
 
 def called(folder: Path) -> list[str]:
-    """The commands since the last time."""
+    """Return the commands since the last call."""
     lines = (folder / "called").read_text().splitlines() if (folder / "called").exists() else []
     (folder / "called").unlink(missing_ok=True)
     return lines

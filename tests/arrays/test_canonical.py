@@ -27,7 +27,7 @@ CASES = 500
 
 
 def drawn(r: np.random.Generator, canonical: bool, kind: str, index: str) -> sp.csr_array:
-    """A small square matrix with duplicates, unsorted columns and stored zeros, or canonical."""
+    """Draw a small square matrix with duplicates, unsorted columns and stored zeros, or a canonical one."""
     n, count = int(r.integers(1, 9)), int(r.integers(0, 30))
     rows, columns = np.sort(r.integers(0, n, count)), r.integers(0, n, count)
     if canonical:
@@ -39,23 +39,23 @@ def drawn(r: np.random.Generator, canonical: bool, kind: str, index: str) -> sp.
 
 
 def as_is(container: Any, shape: tuple[int, int], arrays: Any) -> Any:
-    """A matrix of these arrays, which a constructor could convert."""
+    """Make a matrix of these arrays, which a constructor could convert."""
     matrix = container(shape)
     matrix.data, matrix.indices, matrix.indptr = arrays
     return matrix
 
 
 def arrays_of(matrix) -> dict[str, np.ndarray]:
-    """The arrays of a matrix of any format."""
+    """Return the arrays of a matrix of any format."""
     if isinstance(matrix, np.ndarray):
         return {"dense": matrix}
-    found = {name: value for name, value in vars(matrix).items() if isinstance(value, np.ndarray)}
+    arrays = {name: value for name, value in vars(matrix).items() if isinstance(value, np.ndarray)}
     coords = getattr(matrix, "coords", ()) if matrix.format == "coo" else ()
-    return found | {f"coords {k}": one for k, one in enumerate(coords)}
+    return arrays | {f"coords {k}": axis for k, axis in enumerate(coords)}
 
 
 def snapshot(matrix) -> dict:
-    """Everything about a matrix that a caller could see change."""
+    """Return all properties of a matrix whose change a caller could see."""
     arrays = {name: (id(one), one.dtype, one.tolist()) for name, one in arrays_of(matrix).items()}
     flags = {} if isinstance(matrix, np.ndarray) else vars(matrix)
     plain = {name: value for name, value in flags.items() if isinstance(value, (bool, int, tuple))}
@@ -77,7 +77,7 @@ def converted(A: sp.csr_array, format: str):
 
 
 def as_dense(A: sp.csr_array, format: str) -> np.ndarray:
-    """The matrix in float64, duplicates added up, without a sparse routine that could change it."""
+    """Return the matrix in float64, duplicates added up, without a sparse routine that could change it."""
     dense = np.zeros(A.shape)
     rows = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
     place = (A.indices, rows) if format == "csc" else (rows, A.indices)
@@ -86,7 +86,7 @@ def as_dense(A: sp.csr_array, format: str) -> np.ndarray:
 
 
 def whole(matrix: Any) -> dg.LocalBlocks:
-    """A matrix as its one block."""
+    """Return a matrix as its one block."""
     return dg.LocalBlocks(matrix.shape, [((0, matrix.shape[0]), (0, matrix.shape[1]), matrix)])
 
 

@@ -14,7 +14,7 @@ from loops import each
 
 
 def unsorted(shape: tuple[int, int], density: float) -> sp.csr_array:
-    """Rows whose columns do not rise, as samplers make them."""
+    """Make rows whose columns do not rise, as samplers do."""
     A = sp.random_array(shape, density=density, random_state=1, format="csr", dtype=np.float32)
     for row in range(shape[0]):
         own = slice(A.indptr[row], A.indptr[row + 1])

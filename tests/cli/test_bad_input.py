@@ -53,7 +53,7 @@ def truncate(store: Path) -> None:
 
 
 def corrupt(store: Path) -> None:
-    """The same length and other bytes, all over the file."""
+    """Change bytes all over the file without changing its length."""
     content = bytearray(shard(store).read_bytes())
     content[64::97] = bytes(b ^ 0x5A for b in content[64::97])
     shard(store).write_bytes(content)
@@ -134,7 +134,7 @@ for words in json.load(open(sys.argv[1])):
 
 
 def check(case: str, folder: Path, before: list[Path], err: str) -> None:
-    """One line with what it must say, and nothing new: no output, no log, nothing temporary."""
+    """Check that one line has the expected words, and that no output, log or temporary file is new."""
     lines = [line for line in err.splitlines() if line.strip()]
     assert len(lines) == 1 and lines[0].startswith("distgnn: error: "), err
     assert all(part in lines[0] for part in CASES[case][1]), lines[0]

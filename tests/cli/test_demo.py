@@ -48,7 +48,7 @@ def test_demo_does_not_touch_what_it_did_not_make(tmp_path):
 
 
 def log(folder, name, losses):
-    """A run's log as train writes it; a loss that is not a number is null."""
+    """Write a run's log as train does; a loss that is not a number is null."""
     config = {"algorithm": name, "widths": [2, 2]}
     events = [{"event": "run", "config": config, "grid": {"rows": 2}, "ranks": [{}, {}]}]
     epochs = [{"event": "epoch", "epoch": i + 1, "loss": loss} for i, loss in enumerate(losses)]

@@ -40,7 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
-    """The one line that a command is refused with."""
+    """Run a command that is refused; return the one line of its error."""
     assert cli.main(["train", *map(str, words)]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("distgnn: error: ") and len(printed.err.splitlines()) == 1

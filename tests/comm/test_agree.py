@@ -15,7 +15,7 @@ from distgnn.errors import ArgumentError, DisagreementError
 
 
 def told(values: list[str | None], hosts: str = "", sources: dict[int, str] | None = None) -> str:
-    """The error of ranks with these values of x, on hosts of one letter, by sources."""
+    """Return the error of ranks with these values of x, on hosts of one letter, by sources."""
     everybody = [
         Told(
             {} if value is None else {"x": value},

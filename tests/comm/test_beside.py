@@ -29,7 +29,7 @@ are quick.
 
 @pytest.fixture(params=[gpu.AWARE, gpu.STAGED, "nccl"])
 def device(request, monkeypatch):
-    """The stand-in, each way in which arrays move."""
+    """Yield the stand-in, once for each way in which arrays move."""
     if gpu.real():
         pytest.skip("a GPU does not tell the order of its work")
     monkeypatch.setenv("DISTGNN_NCCL", str(int(request.param == "nccl")))
@@ -81,7 +81,7 @@ def test_row_blocks_are_summed_beside_the_next_products(comm, device):
 
 @pytest.mark.ranks(2)
 def test_panels_arrive_beside_the_product_with_the_first(comm, device):
-    """Whose end nobody waits for."""
+    """No rank waits for the end of that product."""
     grid = dg.Grid(comm, backend=device)
     operator = dg.distribute(A, grid, "1d")
     H = dg.scatter(X, operator.input_layout)

@@ -27,7 +27,7 @@ def sizes_between(ranks, seed):
 
 
 def run(comm, sizes, overlap, delay=0.0):
-    """Parts in the order rank + 1, rank + 2, ..., compared when they are given out."""
+    """Exchange parts in the order rank + 1, rank + 2, ..., and compare each as it arrives."""
     on, size = comm.backend, comm.size
     after = [(comm.rank + step) % size for step in range(1, size)]
     receives = [(source, on.empty((int(sizes[source, comm.rank]),), np.float64)) for source in after]

@@ -32,7 +32,7 @@ class StagedBackend(dg.backend.Backend):
 
 @pytest.fixture(params=["plain", "pieces", "staged", "direct", "direct in pieces"])
 def group(request, comm, backend, monkeypatch):
-    """A Comm in each of the ways it can move arrays."""
+    """Make a Comm, once for each way in which it can move arrays."""
     direct = {"staged": False, "direct": True, "direct in pieces": True}.get(request.param)
     made = Comm(comm, backend if backend.on_device or direct is None else StagedBackend())
     if not backend.on_device:
@@ -48,7 +48,7 @@ def group(request, comm, backend, monkeypatch):
 
 
 def mine(group, shape, dtype=np.float64):
-    """Small integers that differ from rank to rank, so that sums are exact."""
+    """Return small integers that differ from rank to rank, so that sums are exact."""
     values = np.arange(int(np.prod(shape))).reshape(shape) % 11 + 100 * group.rank
     return group.backend.asarray(values.astype(dtype))
 
@@ -81,7 +81,7 @@ def test_allreduce_is_bitwise_equal_everywhere(group):
 
 
 def uneven(size):
-    """Row counts 0, 1, 2, … with an empty block first."""
+    """Return a partition with row counts 0, 1, 2, …: the first block is empty."""
     return np.concatenate([[0], np.cumsum(np.arange(size))]).astype(np.int64)
 
 

@@ -66,7 +66,7 @@ ABORTED = {1: {1, 9}, 2: {2, 9}}
 
 
 def run_program(folder: Path, ranks: int, body: str) -> Finished:
-    """A program whose command does ``body``, framed as the distgnn command frames its own."""
+    """Run a program whose command does ``body``, framed as the distgnn command frames its own."""
     source = """
         import sys, threading, time
         import distgnn.cli

@@ -12,7 +12,7 @@ HOLDERS = {"Relay", "Exchange", "Sums", "broadcast", "_broadcast", "fetch", "add
 
 
 def held(function: ast.FunctionDef) -> set[str]:
-    """The holders of messages in whose context a plain generator yields."""
+    """List the holders of messages in whose context a plain generator yields."""
     if any("contextmanager" in ast.unparse(decorator) for decorator in function.decorator_list):
         return set()
     names = set()

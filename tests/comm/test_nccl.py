@@ -15,14 +15,14 @@ from mpi_helpers import gpu
 
 @pytest.fixture
 def staged(monkeypatch):
-    """CuPy, or its stand-in, beside an MPI that is not CUDA-aware."""
+    """Yield CuPy, or its stand-in, beside an MPI that is not CUDA-aware."""
     with gpu.backend(gpu.STAGED, monkeypatch) as chosen:
         yield chosen
 
 
 @pytest.fixture(params=["0", "1"])
 def grid(request, comm, staged, monkeypatch):
-    """A grid without and with NCCL."""
+    """Yield a grid, once without and once with NCCL."""
     monkeypatch.setenv("DISTGNN_NCCL", request.param)
     made = dg.Grid(comm, backend=staged)
     group = made.along("rows")
@@ -32,7 +32,7 @@ def grid(request, comm, staged, monkeypatch):
 
 
 def whole_numbers(on, shape, rank):
-    """So that sums are exact."""
+    """Return whole numbers, so that sums are exact."""
     return on.asarray((np.arange(np.prod(shape)).reshape(shape) % 11 + 100.0 * rank).astype(np.float32))
 
 

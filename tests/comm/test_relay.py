@@ -31,7 +31,10 @@ def content(stage: int, size: int) -> np.ndarray:
 
 
 def run(comm, roots, sizes, order, overlap, delay=0.0) -> list[tuple[int, np.ndarray]]:
-    """(stage, panel) as taken, through as few buffers of the largest size as the order allows."""
+    """Return (stage, panel) in the order taken, through as few buffers as the order allows.
+
+    Each buffer has the largest size.
+    """
     xp = comm.backend.xp
     turns = list(ORDERS[order](comm, roots))
     most = max(Counter(roots).values(), default=0)

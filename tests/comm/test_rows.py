@@ -21,8 +21,9 @@ N, F = 83, 3
 
 
 def needed_rows(ranks, kind):
-    """needed[i][q]: rows of rank q's block that rank i needs. Scattered, consecutive, all, none; own ones
-    too.
+    """Return needed[i][q]: the rows of rank q's block that rank i needs.
+
+    They are scattered, consecutive, all or none; a rank's own rows too.
     """
     parts, rng = partition(N, ranks), np.random.default_rng(ranks)
     heights = np.diff(parts)

@@ -17,7 +17,7 @@ from .test_group import StagedBackend
 
 @pytest.fixture(params=["plain", "pieces", "staged", "direct"])
 def grid(request, comm, backend, monkeypatch):
-    """A grid whose group moves arrays in each of the ways there are; chunks of a few numbers."""
+    """Yield a grid with chunks of a few numbers, once for each way in which its group moves arrays."""
     forced = request.param in ("staged", "direct")
     if backend.on_device and forced:
         pytest.skip("forced on host arrays")
@@ -32,14 +32,14 @@ def grid(request, comm, backend, monkeypatch):
 
 
 def shares(ranks, sums, size):
-    """(sums, ranks, size) numbers of very different sizes: every order of additions gives other bits."""
+    """Return (sums, ranks, size) numbers of very different sizes: every order of additions differs."""
     random = np.random.default_rng(3)
     exponents = random.integers(-12, 12, (sums, ranks, size))
     return (random.standard_normal(exponents.shape) * 2.0**exponents).astype(np.float32)
 
 
 def in_order(numbers):
-    """Rows added from the first to the last."""
+    """Add the rows from the first to the last."""
     total = numbers[0].copy()
     for other in numbers[1:]:
         total += other

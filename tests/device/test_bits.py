@@ -18,7 +18,10 @@ N, WIDTH, CLASSES = 48, 9, 3
 
 
 def trained(comm, algorithm, way, monkeypatch):
-    """Losses and weights of two epochs, as bytes; `way`: CUDA-aware MPI, host copies, or these and NCCL."""
+    """Return losses and weights of two epochs, as bytes.
+
+    `way`: CUDA-aware MPI, host copies, or host copies and NCCL.
+    """
     monkeypatch.setenv("DISTGNN_NCCL", str(int(way == "nccl")))
     A = gallery.rmat(N, degree=8).A.astype(np.float32)
     random = np.random.default_rng(0)

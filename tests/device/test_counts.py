@@ -21,7 +21,7 @@ COUNTED = ("launches", "synchronizations", "device to host", "host to device")
 
 
 def problem(comm, algorithm, **options):
-    """A network, its features and targets, with all nodes to train."""
+    """Make a network, its features and targets, with all nodes to train."""
     A = gallery.rmat(N, degree=16).A.astype(np.float32)
     random = np.random.default_rng(0)
     grid = make_grid(comm, algorithm, backend="cupy")
@@ -34,7 +34,7 @@ def problem(comm, algorithm, **options):
 
 @pytest.fixture(autouse=True)
 def untuned(monkeypatch):
-    """Products take no trials."""
+    """Turn off the trials of products."""
     monkeypatch.setenv("DISTGNN_SPMM_TUNE", "0")
 
 
@@ -60,7 +60,7 @@ OPTIONS = {"plain": {}, "dropout and bias": {"dropout": 0.5, "bias": True}}
 
 
 def counted(stand_in, epochs, before):
-    """(launches, synchronizations, copies to the host, copies to the device) of the epoch after so many."""
+    """Count launches, synchronizations and copies in both directions, in the epoch after ``before``."""
     for _ in range(before):
         next(epochs)
     with stand_in.observed() as seen:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.parametrize("stand_in", ["cupy"], indirect=True)
 
 
 def matrix(dtype=np.float32):
-    """Half of the rows are empty, and one is a hundred times as long as the others."""
+    """Make a matrix with half of the rows empty, and one a hundred times as long as the others."""
     random = np.random.default_rng(0)
     A = sp.random_array((300, 1000), density=0.01, rng=random).toarray()
     A[:150], A[7] = 0, random.standard_normal(1000)
@@ -70,7 +70,7 @@ def test_indices_at_odd_addresses_are_copied(stand_in):
 
 @pytest.fixture
 def small_cache(stand_in, monkeypatch):
-    """An L2 cache of 128 KiB."""
+    """Set an L2 cache of 128 KiB."""
     import cupy
 
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", lambda device: {"l2CacheSize": 128 << 10})
@@ -155,7 +155,7 @@ def test_blocks_too_large_to_sort_are_transposed_on_the_host(stand_in, monkeypat
 
 
 def test_samples_and_products_of_matrices_there(stand_in):
-    """Whose rows are in no order."""
+    """The rows of the matrices are in no order."""
     on, A = backend.get("cupy"), abs(matrix(np.float64))
     parts = [A.data.copy(), A.indices.copy(), A.indptr]
     for array in parts[:2]:

@@ -19,7 +19,7 @@ from distgnn.train.full_graph import train
 
 
 def work(comm) -> None:
-    """Panels around the ring, rows that are needed, sums, and a few small messages."""
+    """Train with panels around the ring, rows that are needed, sums, and a few small messages."""
     A = gallery.rmat(64, degree=8).A.astype(np.float32)
     labels, split = np.arange(64, dtype=np.int32) % 3, np.ones(64, np.uint8)
     for options in ({"sparsity_aware": False}, {"sparsity_aware": True}):

@@ -64,7 +64,7 @@ class Row:
 
 
 def flag(words: str, named: str = "", others: str = TRAIN) -> Case:
-    """One rank is given this as well."""
+    """Make a case in which one rank is given these words as well."""
     return Case(f"{words} on one rank", f"{others} {words}", named or words.split()[0].split("=")[0], others)
 
 
@@ -90,7 +90,7 @@ TOGETHER = [
 
 
 def made(folder: Path) -> None:
-    """The files of the cases."""
+    """Make the files of the cases."""
     from distgnn.gallery import PlantedPartition, write
     from distgnn.store import prepare
     from distgnn.store.importers import open_source
@@ -106,7 +106,7 @@ def made(folder: Path) -> None:
 
 
 def as_rank(folder: Path) -> None:
-    """All cases of `TOGETHER` on this rank of the job; rank 0 prints a row of each, as JSON."""
+    """Run all cases of `TOGETHER` on this rank of the job; rank 0 prints a row of each, as JSON."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -127,13 +127,13 @@ def as_rank(folder: Path) -> None:
 
 
 def together(folder: Path) -> list[Row]:
-    """The rows of the cases in one launch; those after one that hangs are missing."""
+    """Return the rows of the cases in one launch; rows after a case that hangs are missing."""
     done = mpiexec(RANKS, __file__, "--rank", folder, timeout=60)
     return [Row(**json.loads(line)) for line in done.out.splitlines() if line.startswith("{")]
 
 
 def alone(folder: Path, name: str) -> Row:
-    """The row of a case of `LAUNCHES`."""
+    """Return the row of a case of `LAUNCHES`."""
     case, start = LAUNCHES[name], time.perf_counter()
     train = TRAIN.replace("@", str(folder)).split()
     words = ["-m", "distgnn", *train, ":", "-n", "1", *case.command(folder), *train]
@@ -157,12 +157,12 @@ class Launch:
 
 
 def program(folder: Path, *flags: str) -> list[str]:
-    """The command where modules are first looked for in `folder`."""
+    """Return the command that looks for modules in `folder` first."""
     return ["env", f"PYTHONPATH={folder}:{ROOT}", sys.executable, *flags, "-m", "distgnn"]
 
 
 def without(module: str) -> Callable[[Path], list[str]]:
-    """A module that can't be imported."""
+    """Return a function that makes a module that can't be imported."""
 
     def command(folder: Path) -> list[str]:
         place = folder / f"no-{module}"
@@ -174,7 +174,7 @@ def without(module: str) -> Callable[[Path], list[str]]:
 
 
 def changed(file: str, text: str) -> Callable[[Path], list[str]]:
-    """A copy of the package with a text after one of its files."""
+    """Return a function that copies the package with a text after one of its files."""
 
     def command(folder: Path) -> list[str]:
         place = folder / file.replace("/", "-")

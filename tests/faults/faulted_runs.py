@@ -140,7 +140,7 @@ def job(folder: Path, words: str, **planted: Any) -> Job:
 
 
 def remaining(temporary: Path, patience: float = 3.0) -> list[str]:
-    """The processes of a job that still run seconds after it ended, by the folder in their environment."""
+    """List processes of a job that still run seconds after it ended, by the folder in their environment."""
     mark, end = f"TMPDIR={temporary}\0".encode(), time.monotonic() + patience
     while found := [name for name in os.listdir("/proc") if name.isdecimal() and _has(name, mark)]:
         if time.monotonic() > end:
@@ -190,7 +190,7 @@ def content(path: Path) -> Any:
 
 
 def names(folder: Path) -> set[str]:
-    """All files below a folder; those of a checkpoint without its generation."""
+    """List all files below a folder; a checkpoint's without their generation."""
     paths = (path.relative_to(folder).as_posix() for path in folder.rglob("*"))
     return {re.sub(r"^kept/\d+-", "kept/N-", path) for path in paths}
 
@@ -226,7 +226,7 @@ class Trial:
             shutil.rmtree(self.base / "tmp")
 
     def start(self, name: str, command: str) -> Path:
-        """A new folder with what a command starts from."""
+        """Make a new folder with the files that a command starts from."""
         folder = self.folder / name
         folder.mkdir()
         for item in COMMANDS[command][0].split():
@@ -244,7 +244,7 @@ class Trial:
         return folder
 
     def count(self, command: str) -> None:
-        """:meth:`make`, and the moments it comes to."""
+        """Make the files of a command, and record the moments of its ranks."""
         mark = str(self.folder / f"seen-{[*COMMANDS].index(command)}")
         folder = self.make(command, mark=mark)
         seen = [json.loads(Path(f"{mark}.{rank}").read_text()) for rank in range(RANKS)]
@@ -257,7 +257,7 @@ class Trial:
         self.largest[command] = max((file.stat().st_size for file in files), default=0)
 
     def drawn(self, draw: random.Random, command: str, fault: str) -> dict[str, Any] | None:
-        """A moment of this fault in this command, None if it has none."""
+        """Draw a moment of this fault in this command; None if it has none."""
         ranks = list(range(RANKS))
         if fault == "file size":
             size = int(self.largest[command] * draw.random() ** 2)
@@ -279,7 +279,7 @@ class Trial:
         return {"rank": rank, "where": where, "nth": 1 + draw.randrange(self.moments[command][rank][where])}
 
     def draw(self, number: int, only: str = "") -> Row | None:
-        """The faulted run of this number; None if its faults have no moment in its commands."""
+        """Run the faulted run of this number; None if its faults have no moment in its commands."""
         draw = random.Random(number)
         for attempt in range(DRAWS):
             command = draw.choice(self.commands)
@@ -291,7 +291,7 @@ class Trial:
         return None
 
     def run(self, name: str, command: str, fault: str, spec: dict[str, Any]) -> Row | None:
-        """A faulted run and the next one; None if it did not come to that moment this time."""
+        """Run a faulted run and the next one; None if it did not come to that moment this time."""
         folder, mark = self.start(f"run-{name}", command), self.folder / f"mark-{name}"
         outputs = [folder / item for item in COMMANDS[command][2].split()]
         before = [content(path) for path in outputs]
@@ -413,14 +413,14 @@ def trial(
 
 
 def show(row: Row) -> None:
-    """A line about a run, and what it said if anything is wrong."""
+    """Print a line about a run, and its output if there is a fault."""
     what = f"{row.name}: {row.command}, {row.fault} on rank {row.rank} at {row.where}: code {row.code}"
     wrong = f"; {'; '.join(row.wrong)}\n{row.said[-1500:]}" if row.wrong else ""
     print(f"{what}, {row.seconds:.1f} s, {row.after}{wrong}", file=sys.stderr, flush=True)
 
 
 def table(rows: list[Row]) -> str:
-    """Runs by command and fault, and how they ended."""
+    """Write the table of runs by command and fault, and of their ends."""
     lines = ["| command | " + " | ".join(FAULTS) + " | runs |", "|---" * (len(FAULTS) + 2) + "|"]
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:

@@ -140,7 +140,7 @@ def reddit() -> Case:
 
 
 def names(rows: Any, columns: int) -> bytes:
-    """A table whose first columns are words for nodes."""
+    """Write a table whose first columns are words for nodes."""
     lines = [",".join([*(f"n{node:g}" for node in row[:columns]), *map(str, row[columns:])]) for row in rows]
     return "\n".join(lines).encode()
 
@@ -155,7 +155,7 @@ def parquet(**columns: Any) -> bytes:
 
 
 def own() -> dict[str, Case]:
-    """Graphs whose nodes have ids of their own, and what other libraries save."""
+    """Make inputs whose nodes have ids of their own, and files of other libraries."""
     words = names(EDGES, 2)
     far = "\n".join(f"{s}000000000000,{t}000000000000" for s, t in EDGES).encode()
     split = ["train", "val", "test"]
@@ -195,7 +195,7 @@ def own() -> dict[str, Case]:
 
 
 def cases() -> dict[str, Case]:
-    """One small valid input for each importer and companion, and for each way in which it can be written."""
+    """Make one small valid input for each importer and companion, and for each way to write it."""
     weighted = np.column_stack([EDGES, np.arange(1, 10)])
     identified = np.column_stack([np.arange(N), FEATURES])
     labels = "\n".join(["id,x,label", *(f'{k},0,"{"abc"[k % 3]}"' for k in range(N))]).encode()
@@ -279,7 +279,7 @@ def insert(rng: np.random.Generator, data: bytes) -> bytes:
 
 
 def token(rng: np.random.Generator, data: bytes) -> bytes:
-    """Another word in the place of a number, a name or a shape."""
+    """Replace a number, a name or a shape by another word."""
     found = list(TOKEN.finditer(data[:100_000]))
     if not found:
         return insert(rng, data)
@@ -288,7 +288,7 @@ def token(rng: np.random.Generator, data: bytes) -> bytes:
 
 
 def integer(rng: np.random.Generator, data: bytes) -> bytes:
-    """A binary integer in the place of another."""
+    """Replace a binary integer by another."""
     width = int(rng.choice([1, 2, 4, 8]))
     number = NUMBERS[rng.integers(len(NUMBERS))] % (1 << 8 * width)
     at = int(rng.integers(max(1, len(data) // width))) * width if rng.random() < 0.5 else place(rng, data)
@@ -296,7 +296,7 @@ def integer(rng: np.random.Generator, data: bytes) -> bytes:
 
 
 def line(rng: np.random.Generator, data: bytes) -> bytes:
-    """A line away, twice or somewhere else."""
+    """Delete, repeat or move a line."""
     lines = data.split(b"\n")
     at, other = rng.integers(len(lines), size=2)
     lines[at : at + 1] = [[], [lines[at]] * 2, [lines[other]], [lines[at], b""]][rng.integers(4)]
@@ -313,7 +313,7 @@ def inside_gzip(rng: np.random.Generator, data: bytes) -> bytes:
 
 
 def inside_zip(rng: np.random.Generator, data: bytes) -> bytes:
-    """Another member, or other names and sizes of members."""
+    """Change a member, or names and sizes of members."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = {info.filename: archive.read(info) for info in archive.infolist()}
     name = list(members)[rng.integers(len(members))]
@@ -334,7 +334,7 @@ def inside_zip(rng: np.random.Generator, data: bytes) -> bytes:
 
 
 def inside_npy(rng: np.random.Generator, data: bytes) -> bytes:
-    """Other entries, another type or another shape, all in a good file."""
+    """Change entries, the type or the shape of an array in a good file."""
     array = np.load(io.BytesIO(data)).copy()
     what, flat = rng.integers(5), array.reshape(-1)
     if what == 0:
@@ -359,7 +359,7 @@ def inside_npy(rng: np.random.Generator, data: bytes) -> bytes:
 
 
 def mutated(rng: np.random.Generator, data: bytes) -> bytes:
-    """The data with one to three changes, in what is packed in it or in how."""
+    """Make one to three changes to the data, to packed content or to its packing."""
     if rng.random() < 0.75:
         try:
             if data[:2] == b"\x1f\x8b":
@@ -376,7 +376,7 @@ def mutated(rng: np.random.Generator, data: bytes) -> bytes:
 
 
 def mutant(case: Case, number: int) -> tuple[str, bytes]:
-    """(name, content) of the file that this mutant changes."""
+    """Return (name, content) of the file that this mutant changes."""
     rng = np.random.default_rng([number, zlib.crc32(repr(sorted(case[1].items())).encode())])
     name = sorted(case[1])[rng.integers(len(case[1]))]
     return name, mutated(rng, case[1][name])
@@ -496,7 +496,7 @@ class Fuzzer:
 
 
 def limit(beyond: int) -> None:
-    """Bound this process's memory, and let faults be quiet."""
+    """Limit this process's memory, and silence faults."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     size = pages * resource.getpagesize() + beyond
     resource.setrlimit(resource.RLIMIT_AS, (size, size))

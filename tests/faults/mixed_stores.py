@@ -57,7 +57,7 @@ class Complete(Source):
 
 
 def make_stores(folder: Path) -> list[Path]:
-    """One, and others of equal sizes: of another graph, another seed, other features, as another matrix."""
+    """Make a store, and others of equal sizes: of another graph, seed, features or matrix."""
     other_features, paths = Complete(0), []
     other_features.X = other_features.X[::-1].copy()
     made: dict[str, tuple[Source, dict[str, Any]]] = {
@@ -73,7 +73,7 @@ def make_stores(folder: Path) -> list[Path]:
 
 
 def make_checkpoints(folder: Path) -> list[Path]:
-    """One, and others of equal sizes: of a later epoch, of another run, of the same with other numbers."""
+    """Make a checkpoint, and others of equal sizes: a later epoch, another run, other numbers."""
     made = [(3, "one", 0), (4, "one", 1), (3, "two", 2), (3, "one", 3)]
     paths = []
     for number, (epoch, run, seed) in enumerate(made):
@@ -95,7 +95,7 @@ def alone() -> Comm:
 
 
 def contents(path: Path) -> str:
-    """All that can be read of a store or checkpoint."""
+    """Read all content of a store or checkpoint, as text."""
     if path.name.startswith("checkpoint"):
         reader = checkpoint.load(path, alone())
         found = [reader.meta, reader.shapes]
@@ -190,7 +190,7 @@ class restored:
 
 
 def places(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to everything in a manifest."""
+    """Yield the path to every value in a manifest."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, one in inside:
         yield (*where, key)
@@ -230,8 +230,11 @@ def edit(content: Any, drawn: random.Random) -> str:
 
 
 def edited(folder: Path, edits: int) -> dict[str, Counter[str]]:
-    """`edits` seeded edits of the manifest of a store and of a checkpoint, each left as it is, with the
-    checksum made again, or with the id, too; with the hashes of files compared and without."""
+    """Make `edits` seeded edits of the manifest of a store and of a checkpoint, each in one of three ways.
+
+    The rest is left as it is, or the checksum is made again, or the id too; with the hashes of files compared
+    and without.
+    """
     table: dict[str, Counter[str]] = {}
     paths = [make_stores(folder)[0], make_checkpoints(folder)[0]]
     expected, before = {path: contents(path) for path in paths}, LIMITS.verified_bytes

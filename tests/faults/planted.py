@@ -35,7 +35,7 @@ class Plant:
         self.armed = spec.get("rank") == int(os.environ["PMI_RANK"])
 
     def calls(self, frame: Any, event: str, callee: Any) -> None:
-        """The profile function: functions of the package that are entered, and C functions that they call."""
+        """Trace entered functions of the package, and C functions that they call: the profile function."""
         code = frame.f_code
         if event not in ("call", "c_call") or not code.co_filename.startswith(PACKAGE):
             return
@@ -47,7 +47,7 @@ class Plant:
         self.reach(where)
 
     def changes(self, event: str, args: tuple[Any, ...]) -> None:
-        """The audit hook: changes of files below the folder."""
+        """Trace changes of files below the folder: the audit hook."""
         writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
         if writes or event in CHANGES:
             path = os.path.abspath(args[0]) if isinstance(args[0], (str, os.PathLike)) else ""

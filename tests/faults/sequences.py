@@ -40,7 +40,7 @@ ENVIRONMENT = {"MPIR_CVAR_CH4_IPC_CMA_P2P_THRESHOLD": "1", "MPIR_CVAR_ENABLE_HEA
 
 
 def run(args: argparse.Namespace) -> None:
-    """Sequences on the ranks of this launch, one after another; prints each, and ends at a wrong one."""
+    """Run sequences on the ranks of this launch, one after another; print each, and end at a wrong one."""
     comm, begun = MPI.COMM_WORLD, time.monotonic()
     for number in range(args.first, args.first + args.sequences):
         if comm.bcast(time.monotonic() - begun > args.seconds):
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def campaign(ranks: int, count: int) -> list[dict]:
-    """The rows of so many sequences on so many ranks, in as many launches as it takes."""
+    """Return the rows of ``count`` sequences on ``ranks`` ranks, in as many launches as needed."""
     rows: list[dict] = []
     while len(rows) < count:
         rows += _launch(ranks, len(rows), count - len(rows))
@@ -95,7 +95,7 @@ def _launch(ranks: int, first: int, count: int) -> list[dict]:
 
 
 def table(rows: dict[int, list[dict]]) -> str:
-    """Sequences, operations and wrong sequences by ranks and algorithm."""
+    """Write the table of sequences, operations and wrong sequences by ranks and algorithm."""
     lines = ["| ranks | algorithm | grids | sequences | operations | wrong |"]
     lines += ["|---:|---|---:|---:|---:|---:|"]
     groups: dict[tuple[str, str], list[dict]] = defaultdict(list)

@@ -40,7 +40,7 @@ def edges(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def one_line(words: str) -> Iterator[None]:
-    """A UserError of one line with these words, and little memory until then."""
+    """Expect a UserError of one line with these words, and little memory until then."""
     tracemalloc.start()
     try:
         with pytest.raises(UserError, match=words) as caught:
@@ -173,12 +173,12 @@ def shared_lists(path: Path) -> None:
 
 
 def memo(path: Path) -> None:
-    """Asks the unpickler in C for a table of 16 GiB."""
+    """Write a pickle that asks the unpickler in C for a table of 16 GiB."""
     path.write_bytes(b"\x80\x02}r\x00\x00\x00\x40.")
 
 
 def encoded(path: Path) -> None:
-    """The bytes of one text again and again."""
+    """Write a pickle of the bytes of one text again and again."""
     text, encode = b"X\x40\x42\x0f\x00" + b"a" * 1_000_000 + b"q\x01", b"c_codecs\nencode\nq\x00"
     path.write_bytes(b"\x80\x02]" + encode + text + b"00(" + b"h\x00h\x01\x85R" * 10_000 + b"e.")
 

@@ -1,5 +1,7 @@
-"""SIGKILL at every step of writing a store, a generated graph or a checkpoint: the old one or the new one is
-there, whole, and the next run leaves nothing else."""
+"""SIGKILL at every step of writing a store, a generated graph or a checkpoint.
+
+The old one or the new one is there, whole, and the next run leaves no other file.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def save(path: Path, epoch: int) -> None:
 
 
 def saved(path: Path) -> int:
-    """The epoch of a checkpoint that is whole."""
+    """Return the epoch of a checkpoint, checked to be whole."""
     reader = checkpoint.load(path, Alone())  # type: ignore[arg-type]
     np.testing.assert_array_equal(reader.piece("W", (0, 2), (0, 2)), np.full((2, 2), reader.meta["epoch"]))
     return reader.meta["epoch"]

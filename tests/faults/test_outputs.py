@@ -29,7 +29,10 @@ pytestmark = pytest.mark.slow
 
 @contextlib.contextmanager
 def small_files(size: int, here: bool = True) -> Iterator[None]:
-    """This process writes no file beyond this size. Python ignores the signal; what writes gets EFBIG."""
+    """Limit this process's files to this size.
+
+    Python ignores the signal; writing gets EFBIG.
+    """
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     if here:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))

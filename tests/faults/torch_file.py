@@ -87,13 +87,13 @@ class Saved:
 
 
 def data(**values: Any) -> Object:
-    """PyG's `Data` with these attributes."""
+    """Make PyG's `Data` with these attributes."""
     store = Object(Global("torch_geometric.data.storage", "GlobalStorage"), {"_mapping": values})
     return Object(Global("torch_geometric.data.data", "Data"), {"_edge_attr_cls": None, "_store": store})
 
 
 def assembled(value: Any) -> bytes:
-    """The opcodes of pickle protocol 2 that make this value."""
+    """Return the opcodes of pickle protocol 2 that make this value."""
     if isinstance(value, Global):
         return f"c{value.module}\n{value.name}\n".encode()
     if isinstance(value, Call):

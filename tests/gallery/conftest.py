@@ -10,7 +10,7 @@ from distgnn.store.format.limits import LIMITS
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Chunks of at most a few thousand edges or features, so that small graphs have many."""
+    """Set chunks of at most a few thousand edges or features, so that small graphs have many."""
     monkeypatch.setattr(graph, "EDGE_CHUNK", 1 << 10)
     monkeypatch.setattr(LIMITS, "entries", 1 << 10)
     monkeypatch.setattr(graph, "FEATURE_CHUNK", 1 << 10)

@@ -25,5 +25,5 @@ kinds = pytest.mark.parametrize("make", SMALL.values(), ids=SMALL.keys())
 
 
 def drawn(graph: GeneratedGraph) -> np.ndarray:
-    """All edges, int64 (2, m)."""
+    """Return all edges, int64 (2, m)."""
     return np.concatenate([np.empty((2, 0), np.int64), *(np.stack(ends) for ends in graph.edges())], axis=1)

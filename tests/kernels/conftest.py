@@ -17,7 +17,7 @@ from distgnn.local.cuda.launch import kernels_folder
 
 
 def load_emulator() -> Any:
-    """The module kernels/emulation/emulator.py, which lies outside of the package."""
+    """Load the module kernels/emulation/emulator.py, which lies outside of the package."""
     spec = importlib.util.spec_from_file_location("emulator", kernels_folder() / "emulation" / "emulator.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -32,7 +32,7 @@ class GPU(SimpleNamespace):
     """``xp`` (CuPy or its stand-in), ``emulated``, and arrays to and from it."""
 
     def asarray(self, x: Any) -> Any:
-        """A copy on the GPU, C-contiguous."""
+        """Copy an array to the GPU, C-contiguous."""
         return self.xp.array(x, order="C")
 
     def to_host(self, x: Any) -> np.ndarray:
@@ -43,7 +43,7 @@ class GPU(SimpleNamespace):
         return self.asarray(np.full(shape, np.nan, dtype))
 
     def misaligned(self, x: np.ndarray) -> Any:
-        """The array, starting one element behind a multiple of 256 bytes."""
+        """Copy an array to one element behind a multiple of 256 bytes."""
         room = self.xp.empty(x.size + 1, x.dtype)
         view = room[1:].reshape(x.shape)
         view[...] = self.xp.asarray(x)
@@ -79,12 +79,12 @@ VARIANTS = {
 
 
 def names_of(dtype: str, way: Variant, index: str = "int") -> list[str]:
-    """The kernels of a variant."""
+    """List the kernels of a variant."""
     return [f"spmm<{launch.C_TYPES[dtype]},{index},{way.arguments}>", f"cut_rows<{index}>"]
 
 
 def spmm_names(variants: dict[str, list[Variant]] = VARIANTS) -> list[str]:
-    """Names of all kernels of these variants, and of each dtype's first one with wide indices."""
+    """List all kernels of these variants, and of each dtype's first variant with wide indices."""
     names = []
     for dtype, ways in variants.items():
         for way in ways:
@@ -136,7 +136,7 @@ def any_gpu(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def gpu(any_gpu: GPU, monkeypatch: pytest.MonkeyPatch) -> GPU:
-    """A GPU for :mod:`distgnn.local.cuda`; emulated ones start in forward order."""
+    """Return a GPU for :mod:`distgnn.local.cuda`; emulated ones start in forward order."""
     if any_gpu.emulated:
         monkeypatch.setattr(launch, "_library", lambda array: any_gpu.xp)
         any_gpu.xp.order = 0
@@ -144,7 +144,7 @@ def gpu(any_gpu: GPU, monkeypatch: pytest.MonkeyPatch) -> GPU:
 
 
 def built_from(file: str) -> Any:
-    """A fixture: each GPU that there is, with the kernels of this file; the emulation builds all at once."""
+    """Make a fixture: each GPU there is, with the kernels of this file; the emulation builds all at once."""
 
     @pytest.fixture
     def built(gpu, any_gpu):
@@ -156,7 +156,7 @@ def built_from(file: str) -> Any:
 
 
 def in_orders(gpu: Any, orders: Any, times: int = 1) -> Any:
-    """Each of these orders of blocks in the emulation; of a GPU its own, so many times."""
+    """Yield each of these orders of blocks in the emulation; on a GPU its own order, ``times`` times."""
     for order in orders if gpu.emulated else [0] * times:
         if gpu.emulated:
             gpu.xp.order = order

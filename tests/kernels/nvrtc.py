@@ -35,7 +35,7 @@ class Nvrtc:
     def compile(
         self, source: str, names: Sequence[str], architecture: int, options: Sequence[str]
     ) -> tuple[bytes, str]:
-        """The cubin with these kernels, given by their C++ names, and the compiler's log."""
+        """Return the cubin with these kernels, given by their C++ names, and the compiler's log."""
         program = ctypes.c_void_p()
         self._check(
             self.library.nvrtcCreateProgram(
@@ -74,7 +74,7 @@ class Nvrtc:
 
 
 def find(architecture: int) -> Nvrtc | None:
-    """An NVRTC that compiles for this architecture: of a wheel beside us, or of a toolkit."""
+    """Find an NVRTC that compiles for this architecture: in an installed wheel, or in a toolkit."""
     folders = [Path(folder) for folder in sys.path if folder]
     patterns = [str(folder / "nvidia" / "*" / "lib" / "libnvrtc.so.*") for folder in folders]
     toolkit = os.environ.get("CUDA_HOME", "/usr/local/cuda")

@@ -31,7 +31,7 @@ def nvcc() -> str | None:
 
 
 def supported() -> list[int]:
-    """Architectures that this nvcc compiles for."""
+    """List the architectures that this nvcc compiles for."""
     listing = subprocess.run(
         [str(nvcc()), "--list-gpu-code"], capture_output=True, text=True, check=True
     ).stdout
@@ -39,7 +39,7 @@ def supported() -> list[int]:
 
 
 def unit(file: str, names: list[str]) -> str:
-    """A source with these instances of its templates; kernels that are no templates are there anyway."""
+    """Return a source with these instances of its templates; other kernels are there anyway."""
     instances = (f"template __global__ decltype({name}) {name};" for name in names if "<" in name)
     return launch.source(file) + "\n".join(instances) + "\n"
 
@@ -75,7 +75,7 @@ def report_of(file: str, names: list[str], architecture: int) -> str:
 
 
 def spills(report: str) -> list[str]:
-    """Kernels that use local memory, with what ptxas says of them."""
+    """List the kernels that use local memory, with ptxas' words on them."""
     kernels = re.findall(
         r"Compiling entry function '(\w+)'.*\n.*\n[ptxas .]*(\d+) bytes stack frame, (.*)\n", report
     )

@@ -28,7 +28,7 @@ def normal(shape, dtype, seed=0):
 
 @pytest.fixture
 def built(gpu, any_gpu):
-    """The kernels of these files, each compiled in one go."""
+    """Compile the kernels of these files, each file in one go."""
     if gpu.emulated and not getattr(any_gpu, "others_built", False):
         for file in FILES:
             any_gpu.xp.build(launch.source(file), OTHER_KERNELS[file])

@@ -76,7 +76,7 @@ NAMES = [line.split("(")[0].split()[-1] for line in SOURCE.splitlines() if line.
 
 @pytest.fixture(scope="module", params=["as on this machine", "portable"])
 def cupy(request):
-    """With this machine's way to switch between fibers, and with the one that every machine has."""
+    """Yield the emulation with this machine's way to switch between fibers, and with the portable one."""
     if emulator.compiler() is None:
         pytest.skip("no C++ compiler here (g++, or what CXX names) to emulate a GPU with")
     stand_in = emulator.Cupy()

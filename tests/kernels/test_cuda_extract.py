@@ -27,13 +27,13 @@ def orders(gpu):
 
 
 def moved(gpu, A, index=np.int64):
-    """A matrix whose arrays are on the GPU."""
+    """Move the arrays of a matrix to the GPU."""
     arrays = A.indptr.astype(np.int64), A.indices.astype(index), A.data
     return cuda.Product(*map(gpu.asarray, arrays), A.shape)
 
 
 def random(shape, dtype, seed):
-    """Values of both signs, some of which cancel; empty rows and columns, and a full one of each."""
+    """Draw values of both signs, some of which cancel; empty rows and columns, and a full one of each."""
     r = np.random.default_rng(seed)
     dense = np.where(r.random(shape) < 0.15, r.integers(-3, 4, shape) + r.choice((0, 0.1), shape), 0)
     dense[:, 5], dense[4], dense[::7], dense[:, ::6] = 1, -1, 0, 0

@@ -39,7 +39,7 @@ FILES = [file for file in OTHER_KERNELS if "/" not in file]
 
 @pytest.fixture
 def on(any_gpu, stand_in, monkeypatch):
-    """The backend. Kernels run twice, and must agree."""
+    """Return the backend. Kernels run twice, and must agree."""
     from cupy import _kernels
     from cupy._array import ndarray
 

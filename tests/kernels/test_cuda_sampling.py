@@ -26,7 +26,7 @@ def keys_of(count: int) -> np.ndarray:
 
 
 def uneven() -> np.ndarray:
-    """Weights over 24 orders of magnitude, some 0."""
+    """Draw weights over 24 orders of magnitude, some 0."""
     generator = np.random.default_rng(0)
     weights = 10.0 ** generator.uniform(-12, 12, sum(LENGTHS))
     weights[generator.random(len(weights)) < 0.2] = 0

@@ -31,9 +31,7 @@ TOLERANCE = {"float32": 2e-4, "float64": 1e-11}
 
 
 def matrix(average: float, hubs: tuple[int, ...] = (), m: int = 61, k: int = 53) -> sp.csr_array:
-    """Rows of about ``average`` non-zeros, a quarter of them empty, some rows with exactly so many as
-    ``hubs`` says.
-    """
+    """Make rows of about ``average`` non-zeros, a quarter of them empty, some with ``hubs`` non-zeros."""
     rng = np.random.default_rng(int(average * 10) + len(hubs))
     lengths = rng.integers(0, int(2 * average) + 1, m) * (rng.random(m) < 0.75)
     for row, length in zip((5, m - 1, 0), hubs, strict=False):
@@ -49,7 +47,7 @@ AVERAGES, LENGTHS = (0.5, 20, 70, 300), (0, 1, 17)  # of test_degrees
 
 
 def block_of(gpu, A, dtype, index=np.int32):
-    """The matrix as a block with this index type, on the GPU."""
+    """Return the matrix as a block with this index type, on the GPU."""
     host = np.empty(CSR.nbytes(A.shape, A.nnz, index, dtype), np.uint8)
     block = CSR(A.shape, A.nnz, index, dtype, host)
     block.data[...], block.indices[...], block.indptr[...] = A.data, A.indices, A.indptr
@@ -57,14 +55,16 @@ def block_of(gpu, A, dtype, index=np.int32):
 
 
 def dense(shape, dtype, seed=0):
-    """Random numbers of this type, and as float64."""
+    """Draw random numbers of this type; return them as float64 too."""
     x = np.random.default_rng(seed).standard_normal(shape).astype(dtype)
     return x, x.astype(np.float64)
 
 
 def in_order(A, B, P, S):
-    """A B as the kernels add it up, to the bit: P teams on every P-th entry of each piece of a row, folded in
-    pairs, then the pieces one after the other.
+    """Add up A B in the kernels' order, to the bit.
+
+    P teams take every P-th entry of each piece of a row, and are folded in pairs; then the pieces are added
+    one after the other.
     """
     out = np.zeros((A.shape[0], B.shape[1]), B.dtype)
     terms = A.data.astype(B.dtype)[:, None] * B[A.indices]
@@ -88,7 +88,7 @@ def size_of(A, f, dtype="float32"):
 
 
 def product(gpu, block, B, **options):
-    """A B, in an array that held something else."""
+    """Return A B, in an array that held other numbers."""
     return cuda.spmm(block, B, gpu.nan((block.shape[0], B.shape[1]), block.dtype), **options)
 
 
@@ -100,7 +100,7 @@ def close(got, expected, dtype):
 
 @pytest.fixture
 def built(gpu, any_gpu, monkeypatch):
-    """The kernels that most tests need, compiled in one go; no tuning unless a test asks for it."""
+    """Compile the kernels that most tests need in one go; no tuning unless a test asks for it."""
     monkeypatch.setenv("DISTGNN_SPMM_TUNE", "0")
     if gpu.emulated and not getattr(any_gpu, "built", False):
         names = set(spmm_names()) | set(names_of_products())
@@ -122,7 +122,7 @@ def names_of_products() -> list[str]:
 
 
 def all_ways(A, f):
-    """The candidates, and panels of B as where it does not fit a cache."""
+    """Return the candidates, and panels of B as for a B that does not fit a cache."""
     ways = csr.candidates(size_of(A, f), 256)
     return ways + csr.panels(ways[0], size_of(A, f), 1, 4 * 46)
 

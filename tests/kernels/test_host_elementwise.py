@@ -98,7 +98,7 @@ def test_adam(dtype: type, size: int, options: dict) -> None:
 
 
 def cross_entropy(x, rows, labels, out, share):
-    """The kernel, with room made for `sums` and `own`."""
+    """Run the kernel, with room made for `sums` and `own`."""
     sums, own = np.empty(len(rows), x.dtype), np.empty(len(rows), x.dtype)
     host.built().cross_entropy(x, rows, labels, out, sums, own, share, isa=host.isa())
     return sums, own
@@ -131,7 +131,7 @@ def test_cross_entropy(dtype: type, shape: tuple[int, int], spread: float) -> No
 
 
 def binary_cross_entropy(x, rows, labels, out, share):
-    """The kernel, with room made for the losses."""
+    """Run the kernel, with room made for the losses."""
     losses = np.empty(len(rows))
     host.built().binary_cross_entropy(x, rows, labels, out, losses, share, isa=host.isa())
     return losses

@@ -26,8 +26,9 @@ TOLERANCE = {np.dtype(np.float32): 2e-6, np.dtype(np.float64): 5e-15}
 
 
 def dense(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype, spare: int = 0) -> np.ndarray:
-    """Random numbers of both signs whose rows lie `spare` numbers apart; the gaps hold NaN, which would show
-    up if read.
+    """Draw numbers of both signs whose rows lie `spare` numbers apart.
+
+    The gaps hold NaN, which would show up if read.
     """
     whole = np.full((shape[0], shape[1] + spare), np.nan, dtype)
     whole[:, : shape[1]] = rng.standard_normal(shape)
@@ -35,7 +36,7 @@ def dense(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype, spa
 
 
 def assert_close(got: np.ndarray, want: np.ndarray, magnitude: np.ndarray, what: str = "") -> None:
-    """`magnitude`: the same sum over absolute values."""
+    """Compare within a tolerance of `magnitude`, the same sum over absolute values."""
     allowed = TOLERANCE[got.dtype] * np.maximum(magnitude, 1e-30)
     wrong = ~(np.abs(got - want) <= allowed)
     assert not wrong.any(), f"{what}: {wrong.sum()} of {wrong.size} wrong, first at {np.argwhere(wrong)[0]}"
@@ -84,8 +85,9 @@ def test_every_narrow_width_apart_and_misaligned(isa: int, width: int) -> None:
 
 
 def long_rows() -> sp.csr_array:
-    """Rows of 0 to 140 non-zeros: around the length from which on a row is added up in several chains, and
-    all remainders.
+    """Make rows of 0 to 140 non-zeros, with all remainders.
+
+    From some length on, a row is added up in several chains; the rows are shorter and longer than that.
     """
     lengths = np.r_[np.arange(140), 0, 33]
     indptr = np.r_[0, np.cumsum(lengths)]

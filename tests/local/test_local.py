@@ -80,7 +80,7 @@ def test_flops_are_counted(backend):
 
 
 def sparse(matrix, backend):
-    """On the backend's device."""
+    """Move a matrix to the backend's device."""
     return (
         matrix
         if not backend.on_device
@@ -93,7 +93,7 @@ def on_host(matrix):
 
 
 def one_per_row(k, n, values=(1.0,), seed=0):
-    """Some rows are empty."""
+    """Make a matrix with at most one entry per row; some rows are empty."""
     rng = np.random.default_rng(seed)
     filled = rng.random(k) < 0.7
     pointers = np.concatenate([[0], np.cumsum(filled)])

@@ -30,8 +30,10 @@ def choose(metafunc: pytest.Metafunc) -> None:
 
 
 def on_stand_in(test: pytest.Item, cases: Sequence[Any]) -> list[Any]:
-    """Tests on the stand-in are few, and nothing slow: so many cases of each, those that have the most values
-    of its parameters, on two, three or four ranks by its name. On a GPU, and on NumPy, all are taken.
+    """Choose the cases of a test that run on the stand-in: few, and none that is slow.
+
+    At most a few cases of each test, those that have the most values of its parameters, on two, three or four
+    ranks by its name. On a GPU, and on NumPy, all cases are taken.
     """
     if gpu.real():
         return [*cases]
@@ -74,13 +76,14 @@ def size(params: dict[str, Any]) -> int:
 
 
 def by_name(test: str, choices: Sequence[Any]) -> Any:
-    """One of these, another for another test."""
+    """Return one of these, another for another test."""
     return choices[zlib.crc32(test.encode()) % len(choices)]
 
 
 def covering(cases: Sequence[Any]) -> list[Any]:
-    """Cases that together have all values of the parameters but the backend, first those with the most new
-    ones.
+    """Choose cases that together have all values of the parameters but the backend.
+
+    The cases with the most new values come first.
     """
     values = {id(case): {("", "")} | {(key, repr(value)) for key, value in case.params.items()
               if key != "backend"} for case in cases}  # fmt: skip

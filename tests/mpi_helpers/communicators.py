@@ -71,7 +71,7 @@ _BUFFERS = {
 
 
 def _told(name: str, uses: str) -> Callable[..., Any]:
-    """The call of this name, of which witnesses are told."""
+    """Wrap the call of this name, so that it tells the witnesses."""
     call = getattr(MPI.Intracomm, name)
 
     def told(self: TrackedComm, *arguments: Any, **keywords: Any) -> Any:
@@ -96,7 +96,7 @@ def _bcast(self: TrackedComm, buffer: Any, root: int = 0) -> None:
 
 
 def _array(buffer: Any) -> Any:
-    """The array in a buffer with its counts and places."""
+    """Return the array in a buffer with its counts and places."""
     return buffer[0] if isinstance(buffer, (list, tuple)) else buffer
 
 
@@ -106,19 +106,19 @@ for _name, _uses in _BUFFERS.items():
 
 
 def await_all(comm: MPI.Intracomm) -> None:
-    """A barrier for ranks that wait long for one: they nap, as polls would hold it up where cores are few."""
+    """Wait at a barrier for ranks that wait long: they nap, as polls would slow it down on few cores."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(0.002)
 
 
 def first_ranks(size: int) -> MPI.Intracomm:
-    """A new communicator of the first ``size`` ranks of the launch; collective over these alone."""
+    """Make a communicator of the first ``size`` ranks of the launch; collective over these alone."""
     return WORLD.Create_group(WORLD.Get_group().Incl(range(size)), tag=size)
 
 
 def subcomm(size: int) -> MPI.Intracomm:
-    """The first ``size`` ranks of the launch, for a test that only they run; collective over these alone."""
+    """Return the first ``size`` ranks of the launch, for a test that only they run; collective over these."""
     if size not in _groups:
         _groups[size] = first_ranks(size)
     return TrackedComm(_groups[size])
@@ -133,8 +133,10 @@ def free_children() -> None:
 
 
 def abandon(size: int) -> None:
-    """After a failure of a test on ``size`` ranks: messages may be under way in its communicators, so make
-    new ones for the tests that follow. Other sizes keep theirs, as the ranks beyond know nothing of this.
+    """Make new communicators after a failure of a test on ``size`` ranks.
+
+    Messages may be under way in the old ones. Other sizes keep theirs, as the ranks beyond know nothing of
+    this.
     """
     _children.clear()
     _groups.pop(size, None)

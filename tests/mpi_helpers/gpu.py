@@ -36,7 +36,7 @@ def real() -> bool:
 
 
 def backends(metafunc: pytest.Metafunc) -> list[str]:
-    """The values for a test. Staged copies are another thing only where something travels."""
+    """Return the values for a test. Staged copies differ only where messages travel."""
     if real():
         from distgnn.arrays import backend
 
@@ -48,7 +48,7 @@ def backends(metafunc: pytest.Metafunc) -> list[str]:
 
 @contextmanager
 def backend(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The backend of this name; of CuPy's, MPI is told to take device pointers or not to."""
+    """Yield the backend of this name; for CuPy's, let MPI take device pointers or not."""
     from distgnn.arrays import backend as backends
 
     if name == NUMPY:
@@ -63,7 +63,7 @@ def backend(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def aware(answer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MPI takes device pointers, or does not: host memory is what the stand-in's are."""
+    """Let MPI take device pointers, or not: host memory is what the stand-in's pointers point to."""
     from distgnn.comm import transport
 
     monkeypatch.setattr(transport, "_cuda_aware_once", lambda: answer)
@@ -71,7 +71,7 @@ def aware(answer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def stand_in() -> Iterator[Any]:
-    """The stand-in as the machine's CuPy, and what tests ask it. Fails at the end if it saw a hazard."""
+    """Put the stand-in in the place of CuPy; fail at the end if it saw a hazard."""
     from distgnn import progress
     from distgnn.arrays import backend as backends
     from distgnn.comm.staging import staging

@@ -45,11 +45,11 @@ class Lateness:
         self.misused: list[str] = []
 
     def draw(self) -> int:
-        """Looks by which one thing is late."""
+        """Draw the number of looks by which a message is late."""
         return self.random.randint(0, self.looks)
 
     def sleep(self) -> None:
-        """Sometimes."""
+        """Sleep, sometimes."""
         if self.random.random() < self.chance:
             time.sleep(self.random.uniform(0, self.seconds))
 
@@ -86,7 +86,7 @@ class LateSend(Late):
         _held.setdefault((comm.py2f(), destination, tag), deque()).append(self)
 
     def hand_over(self) -> None:
-        """Have MPI send it, by now."""
+        """Hand the message to MPI, now at the latest."""
         self._check()
         self.request = MPI.Intracomm.Isend(self.comm, self.array, *self.place)
 
@@ -170,7 +170,7 @@ class LateComm(TrackedComm):
 
 
 def _after_what_is_held(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The same call; a rank that waits in it looks at nothing, so MPI has all messages before."""
+    """Wrap a call that waits, so that MPI has all held messages before it."""
 
     def called(self: LateComm, *arguments: Any, **options: Any) -> Any:
         hand_over_all()
@@ -198,7 +198,7 @@ def hand_over_all() -> None:
 
 @contextmanager
 def late(lateness: Lateness) -> Iterator[Lateness]:
-    """Be so late with messages of every :class:`LateComm`, and with products, while the context lasts."""
+    """Hold back messages of every :class:`LateComm`, and products, while the context lasts."""
     global _lateness
 
     def delayed(product: Callable[..., Any]) -> Callable[..., Any]:

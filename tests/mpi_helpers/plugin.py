@@ -91,8 +91,9 @@ class Collective:
             config.pluginmanager.register(TerminalReporter(config, log), "terminalreporter")
 
     def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
-        """With --only-mpi, files without tests for so many ranks: not each rank must import them and make
-        their tests first.
+        """Ignore files without tests for so many ranks, with --only-mpi.
+
+        So not every rank imports them and makes their tests first.
         """
         if not config.getoption("only_mpi", False) or not collection_path.match("test_*.py"):
             return None
@@ -121,7 +122,7 @@ class Collective:
         config.hook.pytest_deselected(items=left_out)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """All ranks must be about to run the same tests, or they would wait for each other."""
+        """Check that all ranks run the same tests: else they would wait for each other."""
         gc.collect()
         gc.freeze()  # thousands of tests, in which each collection would look
         mine = (session.testsfailed, [(item.nodeid, _ranks(item)) for item in session.items])
@@ -132,7 +133,7 @@ class Collective:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-        """One test on all its ranks: run it, agree on the outcome, then report."""
+        """Run one test on all its ranks, agree on the outcome, then report."""
         if not self.meet(item.session, _ranks(item)):
             return True
         if self.over:
@@ -160,7 +161,7 @@ class Collective:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Any:
-        """Ranks that begin later wait here, where no test's time runs."""
+        """Let ranks that begin later wait here, where no test's time runs."""
         if session.items:
             self.await_turn()
         return (yield)
@@ -173,7 +174,7 @@ class Collective:
             self.missed = self.control.recv(source=0)
 
     def meet(self, session: pytest.Session, size: int) -> bool:
-        """Ranks that begin with this test learn what failed before it. Is it to be run?"""
+        """Tell ranks that begin with this test of earlier failures; return True if it is to be run."""
         if RANK == 0:
             for rank in range(self.present, size):
                 stop = session.shouldfail or session.shouldstop
@@ -227,12 +228,12 @@ class Collective:
 
 
 def _comm_size(item: pytest.Item) -> int | None:
-    """The size of its ``comm``, if it has one."""
+    """Return the size of its ``comm``, if it has one."""
     return item.callspec.params.get("comm") if hasattr(item, "callspec") else None
 
 
 def most_ranks(text: str) -> float:
-    """The most ranks that tests in a file may take part in, as far as its text tells; 0: all are serial."""
+    """Return the most ranks that tests in a file may take part in, by its text; 0: all are serial."""
     if MPI_MARK.search(text):
         return math.inf
     if not COMM.search(text):
@@ -244,7 +245,7 @@ def most_ranks(text: str) -> float:
 
 
 def _most_ranks_of(function: ast.FunctionDef) -> float:
-    """The same of a test or a fixture."""
+    """Return the most ranks of a test or a fixture."""
     marks = " ".join(map(ast.unparse, function.decorator_list))
     collected = function.name.startswith("test") or "fixture" in marks
     if not collected or not {"comm", "shared_tmp_path"} & {one.arg for one in function.args.args}:
@@ -264,7 +265,7 @@ ELSEWHERE = "setup failed on another rank"
 
 
 def _text(report: pytest.TestReport) -> str:
-    """A failure as text: its message, the traceback, and the end of what the test printed."""
+    """Write a failure as text: its message, the traceback, and the end of the test's output."""
     crash = getattr(report.longrepr, "reprcrash", None)
     message = crash.message if crash else f"failed in {report.when}"
     printed = [f"{name}:\n{text[-2000:]}" for name, text in report.sections if text.strip()]
@@ -272,8 +273,9 @@ def _text(report: pytest.TestReport) -> str:
 
 
 def _limit(item: pytest.Item) -> float:
-    """Seconds that a test may take: pytest-timeout's limit, and a little more, so that it speaks first where
-    it can.
+    """Return the seconds that a test may take: pytest-timeout's limit, and a little more.
+
+    So pytest-timeout acts first where it can.
     """
     mark = item.get_closest_marker("timeout")
     if mark is not None:
@@ -297,13 +299,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def comm(request: pytest.FixtureRequest) -> MPI.Intracomm:
-    """A communicator of the first ranks of the launch, of every size in turn; others do not run the test."""
+    """Return a communicator of the first ranks of the launch, of every size in turn.
+
+    The other ranks do not run the test.
+    """
     return communicators.subcomm(request.param)
 
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """NumPy, and CuPy or its stand-in, with a CUDA-aware MPI and without (see ``gpu.py``)."""
+    """Yield NumPy, and CuPy or its stand-in, with a CUDA-aware MPI and without (see ``gpu.py``)."""
     with gpu.backend(request.param, monkeypatch) as chosen:
         yield chosen
 
@@ -318,7 +323,8 @@ def stand_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def shared_tmp_path(comm: MPI.Intracomm, tmp_path: Path) -> Path:
-    """One temporary folder for all ranks of ``comm`` (pytest-mpi's ``mpi_tmp_path`` needs all ranks of the
-    launch).
+    """Return one temporary folder for all ranks of ``comm``.
+
+    pytest-mpi's ``mpi_tmp_path`` needs all ranks of the launch.
     """
     return comm.bcast(tmp_path)

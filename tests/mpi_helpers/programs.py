@@ -28,7 +28,7 @@ class Finished:
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
-    """This environment without what a launcher put there, with the working tree importable."""
+    """Return this environment without a launcher's variables, with the working tree importable."""
     launcher = ("PMI", "OMPI_", "PRTE_", "MPI_LOCAL", "MPIR_CVAR", "HYDI_", "HYDRA_", "SLURM_", "DISTGNN_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
     paths = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
@@ -80,15 +80,16 @@ def mpiexec(
 
 
 def scratch() -> Path:
-    """A new folder for what many tests of this process share; it goes when the process ends."""
+    """Make a folder that many tests of this process share; it goes when the process ends."""
     folder = tempfile.mkdtemp(prefix="distgnn-tests-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 
 def launcher() -> str:
-    """The mpiexec that goes with this Python: ``$MPIEXEC``, the one beside it (mpich wheel), or the one on
-    the path.
+    """Return the mpiexec of this Python: ``$MPIEXEC``, the one beside it, or the one on the path.
+
+    The one beside it is the mpich wheel's.
     """
     beside = Path(sys.executable).parent / "mpiexec"
     return os.environ.get("MPIEXEC") or (

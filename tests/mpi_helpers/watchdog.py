@@ -40,19 +40,19 @@ class Watchdog:
         threading.Thread(target=self._watch, daemon=True, name="watchdog").start()
 
     def watch(self, test: str, seconds: float) -> None:
-        """``test`` must end, on all ranks, within ``seconds`` from now."""
+        """Set the limit of ``test``: it must end, on all ranks, within ``seconds`` from now."""
         self._set(time.monotonic() + seconds, f"{test} has not ended after {seconds:g} s")
         # Should code hold the interpreter lock so that the thread cannot run, C code ends the process.
         faulthandler.dump_traceback_later(seconds + 10, exit=True, file=self._terminal)
 
     def hurry(self, seconds: float, failure: str) -> None:
-        """This rank has failed: the others must end within ``seconds``, or they wait for it."""
+        """Let the other ranks end within ``seconds`` after this rank has failed, or they wait for it."""
         deadline = time.monotonic() + seconds
         if deadline < self._deadline:
             self._set(deadline, f"{failure}\nand the other ranks have not ended {seconds:g} s later")
 
     def rest(self) -> None:
-        """The test has ended."""
+        """End the watch: the test has ended."""
         faulthandler.cancel_dump_traceback_later()
         self._set(float("inf"), "")
 

@@ -42,7 +42,7 @@ class Problem:
         self, grid: dg.Grid, algorithm: str, hidden: Any = (8, 7), dtype: Any = np.float64,
         matrix: Any = None, **options: Any,
     ) -> Any:  # fmt: skip
-        """A network on this graph, its features and its targets; `matrix` is the graph's, maybe permuted."""
+        """Make a network on this graph, its features and targets; `matrix`: the graph's, maybe permuted."""
         A = dg.distribute(self.A.astype(dtype) if matrix is None else matrix, grid, algorithm)
         model = dg.nn.GCN(A, [self.width, *hidden, self.classes], **options)
         targets = model.targets(self.labels, self.split)
@@ -87,24 +87,24 @@ class Problem:
 
 
 def some_grids(algorithm: str, ranks: int) -> list[dict[str, int]]:
-    """The default grid of an algorithm and the most lopsided one; of few ranks, one between them too."""
+    """Return the default grid of an algorithm and the most lopsided one; of few ranks, one between too."""
     possible = grids(algorithm, ranks)
     wanted = {0, len(possible) - 1} | ({len(possible) // 2} if ranks <= 4 else set())
     return [possible[i] for i in sorted(wanted)]
 
 
 def wide(algorithm: str, ranks: int) -> dict[str, int]:
-    """The first grid with as many axes longer than 1 as can be: an algorithm does all that it does on it."""
+    """Return the first grid with the most axes longer than 1: an algorithm takes all its steps on it."""
     return max(grids(algorithm, ranks), key=lambda sizes: sum(size > 1 for size in sizes.values()))
 
 
 def wide_grid(comm: Any, algorithm: str, backend: Any = None) -> Any:
-    """`wide`, made."""
+    """Make the grid of `wide`."""
     return make_grid(comm, algorithm, wide(algorithm, comm.Get_size()), backend=backend)
 
 
 def each_grid(comm: Any, algorithm: str, backend: Any) -> Any:
-    """`some_grids`, made."""
+    """Make each grid of `some_grids`."""
     for sizes in some_grids(algorithm, comm.Get_size()):
         yield make_grid(comm, algorithm, sizes, backend=backend)
 

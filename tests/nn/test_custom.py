@@ -26,7 +26,7 @@ PROBLEM, WIDTHS = Problem(), [11, 7, 5]
 
 
 def example() -> Any:
-    """The `network` of the text, which is code of at most 40 lines."""
+    """Return the `network` of the text, which is code of at most 40 lines."""
     lines = (custom.__doc__ or "").splitlines()
     code = [line for line in lines if line.startswith("    ") or not line]
     assert 15 < sum(map(bool, code)) <= 40
@@ -149,7 +149,7 @@ def test_what_a_layer_keeps_is_given_back(comm, name, backend) -> None:
 
 
 class Forgetful(Plain):
-    """Its way back forgets a gradient."""
+    """A network whose backward pass forgets a gradient."""
 
     def __init__(self, A, index, shape, **options):
         super().__init__(A, index, shape, **options)
@@ -157,7 +157,7 @@ class Forgetful(Plain):
 
 
 class Narrow(Forgetful):
-    """Its Z is no Z."""
+    """A network whose Z is the wrong matrix: it leaves out the weights."""
 
     def propagate(self, A, H):
         return A @ H, (H,)

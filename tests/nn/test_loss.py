@@ -26,7 +26,7 @@ def problem(classes=CLASSES, seed=0):
 
 
 def layouts(comm, backend):
-    """Rows over one axis, classes over another, copies over a third, in all sizes."""
+    """Yield layouts with rows over one axis, classes over another, copies over a third, in all sizes."""
     P = comm.Get_size()
     for rows, cols in {(1, 1), (P, 1), (1, P), (P // 2, 2), (2, P // 4)}:
         if rows * cols and P % (rows * cols) == 0:

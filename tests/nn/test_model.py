@@ -148,7 +148,10 @@ def test_a_forward_pass_without_backward_keeps_its_memory_until_the_next_pass(co
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("products", [AggregateFirst, TransformFirst])
 def test_a_matrix_that_is_over_cannot_be_read(comm, backend, products, monkeypatch):
-    """Its memory holds another matrix by then: gradients would be wrong without a word."""
+    """The memory of a matrix that is over holds another one.
+
+    Gradients would be wrong without an error.
+    """
     monkeypatch.setattr(products, "keeps", ())
     order = {AggregateFirst: AGGREGATE, TransformFirst: TRANSFORM}[products]
     grid = make_grid(comm, "1d", backend=backend)

@@ -23,7 +23,7 @@ PARTS = {"train": 1, "val": 2, "test": 3}
 
 
 def problem(classes=CLASSES, seed=0):
-    """Class 0 is nowhere, class 1 everywhere; two nodes without labels; many equal logits."""
+    """Make labels with no node in class 0, all in class 1, two unlabelled nodes, and many equal logits."""
     r = np.random.default_rng(seed)
     labels = (r.random((N, classes)) < 0.4).astype(np.int8)
     labels[:, 0], labels[:, 1] = 0, 1
@@ -188,7 +188,7 @@ def test_wrong_targets_raise_on_every_rank(comm, backend):
 
 
 def several(p: Problem) -> Problem:
-    """The same graph, where a node may have several of the classes."""
+    """Return the same graph, where a node may have several of the classes."""
     r = np.random.default_rng(7)
     rows = (r.random((p.n, p.classes)) < 0.4).astype(np.int8)
     rows[p.labels < 0] = -1

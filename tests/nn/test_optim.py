@@ -24,7 +24,7 @@ def parameters(backend):
 
 
 def whole(array, backend):
-    """A matrix that is all on this rank."""
+    """Return a matrix that is all on this rank."""
     layout = Layout(dg.Grid(MPI.COMM_SELF, backend=backend), Cut(), Cut())
     return dg.DistDense(backend.asarray(array), layout, array.shape)
 
@@ -35,7 +35,7 @@ def gradients(step, backend):
 
 
 def expected(name, w, gs, lr, decay, momentum):
-    """The textbook's update of one array, written without any state in place."""
+    """Update one array as the textbook does, written without any state in place."""
     m = v = velocity = 0.0
     for t, g in enumerate(gs, start=1):
         if name == "adamw":

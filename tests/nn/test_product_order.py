@@ -67,7 +67,7 @@ def test_every_order_of_products_trains_the_same_network(comm, name, backend, dr
 
 
 def widths_multiplied(model, X, targets, **options) -> list[int]:
-    """Columns that A and its transpose multiplied per epoch, from the flops of this rank's blocks."""
+    """Count the columns that A and its transpose multiplied per epoch, from this rank's flops."""
     nonzeros = PROBLEM.A.nnz
     columns = []
     epochs = train(model, X, targets, make("sgd", 0.01), 3, eval_every=0, **options)

@@ -25,7 +25,7 @@ WIDTHS = [PROBLEM.width, 6, PROBLEM.classes]
 
 
 def weighted() -> sp.csr_array:
-    """Directed, without loops, positive weights; the first vertex has no neighbours."""
+    """Make a directed matrix without loops, with positive weights; the first vertex has no neighbours."""
     A = abs(PROBLEM.A).tolil()
     A.setdiag(0)
     A[0] = 0
@@ -59,7 +59,7 @@ def loss(weights: list[np.ndarray], biases: list[np.ndarray], X: np.ndarray = PR
 
 
 def finite_differences(values: list[np.ndarray], number: int) -> np.ndarray:
-    """The gradient by the first 40 entries of one of (weights, biases, features)."""
+    """Return the gradient by the first 40 entries of one of (weights, biases, features)."""
     found = []
     for place in range(min(40, values[number].size)):
         ends = []

@@ -28,12 +28,12 @@ def sizes(n, parts):
 
 
 def heights(n, parts):
-    """Numbers of nodes per block."""
+    """Return the numbers of nodes per block."""
     return np.diff(cut_nodes(n, parts)).tolist()
 
 
 def csr_words(A, rows, cols):
-    """An index and a value per non-zero, and the row pointers."""
+    """Count the words of a block: an index and a value per non-zero, and the row pointers."""
     block = A[rows[0] : rows[1], cols[0] : cols[1]]
     return 2 * block.nnz + block.shape[0] + 1
 
@@ -47,13 +47,13 @@ def reduce_scatter(p, m):
 
 
 def words_1d(g, A, f):
-    """n f (P-1)/P: all of H but the own block (CAGNET IV-A1)."""
+    """Return n f (P-1)/P: all of H but the own block (CAGNET IV-A1)."""
     own = heights(A.shape[1], g.size)[g.rank]
     return {"H": (A.shape[1] - own) * f}
 
 
 def words_15d(g, A, f):
-    """The stages' blocks of H, but for an own one, and an all-reduce over the copies (CAGNET IV-B1)."""
+    """Return the stages' blocks of H, but for an own one, and an all-reduce over copies (CAGNET IV-B1)."""
     rows, c = g.shape["rows"], g.shape["reps"]
     i, j = g.coords["rows"], g.coords["reps"]
     s = -(-rows // c)
@@ -63,33 +63,37 @@ def words_15d(g, A, f):
 
 
 def columns_touched(A, tops, lefts, i, stages):
-    """Distinct columns of each A_ij with a non-zero, j over the stages but i: Σ NnzCols(i, j)."""
+    """Count distinct columns of each A_ij with a non-zero, j over the stages but i: Σ NnzCols(i, j)."""
     mine = A[tops[i] : tops[i + 1]]
     return sum(np.unique(mine[:, lefts[j] : lefts[j + 1]].indices).size for j in stages if j != i)
 
 
 def words_1d_sparsity_aware(g, A, f):
-    """Σ_{j≠i} NnzCols(i, j) f (sparsity-aware paper, 4.1)."""
+    """Return Σ_{j≠i} NnzCols(i, j) f (sparsity-aware paper, 4.1)."""
     tops, lefts = cut_nodes(A.shape[0], g.size), cut_nodes(A.shape[1], g.size)
     return {"H": columns_touched(A, tops, lefts, g.rank, range(g.size)) * f}
 
 
 def columns_touched_by_others(A, tops, lefts, j):
-    """Distinct columns of each A_ij with a non-zero, i over all block rows but j: Σ NnzCols(i, j)."""
+    """Count distinct columns of each A_ij with a non-zero: Σ NnzCols(i, j).
+
+    The sum is over all block rows i but j.
+    """
     mine = A[:, lefts[j] : lefts[j + 1]]
     others = [i for i in range(len(tops) - 1) if i != j]
     return sum(np.unique(mine[tops[i] : tops[i + 1]].indices).size for i in others)
 
 
 def adjoint_words_1d_sparsity_aware(g, A, f):
-    """Σ_{i≠j} NnzCols(i, j) f on rank j: what it sends in ``A @ H`` comes back."""
+    """Return Σ_{i≠j} NnzCols(i, j) f on rank j: its words sent in ``A @ H`` come back."""
     tops, lefts = cut_nodes(A.shape[0], g.size), cut_nodes(A.shape[1], g.size)
     return {"sums": columns_touched_by_others(A, tops, lefts, g.rank) * f}
 
 
 def words_15d_sparsity_aware(g, A, f):
-    """The same over the stages of a process column, and an all-reduce over the copies (sparsity-aware paper,
-    4.2).
+    """Return the words over the stages of a process column (sparsity-aware paper, 4.2).
+
+    An all-reduce over the copies follows.
     """
     rows, c = g.shape["rows"], g.shape["reps"]
     i, j = g.coords["rows"], g.coords["reps"]
@@ -100,7 +104,10 @@ def words_15d_sparsity_aware(g, A, f):
 
 
 def adjoint_words_15d_sparsity_aware(g, A, f):
-    """The same in the process column whose stage the block row is, which broadcasts the sum to the others."""
+    """Return the words in the process column whose stage the block row is.
+
+    That column broadcasts the sum to the others.
+    """
     rows, c = g.shape["rows"], g.shape["reps"]
     i, j = g.coords["rows"], g.coords["reps"]
     tops, lefts = cut_nodes(A.shape[0], rows), cut_nodes(A.shape[1], rows)
@@ -110,7 +117,7 @@ def adjoint_words_15d_sparsity_aware(g, A, f):
 
 
 def panels_of(first, last):
-    """The panels of a stage, of equal width but for one column."""
+    """Return the panels of a stage, of equal width but for one column."""
     count = 1 if block_size is None else max(-(-(last - first) // block_size), 1)
     return list(pairwise((first + partition(last - first, count)).tolist()))
 
@@ -121,8 +128,9 @@ def stages_2d(n, pr, pc):
 
 
 def words_2d(g, A, f):
-    """nnz/pr for the row's panels of A and n f/pc for the column's panels of H, without the own ones (CAGNET
-    IV-C6).
+    """Return nnz/pr for the row's panels of A and n f/pc for the column's panels of H (CAGNET IV-C6).
+
+    The rank's own panels do not count.
     """
     pr, pc, i, j = g.shape["rows"], g.shape["cols"], g.coords["rows"], g.coords["cols"]
     rows = cut_nodes(A.shape[0], pr)[i : i + 2]
@@ -137,8 +145,9 @@ def words_2d(g, A, f):
 
 
 def adjoint_words_2d(g, A, f):
-    """The same panels of A, transposed where they are; panels of the result summed up the column, charged
-    like a broadcast.
+    """Return the words of the same panels of A and of panels of the result, summed up the column.
+
+    A is transposed in its place. Sums are charged like a broadcast.
     """
     pr, pc, i, j = g.shape["rows"], g.shape["cols"], g.coords["rows"], g.coords["cols"]
     rows = cut_nodes(A.shape[0], pr)[i : i + 2]
@@ -164,7 +173,10 @@ def split_3d_parts(g, A, f):
 
 
 def words_3d_split(g, A, f):
-    """nnz/(q l) and n f/(q l) within the layer, then (l-1)/l of n f/q² over the fiber (CAGNET IV-D1)."""
+    """Return nnz/(q l) and n f/(q l) within the layer, then (l-1)/l of n f/q² over the fiber.
+
+    (CAGNET IV-D1.)
+    """
     _, layers, i, j, _, rows, panels, width = split_3d_parts(g, A, f)
     sparse = sum(csr_words(A, rows, (first, last)) for s, first, last in panels if s != j)
     dense = sum((last - first) * width for s, first, last in panels if s != i)
@@ -183,7 +195,10 @@ def adjoint_words_3d_split(g, A, f):
 
 
 def words_3d(g, A, f):
-    """All-gather of n f/(Gx Gy) over z, all-reduce of n f/(Gz Gy) over x (Plexus Alg. 1, lines 2 and 4)."""
+    """Return an all-gather of n f/(Gx Gy) over z, and an all-reduce of n f/(Gz Gy) over x.
+
+    (Plexus Algorithm 1, lines 2 and 4.)
+    """
     height = heights(A.shape[1], g.shape["x"])[g.coords["x"]]
     own = sizes(height, g.shape["z"])[g.coords["z"]]
     width = sizes(f, g.shape["y"])[g.coords["y"]]
@@ -192,17 +207,17 @@ def words_3d(g, A, f):
 
 
 def adjoint_words_3d(g, A, f):
-    """Reduce-scatter of n f/(Gx Gy) over z (Plexus Algorithm 1, line 23)."""
+    """Return a reduce-scatter of n f/(Gx Gy) over z (Plexus Algorithm 1, line 23)."""
     height = heights(A.shape[1], g.shape["x"])[g.coords["x"]]
     return {"sums": reduce_scatter(g.shape["z"], height * sizes(f, g.shape["y"])[g.coords["y"]])}
 
 
 def transposed(words):
-    """The adjoint of block-row algorithms is the same algorithm on the block rows of Aᵀ."""
+    """Return the words of the adjoint of a block-row algorithm: the algorithm on the block rows of Aᵀ."""
 
     def adjoint(g, A, f):
-        found = words(g, A.T.tocsr(), f)
-        return {"G": found.pop("H"), **found}
+        adjoint_words = words(g, A.T.tocsr(), f)
+        return {"G": adjoint_words.pop("H"), **adjoint_words}
 
     return adjoint
 
@@ -231,7 +246,7 @@ SPARSITY_AWARE_ADJOINT_WORDS = add_up(SPARSITY_AWARE_ADJOINT_PARTS)
 
 
 def dense_words(g, name, n, widths):
-    """Words of ``Z = T W`` and of the backward pair ``(Tᵀ G, G Wᵀ)`` for T (n, f) and W (f, f')."""
+    """Return words of ``Z = T W`` and of the backward pair ``(Tᵀ G, G Wᵀ)`` for T (n, f) and W (f, f')."""
     f, h = widths
     if name == "3d":
         rows = sizes(n, g.shape["z"])[g.coords["z"]]

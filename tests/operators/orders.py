@@ -11,7 +11,7 @@ from distgnn.operators.sources import MatrixSource
 
 
 def node_order(ids: np.ndarray) -> NodeOrder:
-    """The order that has node ids[i] at position i."""
+    """Return the order that has node ids[i] at position i."""
     return NodeOrder("of the test", ids.tobytes(), lambda first, last: ids[first:last])
 
 

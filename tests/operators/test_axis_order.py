@@ -18,7 +18,7 @@ WAYS = [(name, False) for name in NAMES] + [(name, True) for name in SPARSITY_AW
 
 
 def other_orders(name: str, ranks: int) -> list[dict[str, int]]:
-    """The best grid that cuts along two axes at least, its axes in all orders but the algorithm's."""
+    """Return the best grid that cuts along two axes at least, in all orders but the algorithm's."""
     best = max(grids(name, ranks), key=lambda sizes: sum(size > 1 for size in sizes.values()))
     _, *orders = itertools.permutations(best.items())
     return [dict(order) for order in orders]
@@ -46,7 +46,10 @@ def test_any_order_gives_the_product_for_the_words_of_the_formula(comm, name, aw
 @pytest.mark.ranks(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_last_axis_is_the_nearest_and_no_block_is_another(comm, name):
-    """Its ranks are consecutive; what a rank holds depends on its coordinates alone."""
+    """Ranks of the last axis are consecutive.
+
+    The blocks of a rank depend on its coordinates alone.
+    """
     A = MATRICES["prime"]
 
     def held(sizes: Any) -> dict[Any, Any]:

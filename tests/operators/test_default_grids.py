@@ -15,7 +15,10 @@ WIDTH = 48
 
 
 def received(name: str, ranks: int) -> list[float]:
-    """The words of the rank that receives the most, by grid; as many of A, in index and value, as of H."""
+    """Return, by grid, the words of the rank that receives the most; as many of A as of H.
+
+    A counts indices and values.
+    """
     n = 48 * ranks
     A = sp.random_array((n, n), density=WIDTH / 2 / n, format="csr", rng=np.random.default_rng(0))
     words = formulas.WORDS[name]

@@ -128,7 +128,7 @@ def test_a_grid_multiplies_again_after_an_error(comm, backend, monkeypatch):
 
 @contextmanager
 def failing(monkeypatch, call):
-    """The local product fails at this call, counted from 0, on this rank."""
+    """Let the local product fail at this call, counted from 0, on this rank."""
     spmm, calls = local.spmm, count()
 
     def fails(*args, **options):

@@ -38,7 +38,10 @@ def right_sides(A, f, dtype=np.float64, seed=3):
 
 
 def representative(name, ranks):
-    """All grids of up to 6 ranks; of more, one for each set of sizes: 6 ranks have the other orders."""
+    """Return all grids of up to 6 ranks; of more ranks, one grid for each set of sizes.
+
+    The grids of 6 ranks have all orders of their sizes.
+    """
     if ranks <= 6:
         return grids(name, ranks)
     alike = {}
@@ -48,15 +51,16 @@ def representative(name, ranks):
 
 
 def awkward_matrices(ranks):
-    """All of them on 1 and 4 ranks; of the other numbers, 2 and 3 together and 6 to 12 together have all."""
+    """Return all of them on 1 and 4 ranks; 2 and 3 ranks together, and 6 to 12 together, have all."""
     places = {1: (0, 1), 4: (0, 1), 2: (0, 2), 3: (1, 2), 6: (0, 4), 8: (1, 4), 9: (2, 4), 12: (3, 4)}
     first, step = places[ranks]
     return {name: MATRICES[name] for name in list(MATRICES)[first::step]}
 
 
 def check_product(A, grid, name, f, dtype=np.float64, label="", **partitions):
-    """A @ H and A.T @ G equal SciPy's, <A H, G> == <H, Aᵀ G>, and inputs are left alone. Returns the
-    operator, H and G.
+    """Check that A @ H and A.T @ G equal SciPy's; return the operator, H and G.
+
+    <A H, G> == <H, Aᵀ G> must hold, and inputs are left alone.
     """
     X, Y = right_sides(A, f, dtype)
     operator = dg.distribute(A.astype(dtype), grid, name, **partitions)
@@ -138,7 +142,7 @@ def test_words_belong_to_the_matrices_of_the_formula(comm, name, aware, backend)
 
 
 def by_matrix(ledger):
-    """Words of each matrix."""
+    """Count the words of each matrix."""
     words = Counter()
     for entry in ledger.entries():
         words[entry["matrix"]] += entry["words"]
@@ -206,7 +210,7 @@ def test_uneven_partition_vectors(comm, name, backend):
 
 
 def uneven(n, parts):
-    """Partitions with large, small and empty blocks."""
+    """Return a partition with large, small and empty blocks."""
     shares = np.array([(7 * i + 3) % 5 for i in range(parts)], dtype=float) + (np.arange(parts) == parts - 1)
     return np.concatenate([[0], np.round(np.cumsum(shares) / shares.sum() * n)]).astype(np.int64)
 

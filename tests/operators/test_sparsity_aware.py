@@ -93,9 +93,9 @@ def test_ledger_equals_formula_on_every_grid(comm, name, backend, cut, monkeypat
 
 
 def alltoallv(ledger):
-    """Words and messages of the one kind of exchange."""
-    found = [entry for entry in ledger.entries() if entry["operation"] == "alltoallv"]
-    return sum(entry["words"] for entry in found), sum(entry["messages"] for entry in found)
+    """Count words and messages of the one kind of exchange."""
+    exchanges = [entry for entry in ledger.entries() if entry["operation"] == "alltoallv"]
+    return sum(entry["words"] for entry in exchanges), sum(entry["messages"] for entry in exchanges)
 
 
 def layouts(operator):

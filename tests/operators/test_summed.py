@@ -18,7 +18,7 @@ from distgnn.operators import summed
 
 
 def shares(comm, shape, dtype=np.float32):
-    """Everybody's numbers, of very different size so that every order of additions gives other bits."""
+    """Return all ranks' numbers, of very different size so that every order of additions gives other bits."""
     rng = np.random.default_rng(7)
     exponents = rng.integers(-12, 12, (comm.Get_size(), *shape))
     return (rng.standard_normal(exponents.shape) * 2.0**exponents).astype(dtype)

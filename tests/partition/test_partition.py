@@ -42,7 +42,7 @@ def random_matrix(n: int, nnz: int, seed: int = 0, symmetric: bool = False) -> s
 
 
 def communities(count: int = 8, size: int = 60, seed: int = 0) -> sp.csr_array:
-    """Groups with many edges inside and few between, their nodes in random order."""
+    """Make groups with many edges inside and few between, their nodes in random order."""
     rng = np.random.default_rng(seed)
     inside = rng.integers(0, size, (2, 6 * size * count)) + np.repeat(np.arange(count) * size, 6 * size)
     across = rng.integers(0, size * count, (2, count * size // 4))
@@ -67,7 +67,7 @@ graphs = pytest.mark.parametrize("graph", GRAPHS)
 
 
 def counted(A: sp.csr_array, part: np.ndarray, parts: int) -> tuple[list[int], list[int], int]:
-    """(rows sent by each part, received by each, entries between parts), entry by entry."""
+    """Count (rows sent by each part, received by each, entries between parts), entry by entry."""
     moves, cut = set(), 0
     for i, j in zip(*A.nonzero(), strict=True):
         cut += part[i] != part[j]
@@ -95,7 +95,7 @@ def test_quality_is_what_counting_finds(graph: str, parts: int) -> None:
 
 
 def each_method_graph_and_number() -> list[tuple[str, str, int]]:
-    """Every method with every graph, each of both with every number of parts."""
+    """Pair every method with every graph, and each of both with every number of parts."""
     numbers = (1, 7, 30)
     pairs = ((i, j) for i in range(len(METHODS)) for j in range(len(GRAPHS)))
     return [([*METHODS][i], [*GRAPHS][j], numbers[(i + j) % 3]) for i, j in pairs]
@@ -122,8 +122,9 @@ def test_communities_are_found(method: str) -> None:
 
 
 def uneven(nodes: int, directed: bool) -> Pattern:
-    """A graph with hubs and communities of very different size, whose parts send very different volumes if
-    nobody minds.
+    """Make a graph with hubs and communities of very different size.
+
+    Its parts send very different volumes unless a method balances them.
     """
     A = gallery.sbm(
         nodes,
@@ -141,7 +142,10 @@ def uneven(nodes: int, directed: bool) -> Pattern:
 @pytest.mark.parametrize(("nodes", "directed"), [(1500, False), (2000, True)])
 @pytest.mark.slow
 def test_volume_relieves_the_busiest_sender(nodes: int, directed: bool) -> None:
-    """Its busiest part sends less than theirs of METIS and Mt-KaHyPar, and all parts hardly more."""
+    """The busiest part of `volume` sends less than METIS's and Mt-KaHyPar's.
+
+    All parts together send hardly more.
+    """
     available("volume"), available("metis"), available("hypergraph")
     pattern, parts = uneven(nodes, directed), 8
     ours, few_edges, best = (
@@ -208,7 +212,7 @@ def refine(pattern: Pattern, part: np.ndarray, parts: int, **settings: Any) -> n
 
 @graphs
 def test_refinement_counts_what_it_moves(graph: str) -> None:
-    """Its volumes, kept up to date over thousands of moves, are those of the parts that it returns."""
+    """The volumes, kept up to date over thousands of moves, are the parts' own."""
     available("volume")
     pattern, parts = Pattern.of(GRAPHS[graph]), 6
     part = np.random.default_rng(0).integers(0, parts, pattern.n).astype(np.int32)

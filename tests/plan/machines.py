@@ -11,7 +11,7 @@ RATES = {"nonzero": 1e-9, "nonzero_column": 2e-10, "row": 1e-9, "row_column": 1e
 
 
 def slow(bandwidth: float = 1e8, nonzero: float = 1e-9, **changed: Any) -> Machine:
-    """This many bytes per second between hosts, and seconds per non-zero of a sparse product."""
+    """Make a machine with these bytes per second between hosts, and seconds per non-zero of a product."""
     link = {"alpha": 2e-6, "bandwidth": 5e9}
     rates = RATES | {"nonzero": nonzero}
     tables = {
@@ -29,7 +29,7 @@ def slow(bandwidth: float = 1e8, nonzero: float = 1e-9, **changed: Any) -> Machi
 
 
 def written(folder: Path, machine: Machine) -> str:
-    """The machine as a file; its path."""
+    """Write the machine to a file; return its path."""
     path = folder / f"{machine.name}.toml"
     path.write_text(machine.toml())
     return str(path)

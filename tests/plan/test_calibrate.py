@@ -40,7 +40,7 @@ GROUPS = {"far+near": 4, "near": 2}
 
 
 def products():
-    """Sparse products with B in a cache, beyond it, and partly in it."""
+    """Return sparse products with B in a cache, beyond it, and partly in it."""
     shapes = [(m, k, m * d, w) for m in (64, 4096) for k in (256, 8192, 10**5, 10**6)
               for d in (1, 9, 40) for w in (16, 100)]  # fmt: skip
     return [Step("spmm", "spmm", "", "", shape=shape) for shape in shapes]
@@ -77,9 +77,10 @@ def messages(kind):
 
 
 def timed(samples, on=KNOWN, noise=0.0):
-    """The samples with the seconds of a machine."""
+    """Return the samples with the seconds of a machine."""
     random = np.random.default_rng(0)
-    return [replace(one, seconds=one.on(on) * np.exp(noise * random.uniform(-1, 1))) for one in samples]
+    spread = [np.exp(noise * random.uniform(-1, 1)) for _ in samples]
+    return [replace(step, seconds=step.on(on) * by) for step, by in zip(samples, spread, strict=True)]
 
 
 def local(steps, noise=0.0):
@@ -131,7 +132,10 @@ def test_what_epochs_take_beyond_their_steps_is_found(known):
 
 
 def test_ranks_that_do_not_wait_may_be_the_slowest():
-    """If ranks meet twice they are through before one that computes more; if they meet often, after."""
+    """The order of ranks depends on how often they meet.
+
+    If ranks meet twice they are through before one that computes more; if they meet often, after.
+    """
     wait = Step("comm", "allgather", "far+near", "H", 8.0, 3), Step("wait", "allgather", "far+near", "H")
     work = lambda flops: Step("gemm", "gemm", "", "", flops=flops, shape=(1, 1, 1))  # noqa: E731
     samples = [Sample("", 0.0, [work(10**9), *wait * meetings], GRID, [[work(1_100_000_000)]])
@@ -188,7 +192,7 @@ def test_no_kind_is_faster_than_bytes_were_ever_seen_to_come():
 
 @pytest.mark.parametrize("sizes", [(1e2, 1e3), (1e6, 1e7), (1e4, 9e4)])
 def test_relays_that_are_all_short_or_all_long_or_nearly_so_are_explained(sizes):
-    """Their seconds are explained, with a link that can be written."""
+    """The fit finds a link that can be written."""
     alone = replace(KNOWN, levels=[LEVELS[0], replace(LEVELS[1], injection=fit.FREE)])
     some = [one for one in messages("bcast") if one.steps[0].nbytes == 1e3]
     some = [replace(one, steps=[one.steps[0]._replace(nbytes=size)]) for one in some for size in sizes]
@@ -261,7 +265,7 @@ def test_a_measured_machine_can_be_read(comm, shared_tmp_path, monkeypatch):
 
 
 def _relays(monkeypatch, run):
-    """The roots of the panels of H, in turn, of each relay that is made."""
+    """Record the roots of the panels of H, in turn, of each relay that is made."""
     told = []
 
     class Watched(Relay):

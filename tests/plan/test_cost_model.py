@@ -14,7 +14,7 @@ TAKEN = Step("wait", "bcast", "rows", "H", 1.0)
 
 
 def machine(progress, slowdown=0.0, levels=None):
-    """A byte takes a second to arrive, and to pass over."""
+    """Make a machine where a byte takes a second to arrive, and to pass over."""
     levels = levels or [Level("machine", None, 0.0, 1.0)]
     rates = Spmm(0.0, 0.0, NOTHING, NOTHING), Gemm(0.0, 1.0, 1.0), Passes(0.0, 1.0)
     return Machine("slow", "", 1.0, levels, *rates, Overlap(progress, slowdown), 0.0)

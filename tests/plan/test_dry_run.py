@@ -52,7 +52,7 @@ def entries(book):
 
 
 def sent(book):
-    """Bytes and messages of exchanges, by key."""
+    """Count bytes and messages of exchanges, by key."""
     found = {}
     for step in getattr(book, "steps", []):
         if step.phase == "sent":
@@ -69,13 +69,13 @@ def summary(costs, rank=0):
 
 
 def run(comm, *what):
-    """The real ranks' costs, in books of their own: other tests hold memory, too."""
+    """Return the real ranks' costs, in books of their own: other tests hold memory, too."""
     with ledger.apart():
         return count(comm, "numpy", *what)
 
 
 def compare(comm, settings, graph):
-    """Costs of this real rank and of the virtual one of its number: equal, and so is memory within 5 %."""
+    """Compare costs of this real rank and of the virtual one of its number: equal, memory within 5 %."""
     planned = None
     with Comm(comm, SHAPES).together():
         try:

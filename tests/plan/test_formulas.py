@@ -24,7 +24,7 @@ GRAPH = Graph.of_size(N, NNZ, F, F)
 
 
 def both(algorithm, grid, aware=False, graph=GRAPH, **more):
-    """The formula, and by rank the words that a dry run charges by matrix, for layers of equal width."""
+    """Return the formula, and by rank the words of a dry run by matrix, for layers of equal width."""
     case = Case(graph, WIDTHS, grid, MACHINE, 4)
     asked = Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, hidden=(F,) * (L - 1), **more)
     costs = dry_run(asked, graph, math.prod(grid.values()), False).ranks

@@ -20,7 +20,7 @@ SHIPPED = {"dgx-a100", "frontier", "infiniband-cpu", "perlmutter"}
 
 
 def tables(**changed):
-    """A machine with every field, as TOML gives it."""
+    """Return a machine with every field, as TOML gives it."""
     link = {"alpha": 1e-6, "bandwidth": 1e10, "call": 1e-6}
     rates = {"nonzero": 1e-9, "nonzero_column": 1e-11, "row": 1e-9, "row_column": 1e-11}
     inner = link | {"name": "node", "ranks": 4, "links": 3, "kinds": {"bcast": dict(link)}}
@@ -37,7 +37,7 @@ def tables(**changed):
 
 
 def at(content, path):
-    """The table that a path such as levels.0.alpha ends in, and its last part."""
+    """Return the table that a path such as levels.0.alpha ends in, and the path's last part."""
     *way, last = path.split(".")
     for part in way:
         content = content[int(part) if part.isdigit() else part]
@@ -167,7 +167,7 @@ def test_levels_go_from_the_innermost_to_the_whole_machine(ranks):
 
 
 def drawn(random):
-    """A machine of one to three levels whose figures are drawn over their whole range of use."""
+    """Draw a machine of one to three levels whose figures cover their whole range of use."""
     rate = lambda low, high: float(10 ** random.uniform(low, high))  # noqa: E731
     sizes = np.cumprod(random.integers(2, 9, random.integers(0, 3))).tolist()
     levels = []
@@ -184,13 +184,13 @@ def drawn(random):
 
 
 def fastest(machine):
-    """Bytes per second that a rank may receive at most, and seconds of a message at least."""
+    """Return the most bytes per second that a rank may receive, and the least seconds of a message."""
     links = [(level.links, link) for level in machine.levels for link in (level, *level.kinds.values())]
     return max(many * link.bandwidth for many, link in links), min(link.alpha for _, link in links)
 
 
 def drawn_steps(random, grid):
-    """A program: transfers over axes, what waits for them, and products."""
+    """Draw a program: transfers over axes, steps that wait for them, and products."""
     groups = {**grid, "y+z": grid["y"] * grid["z"], "world": math.prod(grid.values())}
     steps = []
     for _ in range(40):
@@ -307,7 +307,7 @@ def test_rates_of_perlmutter_are_those_that_were_measured():
 
 
 def nanoseconds(spmm: Spmm, rates: SpmmRates, rows: int, per_row: int, width: int) -> float:
-    """Per non-zero, where all rows of B are found alike."""
+    """Return nanoseconds per non-zero, where all rows of B are found alike."""
     machine = replace(read("perlmutter"), spmm=replace(spmm, cached=rates, uncached=rates))
     step = Step("spmm", "spmm", "self", "", shape=(rows, rows, rows * per_row, width))
     return compute_seconds(machine, step) / (rows * per_row) * 1e9

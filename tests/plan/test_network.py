@@ -17,12 +17,12 @@ GIB = 2**30
 
 
 def machine(*levels):
-    """A machine with these levels and no latency."""
+    """Make a machine with these levels and no latency."""
     return replace(read("perlmutter"), levels=list(levels))
 
 
 def bandwidth(network, axis, operation="allgather", matrix="H"):
-    """Bytes per second into a rank: "bus" bandwidth."""
+    """Return bytes per second into a rank: "bus" bandwidth."""
     nbytes, size = 1 << 40, network.together(axis)[-1]
     straight = STRAIGHT if matrix == "sums" else ()
     step = Step("comm", operation, axis, matrix, nbytes=nbytes, messages=size - 1, shape=straight)
@@ -30,7 +30,7 @@ def bandwidth(network, axis, operation="allgather", matrix="H"):
 
 
 def sizes(ranks):
-    """Every x, y, z of powers of 2 with so many ranks."""
+    """List every x, y, z of powers of 2 with so many ranks."""
     powers = [2**i for i in range(int(math.log2(ranks)) + 1)]
     return [(x, y, ranks // x // y) for x in powers for y in powers if x * y <= ranks]
 
@@ -81,7 +81,7 @@ def fitted(name):
 
 @pytest.mark.parametrize("name", ["perlmutter", "frontier"])
 def test_plexus_empirical_table(name):
-    """Their table has an entry for each case; here all follow from one figure for each level."""
+    """The table of Plexus has an entry for each case; here a figure for each level does."""
     of, table = fitted(name)
     for (nearer, size), expected in table.items():
         network = Network(of, {"z": 4096 // nearer // size, "x": size, "y": nearer})
@@ -97,15 +97,20 @@ def test_pairs_with_links_of_their_own_add_up():
 
 
 def test_the_machines_that_ship_follow_the_fits_across_nodes():
-    """If as many groups as a node has ranks share the network, MPI gets what NCCL does."""
+    """MPI gets NCCL's bandwidth across nodes.
+
+    The groups that share the network are as many as a node has ranks.
+    """
     for name, table in (("perlmutter", PERLMUTTER), ("frontier", FRONTIER)):
         network = Network(read(name), {"z": 64, "x": 64, "y": 8})
         assert bandwidth(network, "x") / GIB == pytest.approx(table[16, 64], rel=0.01)
 
 
 def summit(all_gpus):
-    """Summit as CAGNET section V-B has it. The ranks that send to the next node stand on one socket, which
-    has half of the node's 25 GB/s (section VI-A).
+    """Make Summit as in CAGNET section V-B.
+
+    The ranks that send to the next node stand on one socket, which has half of the node's 25 GB/s (section
+    VI-A).
     """
     network = Level("network", None, 0.0, 12.5e9, injection=12.5e9)
     if not all_gpus:
@@ -114,7 +119,7 @@ def summit(all_gpus):
 
 
 def broadcasts(of, copies):
-    """Seconds of an epoch in which panels travel: Amazon on 64 ranks, hidden width 16."""
+    """Return seconds of an epoch in which panels travel: Amazon on 64 ranks, hidden width 16."""
     settings = Settings(algorithm="1.5d", replication=copies, layers=3, hidden=16)
     amazon = Graph.of_size(14_249_639, 230_788_269, 300, 24)
     dry = dry_run(settings, amazon, 64, busiest=True, evaluation=False)

@@ -16,7 +16,7 @@ from distgnn.plan.dry.ranks import Stuck, run_all
 
 
 def objects(comm):
-    """Everything that is done with small objects, on any communicator of 6 ranks."""
+    """Run all operations on small objects, on any communicator of 6 ranks; return their results."""
     rank = comm.Get_rank()
     column = comm.Split(rank % 2, -rank)
     lowest = np.array([rank + 3, -rank], np.int64)

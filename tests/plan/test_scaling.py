@@ -20,7 +20,7 @@ GRAPH = {None: Graph.of_size(4000, 60_000, 16, 8)}
 
 
 def made(**seconds):
-    """Curves of these seconds per algorithm, one for each of 1, 2, 4, ... ranks; None where it can't be."""
+    """Make curves of these seconds per algorithm, one for each of 1, 2, 4, ... ranks; None: impossible."""
     points = []
     for power in range(len(next(iter(seconds.values())))):
         best = {

@@ -210,12 +210,12 @@ def test_a_store_without_labels_is_refused(tmp_path):
 
 
 def flags(advice):
-    """The words after `distgnn prepare with`."""
+    """Return the words after `distgnn prepare with`."""
     return shlex.split(advice.split("distgnn prepare with ")[1])
 
 
 def prepared_as_advised(folder, advice, seconds_of):
-    """The store that the advice makes, of the graph that a folder holds."""
+    """Prepare the store that the advice names, of the graph in a folder."""
     assert (
         cli.main(["prepare", str(folder / "graph"), str(folder / "made.dg"), "--force", *flags(advice)]) == 0
     )

@@ -21,7 +21,7 @@ def call(*words: Any) -> int:
 
 
 def cells(page: str) -> str:
-    """The page without the attributes of its cells."""
+    """Return the page without the attributes of its cells."""
     return re.sub(r"<(t[dh]) [^>]*>", r"<\1>", page)
 
 

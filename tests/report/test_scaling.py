@@ -23,7 +23,7 @@ def run(folder, name, ranks, seconds, grid=None, **config):
 
 @pytest.fixture
 def logs(tmp_path):
-    """2d on two grids of 8 ranks, with trials; 1d, aware and not, of two widths, from two ranks on."""
+    """Write logs: 2d on two grids of 8 ranks, with trials; 1d, aware and not, of two widths."""
     return [
         run(tmp_path, "a", 1, 8.0, store="x/a.dg"),
         run(tmp_path, "b", 4, 4.0, seed=1),

@@ -33,7 +33,7 @@ def inclusion_probabilities(subsets: Subsets, columns: int) -> np.ndarray:
 
 
 def masks(members: np.ndarray) -> np.ndarray:
-    """Bit mask of every row of a bool matrix (draws, columns)."""
+    """Return a bit mask of every row of a bool matrix (draws, columns)."""
     return members @ (1 << np.arange(members.shape[1]))
 
 
@@ -73,11 +73,10 @@ def p_value_inclusion(members: np.ndarray, subsets: Subsets) -> float:
 
 
 def assert_mean(draws: np.ndarray, expected: np.ndarray, deviations: float = 4.5) -> None:
-    """The mean over axis 0 is the expected one within so many standard errors, entry by entry, and these are
-    small.
+    """Check that the mean over axis 0 is the expected one, entry by entry, within standard errors.
 
-    The relative 1e-4 is for entries that differ from the mean so rarely that their standard error cannot be
-    estimated.
+    The standard errors must be small. The relative 1e-4 is for entries that differ from the mean so rarely
+    that their standard error cannot be estimated.
     """
     error = draws.std(axis=0) / np.sqrt(len(draws))
     off = np.abs(draws.mean(axis=0) - expected)

@@ -20,7 +20,7 @@ def numbers(n, f, dtype):
 
 
 def cases(n, rank):
-    """Ids that differ from rank to rank: in any order, with repeats, rising, all, one, none."""
+    """Return ids that differ from rank to rank: in any order, with repeats, rising, all, one, none."""
     rng = np.random.default_rng(rank)
     return [
         rng.integers(0, n, 40),

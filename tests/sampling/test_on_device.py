@@ -31,13 +31,13 @@ N = 60
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """CuPy, or its stand-in; the host is what it is compared with."""
+    """Yield CuPy, or its stand-in, to be compared with the host."""
     with gpu.backend(gpu.AWARE, monkeypatch) as chosen:
         yield chosen
 
 
 def graph(dtype: type) -> sp.csr_array:
-    """With a hub row, a hub column, an isolated vertex and weights that differ much."""
+    """Make a graph with a hub row, a hub column, an isolated vertex and weights that differ much."""
     generator = np.random.default_rng(5)
     A = np.where(generator.random((N, N)) < 0.08, generator.uniform(0.1, 3, (N, N)), 0)
     A[4, generator.random(N) < 0.7] = 0.3
@@ -47,7 +47,7 @@ def graph(dtype: type) -> sp.csr_array:
 
 
 def compare(device: Any, found: list[Sample], expected: list[Sample]) -> None:
-    """Draws to the bit; values to rounding, as a GPU has logarithms of its own."""
+    """Compare draws to the bit, and values to rounding, as a GPU has logarithms of its own."""
     for ours, theirs in zip(found, expected, strict=True):
         pairs = [(ours.batch, theirs.batch)]
         for one, other in zip(ours.blocks, theirs.blocks, strict=True):

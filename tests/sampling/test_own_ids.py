@@ -26,7 +26,7 @@ TRAINING = np.arange(0, N, 3)
 
 
 def samplers(graph: Any) -> list[Any]:
-    """None of them leaves anything out or changes a value."""
+    """Make samplers that leave no vertex out and change no value."""
     kept = {"rescale": False}
     few = Saint(graph, N, 2, training=TRAINING, **kept)
     return [GraphSage(graph, [N, N]), Ladies(graph, [N, N], **kept), FastGCN(graph, [N, N], **kept), few]

@@ -23,7 +23,7 @@ def labels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> R
 
 
 def problem(sizes: list[tuple[int, int]], seed: int = 0) -> tuple[Stack, Stack]:
-    """Ids with repetitions, and distinct known ids, of so many each per minibatch."""
+    """Draw ids with repetitions, and distinct known ids, of these numbers per minibatch."""
     generator = np.random.default_rng(seed)
     ids = Stack.of([generator.integers(0, N, count) for count, _ in sizes])
     return ids, Stack.of([generator.choice(N, known, replace=False) for _, known in sizes])

@@ -40,7 +40,7 @@ def keys_of(count: int, seed: int = 0) -> np.ndarray:
 
 
 def drawn_members(weights: list[float], count: int, draws: int = DRAWS) -> np.ndarray:
-    """bool (draws, columns): which columns of equal rows were drawn, each under a key of its own."""
+    """Return the drawn columns of equal rows, bool (draws, columns), each row under its own key."""
     P = sp.csr_array(np.ones((draws, len(weights))))
     P.data[:] = np.tile(weights, draws)
     return sample_rows(P, count, keys_of(draws)).toarray() > 0
@@ -107,7 +107,7 @@ def test_rows_that_are_not_there_are_refused() -> None:
 
 
 def unequal(seed: int = 0) -> sp.csr_array:
-    """Rows from empty to long; weights over many orders of magnitude, some 0."""
+    """Make rows from empty to long; weights over many orders of magnitude, some 0."""
     generator = np.random.default_rng(seed)
     lengths = [0, 1, 2, 3, 4, 5, 6, 9, 17, 60, 400, 0, 33, 7]
     indptr = np.concatenate(([0], np.cumsum(lengths)))

@@ -35,7 +35,7 @@ SQUARE = {name: A for name, A in awkward().items() if A.shape[0] == A.shape[1]}
 
 
 def batches_of(n: int, count: int = 5) -> list[np.ndarray]:
-    """Distinct vertices, of sizes 0, 3, 6, ... as far as there are."""
+    """Draw distinct vertices, of sizes 0, 3, 6, ... as far as there are."""
     generator = np.random.default_rng(7)
     return [generator.choice(n, min(3 * b, n), replace=False) for b in range(count)]
 
@@ -53,7 +53,7 @@ def same(one: Sample, other: Sample) -> bool:
 
 @pytest.fixture
 def directed() -> sp.csr_array:
-    """A ≠ Aᵀ, with self-loops, a hub row, a hub column, an isolated vertex and weights that differ much."""
+    """Make A ≠ Aᵀ, with self-loops, a hub row, a hub column, an isolated vertex, very different weights."""
     generator = np.random.default_rng(5)
     A = np.where(generator.random((60, 60)) < 0.08, generator.uniform(0.1, 3, (60, 60)), 0)
     A[4, generator.random(60) < 0.7] = 0.3
@@ -241,7 +241,7 @@ def test_sums_of_squares_have_the_same_bits_in_any_order() -> None:
 
 
 def small() -> sp.csr_array:
-    """Eight vertices; weights of three orders of magnitude."""
+    """Make a graph of eight vertices; weights of three orders of magnitude."""
     generator = np.random.default_rng(2)
     A = np.where(generator.random((8, 8)) < 0.6, 10.0 ** generator.uniform(-1.5, 0, (8, 8)), 0)
     A[0] = np.abs(A[0]) + 0.1
@@ -250,7 +250,7 @@ def small() -> sp.csr_array:
 
 
 def members(found: list[Sample], n: int) -> np.ndarray:
-    """bool (draws, n): which vertices are columns of non-zeros, or all columns, of the last block."""
+    """Return bool (draws, n): True for vertices that are columns of the last block."""
     inside = np.zeros((len(found), n), bool)
     for row, sample in zip(inside, found, strict=True):
         row[sample.blocks[-1].cols] = True
@@ -317,7 +317,7 @@ def test_fastgcn_and_saint_draw_by_column_norms(count: int) -> None:
 
 
 def aggregated(found: list[Sample], H: np.ndarray) -> np.ndarray:
-    """(draws, batch, f): the sampled propagation without weights and activations."""
+    """Return (draws, batch, f): the sampled propagation without weights and activations."""
     results = []
     for sample in found:
         Z = H[sample.inputs]

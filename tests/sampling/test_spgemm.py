@@ -40,14 +40,17 @@ SOME = (
 
 
 def one_per_row(n, seed, rows=None):
-    """GraphSAGE's Q: a one in each row."""
+    """Make GraphSAGE's Q: a one in each row."""
     rng = np.random.default_rng(seed)
     k = int(rng.integers(0, 9)) if rows is None else rows
     return sp.csr_array((np.ones(k), rng.integers(0, n, k), np.arange(k + 1)), shape=(k, n))
 
 
 def several_per_row(n, seed):
-    """LADIES' Q, and worse: rows of any length, some empty, a stored zero, none at all on process row 1."""
+    """Make a Q as LADIES', and worse: rows of any length, some empty, a stored zero.
+
+    Process row 1 has no rows at all.
+    """
     rng = np.random.default_rng(seed)
     k = 0 if seed == 1 else int(rng.integers(1, 8))
     dense = rng.uniform(0.5, 2.0, (k, n)) * (rng.random((k, n)) < 0.3)
@@ -64,7 +67,7 @@ def integers(M):
 
 
 def uneven(n, parts):
-    """Empty blocks first and, where there are several more, second to last."""
+    """Return a partition with empty blocks first and, where there are several more, second to last."""
     inner = sorted(np.random.default_rng(n + parts).integers(0, n + 1, max(parts - 2, 0)).tolist())
     return np.array([0, 0, *inner, n][: parts + 1] if parts > 1 else [0, n])
 
@@ -110,7 +113,7 @@ def test_partitioned_equals_scipy_on_every_grid(comm, backend):
 
 
 def same(C, D):
-    """To the bit."""
+    """Check that two matrices are equal to the bit."""
     np.testing.assert_array_equal(C.indptr, D.indptr)
     np.testing.assert_array_equal(C.indices, D.indices)
     np.testing.assert_array_equal(C.data.view(np.uint8), D.data.view(np.uint8))

@@ -67,7 +67,7 @@ def reseal(folder: Path, content: dict[str, Any], stamped: bool = False) -> None
 
 
 def random_graph(n: int, m: int, *, seed: int = 0, weighted: bool = False, **options: Any) -> Graph:
-    """m random edges, some repeated and some self-loops among them."""
+    """Draw m random edges, some repeated and some self-loops among them."""
     rng = np.random.default_rng(seed)
     edges = rng.integers(0, n, (m, 2))
     edges[rng.random(m) < 0.1] = edges[0]
@@ -77,7 +77,7 @@ def random_graph(n: int, m: int, *, seed: int = 0, weighted: bool = False, **opt
 
 
 def adjacency(graph: Graph, normalize: str = "gcn", self_loops: bool = True) -> sp.csr_array:
-    """The matrix of the store of a graph in original order, in float64."""
+    """Return the matrix of the store of a graph in original order, in float64."""
     A = np.full((graph.n, graph.n), -np.inf)
     src, dst = graph.pairs.T
     weights = np.ones(len(src)) if graph.weights is None else graph.weights
@@ -102,7 +102,7 @@ def adjacency(graph: Graph, normalize: str = "gcn", self_loops: bool = True) -> 
 
 
 def assert_same(found: sp.csr_array, expected: sp.csr_array, tolerance: float) -> None:
-    """The same pattern, and values within a relative tolerance."""
+    """Compare the pattern, and the values within a relative tolerance."""
     assert found.shape == expected.shape
     np.testing.assert_array_equal(found.indptr, expected.indptr)
     np.testing.assert_array_equal(found.indices, expected.indices)
@@ -110,7 +110,7 @@ def assert_same(found: sp.csr_array, expected: sp.csr_array, tolerance: float) -
 
 
 def permuted(A: sp.csr_array, p: np.ndarray) -> sp.csr_array:
-    """A[p][:, p] with sorted indices, keeping stored zeros."""
+    """Return A[p][:, p] with sorted indices, keeping stored zeros."""
     q = np.argsort(p)
     rows = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
     i, j = q[rows], q[A.indices]
@@ -120,7 +120,7 @@ def permuted(A: sp.csr_array, p: np.ndarray) -> sp.csr_array:
 
 
 def window(A: sp.csr_array, rows: Sequence[int], cols: Sequence[int]) -> sp.csr_array:
-    """A[rows[0]:rows[1], cols[0]:cols[1]], keeping stored zeros."""
+    """Return A[rows[0]:rows[1], cols[0]:cols[1]], keeping stored zeros."""
     counts = np.diff(A.indptr)
     i = np.repeat(np.arange(A.shape[0]), counts)
     keep = (i >= rows[0]) & (i < rows[1]) & (A.indices >= cols[0]) & (A.indices < cols[1])

@@ -16,8 +16,9 @@ from distgnn.store.source import ImportOptions, Source
 
 
 def adjacency(source: Source) -> np.ndarray:
-    """The dense matrix that the writer would make of the source: reverses added, of repeated entries the
-    largest.
+    """Return the dense matrix that the writer would make of the source.
+
+    Reverses are added; of repeated entries the largest is kept.
     """
     matrix = np.zeros((source.n, source.n))
     for src, dst, weight in source.edges():
@@ -46,7 +47,7 @@ def read_all(source: Source) -> None:
 
 
 def refused(path: Path, *words: str, **options: object) -> str:
-    """Opening and reading must raise a UserError of one line that has these words (regular expressions)."""
+    """Open and read a file: it must raise a UserError of one line with these words (regular expressions)."""
     with pytest.raises(UserError) as caught:
         read_all(open_source(path, ImportOptions(**options)))  # type: ignore[arg-type]
     message = str(caught.value)

@@ -31,7 +31,7 @@ def alone() -> Comm:
 
 
 def whole(values: Any) -> checkpoint.Piece:
-    """A matrix that one rank gives alone."""
+    """Return a matrix as the piece of one rank alone."""
     matrix = np.atleast_2d(values)
     return 0, 0, matrix, matrix.shape
 

@@ -30,7 +30,7 @@ ORDERS = [("double",), ("double", "original"), ("original", "double")]
 
 
 def two_sided(A: sp.csr_array, rows: np.ndarray, cols: np.ndarray) -> sp.csr_array:
-    """A[rows][:, cols] with sorted indices, keeping stored zeros."""
+    """Return A[rows][:, cols] with sorted indices, keeping stored zeros."""
     i = np.argsort(rows)[np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))]
     j = np.argsort(cols)[A.indices]
     arrangement = np.lexsort((j, i))
@@ -43,8 +43,9 @@ def whole(order: dg.store.Order) -> sp.csr_array:
 
 
 def check_double(path: Path, graph: Graph, tolerance: float = 1e-6, **options) -> None:
-    """Both versions against each other, against the original order to the bit, and against the dense
-    computation.
+    """Check both versions against each other, the original order and the dense computation.
+
+    The original order is compared to the bit.
     """
     n, store = graph.n, Store(path)
     even = store.order("double")

@@ -22,7 +22,7 @@ N = 23
 
 
 def example(symmetric: bool, seed: int = 0) -> scipy.sparse.coo_matrix:
-    """Positive weights, some rows empty, a diagonal entry."""
+    """Draw a matrix with positive weights, some rows empty, a diagonal entry."""
     rng = np.random.default_rng(seed)
     matrix = scipy.sparse.random(N, N, 0.1, random_state=rng, format="lil")
     matrix[3, 3] = 0.5

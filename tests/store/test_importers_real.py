@@ -18,7 +18,7 @@ DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
 
 def undirected_edges(source: Source) -> int:
-    """Distinct pairs without self-loops."""
+    """Count distinct pairs without self-loops."""
     keys = [
         np.minimum(src, dst)[src != dst] * source.n + np.maximum(src, dst)[src != dst]
         for src, dst, _ in source.edges()

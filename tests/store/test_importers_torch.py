@@ -23,7 +23,7 @@ def put(path, file, top):
 
 
 def graph(path, wrap=data, **others):
-    """A .pt of this graph; others: further tensors, or arguments in place of arrays."""
+    """Write a .pt of this graph; others: further tensors, or arguments in place of arrays."""
     file = Saved()
     values = {"edge_index": EDGES, "x": X, "y": Y} | others
     made = {}

@@ -29,7 +29,7 @@ GRAPH = random_graph(47, 400, width=7, classes=4, weighted=True)
 
 @pytest.fixture(scope="module")
 def store_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of GRAPH in two orders, 5 x 3 shards and several node files; not to be changed."""
+    """Prepare a store of GRAPH in two orders, 5 x 3 shards and several node files; not to be changed."""
     path = tmp_path_factory.mktemp("loader") / "g.dg"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LIMITS, "file_bytes", 300)
@@ -40,7 +40,7 @@ def store_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store_copy(store_path: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be damaged."""
+    """Copy the store, to be damaged."""
     return Path(shutil.copytree(store_path, tmp_path / "copy.dg"))
 
 

@@ -22,7 +22,7 @@ EDGES = "from,to,strength\n0,1,2\n1,2,3\n3,1,0.5\n1,3,4\n2,2,5\n"
 
 @pytest.fixture
 def prepare_folder(tmp_path: Path) -> Path:
-    """A folder with an edge list, labels and features."""
+    """Make a folder with an edge list, labels and features."""
     (tmp_path / "e.csv").write_text(EDGES)
     (tmp_path / "l.csv").write_text("who,kind\n" + "".join(f"{i},{'ab'[i % 2]}\n" for i in range(5)))
     np.save(tmp_path / "x.npy", np.arange(10, dtype=np.float32).reshape(5, 2))

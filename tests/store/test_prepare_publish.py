@@ -210,7 +210,7 @@ def test_a_full_disk_is_one_line(number: int, tmp_path: Path, monkeypatch: pytes
 
 
 def test_hdf5_says_what_the_disk_said(tmp_path: Path) -> None:
-    """Its RuntimeErrors have the error number in the text only."""
+    """RuntimeErrors of HDF5 have the error number in the text only."""
     with pytest.raises(UserError, match="cannot write x: No space left on device"), publish.writing("x"):
         raise RuntimeError(
             "Unable to flush raw data (file write failed: file descriptor = 3, errno = 28, message = ...)"
@@ -230,7 +230,7 @@ def test_others_may_read_it_if_the_umask_says_so(tmp_path: Path) -> None:
 
 
 def test_the_lock_of_another_user_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may only be read, where the other's umask says so."""
+    """The lock may only be read, if the other user's umask says so."""
     original = os.open
 
     def mine_only(path: Any, flags: int, *mode: int) -> int:

@@ -41,7 +41,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def little_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that little graphs have several shards and node files, which go through several files on disk."""
+    """Set limits so small that little graphs have several shards and files."""
     monkeypatch.setattr(LIMITS, "shard_entries", 40)
     monkeypatch.setattr(LIMITS, "sorted_entries", 16)
     monkeypatch.setattr(LIMITS, "entries", 5)

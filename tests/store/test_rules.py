@@ -38,7 +38,7 @@ def as_text(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
 
 
 def as_words(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
-    """The same as text, with words for nodes: in ascending order, as the numbers."""
+    """Write the same as text, with words for nodes: in ascending order, as the numbers."""
     as_text(folder, edges, weights)
     for path in folder.glob("*.csv"):
         head, *lines = path.read_text().splitlines()
@@ -76,7 +76,7 @@ def as_pt(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
 
 
 def as_market(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
-    """A matrix has each entry once, here the largest of each."""
+    """Write a matrix, which has each entry once, here the largest of each."""
     matrix = np.zeros((N, N))
     np.maximum.at(matrix, (edges[1], edges[0]), weights)
     scipy.io.mmwrite(folder / "edges.mtx", sp.coo_array(matrix), symmetry="general")

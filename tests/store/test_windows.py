@@ -42,7 +42,7 @@ def store_of(graph: Graph, path: Path, comm: Any = None, **options: Any) -> Path
 
 
 def whole(order: Any) -> sp.csr_array:
-    """The matrix, by another way than that of blocks."""
+    """Return the matrix, read by entries instead of blocks."""
     rows, cols, values = map(np.concatenate, zip(*order.entries(50), strict=True))
     A = sp.csr_array(sp.coo_array((values, (rows, cols)), shape=order.shape))
     A.sort_indices()
@@ -50,7 +50,7 @@ def whole(order: Any) -> sp.csr_array:
 
 
 def assert_packed_alike(block: CSR, expected: CSR) -> None:
-    """The same arrays to the bit, at the same places of the buffer."""
+    """Compare the arrays to the bit, at the same places of the buffer."""
     assert [str(part) for part in block.header()] == [str(part) for part in expected.header()]
     to_host = dg.backend.of(block.buffer).to_host
     np.testing.assert_array_equal(to_host(block.buffer), to_host(expected.buffer))

@@ -34,7 +34,7 @@ CASES = [
 
 @pytest.fixture
 def store_small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes so small that little graphs spill to disk, split hub shards and come in many pieces."""
+    """Set sizes so small that little graphs spill to disk, split hub shards and come in pieces."""
     monkeypatch.setattr(LIMITS, "shard_entries", 40)
     monkeypatch.setattr(LIMITS, "sorted_entries", 16)
     monkeypatch.setattr(LIMITS, "entries", 5)
@@ -44,7 +44,7 @@ def store_small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(path: Path, graph: Graph, tolerance: float, **options) -> None:
-    """Everything in the store against everything in the graph, in every order."""
+    """Compare all of the store with all of the graph, in every order."""
     store = Store(path)
     A = expected_adjacency(graph, **options)
     assert (store.n, store.nnz, store.width, store.classes) == (graph.n, A.nnz, graph.width, graph.classes)
@@ -394,8 +394,10 @@ def test_a_hub_shard_is_sorted_in_ranges(
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three times the edges at the same n: the same peak. The sizes that bound it are scaled down with the
-    graph, and are reached by the smaller of the two."""
+    """Three times the edges at the same n: the same peak.
+
+    The sizes that bound it are scaled down with the graph, and are reached by the smaller of the two.
+    """
     monkeypatch.setattr(LIMITS, "sorted_entries", 1 << 12)
     monkeypatch.setattr(LIMITS, "entries", 1 << 11)
     monkeypatch.setattr(LIMITS, "spilled_bytes", 1 << 15)

@@ -51,7 +51,7 @@ class Communities(Source):
 
 @functools.cache
 def prepared() -> Path:
-    """The store that tests get copies of."""
+    """Prepare the store that tests get copies of."""
     path = scratch() / "small.dg"
     prepare(Communities(), path, order=("random", "original"))
     return path
@@ -71,7 +71,10 @@ def small_store(folder: Path, comm: Any = None, **options: Any) -> str:
 
 
 def run(comm: Any, *words: Any) -> int:
-    """`distgnn train` on these ranks. Returns the exit code; errors have the words of the command line."""
+    """Run `distgnn train` on these ranks; return its exit code.
+
+    Errors have the words of the command line.
+    """
     command = cli.command_module("train")
     try:
         return command.run(cli.parse(["train", *map(str, words)]), comm)
@@ -80,12 +83,12 @@ def run(comm: Any, *words: Any) -> int:
 
 
 def made(comm: Any, *words: Any) -> Run:
-    """The run that a command line asks for."""
+    """Make the run that a command line asks for."""
     args = cli.parse(["train", *map(str, words)])
     return Run(args.store, cli.command_module("train").settings(args), comm)
 
 
 def events(log: Path, kind: str) -> list[dict[str, Any]]:
-    """The events of one kind in a log."""
+    """Return the events of one kind in a log."""
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     return [event for event in lines if event["event"] == kind]

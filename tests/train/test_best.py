@@ -101,7 +101,10 @@ def trained(run: Run) -> list[np.ndarray]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
 def test_the_best_epoch_is_kept_and_predicted_from(comm, shared_tmp_path, kind) -> None:
-    """Its weights are those of a run that ends there; `Best` copies them before the update, not after."""
+    """The best weights are those of a run that ends there.
+
+    `Best` copies them before the update, not after.
+    """
     store = small_store(shared_tmp_path, comm)
     how = WILD | KINDS[kind] | {"epochs": 12, "patience": 5}
     long = Run(store, Settings(keep_best="val", checkpoint=str(shared_tmp_path / "w"), **how), comm)

@@ -106,7 +106,7 @@ def test_the_first_updates_are_compared(comm, kind, per_epoch, shared_tmp_path) 
 
 
 def planted(broadcast: Any, rows: slice) -> Any:
-    """Panels of which rank 0 has stale rows: those of the panel before."""
+    """Make panels of which rank 0 has stale rows: the rows of the panel before."""
 
     def stale(self: ReplicatedWeights, panels: Iterable[Any]) -> Iterator[Any]:
         before = None

@@ -27,8 +27,9 @@ SAMPLERS = ("sage", "sage-mean", "ladies", "fastgcn", "saint")
 
 
 def problem() -> tuple[sp.csr_array, np.ndarray, np.ndarray, np.ndarray]:
-    """A directed graph whose vertices all have a loop and in-edges; features, labels, split; a training node
-    without a label.
+    """Make a directed graph whose vertices all have a loop and in-edges, and its features, labels and split.
+
+    One training node has no label.
     """
     r = np.random.default_rng(3)
     A = sp.csr_array(np.where(r.random((N, N)) < 0.15, r.uniform(0.1, 1, (N, N)), 0) + np.eye(N))

@@ -72,8 +72,10 @@ def test_the_layer_where_it_begins_is_named(comm, name, backend):
 @pytest.mark.parametrize("number", [np.nan, np.inf, 1e30])
 @pytest.mark.parametrize("name", ["1d", "2d", "3d"])
 def test_what_one_rank_sees_stops_all(comm, name, number, backend):
-    """One number in the gradient on the last rank that has any, of weights, biases and features; two squares
-    that are too large for Adam."""
+    """One number in the gradient on the last rank that has any stops all ranks.
+
+    It is in the weights, biases or features; or two squares are too large for Adam.
+    """
     model, X, _ = made(comm, name, backend, bias=True)
     trained = parameters(model, X, True)
     before = [p.block.copy() for p in trained]
@@ -205,7 +207,10 @@ def test_a_reference_that_stops_fails_the_check_on_every_rank(comm):
 @pytest.mark.ranks(1, 4)
 @pytest.mark.slow
 def test_weights_that_overflow_in_the_next_pass_are_not_saved(comm, shared_tmp_path):
-    """They are finite, and so are their squares; what three layers make of them is not."""
+    """Finite weights can overflow in three layers.
+
+    Their squares are finite too.
+    """
     store, saved = small_store(shared_tmp_path, comm), shared_tmp_path / "saved"
     settings = Settings(layers=3, epochs=2, checkpoint=saved, backend="numpy")
     list(Run(store, settings, comm).train())

@@ -20,7 +20,7 @@ from train.stores import Communities, N, small_store
 
 
 def trained(comm, folder, **settings):
-    """The logits of the network by node, on rank 0, and the paths of its store and checkpoint."""
+    """Return the logits of the network by node, on rank 0, and the paths of its store and checkpoint."""
     store, weights = small_store(folder, comm), str(folder / "weights")
     how = {"epochs": 3, "hidden": [6], "bias": True, "dropout": 0.2, "eval_every": 0, "checkpoint": weights}
     run = Run(store, Settings(**(how | settings)), comm)
@@ -109,7 +109,7 @@ def test_columns_have_the_names_of_classes(comm, shared_tmp_path) -> None:
 
 
 def named(folder, comm, name, class_names, classes=4):
-    """The path of a store whose classes are called so."""
+    """Prepare a store with these class names; return its path."""
     graph, path = Communities(), folder / f"{name}.dg"
     graph.class_names, graph.classes = class_names, classes
     if comm.rank == 0:

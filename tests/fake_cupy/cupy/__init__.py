@@ -63,7 +63,7 @@ globals().update({name: getattr(_numpy, name) for name in _FROM_NUMPY})
 
 
 def get_array_module(*arrays: Any) -> Any:
-    """This module if any of these is an array of the device, else NumPy."""
+    """Return this module if any of the arrays is on the device, else NumPy."""
     import cupy
 
     return cupy if any(isinstance(one, ndarray) for one in arrays) else _numpy

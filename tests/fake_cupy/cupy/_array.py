@@ -115,7 +115,7 @@ class ndarray:
             raise ValueError(f"Shape mismatch. Old shape: {self.shape}, new shape: {array.shape}")
 
     def _number(self, why: str) -> Any:
-        """The only number, which the host waits for."""
+        """Return the only number, for which the host waits."""
         if self.size != 1:
             raise TypeError(f"{why}: only arrays of size 1 can be converted to Python scalars")
         return self._copied(why).reshape(-1)[0]
@@ -275,14 +275,14 @@ class ndarray:
 
 
 def placed(numbers: np.ndarray, memory: Memory, base: ndarray | None = None) -> ndarray:
-    """The array of these numbers in this memory."""
+    """Make the array of these numbers in this memory."""
     made = object.__new__(ndarray)
     made._numbers, made._memory, made._base = numbers, memory, base
     return made
 
 
 def fresh(shape: Any, dtype: Any, order: str = "C") -> ndarray:
-    """An array in memory of its own, of anything."""
+    """Make an array in memory of its own, with arbitrary content."""
     shape = tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
     memory, numbers = allocate(shape, dtype, order)
     return placed(numbers, memory)
@@ -299,7 +299,7 @@ def moved_on(numbers: Any) -> ndarray:
 
 
 def moved(numbers: np.ndarray) -> ndarray:
-    """A copy on the device of a host array."""
+    """Copy a host array to the device."""
     made = moved_on(numbers)
     DEVICE.queue("host to device", current().ptr, [], [made.span])
     DEVICE.counts["host to device"] += 1
@@ -319,7 +319,7 @@ def wrapped(result: Any, sources: list[ndarray]) -> Any:
 
 
 def bare(x: Any) -> Any:
-    """The same with NumPy's arrays for the device's."""
+    """Replace the device's arrays by NumPy's."""
     if isinstance(x, ndarray):
         return x._numbers
     if isinstance(x, (tuple, list)):
@@ -328,27 +328,27 @@ def bare(x: Any) -> Any:
 
 
 def arrays_in(things: Iterable[Any]) -> list[ndarray]:
-    """All arrays of the device among these."""
-    found: list[ndarray] = []
-    for one in things:
-        if isinstance(one, ndarray):
-            found.append(one)
-        elif isinstance(one, (tuple, list)):
-            found += arrays_in(one)
-    return found
+    """List all arrays of the device among these things."""
+    arrays: list[ndarray] = []
+    for thing in things:
+        if isinstance(thing, ndarray):
+            arrays.append(thing)
+        elif isinstance(thing, (tuple, list)):
+            arrays += arrays_in(thing)
+    return arrays
 
 
 def refuse(name: str, things: Iterable[Any]) -> None:
-    """TypeError for a host array, which CuPy does not mix with its own."""
-    for one in things:
-        if isinstance(one, np.ndarray):
-            raise TypeError(f"{name}: Unsupported type {type(one)}")
-        if isinstance(one, (tuple, list)):
-            refuse(name, one)
+    """Raise TypeError for a host array, which CuPy does not mix with its own."""
+    for thing in things:
+        if isinstance(thing, np.ndarray):
+            raise TypeError(f"{name}: Unsupported type {type(thing)}")
+        if isinstance(thing, (tuple, list)):
+            refuse(name, thing)
 
 
 def _index(key: Any) -> tuple[Any, list[ndarray]]:
-    """An index for NumPy, and the index arrays in it; those of the host are copied to the device."""
+    """Return an index for NumPy, and the index arrays in it; host arrays are copied to the device."""
     arrays: list[ndarray] = []
 
     def one(x: Any) -> Any:

@@ -18,7 +18,7 @@ WAITS = {"argwhere": 1, "bincount": 2, "flatnonzero": 1, "nonzero": 1, "unique":
 
 
 def function(name: str) -> Callable[..., Any]:
-    """CuPy's function of this name."""
+    """Make CuPy's function of this name."""
     numpys, signature = getattr(np, name), _signatures.FUNCTIONS[name]
 
     @functools.wraps(numpys, updated=())
@@ -78,7 +78,7 @@ class ufunc:
 
 
 def matmul(x1: ndarray, x2: ndarray, out: ndarray | None = None, **keywords: Any) -> ndarray:
-    """The product of two matrices."""
+    """Multiply two matrices."""
     refuse("matmul", (x1, x2, out))
     if keywords:
         raise TypeError(f"Wrong arguments {keywords}")

@@ -40,7 +40,7 @@ class Parameter(NamedTuple):
 
 @functools.cache
 def declared(code: str) -> dict[str, list[Parameter]]:
-    """The parameters of every kernel of a source."""
+    """Parse the parameters of every kernel of a source."""
     return {name: [_parameter(text) for text in rest.split(",")] for name, rest in _DECLARATION.findall(code)}
 
 
@@ -109,7 +109,7 @@ def _check_argument(kernel: str, parameter: Parameter, value: Any) -> None:
 
 
 def _oracle(name: str, parameters: list[Parameter], types: list[str]) -> Callable[..., None] | None:
-    """The oracle of this name, if it has the kernel's parameters (a name of Python's own gets a line)."""
+    """Return the oracle of this name, if it has the kernel's parameters (keywords get an underscore)."""
     found = getattr(_oracles, name, None)
     if found is None or os.environ.get("FAKE_CUPY_EMULATE") == "1":
         return None

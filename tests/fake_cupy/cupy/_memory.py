@@ -110,7 +110,7 @@ class PinnedMemoryPointer(bytearray):
 
 
 def alloc_pinned_memory(size: int) -> PinnedMemoryPointer:
-    """So many bytes of the host that copies of the device reach at full speed."""
+    """Allocate host memory of ``size`` bytes that the device copies at full speed."""
     DEVICE.counts["pinned"] += 1
     pointer = PinnedMemoryPointer(bytes([NOBODYS]) * max(size, 1))
     pointer.mem = Memory(_address(np.frombuffer(pointer, np.uint8)), size, PINNED_POOL)
@@ -118,7 +118,7 @@ def alloc_pinned_memory(size: int) -> PinnedMemoryPointer:
 
 
 def allocate(shape: tuple[int, ...], dtype: Any, order: str = "C") -> tuple[Memory, np.ndarray]:
-    """Memory of the device, and the array in it."""
+    """Allocate memory of the device, and the array in it."""
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
     room = np.empty(size + ALIGNMENT, np.uint8)
@@ -132,14 +132,14 @@ def allocate(shape: tuple[int, ...], dtype: Any, order: str = "C") -> tuple[Memo
 
 
 def find(address: int) -> Memory | None:
-    """The memory that this address lies in."""
+    """Return the memory that holds this address."""
     place = bisect.bisect_right(_starts, address) - 1
     memory = _by_start[_starts[place]]() if place >= 0 else None
     return memory if memory is not None and address < memory.start + max(memory.size, 1) else None
 
 
 def bounds(array: np.ndarray) -> tuple[int, int]:
-    """The addresses of the first byte of an array and behind its last one."""
+    """Return the addresses of the first byte of an array and behind its last one."""
     if array.flags.c_contiguous or not array.size:
         start = _address(array)
         return start, start + array.nbytes
@@ -147,18 +147,18 @@ def bounds(array: np.ndarray) -> tuple[int, int]:
 
 
 def span_of(memory: Memory, array: np.ndarray) -> Span:
-    """The bytes of an array in this memory, and between them."""
+    """Return the span from the first to the last byte of an array in this memory."""
     return memory, *bounds(array)
 
 
 def spans_at(address: int, nbytes: int) -> list[Span]:
-    """So many bytes at an address, where the memory of a device is or pinned memory; else nothing."""
+    """Return the span of ``nbytes`` bytes at an address in device or pinned memory; else an empty list."""
     memory = find(address)
     return [] if memory is None else [(memory, address, address + nbytes)]
 
 
 def spans_of_host(array: np.ndarray) -> list[Span]:
-    """The bytes of a host array in pinned memory."""
+    """Return the span of a host array in pinned memory; else an empty list."""
     start, end = bounds(array)
     return spans_at(start, end - start)
 

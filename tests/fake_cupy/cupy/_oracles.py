@@ -31,7 +31,7 @@ def spmm(
 
 
 def cut_rows(types: list[str], m: Any, indptr: Array, longest: Any, total: Array, pieces: Array) -> None:
-    """Their number; `spmm` here has no use for the pieces themselves."""
+    """Count the pieces of long rows; `spmm` here has no use for the pieces themselves."""
     lengths = np.diff(indptr).astype(np.int64)
     counts = np.minimum(-(-lengths // int(longest)), np.sqrt(2 * lengths).astype(np.int64))
     total[...] = counts[lengths > longest].sum()
@@ -54,7 +54,7 @@ def dropout_keys(types: list[str], count: Any, ids: Array, key: Any, keys: Array
 
 
 def _hashed(x: Array) -> Array:
-    """SplitMix64."""
+    """Hash with SplitMix64."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -53,14 +53,14 @@ METHODS = {
 
 @functools.cache
 def parsed(text: str) -> inspect.Signature:
-    """A signature from its text."""
+    """Parse a signature from its text."""
     scope: dict[str, Any] = {}
     exec(f"def function{text}: pass", scope)  # the text is ours
     return inspect.signature(scope["function"])
 
 
 def check(name: str, text: str | None, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-    """TypeError where CuPy's function of this name would not take these arguments."""
+    """Raise TypeError for arguments that CuPy's function of this name would not take."""
     if text is not None:
         _bound(name, text, len(arguments), tuple(keywords))
 

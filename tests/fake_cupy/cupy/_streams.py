@@ -27,7 +27,7 @@ class BaseStream:
         return self.use()
 
     def __exit__(self, *_: object) -> None:
-        """Back to the stream entered before; one in ``use`` is forgotten (CuPy's issue 8377)."""
+        """Return to the stream entered before; one in ``use`` is forgotten (CuPy's issue 8377)."""
         _entered.pop()
         _entered[-1].use()
 
@@ -54,7 +54,7 @@ class BaseStream:
         return event
 
     def wait_event(self, event: Event) -> None:
-        """Work queued from now on runs after what the event recorded."""
+        """Let work queued from now on run after the work that the event recorded."""
         if event.clock is not None:
             merge(DEVICE.queues[self.ptr].clock, event.clock)
 
@@ -94,7 +94,7 @@ class Event:
         EVENTS[self.ptr] = self
 
     def record(self, stream: BaseStream | None = None) -> None:
-        """Stand for all that is queued on the stream up to now."""
+        """Record all work that is queued on the stream up to now."""
         queue = DEVICE.queues[(current() if stream is None else stream).ptr]
         self.clock, self.time, self.looks = DEVICE.known(queue), time.perf_counter(), next(_looks)
 
@@ -115,25 +115,25 @@ class Event:
 
 
 def get_elapsed_time(start: Event, end: Event) -> float:
-    """Milliseconds of the host between two events that take the time."""
+    """Return milliseconds of the host between two events that take the time."""
     if not (start.timing and end.timing):
         raise RuntimeError("cudaErrorInvalidResourceHandle: invalid resource handle")
     return (end.time - start.time) * 1e3
 
 
 def current() -> Stream:
-    """The current stream."""
+    """Return the current stream."""
     return _current[0]
 
 
 def leave_all() -> None:
-    """No stream's context is open, and the null stream is current."""
+    """Leave all streams' contexts: the null stream is current."""
     _entered[:] = [Stream.null]
     Stream.null.use()
 
 
 def synchronize(stream: BaseStream, why: str) -> None:
-    """The host waits for all that is queued on a stream."""
+    """Let the host wait for all work queued on a stream."""
     DEVICE.synchronize(DEVICE.known(DEVICE.queues[stream.ptr]), why)
 
 

@@ -112,7 +112,7 @@ class Device:
     # -- streams ---------------------------------------------------------------------------------------------
 
     def stream(self, blocking: bool) -> Queue:
-        """A new stream; ``blocking``: it takes turns with stream 0."""
+        """Make a new stream; ``blocking``: it takes turns with stream 0."""
         queue = Queue(next(self.numbers), blocking)
         self.queues[queue.ptr] = queue
         return queue
@@ -143,17 +143,17 @@ class Device:
         return clock
 
     def synchronize(self, clock: Clock, why: str) -> None:
-        """The host waits until this is over."""
+        """Let the host wait until this work is over."""
         self.counts["synchronizations"] += 1
         self.synchronizations[why] += 1
         merge(self.host, clock)
 
     def over(self, clock: Clock) -> bool:
-        """Does the host know that this is over?"""
+        """Return True if the host knows that this work is over."""
         return not any(self.goes_on(stream, number) for stream, number in clock.items())
 
     def goes_on(self, stream: int, number: int) -> bool:
-        """May work of a stream still be queued, as far as the host knows?"""
+        """Return True if work of a stream may still be queued, as far as the host knows."""
         return stream in self.queues and number > self.host.get(stream, 0)
 
     # -- bytes -----------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Device:
                 self.hazard(new, flight)
 
     def flying(self) -> list[Flight]:
-        """The calls of MPI whose end the program has not seen."""
+        """List the calls of MPI whose end the program has not seen."""
         for flight in self.flights:
             if not flight.request:
                 flight.work.ended = len(self.log)
@@ -190,7 +190,7 @@ class Device:
         return self.flights
 
     def mpi(self, name: str, spans: Iterable[Span], writes: bool, request: Any = None) -> None:
-        """MPI is given these bytes, to read or to write them, until a request is complete or at once."""
+        """Give MPI these bytes, to read or to write them, until a request is complete or at once."""
         spans = [span for span in spans if span[1] < span[2]]
         if not spans:
             return
@@ -205,8 +205,9 @@ class Device:
                 self.flights.append(Flight(start, end, writes, work, request))
 
     def freed(self, memory: Any) -> None:
-        """Memory that goes back to the pool of its stream, whose next array may be there. Work of other
-        streams on it may still be queued.
+        """Return memory to the pool of its stream, whose next array may be there.
+
+        Work of other streams on it may still be queued.
         """
         others = [one for one in self.pending(memory) if one.work.stream != memory.stream]
         if others:
@@ -218,7 +219,7 @@ class Device:
         return [Access(start, start + rounded, one.writes, one.work) for one in late.pop()] if late else []
 
     def freed_pinned(self, memory: Any) -> None:
-        """Pinned memory that is let go: others get it at once."""
+        """Free pinned memory: other arrays get it at once."""
         for old in self.pending(memory):
             self.hazards.append(f"pinned memory is freed that {_said(old)}{_site()}")
 
@@ -228,14 +229,17 @@ class Device:
 
 
 def merge(clock: Clock, other: Clock) -> None:
-    """Know also what the other knows."""
+    """Add the other clock's knowledge to this clock."""
     for stream, number in other.items():
         if clock.get(stream, 0) < number:
             clock[stream] = number
 
 
 def beside(first: Work, second: Work) -> bool:
-    """May the two have run at the same time? ``second`` was logged later; one of them may be MPI's."""
+    """Return True if the two may have run at the same time.
+
+    ``second`` was logged later; one of them may be MPI's.
+    """
     if MPI_CALL not in (first.stream, second.stream):
         return second.after.get(first.stream, 0) < first.number
     if second.stream == MPI_CALL:

@@ -44,7 +44,7 @@ class Seen:
     hazards: list[str] = field(default_factory=list)
 
     def named(self, name: str) -> list[Work]:
-        """The work and calls of this name."""
+        """List the work and calls of this name."""
         return [work for work in self.log if work.name == name]
 
 
@@ -64,7 +64,7 @@ def observed() -> Iterator[Seen]:
 
 
 def hazards() -> list[str]:
-    """All since the last :func:`reset`."""
+    """List all hazards since the last :func:`reset`."""
     return list(DEVICE.hazards)
 
 
@@ -79,8 +79,9 @@ def reset(while_waiting: Callable[[], None] = lambda: None) -> None:
 
 @contextmanager
 def given_to_mpi(name: str, buffer: Any, writes: bool) -> Iterator[Callable[[Any], None]]:
-    """Around a call of MPI that reads ``buffer``, or writes it; what it yields is told the request, where the
-    call returns before it is complete.
+    """Pass ``buffer`` to a call of MPI that reads it, or writes it.
+
+    The yielded function takes the request, if the call returns before it is complete.
     """
     request: list[Any] = []
     before, DEVICE.announced = DEVICE.announced, True
@@ -97,5 +98,5 @@ def given_to_mpi(name: str, buffer: Any, writes: bool) -> Iterator[Callable[[Any
 
 
 def forget_messages() -> None:
-    """Messages whose end nobody will see may not touch their buffers any more."""
+    """Forget messages whose end no rank will see: they may not touch their buffers any more."""
     DEVICE.flights.clear()

@@ -69,7 +69,7 @@ def is_available() -> bool:
 
 
 def set_allocator(allocator: Any = None) -> None:
-    """Memory comes from where it comes."""
+    """Ignore the allocator: memory always comes from the same place."""
 
 
 set_pinned_memory_allocator = set_allocator

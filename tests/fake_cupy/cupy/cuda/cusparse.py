@@ -24,7 +24,7 @@ _descriptors: dict[int, Any] = {}
 
 
 class At(NamedTuple):
-    """So many numbers at an address."""
+    """A number of values at an address."""
 
     address: int
     count: int
@@ -86,7 +86,7 @@ destroySpMat = destroyDnMat
 
 
 def setStream(handle: int, stream: int) -> None:
-    """Calls take the current stream anyway."""
+    """Check the stream; calls take the current one anyway."""
     if stream not in DEVICE.queues:
         raise ValueError(f"there is no stream {stream}")
 

@@ -56,7 +56,7 @@ get_build_version = get_version
 
 
 def get_unique_id() -> tuple[int, ...]:
-    """Says which rank of the world made it, and how many that rank made before."""
+    """Return an id with the rank of the world that made it, and the number of ids it made before."""
     number = [MPI.COMM_WORLD.Get_rank() + 1, next(_created)]
     packed = np.array([*number, *[0] * (NCCL_UNIQUE_ID_BYTES // 4 - 2)], np.int32).view(np.int8)
     return tuple(packed.tolist())
@@ -79,7 +79,7 @@ def groupEnd() -> None:
 
 
 class NcclCommunicator:
-    """This process as one rank of ``ndev``."""
+    """The process as one rank of ``ndev``."""
 
     def __init__(self, ndev: int, commId: tuple[int, ...], rank: int) -> None:
         assert len(commId) == NCCL_UNIQUE_ID_BYTES
@@ -112,7 +112,7 @@ class NcclCommunicator:
         return self._size
 
     def check_async_error(self) -> None:
-        """There is none."""
+        """Return without an error: there are none."""
 
     def allReduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:
         own = _Numbers(sendbuf, count, datatype)
@@ -214,7 +214,7 @@ class NcclCommunicator:
 
 
 class _Numbers:
-    """So many numbers at an address."""
+    """A number of values at an address."""
 
     def __init__(self, address: int, count: int, datatype: int) -> None:
         self.address, self.count, self.dtype = address, count, np.dtype(_TYPES[datatype])
@@ -235,7 +235,7 @@ class _Numbers:
 
 
 def _through(calls: list[Steps]) -> None:
-    """All calls of a group at once."""
+    """Run all calls of a group at once."""
     for _ in range(3):
         for call in calls:
             next(call, None)

@@ -92,7 +92,7 @@ class csr_matrix:
         return sp.csr_matrix((data, indices, indptr), shape=self.shape)
 
     def _made(self, name: str, matrix: Any, reads: list[Any]) -> csr_matrix:
-        """A new matrix; the host waits to learn how many entries it has."""
+        """Make a new matrix; the host waits to learn how many entries it has."""
         matrix = sp.csr_matrix(matrix)
         arrays = [moved_on(x) for x in (matrix.data, matrix.indices, matrix.indptr)]
         launch(name, reads, arrays)
