@@ -82,9 +82,7 @@ class Campaign:
         return runs
 
     def counts(self, graph: str, series: Series, paper: tuple[int, ...]) -> list[int]:
-        """Return numbers of ranks: the paper's as far as there are ranks, and smaller ones where few are
-        left.
-        """
+        """Return the paper's numbers of ranks as far as there are ranks, and smaller ones if few are left."""
         if self.args.at:
             self.note(f"{graph}: P as --at says; the paper has {', '.join(map(str, paper))}")
             return [count for count in self.args.at if count % series.copies == 0]

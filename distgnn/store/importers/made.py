@@ -2,7 +2,7 @@
 
 Plexus trains Isolate-3-8M, products-14M and europe_osm with 128 random features and 32 classes "based on the
 distribution of node degrees". A degree is the number of a node's neighbours, each once and without itself; in
-a directed graph, of those with an edge to it.
+a directed graph, the number of other nodes with an edge to it.
 """
 
 from __future__ import annotations
