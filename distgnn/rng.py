@@ -94,11 +94,10 @@ def keep_threshold(probability: float) -> int:
 def keep_blocks(
     k: int, rows: Array, cols: Array, probability: float, blocks: Sequence[slice], xp: Any = np
 ) -> Iterator[tuple[slice, Array]]:
-    """Yield (block of rows, bool mask) for each of these blocks, of which the first is the largest: entry
-    (i, j) is True with the given probability.
+    """Yield (block of rows, bool mask) for each of these blocks, of which the first is the largest.
 
-    Entry (i, j) depends on (k, rows[i], cols[j]) only. The mask is one buffer that the next step overwrites.
-    Two arrays of its size are made beside it.
+    Entry (i, j) is True with the given probability. It depends on (k, rows[i], cols[j]) only. The mask is
+    one buffer that the next step overwrites. Two arrays of its size are made beside it.
     """
     if not blocks:
         return

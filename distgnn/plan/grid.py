@@ -15,7 +15,7 @@ from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, check_type
 from distgnn.operators.sources import MatrixSource
 from distgnn.plan.choices import plan
-from distgnn.plan.graphs import Graph
+from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import Machine, read
 from distgnn.plan.settle import EXACT, on_first_rank, settle_together, usual_machine
 from distgnn.store.read.store import Store

@@ -63,7 +63,7 @@ class Late:
 
     @staticmethod
     def Testsome(requests: Sequence[Any]) -> list[int]:
-        """The places of those that are complete, in any order."""
+        """Return the places of the complete requests, in any order."""
         _lateness.sleep()
         for sends in _held.values():
             if sends:
