@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from distgnn.comm import panels
 from distgnn.comm.relay import Relay
 from distgnn.comm.sums import STRAIGHT
 from distgnn.errors import ArgumentError, UserError
@@ -275,7 +274,7 @@ def _relays(monkeypatch, run):
             super().__init__(comm, roots, turns, panel, matrix, *rest, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(panels, "Relay", Watched)
+        patched.setattr("distgnn.comm.group.Relay", Watched)
         run()
     return told
 
