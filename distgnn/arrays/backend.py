@@ -288,7 +288,8 @@ def event_clock(xp: Any) -> Clock:
         return event
 
     def seconds(start: Any, end: Any) -> float:
-        end.synchronize()
+        if not end.done:
+            end.synchronize()
         return xp.cuda.get_elapsed_time(start, end) / 1e3
 
     return mark, seconds
