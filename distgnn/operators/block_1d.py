@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distgnn import local
 from distgnn.layout import Axes
-from distgnn.operators.block_rows import BlockRows, NeededRows, WholeBlocks
+from distgnn.operators.block_rows import BlockRows, CoveredRows, NeededRows, WholeBlocks
 from distgnn.operators.dense import DistDense
 
 
@@ -15,7 +15,9 @@ class Block1D(BlockRows):
     Cost per product and rank, in words received: n f (P-1)/P in P - 1 broadcasts (all of ``H`` but the own
     block). Sparsity-aware: exactly Σ_{j≠i} NnzCols(i, j) f in one all-to-allv of at most P - 1 messages,
     where NnzCols(i, j) are the columns of A_ij with a non-zero; and Σ_{j≠i} NnzCols(j, i) f in the adjoint of
-    a directed graph. At construction, a row number for each of those rows.
+    a directed graph. At construction, a row number for each of those rows. Covers: exactly
+    Σ_{j≠i} cover(A_ij) f, and Σ_{j≠i} cover(A_ji) f in the adjoint, where cover is the size of a minimum
+    vertex cover of a block.
     """
 
     name = "1d"
@@ -25,17 +27,20 @@ class Block1D(BlockRows):
     def share(grid: Axes, parts: int) -> range:
         return range(parts)
 
-    def _block_row(self, A_i: WholeBlocks | NeededRows, H: DistDense, Z: DistDense) -> None:
+    def _block_row(self, A_i: WholeBlocks | NeededRows | CoveredRows, H: DistDense, Z: DistDense) -> None:
         # CAGNET, lines 3-4: BROADCAST(H_j). Sparsity-aware: T[j] = H[NnzCols(i, j)], AllToAllv.
+        begun = A_i.begin_sum(H.block, Z.block)
         with A_i.rows_of(H.block) as pairs:
             for stage, (A_ij, H_j) in enumerate(pairs):
-                local.spmm(A_ij, H_j, out=Z.block, accumulate=stage > 0)  # line 5: Z_i = Z_i + A_ij H_j
+                # line 5: Z_i = Z_i + A_ij H_j
+                local.spmm(A_ij, H_j, out=Z.block, accumulate=begun or stage > 0)
 
-    def _block_column(self, A_i: NeededRows, G: DistDense, F: DistDense) -> None:
+    def _block_column(self, A_i: NeededRows | CoveredRows, G: DistDense, F: DistDense) -> None:
         # The AllToAllv reversed: rank j gets rows NnzCols(i, j) of A_ijᵀ G_i and adds them to F_j.
         with A_i.sums_in(F.block) as pairs:
             for At_ij, C_j in pairs:
                 local.spmm(At_ij, G.block, out=C_j)
+        A_i.end_sum(G.block, F.block)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

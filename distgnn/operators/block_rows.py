@@ -9,24 +9,21 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from distgnn.arrays.canonical import canonical
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm import fetch_costs
-from distgnn.comm.exchange import Exchange
-from distgnn.comm.fetch_costs import Costs
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.comm.panels import broadcast
 from distgnn.comm.relay import upstream
-from distgnn.comm.rows import Rows
 from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partition
-from distgnn.local.csr_rows import columns_read, keep_columns, side_by_side
+from distgnn.operators.covers import CoveredRows
 from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import cut_columns, load, pack
+from distgnn.operators.needed_rows import NeededRows
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource, blocks
 from distgnn.operators.weights import ReplicatedWeights
@@ -46,13 +43,14 @@ class BlockRows(DistSparse):
             default even.
         sparsity_aware: False: blocks of H are broadcast whole. True: a rank gets the rows that it reads.
             "auto": those or the whole block, whichever should be faster, from each rank; the same bits.
+            "cover": the fewest rows of H and of partial products that a pair of ranks can do with.
 
     Attributes:
         column: the ranks that share ``H``; stages: the column blocks this rank multiplies.
         A: its blocks of A, with what brings the rows of H.
     """
 
-    A: WholeBlocks | NeededRows
+    A: WholeBlocks | NeededRows | CoveredRows
 
     def __init__(
         self, grid: Grid, source: BlockSource, row_parts: Any = None, col_parts: Any = None,
@@ -100,13 +98,16 @@ class BlockRows(DistSparse):
         """Rows and columns of this rank's blocks of A."""
         return [(self.output_layout.row_range, block(self.col_parts, j)) for j in self.stages]
 
-    def _needed_rows(self) -> NeededRows:
+    def _needed_rows(self) -> NeededRows | CoveredRows:
         costs = fetch_costs.measure(self.grid, self.column) if self.sparsity_aware == "auto" else None
         found = blocks(self.source, self._windows())
         with self.grid.world.together():
             held = {j: canonical(A_ij, self.dtype) for j, A_ij in zip(self.stages, found, strict=True)}
         self.grid.nonzeros += sum(A_ij.nnz for A_ij in held.values())
-        return NeededRows(self.grid, self.column, held, np.diff(self.col_parts), self.dtype, costs)
+        heights = np.diff(self.col_parts)
+        if self.sparsity_aware == "cover":
+            return CoveredRows(self.grid, self.column, held, heights, np.diff(self.row_parts), self.dtype)
+        return NeededRows(self.grid, self.column, held, heights, self.dtype, costs)
 
     def _whole_blocks(self) -> WholeBlocks:
         held = load(self.grid, self.source, self._windows())
@@ -143,6 +144,10 @@ class WholeBlocks:
         """The number of pairs that :meth:`rows_of` gives."""
         return len(self.blocks)
 
+    def begin_sum(self, H: Array, Z: Array) -> bool:
+        """Return False: nothing is in Z yet."""
+        return False
+
     @contextmanager
     def rows_of(self, H: Array) -> Iterator[Iterator[tuple[CSR, Array]]]:
         """Give pairs of which the products add up to the block row's; own panels come first. Collective."""
@@ -151,102 +156,3 @@ class WholeBlocks:
         how = own, shapes, H.dtype, self.turns, self.panels
         with broadcast(self.grid, self.comm, self.matrix, self.roots, *how) as panels:
             yield zip(self.blocks, panels, strict=True)
-
-
-class NeededRows:
-    """The blocks A_ij of a block row, with the rows of H_j that they read (sparsity-aware paper, section 4).
-
-    The diagonal block is multiplied while rows travel; the others in groups of ranks, their columns
-    renumbered to where the rows arrive.
-
-    Args:
-        comm: the ranks that share H; rank j holds ``heights[j]`` rows of it.
-        blocks: A_ij by j. Ranks may hold blocks of different j, or none.
-        costs: what may choose all rows of a rank instead of the needed ones.
-
-    Attributes:
-        rows: what is fetched: rows NnzCols(i, j) of rank j, unless the costs said otherwise.
-        groups: (blocks with renumbered columns, the ranks that send their rows, where those lie).
-    """
-
-    def __init__(
-        self, grid: Grid, comm: Comm, blocks: dict[int, sp.csr_array], heights: np.ndarray, dtype: Any,
-        costs: Costs | None,
-    ) -> None:  # fmt: skip
-        self.grid = grid
-        with grid.world.together():
-            own = blocks.pop(comm.rank, None)
-            self.diagonal = None if own is None else CSR.from_scipy(own, grid.backend, dtype)
-            peers = [j for j in comm.others() if j in blocks and blocks[j].nnz]
-            columns = {j: columns_read(blocks[j]) for j in peers}  # NnzCols(i, j)
-            needed = {j: costs.choose(columns[j], heights[j]) for j in peers} if costs else columns
-        self.rows = Rows(grid, comm, needed)
-        with grid.world.together():
-            self.groups = []
-            per_row = sum(blocks[j].nnz / blocks[j].shape[0] for j in peers)
-            for ranks in in_groups({j: columns[j].size for j in peers}, per_row):
-                place = slice(self.rows.places[ranks[0]].start, self.rows.places[ranks[-1]].stop)
-                compact = side_by_side([keep_columns(blocks.pop(j), needed[j]) for j in ranks])
-                self.groups.append((CSR.from_scipy(compact, grid.backend, dtype), ranks, place))
-
-    def __len__(self) -> int:
-        """The number of pairs that :meth:`rows_of` gives."""
-        return len(self.groups) + (self.diagonal is not None)
-
-    @contextmanager
-    def rows_of(self, H: Array) -> Iterator[Iterator[tuple[CSR, Array]]]:
-        """Give pairs of which the products add up to the block row's. ``H`` stays as it is. Collective."""
-        with self._room(H) as received, self.rows.fetch(H, received, "H") as arriving:
-            yield self._pairs(H, received, arriving)
-
-    def _pairs(self, H: Array, received: Array, arriving: Exchange) -> Iterator[tuple[CSR, Array]]:
-        if self.diagonal is not None:
-            with arriving.driven():
-                yield self.diagonal, H
-        for A_ij, ranks, place in self.groups:
-            arriving.wait(ranks)
-            with arriving.driven():
-                yield A_ij, received[place]
-
-    @contextmanager
-    def sums_in(self, F: Array) -> Iterator[Iterator[tuple[CSR, Array]]]:
-        """Give pairs (A_ijᵀ, C), for the caller to make A_ijᵀ G_i in C: the reverse of :meth:`rows_of`.
-        Collective.
-
-        At the end of the context, all ranks' products for this rank's block are summed in ``F``, which is
-        left alone where nobody has blocks of its columns.
-        """
-        diagonal, groups = self._transposed
-        with self._room(F) as products:
-            work = [(ranks, (At_ij, products[place])) for At_ij, ranks, place in groups]
-            work += [([], (diagonal, F))] if diagonal else []
-            with self.rows.add_back(products, F, work) as pairs:
-                yield pairs
-
-    @cached_property
-    def _transposed(self) -> tuple[CSR | None, list[tuple[CSR, list[int], slice]]]:
-        """The diagonal block and the groups, the first to be sent first."""
-        on = self.grid.backend
-        with self.grid.world.together():
-            groups = [(A_ij.transposed(on), ranks[::-1], place) for A_ij, ranks, place in self.groups[::-1]]
-            diagonal = self.diagonal and self.diagonal.transposed(on)
-        return diagonal, groups
-
-    @contextmanager
-    def _room(self, like: Array) -> Iterator[Array]:
-        with self.grid.workspace.rooms() as take:
-            yield take("rows received", (self.rows.received, like.shape[1]), like.dtype)
-
-
-def in_groups(columns: dict[int, int], nonzeros: float) -> list[list[int]]:
-    """Which ranks' rows are multiplied together, so that the first to come are while others travel.
-
-    Args:
-        columns: of each rank's block, in the order in which they come; nonzeros: per row of all together.
-    """
-    if not columns:
-        return []
-    number = max(min(int(nonzeros / TUNING.group_nonzeros), TUNING.most_groups, len(columns)), 1)
-    sizes = np.array(list(columns.values()))
-    group = ((np.cumsum(sizes) - sizes / 2) * number / sizes.sum()).astype(int)
-    return [[j for j, own in zip(columns, group, strict=True) if own == k] for k in dict.fromkeys(group)]

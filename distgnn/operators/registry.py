@@ -76,8 +76,8 @@ def get(name: str, sparsity_aware: bool | str = False) -> type[DistSparse]:
     """The class of an algorithm. ArgumentError: there is none, or it can't be sparsity-aware."""
     if name not in ALGORITHMS:
         raise ArgumentError("algorithm", name, f"no such algorithm; there is {', '.join(ALGORITHMS)}")
-    if sparsity_aware not in (False, True, "auto"):
-        raise ArgumentError("sparsity_aware", sparsity_aware, "expected True, False or auto")
+    if sparsity_aware not in (False, True, "auto", "cover"):
+        raise ArgumentError("sparsity_aware", sparsity_aware, "expected True, False, auto or cover")
     if sparsity_aware and name not in SPARSITY_AWARE:
         problem = f"algorithm {name} sends whole blocks; only {' and '.join(SPARSITY_AWARE)} can send rows"
         raise ArgumentError("sparsity_aware", sparsity_aware, problem)

@@ -8,9 +8,12 @@ Every function returns the words this rank receives, as exact fractions, by the 
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from distgnn.layout import partition
 
@@ -62,35 +65,43 @@ def words_15d(g, A, f):
     return {"H": received, "sums": allreduce(c, heights(A.shape[0], rows)[i] * f)}
 
 
-def columns_touched(A, tops, lefts, i, stages):
-    """Count distinct columns of each A_ij with a non-zero, j over the stages but i: Σ NnzCols(i, j)."""
+def needed(block):
+    """Count the distinct columns of a block with a non-zero: NnzCols."""
+    return np.unique(block.indices).size
+
+
+def matched(block):
+    """Return the size of a maximum matching of a block's pattern, which a minimum vertex cover has (König)."""
+    pattern = sp.csr_array((np.ones(block.nnz), block.indices, block.indptr), shape=block.shape)
+    return int((maximum_bipartite_matching(pattern) >= 0).sum())
+
+
+def rows_fetched(A, tops, lefts, i, stages, count=needed):
+    """Return Σ count(A_ij) over the stages j but i."""
     mine = A[tops[i] : tops[i + 1]]
-    return sum(np.unique(mine[:, lefts[j] : lefts[j + 1]].indices).size for j in stages if j != i)
+    return sum(count(sp.csr_array(mine[:, lefts[j] : lefts[j + 1]])) for j in stages if j != i)
 
 
-def words_1d_sparsity_aware(g, A, f):
+def words_1d_sparsity_aware(g, A, f, count=needed):
     """Return Σ_{j≠i} NnzCols(i, j) f (sparsity-aware paper, 4.1)."""
     tops, lefts = cut_nodes(A.shape[0], g.size), cut_nodes(A.shape[1], g.size)
-    return {"H": columns_touched(A, tops, lefts, g.rank, range(g.size)) * f}
+    return {"H": rows_fetched(A, tops, lefts, g.rank, range(g.size), count) * f}
 
 
-def columns_touched_by_others(A, tops, lefts, j):
-    """Count distinct columns of each A_ij with a non-zero: Σ NnzCols(i, j).
-
-    The sum is over all block rows i but j.
-    """
+def rows_returned(A, tops, lefts, j, count=needed):
+    """Return Σ count(A_ij) over all block rows i but j."""
     mine = A[:, lefts[j] : lefts[j + 1]]
     others = [i for i in range(len(tops) - 1) if i != j]
-    return sum(np.unique(mine[tops[i] : tops[i + 1]].indices).size for i in others)
+    return sum(count(sp.csr_array(mine[tops[i] : tops[i + 1]])) for i in others)
 
 
-def adjoint_words_1d_sparsity_aware(g, A, f):
+def adjoint_words_1d_sparsity_aware(g, A, f, count=needed):
     """Return Σ_{i≠j} NnzCols(i, j) f on rank j: its words sent in ``A @ H`` come back."""
     tops, lefts = cut_nodes(A.shape[0], g.size), cut_nodes(A.shape[1], g.size)
-    return {"sums": columns_touched_by_others(A, tops, lefts, g.rank) * f}
+    return {"sums": rows_returned(A, tops, lefts, g.rank, count) * f}
 
 
-def words_15d_sparsity_aware(g, A, f):
+def words_15d_sparsity_aware(g, A, f, count=needed):
     """Return the words over the stages of a process column (sparsity-aware paper, 4.2).
 
     An all-reduce over the copies follows.
@@ -99,11 +110,11 @@ def words_15d_sparsity_aware(g, A, f):
     i, j = g.coords["rows"], g.coords["reps"]
     s = -(-rows // c)
     tops, stages = cut_nodes(A.shape[0], rows), range(j * s, min((j + 1) * s, rows))
-    received = columns_touched(A, tops, cut_nodes(A.shape[1], rows), i, stages) * f
+    received = rows_fetched(A, tops, cut_nodes(A.shape[1], rows), i, stages, count) * f
     return {"H": received, "sums": allreduce(c, int(tops[i + 1] - tops[i]) * f)}
 
 
-def adjoint_words_15d_sparsity_aware(g, A, f):
+def adjoint_words_15d_sparsity_aware(g, A, f, count=needed):
     """Return the words in the process column whose stage the block row is.
 
     That column broadcasts the sum to the others.
@@ -112,7 +123,7 @@ def adjoint_words_15d_sparsity_aware(g, A, f):
     i, j = g.coords["rows"], g.coords["reps"]
     tops, lefts = cut_nodes(A.shape[0], rows), cut_nodes(A.shape[1], rows)
     if i // -(-rows // c) == j:
-        return {"sums": columns_touched_by_others(A, tops, lefts, i) * f}
+        return {"sums": rows_returned(A, tops, lefts, i, count) * f}
     return {"sums": int(lefts[i + 1] - lefts[i]) * f}
 
 
@@ -243,6 +254,10 @@ ADJOINT_PARTS = {
 WORDS, ADJOINT_WORDS = add_up(PARTS), add_up(ADJOINT_PARTS)
 SPARSITY_AWARE_WORDS = add_up(SPARSITY_AWARE_PARTS)
 SPARSITY_AWARE_ADJOINT_WORDS = add_up(SPARSITY_AWARE_ADJOINT_PARTS)
+COVER_WORDS = add_up({name: partial(words, count=matched) for name, words in SPARSITY_AWARE_PARTS.items()})
+COVER_ADJOINT_WORDS = add_up(
+    {name: partial(words, count=matched) for name, words in SPARSITY_AWARE_ADJOINT_PARTS.items()}
+)
 
 
 def dense_words(g, name, n, widths):

@@ -19,7 +19,7 @@ from distgnn.comm.fetch_costs import Costs
 from distgnn.comm.group import Comm
 from distgnn.gallery import rmat
 from distgnn.operators import SPARSITY_AWARE, grids, make_grid
-from distgnn.operators.block_rows import in_groups
+from distgnn.operators.needed_rows import in_groups
 
 from ..nn.problem import wide_grid
 from . import formulas
@@ -273,7 +273,7 @@ def test_only_block_rows_can_send_rows():
         operators.get("2d", True)
     with pytest.raises(dg.UserError, match="no such algorithm"):
         operators.get("4d", True)
-    with pytest.raises(dg.UserError, match="sparsity_aware=always: expected True, False or auto"):
+    with pytest.raises(dg.UserError, match="sparsity_aware=always: expected True, False, auto or cover"):
         operators.get("1d", "always")
     assert operators.get("2d") is operators.ALGORITHMS["2d"]
 
