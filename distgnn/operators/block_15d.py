@@ -7,8 +7,7 @@ from __future__ import annotations
 from distgnn import local
 from distgnn.layout import Axes
 from distgnn.operators import summed
-from distgnn.operators.block_rows import BlockRows, CoveredRows, NeededRows, WholeBlocks
-from distgnn.operators.dense import DistDense
+from distgnn.operators.block_rows import Array, BlockRows, CoveredRows, NeededRows, WholeBlocks
 
 
 class Block15D(BlockRows):
@@ -35,30 +34,30 @@ class Block15D(BlockRows):
         first = min(grid.coords["reps"] * s, parts)
         return range(first, min(first + s, parts))  # lines 4-5; lines 3-4
 
-    def _block_row(self, A_i: WholeBlocks | NeededRows | CoveredRows, H: DistDense, Z: DistDense) -> None:
+    def _block_row(self, A_i: WholeBlocks | NeededRows | CoveredRows, H: Array, Z: Array) -> None:
         row, last = self.grid.along("reps"), len(A_i) - 1
         # CAGNET, line 6: BCAST(H_q, P(:, j)). Sparsity-aware, lines 5-12: ISend, Recv of rows NnzCols(i, q).
-        begun = A_i.begin_sum(H.block, Z.block)
-        with A_i.rows_of(H.block) as pairs:
+        begun = A_i.begin_sum(H, Z)
+        with A_i.rows_of(H) as pairs:
             for stage, (A_iq, H_q) in enumerate(pairs):
                 if stage < last:  # line 7; line 13: Z = Z + A_iq H_q
-                    local.spmm(A_iq, H_q, out=Z.block, accumulate=begun or stage > 0)
+                    local.spmm(A_iq, H_q, out=Z, accumulate=begun or stage > 0)
                 else:  # and with it line 8; line 15: ALLREDUCE(Z, +, P(i, :))
-                    summed.multiply(self.grid, row, A_iq, H_q, Z.block, accumulate=begun or stage > 0)
+                    summed.multiply(self.grid, row, A_iq, H_q, Z, accumulate=begun or stage > 0)
         if last < 0:  # a process column without stages, or whose rows of H need not travel
             if not begun:
-                Z.block[...] = 0
-            summed.add_up(self.grid, row, Z.block)
+                Z[...] = 0
+            summed.add_up(self.grid, row, Z)
 
-    def _block_column(self, A_i: NeededRows | CoveredRows, G: DistDense, F: DistDense) -> None:
+    def _block_column(self, A_i: NeededRows | CoveredRows, G: Array, F: Array) -> None:
         # Lines 5-13 reversed: rank (q, j) gets rows NnzCols(i, q) of A_iqᵀ G_i and adds them to F_q.
-        with A_i.sums_in(F.block) as pairs:
+        with A_i.sums_in(F) as pairs:
             for At_iq, C_q in pairs:
-                local.spmm(At_iq, G.block, out=C_q)
-        A_i.end_sum(G.block, F.block)
+                local.spmm(At_iq, G, out=C_q)
+        A_i.end_sum(G, F)
         # Line 15 reversed: F_i is summed in the one process column j that has the stage i.
         s = -(-self.grid.shape["rows"] // self.grid.shape["reps"])
-        self.grid.along("reps").bcast(F.block, self.grid.coords["rows"] // s, matrix="sums")
+        self.grid.along("reps").bcast(F, self.grid.coords["rows"] // s, matrix="sums")
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

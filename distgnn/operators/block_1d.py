@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from distgnn import local
 from distgnn.layout import Axes
-from distgnn.operators.block_rows import BlockRows, CoveredRows, NeededRows, WholeBlocks
-from distgnn.operators.dense import DistDense
+from distgnn.operators.block_rows import Array, BlockRows, CoveredRows, NeededRows, WholeBlocks
 
 
 class Block1D(BlockRows):
@@ -27,20 +26,20 @@ class Block1D(BlockRows):
     def share(grid: Axes, parts: int) -> range:
         return range(parts)
 
-    def _block_row(self, A_i: WholeBlocks | NeededRows | CoveredRows, H: DistDense, Z: DistDense) -> None:
+    def _block_row(self, A_i: WholeBlocks | NeededRows | CoveredRows, H: Array, Z: Array) -> None:
         # CAGNET, lines 3-4: BROADCAST(H_j). Sparsity-aware: T[j] = H[NnzCols(i, j)], AllToAllv.
-        begun = A_i.begin_sum(H.block, Z.block)
-        with A_i.rows_of(H.block) as pairs:
+        begun = A_i.begin_sum(H, Z)
+        with A_i.rows_of(H) as pairs:
             for stage, (A_ij, H_j) in enumerate(pairs):
                 # line 5: Z_i = Z_i + A_ij H_j
-                local.spmm(A_ij, H_j, out=Z.block, accumulate=begun or stage > 0)
+                local.spmm(A_ij, H_j, out=Z, accumulate=begun or stage > 0)
 
-    def _block_column(self, A_i: NeededRows | CoveredRows, G: DistDense, F: DistDense) -> None:
+    def _block_column(self, A_i: NeededRows | CoveredRows, G: Array, F: Array) -> None:
         # The AllToAllv reversed: rank j gets rows NnzCols(i, j) of A_ijᵀ G_i and adds them to F_j.
-        with A_i.sums_in(F.block) as pairs:
+        with A_i.sums_in(F) as pairs:
             for At_ij, C_j in pairs:
-                local.spmm(At_ij, G.block, out=C_j)
-        A_i.end_sum(G.block, F.block)
+                local.spmm(At_ij, G, out=C_j)
+        A_i.end_sum(G, F)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

@@ -70,15 +70,23 @@ class BlockRows(DistSparse):
     @cached_property
     def At(self) -> WholeBlocks:
         """This rank's blocks of Aᵀ, where blocks of H travel whole."""
-        cols, panels = self.input_layout.row_range, self.A.panels  # type: ignore[union-attr]
+        cols, panels = block(self.col_parts, self.column.rank), self.A.panels  # type: ignore[union-attr]
         windows = [(block(self.row_parts, j), cols) for j in self.stages]
         transposed = pack(self.grid, self.dtype, (block.T for block in blocks(self.source, windows)))
         return WholeBlocks(self.grid, self.column, self.stages, self.row_parts, panels, transposed, "G")
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
-        self._block_row(self.A, H, T)
+        self._product(H.block, T.block)
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        self._adjoint_product(G.block, F.block)
+
+    def _product(self, H: Array, T: Array) -> None:
+        """``T_i = Σ_j A_ij H_j`` of blocks of H and T."""
+        self._block_row(self.A, H, T)
+
+    def _adjoint_product(self, G: Array, F: Array) -> None:
+        """``F_j = Σ_i A_ijᵀ G_i`` of blocks of G and F."""
         self._block_column(self.A, G, F) if self.sparsity_aware else self._block_row(self.At, G, F)
 
     @staticmethod
@@ -87,16 +95,17 @@ class BlockRows(DistSparse):
         """The column blocks this rank multiplies; the same for all ranks of a process column."""
 
     @abstractmethod
-    def _block_row(self, A_i: Any, H: DistDense, Z: DistDense) -> None:
+    def _block_row(self, A_i: Any, H: Array, Z: Array) -> None:
         """``Z_i = Σ_j A_ij H_j``."""
 
     @abstractmethod
-    def _block_column(self, A_i: Any, G: DistDense, F: DistDense) -> None:
+    def _block_column(self, A_i: Any, G: Array, F: Array) -> None:
         """``F_j = Σ_i A_ijᵀ G_i``, where rank i has A_ij."""
 
     def _windows(self) -> list[tuple[Range, Range]]:
         """Rows and columns of this rank's blocks of A."""
-        return [(self.output_layout.row_range, block(self.col_parts, j)) for j in self.stages]
+        rows = block(self.row_parts, self.column.rank)
+        return [(rows, block(self.col_parts, j)) for j in self.stages]
 
     def _needed_rows(self) -> NeededRows | CoveredRows:
         costs = fetch_costs.measure(self.grid, self.column) if self.sparsity_aware == "auto" else None
@@ -111,8 +120,9 @@ class BlockRows(DistSparse):
 
     def _whole_blocks(self) -> WholeBlocks:
         held = load(self.grid, self.source, self._windows())
-        nonzeros = sum(self.grid.world.gather_objects(sum(A_ij.nnz for A_ij in held)))
-        per_row = nonzeros / max(self.shape[0] * self.column.size, 1)
+        own = sum(A_ij.nnz for A_ij in held), sum(A_ij.shape[0] for A_ij in held)
+        nonzeros, rows = np.sum(self.grid.world.gather_objects(own), axis=0)
+        per_row = nonzeros / max(rows, 1)
         panels = max(min(int(per_row / TUNING.panel_nonzeros), TUNING.most_panels), 1)
         panels = 1 if self.column.size == 1 else panels
         return WholeBlocks(self.grid, self.column, self.stages, self.col_parts, panels, held, "H")

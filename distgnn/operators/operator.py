@@ -85,6 +85,11 @@ class DistSparse(ABC):
         problem = f"not for algorithm {cls.name} on {ranks} ranks; {possible}"
         return ArgumentError("grid", written(sizes), problem)
 
+    def check_width(self, width: int, layer: int) -> None:  # noqa: B027 most algorithms refuse none
+        """Raise ArgumentError, on every rank alike, where a layer's products have so few columns that ranks
+        of this grid would have none. Products themselves take any width.
+        """
+
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
         """``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.
 

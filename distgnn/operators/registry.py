@@ -15,11 +15,12 @@ from distgnn.operators.block_15d import Block15D
 from distgnn.operators.block_rows import BlockRows
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.plexus_3d import Plexus3D
+from distgnn.operators.rdm import Rdm
 from distgnn.operators.sources import BlockSource, MatrixSource, RootMatrix
 from distgnn.operators.split_3d import Split3D
 from distgnn.operators.summa_2d import Summa2D
 
-_CLASSES: tuple[type[DistSparse], ...] = Block1D, Block15D, Summa2D, Split3D, Plexus3D
+_CLASSES: tuple[type[DistSparse], ...] = Block1D, Block15D, Summa2D, Split3D, Plexus3D, Rdm
 ALGORITHMS = {cls.name: cls for cls in _CLASSES}
 
 #: Those that can send only the rows that are needed.
@@ -51,6 +52,7 @@ def _sampler(name: str, title: str, section: str, file: str, options: str, axes:
 
 
 _CAGNET, _AWARE, _PLEXUS = "CAGNET, SC'20", "Sparsity-aware, ICPP'24", "Plexus, 2025"
+_RDM = "RDM, IPDPS'23; NeutronTP, VLDB'25"
 TABLE = [
     _row(Block1D, "block rows, broadcasts", _CAGNET, "IV-A, Algorithm 1", ""),
     _row(Block15D, "block rows in c copies", _CAGNET, "IV-B, Algorithm 2", "--replication 2"),
@@ -61,6 +63,8 @@ TABLE = [
     _row(Split3D, "SUMMA in layers, reduce-scatter over fibers", _CAGNET, "IV-D", "--grid 2x2x2"),
     _row(Plexus3D, "one plane per matrix, roles rotate by layer", _PLEXUS, "3, 5.1-5.3, Algorithm 1",
          "--grid 2x2x2"),
+    _row(Rdm, "features cut by columns while A multiplies", _RDM, "", "--grid 1x4"),
+    _row(Rdm, "the same, only the rows needed", _RDM, "", "--grid 2x2 --sparsity-aware"),
     _sampler("sage", "minibatches: some neighbours of every node", "4.1, Algorithm 1", "sage",
              "sage --fanout 15,10"),
     _sampler("ladies", "minibatches: some nodes of every layer", "4.2, Algorithm 1", "layerwise",
@@ -79,7 +83,8 @@ def get(name: str, sparsity_aware: bool | str = False) -> type[DistSparse]:
     if sparsity_aware not in (False, True, "auto", "cover"):
         raise ArgumentError("sparsity_aware", sparsity_aware, "expected True, False, auto or cover")
     if sparsity_aware and name not in SPARSITY_AWARE:
-        problem = f"algorithm {name} sends whole blocks; only {' and '.join(SPARSITY_AWARE)} can send rows"
+        able = f"{', '.join(SPARSITY_AWARE[:-1])} and {SPARSITY_AWARE[-1]}"
+        problem = f"algorithm {name} sends whole blocks; only {able} can send rows"
         raise ArgumentError("sparsity_aware", sparsity_aware, problem)
     return ALGORITHMS[name]
 

@@ -223,6 +223,38 @@ def adjoint_words_3d(g, A, f):
     return {"sums": reduce_scatter(g.shape["z"], height * sizes(f, g.shape["y"])[g.coords["y"]])}
 
 
+def swapped_rdm(g, A, f):
+    """The block row of H that a process row has, this rank's columns, and words of the two all-to-alls: the
+    other ranks' rows in the own columns, and the own rows of the product in the others' columns.
+    """
+    c, i, j = g.shape["cols"], g.coords["rows"], g.coords["cols"]
+    width = sizes(f, c)[j]
+    of_H, of_T = (heights(n, g.shape["rows"])[i] for n in (A.shape[1], A.shape[0]))
+    return of_H, width, (of_H - sizes(of_H, c)[j]) * width, sizes(of_T, c)[j] * (f - width)
+
+
+def words_rdm(g, A, f):
+    """2 n f/P (c-1)/c in the all-to-alls, n f/c (r-1)/r for the other block rows of H."""
+    of_H, width, there, back = swapped_rdm(g, A, f)
+    return {"H": there + (A.shape[1] - of_H) * width, "T": back}
+
+
+def words_rdm_sparsity_aware(g, A, f):
+    """The same with the needed rows of the other blocks."""
+    r, i = g.shape["rows"], g.coords["rows"]
+    _, width, there, back = swapped_rdm(g, A, f)
+    tops, lefts = cut_nodes(A.shape[0], r), cut_nodes(A.shape[1], r)
+    return {"H": there + columns_touched(A, tops, lefts, i, range(r)) * width, "T": back}
+
+
+def adjoint_words_rdm_sparsity_aware(g, A, f):
+    """The all-to-alls of Aᵀ; between them comes back what was sent in ``A @ H``."""
+    r, i = g.shape["rows"], g.coords["rows"]
+    _, width, there, back = swapped_rdm(g, A.T.tocsr(), f)
+    tops, lefts = cut_nodes(A.shape[0], r), cut_nodes(A.shape[1], r)
+    return {"G": there, "sums": columns_touched_by_others(A, tops, lefts, i) * width, "T": back}
+
+
 def transposed(words):
     """Return the words of the adjoint of a block-row algorithm: the algorithm on the block rows of Aᵀ."""
 
@@ -238,11 +270,23 @@ def add_up(parts):
     return {name: lambda g, A, f, words=words: sum(words(g, A, f).values()) for name, words in parts.items()}
 
 
-PARTS = {"1d": words_1d, "1.5d": words_15d, "2d": words_2d, "3d-split": words_3d_split, "3d": words_3d}
-SPARSITY_AWARE_PARTS = {"1d": words_1d_sparsity_aware, "1.5d": words_15d_sparsity_aware}
+PARTS = {
+    "1d": words_1d,
+    "1.5d": words_15d,
+    "2d": words_2d,
+    "3d-split": words_3d_split,
+    "3d": words_3d,
+    "rdm": words_rdm,
+}
+SPARSITY_AWARE_PARTS = {
+    "1d": words_1d_sparsity_aware,
+    "1.5d": words_15d_sparsity_aware,
+    "rdm": words_rdm_sparsity_aware,
+}
 SPARSITY_AWARE_ADJOINT_PARTS = {
     "1d": adjoint_words_1d_sparsity_aware,
     "1.5d": adjoint_words_15d_sparsity_aware,
+    "rdm": adjoint_words_rdm_sparsity_aware,
 }
 ADJOINT_PARTS = {
     "1d": transposed(words_1d),
@@ -250,6 +294,7 @@ ADJOINT_PARTS = {
     "2d": adjoint_words_2d,
     "3d-split": adjoint_words_3d_split,
     "3d": adjoint_words_3d,
+    "rdm": transposed(words_rdm),
 }
 WORDS, ADJOINT_WORDS = add_up(PARTS), add_up(ADJOINT_PARTS)
 SPARSITY_AWARE_WORDS = add_up(SPARSITY_AWARE_PARTS)
@@ -273,9 +318,12 @@ def dense_words(g, name, n, widths):
             reduce_scatter(g.shape["z"], columns * out) + gather + allreduce(g.shape["x"], rows * columns)
         )
         return forward, backward
-    across = g.shape.get("cols", 1)
-    j = g.coords.get("cols", 0)
-    if name == "3d-split":
+    across = 1 if name == "rdm" else g.shape.get("cols", 1)
+    j = g.coords["cols"] if across > 1 else 0
+    if name == "rdm":
+        pieces = g.size
+        rows = sizes(sizes(n, g.shape["rows"])[g.coords["rows"]], g.shape["cols"])[g.coords["cols"]]
+    elif name == "3d-split":
         pieces = g.shape["rows"] * g.shape["fibers"]
         rows = sizes(n, pieces)[g.coords["rows"] * g.shape["fibers"] + g.coords["fibers"]]
     else:

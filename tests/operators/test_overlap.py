@@ -30,6 +30,8 @@ def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, pa
     monkeypatch.setattr(TUNING, "small_sum", 0)
     monkeypatch.setattr(TUNING, "smallest_sum_block", 256)
     monkeypatch.setattr(TUNING, "flops_between_polls", 512 * width)
+    monkeypatch.setattr(TUNING, "part_columns", 1)
+    monkeypatch.setattr(TUNING, "column_parts", 3)
     A = rmat(211, degree=9, directed=True, features=0, classes=0).A.astype(np.float32)
     A.data[:] = np.random.default_rng(0).standard_normal(A.nnz)
     X = np.random.default_rng(1).standard_normal((A.shape[0], width)).astype(np.float32)

@@ -268,7 +268,7 @@ def test_without_compiled_kernels(comm, name, monkeypatch):
 def test_only_block_rows_can_send_rows():
     with pytest.raises(
         dg.UserError,
-        match="sparsity_aware=True: algorithm 2d sends whole blocks; only 1d and 1.5d can send rows",
+        match="sparsity_aware=True: algorithm 2d sends whole blocks; only 1d, 1.5d and rdm can send rows",
     ):
         operators.get("2d", True)
     with pytest.raises(dg.UserError, match="no such algorithm"):

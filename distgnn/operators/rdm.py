@@ -1,0 +1,98 @@
+"""Block rows whose features are cut by columns while A multiplies: RDM, redistribution of dense matrices
+(Kurt et al., IPDPS 2023), and NeutronTP's tensor parallelism (VLDB 2025, arXiv 2412.20379).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from distgnn.comm.grid import Grid
+from distgnn.errors import ArgumentError
+from distgnn.layout import Axes, Cut, Layout, nested, written
+from distgnn.operators.block_1d import Block1D
+from distgnn.operators.by_columns import by_columns
+from distgnn.operators.dense import DistDense
+from distgnn.operators.sources import BlockSource
+from distgnn.operators.weights import ReplicatedWeights
+
+Product = Callable[[Any, Any], None]
+
+
+class Rdm(Block1D):
+    """``H`` in P block rows on a grid of r x c ranks, and ``A`` in r block rows: the c ranks of a process row
+    hold the same one. While A multiplies, each has c times the rows of ``H`` and a c-th of its columns.
+
+        process row i   H is cut      all-to-all        1D over `rows`         all-to-all
+        (i, 0)          H_i0 (rows)   H_i, left half    T_i, left half         T_i0 (rows)
+        (i, 1)          H_i1 (rows)   H_i, right half   T_i, right half        T_i1 (rows)
+
+    With r = 1 every rank holds all of A, and only the all-to-alls send: the papers' algorithm. With c = 1 it
+    is `1d`. The adjoint is the same with Aᵀ. Dense products send nothing but the sum of dW.
+
+    Columns travel in parts: the next one comes, and the last one leaves, while one is multiplied.
+
+    Cost per product and rank, in words received: 2 n f/P (c-1)/c in two all-to-alls over ``cols``, and n f/c
+    (r-1)/r over ``rows`` in broadcasts; sparsity-aware, f/c words for each needed row instead. Exactly, where
+    a rank has m of its process row's M rows and w of the f columns, the first all-to-all brings (M - m) w
+    words, the second m (f - w). For each part, 2 (c - 1) messages and those of `1d`.
+
+    Extra memory: n f/P for X by columns, its product, and what is sent and received of them each.
+
+    Args:
+        row_parts, col_parts: partition vectors of A's rows and columns into r blocks, each of which the c
+            ranks of a process row share evenly; default even.
+        sparsity_aware: as of `1d`, over ``rows``.
+    """
+
+    name = "rdm"
+    axes = ("rows", "cols")
+
+    def __init__(
+        self, grid: Grid, source: BlockSource, row_parts: Any = None, col_parts: Any = None,
+        sparsity_aware: bool | str = False,
+    ) -> None:  # fmt: skip
+        super().__init__(grid, source, row_parts, col_parts, sparsity_aware)
+        self.row, shares = grid.along("cols"), grid.shape["cols"]
+        cuts = (self.row_parts, self.row_order), (self.col_parts, self.col_order)
+        self.output_layout, self.input_layout = (
+            Layout(grid, Cut(("rows", "cols"), nested(parts, shares), order), Cut()) for parts, order in cuts
+        )
+        self.weights = ReplicatedWeights(self.output_layout)
+
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
+        self._by_columns(H, T, self._product, "H")
+
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        self._by_columns(G, F, self._adjoint_product, "G")
+
+    def _by_columns(self, X: DistDense, Y: DistDense, product: Product, matrix: str) -> None:
+        if self.row.size == 1:
+            product(X.block, Y.block)
+            return
+        with by_columns(self.row, X, Y, matrix) as parts:  # all-to-all: rows to columns
+            for X_k, Y_k in parts:
+                product(X_k, Y_k)  # in 1D over `rows`; and an all-to-all: columns to rows
+
+    def check_width(self, width: int, layer: int) -> None:
+        sizes = self.grid.shape
+        if width < sizes["cols"]:
+            fit = [grid for grid in self.grids(self.grid.size) if grid["cols"] <= width]
+            listed = "; ".join(f"{grid['rows']}x{grid['cols']}" for grid in fit)
+            problem = f"layer {layer} multiplies A by {width} columns, too few for cols={sizes['cols']}"
+            raise ArgumentError("grid", written(sizes), f"{problem}; possible (rows x cols): {listed}")
+
+    def kind(self, place: Axes) -> Hashable:
+        """Its block rows, and which columns it gets."""
+        i = place.coords["rows"]
+        heights = tuple(int(parts[i + 1] - parts[i]) for parts in (self.col_parts, self.row_parts))
+        return super().kind(place), heights, place.coords["cols"]
+
+    @staticmethod
+    def grids(ranks: int) -> list[dict[str, int]]:
+        """Every r x c = P, by the words that a rank receives in a product of whole blocks: 2 (c-1)/c + r - 1
+        times n f/P. Of equals first the one with the fewest copies of A.
+        """
+        shapes = [(r, ranks // r) for r in range(1, ranks + 1) if ranks % r == 0]
+        shapes.sort(key=lambda s: (2 * s[0] * (s[1] - 1) + ranks * (s[0] - 1), s[1]))
+        return [{"rows": r, "cols": c} for r, c in shapes]
