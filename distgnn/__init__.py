@@ -33,6 +33,7 @@ _HOMES = {
     "LocalBlocks": "operators.sources",
     "scatter": "operators.dense",
     "gather": "operators.dense",
+    "redistribute": "operators.relayout",
     "distribute": "operators",
     "make_grid": "plan.grid",
     "Store": "store",

@@ -29,7 +29,8 @@ _NAMES = ("backend", "config", "cuda-aware", "emulation-cache", "host-isa", "ini
           "spmm-tune")  # fmt: skip
 
 #: Settings for some algorithms only: these, or (none) the one that was chosen where they are set.
-_HOME = {"grid": (), "replication": ("1.5d",), "sparsity-aware": ("1d", "1.5d"), "block-rows": ("1.5d", "3d")}
+_HOME = {"grid": (), "replication": ("1.5d",), "sparsity-aware": ("1d", "1.5d", "rdm"),
+         "block-rows": ("1.5d", "3d")}  # fmt: skip
 
 Words = Sequence[str]
 Layer = dict[str, tuple[Any, str]]  # flag name -> value, file or variable that says it

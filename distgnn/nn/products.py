@@ -11,7 +11,7 @@ product of a layer that computed A (H W), taking Aᵀ for the identity, which do
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from distgnn.nn.buffers import Buffers, Gradients, Names, Shape
@@ -109,6 +109,15 @@ def sparse_width(order: str, shape: Shape, need_input: bool, fixed_input: bool) 
     if order == TRANSFORM:
         return 2 * shape[1]
     return shape[0] * (1 + need_input - (fixed_input and not need_input))
+
+
+def narrowest(order: str, widths: Sequence[int]) -> int:
+    """Count the columns of the narrowest product with A in a network of these widths, of features, hidden
+    layers and classes; for "auto" of the narrowest that there may be.
+    """
+    if order == AGGREGATE:
+        return min(widths[:-1])
+    return min(widths[1:] if order == TRANSFORM else widths)
 
 
 def associative(A: DistSparse) -> bool:

@@ -30,7 +30,7 @@ class NeighbourMean(DistSparse):
         self.A, self.inverse = A, inverse_row_sums(A)
         self.name, self.axes, self.grid, self.shape, self.dtype = A.name, A.axes, A.grid, A.shape, A.dtype
         self.input_layout, self.output_layout, self.weights = A.input_layout, A.output_layout, A.weights
-        self.symmetric = False
+        self.symmetric, self.inner_layouts = False, A.inner_layouts
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

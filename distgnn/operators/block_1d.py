@@ -20,7 +20,7 @@ class Block1D(BlockRows):
     """
 
     name = "1d"
-    axes = ("rows",)
+    axes: tuple[str, ...] = ("rows",)
 
     @staticmethod
     def share(grid: Axes, parts: int) -> range:

@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
+
 from distgnn.arrays.tuning import TUNING
 from distgnn.arrays.workspace import Take
 from distgnn.comm.exchange import Exchange
@@ -129,5 +131,5 @@ def column_parts(width: int, ranks: int) -> list[list[slice]]:
     """
     ends = partition(width, ranks)
     number = max(min(width // ranks // TUNING.part_columns, TUNING.column_parts), 1)
-    cuts = [(first + partition(last - first, number)).tolist() for first, last in pairwise(ends.tolist())]
-    return [[slice(cut[k], cut[k + 1]) for cut in cuts] for k in range(number)]
+    cuts = (ends[:-1] + np.outer(np.arange(number + 1), np.diff(ends)) // number).tolist()
+    return [list(map(slice, first, last)) for first, last in pairwise(cuts)]

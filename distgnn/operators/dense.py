@@ -66,6 +66,12 @@ class DistDense:
         """Another block cut the same way."""
         return DistDense(block, self.layout, self.shape)
 
+    def redistribute(self, layout: Layout[Grid]) -> DistDense:
+        """The same matrix cut by another layout; see :func:`~distgnn.operators.relayout.redistribute`."""
+        from distgnn.operators.relayout import redistribute
+
+        return redistribute(self, layout)
+
     def __repr__(self) -> str:
         n, f = self.shape
         return f"<DistDense {n} x {f} {self.dtype}, {self.layout.words()}, on {self.grid!r}>"

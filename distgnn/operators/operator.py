@@ -39,6 +39,10 @@ class DistSparse(ABC):
 
     name: str
     axes: tuple[str, ...]
+    #: The axis among whose ranks the columns of a product are shared, where that is all that they share.
+    column_axis: str | None = None
+    #: How ``H`` and the product are cut while A multiplies, where that is not how they come and go.
+    inner_layouts: tuple[Layout[Grid], ...] = ()
     input_layout: Layout[Grid]
     output_layout: Layout[Grid]
     weights: DenseProducts
@@ -84,11 +88,6 @@ class DistSparse(ABC):
         possible = f"possible ({' x '.join(cls.axes)}): {listed}"
         problem = f"not for algorithm {cls.name} on {ranks} ranks; {possible}"
         return ArgumentError("grid", written(sizes), problem)
-
-    def check_width(self, width: int, layer: int) -> None:  # noqa: B027 most algorithms refuse none
-        """Raise ArgumentError, on every rank alike, where a layer's products have so few columns that ranks
-        of this grid would have none. Products themselves take any width.
-        """
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
         """``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.

@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 from distgnn.comm.grid import Grid
-from distgnn.errors import ArgumentError
-from distgnn.layout import Axes, Cut, Layout, nested, written
+from distgnn.layout import Cut, Layout, nested
 from distgnn.operators.block_1d import Block1D
 from distgnn.operators.by_columns import by_columns
 from distgnn.operators.dense import DistDense
@@ -47,6 +46,7 @@ class Rdm(Block1D):
 
     name = "rdm"
     axes = ("rows", "cols")
+    column_axis = "cols"
 
     def __init__(
         self, grid: Grid, source: BlockSource, row_parts: Any = None, col_parts: Any = None,
@@ -57,6 +57,9 @@ class Rdm(Block1D):
         cuts = (self.row_parts, self.row_order), (self.col_parts, self.col_order)
         self.output_layout, self.input_layout = (
             Layout(grid, Cut(("rows", "cols"), nested(parts, shares), order), Cut()) for parts, order in cuts
+        )
+        self.inner_layouts = tuple(
+            Layout(grid, Cut(("rows",), parts, order), Cut(("cols",))) for parts, order in reversed(cuts)
         )
         self.weights = ReplicatedWeights(self.output_layout)
 
@@ -73,20 +76,6 @@ class Rdm(Block1D):
         with by_columns(self.row, X, Y, matrix) as parts:  # all-to-all: rows to columns
             for X_k, Y_k in parts:
                 product(X_k, Y_k)  # in 1D over `rows`; and an all-to-all: columns to rows
-
-    def check_width(self, width: int, layer: int) -> None:
-        sizes = self.grid.shape
-        if width < sizes["cols"]:
-            fit = [grid for grid in self.grids(self.grid.size) if grid["cols"] <= width]
-            listed = "; ".join(f"{grid['rows']}x{grid['cols']}" for grid in fit)
-            problem = f"layer {layer} multiplies A by {width} columns, too few for cols={sizes['cols']}"
-            raise ArgumentError("grid", written(sizes), f"{problem}; possible (rows x cols): {listed}")
-
-    def kind(self, place: Axes) -> Hashable:
-        """Its block rows, and which columns it gets."""
-        i = place.coords["rows"]
-        heights = tuple(int(parts[i + 1] - parts[i]) for parts in (self.col_parts, self.row_parts))
-        return super().kind(place), heights, place.coords["cols"]
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

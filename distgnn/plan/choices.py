@@ -17,6 +17,7 @@ from distgnn.plan.cost_model import Estimate, Network, estimate
 from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.dry.run import Costs, DryRun, dry_run
 from distgnn.plan.machine import Machine, read
+from distgnn.train.run import check_columns
 from distgnn.train.settings import AUTO, Settings
 from distgnn.train.ways import Sizes, Way, asked, axis_orders, named_sizes, ways
 
@@ -180,7 +181,9 @@ def priced(
     """A shape of a grid, with its axes in every order that makes a difference."""
     if problem := unsuitable(way, graph):
         return [Infeasible(way, problem)]
+    given = way.settings(settings)
     try:
+        check_columns(given.resolved(ranks), [graph.width, *given.hidden_widths, graph.classes], way.grid)
         dry = counted(settings, graph, ranks, way)
     except UserError as error:
         return [Infeasible(way, str(error))]
@@ -219,7 +222,7 @@ def unsuitable(way: Way, graph: Graph) -> str | None:
     if graph.odd is not None and way.algorithm != "3d":
         return f"only algorithm 3d alternates the two permutations of order {way.order}"
     rows, parts = way.grid.get("rows"), 0 if graph.parts is None else len(graph.parts) - 1
-    if parts and way.algorithm in operators.SPARSITY_AWARE and parts != rows:
+    if parts and way.algorithm in operators.SPARSITY_AWARE and rows not in (1, parts):
         return f"order {way.order} has {parts} parts, and not as many block rows as the grid"
     return None
 

@@ -211,6 +211,30 @@ def bandwidth(machine: Machine, grid: Sizes, axis: str) -> float:
     return min(level.bandwidth, level.injection / min(inner, near))
 
 
+def _swapped(case: Case) -> float:
+    """Words of the all-to-alls of products forward and backward."""
+    c = case.grid["cols"]
+    return 2 * 2 * case.nf / case.ranks * (c - 1) / c
+
+
+def _columns_of_rows(case: Case) -> Formula:
+    r, c = case.grid["rows"], case.grid["cols"]
+    text = "2 L (a (2 (c-1) + lg r + 2 r) + b (2 n f/P (c-1)/c + n f/c (r-1)/r)) on r x c ranks"
+    messages = 2 * case.layers * (2 * (c - 1) + (_lg(r) + 2 * r if r > 1 else 0))
+    words: dict[tuple[str, ...], float] = {DENSE: _swapped(case) + 2 * case.nf / c * (r - 1) / r}
+    return case.formula("RDM", text, f"{_F}; weights are left out", messages, words)
+
+
+def _columns_of_needed_rows(case: Case) -> Formula:
+    r, c = case.grid["rows"], case.grid["cols"]
+    most = cut(case.graph, r)
+    text = "2 L (a (2 (c-1) + r-1) + b (2 n f/P (c-1)/c + (r-1) cut f/c)) on r x c ranks"
+    needed = 2 * (r - 1) * most * case.nf / case.graph.n / c
+    words: dict[tuple[str, ...], float] = {DENSE: _swapped(case) + needed}
+    where = f"{_F}; cut: the most rows that a rank needs of one other, {most:.4g}; weights are left out"
+    return case.formula("RDM", text, where, 2 * case.layers * (2 * (c - 1) + r - 1), words)
+
+
 def cut(graph: Graph, parts: int) -> float:
     """The most rows of H that one block row of A reads of another: cut_P(G), Sparsity-aware section 4.1.
 
@@ -253,4 +277,6 @@ FORMULAS: dict[tuple[str, bool], Callable[[Case], Formula]] = {
     ("2d", False): _summa,
     ("3d-split", False): _split,
     ("3d", False): _planes,
+    ("rdm", False): _columns_of_rows,
+    ("rdm", True): _columns_of_needed_rows,
 }

@@ -8,7 +8,7 @@ from typing import Any
 #: Colours of ways to train, by their names (see :func:`way`).
 ALGORITHMS = {
     "1d": "#4269d0", "1d aware": "#97bbf5", "1.5d": "#3ca951", "1.5d aware": "#a0d39a", "2d": "#efb118",
-    "3d-split": "#a463f2", "3d": "#ff725c",
+    "3d-split": "#a463f2", "3d": "#ff725c", "rdm": "#6cc5b0", "rdm aware": "#b5e3d8",
 }  # fmt: skip
 PHASES = {
     "spmm": "#4269d0", "gemm": "#6cc5b0", "activation": "#3ca951", "loss": "#ff8ab7", "optimizer": "#9c6b4e",

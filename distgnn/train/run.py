@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +27,7 @@ from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.loss import checked_metric
 from distgnn.nn.metrics import scores
 from distgnn.nn.networks import NETWORKS
+from distgnn.nn.products import AGGREGATE, narrowest
 from distgnn.operators.dense import DistDense
 from distgnn.report import trace
 from distgnn.split import TRAIN, VAL
@@ -173,6 +174,7 @@ class Run:
         metric = checked_metric(s.metric, self.store.multilabel)
         self.settings = dataclasses.replace(s, metric=metric)
         self.widths = [self.store.width, *s.hidden_widths, self.store.classes]
+        check_columns(s, self.widths, self.grid.shape)
 
     def _check_kernels(self) -> None:
         """A product, so that an environment which asks for kernels that are not there is refused now."""
@@ -353,6 +355,16 @@ def check_content(store: Store) -> None:
             raise UserError(f"{store.path}: {problem}")
     if not split.get("train"):
         raise UserError(f"{store.path}: no node is in the training split; prepare it with split=0.6/0.2/0.2")
+
+
+def check_columns(settings: Settings, widths: Sequence[int], grid: Mapping[str, int]) -> None:
+    """ArgumentError for a grid on which ranks get no column of a layer's product; see ``operators``.
+
+    Args:
+        settings: resolved; widths: of the features, the hidden layers and the classes; grid: sizes by axis.
+    """
+    order = AGGREGATE if NETWORKS[str(settings.model)].means else settings.product_order
+    operators.check_columns(str(settings.algorithm), grid, narrowest(order, widths))
 
 
 def check_outputs(settings: Settings) -> None:

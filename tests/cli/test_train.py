@@ -144,7 +144,7 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
         (["--algorithm", "2d", "--replication", "1"], "only 1.5d does"),
         (
             ["--algorithm", "2d", "--sparsity-aware"],
-            "--sparsity-aware: algorithm 2d sends whole blocks; only 1d and 1.5d can",
+            "--sparsity-aware: algorithm 2d sends whole blocks; only 1d, 1.5d and rdm can",
         ),
         (
             ["--algorithm", "3d", "--sparsity-aware=auto"],

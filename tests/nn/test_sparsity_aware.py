@@ -68,7 +68,7 @@ def test_check_agrees(comm, name, flag, shared_tmp_path, capsys):
 
 
 @pytest.mark.ranks(2, 4)
-@pytest.mark.parametrize("flags", [("1d",), ("1.5d", "--replication", 2)])
+@pytest.mark.parametrize("flags", [("1d",), ("1.5d", "--replication", 2), ("rdm", "--grid", "cols=2")])
 @pytest.mark.slow
 def test_losses_in_an_order_by_partition_are_the_serial_ones(comm, flags, shared_tmp_path, capsys):
     """With dropout, whose masks belong to nodes; with unequal parts, one of four empty."""
@@ -92,6 +92,6 @@ def test_a_store_is_loaded_the_same_way(comm, backend, shared_tmp_path):
     np.testing.assert_allclose(
         backend.to_host((aware @ H).block), backend.to_host((oblivious @ H).block), rtol=1e-5, atol=1e-6
     )
-    with pytest.raises(dg.UserError, match="only 1d and 1.5d can send rows"):
+    with pytest.raises(dg.UserError, match="only 1d, 1.5d and rdm can send rows"):
         load(store, grid, "3d", sparsity_aware=True)
     grid.free()

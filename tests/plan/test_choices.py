@@ -143,7 +143,7 @@ def test_what_no_algorithm_has_is_refused(asked, argument):
 
 
 def test_what_is_asked_for_is_kept():
-    assert {c.way.algorithm for c in planned(4, Settings(grid="2x2")).choices} == {"1.5d", "2d"}
+    assert {c.way.algorithm for c in planned(4, Settings(grid="2x2")).choices} == {"1.5d", "2d", "rdm"}
     assert {c.way.sparsity_aware for c in planned(4, Settings(sparsity_aware=True)).choices} == {True}
     kept = planned(8, Settings(algorithm="3d", grid="z=2,x=2,y=2")).choices
     assert [list(choice.way.grid) for choice in kept] == [["z", "x", "y"]]

@@ -103,14 +103,14 @@ def test_a_run_is_charged_what_was_planned(comm, algorithm, aware):
 @pytest.mark.parametrize("name", SPARSITY_AWARE)
 def test_what_some_ranks_send_is_what_others_receive(name):
     """In 1.5D, ranks whose stages their copy has send more than any rank receives."""
-    grid = {"1d": "8", "1.5d": "4x2"}[name]
+    grid = {"1d": "8", "1.5d": "4x2", "rdm": "4x2"}[name]
     settings = Settings(algorithm=name, grid=grid, sparsity_aware=True, **HIDDEN)
     ranks = dry_run(settings, graph(symmetric=True), 8).ranks
     gone = [sum(nbytes for nbytes, _ in sent(costs.epoch).values()) for costs in ranks]
     came = [sum(entry["bytes"] for entry in costs.epoch.entries() if entry["operation"] == "alltoallv")
             for costs in ranks]  # fmt: skip
     assert sum(gone) == sum(came) > 0
-    assert name == "1d" or max(gone) > 1.2 * max(came)
+    assert name != "1.5d" or max(gone) > 1.2 * max(came)
 
 
 @pytest.mark.slow
@@ -142,7 +142,8 @@ def test_so_it_is_with_the_axes_in_another_order(comm, algorithm, aware):
         ("3d-split", False, "transform first"), ("3d-split", False, "aggregate first"),
         ("3d", False, "symmetric"), ("3d", False, "aggregate first"),
         ("1.5d", True, "residual"), ("2d", False, "residual"), ("3d-split", False, "residual"),
-        ("3d", False, "residual"),
+        ("3d", False, "residual"), ("rdm", False, "transform first"), ("rdm", True, "aggregate first"),
+        ("rdm", False, "symmetric"), ("rdm", True, "residual"), ("rdm", False, "sage"),
     ],
 )  # fmt: skip
 def test_so_is_every_other_way_to_train(comm, algorithm, aware, case):

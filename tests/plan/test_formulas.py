@@ -80,6 +80,12 @@ def test_3d_split_gets_a_layer_of_the_matrix(q, fibers):
     assert all(dense(one) < formula.words[DENSE] for one in words)
 
 
+@pytest.mark.parametrize(("rows", "cols"), [(1, 8), (2, 4), (4, 2)])
+def test_rdm_gets_what_the_formula_says_to_the_word(rows, cols):
+    formula, words = both("rdm", {"rows": rows, "cols": cols}, train_features=True)
+    assert [dense(one) for one in words] == pytest.approx([formula.words[DENSE]] * len(words))
+
+
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (4, 2, 1), (1, 2, 4), (2, 1, 4)])
 def test_3d_gets_what_plexus_says_to_the_word(sizes):
     formula, words = both("3d", dict(zip("xyz", sizes, strict=True)), train_features=True)
@@ -93,7 +99,10 @@ def test_3d_gets_what_plexus_says_to_the_word(sizes):
      ("2d", False, {"rows": 4, "cols": 4}, {("A",): NNZ / 2, DENSE: 2 * N}, 5 * 4 + 3 * 4),
      ("3d-split", False, {"rows": 2, "cols": 2, "fibers": 2}, {("A",): NNZ / 2, DENSE: 3 * N}, 8),
      ("1d", True, {"rows": 4}, {DENSE: 6 * cut(GRAPH, 4)}, 6),
-     ("1.5d", True, {"rows": 4, "reps": 2}, {("G", "H"): 4 * cut(GRAPH, 4)}, 4)],
+     ("1.5d", True, {"rows": 4, "reps": 2}, {("G", "H"): 4 * cut(GRAPH, 4)}, 4),
+     ("rdm", False, {"rows": 1, "cols": 4}, {DENSE: 2 * 2 * N / 4 * 3 / 4}, 2 * 2 * 3),
+     ("rdm", False, {"rows": 2, "cols": 4}, {DENSE: 2 * (2 * N / 8 * 3 / 4 + N / 4 / 2)}, 2 * (6 + 1 + 4)),
+     ("rdm", True, {"rows": 4, "cols": 2}, {DENSE: N / 4 + 3 * cut(GRAPH, 4)}, 2 * (2 + 3))],
 )  # fmt: skip
 def test_the_numbers_in_formulas_are_those_of_the_papers(algorithm, aware, grid, words, messages):
     """Formulas of a layer; words of dense matrices by column."""
@@ -185,6 +194,7 @@ def test_an_explanation_adds_up_to_what_it_explains(algorithm, aware):
         "CAGNET",
         "Sparsity-aware",
         "Plexus",
+        "RDM",
     )
 
 

@@ -65,6 +65,9 @@ def _matrices(model: GCN) -> Iterator[tuple[Layout, Shape]]:
         yield A.input_layout, (A.shape[1], above)
         yield A.output_layout, (n, below)
         yield A.output_layout, (n, above)
+        for layout, height in zip(A.inner_layouts, A.shape[::-1], strict=False):
+            yield layout, (height, below)
+            yield layout, (height, above)
         yield A.weights.input_layout, (n, below)
         yield A.weights.output_layout, (n, above)
         yield A.weights.weight_layout, layer.shape

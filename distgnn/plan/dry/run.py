@@ -223,7 +223,7 @@ def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Tar
     partitions: dict[str, Any] = {}
     if graph.odd is not None:
         partitions["odd"] = graph.odd
-    if graph.parts is not None and name in operators.SPARSITY_AWARE:
+    if graph.parts is not None and name in operators.SPARSITY_AWARE and grid.shape["rows"] > 1:
         partitions = {"row_parts": graph.parts, "col_parts": graph.parts}
     A = operators.distribute(graph.source, grid, name, s.sparsity_aware or False, **partitions)
     network = NETWORKS[str(s.model)]

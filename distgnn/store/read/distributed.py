@@ -38,7 +38,7 @@ def load(
         grid: the grid that ``operators.make_grid`` makes for the algorithm.
         algorithm: a name in ``operators.ALGORITHMS``.
         order: node order, which layouts carry; default: the store's first. If the order was made by
-            partition, its parts are the block rows of ``1d`` and ``1.5d``. Only ``3d`` takes ``double``: its
+            partition, its parts are the block rows of ``1d``, ``1.5d`` and ``rdm``. Only ``3d`` takes ``double``: its
             layers alternate between the two versions.
         dtype: dtype of the values; default: as stored.
         sparsity_aware: send only the needed rows, see ``operators.distribute``.
@@ -78,13 +78,18 @@ def _check_alternates(store: Store, order: str, algorithm: str) -> None:
 
 
 def _parts(order: Order, grid: Grid, algorithm: str) -> dict[str, Any]:
-    """Return the partition vectors of an order by partition; raise ArgumentError if they do not fit."""
-    if order.partition is None:
+    """Return the partition vectors of an order by partition; raise ArgumentError if they do not fit.
+
+    A single block row has all of them.
+    """
+    rows = grid.shape["rows"]
+    if order.partition is None or rows == 1:
         return {}
-    rows, parts = grid.shape["rows"], len(order.partition) - 1
+    parts = len(order.partition) - 1
     if parts != rows:
         method = order.name.rpartition("-")[0].replace("file", "FILE")
-        ranks = f"{parts} ranks" if algorithm == "1d" else f"{parts} C ranks with replication=C"
+        more = {"1.5d": f"{parts} C ranks with replication=C", "rdm": f"a grid with rows={parts} or rows=1"}
+        ranks = more.get(algorithm, f"{parts} ranks")
         has = f"has {parts} parts, and {algorithm} on {grid.size} ranks has {rows} block rows"
         problem = f"{has}; use {ranks}, or prepare with partition={method}:{rows}"
         raise ArgumentError("order", order.name, problem)

@@ -1,0 +1,63 @@
+"""Dense matrices from one layout to another."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn.layout import Cut, Layout, NodeOrder
+
+N, F = 23, 7
+
+
+def layouts(grid):
+    """Every cut of rows and columns over the axes, copies along the rest, and rows in uneven blocks."""
+    axes = tuple(grid.shape)
+    cuts = ((), axes[:1], axes[1:], axes, axes[::-1])
+    found = [Layout(grid, Cut(r), Cut(c)) for r, c in product(cuts, cuts) if not {*r} & {*c}]
+    uneven = np.minimum(np.arange(grid.size + 1) ** 2 * 2, N)
+    uneven[-1] = N
+    return [*found, Layout(grid, Cut(axes, uneven), Cut())]
+
+
+@pytest.mark.ranks(1, 3, 4, 6)
+def test_every_layout_becomes_every_other(comm, backend):
+    """Numbers are the same, the matrix before is left alone, and only what a rank lacks is charged."""
+    size = comm.Get_size()
+    grid = dg.Grid(
+        comm, backend=backend, rows=2 if size % 2 == 0 else size, cols=size // 2 if size % 2 == 0 else 1
+    )
+    X = np.arange(N * F, dtype=np.float64).reshape(N, F)
+    for source, target in product(layouts(grid), repeat=2):
+        H = dg.scatter(X, source)
+        with dg.Ledger() as ledger:
+            moved = H.redistribute(target)
+        (top, bottom), (left, right) = target.ranges(X.shape)
+        np.testing.assert_array_equal(backend.to_host(moved.block), X[top:bottom, left:right])
+        assert moved.layout is target and moved.block is not H.block
+        (above, below), (before, after) = source.ranges(X.shape)
+        np.testing.assert_array_equal(backend.to_host(H.block), X[above:below, before:after])
+        held = max(min(bottom, below) - max(top, above), 0) * max(min(right, after) - max(left, before), 0)
+        assert ledger.words == (bottom - top) * (right - left) - held
+    grid.free()
+
+
+@pytest.mark.ranks(1, 4)
+def test_what_cannot_be_is_refused_on_every_rank(comm, backend):
+    grid, other = (dg.Grid(comm, backend=backend, rows=comm.Get_size()) for _ in range(2))
+    H = dg.scatter(np.ones((N, F)), Layout(grid, Cut(("rows",)), Cut()))
+    parts = np.arange(comm.Get_size() + 1) * 5
+    backwards = NodeOrder("backwards", "backwards", lambda first, last: N - 1 - np.arange(first, last))
+    for layout, problem in (
+        (Layout(other, Cut(), Cut()), "another grid"),
+        (Layout(grid, Cut(("rows",), parts), Cut()), f"cuts {parts[-1]} rows"),
+        (Layout(grid, Cut(order=backwards), Cut()), "another order"),
+        (Cut(), "expected a Layout"),
+    ):
+        with pytest.raises(dg.UserError, match=problem):
+            dg.redistribute(H, layout)
+    for free in (grid, other):
+        free.free()
