@@ -89,7 +89,7 @@ class Tuning:
     most_panels: int = 4
     column_parts: int = 2
     """Parts at most in which columns travel to where they are multiplied, and back."""
-    part_columns: int = 16
+    part_columns: int = 32
     """Columns that a rank multiplies at a time at least, where there are several parts."""
     group_nonzeros: int = 16
     """The same for a group of ranks whose rows are multiplied together."""

@@ -179,11 +179,16 @@ def test_another_number_of_block_rows_is_refused(comm, shared_tmp_path) -> None:
     for name, message in (
         ("1d", f"order=random-3: has 3 parts, and 1d on {ranks} ranks has {ranks} block rows; "
                f"use 3 ranks, or prepare with partition=random:{ranks}"),
-        ("1.5d", f"has {ranks // 2} block rows; use 3 C ranks with replication=C"),
+        ("1.5d", f"has {ranks} block rows; use 3 C ranks with replication=C"),
+        ("rdm", f"has {ranks} block rows; use a grid with rows=3 or rows=1"),
     ):  # fmt: skip
-        grid = make_grid(comm, name, None, None if name == "1d" else 2)
+        grid = make_grid(comm, name, {"rows": ranks})
         with pytest.raises(UserError, match=message):
             load(path, grid, name, "random-3")
+        grid.free()
+    for name in ("1.5d", "rdm"):  # one block row has all parts
+        grid = make_grid(comm, name, {"rows": 1})
+        assert load(path, grid, name, "random-3").shape == (31, 31)
         grid.free()
     grid = make_grid(comm, "2d")
     assert load(path, grid, "2d", "random-3").shape == (31, 31)  # evenly cut
