@@ -29,6 +29,7 @@ ALGORITHMS: dict[str, tuple[str, dict[str, int], bool]] = {
     "2d": ("2d", {"rows": 2, "cols": 2}, False),
     "3d-split": ("3d-split", {"rows": 1, "cols": 1, "fibers": 4}, False),
     "3d": ("3d", {"x": 2, "y": 1, "z": 2}, False),
+    "rdm": ("rdm", {"rows": 2, "cols": 2}, False),
 }
 Cells = list[tuple[int, int]]
 

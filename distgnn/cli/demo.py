@@ -90,8 +90,8 @@ def _make_store(out: Path, nodes: int) -> None:
 
 
 def _train(out: Path, algorithm: str, epochs: int) -> int:
-    """``distgnn train --check`` with one algorithm, on a grid with as many axes as it can have, not on the
-    fastest: on few ranks that would be block rows for most. Returns its exit code.
+    """``distgnn train --check`` with one algorithm, on a grid with as many axes as it can have, the squarest,
+    not on the fastest: on few ranks that would be block rows for most. Returns its exit code.
     """
     from mpi4py import MPI
 
@@ -100,7 +100,7 @@ def _train(out: Path, algorithm: str, epochs: int) -> int:
     from distgnn.operators import grids
 
     possible = grids(algorithm, MPI.COMM_WORLD.Get_size())
-    grid = max(possible, key=lambda sizes: sum(size > 1 for size in sizes.values()))
+    grid = max(possible, key=lambda sizes: (sum(size > 1 for size in sizes.values()), -max(sizes.values())))
     words = f"train @/graph.dg --log @/{algorithm}.jsonl --algorithm {algorithm} --epochs {epochs} "
     words += f"--grid {written(grid)} "
     words += "--layers 3 --hidden 64 --dropout 0.2 --force --quiet --check"
