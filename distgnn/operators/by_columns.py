@@ -1,12 +1,14 @@
-"""Block rows of a process row, cut by columns for a product.
+"""Block rows of the ranks of a process row, cut by columns for a product.
 
-The ranks of a process row hold block rows of X and Y. Each of them multiplies some columns of all these rows,
-which an all-to-all brings; another one takes the columns of the product back to the rows:
+Two all-to-alls: one brings each rank some columns of all rows, the other takes the product back to the rows.
 
-    rank 0     a0 a1        a0           A_0 ..    c0        c0 c1
-    rank 1     b0 b1        b0                     d0        d0 d1  is rank 1's
+               rows of X      columns of X      columns of Y      rows of Y
+    rank 0     x00 x01        x00               y00               y00 y01
+                              x10               y10
+    rank 1     x10 x11        x01               y01               y10 y11
+                              x11               y11
 
-Columns travel in parts: the next part comes, and the product of the last one leaves, while one is multiplied.
+Columns travel in parts: the next part comes, and the last one leaves, while one is multiplied.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class _Swap:
     Attributes:
         columns: by part and rank, of X and Y; rows_of_X, rows_of_Y: by rank, within the process row's.
         X_k, Y_k: by part, all rows in the own columns.
-        packed: by part and rank, what is sent of X; came: what is received of Y.
+        packed: by part and other rank, what is sent of X; came: what is received of Y.
     """
 
     def __init__(self, row: Comm, X: DistDense, Y: DistDense, take: Take, exchanges: ExitStack) -> None:
