@@ -33,7 +33,7 @@ _HOMES = {
     "LocalBlocks": "operators.sources",
     "scatter": "operators.dense",
     "gather": "operators.dense",
-    "redistribute": "operators.relayout",
+    "redistribute": "operators.dense",
     "distribute": "operators",
     "make_grid": "plan.grid",
     "Store": "store",

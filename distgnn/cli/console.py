@@ -61,7 +61,8 @@ def describe(run: Run) -> str:
     s, arranged = run.settings, f"grid {written(run.grid.shape)}"
     ranks = f"{run.grid.size} rank{'s' if run.grid.size > 1 else ''}"
     graph = f"{run.store.n} nodes, {run.store.nnz} non-zeros, widths {'-'.join(map(str, run.widths))}"
-    aware = f" sparsity-aware{'' if s.sparsity_aware is True else '=auto'}" if s.sparsity_aware else ""
+    how = "" if s.sparsity_aware is True else f"={s.sparsity_aware}"
+    aware = f" sparsity-aware{how}" if s.sparsity_aware else ""
     trained = ", sage" if s.model == "sage" else ""
     if s.fanout is not None:
         sizes = f"{s.batch_size}, {s.batches_per_update} per update, {s.bulk} sampled at a time"

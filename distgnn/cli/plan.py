@@ -135,6 +135,9 @@ def settings_of(args: argparse.Namespace) -> Settings:
     given = {name: getattr(args, name) for name in SHARED}
     for name in ("sparsity_aware", "grid", "order"):
         given[name] = None if given[name] == AUTO else given[name]
+    if given["sparsity_aware"] == "cover":
+        problem = "covers depend on where the non-zeros stand; plan with --sparsity-aware, which sends more"
+        raise ArgumentError("sparsity_aware", "cover", problem)
     settings = Settings(**given)
     resolved(replace(settings, algorithm="1.5d"), 1)  # refused here, and not way by way; 1.5d takes all
     return settings

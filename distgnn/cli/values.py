@@ -26,10 +26,10 @@ def _whole(text: str, least: int) -> int:
 
 
 def fetching(text: str) -> bool | str:
-    """ "auto", or a switch as files and the environment write it."""
+    """Read "auto", "cover", or a switch as files and the environment write it."""
     word = text.strip().lower()
-    if word != "auto" and word not in SWITCH:
-        problem = f"expected auto, yes or no, not {text!r} (without a value it must come after STORE)"
+    if word not in ("auto", "cover") and word not in SWITCH:
+        problem = f"expected auto, cover, yes or no, not {text!r} (without a value it must come after STORE)"
         raise ArgumentTypeError(problem)
     return SWITCH.get(word, word)
 

@@ -14,6 +14,7 @@ from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, check_type
 from distgnn.layout import Layout, Range
+from distgnn.operators.relayout import relayout
 
 
 class DistDense:
@@ -67,9 +68,7 @@ class DistDense:
         return DistDense(block, self.layout, self.shape)
 
     def redistribute(self, layout: Layout[Grid]) -> DistDense:
-        """The same matrix cut by another layout; see :func:`~distgnn.operators.relayout.redistribute`."""
-        from distgnn.operators.relayout import redistribute
-
+        """Cut the matrix by another layout; see :func:`redistribute`."""
         return redistribute(self, layout)
 
     def __repr__(self) -> str:
@@ -109,6 +108,36 @@ class DistDense:
         if other.shape != self.shape or not other.layout.same(self.layout, self.shape):
             raise ValueError(f"{self!r} and {other!r} are not cut alike")
         return other.block
+
+
+def redistribute(H: DistDense, layout: Layout[Grid]) -> DistDense:
+    """Return the numbers of ``H`` in another layout of its grid, as a new matrix. Collective.
+
+    >>> H = scatter(np.eye(4), Layout(grid, Cut(("rows",)), Cut()))  # doctest: +SKIP
+    >>> redistribute(H, Layout(grid, Cut(), Cut(("rows",)))).block.shape  # on 2 ranks  # doctest: +SKIP
+    (4, 2)
+
+    Args:
+        layout: cuts as many rows as ``H`` has, in the same order, over any axes of the grid; along the others
+            every rank gets a copy.
+
+    Cost, on ``H`` in the ledger: what this rank holds of the result and not of ``H``, in one all-to-allv of
+    all ranks.
+
+    Raises:
+        ArgumentError: a layout of another grid, of another number of rows, or in another order of nodes, on
+            every rank alike.
+    """
+    check_type("H", H, DistDense, "a DistDense, then the layout")
+    check_type("layout", layout, Layout, "a Layout, such as A.input_layout")
+    parts, order = layout.rows.parts, layout.rows.order
+    if layout.grid is not H.grid:
+        raise ArgumentError("layout", layout.words(), f"is of another grid than {H!r}")
+    if parts is not None and parts[-1] != H.shape[0]:
+        raise ArgumentError("layout", layout.words(), f"cuts {parts[-1]} rows, not those of {H!r}")
+    if order != H.layout.rows.order:
+        raise ArgumentError("layout", layout.words(), f"has rows in another order than {H!r}")
+    return relayout(H, DistDense.empty(layout, H.shape, H.dtype))
 
 
 def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
+from typing import Any
 
 import numpy as np
 
-from distgnn.comm.grid import Grid
 from distgnn.comm.rows import all_to_all
-from distgnn.errors import ArgumentError, check_type
 from distgnn.layout import Axes, Cut, Layout, Range
-from distgnn.operators.dense import DistDense
 
 Shape = tuple[int, int]
 Window = tuple[Range, Range]
 
 
-def relayout(X: DistDense, out: DistDense, matrix: str = "H") -> DistDense:
-    """The numbers of ``X`` in the layout of ``out``, which is returned. Collective. ValueError, on every rank
-    alike: their rows are in different orders.
+def relayout(X: Any, out: Any, matrix: str = "H") -> Any:
+    """Copy the numbers of ``X`` into ``out``, which has another layout, and return ``out``. Collective.
+
+    Both are :class:`~distgnn.operators.dense.DistDense`. ValueError, on every rank alike: their rows are in
+    different orders.
 
     Of copies of a block, a rank asks the one whose place on the axes without a cut is its own. Cost: what a
     rank holds of the result and not of ``X``, in one all-to-allv.
@@ -44,36 +44,6 @@ def relayout(X: DistDense, out: DistDense, matrix: str = "H") -> DistDense:
         for rank, window in wanted:
             out.block[_within(window, above, before)] = rooms[rank]
     return out
-
-
-def redistribute(H: DistDense, layout: Layout[Grid]) -> DistDense:
-    """The numbers of ``H`` in another layout of its grid, as a new matrix. Collective.
-
-    >>> H = scatter(np.eye(4), Layout(grid, Cut(("rows",)), Cut()))  # doctest: +SKIP
-    >>> redistribute(H, Layout(grid, Cut(), Cut(("rows",)))).block.shape  # on 2 ranks  # doctest: +SKIP
-    (4, 2)
-
-    Args:
-        layout: cuts as many rows as ``H`` has, in the same order, over any axes of the grid; along the others
-            every rank gets a copy.
-
-    Cost, on ``H`` in the ledger: what this rank holds of the result and not of ``H``, in one all-to-allv of
-    all ranks.
-
-    Raises:
-        ArgumentError: a layout of another grid, of another number of rows, or in another order of nodes, on
-            every rank alike.
-    """
-    check_type("H", H, DistDense, "a DistDense, then the layout")
-    check_type("layout", layout, Layout, "a Layout, such as A.input_layout")
-    parts, order = layout.rows.parts, layout.rows.order
-    if layout.grid is not H.grid:
-        raise ArgumentError("layout", layout.words(), f"is of another grid than {H!r}")
-    if parts is not None and parts[-1] != H.shape[0]:
-        raise ArgumentError("layout", layout.words(), f"cuts {parts[-1]} rows, not those of {H!r}")
-    if order != H.layout.rows.order:
-        raise ArgumentError("layout", layout.words(), f"has rows in another order than {H!r}")
-    return relayout(H, DistDense.empty(layout, H.shape, H.dtype))
 
 
 def taken(source: Layout, target: Layout, shape: Shape, place: Axes) -> Iterator[tuple[int, Window]]:

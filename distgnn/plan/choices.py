@@ -17,6 +17,7 @@ from distgnn.plan.cost_model import Estimate, Network, estimate
 from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.dry.run import Costs, DryRun, dry_run
 from distgnn.plan.machine import Machine, read
+from distgnn.train.resolve import resolved
 from distgnn.train.run import check_columns
 from distgnn.train.settings import AUTO, Settings
 from distgnn.train.ways import Sizes, Way, asked, axis_orders, named_sizes, ways
@@ -183,7 +184,7 @@ def priced(
         return [Infeasible(way, problem)]
     given = way.settings(settings)
     try:
-        check_columns(given.resolved(ranks), [graph.width, *given.hidden_widths, graph.classes], way.grid)
+        check_columns(resolved(given, ranks), [graph.width, *given.hidden_widths, graph.classes], way.grid)
         dry = counted(settings, graph, ranks, way)
     except UserError as error:
         return [Infeasible(way, str(error))]

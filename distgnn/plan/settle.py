@@ -106,7 +106,8 @@ def settle(
         return Settled(replace(settings, grid=asked.grid))  # refused: the run says it better
     best = found.best
     kept: dict[str, Any] = {"replication": settings.replication}
-    kept |= {"sparsity_aware": "auto"} if settings.sparsity_aware == "auto" else {}
+    if settings.sparsity_aware in ("auto", "cover"):  # planned as needed rows
+        kept["sparsity_aware"] = settings.sparsity_aware
     chosen = replace(best.way.settings(settings), **kept)
     orders = _advice(asked, store, found) if settings.order in (None, AUTO) else ()
     advice = *orders, *found.advice

@@ -43,8 +43,9 @@ class Settings:
         "the last within a node (default: by a plan)", metavar="SHAPE")
     replication: int | None = _product(None, "copies of 1.5d, as --grid reps=C (minibatches: 1)",
         metavar="C", least=1)
-    sparsity_aware: bool | str | None = _product(None, "1d and 1.5d: send only the rows needed; =auto: or "
-        "whole blocks where estimated to be faster", metavar="auto")
+    sparsity_aware: bool | str | None = _product(None, "1d, 1.5d, rdm: send only the rows needed; =auto: "
+        "or whole blocks where estimated faster; =cover: the fewest rows of H and of products",
+        metavar="auto|cover")
     overlap: bool = _product(True, "let blocks travel while others are multiplied", switch=True)
     product_order: str = _product("auto", "(A H) W, A (H W), or in each layer the one that multiplies fewer "
         "columns by A (default)", choices=("auto", "aggregate-first", "transform-first"))

@@ -150,7 +150,7 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
             ["--algorithm", "3d", "--sparsity-aware=auto"],
             "--sparsity-aware auto: algorithm 3d sends whole blocks",
         ),
-        (["--sparsity-aware", "always"], "--sparsity-aware: expected auto, yes or no, not 'always'"),
+        (["--sparsity-aware", "always"], "--sparsity-aware: expected auto, cover, yes or no, not 'always'"),
         (["--hidden", "0"], "--hidden: expected whole numbers, at least 1, as in 64,32, not '0'"),
         (["--hidden", "16", "8"], "unrecognized arguments: 8: several numbers of an option are written 64,"),
         (["--hidden", "8,8", "--layers", "2"], "--hidden 8,8: 2 widths make 3 layers, not --layers 2"),

@@ -71,7 +71,7 @@ def needed(block):
 
 
 def matched(block):
-    """Return the size of a maximum matching of a block's pattern, which a minimum vertex cover has (König)."""
+    """Return the size of a maximum matching of a pattern, and of a minimum vertex cover (König)."""
     pattern = sp.csr_array((np.ones(block.nnz), block.indices, block.indptr), shape=block.shape)
     return int((maximum_bipartite_matching(pattern) >= 0).sum())
 
@@ -224,8 +224,10 @@ def adjoint_words_3d(g, A, f):
 
 
 def swapped_rdm(g, A, f):
-    """The block row of H that a process row has, this rank's columns, and words of the two all-to-alls: the
-    other ranks' rows in the own columns, and the own rows of the product in the others' columns.
+    """Return the rows of a process row's block of H, this rank's columns, and words of the two all-to-alls.
+
+    The first brings the other ranks' rows in the own columns, the second the own rows of the product in the
+    others' columns.
     """
     c, i, j = g.shape["cols"], g.coords["rows"], g.coords["cols"]
     width = sizes(f, c)[j]
@@ -234,25 +236,25 @@ def swapped_rdm(g, A, f):
 
 
 def words_rdm(g, A, f):
-    """2 n f/P (c-1)/c in the all-to-alls, n f/c (r-1)/r for the other block rows of H."""
+    """Return 2 n f/P (c-1)/c in the all-to-alls, n f/c (r-1)/r for the other block rows of H."""
     of_H, width, there, back = swapped_rdm(g, A, f)
     return {"H": there + (A.shape[1] - of_H) * width, "T": back}
 
 
-def words_rdm_sparsity_aware(g, A, f):
-    """The same with the needed rows of the other blocks."""
+def words_rdm_sparsity_aware(g, A, f, count=needed):
+    """Return the words of `words_rdm` with the needed rows of the other blocks."""
     r, i = g.shape["rows"], g.coords["rows"]
     _, width, there, back = swapped_rdm(g, A, f)
     tops, lefts = cut_nodes(A.shape[0], r), cut_nodes(A.shape[1], r)
-    return {"H": there + columns_touched(A, tops, lefts, i, range(r)) * width, "T": back}
+    return {"H": there + rows_fetched(A, tops, lefts, i, range(r), count) * width, "T": back}
 
 
-def adjoint_words_rdm_sparsity_aware(g, A, f):
-    """The all-to-alls of Aᵀ; between them comes back what was sent in ``A @ H``."""
+def adjoint_words_rdm_sparsity_aware(g, A, f, count=needed):
+    """Return the words of the all-to-alls of Aᵀ; between them the words sent in ``A @ H`` come back."""
     r, i = g.shape["rows"], g.coords["rows"]
     _, width, there, back = swapped_rdm(g, A.T.tocsr(), f)
     tops, lefts = cut_nodes(A.shape[0], r), cut_nodes(A.shape[1], r)
-    return {"G": there, "sums": columns_touched_by_others(A, tops, lefts, i) * width, "T": back}
+    return {"G": there, "sums": rows_returned(A, tops, lefts, i, count) * width, "T": back}
 
 
 def transposed(words):

@@ -38,8 +38,8 @@ def load(
         grid: the grid that ``operators.make_grid`` makes for the algorithm.
         algorithm: a name in ``operators.ALGORITHMS``.
         order: node order, which layouts carry; default: the store's first. If the order was made by
-            partition, its parts are the block rows of ``1d``, ``1.5d`` and ``rdm``. Only ``3d`` takes ``double``: its
-            layers alternate between the two versions.
+            partition, its parts are the block rows of ``1d``, ``1.5d`` and ``rdm``. Only ``3d`` takes
+            ``double``: its layers alternate between the two versions.
         dtype: dtype of the values; default: as stored.
         sparsity_aware: send only the needed rows, see ``operators.distribute``.
         neighbours: replace all off-diagonal non-zeros by ones, and clear the diagonal.
