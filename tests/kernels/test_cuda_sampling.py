@@ -54,7 +54,7 @@ def orders(gpu):
 
 
 def take_gpu_kernels(monkeypatch):
-    """Emulated, arrays of a GPU are NumPy's."""
+    """Give NumPy's arrays the kernels of a GPU: emulated, arrays of a GPU are NumPy's."""
     for table in (rows.KERNELS, csr_rows.KERNELS):
         monkeypatch.setitem(table.rows, "numpy", table.rows["cupy"])
 

@@ -14,7 +14,7 @@ N, F = 23, 7
 
 
 def layouts(grid):
-    """Every cut of rows and columns over the axes, copies along the rest, and rows in uneven blocks."""
+    """List every cut of rows and columns over the axes, copies along the rest, and rows in uneven blocks."""
     axes = tuple(grid.shape)
     cuts = ((), axes[:1], axes[1:], axes, axes[::-1])
     found = [Layout(grid, Cut(r), Cut(c)) for r, c in product(cuts, cuts) if not {*r} & {*c}]

@@ -94,7 +94,7 @@ def test_ledger_equals_formula_on_every_grid(comm, name, backend, cut, monkeypat
 
 
 def own_columns(grid):
-    """Of WIDTH columns, those that this rank multiplies."""
+    """Count those of WIDTH columns that this rank multiplies."""
     cols = grid.shape.get("cols", 1)
     return formulas.sizes(WIDTH, cols)[grid.coords.get("cols", 0)]
 
