@@ -24,7 +24,7 @@ from mpi4py import MPI
 
 import table
 from distgnn import cli
-from distgnn.comm.launch import install_abort_hook
+from distgnn.comm.launch import abort_on_error
 from distgnn.store import Store
 
 #: "planetoid": few training nodes, as Kipf and Welling trained them; "other": everything else.
@@ -54,7 +54,7 @@ SETTINGS = {
 
 
 def main() -> None:
-    install_abort_hook()
+    abort_on_error()
     parser = table.arguments(__doc__)
     parser.add_argument("stores", nargs="+")
     parser.add_argument("--seeds", type=int, default=5)

@@ -27,7 +27,7 @@ import distgnn as dg
 import table
 from distgnn.arrays.tuning import TUNING
 from distgnn.bench import timing
-from distgnn.comm.launch import install_abort_hook
+from distgnn.comm.launch import abort_on_error
 from distgnn.operators import make_grid
 from distgnn.train.ways import parse_grid
 from overlap import GRAPHS
@@ -114,5 +114,5 @@ def report(shape: str, medians: dict[Any, np.ndarray], ranks: int, args: argpars
 
 
 if __name__ == "__main__":
-    install_abort_hook()
+    abort_on_error()
     main()

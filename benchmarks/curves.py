@@ -22,7 +22,7 @@ from mpi4py import MPI
 import table
 from distgnn import cli
 from distgnn.cli import train
-from distgnn.comm.launch import install_abort_hook
+from distgnn.comm.launch import abort_on_error
 from distgnn.store import Store
 from distgnn.train.resolve import resolved
 from distgnn.train.serial import reference
@@ -109,5 +109,5 @@ def report(
 
 
 if __name__ == "__main__":
-    install_abort_hook()
+    abort_on_error()
     main()

@@ -22,7 +22,7 @@ from mpi4py import MPI
 
 import distgnn as dg
 import table
-from distgnn.comm.launch import install_abort_hook
+from distgnn.comm.launch import abort_on_error
 from distgnn.gallery import rmat
 from distgnn.layout import Cut, Layout, partition
 from distgnn.operators import grids, make_grid
@@ -31,7 +31,7 @@ from distgnn.sampling.spgemm import Partitioned
 
 
 def main() -> None:
-    install_abort_hook()
+    abort_on_error()
     parser = table.arguments(__doc__)
     parser.add_argument("--nodes", type=int, default=1 << 15)
     parser.add_argument("--degree", type=int, default=16)

@@ -26,7 +26,7 @@ from mpi4py import MPI
 
 import distgnn as dg
 import table
-from distgnn.comm.launch import install_abort_hook
+from distgnn.comm.launch import abort_on_error
 from distgnn.operators.sources import LocalBlocks
 
 MIB = 2**20
@@ -235,5 +235,5 @@ def comparison(results: dict[str, list[dict[str, list[float]]]]) -> str:
 
 
 if __name__ == "__main__":
-    install_abort_hook()
+    abort_on_error()
     main()

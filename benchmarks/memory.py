@@ -30,7 +30,7 @@ import distgnn as dg
 import table
 from distgnn import local
 from distgnn.bench.spmm import uniform
-from distgnn.comm.launch import install_abort_hook
+from distgnn.comm.launch import abort_on_error
 from distgnn.nn.loss import Targets, softmax_cross_entropy
 from distgnn.nn.optim import Adam
 from distgnn.nn.reference import normalize
@@ -168,5 +168,5 @@ def report(rows: list[tuple[int, int, int]], args: argparse.Namespace) -> str:
 
 
 if __name__ == "__main__":
-    install_abort_hook()
+    abort_on_error()
     main()

@@ -39,7 +39,7 @@ from mpi4py import MPI
 import table
 from distgnn import gallery
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm.launch import install_abort_hook
+from distgnn.comm.launch import abort_on_error
 from distgnn.nn.gcn import GCN
 from distgnn.nn.optim import AdamW
 from distgnn.operators import distribute, make_grid
@@ -165,5 +165,5 @@ def report(measured: dict[str, int], expected: dict[str, dict[str, float]], args
 
 
 if __name__ == "__main__":
-    install_abort_hook()
+    abort_on_error()
     main()

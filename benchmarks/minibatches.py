@@ -23,7 +23,7 @@ from mpi4py import MPI
 
 import distgnn as dg
 import table
-from distgnn.comm.launch import install_abort_hook
+from distgnn.comm.launch import abort_on_error
 from distgnn.nn import GCN, Adam, SageMean
 from distgnn.operators import grids, make_grid
 from distgnn.sampling import GraphSage, Ladies, Partitioned, Replicated
@@ -42,7 +42,7 @@ KINDS: dict[str, tuple[Any, Any, list[int], int]] = {
 
 
 def main() -> None:
-    install_abort_hook()
+    abort_on_error()
     parser = table.arguments(__doc__)
     parser.add_argument("store")
     parser.add_argument("--hidden", type=int, default=128)

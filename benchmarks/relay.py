@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 import distgnn as dg
 import table
-from distgnn.comm.launch import install_abort_hook
+from distgnn.comm.launch import abort_on_error
 from distgnn.comm.panels import broadcast
 
 
@@ -79,5 +79,5 @@ def timed(comm: Any, run: Callable[[], None]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    install_abort_hook()
+    abort_on_error()
     main()

@@ -29,7 +29,7 @@ from mpi4py import MPI
 import distgnn as dg
 import table
 from distgnn.bench import timing
-from distgnn.comm.launch import install_abort_hook
+from distgnn.comm.launch import abort_on_error
 from distgnn.ledger import Ledger
 from distgnn.nn.gcn import GCN
 from distgnn.nn.optim import Adam
@@ -41,7 +41,7 @@ ITEMSIZE = 4
 
 
 def main() -> None:
-    install_abort_hook()
+    abort_on_error()
     parser = table.arguments(__doc__)
     parser.add_argument(
         "store", help="with orders by partition, of as many parts as the grids have block rows"

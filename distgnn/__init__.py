@@ -36,6 +36,7 @@ _HOMES = {
     "redistribute": "operators.dense",
     "distribute": "operators",
     "make_grid": "plan.grid",
+    "abort_on_error": "comm.launch",
     "Store": "store",
     "load": "store",
     "prepare": "store.from_arrays",

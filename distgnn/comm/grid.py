@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +14,6 @@ from mpi4py import MPI
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.workspace import Workspace
-from distgnn.comm import launch
 from distgnn.comm.agree import agree, together
 from distgnn.comm.communicator import Communicator
 from distgnn.comm.devices import bind
@@ -72,8 +70,6 @@ class Grid(Axes):
             sizes = " x ".join(f"{name}={count}" for name, count in axes.items())
             problem = f"axes must be positive and multiply to the {size} ranks of this run"
             raise UserError(f"grid {sizes}: {problem}")
-        if size > 1 and isinstance(comm, MPI.Comm) and sys.excepthook is sys.__excepthook__:
-            launch.install_abort_hook()  # else the others would wait for a rank that failed
         comm = comm.Dup()  # messages of ours never meet messages of the caller's
         with together(comm):  # one rank may have no GPU
             self.backend = backend if isinstance(backend, Backend) else backends.get(backend)

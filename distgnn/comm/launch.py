@@ -85,7 +85,7 @@ def begin() -> None:
     """
     global _meeting
     limit_threads()
-    install_abort_hook()
+    abort_on_error()
     if launched()[0] > 1 and _meeting is None:
         try:
             seconds = _seconds()
@@ -138,15 +138,45 @@ def leave(error: UserError) -> int:
     return 2
 
 
-def install_abort_hook() -> None:
-    """An uncaught exception on one rank prints its traceback and ends the whole job."""
-    sys.excepthook = _abort
+class abort_on_error:
+    """A program in which an uncaught exception on one rank, in any thread, prints its traceback and ends the
+    whole job; else the other ranks would wait for that rank for ever.
 
-    def in_thread(args: threading.ExceptHookArgs) -> None:
-        if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
-            _abort(args.exc_type, args.exc_value, args.exc_traceback)
+    >>> dg.abort_on_error()                 # from here on                    # doctest: +SKIP
+    >>> with dg.abort_on_error(): ...       # for what leaves this block      # doctest: +SKIP
 
-    threading.excepthook = in_thread
+    It replaces ``sys.excepthook`` and ``threading.excepthook`` of the process; :meth:`undo` and the end of
+    the block put the hooks of before back. The ``distgnn`` command installs it, the library never does so by
+    itself. On one rank the block passes exceptions on.
+    """
+
+    def __init__(self) -> None:
+        self._before = sys.excepthook, threading.excepthook
+        self._hooks = _abort, _abort_in_thread
+        sys.excepthook, threading.excepthook = self._hooks
+
+    def undo(self) -> None:
+        """Put the hooks of before back, but for one that somebody else has replaced since."""
+        if sys.excepthook is self._hooks[0]:
+            sys.excepthook = self._before[0]
+        if threading.excepthook is self._hooks[1]:
+            threading.excepthook = self._before[1]
+
+    def __enter__(self) -> abort_on_error:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:  # fmt: skip
+        several = launched()[0] > 1 or _connected_world() is not None
+        if kind is not None and error is not None and several and not issubclass(kind, SystemExit):
+            _abort(kind, error, trace)  # nobody may catch it further out and leave the others waiting
+        self.undo()
+
+
+def _abort_in_thread(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+        _abort(args.exc_type, args.exc_value, args.exc_traceback)
 
 
 def _abort(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
