@@ -40,6 +40,8 @@ _HOMES = {
     "Store": "store",
     "load": "store",
     "prepare": "store.from_arrays",
+    "fit": "train.fit",
+    "Model": "train.model",
     "load_features": "store",
     "UserError": "errors",
     "TrainingError": "errors",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class UserError(Exception):
     """Bad input: the message names the file or argument, what is wrong, and what would be right, in one line.
@@ -37,6 +40,13 @@ def check_type(argument: str, value: object, kinds: type | tuple[type, ...], exp
     """Raise WrongTypeError, which names the argument, unless the value is of one of these types."""
     if not isinstance(value, kinds):
         raise WrongTypeError(argument, type(value).__name__, f"expected {expected}")
+
+
+def did_you_mean(name: object, known: Iterable[object], shown: str = "{}") -> str:
+    """``; did you mean NAME?`` of the known name that looks most like this one; nothing where none does."""
+    names = {str(one).lower(): str(one) for one in known}
+    near = difflib.get_close_matches(str(name).lower(), sorted(names), n=1)
+    return f"; did you mean {shown.format(names[near[0]])}?" if near else ""
 
 
 class TrainingError(Exception):

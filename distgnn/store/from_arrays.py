@@ -13,8 +13,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn.arrays.canonical import check_real
-from distgnn.errors import ArgumentError, UserError
+from distgnn.errors import ArgumentError, UserError, did_you_mean
 from distgnn.split import NAMES, TRAIN
+from distgnn.store.adapters import Given, array, ends, sparse, unpacked
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
 from distgnn.store.importers.imported import Imported
@@ -42,8 +43,10 @@ def prepare(
     paths too (or words such as "random:128" and "degree:32"), as for ``distgnn prepare``.
 
     Args:
-        graph: node ids, int (2, edges), of which column k is an edge from ``graph[0, k]`` to ``graph[1, k]``;
-            or a SciPy sparse matrix, n x n, whose entry (i, j) is an edge from j to i; or a path.
+        graph: node ids, int (2, edges), of which column k is an edge from ``graph[0, k]`` to ``graph[1, k]``,
+            or (edges, 2), or a pair of arrays; or a SciPy sparse matrix or sparse tensor, n x n, whose entry
+            (i, j) is an edge from j to i; or a graph of PyG, DGL, OGB or NetworkX, which may have X, y and
+            split itself (see ``store/adapters.py``); or a path.
         X: features, n x width, dense or sparse.
         y: classes as whole numbers (n), where a number below 0 or NaN means unlabelled; or as strings (n),
             where an empty one means unlabelled. If a node may have several classes: n x classes, dense or
@@ -97,9 +100,15 @@ def _of_files(given: Mapping[str, Any]) -> ImportOptions:
 
 def of_arrays(
     graph: Any, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None, nodes: int | None = None,
-    weights: Any = None, directed: bool | None = None, seed: int = 0,
+    weights: Any = None, directed: bool | None = None, seed: int = 0, default_split: str | None = None,
 ) -> Imported:  # fmt: skip
-    """Return the source of a store from arrays; :func:`prepare` documents the arguments."""
+    """Return the source of a store from arrays; :func:`prepare` documents the arguments.
+
+    `default_split`: shares of the parts if no split is given.
+    """
+    given = unpacked(Given(graph, X, y, split, ids, nodes, weights, directed))
+    graph, X, y, split, ids, nodes = given.graph, given.X, given.y, given.split, given.ids, given.nodes
+    weights, directed = given.weights, given.directed
     names = None if ids is None else _names(ids)
     src, dst, values, square, names = _edges(graph, weights, names, X is None and y is None)
     table, labels = None if X is None else _table(X), None if y is None else _labels(y)
@@ -120,21 +129,15 @@ def of_arrays(
     if labels is not None:
         (source.set_classes if labels.dtype == object else source.set_labels)(labels, "y")
     source.settle_direction(directed=True)
+    split = default_split if split is None else split
     if split is not None:
         source.set_split(_split(split, n, seed, source.labels), "split")
     return source
 
 
-def _array(name: str, given: Any) -> np.ndarray:
-    try:
-        return np.asarray(given)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ArgumentError(name, type(given).__name__, f"is no array: {error}") from None
-
-
 def _names(ids: Any) -> Names:
     """Check and wrap the users' ids of nodes."""
-    names = _array("ids", ids)
+    names = array("ids", ids)
     if names.ndim != 1 or names.dtype.kind not in "iuOUS":
         given = f"{names.dtype} of shape {names.shape}"
         raise ArgumentError("ids", given, "expected a whole number or a string for each node")
@@ -158,6 +161,7 @@ def _edges(
 
     With `free`, and no names given, the names are the distinct ends of the edges.
     """
+    graph = sparse("graph", graph)
     if sp.issparse(graph):
         check_real("graph", graph.dtype)
         if graph.shape[0] != graph.shape[1]:
@@ -166,29 +170,29 @@ def _edges(
         taken = entries.data if weights is True else weights
         src, dst, square = entries.col, entries.row, graph.shape[0]
     else:
-        (src, dst), names = _ends(_array("graph", graph), names, free)
+        (src, dst), names = _ends(ends(graph), names, free)
         square, taken = None, weights
     values = None if taken is None or taken is False else _weights(taken, src.shape)
     return src.astype(np.int64), dst.astype(np.int64), values, square, names
 
 
-def _ends(ends: np.ndarray, names: Names | None, free: bool) -> tuple[np.ndarray, Names | None]:
+def _ends(given: np.ndarray, names: Names | None, free: bool) -> tuple[np.ndarray, Names | None]:
     """Return the node numbers at the ends of edges, (2, edges), and the node names."""
-    words = ends.dtype.kind in "OUS" and (free or names is not None)
-    if ends.ndim != 2 or ends.shape[0] != 2 or not (words or ends.dtype.kind in "iu"):
-        given = f"{ends.dtype} of shape {ends.shape}"
+    words = given.dtype.kind in "OUS" and (free or names is not None)
+    if given.ndim != 2 or given.shape[0] != 2 or not (words or given.dtype.kind in "iu"):
+        shape = f"{given.dtype} of shape {given.shape}"
         expected = "a SciPy sparse matrix, or whole numbers (2, edges), or strings with their ids=IDS"
-        raise ArgumentError("graph", given, f"expected {expected}")
+        raise ArgumentError("graph", shape, f"expected {expected}")
     if names is None and not words:
-        return ends, None
+        return given, None
     try:
-        flat = _as_ids(ends.reshape(-1))
+        flat = _as_ids(given.reshape(-1))
     except ValueError as error:
-        raise ArgumentError("graph", f"{ends.dtype} of shape {ends.shape}", f"has {error}") from None
+        raise ArgumentError("graph", f"{given.dtype} of shape {given.shape}", f"has {error}") from None
     if names is None:
         names = Names(np.unique(flat), "graph")
     if names.words != (flat.dtype.kind == "S"):
-        raise ArgumentError("graph", ends.dtype, "ends of edges and ids are numbers, or both are strings")
+        raise ArgumentError("graph", given.dtype, "ends of edges and ids are numbers, or both are strings")
     numbers = names.find(flat)
     if len(numbers) and numbers.min() < 0:
         unknown = shown(flat[np.flatnonzero(numbers < 0)[0]])
@@ -197,7 +201,7 @@ def _ends(ends: np.ndarray, names: Names | None, free: bool) -> tuple[np.ndarray
 
 
 def _weights(taken: Any, shape: tuple[int, ...]) -> np.ndarray:
-    values = _array("weights", taken)
+    values = array("weights", taken)
     if values.shape != shape or values.dtype.kind not in "biuf":
         problem = f"expected a number for each of the {shape[0]} edges"
         raise ArgumentError("weights", f"{values.dtype} of shape {values.shape}", problem)
@@ -212,7 +216,8 @@ def _stream(src: np.ndarray, dst: np.ndarray, weights: np.ndarray | None) -> Ite
 
 def _table(X: Any) -> Any:
     """Return features as a dense array or a CSR matrix."""
-    table = sp.csr_array(X) if sp.issparse(X) else _array("X", X)
+    X = sparse("X", X)
+    table = sp.csr_array(X) if sp.issparse(X) else array("X", X)
     if table.ndim != 2 or table.dtype.kind not in "biuf":
         given = f"{table.dtype} of shape {table.shape}"
         raise ArgumentError("X", given, "expected real numbers, nodes by width")
@@ -233,7 +238,8 @@ class _Rows:
 
 
 def _labels(y: Any) -> np.ndarray:
-    labels = y.toarray() if sp.issparse(y) else _array("y", y)
+    y = sparse("y", y)
+    labels = y.toarray() if sp.issparse(y) else array("y", y)
     labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     words = labels.dtype.kind in "OU" and all(isinstance(y_i, str) for y_i in labels.ravel().tolist())
     if labels.ndim == 1 and words:
@@ -259,15 +265,19 @@ def _split(given: Any, n: int, seed: int, labels: np.ndarray | None) -> np.ndarr
         parse_split(given)
         return random_split(n, given, seed, labels)
     if not isinstance(given, Mapping) and not (len(given) == 3 and np.ndim(given[0])):
-        return _array("split", given)
+        return array("split", given)
     split = np.zeros(n, np.uint8)
+    _check_parts(given)
     for part, names in NAMES.items():
-        some = _array("split", _part(given, part, names))
+        some = array("split", _part(given, part, names))
         mask = some.dtype == bool
         nodes = np.flatnonzero(some) if mask and some.shape == (n,) else some
         if nodes.ndim != 1 or nodes.dtype.kind not in "iu" or not ((nodes >= 0) & (nodes < n)).all():
             problem = f"expected a mask of the {n} nodes, or node ids from 0 to {n - 1}"
             raise ArgumentError("split", f"{names[0]}: {some.dtype} of shape {some.shape}", problem)
+        if len(np.unique(nodes)) < len(nodes):  # a mask of 0 and 1 would pass for ids
+            problem = f"lists nodes more than once; a mask must be bool, not {some.dtype}"
+            raise ArgumentError("split", names[0], problem)
         if split[nodes].any():
             raise ArgumentError("split", names[0], "has nodes that are in another part, too")
         split[nodes] = part
@@ -278,6 +288,15 @@ def _part(given: Sequence[Any] | Mapping[str, Any], part: int, names: Sequence[s
     if not isinstance(given, Mapping):
         return given[part - TRAIN]
     parts = [given[name] for name in names if name in given]
-    if len(parts) != 1:
+    if len(parts) != 1 and (parts or part == TRAIN):
         raise ArgumentError("split", ", ".join(map(str, given)), f"expected one part called {names[0]}")
-    return parts[0]
+    return parts[0] if parts else np.zeros(0, np.int64)  # without nodes for validation or test
+
+
+def _check_parts(given: Any) -> None:
+    """Raise ArgumentError for a part of another name."""
+    known = [name for names in NAMES.values() for name in names]
+    for name in given if isinstance(given, Mapping) else ():
+        if name not in known:
+            problem = f"no part has this name; there is train, val and test{did_you_mean(name, known)}"
+            raise ArgumentError("split", name, problem)

@@ -14,8 +14,9 @@ import numpy as np
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
 from distgnn.files.lock import check_unlocked, locked
+from distgnn.layout import Cut
 from distgnn.nn.optim import Optimizer, Parameter
-from distgnn.operators.dense import DistDense
+from distgnn.operators.dense import DistDense, gather
 from distgnn.store import checkpoint
 from distgnn.store.checkpoint import CheckpointReader, Piece
 from distgnn.store.format import manifest
@@ -49,9 +50,38 @@ def save(
             for name, block in [*_blocks(p, optimizer), *_best(p, best)]:
                 rows, cols = p.matrix.row_range, p.matrix.col_range
                 pieces[name] = (rows[0], cols[0], p.matrix.grid.backend.to_host(block), p.matrix.shape)
+    checkpoint.save(path, comm, pieces, _meta(optimizer, epoch, run, rates, best, class_names))
+
+
+def collected(
+    parameters: Sequence[Parameter], optimizer: Optimizer, epoch: int, run: Mapping[str, Any],
+    rates: Sequence[Mapping[str, Any]] = (), best: Best | None = None,
+    class_names: Sequence[str] | None = None,
+) -> tuple[dict[str, Piece], dict[str, Any]]:  # fmt: skip
+    """Return on rank 0 all that :func:`save` would write, in whole matrices, as ``store.checkpoint.save``
+    takes it from one rank; on the others no pieces. Collective.
+    """
+    optimizer.prepare(parameters)
+    pieces: dict[str, Piece] = {}
+    for p in parameters:
+        for name, block in [*_blocks(p, optimizer), *_best(p, best)]:
+            whole = gather(p.matrix.like(block))
+            if whole is not None:
+                pieces[name] = (0, 0, _in_order(whole, p.matrix.layout.rows), p.matrix.shape)
+    return pieces, _meta(optimizer, epoch, run, rates, best, class_names)
+
+
+def _in_order(whole: Array, rows: Cut) -> Array:
+    """The rows of a matrix by node in the order in which a checkpoint keeps them, that of the layout."""
+    return whole if rows.order is None else whole[rows.ids(0, len(whole))]
+
+
+def _meta(
+    optimizer: Optimizer, epoch: int, run: Mapping[str, Any], rates: Sequence[Mapping[str, Any]],
+    best: Best | None, class_names: Sequence[str] | None,
+) -> dict[str, Any]:  # fmt: skip
     meta = {"epoch": epoch, "steps": optimizer.steps, "run": dict(run), "rates": list(rates)}
-    meta |= {"best": best.state() if best else {}, "class_names": class_names}
-    checkpoint.save(path, comm, pieces, meta)
+    return meta | {"best": best.state() if best else {}, "class_names": class_names}
 
 
 def restore(

@@ -50,9 +50,8 @@ def resumed_order(settings: Settings) -> str | None:
 
 def _doubled(store: Store | str | os.PathLike[str]) -> dict[str | None, bool]:
     """Return the orders of a store by name, and whether they have two versions of the matrix."""
-    path = store.path if isinstance(store, Store) else Path(store)
     try:
-        orders = manifest.read(path)["orders"]
+        orders = (store.manifest if isinstance(store, Store) else manifest.read(Path(store)))["orders"]
         return {name: len(entry.get("versions", ())) > 1 for name, entry in orders.items()}
     except _UNREADABLE:
         return {}

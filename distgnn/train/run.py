@@ -65,7 +65,7 @@ class Run:
     ...     print(record["epoch"], record["loss"])
 
     Args:
-        store: the path of a store.
+        store: the path of a store, or an opened one.
         settings: default: a GCN on the whole graph. A run does not plan: ``distgnn.plan.settle`` chooses an
             algorithm and a grid by the graph and the machine; here a grid that is not given is the first of
             ``operators.grids``.
@@ -86,7 +86,7 @@ class Run:
     """
 
     def __init__(
-        self, store: str | os.PathLike[str], settings: Settings | None = None,
+        self, store: Store | str | os.PathLike[str], settings: Settings | None = None,
         comm: MPI.Intracomm | None = None,
     ) -> None:  # fmt: skip
         comm = MPI.COMM_WORLD if comm is None else comm
@@ -102,7 +102,7 @@ class Run:
         self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay, s.momentum, s.clip)
         self.schedule = Schedule.parse(s.schedule, s.warmup)
         self.rates = [{"lr": s.lr, "weight decay": s.decays} | _if_set(s)]
-        self.store = Store(store, self.grid.world, s.verify)
+        self.store = store if isinstance(store, Store) else Store(store, self.grid.world, s.verify)
         with self.grid.world.together():
             self._open()
             if self.grid.rank == 0:
@@ -114,7 +114,7 @@ class Run:
         self.resumed: str | None = None  # the id of the checkpoint
         self.first_epoch = 1 + (self._resume() if s.resume else 0)
         self.check = self._check() if s.check else None
-        self.record = run_record(self.grid, self._config(os.fspath(store)))
+        self.record = run_record(self.grid, self._config(os.fspath(getattr(store, "path", store))))
         if s.tune_gemm:
             self.record["gemm"] = self.model.tune()
         self.end: records.End = {}
@@ -265,7 +265,7 @@ class Run:
         if last:
             self._observe(epoch, found)
         if s.checkpoint:
-            state = self.grid.world, self.parameters, self.optimizer, epoch, self._identity(), self.rates
+            state = self.grid.world, self.parameters, self.optimizer, epoch, self.identity(), self.rates
             names = self.store.manifest["class_names"]
             checkpoint.save(s.checkpoint, *state, self.best, names)
             log.info("%s: saved after epoch %d", s.checkpoint, epoch)
@@ -288,7 +288,7 @@ class Run:
 
     def _resume(self) -> int:
         """Take over the state of the checkpoint; returns the epoch after which it was written."""
-        s, state = self.settings, (self.parameters, self.optimizer, self._identity())
+        s, state = self.settings, (self.parameters, self.optimizer, self.identity())
         names = self.store.manifest["class_names"]
         restored = checkpoint.restore(str(s.checkpoint), self.grid.world, *state, self.best, names)
         self.resumed, epoch, rates = restored
@@ -313,7 +313,7 @@ class Run:
 
         return SerialCheck(self.grid.world, serial, s.checked_updates, s.dtype)
 
-    def _identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """What a run that goes on from this one's checkpoint must share with it. Not the grid."""
         s = self.settings
         shared = (*SHARED, *(SHARED_BATCHES if s.sampler else ()))

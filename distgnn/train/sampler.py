@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.comm.grid import Grid
+from distgnn.errors import ArgumentError
 from distgnn.nn.loss import Targets
 from distgnn.nn.networks import NETWORKS
 from distgnn.operators.sources import BlockSource
@@ -17,8 +18,9 @@ from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.saint import Saint
 from distgnn.sampling.sampler import Sampler
 from distgnn.sampling.spgemm import Partitioned, Replicated
-from distgnn.store.read.neighbours import Neighbours
+from distgnn.store.read.neighbours import neighbours_of
 from distgnn.store.read.order import Order
+from distgnn.store.read.root import RootOrder
 from distgnn.store.read.store import Store
 from distgnn.train.minibatch import training_nodes
 from distgnn.train.settings import Settings
@@ -49,6 +51,8 @@ def _graph(settings: Settings, store: Store, name: str, grid: Grid) -> Graph:
     """The matrix to sample from: on every rank, or partitioned over the grid. Collective."""
     order = store.order(name)
     given = source(settings, store, order)
+    if isinstance(given, RootOrder):
+        given = _on_every_rank(given, settings)
     if settings.partition_graph:
         return Partitioned(grid, given, order.partition)
     with grid.world.together():
@@ -56,8 +60,18 @@ def _graph(settings: Settings, store: Store, name: str, grid: Grid) -> Graph:
     raise AssertionError("unreachable: together() raises")
 
 
+def _on_every_rank(order: RootOrder, settings: Settings) -> BlockSource:
+    """A graph in the memory of rank 0, sent to all. Collective. ArgumentError: it shall be cut."""
+    if settings.partition_graph:
+        problem = (
+            "a graph in memory is sampled whole on every rank; prepare(..., out=STORE) and train on that"
+        )
+        raise ArgumentError("partition_graph", True, problem)
+    return order.whole()
+
+
 def source(settings: Settings, store: Store, order: Order) -> BlockSource:
     """What is sampled from, in an order that takes its dtype from the settings."""
     order.dtype = np.dtype(settings.dtype)
     neighbours = NETWORKS[str(settings.model)].neighbours
-    return Neighbours(order, not store.manifest["directed"]) if neighbours else order
+    return neighbours_of(order, not store.manifest["directed"]) if neighbours else order

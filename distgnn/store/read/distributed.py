@@ -19,8 +19,9 @@ from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.store.format import manifest
-from distgnn.store.read.neighbours import Neighbours
+from distgnn.store.read.neighbours import neighbours_of
 from distgnn.store.read.order import Order
+from distgnn.store.read.root import RootStore
 from distgnn.store.read.store import Store
 
 StoreOrPath = Store | str | os.PathLike[str]
@@ -65,7 +66,7 @@ def load(
         partitions = {"odd": source.layer(1)} | partitions
     if algorithm in operators.SPARSITY_AWARE:
         partitions = _parts(source, grid, algorithm) | partitions
-    A: BlockSource = Neighbours(source, not opened.manifest["directed"]) if neighbours else source
+    A: BlockSource = neighbours_of(source, not opened.manifest["directed"]) if neighbours else source
     return operators.distribute(A, grid, algorithm, sparsity_aware, **partitions)
 
 
@@ -105,6 +106,8 @@ def load_features(store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32
     grid = layout.grid
     grid.world.agree({"dtype": dtype})
     opened = open_store(store, grid)
+    if isinstance(opened, RootStore):
+        return opened.scatter_features(layout, dtype)
     with grid.world.together():
         if not opened.width:
             raise UserError(f"{opened.path}: has no features; prepare it with features=FILE")
@@ -122,6 +125,8 @@ def load_targets(store: StoreOrPath, layout: Layout) -> tuple[DistDense, DistDen
     check_type("layout", layout, Layout, "a Layout, such as A.output_layout, after the store")
     grid, whole = layout.grid, Layout(layout.grid, layout.rows, Cut())
     opened = open_store(store, grid)
+    if isinstance(opened, RootStore):
+        return opened.scatter_targets(layout)
     with grid.world.together():
         shape = (opened.n, 1)
         (rows, _), order = whole.ranges(shape), layout.rows.order

@@ -11,6 +11,12 @@ from distgnn.operators.sources import BlockSource
 ROWS = 1 << 16  # rows that are filtered together
 
 
+def neighbours_of(source: BlockSource, symmetric: bool) -> BlockSource:
+    """The neighbours of a graph that every rank can read, or that one rank holds and gives to the others."""
+    own = getattr(source, "neighbours", None)
+    return Neighbours(source, symmetric) if own is None else own(symmetric)
+
+
 class Neighbours(BlockSource):
     """The off-diagonal non-zeros of another block source, all replaced by 1.
 

@@ -1,0 +1,236 @@
+"""Graphs and arrays of other libraries, by their attributes and protocols; none of them is imported here.
+
+PyG      Data: edge_index (or adj_t), x, y, train_mask ..., edge_weight
+DGL      DGLGraph: edges(), ndata["feat"], ndata["label"], ndata["train_mask"] ..., edata["weight"]
+OGB      the dictionary of a graph: edge_index, node_feat, num_nodes
+NetworkX Graph, DiGraph: nodes, edges(data=...), is_directed()
+tensors  on a CPU: dense, of bfloat16, with gradients, sparse in COO, CSR and CSC
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from distgnn.errors import ArgumentError
+
+MASKS = ("train_mask", "val_mask", "test_mask")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a caller gives for a graph; see ``from_arrays.prepare``."""
+
+    graph: Any
+    X: Any = None
+    y: Any = None
+    split: Any = None
+    ids: Any = None
+    nodes: int | None = None
+    weights: Any = None
+    directed: bool | None = None
+
+    def filled(self, **found: Any) -> Given:
+        """The same with what was found in the graph where nothing was given."""
+        new = {name: value for name, value in found.items() if getattr(self, name) is None}
+        return replace(self, **new)
+
+    @property
+    def wants_weights(self) -> bool:
+        """Whether the weights are asked for that the graph has."""
+        return self.weights is True
+
+
+def unpacked(given: Given) -> Given:
+    """The arrays of a graph of PyG, DGL, OGB or NetworkX; what is an array already stays as it is.
+
+    Raises:
+        ArgumentError: a graph with several kinds of nodes or edges, or several splits, or without the weights
+            that are asked for.
+    """
+    graph = given.graph
+    if hasattr(graph, "edge_types") and hasattr(graph, "node_types"):
+        raise _refused(graph, "has nodes or edges of several kinds: pass graph.to_homogeneous()")
+    if isinstance(graph, Mapping) and "edge_index" in graph:
+        return _of_ogb(given)
+    if hasattr(graph, "edge_index") or hasattr(graph, "adj_t"):
+        return _of_pyg(given)
+    if hasattr(graph, "ndata") and hasattr(graph, "edata"):
+        return _of_dgl(given)
+    if hasattr(graph, "is_directed") and hasattr(graph, "nodes") and hasattr(graph, "edges"):
+        return _of_networkx(given)
+    return given
+
+
+def array(name: str, given: Any) -> np.ndarray:
+    """An array or tensor as one of NumPy, of the same memory where that is possible.
+
+    Raises:
+        ArgumentError: the array is on a GPU, has masked entries, or is none; the error says what to pass.
+    """
+    _check_place(name, given)
+    if isinstance(given, np.ma.MaskedArray) and np.ma.getmaskarray(given).any():
+        raise ArgumentError(name, "a masked array", f"has masked entries: pass {name}.filled(VALUE)")
+    if getattr(given, "requires_grad", False) is True:
+        given = given.detach()
+    if str(getattr(given, "dtype", "")).rpartition(".")[2] == "bfloat16":  # NumPy has no such numbers
+        given = given.float() if hasattr(given, "float") else given.astype(np.float32)
+    try:
+        if hasattr(given, "__dlpack__") and not hasattr(given, "__array__"):
+            return np.from_dlpack(given)
+        return np.asarray(given)
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise ArgumentError(name, type(given).__name__, f"is no array: {error}") from None
+
+
+def sparse(name: str, given: Any) -> Any:
+    """A sparse tensor as a matrix of SciPy; anything else as it is."""
+    layout = str(getattr(given, "layout", "")).removeprefix("torch.")
+    if layout not in ("sparse_coo", "sparse_csr", "sparse_csc"):
+        return given
+    _check_place(name, given)
+    shape = tuple(map(int, given.shape))
+    if layout == "sparse_coo":
+        given = given.detach().coalesce()
+        rows, cols = array(name, given.indices())
+        return sp.coo_array((array(name, given.values()), (rows, cols)), shape=shape)
+    by_row = layout == "sparse_csr"
+    pointers, indices = (
+        (given.crow_indices(), given.col_indices()) if by_row else (given.ccol_indices(), given.row_indices())
+    )
+    parts = (array(name, part) for part in (given.detach().values(), indices, pointers))
+    return (sp.csr_array if by_row else sp.csc_array)(tuple(parts), shape=shape)
+
+
+def ends(graph: Any) -> np.ndarray:
+    """Ends of edges as an array (2, edges), of one (edges, 2) or of a pair of arrays; anything else as it is.
+    An array (2, 2) has an edge in each column.
+    """
+    pair = isinstance(graph, Sequence) and not isinstance(graph, str) and len(graph) == 2
+    if pair and all(hasattr(one, "shape") for one in graph):
+        sources, targets = (array("graph", one) for one in graph)
+        if sources.shape != targets.shape:
+            problem = f"{len(sources)} sources and {len(targets)} targets; expected as many"
+            raise ArgumentError("graph", "a pair", problem)
+        return np.stack([sources, targets])
+    found = array("graph", graph)
+    listed = found.ndim == 2 and found.shape[1] == 2 and found.shape[0] != 2
+    return found.T if listed else found
+
+
+def _check_place(name: str, given: Any) -> None:
+    """ArgumentError for an array that is not in this process's memory."""
+    device = getattr(given, "device", None)
+    kind = getattr(device, "type", None)
+    if isinstance(kind, str) and kind != "cpu":
+        raise ArgumentError(name, type(given).__name__, f"is on a GPU ({device}): pass {name}.cpu()")
+    if hasattr(given, "__cuda_array_interface__"):
+        raise ArgumentError(name, type(given).__name__, f"is on a GPU: pass {name}.get()")
+
+
+def _of_pyg(given: Given) -> Given:
+    data = given.graph
+    edges = getattr(data, "edge_index", None)
+    if edges is None:
+        edges = _of_sparse_tensor(getattr(data, "adj_t", None))
+    found = {"X": getattr(data, "x", None), "y": getattr(data, "y", None)}
+    found |= {
+        "split": _split(lambda name: getattr(data, name, None)),
+        "nodes": getattr(data, "num_nodes", None),
+    }
+    if given.wants_weights and not sp.issparse(edges):
+        weights = [getattr(data, name, None) for name in ("edge_weight", "edge_attr")]
+        given = replace(given, weights=_weights(data, weights))
+    return _sized(replace(given, graph=edges).filled(**found))
+
+
+def _of_sparse_tensor(adjacency: Any) -> Any:
+    """PyG's ``adj_t``: entry (i, j) is an edge from j to i, as in a matrix here."""
+    if hasattr(adjacency, "to_scipy"):
+        return adjacency.to_scipy(layout="csr")
+    return sparse("graph", adjacency)
+
+
+def _of_dgl(given: Given) -> Given:
+    graph = given.graph
+    if len(getattr(graph, "canonical_etypes", ())) > 1:
+        raise _refused(graph, "has edges of several kinds: pass dgl.to_homogeneous(graph)")
+    pair = tuple(array("graph", one) for one in graph.edges())
+    data = graph.ndata
+    found = {"X": _entry(data, "feat", "features", "x"), "y": _entry(data, "label", "labels", "y")}
+    found |= {"split": _split(lambda name: _entry(data, name)), "nodes": int(graph.num_nodes())}
+    if given.wants_weights:
+        weights = [_entry(graph.edata, name) for name in ("weight", "w", "edge_weight")]
+        given = replace(given, weights=_weights(graph, weights))
+    return _sized(replace(given, graph=np.stack(pair)).filled(**found))
+
+
+def _of_ogb(given: Given) -> Given:
+    graph = given.graph
+    found = {"X": graph.get("node_feat"), "nodes": graph.get("num_nodes")}
+    if given.wants_weights:
+        given = replace(given, weights=_weights(graph, [graph.get("edge_feat")]))
+    return _sized(replace(given, graph=graph["edge_index"]).filled(**found))
+
+
+def _of_networkx(given: Given) -> Given:
+    graph = given.graph
+    nodes = list(graph.nodes)
+    words = all(isinstance(node, str) for node in nodes)
+    whole = all(isinstance(node, Integral) and not isinstance(node, bool) for node in nodes)
+    if not (words or whole):
+        advice = "pass networkx.convert_node_labels_to_integers(graph)"
+        raise _refused(graph, f"has nodes that are neither all strings nor all whole numbers: {advice}")
+    listed = list(graph.edges(data="weight", default=1))
+    number = {node: place for place, node in enumerate(nodes)}
+    pair = np.array([[number[a] for a, _, _ in listed], [number[b] for _, b, _ in listed]], np.int64)
+    ids = np.array(nodes) if given.ids is None else given.ids
+    names = array("ids", ids)
+    if len(names) != len(nodes):
+        raise ArgumentError(
+            "ids", len(names), f"expected one for each of the {len(nodes)} nodes of the graph"
+        )
+    if given.wants_weights:
+        given = replace(given, weights=np.array([weight for _, _, weight in listed], np.float64))
+    if given.directed is None and not graph.is_directed():
+        given = replace(given, directed=False)
+    return replace(given, graph=names[pair.reshape(2, -1)], ids=ids)
+
+
+def _split(part: Callable[[str], Any]) -> dict[str, Any] | None:
+    """The masks of a graph, None where it has none; ArgumentError for several splits."""
+    masks = {name: mask for name in MASKS if (mask := part(name)) is not None}
+    for name, mask in masks.items():
+        if len(mask.shape) > 1 and mask.shape[1] > 1:
+            pick = ", ".join(f"graph.{one}[:, 0]" for one in masks)
+            raise ArgumentError("split", name, f"has {mask.shape[1]} splits: pass one, as split=({pick})")
+    return {name.removesuffix("_mask"): mask for name, mask in masks.items()} or None
+
+
+def _entry(data: Any, *names: str) -> Any:
+    """The first of these that a dictionary of DGL has, else None."""
+    return next((data[name] for name in names if name in data), None)
+
+
+def _weights(graph: Any, candidates: Sequence[Any]) -> np.ndarray:
+    """The first weights of edges that there are, one number for each."""
+    weights = next((one for one in candidates if one is not None), None)
+    if weights is None:
+        raise ArgumentError("weights", True, f"the {type(graph).__name__} has no weights of its edges")
+    values = array("weights", weights)
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+
+
+def _sized(given: Given) -> Given:
+    """The same without a number of nodes where the names of all nodes say it."""
+    nodes = None if given.ids is not None or given.nodes is None else int(given.nodes)
+    return replace(given, nodes=nodes)
+
+
+def _refused(graph: Any, problem: str) -> ArgumentError:
+    return ArgumentError("graph", type(graph).__name__, problem)

@@ -1,0 +1,119 @@
+"""A graph prepared in the memory of rank 0, by the rules of ``write/prepare.py`` and with the same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from distgnn.arrays.csr import index_type
+from distgnn.comm.group import Comm
+from distgnn.errors import ArgumentError
+from distgnn.partition import orders
+from distgnn.store.read.root import ROOT, Arrays, RootStore, manifest_orders
+from distgnn.store.source import Source
+from distgnn.store.team import Team
+from distgnn.store.write.adjacency import merge
+from distgnn.store.write.arguments import NORMALIZATIONS, check_edges, check_source
+from distgnn.store.write.content import Content
+from distgnn.store.write.degrees import Degrees
+from distgnn.store.write.finish import describe
+
+
+def hold(
+    source: Source | None, comm: Comm, *, seed: int = 0, normalize: str = "gcn", self_loops: bool = True,
+    dtype: str = "float32",
+) -> RootStore:  # fmt: skip
+    """The store of a source that rank 0 has (others pass None), without files. Collective.
+
+    Args: as of ``write.prepare.prepare``. Rank 0 needs memory for the graph's arrays and about five times
+    eight bytes per entry of the matrix.
+
+    Raises:
+        UserError: bad arguments or data (on every rank).
+    """
+    made: tuple[dict[str, Any], Arrays] | None = None
+    with comm.together():
+        if normalize not in NORMALIZATIONS:
+            raise ArgumentError("normalize", normalize, f"expected one of {', '.join(NORMALIZATIONS)}")
+        if comm.rank == ROOT and source is not None:
+            check_source(source)
+            made = _prepared(source, seed, normalize, self_loops, np.dtype(dtype))
+    manifest = comm.share(None if made is None else made[0], ROOT)
+    assert manifest is not None
+    return RootStore(comm, manifest, None if made is None else made[1])
+
+
+def _prepared(
+    source: Source, seed: int, normalize: str, self_loops: bool, dtype: np.dtype
+) -> tuple[dict[str, Any], Arrays]:
+    """The manifest and the arrays of a source. Local to rank 0."""
+    n, content = source.n, Content(source)
+    manifest = describe(source, seed, dtype, self_loops, normalize)
+    rows, cols, weights, loops = _entries(source, self_loops, dtype)
+    original = orders.make("original", n, seed).versions[0]
+    degrees = Degrees(n, original, Team(), None, content)
+    degrees.begin(0, 0, (0, n))
+    if len(rows):
+        degrees.count(rows, cols, weights)
+    degrees.end()
+    if source.direction_open and content.symmetric(Team()):
+        manifest |= {"directed": False, "symmetric": normalize != "row"}
+    values, scale = np.ones(len(rows)) if weights is None else weights, degrees.scaling(normalize)
+    if scale is not None:
+        values = values * scale(rows, cols)
+    features = source.features(np.arange(n))
+    for first in range(0, n if source.width else 0, 1 << 16):
+        content.add_features(first, features[first : first + (1 << 16)])
+    edges = loops + (len(rows) - (n if self_loops else loops)) // (1 if manifest["directed"] else 2)
+    manifest |= {"nnz": len(rows), "edges": edges, "weighted": weights is not None}
+    manifest |= {"orders": manifest_orders(), "degrees": degrees.statistics()}
+    manifest["content"] = content.hashes(Team())
+    matrix = _csr(rows, cols, values.astype(dtype), n)
+    labels = np.full(n, -1, np.int32) if source.labels is None else source.labels
+    split = np.zeros(n, np.uint8) if source.split is None else source.split
+    return manifest, Arrays(matrix, features, labels, split)
+
+
+def _entries(
+    source: Source, self_loops: bool, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int]:
+    """Rows, columns and weights (None: all are 1) of A's entries, by row and column, each once; and how many
+    self-loops were listed."""
+    n, keys, weights, looped, before = source.n, [], [], np.zeros(source.n, bool), 0
+    for src, dst, weight in source.edges():
+        check_edges(source, before, (src, dst, weight), dtype)
+        before += len(src)
+        looped[src[src == dst]] = True
+        ways = [(dst, src)] if source.directed else [(dst, src), (src, dst)]
+        for row, col in ways:
+            keys.append(row.astype(np.int64) * n + col)
+            weights.append(weight)
+    weighted = any(weight is not None for weight in weights)
+    if self_loops:
+        keys.append(np.arange(n, dtype=np.int64) * (n + 1))
+        weights.append(np.full(n, -np.inf) if weighted else None)  # 1 where there is no such entry
+    merged = merge(_records(keys, weights if weighted else None))
+    key = merged["key"] if weighted else merged
+    found = None
+    if weighted:
+        found = np.where(np.isneginf(merged["weight"]), 1.0, merged["weight"])
+    return key // n, key % n, found, int(np.count_nonzero(looped))
+
+
+def _records(keys: list[np.ndarray], weights: list[Any] | None) -> np.ndarray:
+    """Keys, or keys with weights, as :func:`merge` takes them."""
+    joined = np.concatenate(keys) if keys else np.zeros(0, np.int64)
+    if weights is None:
+        return joined
+    records = np.empty(len(joined), np.dtype([("key", np.int64), ("weight", np.float64)]))
+    records["key"], records["weight"] = joined, np.concatenate(weights)
+    return records
+
+
+def _csr(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, n: int) -> sp.csr_array:
+    """A matrix of entries sorted by row and column."""
+    kind = index_type(n, len(rows))
+    pointers = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))]).astype(kind)
+    return sp.csr_array((values, cols.astype(kind), pointers), shape=(n, n))

@@ -1,0 +1,194 @@
+"""A graph in the memory of rank 0, read as a store is: the other ranks get from there what they hold."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from distgnn.comm.group import Comm
+from distgnn.errors import UserError, did_you_mean
+from distgnn.layout import Cut, Layout, NodeOrder
+from distgnn.operators.dense import DistDense, scatter
+from distgnn.operators.sources import MatrixSource, RootMatrix
+from distgnn.partition import orders
+from distgnn.store.read.neighbours import Neighbours
+from distgnn.store.read.store import AnyOrder, Store
+
+ROOT = 0
+ORDERS = ("random", "original")
+
+
+@dataclass
+class Arrays:
+    """The arrays of a graph by node: A with the nodes in their own order, n x n; features float32, n x width;
+    labels and split as a store has them.
+    """
+
+    matrix: sp.csr_array
+    features: np.ndarray
+    labels: np.ndarray
+    split: np.ndarray
+
+
+class RootStore(Store):
+    """An opened store whose arrays rank 0 has in memory. Labels, features and blocks of the matrix travel from
+    there to the ranks that hold them; only the permutation of an order is made on every rank.
+
+    Args:
+        comm: the ranks, with NumPy as their backend. Collective.
+        manifest: of the store, on every rank, without files.
+        arrays: on rank 0, else None.
+    """
+
+    def __init__(self, comm: Comm, manifest: dict[str, Any], arrays: Arrays | None) -> None:
+        self.comm, self.manifest, self.arrays = comm, manifest, arrays
+        self.path = Path(str(manifest["source"]))
+        self.n, self.nnz = int(manifest["n"]), int(manifest["nnz"])
+        self.width, self.classes = int(manifest["width"]), int(manifest["classes"])
+        self.multilabel = bool(manifest.get("multilabel", False))
+        self.dtype, self.symmetric = np.dtype(manifest["dtype"]), bool(manifest["symmetric"])
+        self.orders = tuple(manifest["orders"])
+        self._made: dict[str, Any] = {}
+
+    @property
+    def held(self) -> Arrays:
+        """The arrays; ValueError on a rank that has none."""
+        if self.arrays is None:
+            raise ValueError(f"only rank {ROOT} holds this graph")
+        return self.arrays
+
+    @property
+    def has_ids(self) -> bool:
+        """False: nodes have their numbers here."""
+        return False
+
+    def order(self, name: str | None = None) -> Any:
+        """The matrix in one order, :class:`RootOrder` (default: the first); UserError if unknown."""
+        name = self.orders[0] if name is None else name
+        if name not in self.orders:
+            hint = did_you_mean(name, self.orders)
+            written = "; a store may have others: prepare(..., out=STORE) writes one" if not hint else ""
+            raise UserError(f"order={name}: there is {' and '.join(self.orders)} in memory{hint}{written}")
+        if name not in self._made:
+            self._made[name] = RootOrder(self, name)
+        return self._made[name]
+
+    def features(self, order: AnyOrder = None, rows: Any = None, cols: Any = None) -> np.ndarray:
+        """As of :class:`Store`; on rank 0 only."""
+        return self._by(order, self.held.features)[slice(*(rows or (0, self.n)))][
+            :, slice(*(cols or (None,)))
+        ]
+
+    def labels(self, order: AnyOrder = None, rows: Any = None) -> np.ndarray:
+        """As of :class:`Store`; on rank 0 only."""
+        return self._by(order, self.held.labels)[slice(*(rows or (0, self.n)))]
+
+    def split(self, order: AnyOrder = None, rows: Any = None) -> np.ndarray:
+        """As of :class:`Store`; on rank 0 only."""
+        return self._by(order, self.held.split)[slice(*(rows or (0, self.n)))]
+
+    def verify(self, team: Any = None) -> list[str]:
+        """No files, so none that was changed."""
+        return []
+
+    def scatter_features(self, layout: Layout, dtype: Any) -> DistDense:
+        """The features, cut by a layout. Collective."""
+        return scatter(None if self.arrays is None else self.arrays.features, layout, dtype)
+
+    def scatter_targets(self, layout: Layout) -> tuple[DistDense, DistDense]:
+        """Labels and split, whole rows cut by a layout. Collective."""
+        whole = Layout(layout.grid, layout.rows, Cut())
+        labels = split = None
+        if self.arrays is not None:
+            labels, split = self.arrays.labels.reshape(self.n, -1), self.arrays.split[:, None]
+        return scatter(labels, whole), scatter(split, whole)
+
+    def _by(self, order: AnyOrder, array: np.ndarray) -> np.ndarray:
+        """The rows of an array in an order."""
+        order = self.order(order) if isinstance(order, str) else order
+        if order is None:
+            return array
+        return array[order.permutation(0, self.n)]
+
+
+class RootOrder(RootMatrix):
+    """The matrix of a :class:`RootStore` in one order, with what an ``Order`` of a store offers. The matrix is
+    made once, on rank 0. Local to a rank; only `blocks` and `whole` are collective.
+    """
+
+    def __init__(self, store: RootStore, name: str) -> None:
+        self.root, self.comm, self.name = ROOT, store.comm, name
+        self.shape, self.dtype, self.symmetric = (store.n, store.n), store.dtype, store.symmetric
+        self.nnz: Any = store.nnz
+        self.partition: np.ndarray | None = None
+        self.versions: tuple[RootOrder, ...] = (self,)
+        (self.nodes,) = orders.make(name, store.n, int(store.manifest["seed"])).sides
+        content = tuple(store.manifest["content"].values())
+        self.row_order = None
+        if self.nodes.permutation is not None:
+            self.row_order = NodeOrder(name, (content, name), self.permutation)
+        self.held: Any = None
+        if store.arrays is not None:
+            self.held = MatrixSource(self._moved(store.arrays.matrix))
+
+    @property
+    def col_order(self) -> NodeOrder | None:
+        """The order of the columns, that of the rows."""
+        return self.row_order
+
+    def layer(self, number: int) -> RootOrder:
+        """The matrix of a layer: there is one for all."""
+        return self
+
+    def permutation(self, lo: int, hi: int) -> np.ndarray:
+        """int64: the ids of the nodes at positions lo..hi."""
+        return self.nodes.ids(np.arange(lo, hi)).astype(np.int64)
+
+    def positions(self, ids: np.ndarray) -> np.ndarray:
+        """int64: where the nodes with these ids stand."""
+        return self.nodes.positions(np.asarray(ids)).astype(np.int64)
+
+    def neighbours(self, symmetric: bool) -> RootOrder:
+        """The off-diagonal non-zeros as ones: :class:`Neighbours` of this matrix."""
+        other = copy.copy(self)
+        other.held = None if self.held is None else Neighbours(self.held, symmetric)
+        other.symmetric, other.nnz = symmetric, None
+        return other
+
+    def whole(self) -> Held:
+        """All of the matrix on every rank. Collective."""
+        everything = (0, self.shape[0]), (0, self.shape[1])
+        (matrix,) = self.blocks([everything])
+        return Held(self, matrix)
+
+    def _moved(self, matrix: sp.csr_array) -> sp.csr_array:
+        """The matrix with its rows and columns in this order."""
+        if self.nodes.permutation is None:
+            return matrix
+        entries = matrix.tocoo()
+        places = self.positions(entries.row), self.positions(entries.col)
+        return sp.csr_array((entries.data, places), shape=matrix.shape)
+
+
+class Held:
+    """A block source of a whole matrix that every rank has, in the order of another."""
+
+    def __init__(self, order: RootOrder, matrix: sp.csr_array) -> None:
+        self.shape, self.dtype, self.symmetric = order.shape, np.dtype(order.dtype), order.symmetric
+        self.row_order = self.col_order = order.row_order
+        self.matrix = matrix
+
+    def block(self, rows: Any, cols: Any) -> sp.csr_array:
+        """These rows and columns."""
+        return self.matrix[rows[0] : rows[1], cols[0] : cols[1]]
+
+
+def manifest_orders() -> Mapping[str, Any]:
+    """The entry `orders` of the manifest of a graph in memory, the default first."""
+    return {name: {} for name in ORDERS}

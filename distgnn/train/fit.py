@@ -1,0 +1,120 @@
+"""Training in one call, from arrays to a model: ``fit(edge_index, X, y)``."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from distgnn.arrays import backend
+from distgnn.comm.agree import agree
+from distgnn.comm.group import Comm
+from distgnn.errors import ArgumentError, check_type, did_you_mean
+from distgnn.nn.metrics import scores
+from distgnn.operators.dense import gather
+from distgnn.store.from_arrays import of_arrays
+from distgnn.store.importers.imported import Imported
+from distgnn.store.importers.names import Names
+from distgnn.store.in_memory import hold
+from distgnn.store.read.root import ROOT, RootStore
+from distgnn.train.checkpoint import collected
+from distgnn.train.model import Model, finite
+from distgnn.train.run import Run
+from distgnn.train.settings import Settings
+
+#: The split where none is given: shares of the labelled nodes.
+SPLIT = "0.6/0.2/0.2"
+#: Settings of a run on files, or of a terminal.
+ELSEWHERE = ("quiet", "verify")
+
+
+def fit(
+    graph: Any, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None, nodes: int | None = None,
+    weights: Any = None, directed: bool | None = None, normalize: str = "gcn", self_loops: bool = True,
+    seed: int = 0, comm: MPI.Intracomm | None = None, **settings: Any,
+) -> Model:  # fmt: skip
+    """Train a network on a graph in memory, without files. Collective.
+
+    >>> model = dg.fit(data.edge_index, data.x, data.y, hidden=64, lr=0.01)     # doctest: +SKIP
+    >>> model.predict(), model.scores(), model.test_score                       # doctest: +SKIP
+
+    Rank 0 has the arrays. What other ranks give for graph, X, y, split, ids and weights does not matter, such
+    as None; all else is the same everywhere. The numbers are those of ``prepare`` and a ``Run`` on its store.
+
+    Args:
+        graph, X, y, ids, nodes, weights, directed: as of :func:`distgnn.prepare`.
+        split: as there; default: that of the graph, as PyG's masks, else shares 0.6/0.2/0.2 of the labelled
+            nodes, drawn by `seed`.
+        normalize, self_loops: of the matrix, as of ``store.write.prepare``.
+        seed: of weights, dropout, samples, the order of the nodes and a split by shares.
+        comm: the ranks; default: all.
+        settings: of :class:`Settings`: model, hidden, epochs, lr, dropout, algorithm, sampler, keep_best ...
+
+    Returns:
+        the model, with its answers on rank 0.
+
+    Raises:
+        ArgumentError: an unknown setting, or arrays that do not fit together (on every rank).
+        UserError, TrainingError: as of :class:`Run`.
+    """
+    comm = MPI.COMM_WORLD if comm is None else comm
+    check_type("comm", comm, MPI.Intracomm, "an mpi4py communicator")
+    chosen = _settings(settings | {"seed": seed})
+    agree(comm, chosen.shared() | {"normalize": normalize, "self_loops": self_loops})
+    own = Comm(comm.Dup(), backend.get("numpy"), "fit")
+    source: Imported | None = None
+    with own.together():
+        if own.rank == ROOT:
+            arrays = graph, X, y, split
+            source = _source(*arrays, ids=ids, nodes=nodes, weights=weights, directed=directed, seed=seed)
+    how: Any = {"seed": seed, "normalize": normalize, "self_loops": self_loops, "dtype": chosen.dtype}
+    run = Run(hold(source, own, **how), chosen, own.mpi)
+    model = _trained(run, None if source is None else source.names)
+    run.grid.free()
+    own.free()
+    return model
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    """The settings; ArgumentError for one that there is not."""
+    known = [field.name for field in fields(Settings) if field.name not in ELSEWHERE]
+    for name, value in given.items():
+        if name not in known:
+            hint = did_you_mean(name, known) or f"; there is {', '.join(known)}"
+            raise ArgumentError(name, value, f"no setting has this name{hint}")
+    return Settings(**given)
+
+
+def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
+    """The graph, with all that training needs. Local to rank 0."""
+    source = of_arrays(graph, X, y, split, default_split=SPLIT, **given)
+    needed = {"graph": source.n, "X": source.width, "y": source.classes}
+    told = {"graph": "edges", "X": "features, an array (nodes, width)", "y": "classes, an array (nodes)"}
+    for name, there in needed.items():
+        if not there:
+            raise ArgumentError(name, None, f"training needs {told[name]}")
+    for note in source.notes:
+        warnings.warn(note, stacklevel=4)
+    return source
+
+
+def _trained(run: Run, names: Names | None) -> Model:
+    """Train to the end, and collect on rank 0 what the model answers with. Collective."""
+    history = list(run.train())
+    store, epoch, labels = run.store, int(history[-1]["epoch"]), run.store.manifest["class_names"]
+    assert isinstance(store, RootStore)
+    state = collected(run.parameters, run.optimizer, epoch, run.identity(), run.rates, run.best, labels)
+    if run.best.blocks:
+        run.best.restore()
+        assert run.best.found is not None
+        epoch = int(run.best.found["epoch"])
+    Z = run.model.forward(run.X)
+    metrics, whole = scores(Z, run.targets), gather(Z)
+    with run.grid.world.together():
+        logits = finite(whole)
+    classes = np.arange(store.classes) if labels is None else np.array(labels)
+    facts = run.settings, history, metrics, epoch, classes, store.multilabel
+    return Model(*facts, logits, names, state)

@@ -1,0 +1,165 @@
+"""A trained network and its answers for the nodes of a graph, in the memory of rank 0."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from distgnn.arrays import backend
+from distgnn.comm.group import Comm
+from distgnn.errors import ArgumentError, UserError
+from distgnn.split import SPLITS
+from distgnn.store import checkpoint
+from distgnn.store.checkpoint import Piece
+from distgnn.store.importers.names import Names, encoded
+from distgnn.train.checkpoint import check_path, writer
+from distgnn.train.predict import sigmoid, softmax
+from distgnn.train.settings import Settings
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A trained network, with its logits for every node. :func:`fit` makes it.
+
+    Nothing here is collective. Rank 0 has the answers; on the other ranks `predict` and `scores` return None
+    and `save` does nothing.
+
+    Attributes:
+        settings: with all defaults filled in.
+        history: the record of every epoch: "epoch", "loss", "seconds", "val_acc" where it was evaluated ...
+        metrics: of the weights that predict, by part: "train_acc", "val_acc" and "test_acc", or f1 or rocauc;
+            NaN for a part without labelled nodes.
+        epoch: after which the weights were these: the last, or with ``keep_best="val"`` the best.
+        classes: what the classes are called, in the order of the columns of `scores`: strings as in y, else
+            0, 1, ...
+        multilabel: whether a node may have several classes.
+    """
+
+    settings: Settings
+    history: Sequence[Mapping[str, Any]]
+    metrics: Mapping[str, float]
+    epoch: int
+    classes: np.ndarray
+    multilabel: bool
+    _logits: np.ndarray | None = field(repr=False)
+    _names: Names | None = field(repr=False)
+    _state: tuple[Mapping[str, Piece], Mapping[str, Any]] = field(repr=False)
+
+    @property
+    def loss(self) -> float:
+        """The training loss of the last epoch."""
+        return float(self.history[-1]["loss"])
+
+    @property
+    def train_score(self) -> float:
+        """The metric on the training nodes."""
+        return self._score("train")
+
+    @property
+    def val_score(self) -> float:
+        """The metric on the validation nodes; NaN where there are none."""
+        return self._score("val")
+
+    @property
+    def test_score(self) -> float:
+        """The metric on the test nodes; NaN where there are none."""
+        return self._score("test")
+
+    def predict(self, nodes: Any = None) -> np.ndarray | None:
+        """The class of each node, in the order of the rows of X: a class of `classes`; or where a node may
+        have several, int8 (nodes, classes), 1 for each class whose probability is above one half.
+
+        Args:
+            nodes: some of them, by the ids that `fit` was given, else by number; or a mask. Default: all.
+
+        Returns:
+            an array on rank 0, None elsewhere.
+
+        Raises:
+            ArgumentError: an unknown node.
+        """
+        if self._logits is None:
+            return None
+        logits = self._rows(nodes)
+        return (logits > 0).astype(np.int8) if self.multilabel else self.classes[logits.argmax(axis=1)]
+
+    def scores(self, nodes: Any = None, logits: bool = False) -> np.ndarray | None:
+        """The probability of every class, float (nodes, classes), or its logit. Rows of probabilities sum to
+        1, unless a node may have several classes. Arguments, returns and errors: as of :meth:`predict`.
+        """
+        if self._logits is None:
+            return None
+        rows = self._rows(nodes)
+        if logits:
+            return rows
+        return sigmoid(rows) if self.multilabel else softmax(rows)
+
+    def save(self, path: str | os.PathLike[str], force: bool = False) -> Path:
+        """Write a checkpoint, from rank 0. `distgnn predict STORE --checkpoint PATH` and `distgnn export`
+        take it, and so does ``Predictor``, for a store that was prepared from such arrays.
+
+        Args:
+            path: a directory to create. force: replace the checkpoint that is there.
+
+        Raises:
+            UserError: something is there, or it can't be written.
+        """
+        path = Path(path)
+        if self._logits is not None:
+            check_path(path, resume=False, force=force)
+            alone = Comm(MPI.COMM_SELF, backend.get("numpy"), "self")
+            with writer(os.fspath(path), alone, None):
+                checkpoint.save(path, alone, *self._state)
+        return path
+
+    def _score(self, part: str) -> float:
+        assert part in SPLITS
+        return next(value for name, value in self.metrics.items() if name.startswith(f"{part}_"))
+
+    def _count(self) -> int:
+        return 0 if self._logits is None else len(self._logits)
+
+    def _rows(self, nodes: Any) -> np.ndarray:
+        """The logits of some nodes, a copy."""
+        assert self._logits is not None
+        if nodes is None:
+            return self._logits.copy()
+        wanted = np.atleast_1d(np.asarray(nodes))
+        if wanted.dtype == bool:
+            if wanted.shape != (len(self._logits),):
+                problem = f"a mask of shape {wanted.shape}; expected ({len(self._logits)},)"
+                raise ArgumentError("nodes", "bool", problem)
+            return self._logits[wanted]
+        return self._logits[self._numbers(wanted)]
+
+    def _numbers(self, nodes: np.ndarray) -> np.ndarray:
+        """The rows of nodes by what they are called."""
+        words, rows = self._names is not None and self._names.words, self._count()
+        if not nodes.size:
+            return np.zeros(0, np.int64)
+        if nodes.ndim != 1 or nodes.dtype.kind not in ("OU" if words else "iu"):
+            expected = "strings, as in ids" if words else "whole numbers"
+            raise ArgumentError("nodes", f"{nodes.dtype} of shape {nodes.shape}", f"expected {expected}")
+        if self._names is not None:
+            try:
+                numbers = self._names.find(encoded(nodes.tolist()) if words else nodes.astype(np.int64))
+            except ValueError as error:
+                raise ArgumentError("nodes", "strings", str(error)) from None
+        else:
+            numbers = np.where((nodes >= 0) & (nodes < rows), nodes, -1)
+        if numbers.min() < 0:
+            raise ArgumentError("nodes", nodes[np.flatnonzero(numbers < 0)[0]], "is no node of this graph")
+        return numbers
+
+
+def finite(logits: np.ndarray | None) -> np.ndarray | None:
+    """The logits themselves; UserError where some are not finite."""
+    if logits is not None and not np.isfinite(logits).all():
+        raise UserError("a prediction is not finite; the weights or the features are too large")
+    return logits
