@@ -139,10 +139,8 @@ def _of_pyg(given: Given) -> Given:
     if edges is None:
         edges = _of_sparse_tensor(getattr(data, "adj_t", None))
     found = {"X": getattr(data, "x", None), "y": getattr(data, "y", None)}
-    found |= {
-        "split": _split(lambda name: getattr(data, name, None)),
-        "nodes": getattr(data, "num_nodes", None),
-    }
+    found |= {"split": _split(lambda name: getattr(data, name, None))}
+    found |= {"nodes": getattr(data, "num_nodes", None)}
     if given.wants_weights and not sp.issparse(edges):
         weights = [getattr(data, name, None) for name in ("edge_weight", "edge_attr")]
         given = replace(given, weights=_weights(data, weights))
@@ -193,7 +191,7 @@ def _of_networkx(given: Given) -> Given:
     names = array("ids", ids)
     if len(names) != len(nodes):
         raise ArgumentError(
-            "ids", len(names), f"expected one for each of the {len(nodes)} nodes of the graph"
+            "ids", len(names), f"the graph has {len(nodes)} nodes; expected as many"
         )
     if given.wants_weights:
         given = replace(given, weights=np.array([weight for _, _, weight in listed], np.float64))

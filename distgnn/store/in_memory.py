@@ -1,4 +1,4 @@
-"""A graph prepared in the memory of rank 0, by the rules of ``write/prepare.py`` and with the same numbers."""
+"""A graph prepared in the memory of rank 0, by the rules of ``write/prepare.py`` to the same numbers."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from distgnn.train.predict import sigmoid, softmax
 from distgnn.train.settings import Settings
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A trained network, with its logits for every node. :func:`fit` makes it.
 
@@ -47,9 +47,13 @@ class Model:
     epoch: int
     classes: np.ndarray
     multilabel: bool
-    _logits: np.ndarray | None = field(repr=False)
-    _names: Names | None = field(repr=False)
-    _state: tuple[Mapping[str, Piece], Mapping[str, Any]] = field(repr=False)
+    _logits: np.ndarray | None
+    _names: Names | None
+    _state: tuple[Mapping[str, Piece], Mapping[str, Any]]
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
+        return f"<Model {self.settings.model}, {len(self.classes)} classes, epoch {self.epoch}: {told}>"
 
     @property
     def loss(self) -> float:

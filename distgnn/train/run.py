@@ -114,7 +114,7 @@ class Run:
         self.resumed: str | None = None  # the id of the checkpoint
         self.first_epoch = 1 + (self._resume() if s.resume else 0)
         self.check = self._check() if s.check else None
-        self.record = run_record(self.grid, self._config(os.fspath(getattr(store, "path", store))))
+        self.record = run_record(self.grid, self._config(str(self.store.path)))
         if s.tune_gemm:
             self.record["gemm"] = self.model.tune()
         self.end: records.End = {}

@@ -61,7 +61,7 @@ def test_splits_are_numbers_or_three_parts(tmp_path, split) -> None:
 @pytest.mark.parametrize(
     ("argument", "arrays", "options"),
     [
-        ("graph", (EDGES.T,), {}),
+        ("graph", (np.concatenate([EDGES, EDGES[:1]]),), {}),
         ("graph", (EDGES.astype(float),), {}),
         ("graph", (sp.csr_array((2, 3)),), {}),
         ("graph", (EDGES, X, Y[:4]), {}),
@@ -71,7 +71,7 @@ def test_splits_are_numbers_or_three_parts(tmp_path, split) -> None:
         ("weights", (EDGES,), {"weights": [1.0]}),
         ("split", (EDGES, X, Y, ([0], [0], [1])), {}),
         ("split", (EDGES, X, Y, ([0], [9], [1])), {}),
-        ("split", (EDGES, X, Y, {"train": [0], "test": [1]}), {}),
+        ("split", (EDGES, X, Y, {"train": [0], "tset": [1]}), {}),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(tmp_path, argument, arrays, options) -> None:

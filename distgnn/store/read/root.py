@@ -37,8 +37,8 @@ class Arrays:
 
 
 class RootStore(Store):
-    """An opened store whose arrays rank 0 has in memory. Labels, features and blocks of the matrix travel from
-    there to the ranks that hold them; only the permutation of an order is made on every rank.
+    """An opened store whose arrays rank 0 has in memory. Labels, features and blocks of the matrix travel
+    from there to the ranks that hold them; only the permutation of an order is made on every rank.
 
     Args:
         comm: the ranks, with NumPy as their backend. Collective.
@@ -81,9 +81,8 @@ class RootStore(Store):
 
     def features(self, order: AnyOrder = None, rows: Any = None, cols: Any = None) -> np.ndarray:
         """As of :class:`Store`; on rank 0 only."""
-        return self._by(order, self.held.features)[slice(*(rows or (0, self.n)))][
-            :, slice(*(cols or (None,)))
-        ]
+        some = self._by(order, self.held.features)[slice(*(rows or (0, self.n)))]
+        return some[:, slice(*(cols or (0, self.width)))]
 
     def labels(self, order: AnyOrder = None, rows: Any = None) -> np.ndarray:
         """As of :class:`Store`; on rank 0 only."""
@@ -118,8 +117,8 @@ class RootStore(Store):
 
 
 class RootOrder(RootMatrix):
-    """The matrix of a :class:`RootStore` in one order, with what an ``Order`` of a store offers. The matrix is
-    made once, on rank 0. Local to a rank; only `blocks` and `whole` are collective.
+    """The matrix of a :class:`RootStore` in one order, with what an ``Order`` of a store offers. The matrix
+    is made once, on rank 0. Local to a rank; only `blocks` and `whole` are collective.
     """
 
     def __init__(self, store: RootStore, name: str) -> None:

@@ -1,0 +1,116 @@
+"""A graph in the memory of rank 0 is the store that `prepare` would write: facts, contents, blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn.arrays import backend as backends
+from distgnn.comm.group import Comm
+from distgnn.errors import ArgumentError, UserError
+from distgnn.store.from_arrays import of_arrays
+from distgnn.store.in_memory import hold
+from distgnn.store.read.root import RootStore
+
+N = 200
+#: Facts of files, which a graph in memory has not.
+OF_FILES = {"format", "version", "id", "files", "checksum", "nodes", "orders"}
+
+DIRECTIONS = {"directed": True, "undirected": False, "open": None}
+
+
+def arrays(seed: int, symmetric: bool = False) -> tuple[np.ndarray, ...]:
+    """Edges with repeats and loops, features, labels of which some are missing, and weights."""
+    rng = np.random.default_rng(seed)
+    edges = rng.integers(0, N, (2, 900))
+    edges[:, :40] = edges[:, 40:80]  # repeats
+    edges[1, 80:90] = edges[0, 80:90]  # loops
+    weights = rng.random(edges.shape[1])
+    if symmetric:
+        edges, weights = np.concatenate([edges, edges[::-1]], 1), np.concatenate([weights, weights])
+    features = rng.random((N, 5)).astype(np.float32)
+    return edges, features, rng.integers(-1, 3, N), weights
+
+
+def held(comm, source, **options) -> RootStore:
+    return hold(source, Comm(comm.Dup(), backends.get("numpy")), **options)
+
+
+@pytest.mark.parametrize("normalize", ["gcn", "row", "none"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("self_loops", [True, False])
+def test_facts_and_entries_are_those_of_the_written_store(
+    tmp_path, normalize: str, direction: str, weighted: bool, self_loops: bool
+) -> None:
+    from mpi4py import MPI
+
+    for symmetric in (False, True) if direction == "open" else (False,):
+        edges, X, y, weights = arrays(3, symmetric)
+        given = {"weights": weights if weighted else None, "directed": DIRECTIONS[direction], "seed": 4}
+        how = {"normalize": normalize, "self_loops": self_loops, "dtype": "float64"}
+        orders = ["random", "original"]
+        graph, out = (edges, X, y, "0.5/0.2/0.3"), tmp_path / "a.dg"
+        dg.prepare(*graph, out=out, order=orders, force=True, **given, **how)
+        written = dg.Store(out)
+        store = held(MPI.COMM_SELF, of_arrays(*graph, **given), seed=4, **how)
+        for name in set(written.manifest) - OF_FILES:
+            assert store.manifest[name] == written.manifest[name], name
+        directed = {"directed": True, "undirected": False, "open": not symmetric}
+        assert store.manifest["directed"] == directed[direction]
+        everything = (0, N), (0, N)
+        for name in orders:
+            ours, theirs = store.order(name), written.order(name)
+            A, B = ours.block(*everything), theirs.block(*everything)
+            assert (A.indptr == B.indptr).all() and (A.indices == B.indices).all()
+            # degrees of weighted graphs are summed in the order of the nodes
+            np.testing.assert_allclose(A.data, B.data, rtol=1e-13 if weighted else 0)
+            assert ours.symmetric == theirs.symmetric
+            assert (ours.permutation(0, N) == theirs.permutation(0, N)).all()
+            assert (store.features(ours) == written.features(theirs)).all()
+            assert (store.labels(ours) == written.labels(theirs)).all()
+            assert (store.split(ours) == written.split(theirs)).all()
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("order", ["random", "original"])
+@pytest.mark.parametrize("neighbours", [False, True])
+def test_blocks_features_and_targets_reach_the_ranks_that_hold_them(
+    comm, backend, order: str, neighbours: bool
+) -> None:
+    edges, X, y, _ = arrays(5)
+    source = of_arrays(edges, X, y, "0.5/0.2/0.3") if comm.rank == 0 else None
+    store = held(comm, source)
+    grid = dg.Grid(comm, backend=backend, rows=comm.size)
+    A = dg.load(store, grid, "1d", order, neighbours=neighbours)
+    H = dg.load_features(store, A.input_layout)
+    product = dg.gather(A @ H)
+    labels, split = (dg.gather(one) for one in dg.store.load_targets(store, A.output_layout))
+    if comm.rank == 0:
+        M = store.order("original").block((0, N), (0, N)).toarray()
+        if neighbours:
+            M = ((M != 0) & ~np.eye(N, dtype=bool)).astype(np.float32)
+        np.testing.assert_allclose(product, M @ X, rtol=1e-5, atol=1e-6)
+        assert (labels[:, 0] == store.labels()).all() and (split[:, 0] == store.split()).all()
+
+
+@pytest.mark.ranks(1, 4)
+def test_bad_arrays_are_refused_on_every_rank(comm) -> None:
+    edges, X, y, weights = arrays(6)
+    weights[500] = -50.0
+    source = of_arrays(edges, X, y, weights=weights) if comm.rank == 0 else None
+    with pytest.raises(UserError, match="negative weights need normalize=none"):
+        held(comm, source)
+    with pytest.raises(ArgumentError, match="normalize=sym: expected one of gcn, row, none"):
+        held(comm, source, normalize="sym")
+
+
+@pytest.mark.ranks(1, 4)
+def test_an_order_in_memory_is_random_or_original(comm) -> None:
+    edges, X, y, _ = arrays(7)
+    store = held(comm, of_arrays(edges, X, y) if comm.rank == 0 else None)
+    with pytest.raises(UserError, match="order=orignal: there is random and original in.*did you mean"):
+        store.order("orignal")
+    with pytest.raises(UserError, match=r"prepare\(\.\.\., out=STORE\) writes one"):
+        store.order("double")

@@ -1,0 +1,191 @@
+"""``dg.fit``: from arrays to predictions, equal to a run on the store of the same arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import distgnn as dg
+from distgnn.errors import ArgumentError
+from distgnn.store.checkpoint import read_alone
+from distgnn.train import Predictor, Run, Settings, export_weights
+
+N = 400
+MADE = dg.gallery.sbm(N, communities=4, features=16)
+EDGES, X, Y = np.stack(MADE.A.nonzero()), MADE.features, MADE.labels
+FAST = {"epochs": 6, "hidden": 16, "lr": 0.03}
+
+
+def fitted(comm, *arrays, **settings):
+    """A model of arrays that rank 0 alone has."""
+    given = arrays or (EDGES, X, Y)
+    return dg.fit(*(given if comm.rank == 0 else [None] * len(given)), comm=comm, **FAST | settings)
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "1d", "sparsity_aware": True, "dropout": 0.5},
+        {"algorithm": "2d", "bias": True, "layer_norm": True, "order": "original"},
+        {"algorithm": "3d", "train_features": True},
+        {"model": "sage", "algorithm": "1.5d"},
+        {"sampler": "sage", "fanout": [5, 5], "batch_size": 32},
+        {"sampler": "ladies", "fanout": [64, 64], "model": "gcn", "batch_size": 32},
+        {"sampler": "saint", "batch_size": 64},
+    ],
+    ids=lambda settings: "-".join(f"{value}" for value in settings.values()),
+)
+@pytest.mark.usefixtures("backend")
+def test_losses_and_predictions_are_those_of_a_run_on_the_store(comm, shared_tmp_path, settings) -> None:
+    model = fitted(comm, dtype="float64", seed=5, **settings)
+    store, weights = shared_tmp_path / "a.dg", shared_tmp_path / "weights"
+    how = {"order": [settings.get("order", "random")], "dtype": "float64", "seed": 5, "comm": comm}
+    dg.prepare(EDGES, X, Y, "0.6/0.2/0.2", out=store, **how)
+    chosen = Settings(**FAST | settings | {"dtype": "float64", "seed": 5, "checkpoint": weights})
+    run = Run(store, chosen, comm)
+    records = list(run.train())
+    losses = [[record["loss"] for record in one] for one in (model.history, records)]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-9)
+    assert model.metrics == pytest.approx({name: run.end[name] for name in model.metrics})
+    answers = Predictor(store, weights, comm).write(shared_tmp_path / "p.npz")
+    if comm.rank == 0:
+        with np.load(answers) as found:
+            np.testing.assert_allclose(model.scores(), found["probability"], rtol=1e-6, atol=1e-9)
+            assert (model.predict() == found["label"]).all()
+
+
+@pytest.mark.ranks(1, 4)
+def test_the_serial_reference_agrees(comm) -> None:
+    fitted(comm, check=True)
+    fitted(comm, check=True, sampler="sage", batch_size=64, fanout=[4, 4])
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("settings", [{}, {"train_features": True}, {"keep_best": "val", "epochs": 12}])
+def test_a_saved_model_predicts_the_same_from_a_store(comm, shared_tmp_path, settings) -> None:
+    model = fitted(comm, **settings)
+    weights, store = shared_tmp_path / "weights", shared_tmp_path / "a.dg"
+    model.save(weights)
+    comm.Barrier()
+    dg.prepare(EDGES, X, Y, "0.6/0.2/0.2", out=store, comm=comm)
+    predictor = Predictor(store, weights, comm)
+    assert predictor.epoch == model.epoch
+    assert predictor.scores() == pytest.approx(dict(model.metrics))
+    path = predictor.write(shared_tmp_path / "p.npz")
+    if comm.rank == 0:
+        with np.load(path) as found:
+            np.testing.assert_allclose(model.scores(), found["probability"], rtol=1e-4, atol=1e-6)
+        assert export_weights(weights, shared_tmp_path / "model.npz")["widths"] == [16, 16, 4]
+        assert read_alone(weights).meta["epoch"] == len(model.history)
+        with pytest.raises(dg.UserError, match="exists"):
+            model.save(weights)
+        model.save(weights, force=True)
+
+
+@pytest.mark.ranks(1, 4)
+def test_a_run_goes_on_from_a_saved_model(comm, shared_tmp_path) -> None:
+    weights, store = shared_tmp_path / "weights", shared_tmp_path / "a.dg"
+    fitted(comm, epochs=4).save(weights)
+    comm.Barrier()
+    whole = fitted(comm, epochs=6)
+    dg.prepare(EDGES, X, Y, "0.6/0.2/0.2", out=store, comm=comm)
+    chosen = Settings(**FAST | {"epochs": 6, "checkpoint": weights, "resume": True})
+    last = [record["loss"] for record in Run(store, chosen, comm).train()]
+    assert last == pytest.approx([record["loss"] for record in whole.history[4:]], rel=1e-4)
+
+
+@pytest.mark.ranks(1, 4)
+def test_labels_are_the_callers_own(comm) -> None:
+    names = np.array(["ant", "bee", "cat", "dog"])
+    ids = np.array([f"n{(7 * k) % N:03d}" for k in range(N)])
+    hidden = np.where(np.arange(N) % 5 == 0, "", names[Y])
+    model = fitted(comm, ids[EDGES], X, hidden, ids=ids if comm.rank == 0 else None, epochs=30)
+    if comm.rank:
+        assert model.predict() is None and model.scores() is None and model.predict(["n007"]) is None
+        return
+    assert model.classes.tolist() == names.tolist()
+    assert (model.predict() == names[Y]).mean() > 0.9
+    some = [5, 300, 2]
+    assert (model.predict(ids[some]) == model.predict()[some]).all()
+    assert (model.scores(ids[some]) == model.scores()[some]).all()
+    mask = np.arange(N) < 3
+    assert (model.predict(mask) == model.predict()[:3]).all()
+    np.testing.assert_allclose(model.scores().sum(axis=1), 1, rtol=1e-5)
+    assert (model.scores(logits=True).argmax(axis=1) == model.scores().argmax(axis=1)).all()
+    for nodes, problem in ((["nobody"], "nobody: is no node"), ([3], "expected strings"), (mask[:5], "a mask")):
+        with pytest.raises(ArgumentError, match=problem):
+            model.predict(nodes)
+
+
+@pytest.mark.ranks(1, 3)
+def test_several_classes_of_a_node(comm) -> None:
+    several = np.zeros((N, 4), np.int8)
+    several[np.arange(N), Y] = several[np.arange(N), (Y + 1) % 4] = 1
+    model = fitted(comm, EDGES, X, several, epochs=40)
+    assert model.multilabel and set(model.metrics) == {"train_f1", "val_f1", "test_f1"}
+    assert model.test_score == model.metrics["test_f1"] > 0.8
+    if comm.rank == 0:
+        assert (model.predict() == several).mean() > 0.9
+        assert ((model.scores() > 0.5) == model.predict()).all()
+
+
+def test_metrics_are_those_of_the_predictions() -> None:
+    rng = np.random.default_rng(0)
+    noisy = np.where(rng.random(N) < 0.3, rng.integers(0, 4, N), Y)
+    split = rng.integers(0, 4, N)
+    model = dg.fit(EDGES, X, noisy, split, comm=MPI.COMM_SELF, **FAST | {"epochs": 20, "keep_best": "val"})
+    right = model.predict() == noisy
+    assert model.train_score == pytest.approx(right[split == 1].mean())
+    assert model.val_score == pytest.approx(right[split == 2].mean())
+    assert model.test_score == pytest.approx(right[split == 3].mean())
+    best = max(range(1, 20), key=lambda epoch: model.history[epoch]["val_acc"])
+    assert model.epoch in (best, 20) and model.loss == model.history[-1]["loss"]
+
+
+@pytest.mark.ranks(1, 4)
+def test_what_other_ranks_give_does_not_matter(comm) -> None:
+    mine = (EDGES, X, Y) if comm.rank == 0 else (np.zeros((2, 1), int), "nothing", [1])
+    model = dg.fit(*mine, comm=comm, **FAST)
+    assert model.loss == pytest.approx(fitted(comm).loss, rel=1e-6)
+    assert comm.allgather(model.metrics) == [model.metrics] * comm.size
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"hiden": 3}, r"hiden=3: no setting has this name; did you mean hidden\?"),
+        ({"zzz": 3}, r"zzz=3: no setting has this name; there is algorithm, grid"),
+        ({"verify": True}, "verify=True: no setting has this name"),
+        ({"optimizer": "adm"}, r"optimizer=adm: .*did you mean adam\?"),
+        ({"algorithm": "auto"}, "algorithm=auto"),
+        ({"partition_graph": True, "sampler": "sage"}, "a graph in memory is sampled whole"),
+        ({"y": None}, "y=None: training needs classes"),
+        ({"X": None}, "X=None: training needs features"),
+        ({"X": X[1:]}, "do not agree in the number of nodes"),
+        ({"split": {"trian": [1]}}, r"split=trian: no part has this name.*did you mean train\?"),
+        ({"split": (np.eye(N, dtype=np.uint8)[0], [1], [2])}, "a mask must be bool"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_refusals_are_raised_on_every_rank(comm, change, problem) -> None:
+    given = {"graph": EDGES, "X": X, "y": Y, **FAST, **change}
+    with pytest.raises(ArgumentError, match=problem):
+        dg.fit(comm=comm, **given)
+    assert comm.allreduce(1) == comm.size
+
+
+@pytest.mark.ranks(4)
+def test_ranks_must_agree_in_settings(comm) -> None:
+    with pytest.raises(dg.UserError, match="ranks disagree: lr is"):
+        dg.fit(EDGES, X, Y, comm=comm, lr=0.1 + comm.rank)
+
+
+def test_two_hundred_models_leave_room_for_more() -> None:
+    for _ in range(200):  # of about two thousand communicators
+        dg.fit(EDGES, X, Y, comm=MPI.COMM_SELF, epochs=1, hidden=2, tune_gemm=False)
+    dups = [MPI.COMM_SELF.Dup() for _ in range(1500)]
+    for one in dups:
+        one.Free()
